@@ -6,9 +6,9 @@
 #   make torture          kills, damage, shortages and races for MINUTES=10; SEED=n and CASE=name/n repeat what it found
 #   make prove            the tests of torch's DataLoader that ours has to pass, through torch's own too
 #   make check            ruff, mypy --strict, import contracts, stub check
-#   make bench            benchmarks beside their peers; table and benchmarks/results/
+#   make bench            benchmarks, compared with peers; prints a table, writes benchmarks/results/
 #   make sanitize         native kernels' tests and a short fuzz under ASan and UBSan
-#   make fuzz             ten minutes of fuzzing the CTF index and parser under ASan and UBSan
+#   make fuzz             ten minutes of fuzzing CTF, five of CBF, MLF, JSON, CSV, gzip, some of tar, TFRecord
 #   make wheel            build the wheel, run the tests against it with src out of reach
 #   make clean            remove everything built (not .venv)
 SHELL := /bin/bash
@@ -23,10 +23,13 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 NATIVE := $(shell find native -type f 2>/dev/null) CMakeLists.txt
 TESTS ?= tests
-# Two at a time: many tests wait for processes. A file's tests stay together, as they share what they started.
-PYTEST_ARGS ?= -n 2 --dist loadfile
+# Four at a time on two cores: many tests wait for processes, and for each other's time limits. A file's tests stay
+# together, as they share what they started; files come in the order of tests/conftest.py.
+PYTEST_ARGS ?= -n 4 --dist loadfile --no-loadscope-reorder
 FUZZ_SECONDS ?= 600
 MINUTES ?= 10
+# Hundreds of programs are started by tests: none should compile what another one has compiled.
+export PYTHONDONTWRITEBYTECODE :=
 # Everything prints without colour codes when nobody looks at a terminal.
 export PYTHONUNBUFFERED := 1
 
@@ -75,6 +78,10 @@ sanitize: setup
 
 fuzz: sanitize
 	build/sanitize/fuzz_ctf $(FUZZ_SECONDS)
+	build/sanitize/test_cntk_formats $$(($(FUZZ_SECONDS) / 2))
+	build/sanitize/test_rows $$(($(FUZZ_SECONDS) / 2))
+	build/sanitize/test_tar $$(($(FUZZ_SECONDS) / 4))
+	build/sanitize/test_tfrecord $$(($(FUZZ_SECONDS) / 4))
 
 wheel: setup
 	rm -rf dist build/wheel && mkdir -p build/wheel

@@ -1,15 +1,19 @@
-"""How fast and how small: one question a file, peers beside ours in the same run.
+"""How fast and how small: one question per file, compared with peers in the same run.
 
 ``python -m benchmarks`` (or ``make bench``) answers all of them, prints one table and writes it to
 ``benchmarks/results/``. Nothing here asserts a time; `harness` says how ratios are formed.
 """
 
-#: In the order of the table. Each name is a module with `run(stage) -> list[Answer]`.
+#: Questions, in the order of the table; each is a module with `run(stage) -> list[Answer]`.
 QUESTIONS = (
     "ctf_parse",
     "ctf_index",
     "ctf_end_to_end",
+    "cntk_formats",
+    "json_lines",
+    "token_rows",
     "dense_shuffled",
+    "arrow",
     "ragged_tokens",
     "minibatch_overhead",
     "restore",
@@ -17,6 +21,12 @@ QUESTIONS = (
     "cold",
     "cold_peers",
     "cold_formats",
+    "tar",
+    "mds",
+    "litdata",
+    "tfrecord",
+    "stored_arrays",
+    "formats",
     "startup",
     "loader_peers",
     "loader_tiny",
@@ -35,5 +45,8 @@ QUESTIONS = (
     "compression",
     "row_sparse",
     "dist_sync",
+    "key_by_key",
+    "compressed_push",
+    "data_parallel",
     "dist_async",
 )

@@ -1,4 +1,4 @@
-"""``python -m benchmarks``: answer the questions, each in a fresh process, print the table, keep it.
+"""``python -m benchmarks``: answer each question in a fresh process; print the table and save it.
 
 The exit code is 0 unless a benchmark itself fails; a missed target is a result, not a failure.
 """
@@ -23,11 +23,11 @@ from benchmarks import QUESTIONS, machine
 from benchmarks.harness import Answer, Stage, Target, markdown_table, text_table
 
 ROOT = Path(__file__).resolve().parent.parent
-#: Most that lies in the data folder at a time, in bytes, at scale 1.
+#: Peak size of the data folder in bytes, at scale 1.
 FULL_DATA = 9e9
-#: A store must fit into the page cache beside everything else.
+#: A store must fit into the page cache together with everything else.
 FULL_MEMORY = 7e9
-#: What may be asked for: a question, or the first word of several, as in `cold_peers`.
+#: Valid selections: a question, or the first word of several, such as ``cold`` for `cold_peers`.
 _SUBJECTS = tuple(dict.fromkeys([*QUESTIONS, *(name.partition("_")[0] for name in QUESTIONS)]))
 
 
@@ -93,7 +93,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _asked(only: list[str] | None) -> list[str]:
-    """The questions that are named, or whose subject is."""
+    """Return the questions selected by name or by subject."""
     return [name for name in QUESTIONS if only is None or name in only or name.partition("_")[0] in only]
 
 
@@ -118,13 +118,13 @@ def _ask(name: str, options: argparse.Namespace, scale: float) -> list[Answer] |
 
 
 def load_answer(given: dict[str, Any]) -> Answer:
-    """An answer from its JSON form."""
+    """Read an answer from its JSON form."""
     target = given["target"]
     return Answer(**given | {"target": None if target is None else Target(**target)})
 
 
 def _room(folder: Path) -> tuple[float, str]:
-    """Which share of the full data fits disk and memory, and what to say if that is not all of it."""
+    """Return the share of the full data that disk and memory can hold, and a remark if it is less than all."""
     free = shutil.disk_usage(folder).free
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     for line in Path("/proc/meminfo").read_text().splitlines() if Path("/proc/meminfo").exists() else []:
@@ -140,7 +140,7 @@ def _room(folder: Path) -> tuple[float, str]:
 
 
 def _empty(folder: Path) -> None:
-    """Remove what this run made in a folder that was there before: generated names only."""
+    """Remove generated files from a folder that existed before the run."""
     for entry in folder.glob("bench-*"):
         shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
 

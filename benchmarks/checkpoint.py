@@ -1,8 +1,8 @@
 """How fast is a checkpoint of 100 million parameters, whole, checked and forced to disk?
 
-Peer: the same bytes by one ``write`` to a new file and one ``fsync``: what the disk allows. Both keep the one before
-until the new one is on disk, and then remove it, so both take fresh pages of memory for what they write. Unit: MB/s.
-Measured: wall time, since that is what a training waits for.
+Peer: the same bytes by one ``write`` to a new file and one ``fsync``: what the disk allows. Both keep the
+previous file until the new one is on disk and then remove it, so both need fresh pages for what they write. Unit: MB/s.
+Measured: wall time, since that is what training waits for.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ TENSORS = 100
 
 
 def run(stage: Stage) -> list[Answer]:
-    """Saving beside writing, and loading."""
+    """Measure saving against a plain write, and loading."""
     each = stage.size(1_000_000, 20_000)
     rng = np.random.default_rng(0)
     tensors = {f"layer{i}": torch.from_numpy(rng.random(each, np.float32)) for i in range(TENSORS)}

@@ -1,13 +1,13 @@
-"""How fast are minibatches of a store that is not in memory, beside what the disk gives?
+"""How fast are minibatches from a store that is not in memory, compared with what the disk delivers?
 
 Limits: bare sequential reads and bare random reads of rows, by C threads that do nothing else, each at the best of
-several depths and sizes, through the page cache and past it. Peer: torch's `DataLoader` over a memory map, which gets
-a batch of indices at a time; others are in `cold_peers`. Unit: samples of 784 float32 and a label a second of wall
-time. Measured: a whole sweep in order and in windows of 256 MiB, some 60,000 samples of a whole shuffle, each by a
-fresh source over files that the page cache was told to drop. The same with half of each file in the page cache, and
-with all of it. Then in memory control groups of a half and a tenth of the data's size, two sweeps each, where one may
-be made; else beside a process that locks the rest of the memory; else not, and that is said. Also: processor time a
-sample, the first minibatch after a restore, and how much page cache a feed leaves behind.
+several depths and sizes, through the page cache and bypassing it. Peer: torch's `DataLoader` over a memory map, which
+is given a batch of indices at a time; other peers are in `cold_peers`. Unit: samples of 784 float32 and a label a
+second of wall time. Measured: a whole sweep in order and in windows of 256 MiB, some 60,000 samples of a whole shuffle,
+each by a fresh source over files that were evicted from the page cache. The same with half of each file in the page
+cache, and with all of it. Then in memory control groups of a half and a tenth of the data's size, two sweeps each, if
+they can be created; otherwise next to a process that locks the rest of the memory; otherwise not, with a remark. Also:
+processor time a sample, the first minibatch after a restore, and how much page cache a feed leaves behind.
 """
 
 from __future__ import annotations
@@ -42,18 +42,18 @@ from benchmarks.disk import (
 from benchmarks.groups import Group, limited
 from benchmarks.harness import Answer, Contender, Race, Stage, Target, race, spread
 from feedline.feed.disk import resident
-from feedline.feed.prefetch import LEAST_AHEAD
+from feedline.feed.prefetch import LEAST_AHEAD_BYTES
 
 SIZE = 256
 SHUFFLES: dict[str, bool | str | fl.Window] = {"order": False, "windows": fl.Window(bytes=WINDOW), "whole": "whole"}
 NAMES = {"order": "in order", "windows": "in windows of 256 MiB", "whole": "in a whole shuffle"}
 TORCH = "torch over a memory map"
-#: A contender that a page fault a row holds up is stopped after so many seconds; its rate is known by then.
+#: Seconds after which a contender that suffers a page fault per row is stopped; its rate is known by then.
 PATIENCE = 8.0
 
 
 def run(stage: Stage) -> list[Answer]:
-    """Evicted, half there, all there, with little memory, restored; and what is left behind."""
+    """Measure evicted, half cached, cached, with little memory, and restored; and what stays in the page cache."""
     rows = stage.size(600_000, 20_000)
     store, flat = make(stage, rows)
     bare = compile_bare(stage.data)
@@ -74,7 +74,7 @@ def run(stage: Stage) -> list[Answer]:
 
 
 def make(stage: Stage, rows: int) -> tuple[Path, Path]:
-    """A store in several files, and a flat file of the same rows for the peers."""
+    """Write a store of several files, and a flat file of the same rows for the peers."""
     store, flat = stage.data / f"bench-cold-{rows}.store", stage.data / f"bench-cold-{rows}.npy"
     if not store.exists():
         schema = fl.Schema({"x": fl.Stream(data.PIXELS), "y": fl.Stream((), "int64")})
@@ -89,7 +89,7 @@ def make(stage: Stage, rows: int) -> tuple[Path, Path]:
 
 
 def blocks(rows: int) -> Iterator[tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]]:
-    """Rows and their numbers, 10,000 at a time."""
+    """Yield rows and their numbers, 10,000 at a time."""
     x = np.random.default_rng(4).random((10_000, data.PIXELS), np.float32)
     for start in range(0, rows, len(x)):
         y = np.arange(start, min(start + len(x), rows))
@@ -101,7 +101,7 @@ def blocks(rows: int) -> Iterator[tuple[np.ndarray[Any, Any], np.ndarray[Any, An
 
 
 def feeding(store: Path, shuffle: bool | str | fl.Window, samples: int | None) -> Contender:
-    """A sweep, or so many samples, from a fresh source."""
+    """Return a contender: a sweep, or ``some`` samples, from a fresh source."""
 
     def feed() -> float:
         found = 0
@@ -120,7 +120,7 @@ def feeding(store: Path, shuffle: bool | str | fl.Window, samples: int | None) -
 
 
 def mapped_by_torch(flat: Path, some: int) -> Contender:
-    """So many samples of torch's DataLoader over a fresh memory map, shuffled."""
+    """Return a contender: samples of torch's DataLoader over a fresh memory map, shuffled."""
     import torch
     from torch.utils.data import DataLoader, Dataset
 
@@ -146,14 +146,14 @@ def mapped_by_torch(flat: Path, some: int) -> Contender:
 
 
 def contend(stage: Stage, store: Path, flat: Path, bare: Any, rows: int, some: int) -> Race:
-    """All of them in turn, everything evicted before each."""
+    """Race all contenders, with everything evicted before each turn."""
     contenders: dict[str, Contender] = {
         name: feeding(store, shuffle, some if name == "whole" else None) for name, shuffle in SHUFFLES.items()
     }
     contenders |= bare_sequential(bare, [str(flat)])
     contenders |= bare_random(bare, flat, rows, some)
     contenders[TORCH] = mapped_by_torch(flat, some // 4)
-    contenders[TORCH]()  # torch is imported, and its first batch made, on no clock
+    contenders[TORCH]()  # untimed: import torch and make its first batch
     return race(contenders, stage.rounds(3), "process", 0, before=lambda _: evict(store, flat))
 
 
@@ -161,7 +161,7 @@ def contend(stage: Stage, store: Path, flat: Path, bare: Any, rows: int, some: i
 
 
 def bare_reads(ran: Race) -> list[Answer]:
-    """What the disk gives, in order and at random."""
+    """Return contenders that measure the disk, in order and at random."""
     answers = []
     for name in ran.rounds:
         if name.startswith(("sequential", "random")):
@@ -174,12 +174,12 @@ def bare_reads(ran: Race) -> list[Answer]:
 
 
 def cpu(ran: Race, name: str) -> float:
-    """Microseconds of processor time a sample."""
+    """Return microseconds of processor time per sample."""
     return statistics.median(1e6 * r.seconds / max(r.units, 1) for r in ran.rounds[name])
 
 
 def beside_the_disk(ran: Race, name: str) -> Answer:
-    """Our rate beside the best bare reads of the same round."""
+    """Compare our rate with the best bare reads of the same round."""
     ours = ran.rates(name, "wall")
     kind, most = ("random", 5) if name == "whole" else ("sequential", 4)
     found = best(ran, kind)
@@ -200,7 +200,7 @@ def beside_the_disk(ran: Race, name: str) -> Answer:
 
 
 def beside_torch(ran: Race, name: str) -> Answer:
-    """Our rate beside torch over a memory map."""
+    """Compare our rate with torch's over a memory map."""
     ratios = [a / b for a, b in zip(ran.rates(name, "wall"), ran.rates(TORCH, "wall"), strict=True)]
     return Answer(
         question=f"store evicted, {NAMES[name]}",
@@ -219,13 +219,13 @@ def beside_torch(ran: Race, name: str) -> Answer:
 
 
 def timed(feed: Contender) -> float:
-    """Units a second."""
+    """Return units per second."""
     began = time.perf_counter()
     return feed() / (time.perf_counter() - began)
 
 
 def half_there(stage: Stage, store: Path, name: str, some: int) -> Answer:
-    """The second half of each file in the page cache."""
+    """Measure with the second half of each file in the page cache."""
     feed = feeding(store, SHUFFLES[name], some if name == "whole" else None)
     rates, limits = [], []
     for _ in range(stage.rounds(3)):
@@ -252,7 +252,7 @@ def half_there(stage: Stage, store: Path, name: str, some: int) -> Answer:
 
 
 def all_there(stage: Stage, store: Path, flat: Path, some: int) -> list[Answer]:
-    """The same contenders, nothing evicted; `dense_shuffled` has the targets, and NumPy beside us."""
+    """Race the same contenders with nothing evicted; `dense_shuffled` has the targets and compares with NumPy."""
     contenders = {name: feeding(store, SHUFFLES[name], some if name == "whole" else None) for name in SHUFFLES}
     contenders[TORCH] = mapped_by_torch(flat, some)
     fill(store, flat)
@@ -278,7 +278,7 @@ def all_there(stage: Stage, store: Path, flat: Path, some: int) -> list[Answer]:
 
 
 def restored(stage: Stage, store: Path, flat: Path, bare: Any, rows: int) -> list[Answer]:
-    """From a state to its first minibatch, beside bare reads of what that needs, at the best of their depths."""
+    """Measure from a state to its first minibatch, against bare reads of what that needs, at their best depth."""
     rng = np.random.default_rng(7)
     answers = []
     for name, shuffle in SHUFFLES.items():
@@ -315,7 +315,7 @@ def restored(stage: Stage, store: Path, flat: Path, bare: Any, rows: int) -> lis
 
 
 def needing(bare: Any, flat: Path, nbytes: int) -> dict[str, Contender]:
-    """Reads of so many bytes in a row, in pieces as small as that takes."""
+    """Return contenders that read a number of consecutive bytes in small pieces."""
     found = {}
     for threads, piece in ((1, 1 << 20), (4, 256 << 10), (4, 4 << 20), (8, 4 << 20)):
         found[f"{threads} of {piece}"] = reading(bare, [str(flat)], threads, piece, True, most=nbytes)
@@ -323,7 +323,7 @@ def needing(bare: Any, flat: Path, nbytes: int) -> dict[str, Contender]:
 
 
 def first_minibatch(store: Path, shuffle: bool | str | fl.Window, place: int) -> float:
-    """Milliseconds from `load_state_dict` to the first minibatch."""
+    """Return milliseconds from `load_state_dict` to the first minibatch."""
     with fl.MinibatchSource(fl.StoreDeserializer(store), shuffle=shuffle, partition=(0, 1)) as saved:
         saved.seek(fl.Position(0, place, place))
         state = saved.state_dict()
@@ -341,13 +341,13 @@ def first_minibatch(store: Path, shuffle: bool | str | fl.Window, place: int) ->
 
 
 def left_behind(store: Path) -> Answer:
-    """What the page cache holds of the store behind a sweep in windows that found none of it there."""
+    """Measure how much of the store a windowed sweep over evicted files leaves in the page cache."""
     evict(store)
     feeding(store, SHUFFLES["windows"], None)()
     total = sum(file.stat().st_size for file in store.glob("*.arrow"))
     held = resident(files(store)) * total
     evict(store)
-    most = WINDOW + LEAST_AHEAD + 100e6
+    most = WINDOW + LEAST_AHEAD_BYTES + 100e6
     return Answer(
         question="page cache taken by a sweep, evicted, in windows of 256 MiB",
         unit="MB",
@@ -363,11 +363,11 @@ def left_behind(store: Path) -> Answer:
 
 
 def little_memory(stage: Stage, store: Path, flat: Path, share: int, ran: Race) -> list[Answer]:
-    """Two sweeps, or parts of a whole shuffle, in ``1 / share`` of the data's size; torch beside the whole shuffle."""
+    """Run two sweeps, or parts of a whole shuffle, in ``1 / share`` of the data's size; the latter against torch."""
     total = sum(file.stat().st_size for file in store.glob("*.arrow"))
     answers = []
     for name in (*SHUFFLES, TORCH):
-        # A window, and the next, must have room beside the interpreter; torch's libraries too.
+        # Two windows must fit next to the interpreter and torch's libraries.
         window = min(WINDOW, total // share // 8)
         limit = max(total // share, (400 << 20) if name == TORCH else (160 << 20))
         order = TORCH if name == TORCH else f"store, {NAMES[name].replace('256 MiB', f'{window >> 20} MiB')}"
@@ -416,11 +416,11 @@ def ask(group: Group, path: Path, name: str, window: int, some: int) -> dict[str
 
 
 def in_group(version: str, folder: str, path: str, name: str, window: str, some: str) -> dict[str, Any]:
-    """In the fresh process: two sweeps (or parts), and what they took."""
+    """In the fresh process: run two sweeps (or parts), and report their cost."""
     group = Group(int(version), Path(folder))
     source: fl.MinibatchSource | None = None
     if name == TORCH:
-        sweep = mapped_by_torch(Path(path), int(some) // 4)  # imports torch while there is memory for that
+        sweep = mapped_by_torch(Path(path), int(some) // 4)  # import torch while there is memory for it
     group.enter()
     if name != TORCH:
         shuffle = fl.Window(bytes=int(window)) if name == "windows" else SHUFFLES[name]
@@ -446,7 +446,7 @@ def in_group(version: str, folder: str, path: str, name: str, window: str, some:
 
 
 def going_on(source: fl.MinibatchSource, samples: int | None) -> Contender:
-    """The next sweep of a source, or so many samples of it."""
+    """Read the next sweep of a source, or ``some`` samples of it."""
 
     def feed() -> float:
         until: Mapping[str, Any] = {"until": fl.sweeps(1) if samples is None else fl.samples(samples)}

@@ -1,7 +1,7 @@
-"""How fast are CTF text and Parquet files that are not in memory, beside the slower of disk and parser?
+"""How fast are CTF text and Parquet files that are not in memory, compared with the slower of disk and parser?
 
-Limit: the smaller of what bare reads of the same file give, at the best of several depths and sizes, and our own feed
-of it out of the page cache. Peer: pyarrow's dataset scanner over the same Parquet file, in order. Unit: MB of file a
+Limit: the slower of bare reads of the same file, at the best of several depths and sizes, and our own feed of it from
+the page cache. Peer: pyarrow's dataset scanner over the same Parquet file, in order. Unit: MB of file a
 second of wall time. Measured: dense and sparse text, and Parquet with and without compression; a shuffled sweep in
 windows of 64 MiB and minibatches of 256 samples, with the index of the text made before; evicted before each turn.
 """
@@ -25,7 +25,7 @@ Open = Callable[[], fl.Deserializer]
 
 
 def run(stage: Stage) -> list[Answer]:
-    """Text, then Parquet."""
+    """Measure text, then Parquet."""
     bare = compile_bare(stage.data)
     answers = []
     for kind in ("mnist", "floats", "one-hot"):
@@ -51,10 +51,10 @@ def run(stage: Stage) -> list[Answer]:
 def evicted(
     stage: Stage, what: str, path: Path, opens: Open, bare: Any, peers: dict[str, Contender] | None = None
 ) -> list[Answer]:
-    """Beside the slower of disk and parser, and beside peers; removes the file."""
+    """Compare with the slower of disk and parser, and with peers; removes the file."""
     nbytes = path.stat().st_size
     feed = feeding(opens, nbytes)
-    feed()  # the index is made on no clock
+    feed()  # untimed: make the index
     contenders = {"feedline": feed, **(peers or {}), **bare_sequential(bare, [str(path)], unit=1)}
     ran = race(contenders, stage.rounds(3), "process", 0, before=lambda _: evict(path))
     fill(path)
@@ -99,7 +99,7 @@ def evicted(
 
 
 def feeding(opens: Open, nbytes: int) -> Contender:
-    """A sweep from a fresh source, in bytes of the file."""
+    """Return a contender: a sweep from a fresh source, in bytes of the file."""
 
     def feed() -> float:
         with fl.MinibatchSource(opens(), shuffle=WINDOW, partition=(0, 1), max_sweeps=1) as source:
@@ -111,7 +111,7 @@ def feeding(opens: Open, nbytes: int) -> Contender:
 
 
 def parquet_file(stage: Stage, rows: int, compression: str) -> Path:
-    """Rows of `cold.blocks` in row groups of 31 MB; half of each row zeros, so that there is something to compress."""
+    """Write rows of `cold.blocks` in row groups of 31 MB; half of each row is zeros, so that it compresses."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -129,7 +129,7 @@ def parquet_file(stage: Stage, rows: int, compression: str) -> Path:
 
 
 def scan(path: Path) -> Contender:
-    """pyarrow's dataset scanner, which reads ahead on threads of its own."""
+    """Return a contender: pyarrow's dataset scanner, which reads ahead on its own threads."""
     import pyarrow.dataset as ds
 
     def feed() -> float:

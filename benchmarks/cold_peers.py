@@ -1,11 +1,11 @@
-"""How fast are minibatches of data that is not in memory, beside the libraries that people use for that?
+"""How fast are minibatches of data that is not in memory, compared with the libraries that people use for that?
 
 Peers: LitData's streaming loader over its own chunks, Hugging Face `datasets` over its Arrow files, pyarrow's dataset
-scanner over Parquet, and torch's `DataLoader` over a memory map; those that are not installed are said to be missing
-(`pip install litdata datasets`). Unit: samples of 784 float32 and a label a second of wall time. Measured: the same
-470 MB of rows in each one's own format, evicted from the page cache before each turn, a sweep in minibatches of 256
-(some of a whole shuffle), in order, and shuffled as each one does it: LitData among the rows of a chunk of 64 MB, we
-in windows of as many bytes, `datasets` and torch as a whole. The same with everything in the page cache.
+scanner over Parquet, and torch's `DataLoader` over a memory map; missing ones are reported (`pip install litdata
+datasets`). Unit: samples of 784 float32 and a label a second of wall time. Measured: the same 470 MB of rows in each
+one's own format, evicted from the page cache before each turn, a sweep in minibatches of 256 (some of a whole shuffle),
+in order, and shuffled in each one's way: LitData within chunks of 64 MB, we in windows of the same size, `datasets` and
+torch as a whole. The same with everything in the page cache.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from benchmarks.disk import bare_random, bare_sequential, best, compile_bare, ev
 from benchmarks.harness import Answer, Contender, Race, Stage, Target, race, spread
 
 CHUNK = 64 << 20
-#: By contender: the package it is of, and whether it shuffles.
+#: By contender: its package, and whether it shuffles.
 PEERS = {
     "LitData": ("litdata", False),
     "LitData, shuffled": ("litdata", True),
@@ -41,7 +41,7 @@ SHUFFLES: dict[str, bool | str | fl.Window] = {"order": False, "windows": fl.Win
 
 
 def run(stage: Stage) -> list[Answer]:
-    """Evicted, then in the page cache."""
+    """Measure evicted, then in the page cache."""
     rows = stage.size(150_000, 10_000)
     some = min(rows, 2_000 if stage.quick else 40_000)
     store, flat = make(stage, rows)
@@ -61,7 +61,7 @@ def run(stage: Stage) -> list[Answer]:
 
     for turn in contenders.values():
         if not isinstance(turn, Elsewhere):
-            turn()  # imports, on no clock
+            turn()  # untimed: imports
     cold = race(beside, stage.rounds(3), "process", 0, before=ready_and_evicted)
     fill(*paths)
     warm = race(contenders, stage.rounds(3), "process", 0, before=ready)
@@ -72,7 +72,7 @@ def run(stage: Stage) -> list[Answer]:
 
 
 def table(ran: Race, where: str) -> list[Answer]:
-    """Ours beside each peer, in the order that it delivers in."""
+    """Compare ours with each peer, in the order in which that peer delivers."""
     answers = []
     for ours, order in OURS.items():
         question = f"store {where}, {order}"
@@ -106,7 +106,7 @@ def table(ran: Race, where: str) -> list[Answer]:
 
 
 def beside(ran: Race, ours: str, peer: str, question: str, wanted: Target | None) -> Answer:
-    """By the wall clock, as peers have threads that wait."""
+    """Compare by the wall clock, as peers have threads that wait."""
     ratios = [a / b for a, b in zip(ran.rates(ours, "wall"), ran.rates(peer, "wall"), strict=True)]
     return Answer(
         question=question,
@@ -129,7 +129,7 @@ def beside(ran: Race, ours: str, peer: str, question: str, wanted: Target | None
 def loading(
     store: Path, flat: Path, folders: dict[str, Path], rows: int, some: int
 ) -> tuple[dict[str, Contender], list[Path]]:
-    """Ours, and those that are installed, their data written; and all paths that data is in."""
+    """Write the data of the installed contenders; return the contenders and all paths of data."""
     contenders: dict[str, Contender] = {
         name: feeding(store, shuffle, some if name == "whole" else None) for name, shuffle in SHUFFLES.items()
     }
@@ -148,13 +148,13 @@ def loading(
 
 
 def counting(batches: Callable[[], Any], some: int | None = None) -> Contender:
-    """The labels of a sweep, or of so many samples, that a fresh loader hands out; each page of the rows is touched."""
+    """Count the labels of a sweep, or of ``some`` samples, from a fresh loader, touching each page of the rows."""
 
     def feed() -> float:
         found, began = 0, time.perf_counter()
         for batch in batches():
             found += len(batch["y"])
-            batch["x"][:, ::512].sum()  # some hand out views of maps
+            batch["x"][:, ::512].sum()  # some return views of maps
             if (some is not None and found >= some) or time.perf_counter() - began > PATIENCE:
                 break
         return found
@@ -163,10 +163,10 @@ def counting(batches: Callable[[], Any], some: int | None = None) -> Contender:
 
 
 class Elsewhere:
-    """A contender in a fresh process, since what it has mapped stays mapped: LitData's chunks, until the process ends.
+    """A contender in a fresh process, since LitData keeps its chunks mapped until the process ends.
 
     `start` starts it and waits until it has imported everything; its turn is timed from then on. Processor time is
-    that of the caller, which only waits, so it is none.
+    the caller's, which only waits, so there is none.
     """
 
     def __init__(self, folder: Path, shuffle: bool) -> None:
@@ -174,20 +174,20 @@ class Elsewhere:
         self._process: subprocess.Popen[str] | None = None
 
     def start(self) -> None:
-        """Start the process; it waits for a line."""
+        """Start the process, which then waits for a line."""
         self._process = subprocess.Popen(self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         self._line("ready")
 
     def _line(self, expected: str) -> str:
         assert self._process is not None
         assert self._process.stdout is not None
-        for line in self._process.stdout:  # libraries talk
+        for line in self._process.stdout:  # libraries print
             if line.startswith(expected):
                 return line
         raise RuntimeError(f"expected {' '.join(self._command)} to say {expected!r}, got its end")
 
     def __call__(self) -> float:
-        """The samples that it counts."""
+        """Run a turn; return the samples it counted."""
         process = self._process
         assert process is not None
         assert process.stdin is not None
@@ -200,7 +200,7 @@ class Elsewhere:
 
 
 def litdata_loaders(folder: Path, rows: int, some: int) -> dict[str, Contender]:
-    """LitData, no worker processes: its own thread reads ahead."""
+    """Return LitData contenders without worker processes: LitData's own thread reads ahead."""
     import torch
     from litdata.streaming.writer import BinaryWriter
 
@@ -217,7 +217,7 @@ def litdata_loaders(folder: Path, rows: int, some: int) -> dict[str, Contender]:
 
 
 def with_litdata(folder: str, shuffle: str) -> None:
-    """In the fresh process: a sweep, when told to."""
+    """In the fresh process: run a sweep when told to."""
     import litdata
 
     def loader() -> Any:
@@ -230,7 +230,7 @@ def with_litdata(folder: str, shuffle: str) -> None:
 
 
 def hugging_face(folder: Path, rows: int, some: int) -> dict[str, Contender]:
-    """`datasets` over the Arrow files it writes, as NumPy arrays, a batch at a time."""
+    """Return contenders of `datasets` over the Arrow files that it writes, as NumPy arrays, batch by batch."""
     import datasets
 
     datasets.disable_progress_bars()
@@ -255,7 +255,7 @@ def hugging_face(folder: Path, rows: int, some: int) -> dict[str, Contender]:
 
 
 def scanners(folder: Path, rows: int, some: int) -> dict[str, Contender]:
-    """pyarrow's dataset scanner, which reads ahead on threads of its own, over uncompressed Parquet."""
+    """Return contenders of pyarrow's dataset scanner over uncompressed Parquet; it reads ahead on its own threads."""
     import pyarrow as pa
     import pyarrow.dataset as ds
     import pyarrow.parquet as pq

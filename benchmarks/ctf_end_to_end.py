@@ -37,7 +37,7 @@ def run(stage: Stage) -> list[Answer]:
 
 
 def sweep(path: Path, text: data.Text):  # type: ignore[no-untyped-def]
-    """A contender: index, then one shuffled sweep in minibatches of 256 samples."""
+    """Return a contender: index, then one shuffled sweep in minibatches of 256 samples."""
 
     def feed() -> float:
         source = fl.MinibatchSource(fl.CTFDeserializer(path, text.streams, cache=False), max_sweeps=1)
@@ -50,7 +50,7 @@ def sweep(path: Path, text: data.Text):  # type: ignore[no-untyped-def]
 
 
 def parse(path: Path, text: data.Text):  # type: ignore[no-untyped-def]
-    """A contender: every chunk once, with a warm index."""
+    """Return a contender: every chunk once, with a warm index."""
     corpus = fl.CTFDeserializer(path, text.streams)
 
     def read() -> float:

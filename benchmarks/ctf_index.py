@@ -1,9 +1,9 @@
 """How fast is the index pass over CTF text?
 
 Limits: a newline scan on lines of about 1 KB (the faster of memchr a line and a vectorised count, both in C), and an
-index made by looking at every character once, in C, on lines of about 15 bytes with sequence ids. Unit: GB of text a
+index made by scanning every character once, in C, on lines of about 15 bytes with sequence ids. Unit: GB of text a
 second. Measured: 8 MB in memory, fed as the deserializer does it in 4 MiB blocks; CPU time of the thread. Without a C
-compiler the stand-ins are `numpy.count_nonzero` for the newline scan, and nothing for the second.
+compiler, `numpy.count_nonzero` replaces the newline scan, and the second is left out.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ BLOCK = 4 << 20
 
 
 def run(stage: Stage) -> list[Answer]:
-    """Long lines beside a newline scan, short lines beside a scan by characters."""
+    """Compare long lines with a newline scan, short lines with a scan by characters."""
     size = 1 << 20 if stage.quick else 8 << 20
     long_lines = np.frombuffer(data.float_text(size), np.uint8)
     short_lines = np.frombuffer(data.one_hot_text(size), np.uint8)

@@ -1,7 +1,7 @@
 """How fast is CTF text turned into columns, on one thread?
 
 Peers: memcpy of the same text bytes (the machine's own speed), and scikit-learn's `load_svmlight_file` on the same
-rows. Unit: MB of text a second beside memcpy, rows a second beside scikit-learn. Measured: 8 MB of text in memory,
+rows. Unit: MB of text a second for memcpy, rows a second for scikit-learn. Measured: 8 MB of text in memory,
 with its index, to freshly allocated columns (`parse`), and an 8 MB file to columns with a warm index
 (`CTFDeserializer.read` against the whole `load_svmlight_file`); CPU time of the thread.
 """
@@ -21,7 +21,7 @@ PAD = 64
 
 
 def run(stage: Stage) -> list[Answer]:
-    """Three texts beside memcpy, then by rows beside scikit-learn."""
+    """Compare three texts with memcpy, then rows with scikit-learn."""
     from sklearn.datasets import load_svmlight_file
 
     size = 1 << 20 if stage.quick else 8 << 20
@@ -75,7 +75,7 @@ def parser(text: data.Text, block: bytes):  # type: ignore[no-untyped-def]
         [stream.sparse for stream in streams.values()],
         [False] * len(streams),
         fill=False,
-        memory_limit=1 << 32,
+        memory_bytes=1 << 32,
     )
     buffer = data.padded(block, PAD)
 

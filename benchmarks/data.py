@@ -1,6 +1,6 @@
 """Generated data: three kinds of CTF text, token sequences, and a large dense store. Same bytes in every run.
 
-Files lie in the stage's folder, are made once a run, and shared by the questions.
+Files are in the stage's folder, made once per run, and shared by the questions.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ class Text(NamedTuple):
     """One kind of CTF text.
 
     Attributes:
-        name: as the tables say it.
-        ctf: makes a block of text with about so many bytes; blocks may be put one after the other.
+        name: as in the tables.
+        ctf: makes a block of text of about a given number of bytes; blocks may be concatenated.
         svmlight: the same rows as svmlight text, from a block.
         streams: what to declare.
     """
@@ -122,7 +122,7 @@ TEXTS = {"mnist": MNIST, "floats": FLOATS, "one-hot": ONE_HOT}
 
 
 def padded(block: bytes, pad: int = 64) -> NDArray[np.uint8]:
-    """The block with room on both sides, as the parser wants it; the text starts at ``pad``."""
+    """Return the block with padding on both sides, as the parser requires; the text starts at ``pad``."""
     buffer = np.zeros(len(block) + 2 * pad, np.uint8)
     buffer[pad : pad + len(block)] = np.frombuffer(block, np.uint8)
     return buffer
@@ -163,8 +163,8 @@ def dense_store(stage: Stage) -> Path:
 def overlay(store: Path, rows: int) -> NDArray[np.float32]:
     """The store's bytes mapped as one (rows, 784) array, for peers that want a single array.
 
-    Its rows lie in the same pages of the same file as the store's, a few bytes off: what a gather costs is the same,
-    what it delivers is not, as record batches have headers and labels in between.
+    Its rows lie in the same pages of the same file as the store's, a few bytes off: a gather costs the same, but
+    delivers other bytes, as record batches have headers and labels in between.
     """
     (file,) = sorted(store.glob("*.arrow"), key=os.path.getsize)[-1:]
     flat: NDArray[np.float32] = np.memmap(file, np.float32, mode="r", offset=4096, shape=(rows * PIXELS,))

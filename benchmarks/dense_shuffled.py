@@ -3,9 +3,9 @@
 Limits and peers: a bare `np.take(out=, mode="clip")` loop over rows of the same file in a random order drawn before;
 torch's `DataLoader(TensorDataset, batch_size=256, shuffle=True)` without workers; the same with a BatchSampler as
 sampler, which is torch's fastest idiom. Unit: samples a second of processor time, all threads counted. Measured: 4.1
-GB (scaled down if it must be) in the page cache, all maps touched before; torch with one thread; order drawing is
-inside for us and outside for the peers. Also: some of it evicted from the page cache before, on the wall clock; what
-the disk gives stands beside that in `cold`.
+GB (scaled down if it must be) in the page cache, all maps touched before; torch with one thread; drawing the
+order is included for us and excluded for the peers. Also: part of it evicted from the page cache, on the wall clock;
+`cold` compares that with the disk.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SIZE = 256
 
 
 def run(stage: Stage) -> list[Answer]:
-    """Beside NumPy's gather, torch's usual loader and torch's best."""
+    """Compare with NumPy's gather, torch's usual loader and torch's best."""
     path, rows = data.dense_store(stage), data.dense_rows(stage)
     x = data.overlay(path, rows)
     y = np.random.default_rng(0).integers(0, data.LABELS, rows)
@@ -65,7 +65,7 @@ def touch(source: fl.MinibatchSource, x: np.ndarray[Any, Any]) -> None:
 
 
 def feeding(source: fl.MinibatchSource, count: int, size: int = SIZE) -> Contender:
-    """So many minibatches from the source."""
+    """Return a contender: minibatches from the source."""
 
     def feed() -> float:
         samples = 0
@@ -78,7 +78,7 @@ def feeding(source: fl.MinibatchSource, count: int, size: int = SIZE) -> Contend
 
 
 def opening(path: Path, count: int) -> Contender:
-    """So many minibatches from a source that is opened for them."""
+    """Return a contender: minibatches from a source opened for them."""
 
     def feed() -> float:
         with fl.MinibatchSource(fl.StoreDeserializer(path), max_samples=count * SIZE) as source:
@@ -88,7 +88,7 @@ def opening(path: Path, count: int) -> Contender:
 
 
 def taking(x: np.ndarray[Any, Any], y: np.ndarray[Any, Any], count: int) -> Contender:
-    """So many gathers into the same two buffers."""
+    """Return a contender: gathers into the same two buffers."""
     order = np.random.default_rng(6).permutation(len(x))
     xs, ys = np.empty((SIZE, data.PIXELS), x.dtype), np.empty(SIZE, y.dtype)
     place = 0
@@ -127,7 +127,7 @@ def torch_loaders(
 
 
 def looping(loader: Any, count: int) -> Contender:
-    """So many batches, through ends of epochs; the first epoch begins now."""
+    """Return a contender: batches across epochs; the first epoch begins now."""
 
     def batches() -> Iterator[Any]:
         while True:

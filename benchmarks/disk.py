@@ -1,7 +1,7 @@
-"""What the questions about data on disk share: eviction, and bare reads to stand beside.
+"""Shared by the questions about data on disk: eviction, and bare reads to compare with.
 
-Bare reads are C threads that do nothing but `pread` (`bare.c`), through the page cache and past it, at several depths
-and sizes. What the disk gives is the best of them in each round.
+Bare reads are C threads that do nothing but `pread` (`bare.c`), through the page cache and bypassing it, at several
+depths and sizes. The disk's speed is the best of them in each round.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def evict(*paths: Path, share: float = 1.0) -> None:
     """Have the page cache drop files, or the first ``share`` of each.
 
     Raises:
-        RuntimeError: they stay: a file system in memory, or somebody has them mapped.
+        RuntimeError: they stay cached: the file system is in memory, or a process maps them.
     """
     gc.collect()  # maps of contenders that are gone
     for path in files(*paths):
@@ -112,7 +112,7 @@ def jumping(bare: Any, flat: Path, offsets: np.ndarray[Any, Any], threads: int, 
     places = np.ascontiguousarray(offsets, np.uint64)
 
     def read() -> float:
-        # One at a time is slow: a tenth of them tells as much.
+        # One at a time is slow: a tenth of them is enough.
         count = len(places) if threads > 1 else max(1, len(places) // 10)
         return count if bare(str(flat).encode(), threads, ROW, count, places.ctypes.data, direct) > 0 else 0.0
 
@@ -120,7 +120,7 @@ def jumping(bare: Any, flat: Path, offsets: np.ndarray[Any, Any], threads: int, 
 
 
 def bare_sequential(bare: Any, paths: Sequence[str], unit: float = ROW) -> dict[str, Contender]:
-    """One contender a depth and size, names begin with ``sequential``."""
+    """Return one contender per depth and size, named ``sequential...``."""
     if bare is None:
         return {}
     return {
@@ -132,7 +132,7 @@ def bare_sequential(bare: Any, paths: Sequence[str], unit: float = ROW) -> dict[
 
 
 def bare_random(bare: Any, flat: Path, rows: int, some: int) -> dict[str, Contender]:
-    """One contender a depth, names begin with ``random``."""
+    """Return one contender per depth, named ``random...``."""
     if bare is None:
         return {}
     offsets = np.random.default_rng(1).permutation(rows)[:some].astype(np.uint64) * np.uint64(ROW) + np.uint64(128)
@@ -155,7 +155,7 @@ def best(ran: Race, kind: str) -> tuple[str, list[float]] | None:
 def coldly(
     stage: Stage, question: str, unit: str, feed: Contender, *paths: Path, scale: float = 1.0, rounds: int = 5
 ) -> Answer:
-    """A question's cold row: the wall-clock rate of a feed over files that were evicted, beside files in memory.
+    """Answer a question's cold row: the wall-clock rate of a feed over evicted files, compared with files in memory.
 
     Args:
         stage: of the run.

@@ -1,8 +1,8 @@
 """What does a step of ``dist_async`` cost: 161 tensors of a ResNet-50, two workers, two servers, SGD in the servers?
 
 Peer: the same bytes over Ray alone. Each worker puts one flat buffer for each of two actors into Ray's memory, the
-actors get it and answer with as many bytes of their own, the worker gets those and copies them to memory of its own, as
-what Ray hands out is read-only; no update. Unit: milliseconds a step of the slower worker. Measured: wall time, as
+actors get it and answer with as many bytes, the worker gets those and copies them to private memory, as Ray's buffers
+are read-only; no update. Unit: milliseconds a step of the slower worker. Measured: wall time, as
 eight processes work on a step; both workers begin each turn together.
 """
 
@@ -70,19 +70,19 @@ def _beside(what: str, slower: Mapping[str, list[float]], peer: str, called: str
 
 
 class Echo:
-    """An actor that takes bytes and gives as many."""
+    """An actor that takes bytes and returns as many."""
 
     def __init__(self, size: int) -> None:
         self._own = np.ones(size, np.uint8)
 
     def swap(self, given: Any) -> Any:
-        """Look at the bytes, and answer with others."""
+        """Read the bytes, and answer with others."""
         assert given.nbytes == self._own.nbytes
         return self._own
 
 
 def work(width: int, rounds: int) -> Mapping[str, list[float]]:
-    """A worker: milliseconds a step in each round."""
+    """Run a worker; return milliseconds per step in each round."""
     import ray
 
     torch.manual_seed(0)

@@ -1,4 +1,4 @@
-"""Processes with little memory, page cache included: in a control group of their own, or beside a locked ballast."""
+"""Processes with little memory, page cache included: in a control group, or next to a locked ballast."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-# Locks so many bytes and says so; goes when its standard input does, and first of all when memory is short.
+# Locks a number of bytes and says so; exits when its standard input closes, and is the first to be killed when memory
+# is short.
 _BALLAST = """
 import ctypes, mmap, pathlib, sys
 pathlib.Path("/proc/self/oom_score_adj").write_text("1000")
@@ -26,10 +27,10 @@ sys.stdin.read()
 
 
 class Group(NamedTuple):
-    """What limits the memory of a process, page cache included.
+    """A limit of the memory of a process, page cache included.
 
     Attributes:
-        version: of the control group: 1 or 2; 0: there is none, a ballast leaves little memory to everybody.
+        version: of the control group: 1 or 2; 0: none, a ballast leaves little memory to all processes.
         folder: where the group is.
     """
 
@@ -47,7 +48,7 @@ class Group(NamedTuple):
             (self.folder / "cgroup.procs").write_text(str(os.getpid()))
 
     def page_cache(self) -> int:
-        """Bytes of files that are held in memory on this group's account; beside a ballast, on everybody's."""
+        """Bytes of files that are held in memory by this group; with a ballast, by all processes."""
         if not self.version:
             return _meminfo("Cached")
         name = "file" if self.version == 2 else "cache"
@@ -64,7 +65,7 @@ class Group(NamedTuple):
 
 @contextlib.contextmanager
 def limited(limit: int) -> Iterator[Group | None]:
-    """A fresh group of at most ``limit`` bytes inside this process's own; None where nothing of the kind is allowed."""
+    """A fresh group of at most ``limit`` bytes inside this process's own; None where that is not permitted."""
     group = None
     for parent, version in _parents():
         folder = parent / f"feedline-bench-{os.getpid()}-{limit}"
@@ -90,7 +91,7 @@ def limited(limit: int) -> Iterator[Group | None]:
 
 @contextlib.contextmanager
 def ballast(nbytes: int) -> Iterator[bool]:
-    """Another process that holds so many bytes locked; False where that is not allowed."""
+    """Run another process that locks a number of bytes; yields False where that is not permitted."""
     command = [sys.executable, "-c", _BALLAST, str(max(1, nbytes))]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
     with subprocess.Popen(command, **pipes) as process:  # type: ignore[call-overload]

@@ -1,8 +1,8 @@
-"""Races between contenders, and the answers that come out of them.
+"""Races between contenders, and the answers from them.
 
-A race runs each contender once a round, in an order that turns from round to round, so that a busy or throttled
-machine slows all of them alike. What decides is CPU time: of the thread where one thread works, of the process where
-several do; wall time is kept beside it. A ratio is the median of the ratios inside the same round, never a ratio of
+A race runs each contender once per round, in an order that rotates from round to round, so that a busy or throttled
+machine slows all of them alike. CPU time decides: of the thread if one thread works, of the process if several do; wall
+time is kept, too. A ratio is the median of the ratios within the same round, never a ratio of
 medians. Spread is half the distance between the quartiles, relative to the median.
 """
 
@@ -192,7 +192,7 @@ def compare(
     text: str = "",
     note: str = "",
 ) -> Answer:
-    """The answer to "how fast beside ``peer``": rates in units a second of the deciding clock, times ``scale``."""
+    """Answer "how fast, compared with ``peer``": rates in units a second of the deciding clock, times ``scale``."""
     return Answer(
         question=question,
         unit=unit,

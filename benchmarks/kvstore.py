@@ -46,7 +46,7 @@ def repeated(work: Callable[[], Any], times: int) -> Callable[[], float]:
 
 
 def answer(ran: Race, peer: str, question: str, unit: str, at_most: float | None = None, text: str = "") -> Answer:
-    """Time a call beside ``peer``; ``at_most`` bounds ours over theirs, the ratio is theirs over ours."""
+    """Time a call against ``peer``; ``at_most`` bounds ours over theirs, the ratio is theirs over ours."""
     scale = {"us": 1e6, "ms": 1e3}[unit]
     return Answer(
         question=question,

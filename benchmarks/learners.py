@@ -1,6 +1,6 @@
 """What does an update cost: 161 parameters of the shapes of a ResNet-50, 25.6 million numbers, float32?
 
-Peer: the same rule of `torch.optim` in its foreach form; once its fused form, a kernel of its own. Unit: milliseconds
+Peer: the same rule of `torch.optim` in its foreach form; once its fused form, a special kernel. Unit: milliseconds
 an update, CPU time of the process, one thread. Measured: `update` and `step` alone, over gradients that are there;
 ours is told sums over 32 samples, as the trainer does. RMSProp has a peer of the same name and another rule, with
 fewer operations.

@@ -1,9 +1,9 @@
 """What does a shuffled batch from arrays in memory cost through `DataLoader`?
 
-Peer: torch's `DataLoader` over the same `TensorDataset`; limit: `np.take` into a buffer used again. Unit: samples a
+Peer: torch's `DataLoader` over the same `TensorDataset`; limit: `np.take` into a reused buffer. Unit: samples a
 second of CPU time of the process. Measured: rows of 784 float32 with a label, 256 a batch, no workers, shuffled as a
 whole; and the rows alone as a NumPy array, which both take as a dataset. Also: the array as a memory map of a file that
-was evicted from the page cache, on the wall clock, beside torch.
+was evicted from the page cache, on the wall clock, against torch.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def evicted(stage: Stage, x: np.ndarray) -> list[Answer]:
 
 
 def counting(loader: object, count: int) -> Contender:
-    """So many batches, in samples."""
+    """Return a contender: batches, counted in samples."""
     batches = endless(loader)
 
     def turn() -> float:

@@ -1,7 +1,7 @@
-"""How many bytes a second do two workers hand over?
+"""How many bytes per second do two workers deliver?
 
 Peer: torch's `DataLoader`. Unit: milliseconds a batch on the wall. Measured: items of (3, 224, 224) float32 that are
-there already, 64 a batch (38.5 MB), 2 workers; every batch is looked at, one value a page.
+there already, 64 a batch (38.5 MB), 2 workers; of every batch one value per page is read.
 """
 
 from __future__ import annotations
@@ -58,5 +58,5 @@ def run(stage: Stage) -> list[Answer]:
 
 
 def look(batch: Any) -> None:
-    """A value of each page."""
+    """Read a value of each page."""
     batch.view(-1)[::1024].sum()

@@ -3,7 +3,7 @@
 Peer: torch's `DataLoader`. Unit: bytes a sample, MB. Measured: in a fresh process for each, private memory
 (`Private_Clean` + `Private_Dirty` of `/proc/PID/smaps_rollup`) of the process that reads, over what it was before the
 loader was made, at its peak; and of all its descendants together, where the epoch is at 10 % and where it ends: each
-looked at every 50 batches. Items are made from their index, so no data counts; 2 workers, 1024 a batch.
+sampled every 50 batches. Items are made from their index, so no data counts; 2 workers, 1024 a batch.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def run(stage: Stage) -> list[Answer]:
 
 
 def watch(name: str, n: int) -> dict[str, float]:
-    """What a fresh process says of itself and of its workers."""
+    """Return what a fresh process reports of itself and its workers."""
     command = [sys.executable, "-m", "benchmarks.loader_memory", name, str(n)]
     ran = subprocess.run(command, capture_output=True, text=True, check=False)
     if ran.returncode != 0:

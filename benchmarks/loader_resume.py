@@ -1,4 +1,4 @@
-"""How long does a shuffling `DataLoader` take to go on at 90 % of 10 million samples?
+"""How long does a shuffling `DataLoader` take to resume at 90 % of 10 million samples?
 
 Peers: torch's `DataLoader` read to that place and, where torchdata is installed, its `StatefulDataLoader`. Unit:
 milliseconds on the wall. Measured: from the constructor to the first batch of 256, with a state and without; what

@@ -1,4 +1,4 @@
-"""What the questions about `DataLoader` share: work of a known length, peers, times that alternate.
+"""Shared by the questions about `DataLoader`: work of a known length, peers, alternating turns.
 
 torch's `DataLoader` gets the same arguments as ours. With workers the clock is on the wall, since they are other
 processes; torch's start by fork, its default, and ours by forkserver, unless a question says otherwise.
@@ -31,7 +31,7 @@ def spin(loops: int) -> int:
 
 
 def loops_for(seconds: float) -> int:
-    """How many loops of `spin` take so long here: the fastest of a few tries."""
+    """Return how many loops of `spin` take that long here: the fastest of a few tries."""
     tried = 20_000
     best = min(timed(lambda: spin(tried)) for _ in range(20))
     return max(1, round(tried * seconds / best))
@@ -51,7 +51,7 @@ def endless(loader: Any) -> Iterator[Any]:
 
 
 def taking(loader: Any, count: int) -> Contender:
-    """So many batches a turn, where the last turn stopped. Not for workers: they go on between the turns."""
+    """Return a contender: batches from where the last turn stopped. Not for workers: they continue between turns."""
     batches = endless(loader)
 
     def turn() -> float:
@@ -104,7 +104,7 @@ def sooner(
     at_most: float | None = None,
     note: str = "",
 ) -> Answer:
-    """The answer to "how long beside ``peer``": medians, and the median of ratios inside a round.
+    """Answer "how long, compared with ``peer``": medians, and the median of ratios within a round.
 
     Args:
         said: as `alternated` returns it.

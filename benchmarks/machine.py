@@ -25,7 +25,7 @@ def describe() -> dict[str, Any]:
 
 
 def processor() -> str:
-    """The processor's model with its family, which tells generations of one trade name apart."""
+    """Return the processor's model with its family, which distinguishes generations of one trade name."""
     facts: dict[str, str] = {}
     try:
         for line in Path("/proc/cpuinfo").read_text().splitlines():

@@ -3,7 +3,7 @@
 Limit: the decoded bytes of two shuffle windows (at least 64 MiB for the second), plus 150 MB. Unit: MB of private
 memory (anonymous and shared pages, `RssAnon` + `RssShmem`) of a fresh process at its peak, interpreter and libraries
 included; pages of mapped files, which the kernel takes back at will, are given apart. Measured: 4 GB of CTF text
-(one-hot sequences, the most index entries a byte) and a 4 GB store, read shuffled for 20 s, looked at every 20 ms; the
+(one-hot sequences, the most index entries a byte) and a 4 GB store, read shuffled for 20 s, sampled every 20 ms; the
 store once more, evicted from the page cache before, in windows.
 Also: bytes of index a sequence, on disk and mapped.
 """
@@ -84,7 +84,7 @@ def run(stage: Stage) -> list[Answer]:
 
 
 def said(found: dict[str, float]) -> str:
-    """The figures beside the peak."""
+    """Return the figures besides the peak."""
     return (
         f"{found['start'] / 1e6:.0f} MB before opening; chunks held at most {found['held'] / 1e6:.0f} MB, "
         f"file-backed pages {found['file'] / 1e6:.0f} MB; {found['samples']:,} samples read"
@@ -142,11 +142,11 @@ def read(kind: str, path: str, seconds: float) -> dict[str, float]:
 
         assert DEFAULT_WINDOW.bytes is not None
         window = min(DEFAULT_WINDOW.bytes, sum(info.bytes for info in infos)) * decoded
-    from feedline.feed.prefetch import LEAST_AHEAD
+    from feedline.feed.prefetch import LEAST_AHEAD_BYTES
 
     return {
         "start": start,
-        "limit": window + max(window, LEAST_AHEAD) + SLACK,
+        "limit": window + max(window, LEAST_AHEAD_BYTES) + SLACK,
         "held": source.stats().peak_bytes,
         "samples": samples,
         "sequences": source.num_sequences,

@@ -1,4 +1,4 @@
-"""What does a minibatch cost beside its bytes: 32 rows of 16 floats?
+"""What does a minibatch cost besides its bytes: 32 rows of 16 floats?
 
 Peer: torch's `DataLoader(TensorDataset, batch_size=32, shuffle=True)` without workers. Unit: microseconds from the call
 of `next_minibatch` to usable arrays, CPU time of the thread. Measured: 100,000 rows in memory, shuffled as a whole.
@@ -20,7 +20,7 @@ ROWS, WIDTH, SIZE = 100_000, 16, 32
 
 
 def run(stage: Stage) -> list[Answer]:
-    """To NumPy arrays, to torch tensors, and both beside torch's loader."""
+    """Measure to NumPy arrays and to torch tensors, both against torch's loader."""
     x = np.random.default_rng(8).random((ROWS, WIDTH), np.float32)
     source = fl.MinibatchSource(fl.ArrayDeserializer(x=x))
     count = 200 if stage.quick else 10_000
@@ -65,7 +65,7 @@ def evicted(stage: Stage) -> Answer:
 
 
 def cost(ran: Race, ours: str, target: Target) -> Answer:
-    """Microseconds a minibatch, beside torch's loader."""
+    """Measure microseconds per minibatch, against torch's loader."""
     peer = "torch DataLoader"
     each = {name: [1e6 / rate for rate in ran.rates(name)] for name in (ours, peer)}
     return Answer(

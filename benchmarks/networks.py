@@ -1,4 +1,4 @@
-"""How fast do networks under CNTK's names train, beside a loop written by hand in torch, and how soon are they ready?
+"""How fast do networks under CNTK's names train, compared with a hand-written torch loop, and how soon are they ready?
 
 Peer: embedding, `torch.nn.LSTM` over a `PackedSequence` and dense layer with `torch.optim.SGD`, the same minibatches
 from parameters of the same shapes; for the small network a dense one-hot input. Unit: samples a second, one thread;

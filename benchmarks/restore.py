@@ -4,7 +4,7 @@ Limit: 20 ms over opening the source, whatever the number. Unit: milliseconds of
 source that has just been opened to its first minibatch after `load_state_dict`; wall time is in the notes. Measured: a
 synthetic corpus whose chunks (up to 10^6 sequences) are views of one array, so that nothing but the feed's own
 work is timed; shuffled as a whole, and in windows of one chunk for a corpus that has to be read; medians over fresh
-sources. Opening, and the first minibatch of a source that starts at the beginning, are given beside it. From a disk:
+sources. Opening, and the first minibatch of a source that starts at the beginning, are reported, too. From a disk:
 `cold`.
 """
 

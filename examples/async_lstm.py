@@ -3,9 +3,9 @@
     pip install '.[async]'    (in a clone)
     python examples/async_lstm.py
 
-This process starts a Ray of its own on loopback, and two workers: the same file again with `--worker`. Each computes
-gradients on its share of the minibatches, pushes them, and pulls the weights as they are by then. A worker may be
-killed, or run slower than the other; nobody waits but at the barrier at the end.
+This process starts a private Ray on loopback, and two workers: the same file again with `--worker`. Each computes
+gradients on its share of the minibatches, pushes them, and pulls the current weights. A worker may be killed, or run
+slower than the other; they wait for each other only at the barrier at the end.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def labels_of(minibatch: fl.Minibatch) -> torch.Tensor:
 
 
 def train(sweeps: int) -> float:
-    """One worker; the share of sentences that the weights in the store get wrong at the end."""
+    """Run one worker; return the share of sentences that the final weights in the store get wrong."""
     torch.manual_seed(0)
     torch.set_num_threads(1)
     model = Classifier()

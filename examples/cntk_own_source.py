@@ -1,13 +1,13 @@
-"""CNTK's names, with data of one's own and several workers: an LSTM learns a class for each sentence.
+"""CNTK's names, with your own data and several workers: an LSTM learns a class for each sentence.
 
     python examples/cntk_own_source.py
     python -m torch.distributed.run --standalone --nproc-per-node 2 examples/cntk_own_source.py
     ... examples/cntk_own_source.py --learner block
 
-All workers end with the same parameters, bit for bit. A script that says `import cntk as C` runs the same way, each
+All workers end with the same parameters, bit for bit. A script with `import cntk as C` runs in the same way, each
 worker under `feedline run --as cntk SCRIPT`. `Sentences` shows what a source for several workers has to do, and what
-scripts of that time often did not: all workers walk all sentences, so that they agree where a minibatch ends, and the
-place moves on for every sentence, whoever takes it.
+scripts of that time often failed to do: all workers walk through all sentences, so that they agree where a minibatch
+ends, and the position advances for every sentence, whichever worker takes it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SENTENCES = [([560, 0, 0], 0), ([560, 0, 0, 424], 1), ([160, 5, 6], 2), ([460, 3
 
 
 class Sentences(C.io.UserMinibatchSource):
-    """Words and a class, over and over; `taken` counts the sentences that this worker got."""
+    """Words and a class, repeated without end; `taken` counts the sentences that this worker got."""
 
     def __init__(self) -> None:
         self.words = C.io.StreamInformation("words", 0, "sparse", np.float32, (WORDS,))
@@ -66,7 +66,7 @@ class Sentences(C.io.UserMinibatchSource):
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Train, and say what this worker ended with."""
+    """Train, and print this worker's result."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sentences", type=int, default=400, help="to learn from, over all workers")
     parser.add_argument("--learner", choices=["parallel", "block"], default="parallel")

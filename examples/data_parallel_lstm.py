@@ -2,9 +2,9 @@
 
     python -m torch.distributed.run --standalone --nproc-per-node 2 examples/data_parallel_lstm.py
 
-The class is the kind of word that comes first, as in sequence_classifier.py. Gradients are added up in a key-value
-store that is handed to the learner; all workers end with the same parameters, bit for bit. With ``--folder`` it can be
-killed at any time; started again, with any number of workers, it goes on.
+The class is the kind of word that comes first, as in sequence_classifier.py. Gradients are summed in a key-value
+store that the learner uses; all workers end with the same parameters, bit for bit. With ``--folder`` it can be
+killed at any time; restarted, with any number of workers, it resumes.
 """
 
 from __future__ import annotations

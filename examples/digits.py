@@ -3,7 +3,7 @@
     python examples/digits.py
 
 The data are scikit-learn's 1,797 digits of 8 x 8 pixels, every fifth held out. At the end of each sweep the session
-validates; where that has not helped for two sweeps the learning rate is halved, and below a tenth the run ends.
+validates; after two sweeps without improvement the learning rate is halved, and below a tenth the run ends.
 """
 
 from __future__ import annotations

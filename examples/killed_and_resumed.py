@@ -1,9 +1,9 @@
-"""A run that kills itself, again and again, and ends as one that never stopped: bit for bit.
+"""A run that kills itself again and again, and ends bit for bit like one that never stopped.
 
     python examples/killed_and_resumed.py
 
-Every attempt is a process of its own, which SIGKILL ends in the middle of an update. The next goes on from the latest
-checkpoint. Dropout, noise and momentum have states that would show the smallest slip.
+Every attempt is a separate process, which SIGKILL ends in the middle of an update. The next one resumes from the
+latest checkpoint. The states of dropout, noise and momentum would reveal the slightest deviation.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from feedline.train.report import Silent
 
 
 class Kills(Silent):
-    """Ends this process the hard way after so many updates."""
+    """Kills this process after a number of updates."""
 
     def __init__(self, updates: int) -> None:
         self.left = updates
@@ -46,7 +46,7 @@ def loss(output: torch.Tensor, minibatch: fl.Minibatch) -> torch.Tensor:
 
 
 def train(folder: str, dies_after: int) -> str:
-    """One attempt; a digest of all parameters, if it comes to the end."""
+    """Run one attempt; return a digest of all parameters if it reaches the end."""
     rng = np.random.default_rng(0)
     x = rng.normal(size=(4000, 8)).astype("float32")
     source = fl.MinibatchSource(fl.ArrayDeserializer(x=x, y=np.sin(x[:, :2])), seed=1, max_sweeps=3)
@@ -69,7 +69,7 @@ def train(folder: str, dies_after: int) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run once without a stop, once with many; compare."""
+    """Run once without interruption and once with many, and compare."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--attempt", nargs=2, metavar=("FOLDER", "UPDATES"), help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)

@@ -1,10 +1,11 @@
-"""Ratings as products of two tables, of which each step touches few rows: only those travel to the store and back.
+"""Ratings as products of two tables, of which each step uses few rows: only those travel to the store and back.
 
     python examples/matrix_factorisation.py
     python -m torch.distributed.run --standalone --nproc-per-node 2 examples/matrix_factorisation.py --store dist_sync
 
-Embeddings with ``sparse=True`` have gradients of rows. Those are pushed as they are; AdaGrad in the store touches these
-rows alone; and before the next step a worker pulls the rows that it is about to use, whoever has changed them.
+Embeddings with ``sparse=True`` have row-sparse gradients. They are pushed as they are; AdaGrad in the store updates
+only these rows; and before the next step a worker pulls the rows that it is about to use, whichever worker changed
+them.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ class Ratings(torch.nn.Module):
 
 
 def ratings(count: int, seed: int) -> fl.ArrayDeserializer:
-    """What users think of items, and some noise (0.1)."""
+    """Ratings of items by users, with some noise (0.1)."""
     of_tables, rng = np.random.default_rng(0), np.random.default_rng([1, seed])
     tables = [of_tables.normal(size=(rows, FACTORS)) for rows in (USERS, ITEMS)]
     user, item = rng.integers(0, USERS, count), rng.integers(0, ITEMS, count)

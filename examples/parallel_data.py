@@ -2,9 +2,9 @@
 
     python examples/parallel_data.py
 
-The dictionaries are what many PyTorch projects have; nothing of it changes but the import of `DataLoader`. What is new:
-the batches, random flips included, are the same for any number of workers, and the training stops in the middle of an
-epoch and goes on from a state of a few numbers, with another number of workers.
+Many PyTorch projects have such dictionaries; only the import of `DataLoader` changes. What is new: the batches, random
+flips included, are the same for any number of workers, and training stops in the middle of an epoch and resumes from a
+state of a few numbers, with another number of workers.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ CLASSES = 3
 
 
 class Pictures(torch.utils.data.Dataset[Any]):
-    """One tensor (3, 16, 16) a file, named by its id; flipped at random where it is trained on."""
+    """One tensor (3, 16, 16) per file, named by its id; flipped at random in training."""
 
     def __init__(self, list_ids: list[str], labels: dict[str, int], folder: Path, flip: bool) -> None:
         self.list_ids, self.labels, self.folder, self.flip = list_ids, labels, folder, flip
@@ -42,7 +42,7 @@ class Pictures(torch.utils.data.Dataset[Any]):
 
 
 def make_files(folder: Path, count: int) -> tuple[dict[str, list[str]], dict[str, int]]:
-    """Pictures of which one channel is brighter: that is their class. Four in five are for training."""
+    """Write pictures with one brighter channel, which is their class. Four in five are for training."""
     generator = torch.Generator().manual_seed(0)
     partition: dict[str, list[str]] = {"train": [], "validation": []}
     labels: dict[str, int] = {}
@@ -57,7 +57,7 @@ def make_files(folder: Path, count: int) -> tuple[dict[str, list[str]], dict[str
 
 
 def train(model: torch.nn.Module, batches: Any, updates: int | None = None) -> None:
-    """One step a batch; stops after so many updates."""
+    """Take one step per batch, up to a number of updates."""
     optimizer = torch.optim.SGD(model.parameters(), 0.01)
     for number, (pictures, labels) in enumerate(batches, 1):
         optimizer.zero_grad()
@@ -69,13 +69,13 @@ def train(model: torch.nn.Module, batches: Any, updates: int | None = None) -> N
 
 @torch.no_grad()
 def error(model: torch.nn.Module, batches: Any) -> float:
-    """The share of pictures taken for another class."""
+    """Return the share of pictures that are misclassified."""
     wrong = [model(pictures).argmax(1) != labels for pictures, labels in batches]
     return float(torch.cat(wrong).float().mean())
 
 
 def make_model() -> torch.nn.Module:
-    """The same start each time."""
+    """Make the model, with the same weights each time."""
     torch.manual_seed(1)
     return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3 * 16 * 16, CLASSES))
 

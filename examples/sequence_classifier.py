@@ -2,9 +2,9 @@
 
     python examples/sequence_classifier.py [seqclass.train.ctf]
 
-The file is CTF with ``x``, words (one-hot of 2,000), and ``y``, one of five classes, dense: what CNTK's example of
-that name reads. Without a file it makes one, in which the class is the kind of word that comes first. A sentence has
-many words and one label: minibatches are cut by words, everything else counts labels.
+The file is CTF with ``x``, words (one-hot of 2,000), and ``y``, one of five classes, dense: the data of CNTK's example
+of that name. Without a file it makes one, in which the class is the kind of word that comes first. A sentence has many
+words and one label: minibatches are cut by words, everything else counts labels.
 """
 
 from __future__ import annotations

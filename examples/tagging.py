@@ -3,7 +3,7 @@
     python examples/tagging.py atis.train.ctf
 
 The file is CTF: a line is a word, ``S0`` the word and ``S2`` its label, both one-hot. A minibatch takes as many whole
-sentences as fit into 1,000 words; sentences are packed, so padding costs nothing and every word weighs the same.
+sentences as fit into 1,000 words; sentences are packed, so there is no padding and every word has the same weight.
 Three sweeps over the 66,000 words of the ATIS corpus end with less than 3 % of the words labelled wrongly.
 """
 
@@ -75,7 +75,7 @@ def main(arguments: Sequence[str] | None = None) -> float:
 
     torch.manual_seed(0)
     model = Tagger(options.words, options.labels)
-    # A rate per sample: what one word moves, whatever the size of the minibatch. 66,000 words are a sweep.
+    # A rate per sample: the step that one word causes, whatever the size of the minibatch. 66,000 words are a sweep.
     rate = Schedule.per_sample([3e-5, 1e-5], epoch_size=66_000)
     momentum = Schedule.time_constant(700)
     learner = Adam(model.named_parameters(), rate, momentum=momentum)

@@ -1,10 +1,10 @@
-"""A source of one's own, right with several workers: sequences that a formula makes, each learned once.
+"""Your own source, correct with several workers: generated sequences, each learned once.
 
     python examples/user_source.py
 
-`Echo` makes bits, and asks for the bit before. All workers walk the same sequences, so that they agree where a
-minibatch ends; each hands over its own. Nothing is stored: sequence i follows from the seed and i, so a state is one
-number, and holds for any number of workers.
+`Echo` generates bits, and asks for the previous bit. All workers walk through the same sequences, so that they agree
+where a minibatch ends; each delivers its own. Nothing is stored: sequence i is a function of the seed and i, so a state
+is one number, valid for any number of workers.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from feedline.train import Adam, Console, Trainer, TrainingSession
 
 
 class Echo(fl.UserMinibatchSource):
-    """Bits (length, 1), and for each the one before it; lengths 3 to 12."""
+    """Bits (length, 1), and for each the previous one; lengths 3 to 12."""
 
     schema = fl.Schema({"bit": fl.Stream(1), "before": fl.Stream(1)})
 
@@ -51,7 +51,7 @@ class Echo(fl.UserMinibatchSource):
         given = [bits[i - first] for i in mine]
         before = [np.concatenate([np.zeros((1, 1), "float32"), sequence[:-1]]) for sequence in given]
         streams = {"bit": given, "before": before}
-        # Counts are those of all workers; a worker may have an empty part, and steps all the same.
+        # Counts are those of all workers; a worker with an empty part still takes the step.
         return fl.UserMinibatch(streams, self.next == self.count, samples, self.next - first, ids=mine)
 
     def get_checkpoint_state(self) -> dict[str, Any]:
@@ -76,7 +76,7 @@ class Memory(torch.nn.Module):
 
 
 def targets(minibatch: fl.Minibatch) -> torch.Tensor:
-    """The bit before, in the order of the scores."""
+    """The previous bit, in the order of the scores."""
     return minibatch["before"].torch(layout="packed")
 
 
@@ -91,12 +91,12 @@ def error(scores: torch.Tensor, minibatch: fl.Minibatch) -> torch.Tensor:
 
 
 def main(arguments: Sequence[str] | None = None) -> float:
-    """Prove the source right, train from it, and return the share of bits remembered wrongly at the end."""
+    """Check the source, train from it, and return the share of bits remembered wrongly at the end."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--count", type=int, default=6000, help="sequences")
     options = parser.parse_args(arguments)
 
-    # Three workers get what one gets, each sequence once, in as many steps.
+    # Three workers get what a single one gets, each sequence once, in the same number of steps.
     alone = list(Echo(100).minibatches(50))
     parts = [list(Echo(100).minibatches(50, partition=(rank, 3))) for rank in range(3)]
     assert all(len(part) == len(alone) for part in parts)

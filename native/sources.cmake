@@ -12,8 +12,19 @@ set(FEEDLINE_CORE_SOURCES
   native/src/crc32c.cpp
   native/src/merge.cpp
   native/src/quantize.cpp
+  native/src/codes.cpp
   native/src/parquet.cpp
+  native/src/arrow.cpp
+  native/src/cbf.cpp
+  native/src/htk.cpp
+  native/src/mlf.cpp
+  native/src/rows_index.cpp
+  native/src/json_rows.cpp
+  native/src/csv_rows.cpp
+  native/src/inflate.cpp
   native/src/shared_memory.cpp
+  native/src/tar.cpp
+  native/src/tfrecord.cpp
   native/src/ctf_index.cpp
   native/src/ctf_parse.cpp)
 set(FEEDLINE_SSE41_SOURCES
@@ -22,6 +33,7 @@ set(FEEDLINE_SSE41_SOURCES
 set(FEEDLINE_AVX2_SOURCES
   native/src/order_avx2.cpp
   native/src/gather_avx2.cpp
+  native/src/codes_avx2.cpp
   native/src/ctf_index_avx2.cpp)
 set(FEEDLINE_BINDING_SOURCES
   native/bindings/module.cpp
@@ -31,16 +43,29 @@ set(FEEDLINE_BINDING_SOURCES
   native/bindings/crc32c.cpp
   native/bindings/merge.cpp
   native/bindings/tensors.cpp
-  native/bindings/quantize.cpp
+  native/bindings/codes.cpp
   native/bindings/parquet.cpp
+  native/bindings/arrow.cpp
+  native/bindings/cbf.cpp
+  native/bindings/htk.cpp
+  native/bindings/mlf.cpp
+  native/bindings/rows.cpp
   native/bindings/shared_memory.cpp
+  native/bindings/tar.cpp
+  native/bindings/tfrecord.cpp
   native/bindings/ctf.cpp)
 set(FEEDLINE_NATIVE_TEST_SOURCES
   native/tests/fuzz_ctf.cpp
+  native/tests/test_cntk_formats.cpp
+  native/tests/test_arrow.cpp
   native/tests/test_background.cpp
+  native/tests/test_codes.cpp
   native/tests/test_fetch.cpp
   native/tests/test_guard.cpp
   native/tests/test_kernels.cpp
   native/tests/test_parquet.cpp
+  native/tests/test_rows.cpp
   native/tests/test_shared_memory.cpp
-  native/tests/test_store.cpp)
+  native/tests/test_store.cpp
+  native/tests/test_tar.cpp
+  native/tests/test_tfrecord.cpp)

@@ -1,17 +1,96 @@
-"""Settings for all tests: hypothesis profiles, and a law that no test may leave anything behind."""
+"""Settings for all tests: hypothesis profiles, what the fork server imports, a law that nothing is left behind."""
 
 from __future__ import annotations
 
+import gc
+import multiprocessing
 import os
+import signal
 import threading
 
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.effort import examples
+
+# Two tests at a time on two cores: more threads in each of them would only wait for each other, and spin.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+# A shell starts what runs in its background with interrupts ignored, and programs inherit that.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
 # CI machines are shared and noisy: time limits of single examples would fail there without a defect.
-settings.register_profile("ci", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)
-settings.register_profile("long", deadline=None, max_examples=2000, suppress_health_check=[HealthCheck.too_slow])
+usual = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
+settings.register_profile("ci", max_examples=examples(60), print_blob=True, **usual)
+settings.register_profile("long", max_examples=2000, **usual)
 settings.load_profile(os.environ.get("FEEDLINE_HYPOTHESIS", "ci"))
+
+# Whichever test starts the server of this process: ranks and workers come out of it with their imports done, among
+# them what torch imports only when it is first used in earnest.
+multiprocessing.set_forkserver_preload(
+    ["torch", "torch._dynamo", "pytest", "hypothesis.strategies", "feedline", "feedline.kvstore", "feedline.train"]
+)
+
+#: Files and folders that take longest. They go first, so that short ones fill up all processes at the end.
+LONGEST = (
+    "frameworks",
+    "docs/test_docs",
+    "kvstore/test_async",
+    "examples/test_examples",
+    "collective/test_communicator",
+    "train/test_agreement",
+    "train/test_sharded",
+    "cli/test_demo",
+    "feed/workers/test_finalisers",
+    "laws/test_fetching",
+    "examples/test_workers",
+    "train/test_elastic",
+    "torture",
+    "feed/workers/test_ends",
+    "feed/workers/test_death",
+    "cli",
+    "collective",
+    "kvstore/test_hosts",
+    "kvstore/parameter_server",
+    "laws/test_interrupts",
+    "train",
+    "laws",
+    "compat/test_cntk_checkpoints",
+    "feed/loader/test_torch_lifetime",
+    "feed/test_shuffling",
+    "feed/test_page_cache",
+    "benchmarks",
+    "docs",
+    "kvstore",
+    "feed/loader/test_torch_workers",
+    "feed/formats/test_store",
+    "feed/workers",
+    "compat/test_cntk_",
+)
+
+
+def pytest_collection_modifyitems(items):
+    """Long files first."""
+    starts = [f"tests/{name}" for name in LONGEST]
+    items.sort(
+        key=lambda item: next((i for i, start in enumerate(starts) if item.nodeid.startswith(start)), len(starts))
+    )
+
+
+def pytest_collection_finish():
+    """Spare every later collection of garbage the modules and the ten thousand tests, which stay until the end.
+
+    A test that looks for what it left behind collects twice; with these that takes more than half a second.
+    """
+    gc.collect()
+    gc.freeze()
+
+
+@pytest.fixture(scope="module")
+def collects_often():
+    """For files whose tests collect garbage again and again: spares them what earlier files have left in memory."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture
@@ -19,7 +98,6 @@ def leaves_nothing():
     """Checks that threads and descriptors are as many after the test as before."""
     before = threads(), descriptors()
     yield
-    import gc
     import time
 
     for _ in range(50):

@@ -7,20 +7,21 @@ from pathlib import Path
 
 
 class AtLine:
-    """Calls ``act`` before the n-th line that the block runs of a module's folder, in this thread.
+    """Calls ``act`` before the n-th line that the block runs of some modules, in this thread.
 
     Args:
         n: from 0.
         act: without arguments; what it raises comes out of that line.
-        *packages: whose files count.
+        *modules: whose files count; of a package all in its folder.
 
     Attributes:
         reached: whether there were so many.
     """
 
-    def __init__(self, n, act, *packages):
+    def __init__(self, n, act, *modules):
         self.left, self.act, self.reached = n, act, False
-        self.folders = tuple(str(Path(package.__file__).parent) for package in packages)
+        files = [Path(module.__file__) for module in modules]
+        self.places = tuple(f"{file.parent}/" if file.name == "__init__.py" else str(file) for file in files)
 
     def __enter__(self):
         self.before = sys.gettrace()
@@ -31,7 +32,7 @@ class AtLine:
         sys.settrace(self.before)
 
     def _trace(self, frame, event, argument):
-        if self.reached or not frame.f_code.co_filename.startswith(self.folders):
+        if self.reached or not frame.f_code.co_filename.startswith(self.places):
             return None
         if event == "line":
             self.left -= 1

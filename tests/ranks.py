@@ -1,11 +1,13 @@
 """Real processes that take part in one job, for tests of what ranks do together.
 
-A rank is a function of a test module, called as ``function(rank, **settings)`` in a process of its own, which has the
+A rank is a function of a test module, called as ``function(rank, **settings)`` in its own process, which has the
 variables that torchrun sets. What it returns, or raises, comes back; `say` sends something on the way.
 """
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import multiprocessing
 import os
 import signal
@@ -26,10 +28,17 @@ class Failure:
     ranks: tuple[int, ...]
 
 
+# Of each process that runs tests a thousand of its own, below those that the system gives to connections: a port must
+# still be free when the rank that it is meant for gets to it, seconds later.
+_FIRST = 10_000 + int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:]) % 20 * 1000
+_turns = itertools.count(os.getpid() * 37)
+
+
 def free_port():
-    with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
-        return listening.getsockname()[1]
+    for turn in _turns:
+        with socket.socket() as listening, contextlib.suppress(OSError):
+            listening.bind(("127.0.0.1", _FIRST + turn % 1000))
+            return listening.getsockname()[1]
 
 
 class Job:
@@ -43,10 +52,6 @@ class Job:
 
     def __init__(self, function, world, /, **settings):
         context = multiprocessing.get_context("forkserver")
-        # With what test modules import, which would otherwise take a rank longer than its work.
-        context.set_forkserver_preload(
-            ["torch", "pytest", "hypothesis.strategies", "feedline", "feedline.kvstore", "feedline.train"]
-        )
         port = free_port()
         self.ranks = []
         for rank in range(world):

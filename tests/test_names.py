@@ -12,7 +12,6 @@ FACADES = ("cntk", "mxnet")  # their names are those of the originals
 #: Names that still occur twice; a name leaves this list for good when its second class is renamed.
 TWICE = {
     "Summary",  # graph (public), train (public)
-    "Job", "Outcome", "Record", "Settings",  # cli/demo
 }  # fmt: skip
 
 

@@ -1,7 +1,7 @@
 """Compares the stub of `feedline._native` with the compiled module.
 
-Every name of one is in the other; signatures agree in length. Exits 1 and lists the differences. nanobind's own stub
-generator prints no meaning, so the stub is written by hand.
+Every name of one must be in the other, and signatures must agree in length; otherwise it lists the differences and
+exits with 1. nanobind's stub generator does not know what arguments mean, so the stub is written by hand.
 """
 
 import ast
@@ -16,6 +16,8 @@ stub = Path(feedline.__file__).parent / "_native" / "__init__.pyi"
 if not stub.exists():
     stub = Path(__file__).parent.parent / "src" / "feedline" / "_native" / "__init__.pyi"
 tree = ast.parse(stub.read_text())
+#: Classes of the stub alone, which others derive from.
+shared = {node.name: node.body for node in tree.body if isinstance(node, ast.ClassDef) and node.name.startswith("_")}
 
 
 def arity(text: str) -> int | None:
@@ -44,6 +46,8 @@ def compare(where: str, nodes: list[ast.stmt], owner: object) -> list[str]:
     actual = {n for n in vars(owner) if not n.startswith("_")}
     wrong += [f"{where}{name}: in the module, not in the stub" for name in sorted(actual - declared.keys())]
     for name, node in declared.items():
+        if name in shared:
+            continue
         if name in ("__init__", "__buffer__"):  # buffers are an attribute from Python 3.12 on only
             continue
         if not hasattr(owner, name):
@@ -51,7 +55,9 @@ def compare(where: str, nodes: list[ast.stmt], owner: object) -> list[str]:
             continue
         member = getattr(owner, name)
         if isinstance(node, ast.ClassDef):
-            wrong += compare(f"{where}{name}.", node.body, member)
+            bases = [base.id for base in node.bases if isinstance(base, ast.Name)]
+            body = node.body + [child for base in bases for child in shared.get(base, [])]
+            wrong += compare(f"{where}{name}.", body, member)
         elif isinstance(node, ast.FunctionDef) and not node.decorator_list:
             expected = len([a for a in node.args.args + node.args.kwonlyargs if a.arg != "self"])
             got = arity(getattr(member, "__doc__", None) or "")

@@ -33,6 +33,6 @@ std::uint32_t checksum(nb::handle data, std::uint32_t value) {
 
 void bind_crc32c(nb::module_& m) {
     m.def("crc32c", &checksum, nb::arg("data"), nb::arg("value") = 0,
-          "CRC-32C of a C-contiguous buffer, continued from `value` (that of what came before). DataError\n"
-          "if it is mapped from a file that was cut, or whose disk fails.");
+          "Return the CRC-32C of a C-contiguous buffer, continued from `value`, the checksum of what came\n"
+          "before. DataError if the buffer is mapped from a file that was truncated or whose disk fails.");
 }

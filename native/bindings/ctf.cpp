@@ -82,15 +82,15 @@ nb::object error(const feedline::CtfIndexer& self) {
 
 feedline::CtfParser make_parser(const std::vector<nb::bytes>& names, const std::vector<std::int64_t>& dims,
                                 const std::vector<bool>& sparse, const std::vector<bool>& float64,
-                                int size_stream, bool lenient, bool fill, std::uint64_t memory_limit) {
+                                int size_stream, bool lenient, bool fill, std::uint64_t memory_bytes) {
     const std::size_t n = names.size();
     if (n == 0 || n > std::numeric_limits<std::int16_t>::max()) throw nb::value_error("1 to 32767 fields");
     if (dims.size() != n || sparse.size() != n || float64.size() != n)
         throw nb::value_error("fields, dims, sparse and float64 must have one length");
     if (size_stream < -1 || size_stream >= static_cast<int>(n))
         throw nb::value_error("size_stream must be the index of a field, or -1");
-    if (memory_limit > static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max()))
-        throw nb::value_error("memory_limit must fit 63 bits");
+    if (memory_bytes > static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max()))
+        throw nb::value_error("memory_bytes must fit 63 bits");
     std::vector<feedline::CtfField> fields;
     for (std::size_t i = 0; i < n; ++i) {
         std::string name = bytes_of(names[i]);
@@ -101,7 +101,7 @@ feedline::CtfParser make_parser(const std::vector<nb::bytes>& names, const std::
             throw nb::value_error("a dimension must be between 1 and 2**31 - 1");
         fields.push_back({std::move(name), dims[i], sparse[i], float64[i]});
     }
-    return feedline::CtfParser(std::move(fields), size_stream, lenient, fill, memory_limit);
+    return feedline::CtfParser(std::move(fields), size_stream, lenient, fill, memory_bytes);
 }
 
 nb::tuple parse(const feedline::CtfParser& self, Input<std::uint8_t> text, std::int64_t start,
@@ -190,25 +190,30 @@ void bind_ctf(nb::module_& m) {
 
     nb::class_<feedline::CtfIndexer>(
         m, "CtfIndexer",
-        "Finds the sequences of a CTF file fed block by block. Entries are uint8 arrays of 24-byte records "
-        "(key u8, offset u8, size u4, samples u4). Not for several threads at once.")
+        "Finds the sequences of a CTF file that is fed block by block. Not thread-safe.\n\n"
+        "Entries are uint8 arrays of 24-byte records: key u8, offset u8, size u4, samples u4.")
         .def(nb::new_(&make_indexer), "size_stream"_a.none(), "skip_ids"_a = false, "lenient"_a = false)
-        .def("feed", &feed, "block"_a, "Entries that this block (uint8 array) finishes.")
-        .def("finish", &finish, "Entries left at the end of the file.")
-        .def_prop_ro("error", &error, "None, or (code of CTF_ERRORS, byte from the start of the file).")
-        .def_prop_ro("has_ids", &feedline::CtfIndexer::has_ids, "Do ids part the sequences? Else lines do.")
-        .def_prop_ro("lines", &feedline::CtfIndexer::lines, "Lines ended so far; all of them after `finish`.")
-        .def_prop_ro("bytes", &feedline::CtfIndexer::bytes, "Bytes fed.");
+        .def("feed", &feed, "block"_a, "Return the entries that `block` (uint8[n]) completes.")
+        .def("finish", &finish, "Return the entries that the end of the file completes.")
+        .def_prop_ro("error", &error,
+                     "The first error: (code of CTF_ERRORS, byte from the start of the file), or None.")
+        .def_prop_ro("has_ids", &feedline::CtfIndexer::has_ids,
+                     "Whether sequences are delimited by ids, not by lines.")
+        .def_prop_ro("lines", &feedline::CtfIndexer::lines,
+                     "Number of complete lines so far; after finish(), of all lines.")
+        .def_prop_ro("bytes", &feedline::CtfIndexer::bytes, "Number of bytes fed so far.");
 
     nb::class_<feedline::CtfParser>(
         m, "CtfParser",
-        "Parses the sequences of a chunk of CTF text into columns. Immutable, for any number of threads.")
+        "Parses the sequences of a chunk of CTF text into columns. Immutable and thread-safe.")
         .def(nb::new_(&make_parser), "fields"_a, "dims"_a, "sparse"_a, "float64"_a, "size_stream"_a = -1,
-             "lenient"_a = false, nb::kw_only(), "fill"_a, "memory_limit"_a)
+             "lenient"_a = false, nb::kw_only(), "fill"_a, "memory_bytes"_a)
         .def("parse", &parse, "text"_a, "start"_a, "begin"_a, "size"_a, "samples"_a, "base"_a,
              "allowed_errors"_a = -1,
-             "(streams, valid, errors, errors_left): per field (rows (N, dim), offsets) or (indptr, indices, "
-             "values, offsets), offsets None where each sequence has one sample; valid uint8 or None when all are "
-             "good; errors a uint8 array of 32-byte records (byte u8, expected i8, got i8, sequence u4, stream i2, "
-             "code u2). Sequence i is text[start + begin[i]:][:size[i]]; `base` is the file offset of text[start].");
+             "Parse sequences and return (streams, valid, errors, errors_left).\n\n"
+             "Sequence i is text[start + begin[i]:][:size[i]]; `base` is the file offset of text[start].\n\n"
+             "streams: for each field (rows (N, dim), offsets) or, if sparse, (indptr, indices, values, offsets);\n"
+             "offsets is None if each sequence has one sample. valid: uint8[sequences], or None if all are valid.\n"
+             "errors: uint8 array of 32-byte records: byte u8, expected i8, got i8, sequence u4, stream i2, code\n"
+             "u2.");
 }

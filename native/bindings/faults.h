@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is wrong with data, as the exceptions of feedline.data.faults: these know files, streams and words.
+// Raises errors in data as exceptions of feedline.data.faults, which adds files, streams and words.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -15,7 +15,7 @@ inline nb::int_ address_of(const void* address) {
     return nb::int_(static_cast<std::uint64_t>(reinterpret_cast<std::uintptr_t>(address)));
 }
 
-// Raises the exception that the function `name` of feedline.data.faults makes of `arguments`.
+// Raises the exception that the function `name` of feedline.data.faults returns for `arguments`.
 template <class... Arguments>
 [[noreturn]] void raise_fault(const char* name, Arguments&&... arguments) {
     const nb::module_ faults = nb::module_::import_("feedline.data.faults");

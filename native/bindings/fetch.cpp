@@ -161,40 +161,42 @@ Fetcher::Backend backend_of(const std::string& name) {
 
 void bind_fetch(nb::module_& m) {
     static PyType_Slot slots[] = {{Py_bf_getbuffer, reinterpret_cast<void*>(bytes_buffer)}, {0, nullptr}};
-    nb::class_<Bytes>(m, "Bytes", nb::type_slots(slots), "Bytes of a file in memory, by the buffer protocol; read-only.")
+    nb::class_<Bytes>(m, "Bytes", nb::type_slots(slots), "Bytes of a file in memory; a read-only buffer.")
         .def("__len__", [](const Bytes& bytes) { return bytes.size; });
-    nb::class_<Fetch>(m, "Fetch", "Parts of files on their way into memory. Dropping it before its end is safe.")
+    nb::class_<Fetch>(m, "Fetch", "Ranges of files that are being read. Safe to drop before they have arrived.")
         .def("result", &Fetch::result,
-             "For each range Bytes, or (errno, offset of the first byte that did not come), errno -1 where the\n"
-             "file ended before. Waits without the GIL; Ctrl-C interrupts the wait. MemoryError if there was\n"
-             "none.")
+             "Wait for the reads; return Bytes for each range, or (errno, offset of the first byte that could not\n"
+             "be read) with errno -1 if the file ended before it. Releases the GIL; Ctrl-C interrupts the wait.\n"
+             "MemoryError if there was not enough memory.")
         .def_prop_ro("done", &Fetch::done, "Whether result() would return at once.");
     nb::class_<Disk>(m, "Fetcher",
-                     "Reads parts of files ahead of need, many at a time, on threads that need no GIL.\n\n"
-                     "backend: \"io_uring\", \"threads\", or \"any\": the first where the kernel has and allows it.\n"
-                     "depth: reads in flight. keep: bytes of memory kept for the next reads.")
+                     "Reads ranges of files ahead of need, many at a time, on threads that never need the GIL.\n\n"
+                     "backend: \"io_uring\", \"threads\", or \"any\": the first that the kernel has and permits.\n"
+                     "depth: maximum number of reads in flight.\n"
+                     "keep_bytes: memory to keep for further reads.")
         .def(
             "__init__",
-            [](Disk* self, const std::string& backend, std::int64_t depth, std::int64_t keep) {
+            [](Disk* self, const std::string& backend, std::int64_t depth, std::int64_t keep_bytes) {
                 if (depth < 1 || depth > 4096) raise<nb::value_error>("expected a depth from 1 to 4096, got " + number(depth));
-                if (keep < 0) raise<nb::value_error>("expected to keep 0 bytes at least, got " + number(keep));
+                if (keep_bytes < 0) raise<nb::value_error>("expected to keep at least 0 bytes, got " + number(keep_bytes));
                 try {
-                    new (self) Disk(backend_of(backend), static_cast<unsigned>(depth), static_cast<std::size_t>(keep));
+                    new (self) Disk(backend_of(backend), static_cast<unsigned>(depth), static_cast<std::size_t>(keep_bytes));
                 } catch (const std::system_error& error) {
                     errno = error.code().value();
                     PyErr_SetFromErrno(PyExc_OSError);
                     throw nb::python_error();
                 }
             },
-            "backend"_a = "any", "depth"_a = 128, "keep"_a = 0)
+            "backend"_a = "any", "depth"_a = 128, "keep_bytes"_a = 0)
         .def("add", &add_file, "path"_a, "size"_a, "address"_a = 0, "identity"_a.none() = nb::none(),
              "direct"_a = true, "ask"_a = true, "first"_a = 0, "share"_a = false,
-             "Open a file of `size` bytes; returns its number. address: where its byte 0 is mapped, or\n"
-             "would be where only bytes from `first` on are; 0: nowhere. identity: (device, inode) that it\n"
-             "must have. direct: read past the page cache where the file system can. ask: whether to ask what\n"
-             "the page cache holds, else nothing is taken from there.\n"
-             "share: read through the page cache, for other processes that read the same.\n"
-             "OSError if it cannot be opened, ESTALE where it is another file.")
+             "Open a file of `size` bytes and return its number.\n\n"
+             "address: where byte 0 of the file is mapped, or would be if only bytes from `first` on are; 0: not\n"
+             "mapped. identity: (device, inode) that the file must have. direct: whether to bypass the page cache\n"
+             "if the file system allows it. ask: whether to ask which pages are cached; if not, nothing is taken\n"
+             "from the page cache. share: whether to read through the page cache, for other processes that read\n"
+             "the same bytes.\n\n"
+             "OSError if the file cannot be opened, with ESTALE if it is a different file.")
         .def(
             "close",
             [](Disk& self, std::int64_t number) {
@@ -204,22 +206,22 @@ void bind_fetch(nb::module_& m) {
                 self.mapped = std::move(mapped);
                 self.files[static_cast<std::size_t>(number)] = nullptr;
             },
-            "file"_a, "Close a file, once what is under way is through. Its number is not used again.")
+            "file"_a, "Close a file once its reads have ended. Its number is not used again.")
         .def(
             "direct", [](const Disk& self, std::int64_t file) { return file_of(self, file)->direct(); }, "file"_a,
-            "Whether it is read past the page cache.")
+            "Whether reads of the file bypass the page cache.")
         .def(
             "fail",
             [](const Disk& self, std::int64_t file, std::uint64_t begin, std::uint64_t end, int error) {
                 file_of(self, file)->fail(begin, end, error);
             },
             "file"_a, "begin"_a, "end"_a, "error"_a,
-            "Make all further reads of these bytes fail with an errno, as a failing disk would; for tests, before\n"
-            "anything is read.")
+            "Make all further reads of these bytes fail with an errno, as a failing disk would. For tests; call\n"
+            "it before anything is read.")
         .def("held", &count_held, "file"_a, "offset"_a, "size"_a, "most"_a,
-             "Pages of a range that the page cache holds, among at most `most` that are looked at, evenly\n"
-             "spread. All pages are looked at in one go, so that a large `most` costs 0.05 us a page, others\n"
-             "some tenths of one.")
+             "Count the cached pages of a range, among at most `most` that are checked, evenly spaced. If all\n"
+             "pages are checked, one call to the kernel covers them, at 0.05 us per page; otherwise a page costs\n"
+             "several times as much.")
         .def(
             "read",
             [](nb::handle self, nb::sequence ranges) {
@@ -235,11 +237,13 @@ void bind_fetch(nb::module_& m) {
                 }
                 return new Fetch(nb::borrow(self), std::make_shared<RangeWork>(std::move(wanted), disk.pool));
             },
-            "ranges"_a, "Begin to read ranges (file, offset, size); returns a Fetch at once.")
-        .def_prop_ro("backend", [](const Disk& self) { return self.fetcher.backend(); }, "io_uring or threads.")
-        .def_prop_ro("depth", [](const Disk& self) { return self.fetcher.depth(); }, "Reads in flight at most.")
+            "ranges"_a, "Begin to read ranges (file, offset, size in bytes) and return a Fetch at once.")
+        .def_prop_ro("backend", [](const Disk& self) { return self.fetcher.backend(); },
+                     "\"io_uring\" or \"threads\".")
+        .def_prop_ro("depth", [](const Disk& self) { return self.fetcher.depth(); },
+                     "Maximum number of reads in flight.")
         .def_prop_ro("memory", [](const Disk& self) { return self.pool->in_use() + self.pool->idle(); },
-                     "Bytes of memory in use for what was read, and kept for what will be.")
+                     "Bytes of memory that hold what was read, or are kept for further reads.")
         .def_prop_ro("disk_bytes", [](const Disk& self) { return self.disk_bytes; },
-                     "Bytes that came from the disk for what was waited for.");
+                     "Bytes read from the disk, as far as their reads have been waited for.");
 }

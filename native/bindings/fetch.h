@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the bindings of fetch and gather share: a fetcher with its files and memory.
+// A fetcher with its files and memory, shared by the bindings of fetch and gather.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -17,7 +17,7 @@ namespace feedline::bindings {
 
 namespace nb = nanobind;
 
-// How long to wait for a work before looking for Ctrl-C.
+// Interval of checks for Ctrl-C while waiting for a work.
 constexpr std::chrono::milliseconds kSignalPeriod{50};
 
 struct Disk {
@@ -30,9 +30,9 @@ struct Disk {
     std::shared_ptr<BlockPool> pool;
     std::vector<std::shared_ptr<const DiskFile>> files;  // by number
     std::shared_ptr<const MappedFiles> mapped;
-    std::uint64_t disk_bytes = 0;  // read for works that were waited for
+    std::uint64_t disk_bytes = 0;  // read by works that have been waited for
 
-    // Waits without the GIL, and lets Ctrl-C end the wait.
+    // Waits without the GIL; Ctrl-C interrupts.
     void wait(const Work& work) {
         while (!work.done()) {
             bool done;
@@ -47,7 +47,7 @@ struct Disk {
             throw nb::python_error();
         }
     }
-    // Gives a work up whose end nobody wants to know.
+    // Abandons a work.
     void cancel(Work& work) {
         if (work.done()) return;
         const Unlocked unlocked;

@@ -33,7 +33,7 @@ static constexpr std::size_t kPartBytes = std::size_t{128} << 10;
 static constexpr std::size_t kMaxSlots = std::size_t{1} << 24;
 // Sequences whose entries are looked at together once they are copied, while the caches have them.
 static constexpr std::size_t kLookAt = 512;
-static constexpr std::int64_t kDense = -1;  // in the place of a number of classes
+static constexpr std::int64_t kDense = -1, kBytes = -2, kText = -3;  // in the place of a number of classes
 
 // ---- what a stream is and which chunks are held ---------------------------------------------------------
 
@@ -41,7 +41,7 @@ namespace {
 
 struct Stream {
     std::int64_t classes = kDense;
-    bool sparse = false;
+    bool sparse = false;         // held as a SparseSource: sparse, or byte strings
     bool bools = false;          // whose bytes are looked at
     bool ever_ragged = false;
     bool ever_strided = false;
@@ -110,7 +110,7 @@ struct Outcome {
 struct Job {
     bool is_sparse;
     bool bools;
-    std::uint32_t classes;
+    std::int64_t classes;  // of the stream: kDense, kBytes, kText, or the number of classes
     bool is_strided = false;  // some chunk's rows are views
     std::size_t item_bytes;
     const DenseSource* dense = nullptr;
@@ -135,10 +135,22 @@ struct Job {
                 }
                 const auto from_value = static_cast<std::size_t>(runs[at].out_value);
                 const auto to_value = static_cast<std::size_t>(runs[stop].out_value);
-                if (first_bad_index(indices, from_value, to_value, classes) < to_value) outcome.bad = true;
+                if (classes >= 0) {
+                    const auto width = static_cast<std::uint32_t>(classes);
+                    if (first_bad_index(indices, from_value, to_value, width) < to_value) outcome.bad = true;
+                } else if (classes == kText && outcome.changed.load(std::memory_order_relaxed) == nullptr) {
+                    // Where the first one begins is not read from indptr: another thread may be writing it.
+                    const SparseRun& run = runs[at];
+                    const auto strings = static_cast<std::size_t>(runs[stop].out_row - run.out_row);
+                    if (first_bad_text(rows, run.out_value, indptr + run.out_row + 1, strings) < strings)
+                        outcome.bad = true;
+                }
             }
         } else if (offsets != nullptr) {
-            copy_ragged(from.get(), offsets, item_bytes, rows, begin, end);
+            if (is_strided)
+                copy_strided_ragged(picks, dense, from.get(), offsets, item_bytes, rows, begin, end);
+            else
+                copy_ragged(from.get(), offsets, item_bytes, rows, begin, end);
             if (bools) look(static_cast<std::size_t>(offsets[begin]), static_cast<std::size_t>(offsets[end]), outcome);
         } else {
             if (is_strided)
@@ -473,6 +485,45 @@ static Arrival examine_sparse(const std::string& where, nb::tuple value) {
     return arrival;
 }
 
+// Byte strings: as sparse rows of bytes without indices.
+static Arrival examine_bytes(const std::string& where, nb::tuple value) {
+    if (value.size() != 3 && value.size() != 2)
+        raise<nb::value_error>(where + ": expected (bounds, data, offsets) or (spans, data) for a stream of bytes, got "
+                               "a tuple of " + number(value.size()));
+    Arrival arrival;
+    const nb::object data = checked_ndarray(where, "data", value[1]);
+    arrival.dtype = data.attr("dtype");
+    arrival.row_shape = nb::make_tuple();
+    arrival.item_bytes = 1;
+    if (text(arrival.dtype.attr("name")) != "uint8" || nb::cast<int>(data.attr("ndim")) != 1)
+        raise<nb::value_error>(where + ": expected one-dimensional uint8 `data`, got " + describe(data));
+    arrival.sparse.values = memory(data);
+    arrival.sparse.num_values = nb::cast<std::int64_t>(data.attr("size"));
+    if (value.size() == 2) {
+        const Ints spans(value[0], "spans", {Ints::kInt64}, where);
+        const std::size_t n = spans.size() / 2, bad = first_bad_span(spans.int64(), n, arrival.sparse.num_values);
+        if (spans.size() % 2 != 0 || bad < n)
+            raise<nb::value_error>(where + ": expected `spans` as begin and end of each sample within " +
+                                   number(arrival.sparse.num_values) + " bytes, got others at sample " + number(bad));
+        arrival.sparse.indptr = spans.int64();
+        arrival.sparse.spans = true;
+        arrival.sequences = arrival.sparse.num_rows = static_cast<std::int64_t>(n);
+        return arrival;
+    }
+    const Ints bounds(value[0], "bounds", {Ints::kInt64}, where);
+    check_bounds(where, "bounds", bounds, arrival.sparse.num_values, "bytes");
+    arrival.sparse.indptr = bounds.int64();
+    arrival.sparse.num_rows = static_cast<std::int64_t>(bounds.size()) - 1;
+    arrival.sequences = arrival.sparse.num_rows;
+    if (!value[2].is_none()) {
+        const Ints offsets(value[2], "offsets", {Ints::kInt64}, where);
+        check_bounds(where, "offsets", offsets, arrival.sparse.num_rows, "samples");
+        arrival.sparse.offsets = offsets.int64();
+        arrival.sequences = static_cast<std::int64_t>(offsets.size()) - 1;
+    }
+    return arrival;
+}
+
 // The table for writing, with a place for `slot`.
 Table& Gatherer::with_room(std::int64_t slot) {
     Table& table = writable();
@@ -526,7 +577,9 @@ void Gatherer::add(std::int64_t slot, nb::sequence values, nb::sequence seals) {
         if (!nb::isinstance<nb::tuple>(item))
             raise<nb::type_error>(where(s) + ": expected a tuple, got " + describe(item));
         const nb::tuple value(item);
-        arrivals.push_back(is_sparse(s) ? examine_sparse(where(s), value) : examine_dense(where(s), value));
+        arrivals.push_back(!is_sparse(s)         ? examine_dense(where(s), value)
+                           : classes_[s] >= 0    ? examine_sparse(where(s), value)
+                                                 : examine_bytes(where(s), value));
         for (const nb::handle array : value)
             if (!array.is_none()) owners.push_back(nb::borrow(array));
         if (arrivals.back().layout.is_valid()) owners.push_back(arrivals.back().layout);
@@ -652,14 +705,35 @@ static void list_bad(const Job& job, const Table& table, const Picks& picks, std
         // Of what was brought into memory, the place in its file.
         const std::size_t slot = picks.slots == nullptr ? 0 : picks.slots[place];
         if (table.origins[slot] != nullptr) source = table.origins[slot]->origin(static_cast<const std::byte*>(source));
-        const nb::object classes = job.is_sparse ? nb::object(nb::int_(job.classes)) : nb::object(nb::none());
+        nb::object classes = nb::none();  // a bool
+        if (job.classes >= 0) classes = nb::int_(job.classes);
+        if (job.classes == kText) classes = nb::str("str");
         found.append(nb::make_tuple(place, stream, entry, classes, address_of(source)));
     };
+    if (job.classes == kBytes) return;
+    if (job.classes == kText) {
+        // An invalid text is blanked as a whole: whatever is left of it would be another text.
+        const SparseRun* runs = job.runs.get();
+        const auto end = static_cast<std::size_t>(runs[n].out_row);
+        std::size_t place = 0;
+        for (std::size_t row = 0;
+             (row += first_bad_text(job.rows, job.indptr[row], job.indptr + row + 1, end - row)) < end; ++row) {
+            while (static_cast<std::size_t>(runs[place + 1].out_row) <= row) ++place;
+            const auto from = static_cast<std::size_t>(job.indptr[row]);
+            const std::size_t size = static_cast<std::size_t>(job.indptr[row + 1]) - from;
+            const std::size_t at = from + first_bad_utf8(job.rows + from, size);
+            tell(place, std::to_integer<std::int64_t>(job.rows[at]),
+                 runs[place].values + (at - static_cast<std::size_t>(runs[place].out_value)));
+            std::fill_n(job.rows + from, size, std::byte{0});
+        }
+        return;
+    }
     if (job.is_sparse) {
         const SparseRun* runs = job.runs.get();
         const auto end = static_cast<std::size_t>(runs[n].out_value);
+        const auto width = static_cast<std::uint32_t>(job.classes);
         std::size_t place = 0;
-        for (std::size_t at = 0; (at = first_bad_index(job.indices, at, end, job.classes)) < end; ++at) {
+        for (std::size_t at = 0; (at = first_bad_index(job.indices, at, end, width)) < end; ++at) {
             while (static_cast<std::size_t>(runs[place + 1].out_value) <= at) ++place;
             tell(place, job.indices[at], runs[place].indices + (at - static_cast<std::size_t>(runs[place].out_value)));
             job.indices[at] = 0;
@@ -720,7 +794,7 @@ static Prepared prepare(std::shared_ptr<const Table> from, const Picks& picks) {
         Job job;
         job.is_sparse = stream.sparse;
         job.bools = stream.bools;
-        job.classes = stream.sparse ? static_cast<std::uint32_t>(stream.classes) : 0;
+        job.classes = stream.classes;
         job.item_bytes = stream.item_bytes;
         bool ragged = stream.ever_ragged;
         if (stream.sparse) {
@@ -730,9 +804,6 @@ static Prepared prepare(std::shared_ptr<const Table> from, const Picks& picks) {
             job.dense = table->dense[s].data();
             job.is_strided = stream.ever_strided;
             if (ragged && n != 0) ragged = any_ragged(picks, job.dense);
-            if (ragged && job.is_strided)
-                raise<nb::value_error>("stream " + number(s) + ": expected contiguous rows in all chunks, as some have "
-                                       "sequences of several, got views with strides");
         }
         nb::object offsets = nb::none();
         if (ragged) {
@@ -743,7 +814,8 @@ static Prepared prepare(std::shared_ptr<const Table> from, const Picks& picks) {
             const std::size_t slot = picks.slots == nullptr ? 0 : picks.slots[fault];
             const std::int64_t index = picks.index[fault];
             const std::int64_t* bounds = stream.sparse ? job.sparse[slot].offsets : job.dense[slot].offsets;
-            if (bounds == nullptr && stream.sparse) bounds = job.sparse[slot].indptr;
+            if (bounds == nullptr && stream.sparse)
+                bounds = job.sparse[slot].indptr + (job.sparse[slot].spans ? index : 0);
             // Without bounds it is the last row that passes the total.
             raise_fault("changed", bounds != nullptr ? address_of(bounds + index) : address_of(job.dense[slot].rows));
         };
@@ -756,14 +828,19 @@ static Prepared prepare(std::shared_ptr<const Table> from, const Picks& picks) {
             if (unreadable != nullptr) raise_fault("unreadable", address_of(unreadable));
             if (totals.fault >= 0) refuse_source(totals.fault);
             const nb::object indptr = new_array(static_cast<std::size_t>(totals.rows) + 1, numpy().int64);
-            const nb::object columns = new_array(static_cast<std::size_t>(totals.values), numpy().int32);
             const nb::object values = new_array(static_cast<std::size_t>(totals.values), stream.dtype);
             job.indptr = data_of<std::int64_t>(indptr);
             job.indptr[0] = 0;  // also when there is no sequence to copy
-            job.indices = data_of<std::int32_t>(columns);
             job.rows = memory(values);
-            prepared.bytes += static_cast<std::size_t>(totals.values) * (stream.item_bytes + sizeof(std::int32_t));
-            prepared.result.append(nb::make_tuple(indptr, columns, values, offsets));
+            prepared.bytes += static_cast<std::size_t>(totals.values) * stream.item_bytes;
+            if (stream.classes >= 0) {
+                const nb::object columns = new_array(static_cast<std::size_t>(totals.values), numpy().int32);
+                job.indices = data_of<std::int32_t>(columns);
+                prepared.bytes += static_cast<std::size_t>(totals.values) * sizeof(std::int32_t);
+                prepared.result.append(nb::make_tuple(indptr, columns, values, offsets));
+            } else {
+                prepared.result.append(nb::make_tuple(indptr, values, offsets));
+            }
         } else {
             std::int64_t rows = static_cast<std::int64_t>(n);
             if (ragged) {
@@ -849,9 +926,11 @@ nb::list Copy::result() {
 
 static std::vector<StageWork::Stream> stage_streams(const Table& table) {
     std::vector<StageWork::Stream> streams;
-    for (std::size_t s = 0; s < table.streams.size(); ++s)
+    for (std::size_t s = 0; s < table.streams.size(); ++s) {
         streams.push_back({table.streams[s].sparse, table.streams[s].item_bytes, table.dense[s].data(),
                            table.sparse[s].data()});
+        streams.back().has_indices = table.streams[s].classes >= 0;
+    }
     return streams;
 }
 
@@ -908,6 +987,8 @@ Staged* Gatherer::stage(nb::handle fetcher, nb::handle slots, nb::handle index, 
         own[i] = found->second;
         if (!fresh) continue;
         for (std::size_t s = 0; s < classes_.size(); ++s) {
+            if (is_sparse(s) && table_->sparse[s][slot].spans)
+                raise<nb::value_error>("stream " + number(s) + ": byte strings with gaps cannot be staged");
             if (is_sparse(s))
                 base->sparse[s].push_back(table_->sparse[s][slot]);
             else
@@ -1114,8 +1195,14 @@ static int drop(PyObject* self) {
 static std::int64_t classes_of(nb::handle number) {
     if (number.is_none()) return kDense;
     std::int64_t classes = -1;
+    if (nb::isinstance<nb::str>(number)) {
+        const std::string kind = text(number);
+        if (kind == "bytes") return kBytes;
+        if (kind == "str") return kText;
+    }
     if (PyBool_Check(number.ptr()) || !nb::try_cast(number, classes))
-        raise<nb::type_error>("expected a number of classes, or None for a dense stream, got " + text(nb::repr(number)));
+        raise<nb::type_error>("expected a number of classes, None for a dense stream, 'bytes' or 'str', got " +
+                              text(nb::repr(number)));
     if (classes < 0) raise<nb::value_error>("expected at least 0 classes, got " + bindings::number(classes));
     return std::min(classes, std::int64_t{1} << 31);  // an int32 can name no more
 }
@@ -1149,7 +1236,7 @@ static std::int64_t py_first_uneven(nb::handle offsets, nb::handle lengths) {
 static std::int64_t py_first_bad_index(nb::handle array, nb::handle number) {
     const Ints indices(array, "indices", {Ints::kInt32}, "first_bad_index");
     const std::int64_t classes = classes_of(number);
-    if (classes == kDense) throw nb::type_error("expected a number of classes, got None");
+    if (classes < 0) raise<nb::type_error>("expected a number of classes, got " + text(nb::repr(number)));
     std::size_t found = 0;
     const void* unreadable;
     {
@@ -1160,6 +1247,25 @@ static std::int64_t py_first_bad_index(nb::handle array, nb::handle number) {
     }
     if (unreadable != nullptr) raise_fault("unreadable", address_of(unreadable));
     return found == indices.size() ? -1 : static_cast<std::int64_t>(found);
+}
+
+static std::int64_t py_first_bad_text(nb::handle data, nb::handle bounds) {
+    const nb::object bytes = checked_ndarray("first_bad_text", "data", data);
+    if (text(bytes.attr("dtype").attr("name")) != "uint8" || nb::cast<int>(bytes.attr("ndim")) != 1)
+        raise<nb::value_error>("expected one-dimensional uint8 `data`, got " + describe(bytes));
+    const Ints ends(bounds, "bounds", {Ints::kInt64}, "first_bad_text");
+    check_bounds("first_bad_text", "bounds", ends, nb::cast<std::int64_t>(bytes.attr("size")), "bytes");
+    const std::byte* from = memory(bytes);
+    const std::size_t n = ends.size() - 1;
+    std::size_t found = n;
+    const void* unreadable;
+    {
+        const Unlocked unlocked;
+        // The bounds were checked: nobody else may write to them meanwhile.
+        unreadable = guarded([&] { found = first_bad_text(from, 0, ends.int64() + 1, n); });
+    }
+    if (unreadable != nullptr) raise_fault("unreadable", address_of(unreadable));
+    return found == n ? -1 : static_cast<std::int64_t>(found);
 }
 
 static nb::object copied(nb::handle array) {
@@ -1188,36 +1294,39 @@ static nb::object copied(nb::handle array) {
 
 void bind_gather(nb::module_& m) {
     nb::class_<Copy>(m, "Copy",
-                     "A gather under way, made by Gatherer.start(). Dropping it before its end is safe: what is\n"
-                     "not copied yet is then left undone.")
+                     "A gather in progress, made by Gatherer.start(). Safe to drop before its end: the rest is then\n"
+                     "not copied.")
         .def("result", &Copy::result,
-             "What gather() would have returned; the same arrays at every call. Copies what is not copied\n"
-             "yet and waits for the rest, without the GIL; Ctrl-C interrupts the wait, after which it may\n"
-             "be called again.")
+             "Return what gather() would have returned; every call returns the same arrays. Copies whatever has\n"
+             "not been copied yet and waits for the rest. Releases the GIL; Ctrl-C interrupts the wait, after\n"
+             "which this may be called again.")
         .def_prop_ro("done", &Copy::done, "Whether result() would return at once.");
     nb::class_<Staged>(m, "Staged",
-                       "Runs of sequences on their way into memory, made by Gatherer.stage(). Whatever asks for them\n"
-                       "waits without the GIL, and Ctrl-C interrupts the wait. Dropping it before its end is safe.")
+                       "Runs of sequences that are being read into memory, made by Gatherer.stage(). Its methods\n"
+                       "wait for the reads, without the GIL; Ctrl-C interrupts the wait. Safe to drop before its\n"
+                       "end.")
         .def("faults", &Staged::faults,
-             "Runs that could not be read: tuples (run, stream, errno, path, offset of the first byte that did\n"
-             "not come). errno is -1 where the file ended too early, and 0 where offsets or bounds of rows are\n"
-             "impossible.")
+             "Return the runs that could not be read: tuples (run, stream, errno, path, offset of the first byte\n"
+             "that could not be read). errno is -1 if the file ended too early, and 0 if offsets or bounds of rows\n"
+             "are impossible.")
         .def("gather", &Staged::gather, "which"_a.none() = nb::none(),
-             "The first sequences of the runs `which` (int64; None: all), in that order, as Gatherer.gather()\n"
-             "returns them. ValueError for a run that could not be read.")
+             "Return the first sequence of each run in `which` (int64[n]; None: all runs), in that order, as\n"
+             "Gatherer.gather() does. ValueError for a run that could not be read.")
         .def("found", &Staged::found,
-             "(pieces looked for in files, how many the page cache did not hold, bytes read for these).")
+             "Return (pieces looked up in files, number of them that the page cache lacked, bytes read for those).")
         .def("forget", &Staged::forget,
-             "Have the page cache drop what was read through it for other processes (files that are shared).")
+             "Evict from the page cache what was read through it for other processes (from files added with\n"
+             "`share`).")
         .def_prop_ro("memory", &Staged::memory, "Bytes of memory that hold what was read.")
-        .def_prop_ro("done", &Staged::done, "Whether nothing has to be waited for.");
+        .def_prop_ro("done", &Staged::done, "Whether all reads have ended.");
     static PyType_Slot slots[] = {{Py_tp_traverse, reinterpret_cast<void*>(traverse)},
                                   {Py_tp_clear, reinterpret_cast<void*>(drop)},
                                   {0, nullptr}};
     nb::class_<Gatherer>(
         m, "Gatherer", nb::type_slots(slots),
         "Resident chunks by slot, and one-call copies of chosen sequences out of them.\n\n"
-        "classes: for each stream None if it is dense, or how many classes its sparse indices may name.\n"
+        "classes: for each stream None if it is dense, how many classes its sparse indices may name, 'bytes' for byte\n"
+        "strings, or 'str' for those that are checked to be UTF-8.\n"
         "bools: look whether bytes of bool streams are 0 or 1, too. Holds references to the arrays added,\n"
         "copies nothing until gather(). Arrays may be mapped from files: one that was cut, or whose disk fails, is\n"
         "a DataError, here and in gather(). (Other code that reads such an array is killed.)")
@@ -1233,60 +1342,68 @@ void bind_gather(nb::module_& m) {
              "Hold a chunk in a vacant slot (0 <= slot < 2**24).\n\n"
              "streams, one tuple each: dense (rows, offsets) with rows (N, *shape) of any dtype of\n"
              "fixed size; sparse (indptr int64[N + 1], indices int32[nnz], values float32|float64[nnz],\n"
-             "offsets). offsets is int64[sequences + 1], or None for one row a sequence. All arrays\n"
+             "offsets); bytes (bounds int64[N + 1], data uint8[n], offsets), or (spans int64[2 * N], data), begin and\n"
+             "end of each, one a sequence. offsets is int64[sequences + 1], or None for one row a sequence. All arrays\n"
              "C-contiguous, but for rows without offsets, which may be any view; read-only allowed.\n"
              "Offsets and indptr are checked here, entries when they are copied.\n"
              "seals: arrays of 8 bytes each, at the end of every file that the others are mapped from: they are\n"
              "looked at again after each copy, as a file that is cut in the middle of a page reads as zeros to its end.\n"
              "ValueError or TypeError names the stream; then nothing was changed.")
         .def("remove", &Gatherer::remove, "slot"_a,
-             "Let go of a slot's chunk. A gather under way in another thread keeps it until done.\n"
-             "IndexError if vacant.")
-        .def("clear", &Gatherer::clear, "Let go of all chunks, and of the dtypes and shapes they fixed.")
-        .def_prop_ro("slots", &Gatherer::slots, "Slots that hold a chunk, ascending.")
+             "Remove a slot's chunk. A gather in progress in another thread keeps it until it is done. IndexError\n"
+             "if the slot is vacant.")
+        .def("clear", &Gatherer::clear, "Remove all chunks, and forget the dtypes and shapes that they fixed.")
+        .def_prop_ro("slots", &Gatherer::slots, "Occupied slots, ascending.")
         .def("sequences", &Gatherer::sequences, "slot"_a,
-             "Number of sequences in a slot's chunk. IndexError if vacant.")
+             "Return the number of sequences in a slot's chunk. IndexError if the slot is vacant.")
         .def("gather", &Gatherer::gather, "slots"_a.none(), "index"_a.none(), "threads"_a = 1,
              "Copy sequence index[i] (int64[n]) of slot slots[i] (uint32[n]; None: slot 0) to place i,\n"
              "all streams.\n\n"
              "Returns fresh arrays, a tuple for each stream: dense (rows, offsets), sparse (indptr,\n"
-             "indices, values, offsets); offsets is None where every chunk involved has one row a\n"
-             "sequence. Copies above 1 MiB use up to `threads` threads; above 16 KiB they release the\n"
+             "indices, values, offsets), bytes (bounds, data, offsets); offsets is None where every chunk involved\n"
+             "has one row a sequence. Copies above 1 MiB use up to `threads` threads; above 16 KiB they release the\n"
              "GIL. IndexError for a bad slot or index, before anything is copied. DataError where a file was cut\n"
-             "or changed; BadEntriesError (feedline.data.faults), which holds the arrays, for indices out of range.")
+             "or changed; BadEntriesError (feedline.data.faults), which holds the arrays, for indices out of range\n"
+             "and text that is not UTF-8.")
         .def("start", &Gatherer::start, "slots"_a.none(), "index"_a.none(),
-             "Begin what gather() does and return a Copy at once: sizes are worked out and arrays allocated\n"
-             "here, with gather()'s errors; one thread of the process, which needs no GIL, fills them. Slots\n"
-             "may be added and removed meanwhile, and both arguments written to.")
+             "Begin a gather and return a Copy at once.\n\n"
+             "Sizes are computed and arrays allocated here, with gather()'s errors; one thread of the process,\n"
+             "which never needs the GIL, fills the arrays. Meanwhile slots may be added and removed, and both\n"
+             "arguments may be overwritten.")
         .def("stage", &Gatherer::stage, "fetcher"_a, "slots"_a.none(), "index"_a.none(), "counts"_a.none(), "keep"_a,
-             "Begin to bring runs into memory and return a Staged at once: counts[i] (int64[n]; None: 1)\n"
-             "sequences from index[i] of slot slots[i]. What lies in files of the fetcher and is not in the page\n"
-             "cache is read by its threads, many at a time; all else stays where it is. Slots may be added and\n"
-             "removed meanwhile, and all arguments written to. keep, for each stream: 1 if the page cache is to\n"
-             "keep its rows, 2 its offsets and bounds, 3 both, and else 0, which is what is not small.\n"
-             "IndexError for a bad slot or run.")
+             "Begin to read runs into memory and return a Staged at once. Run i: counts[i] (int64[n]; None: 1)\n"
+             "sequences from index[i] (int64[n]) of slot slots[i] (uint32[n]; None: slot 0).\n\n"
+             "What lies in files of the fetcher and is not in the page cache is read by the fetcher's threads,\n"
+             "many ranges at a time; everything else stays where it is. Meanwhile slots may be added and removed,\n"
+             "and all arguments may be overwritten.\n\n"
+             "keep: for each stream, what the page cache is to keep because it is small: 1 rows, 2 offsets and\n"
+             "bounds, 3 both, 0 nothing. IndexError for a bad slot or run.")
         .def("adopt", &Gatherer::adopt, "slot"_a, "staged"_a, "run"_a,
-             "Hold a run of a Staged in a vacant slot, as a chunk of its sequences. Waits for it. IndexError if it\n"
-             "could not be read.")
+             "Hold a run of a Staged in a vacant slot, as a chunk of its sequences. Waits for the run. IndexError\n"
+             "if it could not be read.")
         .def("lacking", &Gatherer::lacking, "fetcher"_a, "slots"_a.none(), "index"_a.none(), "counts"_a.none(),
              "most"_a, "pages"_a,
-             "How many of at most `most` runs, evenly spread, lack a page in the page cache among at most `pages`\n"
-             "that are looked at in each stream. Some tenths of a microsecond a page.");
+             "Count the runs of which the page cache lacks a page, among at most `most`, evenly spaced; of each\n"
+             "stream of a run at most `pages` pages are checked. Costs some tenths of a microsecond per page.");
     m.def("copied", &copied, "array"_a,
-          "A fresh copy of an array. DataError if it is mapped from a file that was cut, or whose disk\n"
-          "fails, which would kill other code.");
+          "Return a copy of an array. DataError if it is mapped from a file that was truncated or whose disk\n"
+          "fails, where other code would be killed.");
     m.def("bounds_end", &bounds_end, "bounds"_a, "name"_a,
-          "The last entry of int64[n + 1] that begin at 0 and never fall. ValueError, which calls them `name`, where\n"
-          "they do; DataError as copied().");
+          "Return the last entry of `bounds` (int64[n + 1]). ValueError, which calls them `name`, unless they\n"
+          "begin at 0 and never decrease; DataError as in copied().");
     m.def("first_bad_index", &py_first_bad_index, "indices"_a, "classes"_a,
-          "Place of the first of int32[n] indices that is not in [0, classes), or -1. DataError as copied().");
+          "Return the place of the first of `indices` (int32[n]) outside [0, classes), or -1. DataError as in\n"
+          "copied().");
+    m.def("first_bad_text", &py_first_bad_text, "data"_a, "bounds"_a,
+          "Return the place of the first of the strings data[bounds[i]:bounds[i + 1]] (uint8[n], int64[m + 1]) that\n"
+          "is not UTF-8, or -1. ValueError for bounds that do not fit; DataError as in copied().");
     m.def("first_uneven", &py_first_uneven, "offsets"_a, "lengths"_a,
-          "Place of the first of int32[n] lengths that is not the difference of two neighbours in int64[n + 1]\n"
-          "offsets, or -1. DataError as copied().");
+          "Return the place of the first of `lengths` (int32[n]) that differs from the length between its\n"
+          "neighbours in `offsets` (int64[n + 1]), or -1. DataError as in copied().");
     m.def("pad", &py_pad, "rows"_a.none(), "offsets"_a.none(), "fill"_a.none(), "length"_a = -1,
-          "Padded copy of packed sequences: (padded (n, T, *shape), mask bool (n, T)), True where a row\n"
-          "is real.\n\n"
-          "rows (N, *shape), offsets int64[n + 1], fill: an array of one element of the same dtype. T =\n"
-          "length, or the longest sequence for -1. ValueError if length is shorter than that, or offsets\n"
-          "do not fit.");
+          "Return packed sequences as a padded copy, and where it is real: (padded (n, T, *shape), mask bool\n"
+          "(n, T)).\n\n"
+          "rows: (N, *shape). offsets: int64[n + 1]. fill: an array of one element, of the dtype of rows. T is\n"
+          "`length`, or for -1 the length of the longest sequence. ValueError if `length` is shorter than that,\n"
+          "or if the offsets do not fit the rows.");
 }

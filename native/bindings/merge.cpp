@@ -50,9 +50,10 @@ void merge_jobs(nb::sequence jobs, std::int64_t item_bytes, std::int64_t threads
 
 void bind_merge(nb::module_& m) {
     m.def("merge", &merge_jobs, "jobs"_a, "item_bytes"_a, "threads"_a = 1,
-          "Sums, and copies of each sum, in one pass. Each job is (count, inputs, outputs): addresses of\n"
-          "float32 or float64 arrays of `count` elements that the caller has checked, aligned, and keeps\n"
-          "alive and unchanged during the call. The first output overlaps no input unless it is one; others\n"
-          "may. Work above 1 MiB uses up to `threads` threads; above 32 KiB\n"
-          "the GIL is released.");
+          "Sum arrays and copy each sum to several arrays, in one pass.\n\n"
+          "jobs: tuples (count, inputs, outputs): the number of elements, and addresses of float32 or float64\n"
+          "arrays (item_bytes 4 or 8) that are aligned, that the caller has checked, and that it keeps alive\n"
+          "and unchanged during the call. The first output is one of the inputs or overlaps none of them; other\n"
+          "outputs may overlap inputs. Above 32 KiB the GIL is released; above 1 MiB up to `threads` threads\n"
+          "share the work.");
 }

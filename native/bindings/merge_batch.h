@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Many merges as one run of the kernel: collected by address, then done with the GIL released where that pays.
+// Runs many merges in one call of the kernel: collected by address, then run without the GIL if that pays.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -19,7 +19,7 @@ namespace feedline::bindings {
 inline constexpr std::size_t kHoldGil = std::size_t{1} << 15;
 // Starting a thread costs about what merging 100 KB does.
 inline constexpr std::size_t kOneThread = std::size_t{1} << 20;
-// What is written no longer fits a last-level cache of usual size beside what is read.
+// Output of this size does not fit into a typical last-level cache together with the input.
 inline constexpr std::size_t kStream = std::size_t{16} << 20;
 
 template <class T>
@@ -32,7 +32,7 @@ void run_merges(const std::vector<Merge<T>>& merges, std::size_t total, std::siz
     });
 }
 
-// Whether an output shares a part of its memory with an input, without being it.
+// Whether an output overlaps an input without being identical to it.
 template <class T>
 bool overlaps(const Merge<T>& job) {
     for (std::size_t k = 0; k < job.num_out; ++k) {
@@ -66,7 +66,7 @@ public:
         ++merges_.back().num_out;
     }
 
-    // Forgets the job that was begun last.
+    // Removes the last job.
     void drop() {
         places_.resize(begins_.back());
         begins_.pop_back();
@@ -85,7 +85,7 @@ public:
             bytes += job.count * sizeof(T) * (job.num_in + job.num_out);
             written += job.count * sizeof(T) * job.num_out;
         }
-        // Outputs that lie across inputs are written when all of these have been read.
+        // Outputs that overlap inputs are written after all inputs have been read.
         std::vector<Merge<T>> later;
         std::size_t later_total = 0;
         for (Merge<T>& job : merges_) {

@@ -11,14 +11,21 @@ void bind_crc32c(nb::module_& m);
 void bind_ctf(nb::module_& m);
 void bind_merge(nb::module_& m);
 void bind_parquet(nb::module_& m);
+void bind_arrow(nb::module_& m);
+void bind_cbf(nb::module_& m);
+void bind_htk(nb::module_& m);
+void bind_mlf(nb::module_& m);
+void bind_rows(nb::module_& m);
+void bind_tar(nb::module_& m);
 void bind_tensors(nb::module_& m);
-void bind_quantize(nb::module_& m);
+void bind_tfrecord(nb::module_& m);
+void bind_codes(nb::module_& m);
 void bind_shared_memory(nb::module_& m);
 
 NB_MODULE(_kernels, m) {
     // A process that ends with a source still alive has leaked nothing that matters; users need no list of it.
     nb::set_leak_warnings(false);
-    m.doc() = "feedline's native kernels; see native/include/feedline for their contracts";
+    m.doc() = "feedline's native kernels. Their contracts: native/include/feedline.";
     bind_order(m);
     bind_fetch(m);
     bind_gather(m);
@@ -26,7 +33,14 @@ NB_MODULE(_kernels, m) {
     bind_ctf(m);
     bind_merge(m);
     bind_parquet(m);
+    bind_arrow(m);
+    bind_cbf(m);
+    bind_htk(m);
+    bind_mlf(m);
+    bind_rows(m);
+    bind_tar(m);
     bind_tensors(m);
-    bind_quantize(m);
+    bind_tfrecord(m);
+    bind_codes(m);
     bind_shared_memory(m);
 }

@@ -135,26 +135,29 @@ static nb::object py_cntk_numbers(std::uint64_t seed, std::uint64_t first, std::
 
 void bind_order(nb::module_& m) {
     m.def("hash_key", &py_hash_key, "words"_a,
-          "Hash integers in 0 … 2**64-1 into a 64-bit key. ValueError outside that range.");
+          "Hash integers from 0 to 2**64-1 into a 64-bit key. ValueError for any other integer.");
     m.def("fisher_yates", &py_fisher_yates, "key"_a, "n"_a,
-          "A permutation of 0 … n-1, uint32[n], for n < 2**32. ValueError above.");
+          "Return a permutation of 0 … n-1, uint32[n]. ValueError unless n < 2**32.");
     m.def("feistel", &py_feistel, "key"_a, "n"_a, "first"_a, "count"_a,
-          "Images of first … first+count-1 under a permutation of 0 … n-1 that is never stored,\n"
-          "int64[count].\n\n"
-          "1 <= n <= 2**40 and first + count <= n, else ValueError.");
+          "Return the images of first … first+count-1, int64[count], under a permutation of 0 … n-1 that is\n"
+          "never stored. ValueError unless 1 <= n <= 2**40 and first + count <= n.");
     m.def("fingerprint", &py_fingerprint, "h"_a, "ordinals"_a.none(),
-          "Running order fingerprints, uint64[n], after each of ordinals (int64[n]), starting from h.");
+          "Return the order's fingerprint after each of `ordinals` (int64[n]), uint64[n]. h: the fingerprint\n"
+          "before them.");
     m.def("locate", &py_locate, "starts"_a.none(), "t"_a.none(),
-          "Slot (uint32[n]) and index within it (int64[n]) of places t (int64[n] or uint32[n]).\n\n"
-          "starts: int64[slots + 1], ascending, the end last. IndexError where t lies outside.");
+          "Return the slot (uint32[n]) and the index within it (int64[n]) of each place in `t` (int64[n] or\n"
+          "uint32[n]).\n\n"
+          "starts: int64[slots + 1], ascending: the first place of each slot, and the end of the last.\n"
+          "IndexError for a place outside of them.");
     m.def("cntk_chunk_order", &py_cntk_chunk_order, "seed"_a, "chunks"_a,
-          "CNTK 2.7's order of chunks in a sweep, int64[chunks]; seed is the source's seed plus the sweep.");
+          "Return CNTK 2.7's order of the chunks in a sweep, int64[chunks]. seed: the source's seed plus the\n"
+          "sweep.");
     m.def("cntk_sequence_order", &py_cntk_sequence_order, "seed"_a, "counts"_a.none(),
           "window_begin"_a.none(), "window_end"_a.none(),
-          "CNTK 2.7's order of sequences in a sweep, int64[sum(counts)]: home position of the sequence\n"
-          "at t.\n\n"
-          "counts, window_begin, window_end: int64[chunks], by randomised chunk position; a window must\n"
-          "hold its own position, and windows must ascend, else ValueError.");
+          "Return CNTK 2.7's order of the sequences in a sweep, int64[sum(counts)]: the original position of\n"
+          "the sequence at each position.\n\n"
+          "counts, window_begin, window_end: int64[chunks], in the shuffled order of the chunks. ValueError\n"
+          "unless each chunk lies in its own window and windows ascend.");
     m.def("cntk_numbers", &py_cntk_numbers, "seed"_a, "first"_a, "count"_a,
-          "Numbers first … first+count-1 of mt19937_64 from a seed, uint64[count].");
+          "Return numbers first … first+count-1 of an mt19937_64 generator with this seed, uint64[count].");
 }

@@ -64,9 +64,12 @@ nb::object page(nb::handle data) {
 
 void bind_parquet(nb::module_& m) {
     m.def("parquet_footer", &footer, "data"_a,
-          "(rows, width, values, uncompressed, compressed, begin) of a footer: int64 arrays, rows a row group, the "
-          "others a column of a row group, `width` of them each. ValueError(what, byte) for damage.");
+          "Parse a footer and return (rows, width, values, uncompressed, compressed, begin).\n\n"
+          "rows: int64[row groups]. width: number of columns. The others: int64[row groups * width], one entry\n"
+          "for each column of each row group: number of values, bytes uncompressed and compressed, and offset\n"
+          "in the file. ValueError(what, byte) for a damaged footer.");
     m.def("parquet_page", &page, "data"_a,
-          "(header, compressed, uncompressed, values) of the page whose header begins `data`, or None if the header is "
-          "longer. ValueError(what, byte) for damage.");
+          "Parse the header at the beginning of `data` and return (header, compressed, uncompressed, values):\n"
+          "the bytes of the header and of the page, compressed and not, and its number of values; None if the\n"
+          "header is longer than `data`. ValueError(what, byte) for a damaged header.");
 }

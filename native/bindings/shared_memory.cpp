@@ -54,18 +54,20 @@ PyType_Slot buffer_slots[] = {{Py_bf_getbuffer, reinterpret_cast<void*>(get_buff
 
 void bind_shared_memory(nb::module_& m) {
     nb::class_<Mapped>(m, "SharedMemory", nb::type_slots(buffer_slots<Mapped>),
-                       "The bytes of a descriptor in this process's memory, as a writable buffer. They are unmapped\n"
-                       "when this object and all views of it are gone.")
+                       "Memory mapped from a file descriptor, as a writable buffer. It is unmapped once this object\n"
+                       "and all views of it are gone.")
         .def(nb::init<int, std::size_t>(), "fd"_a, "size"_a)
         .def_prop_ro("address",
                      [](const Mapped& self) { return reinterpret_cast<std::uintptr_t>(self.memory->data()); })
         .def_prop_ro("size", [](const Mapped& self) { return self.memory->size(); });
     nb::class_<Lent>(m, "Loan", nb::type_slots(buffer_slots<Lent>),
-                     "The bytes of a SharedMemory, as a writable buffer. Once it has begun, byte `at` of `table`\n"
-                     "becomes `free` when this object and all views of it are gone; `forgotten` if the process was\n"
-                     "forked meanwhile.")
+                     "A SharedMemory that is lent out, as a writable buffer.\n\n"
+                     "After begin(), byte `at` of `table` is set to `free` once this object and all views of it are\n"
+                     "gone, or to `forgotten` if the process was forked in between.")
         .def(nb::init<const Mapped&, const Mapped&, std::size_t, std::uint8_t, std::uint8_t>(), "memory"_a,
              "table"_a, "at"_a, "free"_a, "forgotten"_a)
-        .def("begin", [](Lent& self) { self.loan.begin(); }, "From now on the end counts.")
-        .def_static("forking", &Loan::forking, "To be called before and after a fork, in the parent.");
+        .def("begin", [](Lent& self) { self.loan.begin(); },
+             "Begin the loan: from now on its end is recorded in the table.")
+        .def_static("forking", &Loan::forking,
+             "Tell all loans of a fork. Call it in the parent, before and after each fork.");
 }

@@ -150,10 +150,11 @@ bool all_like(nb::handle type, nb::sequence groups, bool dtypes) {
 
 void bind_tensors(nb::module_& m) {
     m.def("merge_tensors", &merge_tensors, "type"_a, "jobs"_a, "threads"_a = 1,
-          "As `merge`, of jobs (inputs, outputs) of tensors of exactly that type, which has DLPack's C functions.\n"
-          "Returns the jobs that are not for it: other types, sizes that differ, anything but contiguous float32\n"
-          "or float64 of one dtype on the CPU.");
+          "Do what merge() does for jobs (inputs, outputs) of tensors of exactly that type, which has DLPack's\n"
+          "C functions.\n\n"
+          "Returns the jobs that it cannot do: tensors of other types, of differing sizes, or other than\n"
+          "contiguous float32 or float64 tensors of one dtype on the CPU.");
     m.def("all_like", &all_like, "type"_a, "groups"_a, "dtypes"_a,
-          "Whether in each group (like, tensors) all are of exactly that type, contiguous, of the shape of `like`\n"
-          "and, if asked, of its dtype.");
+          "Return whether all tensors of each group (like, tensors) are contiguous, of exactly that type, of\n"
+          "the shape of `like` and, if `dtypes`, of its dtype.");
 }

@@ -9,8 +9,8 @@
 
 namespace feedline::bindings {
 
-// Calls part(k) for each k below `threads`, the first in this thread. Threads live for one call: nothing is left behind
-// for a fork to break.
+// Calls part(k) for each k below `threads`, the first in this thread. Threads live for one call, so that a fork finds
+// none.
 template <class Part>
 void in_parts(std::size_t threads, const Part& part) {
     std::vector<std::thread> helpers;
@@ -19,7 +19,7 @@ void in_parts(std::size_t threads, const Part& part) {
         helpers.reserve(threads - 1);
         for (; started < threads; ++started) helpers.emplace_back(part, started);
     } catch (const std::system_error&) {
-        // The system has no thread left to give: this one does the remaining parts.
+        // No thread is available: this one does the remaining parts.
     }
     part(0);
     for (std::size_t k = started; k < threads; ++k) part(k);

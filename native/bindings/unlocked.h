@@ -9,9 +9,9 @@ namespace feedline::bindings {
 
 // Releases the GIL until the end of the scope.
 //
-// A daemon thread that asks for the GIL back while the interpreter shuts down is ended by it: before Python 3.14 by an
-// unwinding that no destructor may let pass, so that the process would abort. Such a thread stays here instead, as it
-// does from 3.14 on, and ends with the process.
+// Python terminates a daemon thread that requests the GIL during interpreter shutdown: before 3.14 by stack unwinding,
+// which aborts the process if it passes a destructor. Such a thread waits here forever instead, as it does from 3.14 on,
+// and ends with the process.
 class Unlocked {
   public:
     Unlocked() noexcept : state_(PyEval_SaveThread()) {}

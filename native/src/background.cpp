@@ -46,7 +46,7 @@ Background& Background::of_this_process() {
     static std::atomic<Owned*> current{nullptr};
     Owned* owned = current.load(std::memory_order_acquire);
     while (owned == nullptr || owned->pid != getpid()) {
-        // A parent's is left alone: its locks may be held by threads that do not exist here.
+        // The parent's is left alone: its locks may be held by threads that do not exist here.
         Owned* fresh = new Owned{getpid()};
         if (current.compare_exchange_strong(owned, fresh, std::memory_order_acq_rel)) return fresh->background;
         delete fresh;
@@ -59,7 +59,7 @@ void Background::start(std::shared_ptr<Task> task) {
     bool wake;
     {
         const std::lock_guard lock(mutex_);
-        // Tasks that were finished elsewhere need not wait for the thread to find that out.
+        // Remove tasks that were finished elsewhere, without waiting for the thread.
         while (!queue_.empty() && queue_.front()->taken()) queue_.pop_front();
         if (queue_.size() >= capacity_) return;
         if (!thread_.joinable()) start_thread();
@@ -112,7 +112,7 @@ void Background::start_thread() {
     try {
         thread_ = std::thread([this] { run(); });
     } catch (const std::system_error&) {
-        // The system has no thread left to give: whoever needs a task does it.
+        // No thread is available: whoever needs a task does it.
     }
     pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
@@ -132,7 +132,7 @@ void Background::run() {
         task->take_parts();
         task.reset();
         lock.lock();
-        // Whoever waits has looked under this lock before it slept, so no completion is missed.
+        // Waiters check under this lock before they sleep, so no completion is missed.
         if (waiting_ != 0) progress_.notify_all();
     }
 }

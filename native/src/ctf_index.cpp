@@ -39,7 +39,7 @@ void CtfBytes::grow(std::size_t extra) {
     data = static_cast<std::uint8_t*>(moved);
     capacity = wanted;
 #ifdef MADV_HUGEPAGE
-    // Without huge pages the page faults of a large chunk cost more than parsing it. Only advice: errors are fine.
+    // Without huge pages the page faults of a large chunk cost more than parsing it. Only advice: errors are ignored.
     constexpr std::size_t huge = std::size_t{2} << 20;
     if (wanted >= 2 * huge) {
         const std::size_t skip = (huge - reinterpret_cast<std::uintptr_t>(data) % huge) % huge;
@@ -49,7 +49,7 @@ void CtfBytes::grow(std::size_t extra) {
 }
 
 std::uint8_t* CtfBytes::release() {
-    // A shrinking realloc gives the tail back; should it fail, the longer array serves as well.
+    // A shrinking realloc frees the tail; if it fails, keep the longer array.
     std::uint8_t* mine = data;
     if (size > 0 && size < capacity) {
         if (void* trimmed = std::realloc(data, size)) mine = static_cast<std::uint8_t*>(trimmed);
@@ -62,7 +62,7 @@ std::uint8_t* CtfBytes::release() {
 namespace {
 
 constexpr std::uint8_t kMark[3] = {0xEF, 0xBB, 0xBF};
-constexpr std::size_t kWords = 64;  // masks made at a time: 4 KB of text
+constexpr std::size_t kWords = 64;  // masks computed at a time: 4 KB of text
 
 void newlines_portable(const std::uint8_t* p, std::size_t words, std::uint64_t* masks) {
     for (std::size_t w = 0; w < words; ++w, p += 64) {
@@ -92,7 +92,7 @@ CtfMasks pick_masks(bool pipes) {
 
 bool is_space(std::uint8_t c) { return c == ' ' || (c >= '\t' && c <= '\r'); }
 
-// May this byte follow a stream name? The parser ends names the same way.
+// Whether this byte may follow a stream name; the parser ends names the same way.
 bool ends_name(std::uint8_t c) { return c == '|' || c <= ' ' || c >= 0x80; }
 
 }  // namespace
@@ -127,7 +127,7 @@ void CtfIndexer::begin_with_half_a_mark() {
     if (ids_) fail(CtfError::no_sequence_id, 0);
 }
 
-// Byte order mark and white space. Returns where the first row begins, or end.
+// Skips the byte order mark and white space. Returns the start of the first row, or end.
 const std::uint8_t* CtfIndexer::prologue(const std::uint8_t* p, const std::uint8_t* end) {
     const auto offset = [&](const std::uint8_t* at) { return bytes_ + static_cast<std::uint64_t>(at - block_); };
     while (phase_ == Phase::mark && p < end) {
@@ -163,7 +163,7 @@ const std::uint8_t* CtfIndexer::prologue(const std::uint8_t* p, const std::uint8
     return p;
 }
 
-// The id at the start of a line is complete. False: the file is refused.
+// Handles a complete id at the start of a line. False: the file is refused.
 bool CtfIndexer::id_is_known(CtfBytes& entries) {
     in_id_ = false;
     if (first_row_) {
@@ -184,7 +184,7 @@ bool CtfIndexer::id_is_known(CtfBytes& entries) {
     return true;
 }
 
-// Reads on in the id at the start of a line; stops behind it, or at end with in_id_ still set.
+// Continues to read the id at the start of a line; stops after it, or at end with in_id_ still set.
 const std::uint8_t* CtfIndexer::read_id(const std::uint8_t* p, const std::uint8_t* end, CtfBytes& entries) {
     constexpr std::uint64_t most = std::numeric_limits<std::uint64_t>::max();
     for (; p < end; ++p) {
@@ -203,7 +203,7 @@ const std::uint8_t* CtfIndexer::read_id(const std::uint8_t* p, const std::uint8_
     return p;
 }
 
-// Reads on in what may be the name of the size stream, behind its pipe.
+// Continues to read what may be the name of the size stream, after its pipe.
 const std::uint8_t* CtfIndexer::match_name(const std::uint8_t* p, const std::uint8_t* end) {
     for (; p < end; ++p) {
         if (name_matched_ == name_.size()) {
@@ -238,7 +238,7 @@ void CtfIndexer::rows(const std::uint8_t* p, const std::uint8_t* end, CtfBytes& 
     const auto offset = [&](const std::uint8_t* at) { return bytes_ + static_cast<std::uint64_t>(at - block_); };
     if (Ids && in_id_) p = read_id(p, end, entries);
     if (Main && in_name_) p = match_name(p, end);
-    const std::uint8_t* blank_from = p;  // lenient: the line is judged from here on
+    const std::uint8_t* blank_from = p;  // lenient: the line is checked from here on
     const auto judge_blank = [&](const std::uint8_t* to) {
         for (const std::uint8_t* q = blank_from; line_blank_ && q < to; ++q) line_blank_ = *q <= ' ';
     };

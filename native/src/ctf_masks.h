@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where newlines (and pipes) are: bit i of mask w is byte 64 w + i.
+// Positions of newlines (and pipes): bit i of mask w is byte 64 w + i.
 #pragma once
 
 #include <cstddef>

@@ -129,8 +129,8 @@ CtfColumns CtfParser::parse_with(CtfVariant variant, const std::uint8_t* text, c
     }
     result.valid.grow(n);
     result.valid.size = n;
-    // Moving what is written is dear, so that columns get the room they can need at most, within reason. What they
-    // do not need is never touched, and given back at the end.
+    // Moving written data is expensive, so columns get the room they may need at most, within reason. Unused room is
+    // never touched, and freed at the end.
     std::uint64_t rows = 0, bytes = 0;
     for (std::size_t i = 0; i < n; ++i) rows += samples[i], bytes += size[i];
     for (std::size_t s = 0; s < streams; ++s) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The parser's machine, included once by each variant. FEEDLINE_CTF_SSE selects 16-byte steps for numbers and
+// The parser, included once by each variant. FEEDLINE_CTF_SSE selects 16-byte steps for numbers and
 // skipping; the grammar is written once. A sequence ends in a newline and every scan stops at one, so that only
 // loads, never decisions, reach into the 64 readable bytes around it.
 #pragma once
@@ -8,7 +8,7 @@
 #include <limits>
 
 #include "ctf_parse_job.h"
-#include "swar.h"
+#include "numbers.h"
 
 #ifdef FEEDLINE_CTF_SSE
 #include <smmintrin.h>
@@ -21,28 +21,7 @@ FEEDLINE_INLINE bool is_blank(std::uint8_t c) { return c == ' ' || c == '\t'; }
 // Control bytes and, as in CNTK, bytes from 0x80 on: they end a sample and mean nothing between samples.
 FEEDLINE_INLINE bool is_control(std::uint8_t c) { return static_cast<std::int8_t>(c) < ' '; }
 FEEDLINE_INLINE bool ends_token(std::uint8_t c) { return static_cast<std::int8_t>(c) <= ' ' || c == '|'; }
-FEEDLINE_INLINE bool is_digit(std::uint8_t c) { return static_cast<unsigned>(c) - '0' <= 9; }
-
-FEEDLINE_INLINE float exact(const std::uint8_t* p, const std::uint8_t* e, float) { return ctf_exact_float(p, e); }
-FEEDLINE_INLINE double exact(const std::uint8_t* p, const std::uint8_t* e, double) {
-    return ctf_exact_double(p, e);
-}
-
-// Rounding to double and then to float goes wrong only if the double lies exactly between two floats.
-FEEDLINE_INLINE bool narrows_safely(double d, float& out) {
-    std::uint64_t bits;
-    __builtin_memcpy(&bits, &d, 8);
-    out = static_cast<float>(d);
-    return (bits & 0x1FFFFFFFu) != 0x10000000u;
-}
-FEEDLINE_INLINE bool narrows_safely(double d, double& out) {
-    out = d;
-    return true;
-}
-
-constexpr std::uint64_t kExactIntegers = std::uint64_t{1} << 53;
-
-// The first byte behind a run of digits.
+// The first byte after a run of digits.
 FEEDLINE_INLINE const std::uint8_t* skip_digits(const std::uint8_t* p) {
     for (;;) {
         const unsigned n = leading_digits(minus_zeros(load64(p)));
@@ -51,7 +30,7 @@ FEEDLINE_INLINE const std::uint8_t* skip_digits(const std::uint8_t* p) {
     }
 }
 
-// The next '|' or newline at or behind p.
+// The next '|' or newline at or after p.
 FEEDLINE_INLINE const std::uint8_t* skip_to_next(const std::uint8_t* p) {
 #ifdef FEEDLINE_CTF_SSE
     const __m128i pipe = _mm_set1_epi8('|'), newline = _mm_set1_epi8('\n');
@@ -69,26 +48,11 @@ FEEDLINE_INLINE const std::uint8_t* skip_to_next(const std::uint8_t* p) {
 #endif
 }
 
-// Appends digits at p to `m`, counting them; leaves p behind them. Wraps silently past 19 digits, which the
-// caller detects by the count.
-FEEDLINE_INLINE void add_digits(const std::uint8_t*& p, std::uint64_t& m, std::size_t& count) {
-    static const std::uint64_t tens[8] = {1, 10, 100, 1000, 10000, 100000, 1000000, 10000000};
-    for (;;) {
-        const std::uint64_t d = minus_zeros(load64(p));
-        const unsigned n = leading_digits(d);
-        if (n == 0) return;
-        m = m * (n == 8 ? 100000000u : tens[n]) + digits_value(d, n);
-        p += n;
-        count += n;
-        if (n < 8) return;
-    }
-}
-
 FEEDLINE_INLINE bool is_word(const std::uint8_t* p, char a, char b, char c) {
     return (p[0] | 0x20) == a && (p[1] | 0x20) == b && (p[2] | 0x20) == c;
 }
 
-// Reads one number of the whole grammar. True: p is behind it. False: p is at the byte that does not fit.
+// Reads one number by the full grammar. True: p is after it. False: p is at the offending byte.
 template <class Real, bool Lenient>
 __attribute__((noinline)) bool number_by_grammar(const std::uint8_t*& p, Real& out) {
     const std::uint8_t* const start = p;
@@ -129,7 +93,7 @@ __attribute__((noinline)) bool number_by_grammar(const std::uint8_t*& p, Real& o
         const std::uint8_t* first = p;
         add_digits(p, e, digits);
         while (*first == '0' && first + 1 < p) ++first, --digits;
-        if (digits > 9) e = 1000000000;  // far outside: the exact path knows what to do
+        if (digits > 9) e = 1000000000;  // far out of range: left to the exact path
         power = down ? -static_cast<std::int64_t>(e) : static_cast<std::int64_t>(e);
     }
     if (!ends_token(*p)) return false;
@@ -173,7 +137,7 @@ struct TokenEnds {
             _mm_or_si128(_mm_cmplt_epi8(v, _mm_set1_epi8(0x21)), _mm_cmpeq_epi8(v, _mm_set1_epi8('|')))));
     }
 
-    // The first end behind p (p itself is none), or null where the token is longer than 64 bytes.
+    // The first end after p (p itself is none), or null if the token is longer than 64 bytes.
     __attribute__((always_inline)) inline const std::uint8_t* next(const std::uint8_t* p) {
         const auto ahead = reinterpret_cast<std::uintptr_t>(p) - base;
         if (ahead < 64) {
@@ -187,8 +151,8 @@ struct TokenEnds {
     }
 };
 
-// Up to 16 bytes [s, e) of digits and at most one point behind the first of them, all at once: their digits as
-// an integer and how many of them follow the point. False: not of that form.
+// Reads up to 16 bytes [s, e) of digits with at most one point after the first, all at once: the digits as an
+// integer, and how many of them follow the point. False: not of that form.
 FEEDLINE_INLINE bool read_digits(const std::uint8_t* s, const std::uint8_t* e, std::uint64_t& m,
                                  unsigned& fraction) {
     const auto length = static_cast<unsigned>(e - s);
@@ -215,7 +179,7 @@ FEEDLINE_INLINE bool read_digits(const std::uint8_t* s, const std::uint8_t* e, s
     return true;
 }
 
-// Signs are as good as random in most data: no branch on them.
+// Signs are nearly random in most data: avoid a branch.
 FEEDLINE_INLINE double with_sign(double value, bool negative) {
     std::uint64_t b;
     __builtin_memcpy(&b, &value, 8);
@@ -224,7 +188,7 @@ FEEDLINE_INLINE double with_sign(double value, bool negative) {
     return value;
 }
 
-// The number [s, e), its sign taken off, if it is short and exact this way; else false.
+// Reads the number [s, e) without its sign if it is short and exact this way; else false.
 template <class Real>
 FEEDLINE_INLINE bool short_number(const std::uint8_t* s, const std::uint8_t* e, bool negative, Real& out) {
     std::uint64_t m;
@@ -271,7 +235,7 @@ struct Machine {
         return local_offset + static_cast<std::uint64_t>(p - local);
     }
 
-    // An error of this sequence. True: it was paid for, go on in the row.
+    // Records an error of this sequence. True: it is within the allowance, continue with the row.
     __attribute__((noinline, cold)) bool tolerate(CtfError code, int stream, const std::uint8_t* at,
                                                   std::int64_t expected, std::int64_t got) {
         job.record(code, stream, offset(at), expected, got, sequence);
@@ -302,7 +266,7 @@ struct Machine {
                        static_cast<std::int64_t>(job.used));
     }
 
-    // One number; p is at its first byte, which is not the end of a token. As number_by_grammar.
+    // Reads one number; p is at its first byte, which is not the end of a token. Returns as number_by_grammar.
     template <class Real>
     __attribute__((always_inline)) inline bool number(const std::uint8_t*& p, Real& out) {
 #ifdef FEEDLINE_CTF_SSE
@@ -317,7 +281,7 @@ struct Machine {
         return number_by_grammar<Real, Lenient>(p, out);
     }
 
-    // The values behind a name. 1: a sample, 0: not a sample but go on, -1: the sequence is bad.
+    // Reads the values after a name. 1: a sample, 0: not a sample, continue, -1: the sequence is bad.
     template <class Real>
     int dense(const std::uint8_t*& p, const std::uint8_t* pipe, int stream) {
         CtfColumn& column = job.columns[stream];
@@ -336,8 +300,8 @@ struct Machine {
             const std::uint8_t c = *q;
             const unsigned d = static_cast<unsigned>(c) - '0';
             if (k < dim) {
-                // Integers of one to three digits with one blank behind them, and runs of zeros. Lengths first:
-                // they predict better than what the first byte is.
+                // Integers of one to three digits followed by one blank, and runs of zeros. Branch on lengths first:
+                // they are more predictable than the first byte.
                 const unsigned d1 = static_cast<unsigned>(q[1]) - '0', d2 = static_cast<unsigned>(q[2]) - '0';
                 if (q[1] == ' ') {
 #ifdef FEEDLINE_CTF_SSE
@@ -433,7 +397,7 @@ struct Machine {
             if (n == 0) return bad(CtfError::bad_index, p, 0, c);
             std::uint64_t index = digits_value(d, n);
             p += n;
-            while (n == 8) {  // longer than any valid index, unless zeros lead
+            while (n == 8) {  // longer than any valid index, except for leading zeros
                 d = minus_zeros(load64(p));
                 n = leading_digits(d);
                 if (n == 0) break;
@@ -488,9 +452,9 @@ struct Machine {
         return ends_token(c);
     }
 
-    // The rows of one sequence, [p, end), which ends in a newline; `whole`: in its own one, not in an added one.
+    // Parses the rows of one sequence, [p, end), which ends in a newline; `whole`: its own, not an added one.
     bool rows(const std::uint8_t* p, const std::uint8_t* end, bool whole) {
-        int expected = 0;  // rows tend to name the streams in one order
+        int expected = 0;  // rows tend to name the streams in the same order
         while (p < end) {
             const std::uint8_t* const row = p;
             p = skip_digits(p);
@@ -520,7 +484,7 @@ struct Machine {
                     if (++at == job.streams) at = 0;
                 }
                 if (stream < 0) {
-                    // A comment or a stream nobody asked for, unless it is no name at all.
+                    // A comment or an undeclared stream, unless it is not a name at all.
                     if (ends_token(*p) && !tolerate(CtfError::bad_name, -1, p, 0, *p)) return false;
                     p = skip_to_next(p);
                     continue;
@@ -540,7 +504,7 @@ struct Machine {
             }
             if (!sampled) {
                 if (Lenient && blank(row, p)) continue;
-                // CNTK does not count a last row that its newline is missing from.
+                // CNTK does not count a last row without a newline.
                 if ((strict || p < end || whole) && !tolerate(CtfError::empty_row, -1, row, 1, 0)) return false;
             }
         }
@@ -553,7 +517,7 @@ struct Machine {
         return true;
     }
 
-    // Do the streams agree with the index?
+    // Checks the streams against the index.
     bool lengths() {
         const std::int64_t indexed = job.samples[sequence];
         std::int64_t longest = 0;
@@ -562,7 +526,7 @@ struct Machine {
             const std::int64_t mine =
                 static_cast<std::int64_t>(job.columns[s].samples) - job.offsets[s][sequence];
             if (mine == 0) {
-                // Never tolerated: what is delivered has all its streams.
+                // Never tolerated: delivered sequences have all streams.
                 if (strict) return tolerate(CtfError::missing_stream, s, local, 1, 0);
                 return end_all(CtfError::missing_stream, s, local, 1, 0);
             }
@@ -570,7 +534,7 @@ struct Machine {
             longest = mine > longest ? mine : longest;
         }
         if (job.size_stream >= 0) {
-            // CNTK does not compare these; strictly, the index said how far this sequence moves the clock.
+            // CNTK does not compare these; in strict mode the index determines how far this sequence moves the clock.
             if (!strict) return true;
             const int s = job.size_stream;
             const std::int64_t mine =
@@ -619,7 +583,7 @@ struct Machine {
                     p = job.with_newline(p, length);
                     end = p + length + 1;
 #ifdef FEEDLINE_CTF_SSE
-                    ends = TokenEnds{};  // it may know these addresses with another text
+                    ends = TokenEnds{};  // it may cache these addresses for another text
 #endif
                 }
                 local = p;

@@ -43,7 +43,7 @@ struct CtfParseJob {
 
     void record(CtfError code, int stream, std::uint64_t byte, std::int64_t expected, std::int64_t got,
                 std::size_t sequence);
-    // Where the sequence that lacks its final newline lies with one, and with padding, until the next call.
+    // Copy of a sequence without a final newline, with one added, and with padding; valid until the next call.
     const std::uint8_t* with_newline(const std::uint8_t* sequence, std::size_t length);
     std::vector<std::uint8_t> scratch;
 };

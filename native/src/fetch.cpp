@@ -19,11 +19,11 @@ namespace feedline {
 
 // A read this long keeps a disk busy as well as a longer one, and several of them share the work of one chunk.
 constexpr std::size_t kReadBytes = std::size_t{1} << 20;
-// Enough long reads in flight for any disk; more would only take memory bandwidth from each other.
+// Enough long reads in flight for any disk; more would only compete for memory bandwidth.
 constexpr std::size_t kFlyingBytes = std::size_t{32} << 20;
-// Pages in the cache between two that are not: reading them again costs less than another request.
+// Cached pages between two missing ones: reading them again costs less than another request.
 constexpr std::size_t kGapPages = 32;
-// Threads of the pool: beyond this number the disk gains nothing, and the processor loses.
+// Threads of the pool: more do not help the disk, and cost processor time.
 constexpr unsigned kMostThreads = 32;
 
 static constexpr std::uint64_t down(std::uint64_t offset) { return offset / kFetchAlign * kFetchAlign; }
@@ -31,10 +31,10 @@ static constexpr std::uint64_t up(std::uint64_t offset) { return down(offset + k
 
 // ---- memory ---------------------------------------------------------------------------------------------
 
-// So much of a pool is asked for in huge pages: what is read ahead in order, or of a whole shuffle.
+// Bytes of a pool to request as huge pages: for reading ahead in order, or of a whole shuffle.
 static constexpr std::size_t kHugeBytes = std::size_t{160} << 20;
 
-BlockPool::BlockPool(std::size_t keep) : keep_(keep), pid_(getpid()) {}
+BlockPool::BlockPool(std::size_t keep_bytes) : keep_bytes_(keep_bytes), pid_(getpid()) {}
 
 BlockPool::~BlockPool() {
     for (const Block& block : free_) munmap(block.data, block.bytes);
@@ -42,8 +42,8 @@ BlockPool::~BlockPool() {
 
 std::shared_ptr<std::byte> BlockPool::take(std::size_t bytes) {
     Block block{nullptr, std::max<std::size_t>(up(bytes), kFetchAlign)};
-    const std::size_t most = block.bytes + block.bytes / 2;  // a much larger one is worth more to somebody else
-    if (pid_ == getpid()) {  // a child finds the lock as some thread of the parent left it
+    const std::size_t most = block.bytes + block.bytes / 2;  // keep much larger ones for larger requests
+    if (pid_ == getpid()) {  // in a child the lock may be held by a thread of the parent
         const std::lock_guard lock(mutex_);
         auto best = free_.end();
         for (auto it = free_.begin(); it != free_.end(); ++it)
@@ -68,8 +68,8 @@ std::shared_ptr<std::byte> BlockPool::take(std::size_t bytes) {
         }
         block.data = static_cast<std::byte*>(memory);
         // A disk fills huge pages with fewer, longer transfers, and copies out of them look up fewer addresses: 1.4 times
-        // the rows a second in order. Windows, used once in a long while, would wait longer for their first use instead
-        // (on a virtual machine whose host has yet to find the memory). Only a wish, as the kernel may have none to give.
+        // the rows per second in order. Windows, which are used rarely, would wait longer for their first use instead (on
+        // a virtual machine whose host has yet to find the memory). Only advice: the kernel may have none.
         if (in_use() + idle() <= kHugeBytes) madvise(memory, block.bytes, MADV_HUGEPAGE);
     }
     return {block.data, [pool = shared_from_this(), block](std::byte*) { pool->give(block); }};
@@ -79,7 +79,7 @@ void BlockPool::give(Block block) {
     if (pid_ == getpid()) {
         const std::lock_guard lock(mutex_);
         used_bytes_ -= block.bytes;
-        if (free_bytes_ + block.bytes <= keep_) {
+        if (free_bytes_ + block.bytes <= keep_bytes_) {
             free_bytes_ += block.bytes;
             free_.push_back(block);
             return;
@@ -109,7 +109,7 @@ static int open_file(const std::string& path, int flags) {
     return fd;
 }
 
-// Some file systems take the flag and refuse the reads.
+// Some file systems accept the flag but refuse the reads.
 static bool reads_directly(int fd) {
     void* memory = mmap(nullptr, kFetchAlign, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED) return false;
@@ -118,9 +118,9 @@ static bool reads_directly(int fd) {
     return good;
 }
 
-// Whether mincore() answers: the kernel tells everybody else that all pages are held.
+// Whether mincore() is truthful: to other users the kernel reports all pages as held.
 static bool may_ask(const std::string& path, const struct stat& about) {
-    constexpr uid_t kNobody = 65534;  // how a user namespace shows owners that it does not know
+    constexpr uid_t kNobody = 65534;  // how a user namespace shows unknown owners
     if (about.st_uid == geteuid() || (geteuid() == 0 && about.st_uid != kNobody)) return true;
     return faccessat(AT_FDCWD, path.c_str(), W_OK, AT_EACCESS) == 0;
 }
@@ -140,7 +140,7 @@ DiskFile::DiskFile(const About& about)
         const bool any = about.device == 0 && about.inode == 0;
         return S_ISREG(file.st_mode) && (any || (file.st_dev == about.device && file.st_ino == about.inode));
     };
-    // Looked at before it is opened, as opening some devices has consequences, and again: it may be another by then.
+    // Checked before opening, as opening a device may have side effects, and after, as it may have been replaced.
     struct stat found;
     if (stat(path_.c_str(), &found) != 0) fail(errno);
     if (!is_it(found)) fail(ESTALE);
@@ -160,11 +160,11 @@ DiskFile::DiskFile(const About& about)
         fd_ = open_same();
         if (fd_ < 0) fail(errno);
     }
-    if (!direct_) posix_fadvise(fd_, 0, 0, POSIX_FADV_RANDOM);  // what is wanted is said, nothing is to be guessed
+    if (!direct_) posix_fadvise(fd_, 0, 0, POSIX_FADV_RANDOM);  // no read-ahead: requests are explicit
     tells_ = ask_ && mapped_ != nullptr && may_ask(path_, found);
 }
 
-// The file again, through the page cache; -1 if it cannot be opened, or if another has taken its name.
+// Opens the file again, through the page cache; -1 if that fails, or if its name is another file's now.
 int DiskFile::open_same() const {
     const int fd = open_file(path_, 0);
     struct stat found;
@@ -253,7 +253,7 @@ static std::int64_t read_fully(int fd, std::uint64_t offset, std::size_t size, s
         if (got < 0) return done != 0 ? static_cast<std::int64_t>(done) : -errno;
         if (got == 0) break;
         done += static_cast<std::size_t>(got);
-        if (done % kFetchAlign != 0) break;  // the end of the file, and a direct read could not go on from here
+        if (done % kFetchAlign != 0) break;  // the end of the file; a direct read could not continue here
     }
     return static_cast<std::int64_t>(done);
 }
@@ -290,7 +290,7 @@ std::uint64_t plan_reads(const DiskFile& file, std::uint64_t begin, std::uint64_
         const int fd = cold ? file.descriptor() : file.plain();
         if (cold) from_disk += (last - first) * kFetchAlign;
         const std::size_t count = last - first;
-        // In parts of equal size, so that none is a rest that costs a request of its own.
+        // In parts of equal size, so that no small remainder costs a request.
         const std::size_t parts = std::max<std::size_t>(1, (count * kFetchAlign + kReadBytes / 2) / kReadBytes);
         for (std::size_t k = 0; k < parts; ++k) {
             const std::size_t from = first + count * k / parts, till = first + count * (k + 1) / parts;
@@ -306,7 +306,7 @@ std::uint64_t plan_reads(const DiskFile& file, std::uint64_t begin, std::uint64_
             at = last;
             continue;
         }
-        // To the end of what is missing, across short stretches that are there.
+        // To the end of the missing pages, across short cached stretches.
         for (std::size_t p = last; p < pages && p - last <= kGapPages; ++p)
             if (held[p] == 0) last = p + 1;
         add(at, last, true);
@@ -337,7 +337,7 @@ void RangeWork::next(std::vector<Read>& reads) {
         while (i >= reads_end_[k]) ++k;
         const Read& read = reads[i];
         const Range& range = ranges_[k];
-        // What the page cache held before was somebody's, and stays.
+        // Pages that were cached before are left in the cache.
         if (!range.file->direct() && !range.file->shared() && read.from_disk)
             range.file->drop(read.offset, read.size);
         const std::uint64_t from = std::max(read.offset, range.offset);
@@ -359,9 +359,9 @@ struct Fetcher::State {
     pid_t pid = getpid();
     unsigned depth = 0;
     std::unique_ptr<Ring> ring;  // null: threads
-    std::mutex mutex;            // guards all below, and what is private in works
+    std::mutex mutex;            // guards everything below, and the private members of works
     std::condition_variable wake, progress;
-    std::deque<std::shared_ptr<Work>> ready;  // whose next step is to be made
+    std::deque<std::shared_ptr<Work>> ready;  // works whose next step is due
     std::deque<Item> reads;                   // not begun
     std::vector<std::thread> threads;
     std::size_t idle = 0, waiting = 0;
@@ -385,7 +385,7 @@ Fetcher::State* Fetcher::fresh() const {
 }
 
 Fetcher::State& Fetcher::state() {
-    // A parent's is left alone: its locks may be held by threads that do not exist here.
+    // The parent's state is left alone: its locks may be held by threads that do not exist here.
     if (state_->pid != getpid()) state_ = fresh();
     return *state_;
 }
@@ -419,7 +419,7 @@ bool Fetcher::wait(const Work& work, std::chrono::milliseconds limit) {
     State& here = state();
     std::unique_lock lock(here.mutex);
     if (here.threads.empty()) {
-        // The system has no thread to give: whoever waits does the work.
+        // No thread is available: whoever waits does the work.
         while (!work.done() && one_item(here, lock)) {
         }
         return work.done();
@@ -440,7 +440,7 @@ void Fetcher::cancel(Work& work) {
     --here.waiting;
 }
 
-// Makes the next step of a work, without the lock.
+// Runs the next step of a work, without the lock.
 void Fetcher::step(State& state, const std::shared_ptr<Work>& work, std::unique_lock<std::mutex>& lock) {
     std::vector<Read>& reads = work->reads_;
     if (work->cancelled_.load(std::memory_order_relaxed)) {
@@ -484,12 +484,12 @@ void Fetcher::more_threads(State& state) {
                 state.threads.emplace_back([&state] { run_threads(state); });
         }
     } catch (const std::system_error&) {
-        // As many as there are will do, and if there is none, those who wait.
+        // Make do with the threads there are, or with those that wait.
     }
     pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
 
-// Does one thing that is to be done; false if there is none.
+// Does one pending step or read; false if there is none.
 bool Fetcher::one_item(State& state, std::unique_lock<std::mutex>& lock) {
     if (!state.ready.empty()) {
         const std::shared_ptr<Work> work = std::move(state.ready.front());
@@ -582,7 +582,7 @@ void Fetcher::run_ring(State& state) {
             continue;
         }
         lock.unlock();
-        // Some at a time: every return from the kernel costs as much as a read.
+        // Several at a time: every return from the kernel costs as much as a read.
         const int error = ring.submit(static_cast<unsigned>(std::max<std::size_t>(1, flying / 4)));
         if (error == EAGAIN || error == EBUSY) std::this_thread::sleep_for(std::chrono::microseconds(100));
         arrivals.clear();
@@ -594,7 +594,7 @@ void Fetcher::run_ring(State& state) {
             Flight& flight = flights[tag];
             const Read& read = flight.item.first->reads_[flight.item.second];
             if (got > 0) flight.done += static_cast<std::size_t>(got);
-            // A short read goes on where it stopped, unless that is the end of the file.
+            // Continue a short read where it stopped, unless that is the end of the file.
             const bool again = got == -EINTR || got == -EAGAIN ||
                                (got > 0 && flight.done < read.size && flight.done % kFetchAlign == 0);
             if (again) {

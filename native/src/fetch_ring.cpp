@@ -35,7 +35,7 @@ std::unique_ptr<Ring> Ring::open(unsigned depth) {
     io_uring_params params{};
     long fd = -1;
 #ifdef IORING_SETUP_COOP_TASKRUN
-    // Reads that end do not interrupt the thread: it looks when it waits for them anyway. Since 5.19.
+    // Completed reads do not interrupt the thread: it sees them when it waits. Since 5.19.
     params.flags = IORING_SETUP_COOP_TASKRUN;
     fd = syscall(__NR_io_uring_setup, depth, &params);
 #endif
@@ -53,7 +53,7 @@ std::unique_ptr<Ring> Ring::open(unsigned depth) {
         void* memory =
             mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, ring->fd_, what);
         if (memory == MAP_FAILED) return nullptr;
-        madvise(memory, bytes, MADV_DONTFORK);  // a child has no business with it
+        madvise(memory, bytes, MADV_DONTFORK);  // of no use to a child
         return memory;
     };
     const std::size_t sq_bytes = params.sq_off.array + params.sq_entries * sizeof(unsigned);

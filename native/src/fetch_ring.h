@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The kernel's io_uring through its system calls alone: reads handed over and reaped in batches, by one thread.
+// The kernel's io_uring, by plain system calls: reads are submitted and reaped in batches, by one thread.
 #pragma once
 
 #include <cstddef>
@@ -19,12 +19,12 @@ public:
     // At most as many reads as this may be prepared and not yet reaped.
     unsigned depth() const { return depth_; }
 
-    // Makes a read known; `submit` hands it over.
+    // Prepares a read for `submit`.
     void prepare(int fd, std::byte* to, unsigned size, std::uint64_t offset, std::uint64_t tag);
-    // Hands over what was prepared and waits until `wait` reads are there to be reaped; 0, or an errno after
-    // which it may be called again.
+    // Submits the prepared reads and waits until `wait` reads can be reaped; 0, or an errno after which it may be
+    // called again.
     int submit(unsigned wait);
-    // The next read that has ended: its tag and bytes or -errno. False if there is none.
+    // Reaps the next completed read: its tag, and bytes or -errno. False if there is none.
     bool reap(std::uint64_t& tag, std::int64_t& got);
 
 private:

@@ -9,14 +9,14 @@
 namespace feedline {
 
 constexpr std::size_t kLine = 64;
-constexpr std::size_t kSmallRow = 256;     // rows up to here are copied by fixed-size code, far ahead
+constexpr std::size_t kSmallRow = 256;     // bytes; rows up to this size are copied by fixed-size code, and prefetched far ahead
 constexpr std::size_t kAheadSmall = 32;    // rows
 constexpr std::size_t kAheadLarge = 2;     // rows
 constexpr std::size_t kAheadRagged = 4;    // sequences
 constexpr std::size_t kAheadOffsets = 16;  // picks
-constexpr std::size_t kLargeLines = 8;     // the hardware fetches the rest of a long row by itself
-constexpr std::size_t kLook = 1024;       // entries looked at together before one is looked for
-constexpr std::size_t kBlock = 512;        // rows whose addresses are worked out together
+constexpr std::size_t kLargeLines = 8;     // cache lines; the hardware prefetches the rest of a long row
+constexpr std::size_t kLook = 1024;       // entries checked together before the bad one is searched
+constexpr std::size_t kBlock = 512;        // rows whose addresses are computed together
 
 static inline void prefetch(const std::byte* from, std::size_t bytes) {
     const std::size_t part = std::min(kLargeLines * kLine, bytes);
@@ -40,6 +40,12 @@ bool rises(const std::int64_t* bounds, std::size_t n, std::int64_t first, std::i
     std::uint64_t falls = static_cast<std::uint64_t>(bounds[0] < first);
     for (std::size_t i = 0; i + 1 < n; ++i) falls |= static_cast<std::uint64_t>(bounds[i + 1] < bounds[i]);
     return falls == 0 && bounds[n - 1] == last;
+}
+
+std::size_t first_bad_span(const std::int64_t* spans, std::size_t n, std::int64_t limit) {
+    for (std::size_t i = 0; i < n; ++i)
+        if (spans[2 * i] < 0 || spans[2 * i + 1] < spans[2 * i] || limit < spans[2 * i + 1]) return i;
+    return n;
 }
 
 std::ptrdiff_t first_uneven(const std::int64_t* bounds, const std::int32_t* lengths, std::size_t n) {
@@ -282,7 +288,9 @@ std::ptrdiff_t plan_ragged(const Picks& picks, const DenseSource* sources, std::
         if (!rows_of(source, picks.index[i], first, last) ||
             __builtin_add_overflow(total, last - first, &total))
             return static_cast<std::ptrdiff_t>(i);
-        from[i] = source.rows + static_cast<std::size_t>(first) * row_bytes;
+        from[i] = source.layout == nullptr
+                      ? source.rows + static_cast<std::size_t>(first) * row_bytes
+                      : source.rows + static_cast<std::ptrdiff_t>(first) * source.layout->row_stride;
         out_offsets[i + 1] = total;
     }
     return -1;
@@ -298,8 +306,21 @@ void copy_ragged(const std::byte* const* from, const std::int64_t* out_offsets, 
     for (std::size_t i = begin; i < end; ++i) {
         if (i + kAheadRagged < end) prefetch(from[i + kAheadRagged], bytes(i + kAheadRagged));
         const std::size_t size = bytes(i);
-        // A chunk without rows may have no memory at all, and memcpy wants an address even for nothing.
+        // A chunk without rows may have no memory, and memcpy requires an address even for 0 bytes.
         if (size != 0) std::memcpy(out + static_cast<std::size_t>(out_offsets[i]) * row_bytes, from[i], size);
+    }
+}
+
+void copy_strided_ragged(const Picks& picks, const DenseSource* sources, const std::byte* const* from,
+                         const std::int64_t* out_offsets, std::size_t row_bytes, std::byte* out, std::size_t begin,
+                         std::size_t end) {
+    for (std::size_t i = begin; i < end; ++i) {
+        const RowLayout* layout = sources[slot_of(picks, i)].layout;
+        std::byte* const to = out + static_cast<std::size_t>(out_offsets[i]) * row_bytes;
+        if (layout != nullptr && !layout->axes.empty() && row_bytes != 0)
+            copy_row(from[i], *layout, 0, run_copier(layout->run_bytes), to);
+        else
+            copy_ragged(from, out_offsets, row_bytes, out, i, i + 1);
     }
 }
 
@@ -307,13 +328,13 @@ void copy_ragged(const std::byte* const* from, const std::int64_t* out_offsets, 
 
 SparseTotals plan_sparse(const Picks& picks, const SparseSource* sources, std::size_t value_bytes,
                          SparseRun* runs, std::int64_t* out_offsets) {
-    // Two dependent look-ups a sequence (offsets, then indptr): each has its own distance.
+    // Two dependent look-ups per sequence (offsets, then indptr), each with its own prefetch distance.
     const auto prefetch_indptr = [&](std::size_t i) {
         if (i >= picks.count) return;
         const SparseSource& source = sources[slot_of(picks, i)];
         std::int64_t row = picks.index[i];
         if (source.offsets != nullptr) row = source.offsets[row];
-        if (0 <= row && row <= source.num_rows) __builtin_prefetch(source.indptr + row);
+        if (0 <= row && row <= source.num_rows) __builtin_prefetch(source.indptr + (source.spans ? 2 * row : row));
     };
     for (std::size_t i = 0; i < kAheadOffsets; ++i) prefetch_offsets(picks, sources, i);
     std::int64_t rows = 0, values = 0;
@@ -324,13 +345,15 @@ SparseTotals plan_sparse(const Picks& picks, const SparseSource* sources, std::s
         const SparseSource& source = sources[slot_of(picks, i)];
         std::int64_t first, last;
         if (!rows_of(source, picks.index[i], first, last)) return {0, 0, static_cast<std::ptrdiff_t>(i)};
-        const std::int64_t first_value = source.indptr[first];
-        const std::int64_t last_value = source.indptr[last];
+        // A span is a row's two bounds, so copying it is copying one row.
+        const std::int64_t* bounds = source.indptr + (source.spans ? 2 * first : first);
+        const std::int64_t first_value = bounds[0];
+        const std::int64_t last_value = bounds[last - first];
         if (first_value < 0 || first_value > last_value || last_value > source.num_values)
             return {0, 0, static_cast<std::ptrdiff_t>(i)};
         const std::int64_t count = last_value - first_value;
-        runs[i] = {source.indptr + first,
-                   source.indices + first_value,
+        runs[i] = {bounds,
+                   source.indices == nullptr ? nullptr : source.indices + first_value,
                    source.values + static_cast<std::size_t>(first_value) * value_bytes,
                    first_value,
                    count,
@@ -350,7 +373,8 @@ void copy_sparse(const SparseRun* runs, std::size_t value_bytes, std::int64_t* o
     const auto prefetch_run = [&](std::size_t i) {
         const SparseRun& run = runs[i];
         const auto count = static_cast<std::size_t>(run.num_values);
-        prefetch(reinterpret_cast<const std::byte*>(run.indices), count * sizeof(std::int32_t));
+        if (run.indices != nullptr)
+            prefetch(reinterpret_cast<const std::byte*>(run.indices), count * sizeof(std::int32_t));
         prefetch(run.values, count * value_bytes);
     };
     if (begin == 0) out_indptr[0] = 0;
@@ -364,7 +388,8 @@ void copy_sparse(const SparseRun* runs, std::size_t value_bytes, std::int64_t* o
         for (std::int64_t r = 1; r <= rows; ++r) indptr[r] = run.indptr[r] + shift;
         if (run.num_values == 0) continue;
         const auto count = static_cast<std::size_t>(run.num_values);
-        std::memcpy(out_indices + run.out_value, run.indices, count * sizeof(std::int32_t));
+        if (out_indices != nullptr)
+            std::memcpy(out_indices + run.out_value, run.indices, count * sizeof(std::int32_t));
         std::memcpy(out_values + static_cast<std::size_t>(run.out_value) * value_bytes, run.values,
                     count * value_bytes);
     }
@@ -413,6 +438,71 @@ std::size_t first_bad_bool(const std::byte* bytes, std::size_t begin, std::size_
             if (bytes[i] > std::byte{1}) return i;
     }
     return end;
+}
+
+// ---- text -----------------------------------------------------------------------------------------------
+
+// The length of the ASCII at the start of text[0 .. n), to within 8 bytes.
+static std::size_t ascii(const std::byte* text, std::size_t n) {
+    constexpr std::uint64_t kHigh = 0x8080808080808080u;
+    std::size_t at = 0;
+    for (; at + 8 <= n; at += 8) {
+        std::uint64_t word;
+        std::memcpy(&word, text + at, sizeof word);
+        if ((word & kHigh) != 0) break;
+    }
+    return at;
+}
+
+std::size_t first_bad_utf8(const std::byte* text, std::size_t n) {
+    const auto byte = [&](std::size_t at) { return std::to_integer<unsigned>(text[at]); };
+    const auto follows = [&](std::size_t at) { return at < n && (byte(at) & 0xC0u) == 0x80u; };
+    for (std::size_t at = 0; at < n;) {
+        const unsigned lead = byte(at);
+        if (lead < 0x80u) {
+            const std::size_t skipped = ascii(text + at, n - at);
+            at += skipped == 0 ? 1 : skipped;
+            continue;
+        }
+        // The second byte's range is narrower after these: it excludes overlong forms, surrogates and what is above
+        // U+10FFFF.
+        unsigned low = 0x80u, high = 0xBFu;
+        std::size_t more;
+        if (lead >= 0xC2u && lead <= 0xDFu) {
+            more = 1;
+        } else if ((lead & 0xF0u) == 0xE0u) {
+            more = 2;
+            if (lead == 0xE0u) low = 0xA0u;
+            if (lead == 0xEDu) high = 0x9Fu;
+        } else if (lead >= 0xF0u && lead <= 0xF4u) {
+            more = 3;
+            if (lead == 0xF0u) low = 0x90u;
+            if (lead == 0xF4u) high = 0x8Fu;
+        } else {
+            return at;
+        }
+        if (at + 1 >= n || byte(at + 1) < low || byte(at + 1) > high) return at;
+        for (std::size_t k = 2; k <= more; ++k)
+            if (!follows(at + k)) return at;
+        at += more + 1;
+    }
+    return n;
+}
+
+std::size_t first_bad_text(const std::byte* text, std::int64_t first, const std::int64_t* ends, std::size_t n) {
+    for (std::size_t at = 0; at < n; ++at) {
+        // All strings together, as far as they are ASCII: most are short.
+        const std::int64_t from = at == 0 ? first : ends[at - 1];
+        const std::size_t bytes = static_cast<std::size_t>(ends[n - 1] - from);
+        if (bytes == 0) return n;
+        const std::int64_t reached = from + static_cast<std::int64_t>(ascii(text + from, bytes));
+        at = static_cast<std::size_t>(std::upper_bound(ends + at, ends + n, reached) - ends);
+        if (at == n) return n;
+        const std::int64_t begin = at == 0 ? first : ends[at - 1];
+        const auto size = static_cast<std::size_t>(ends[at] - begin);
+        if (first_bad_utf8(text + begin, size) < size) return at;
+    }
+    return n;
 }
 
 std::uint64_t read_seal(const std::byte* bytes) {

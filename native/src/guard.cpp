@@ -16,7 +16,7 @@ namespace {
 
 constexpr std::int64_t kLookEvery = 10;  // milliseconds
 
-// Whoever had the signal before us; the latest first. Handlers may be running, so none is ever freed.
+// Previous handlers, the latest first. One may be running, so none is ever freed.
 struct Before {
     struct sigaction action;
     const Before* earlier;
@@ -24,7 +24,7 @@ struct Before {
 
 std::atomic<const Before*> latest{nullptr};
 std::atomic<std::int64_t> looked{INT64_MIN};  // milliseconds
-std::atomic<pid_t> installer{0};              // the process whose thread is installing; a dead parent's counts for nothing
+std::atomic<pid_t> installer{0};              // the process that is installing; a parent's is ignored
 
 thread_local detail::Guard* in_kernel = nullptr;
 
@@ -53,7 +53,7 @@ void pass_on(int signal, siginfo_t* info, void* context) {
         plain.sa_handler = SIG_DFL;
         sigaction(signal, &plain, nullptr);
         if (!fault) raise(signal);
-        return;  // a fault happens again, and this time ends the process where it happened
+        return;  // the fault recurs, and this time kills the process where it happened
     }
     came_back = nullptr;
     having_its_turn = next;
@@ -98,7 +98,7 @@ void remember(const struct sigaction& action) {
 void install() {
     struct sigaction now;
     if (sigaction(SIGBUS, nullptr, &now) != 0 || is_ours(now)) return;
-    // Known before it is replaced, since a fault may come in between.
+    // Recorded before it is replaced, since a fault may come in between.
     remember(now);
     struct sigaction ours {};
     ours.sa_sigaction = on_bus_error;

@@ -24,8 +24,8 @@ static inline std::uint32_t swap_target(std::uint64_t key, std::uint64_t i) {
 void fisher_yates(std::uint64_t key, std::uint32_t n, std::uint32_t* out) {
     for (std::uint32_t i = 0; i < n; ++i) out[i] = i;
     if (n < 2) return;
-    // Targets depend on the counter alone, never on earlier swaps: they are computed ahead, and their cache
-    // lines are on the way when the swap comes.
+    // Targets depend only on the counter, never on earlier swaps: they are computed ahead, and their cache
+    // lines prefetched for the swap.
     constexpr std::uint32_t kAhead = 16;
     std::uint32_t ring[kAhead];
     const std::uint32_t last = n - 1;
@@ -113,7 +113,7 @@ void feistel(std::uint64_t key, std::uint64_t n, std::uint64_t first, std::size_
             lo[i] = static_cast<std::uint32_t>(x) & rounds.mask_lo;
         }
         run_rounds(rounds, hi, lo, block);
-        // Walkers are moved together after every pass, so that a pass costs what is left, not the block.
+        // Walkers are compacted after every pass, so that a pass costs the remaining ones, not the block.
         std::size_t left = 0;
         for (std::size_t i = 0; i < block; ++i) {
             const std::uint32_t h = hi[i];

@@ -6,12 +6,12 @@ namespace feedline {
 
 namespace {
 
-// The header does not end within the bytes that are there.
+// The header does not end within the given bytes.
 struct TooShort {
     std::size_t at;
 };
 
-// Deeper than any structure of the format, and shallow enough for every stack.
+// Deeper than any structure of the format, and shallow enough for any stack.
 constexpr int kDepth = 24;
 
 // Types of the compact protocol. In a structure a bool is its type.
@@ -124,7 +124,7 @@ private:
     const std::uint8_t* end_;
 };
 
-// Calls visit(id, type) for each field of a structure; it says whether it has read the field.
+// Calls visit(id, type) for each field of a structure, which returns whether it has read the field.
 template <class Visit>
 void structure(Reader& in, Visit visit) {
     std::int64_t id = 0;
@@ -188,7 +188,7 @@ ParquetColumn column_chunk(Reader& in) {
     required(in, column.uncompressed, "total_uncompressed_size");
     required(in, column.compressed, "total_compressed_size");
     required(in, data, "data_page_offset");
-    // Some writers put 0 where there is no dictionary.
+    // Some writers put 0 if there is no dictionary.
     column.begin = dictionary > 0 && dictionary < data ? dictionary : data;
     return column;
 }

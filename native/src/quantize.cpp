@@ -11,7 +11,7 @@
 namespace feedline {
 namespace {
 
-// One value: its code, and the residual it leaves.
+// Encodes one value: its code, and the new residual.
 struct Coded {
     unsigned code;
     float residual;
@@ -29,7 +29,7 @@ Coded one_bit(float gradient, float residual, float threshold) {
     return r > threshold ? Coded{1, r - 1.0f} : Coded{0, r + 1.0f};
 }
 
-// Values from `at` on, one by one, and zeros to the end of the codes.
+// Encodes the values from `at` on one by one, and pads the codes with zeros.
 template <unsigned kBits, class Code>
 void quantize_rest(const float* gradient, const float* residual, std::size_t at, std::size_t n, float* out,
                    std::uint8_t* codes, Code code) {
@@ -43,7 +43,7 @@ void quantize_rest(const float* gradient, const float* residual, std::size_t at,
     }
 }
 
-// Whole bytes by a table of what each byte's values are, then the rest; `value` gives a code's value.
+// Decodes whole bytes by a table of each byte's values, then the rest; `value` maps a code to its value.
 template <unsigned kBits, class Value>
 void decode(const std::uint8_t* codes, std::size_t n, float* out, Value value) {
     constexpr std::size_t kPerByte = 8 / kBits;

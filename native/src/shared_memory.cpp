@@ -35,7 +35,7 @@ Loan::Loan(std::shared_ptr<SharedMemory> memory, std::shared_ptr<SharedMemory> t
 Loan::~Loan() {
     if (!begun_ || pid_ != getpid()) return;
     const bool same = forks_.load(std::memory_order_relaxed) == forks_then_;
-    // Whoever takes the memory must see all reads of it done.
+    // All reads must complete before the memory is taken.
     __atomic_store_n(reinterpret_cast<std::uint8_t*>(table_->data() + at_), same ? free_ : forgotten_,
                      __ATOMIC_RELEASE);
 }

@@ -8,13 +8,13 @@
 
 namespace feedline {
 
-// Two pieces of a file this close are read in one go: the bytes between cost less than another request.
+// Bytes between two pieces of a file that are read together: the gap costs less than another request.
 constexpr std::uint64_t kGapBytes = 16 << 10;
-// Pieces are looked at together up to this length, and if they are this close: asking for a page between two costs a
-// twentieth of asking twice.
+// Pieces are queried together up to this length, and if they are this close: querying a page between two costs a
+// twentieth of a second query.
 constexpr std::uint64_t kRunBytes = 1 << 20;
 constexpr std::uint64_t kLookBytes = 128 << 10;
-// What is read around a small piece that is to be kept, in both directions.
+// Bytes read around a small piece that is to be kept, in both directions.
 constexpr std::uint64_t kAroundBytes = 128 << 10;
 
 static constexpr std::uint64_t down(std::uint64_t offset) { return offset / kFetchAlign * kFetchAlign; }
@@ -74,7 +74,16 @@ const std::int64_t* StageWork::offsets_of(const Stream& stream, std::uint32_t pi
     return stream.is_sparse ? stream.sparse[slots_[pick]].offsets : stream.dense[slots_[pick]].offsets;
 }
 
-// What has to be known, or there, in this step.
+// Bytes from the first of some rows to the end of the last one; 0 if they are better left in place: rows in pieces, in
+// turned order, or with wide gaps between them.
+static std::size_t span_of(const RowLayout& layout, std::int64_t count) {
+    const auto row = static_cast<std::ptrdiff_t>(layout.run_bytes);
+    if (count == 0 || !layout.axes.empty() || layout.row_stride < 0) return 0;
+    if (count > 1 && layout.row_stride - row > static_cast<std::ptrdiff_t>(kGapBytes)) return 0;
+    return static_cast<std::size_t>((count - 1) * layout.row_stride + row);
+}
+
+// Adds the wants of this step.
 void StageWork::ask(unsigned step) {
     wants_.clear();
     for (std::uint32_t s = 0; s < streams_.size(); ++s) {
@@ -100,11 +109,15 @@ void StageWork::ask(unsigned step) {
             }
             if (step < base || !rows.good) continue;
             if (!stream.is_sparse && stream.dense[slots_[i]].layout != nullptr) {
-                // Rows with gaps between them stay where they are.
+                if (step != base) continue;
                 const DenseSource& source = stream.dense[slots_[i]];
                 const std::byte* from = source.rows + rows.first * source.layout->row_stride;
-                if (step == base) outcome.dense[i] = {from, nullptr, rows.last - rows.first, source.layout};
-                in_place_[i] = 1;
+                if (const std::size_t bytes = span_of(*source.layout, rows.last - rows.first); bytes != 0) {
+                    want(Part::kRows, i, from, 1, bytes);
+                } else {
+                    outcome.dense[i] = {from, nullptr, rows.last - rows.first, source.layout};
+                    in_place_[i] = 1;
+                }
                 continue;
             }
             if (!stream.is_sparse) {
@@ -117,7 +130,8 @@ void StageWork::ask(unsigned step) {
             if (step == base)
                 want(Part::kBounds, i, source.indptr + rows.first, rows.last - rows.first + 1, sizeof(std::int64_t));
             if (step == base + 1) {
-                want(Part::kIndices, i, source.indices + rows.value, rows.values, sizeof(std::int32_t));
+                if (stream.has_indices)
+                    want(Part::kIndices, i, source.indices + rows.value, rows.values, sizeof(std::int32_t));
                 want(Part::kValues, i, source.values + static_cast<std::size_t>(rows.value) * stream.item_bytes,
                      rows.values, stream.item_bytes);
             }
@@ -134,7 +148,7 @@ static bool find_file(const MappedFiles& files, const std::byte* at, std::size_t
     return files[file]->maps(at, bytes);
 }
 
-// Where each want is to be had, and the reads for those that are not in memory.
+// Locates each want, and adds the reads for those that are not in memory.
 void StageWork::find(std::vector<Read>& reads) {
     candidates_.clear();
     extents_.clear();
@@ -153,7 +167,7 @@ void StageWork::find(std::vector<Read>& reads) {
     const auto end_of = [&](const Candidate& c) { return c.offset + wants_[c.want].bytes; };
     std::vector<unsigned char> held;
     for (std::size_t a = 0; a < candidates_.size();) {
-        // Candidates [a, b) lie close together: the kernel is asked about them in one go.
+        // Candidates [a, b) are close together: query the kernel once for all.
         const DiskFile& file = *(*files_)[candidates_[a].file];
         const std::uint64_t begin = down(candidates_[a].offset);
         std::uint64_t end = end_of(candidates_[a]);
@@ -168,7 +182,7 @@ void StageWork::find(std::vector<Read>& reads) {
             const auto last = held.begin() + static_cast<std::ptrdiff_t>((end_of(c) - 1 - begin) / kFetchAlign) + 1;
             return std::find(first, last, 0) != last;
         };
-        // Of these, what is missing, merged again where it is close.
+        // Read what is missing of these, merged again where it is close.
         const std::size_t known = extents_.size();
         for (std::size_t c = a; c < b; ++c) {
             if (!missing(candidates_[c])) continue;
@@ -212,7 +226,7 @@ void StageWork::find(std::vector<Read>& reads) {
     }
 }
 
-// Has the page cache begin to read what lies around a small piece in the same array of its chunk.
+// Makes the page cache begin to read around a small piece, within the same array of its chunk.
 void StageWork::read_around(const Want& want, std::size_t file) {
     const Stream& stream = streams_[want.stream];
     const std::uint32_t slot = slots_[want.pick];
@@ -220,7 +234,7 @@ void StageWork::read_around(const Want& want, std::size_t file) {
         const auto word = static_cast<std::int64_t>(sizeof(std::int64_t));
         const auto item = static_cast<std::int64_t>(stream.item_bytes);
         if (want.part == Part::kOffsets)
-            return {offsets_of(stream, want.pick), INT64_MAX};  // how far they go is not known here
+            return {offsets_of(stream, want.pick), INT64_MAX};  // their end is unknown here
         if (!stream.is_sparse) return {stream.dense[slot].rows, stream.dense[slot].num_rows * item};
         const SparseSource& source = stream.sparse[slot];
         if (want.part == Part::kBounds) return {source.indptr, (source.num_rows + 1) * word};
@@ -235,16 +249,16 @@ void StageWork::read_around(const Want& want, std::size_t file) {
     from.read_ahead(std::max(begin, at - std::min(at, kAroundBytes)), std::min(end, at + want.bytes + kAroundBytes));
 }
 
-// The reads are done: where the wants are now, and which of them failed.
+// Handles completed reads: locates the wants, and determines which of them failed.
 void StageWork::settle(const std::vector<Read>& reads) {
     for (const Extent& extent : extents_) {
         const DiskFile& file = *(*files_)[extent.file];
-        std::uint64_t whole = extent.offset;  // up to here everything came
+        std::uint64_t whole = extent.offset;  // complete up to here
         for (std::size_t r = extent.first_read; r < extent.last_read; ++r) {
             const Read& read = reads[r];
             if (whole == read.offset && read.got > 0)
                 whole += static_cast<std::uint64_t>(read.got);
-            // What the page cache held before was somebody's, and stays.
+            // Pages that were cached before are left in the cache.
             if (file.direct() || extent.keep || !read.from_disk) continue;
             if (file.shared())
                 shared_.push_back({extent.file, read.offset, read.size, read.to});
@@ -253,12 +267,12 @@ void StageWork::settle(const std::vector<Read>& reads) {
         }
         for (std::size_t c = extent.begin; c < extent.end; ++c) {
             Want& want = wants_[candidates_[c].want];
-            if (want.got != nullptr) continue;  // it was in memory all the time
+            if (want.got != nullptr) continue;  // in memory all along
             const std::uint64_t offset = candidates_[c].offset;
             std::byte* place = extent.to + (offset - extent.offset);
             std::uint64_t bad;
             if (offset + want.bytes > whole || file.fails(offset, offset + want.bytes, bad) != 0) {
-                // What failed may have been a neighbour: each is tried alone before it is given up.
+                // The failure may be a neighbour's: try each by itself before giving up.
                 std::uint64_t at;
                 const int error = read_plain(file, offset, want.bytes, place, at);
                 if (error != 0) {
@@ -300,8 +314,8 @@ void StageWork::fail(const Want& want, int error, std::size_t file, std::uint64_
         outcome.dense[want.pick] = {};
 }
 
-// A copy of numbers that should never fall, from 0 to `most`, made to begin with 0. What was found in the page cache
-// is still in its map, whose file may have been cut meanwhile.
+// Copies numbers that should ascend, from 0 to `most`, shifted to begin with 0. Cached ones are still in the mapping,
+// whose file may have been truncated meanwhile.
 enum class Copied { kGood, kBad, kUnreadable };
 static Copied rebase(const std::byte* from, std::int64_t count, std::int64_t most, std::vector<std::int64_t>& numbers,
                      std::int64_t& first) {
@@ -343,7 +357,7 @@ void StageWork::take_one(const Want& want) {
             return;
         }
         case Part::kRows:
-            outcome.dense[want.pick] = {want.got, offsets, rows.last - rows.first};
+            outcome.dense[want.pick] = {want.got, offsets, rows.last - rows.first, stream.dense[slot].layout};
             return;
         case Part::kBounds: {
             std::vector<std::int64_t>& own = outcome.bounds[want.pick];
@@ -352,18 +366,18 @@ void StageWork::take_one(const Want& want) {
             rows.values = own.back();
             return;
         }
-        case Part::kIndices: {
+        case Part::kIndices:
+            outcome.sparse[want.pick].indices = reinterpret_cast<const std::int32_t*>(want.got);
+            return;
+        case Part::kValues: {
             SparseSource& out = outcome.sparse[want.pick];
             out.indptr = outcome.bounds[want.pick].data();
-            out.indices = reinterpret_cast<const std::int32_t*>(want.got);
+            out.values = want.got;
             out.offsets = offsets;
             out.num_rows = rows.last - rows.first;
             out.num_values = rows.values;
             return;
         }
-        case Part::kValues:
-            outcome.sparse[want.pick].values = want.got;
-            return;
     }
 }
 
@@ -395,7 +409,8 @@ bool lacks_pages(const std::vector<StageWork::Stream>& streams, std::uint32_t sl
         const std::int64_t* offsets = stream.is_sparse ? stream.sparse[slot].offsets : stream.dense[slot].offsets;
         if (offsets != nullptr) return lacks_pages(files, offsets + index, words, most);
         if (stream.is_sparse) return lacks_pages(files, stream.sparse[slot].indptr + index, words, most);
-        if (stream.dense[slot].layout != nullptr) return false;
+        if (const RowLayout* layout = stream.dense[slot].layout; layout != nullptr)
+            return lacks_pages(files, stream.dense[slot].rows + index * layout->row_stride, span_of(*layout, count), most);
         return lacks_pages(files, stream.dense[slot].rows + static_cast<std::size_t>(index) * stream.item_bytes,
                            static_cast<std::size_t>(count) * stream.item_bytes, most);
     });

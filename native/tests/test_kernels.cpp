@@ -156,6 +156,24 @@ static void test_gather() {
                                   rows[slots[i]].get() + static_cast<std::size_t>(index[i]) * row_bytes,
                                   row_bytes) == 0);
 
+            // Rows of one slot in turned order, as two pieces each; those of the others as they are.
+            if (row_bytes % 2 == 0 && row_bytes != 0 && sequences[0] != 0) {
+                const auto step = static_cast<std::ptrdiff_t>(row_bytes);
+                const RowLayout turned{-step, row_bytes / 2, {{2, step / 2}}};
+                std::vector<DenseSource> mixed(ragged, ragged + num_slots);
+                mixed[0] = {fixed[0].rows + (sequences[0] - 1) * step, nullptr, sequences[0], &turned};
+                Exact<const std::byte*> begins(n);
+                Exact<std::int64_t> bounds(n + 1);
+                CHECK(plan_ragged(picks, mixed.data(), row_bytes, begins.get(), bounds.get()) == -1);
+                Exact<std::byte> all(static_cast<std::size_t>(bounds[n]) * row_bytes);
+                for (const auto& [a, b] : {std::pair{std::size_t{0}, n / 3}, std::pair{n / 3, n}})
+                    copy_strided_ragged(picks, mixed.data(), begins.get(), bounds.get(), row_bytes, all.get(), a, b);
+                for (std::size_t i = 0; i < n; ++i)
+                    CHECK(slots[i] != 0 || std::memcmp(all.get() + static_cast<std::size_t>(bounds[i]) * row_bytes,
+                                                       fixed[0].rows + (sequences[0] - 1 - index[i]) * step,
+                                                       row_bytes) == 0);
+            }
+
             Exact<const std::byte*> from(n);
             Exact<std::int64_t> out_offsets(n + 1);
             CHECK(plan_ragged(picks, ragged, row_bytes, from.get(), out_offsets.get()) == -1);
@@ -391,6 +409,67 @@ static void test_pad() {
     }
 }
 
+static void test_strings() {
+    for (int round = 0; round < 200; ++round) {
+        const auto n = static_cast<std::size_t>(below(40));
+        const Exact<std::int64_t> bounds = random_bounds(n, round % 3 == 0 ? 0 : 30);
+        Exact<std::byte> text(static_cast<std::size_t>(bounds[n]));
+        for (std::size_t i = 0; i < text.size; ++i) text[i] = static_cast<std::byte>(below(128));
+        CHECK(first_bad_text(text.get(), 0, bounds.get() + 1, n) == n);
+
+        // A gather: byte strings are sparse rows without indices.
+        const auto count = n == 0 ? 0 : static_cast<std::size_t>(below(60));
+        Exact<std::int64_t> index(count);
+        std::int64_t bytes = 0;
+        for (std::size_t k = 0; k < count; ++k) {
+            index[k] = below(static_cast<std::int64_t>(n));
+            bytes += bounds[static_cast<std::size_t>(index[k]) + 1] - bounds[static_cast<std::size_t>(index[k])];
+        }
+        const SparseSource source{bounds.get(), nullptr, text.get(), nullptr, static_cast<std::int64_t>(n), bounds[n]};
+        const Picks picks{nullptr, index.get(), count};
+        Exact<SparseRun> runs(count + 1);
+        const SparseTotals totals = plan_sparse(picks, &source, 1, runs.get(), nullptr);
+        CHECK(totals.fault == -1 && totals.values == bytes && totals.rows == static_cast<std::int64_t>(count));
+        Exact<std::int64_t> ends(count + 1);
+        Exact<std::byte> out(static_cast<std::size_t>(bytes));
+        copy_sparse(runs.get(), 1, ends.get(), nullptr, out.get(), 0, count);
+        for (std::size_t k = 0; k < count; ++k) {
+            const auto from = static_cast<std::size_t>(bounds[static_cast<std::size_t>(index[k])]);
+            const auto to = static_cast<std::size_t>(ends[k]), size = static_cast<std::size_t>(ends[k + 1]) - to;
+            CHECK(size == 0 || std::memcmp(out.get() + to, text.get() + from, size) == 0);
+        }
+
+        // The same strings as spans, in memory of exactly their size: equal bytes.
+        Exact<std::int64_t> spans(2 * n);
+        for (std::size_t i = 0; i < n; ++i) {
+            spans[2 * i] = bounds[i];
+            spans[2 * i + 1] = bounds[i + 1];
+        }
+        CHECK(first_bad_span(spans.get(), n, bounds[n]) == n);
+        const SparseSource apart{spans.get(), nullptr, text.get(), nullptr, static_cast<std::int64_t>(n), bounds[n], true};
+        CHECK(plan_sparse(picks, &apart, 1, runs.get(), nullptr).values == bytes);
+        Exact<std::int64_t> again(count + 1);
+        Exact<std::byte> copy(static_cast<std::size_t>(bytes));
+        copy_sparse(runs.get(), 1, again.get(), nullptr, copy.get(), 0, count);
+        CHECK(bytes == 0 || std::memcmp(copy.get(), out.get(), static_cast<std::size_t>(bytes)) == 0);
+        for (std::size_t k = 0; k <= count; ++k) CHECK(again[k] == ends[k]);
+        if (n != 0) {
+            spans[2 * n - 1] = bounds[n] + 1;
+            CHECK(first_bad_span(spans.get(), n, bounds[n]) == n - 1);
+        }
+
+        // One byte that cannot stand where it does.
+        if (text.size == 0) continue;
+        const auto at = static_cast<std::size_t>(below(static_cast<std::int64_t>(text.size)));
+        text[at] = std::byte{0xE2};
+        std::size_t bad = 0;
+        while (static_cast<std::size_t>(bounds[bad + 1]) <= at) ++bad;
+        CHECK(first_bad_text(text.get(), 0, bounds.get() + 1, n) == bad);
+        const auto first = static_cast<std::size_t>(bounds[bad]);
+        CHECK(first_bad_utf8(text.get() + first, static_cast<std::size_t>(bounds[bad + 1]) - first) == at - first);
+    }
+}
+
 int main() {
     test_permutations();
     test_cntk();
@@ -399,6 +478,7 @@ int main() {
     test_gather();
     test_strided();
     test_sparse();
+    test_strings();
     test_damage();
     test_entries();
     test_pad();

@@ -32,20 +32,40 @@ from feedline.errors import (
     StoreError,
     WorkerError,
 )
-from feedline.feed.convert import convert, open_corpus
+from feedline.feed.convert import convert
+from feedline.feed.convert import register_dataset_reader as _register_dataset_reader
+from feedline.feed.corpora import open_corpus
 from feedline.feed.formats.arrays import ArrayDeserializer
+from feedline.feed.formats.arrow import ArrowDeserializer
+from feedline.feed.formats.cbf import CBFDeserializer
+from feedline.feed.formats.cbf_write import write_cbf
+from feedline.feed.formats.csv import CSVDeserializer
 from feedline.feed.formats.ctf import CTFDeserializer
 from feedline.feed.formats.ctf_write import write_ctf
+from feedline.feed.formats.frames import Frames
+from feedline.feed.formats.hdf5 import HDF5Deserializer
+from feedline.feed.formats.htk import HTKFeatureDeserializer
+from feedline.feed.formats.images import Base64ImageDeserializer, ImageFolderDeserializer, ImageMapDeserializer
 from feedline.feed.formats.join import Join
+from feedline.feed.formats.jsonl import JSONLinesDeserializer
+from feedline.feed.formats.litdata import LitDataDeserializer
+from feedline.feed.formats.mds import MDSDeserializer
+from feedline.feed.formats.mlf import MLFDeserializer
 from feedline.feed.formats.parquet import ParquetDeserializer
 from feedline.feed.formats.store import StoreDeserializer, StoreWriter
+from feedline.feed.formats.tar import TarDeserializer
+from feedline.feed.formats.tfrecord import TFRecordDeserializer
+from feedline.feed.formats.tokens import TokensDeserializer
 from feedline.feed.formats.user import UserDeserializer
+from feedline.feed.formats.zarr import ZarrDeserializer
 from feedline.feed.plan import PlannedMinibatch
 from feedline.feed.protocol import ChunkInfo, Deserializer, Feed
+from feedline.feed.skipping import Skipping
 from feedline.feed.source import MinibatchSource
 from feedline.feed.timeline import Window
 from feedline.feed.transforms import Map
 from feedline.feed.user_source import UserMinibatch, UserMinibatchSource
+from feedline.feed.validate import validate
 from feedline.graph.importers import register_importer as _register_importer
 
 if _TYPE_CHECKING:
@@ -56,6 +76,7 @@ if _TYPE_CHECKING:
 
 register_exporter("torch", "feedline.interop.torch:export")
 register_exporter("jax", "feedline.interop.jax:export")
+_register_dataset_reader("feedline.feed.loader.dataset_chunks:DatasetChunks")
 _register_importer("a torch.nn.Module", "feedline.graph.importers:read_module")
 _register_importer("a symbol of MXNet or its JSON", "feedline.networks.importers:read_symbol")
 _register_importer("a network of nodes", "feedline.networks.importers:read_network")
@@ -105,12 +126,32 @@ __all__ = [  # noqa: RUF022  # the order of docs/index.md
     "sweeps",
     "CTFDeserializer",
     "write_ctf",
+    "CBFDeserializer",
+    "write_cbf",
+    "HDF5Deserializer",
+    "ZarrDeserializer",
+    "HTKFeatureDeserializer",
+    "MLFDeserializer",
+    "Frames",
+    "ImageFolderDeserializer",
+    "ImageMapDeserializer",
+    "Base64ImageDeserializer",
+    "TarDeserializer",
+    "MDSDeserializer",
+    "LitDataDeserializer",
+    "TFRecordDeserializer",
     "ArrayDeserializer",
+    "ArrowDeserializer",
     "ParquetDeserializer",
+    "TokensDeserializer",
+    "JSONLinesDeserializer",
+    "CSVDeserializer",
     "StoreDeserializer",
     "StoreWriter",
     "convert",
     "open_corpus",
+    "validate",
+    "Skipping",
     "Deserializer",
     "ChunkInfo",
     "Join",

@@ -16,12 +16,15 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Mapping, Sequence
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
+from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 from feedline.errors import CompatError
 
@@ -32,14 +35,14 @@ class Names:
 
     Attributes:
         provided: names that behave as in the original, separated by spaces.
-        mended: names that lack a defect of the original; which one.
-        approximated: names that differ from the original; how.
-        absent: names that are missing; what to use instead.
-        added: names that the original lacks; what they are.
+        corrected: names without a defect of the original, with a description of it.
+        approximated: names that differ from the original, with the difference.
+        absent: names that are missing, with a replacement.
+        added: names that the original lacks, with a description.
     """
 
     provided: str = ""
-    mended: dict[str, str] = field(default_factory=dict)
+    corrected: dict[str, str] = field(default_factory=dict)
     approximated: dict[str, str] = field(default_factory=dict)
     absent: dict[str, str] = field(default_factory=dict)
     added: dict[str, str] = field(default_factory=dict)
@@ -47,7 +50,7 @@ class Names:
     @property
     def importable(self) -> list[str]:
         """Names that can be imported from the module, without members of classes."""
-        there = [*self.provided.split(), *self.mended, *self.approximated, *self.added]
+        there = [*self.provided.split(), *self.corrected, *self.approximated, *self.added]
         return [name for name in there if "." not in name]
 
 
@@ -55,14 +58,70 @@ def explain(tables: Mapping[str, Names], module: str, name: str) -> Exception:
     """Return the error for a missing name: CompatError with what to use instead, or AttributeError if it is unknown."""
     known = tables[module].absent
     if name in known:
-        return CompatError(f"{module}.{name} is not there: {known[name]}")
+        return CompatError(f"{module}.{name} is not provided: {known[name]}")
     old = module.partition(".")[0]
-    return AttributeError(f"module '{module}' has no attribute '{name}'; docs/compat/{old}.md lists what is there")
+    return AttributeError(f"module '{module}' has no attribute '{name}'; docs/compat/{old}.md lists what is provided")
 
 
-def alike(names: str, sentence: str) -> dict[str, str]:
-    """Return one sentence for several names, separated by spaces."""
-    return dict.fromkeys(names.split(), sentence)
+def names_of(tables: Mapping[str, Names], module: str) -> tuple[list[str], Callable[[str], Any]]:
+    """Return ``__all__`` and ``__getattr__`` of a façade's module; the table is the only list of its names.
+
+    Args:
+        tables: names by module, of one façade.
+        module: ``__name__`` of the module, below `feedline`.
+    """
+    old = module.removeprefix("feedline.")
+
+    def missing(name: str) -> Any:
+        raise explain(tables, old, name)
+
+    return tables[old].importable, missing
+
+
+def defined_in(namespace: Mapping[str, Any]) -> list[str]:
+    """Return the public functions, classes and ints that a module itself defines, from its ``globals()``."""
+    own = namespace["__name__"]
+    public = {name: value for name, value in namespace.items() if not name.startswith("_")}
+    return [name for name, value in public.items() if type(value) is int or getattr(value, "__module__", None) == own]
+
+
+def read_names(path: Path) -> dict[str, Names]:
+    """Read the names of a façade's modules.
+
+    The file has a table for each module: ``provided``, names separated by spaces; tables ``corrected``,
+    ``approximated``, ``absent`` and ``added`` from names, separated by spaces, to the sentence that they share; and
+    ``repeats``, modules whose names the package re-exports, except members of classes.
+    """
+    with path.open("rb") as file:
+        tables = tomllib.load(file)
+    found = {
+        module: Names(
+            table.get("provided", ""),
+            *(
+                {name: sentence for names, sentence in table.get(key, {}).items() for name in names.split()}
+                for key in ("corrected", "approximated", "absent", "added")
+            ),
+        )
+        for module, table in tables.items()
+    }
+    for module, table in tables.items():
+        if "repeats" in table:
+            found[module] = _repeating(found[module], [found[name] for name in table["repeats"]])
+    return found
+
+
+def _repeating(own: Names, others: Sequence[Names]) -> Names:
+    provided = {*own.provided.split(), *(name for more in others for name in more.provided.split() if "." not in name)}
+    return Names(
+        " ".join(sorted(provided)),
+        *(
+            {
+                **{name: said for more in others for name, said in getattr(more, key).items() if "." not in name},
+                **getattr(own, key),
+            }
+            for key in ("corrected", "approximated", "absent", "added")
+        ),
+    )
 
 
 class Alias(MetaPathFinder, Loader):
@@ -94,7 +153,7 @@ class Alias(MetaPathFinder, Loader):
         if absent or find_spec(f"feedline.{fullname}") is None:
             instead = f": {self.tables[module].absent[name]}" if absent else ""
             raise ModuleNotFoundError(
-                f"feedline has no {fullname}{instead}; docs/compat/{self.old}.md lists what is there", name=fullname
+                f"feedline has no {fullname}{instead}; docs/compat/{self.old}.md lists what is provided", name=fullname
             )
         return ModuleSpec(fullname, self, is_package=True)
 
@@ -125,8 +184,40 @@ def _searched(module: ModuleType) -> None:
         module.__path__ = []
 
 
-def install(old: str) -> None:
+class Beside(MetaPathFinder, Loader):
+    """Finds modules that an original package had beside it, where nothing else has their names.
+
+    Args:
+        modules: mapping from their names to modules of the façade.
+    """
+
+    def __init__(self, modules: Mapping[str, str]) -> None:
+        self.modules = dict(modules)
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """See `importlib.abc.MetaPathFinder`."""
+        return ModuleSpec(fullname, self) if fullname in self.modules else None
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        """Return the façade's module."""
+        module = importlib.import_module(self.modules[spec.name])
+        spec.loader_state = module.__spec__
+        return module
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Restore the module's spec: its code has run already."""
+        assert module.__spec__ is not None
+        module.__spec__ = module.__spec__.loader_state
+
+
+def install(old: str, beside: Mapping[str, str] | None = None) -> None:
     """Register the façade ``feedline.old`` as ``old`` in this process. Idempotent.
+
+    Args:
+        old: name of the original package.
+        beside: modules that it had beside it, and the façade's in their place; a script's own take precedence.
 
     Raises:
         CompatError: another package was already imported as ``old``.
@@ -140,4 +231,6 @@ def install(old: str) -> None:
     if not any(isinstance(finder, Alias) and finder.old == old for finder in sys.meta_path):
         tables = importlib.import_module(f"feedline.{old}._names").NAMES
         sys.meta_path.insert(0, Alias(old, tables))
+        if beside:
+            sys.meta_path.append(Beside(beside))
     importlib.import_module(old)

@@ -4,11 +4,11 @@
 
     FeedlineError
     ├── SchemaError     a stream is missing, or has another shape or dtype
-    ├── DataError       a file says something impossible (file, byte offset, line, sequence, stream)
+    ├── DataError       a file is damaged or inconsistent (file, byte offset, line, sequence, stream)
     ├── StateError      a saved state does not fit (saved and current, side by side)
-    ├── WorkerError     code that runs for the user in a worker failed, or the worker died
+    ├── WorkerError     the user's code failed in a worker, or the worker died
     ├── StoreError      a peer of a key-value store is gone or disagrees (ranks)
-    └── CompatError     an old call has no modern meaning (old and modern spelling); an AttributeError too
+    └── CompatError     an old call has no equivalent (old and modern spelling); also an AttributeError
 
 Every message says what was expected, what was found, where, and what to do next. A wrong argument is a ``ValueError``
 or ``TypeError``, as usual in Python; these classes are for data, states and peers.
@@ -76,7 +76,7 @@ class DataError(FeedlineError):
         """Return this error, or a copy that adds the location where this one lacks it."""
         if (self.path is not None or path is None) and (self.sequence is not None or sequence is None):
             return self
-        located = DataError(
+        located = type(self)(
             self.what,
             path=path if self.path is None else self.path,
             byte=self.byte,

@@ -1,6 +1,6 @@
-"""Laws as asserts, for your own formats, sources and feeds as for ours.
+"""Assertions of feedline's laws, for your own formats, sources and feeds.
 
-`assert_resumes` states the first law: from every point, a restored feed goes on exactly as the one that never stopped.
+`assert_resumes` states the first law: from every point, a restored feed continues exactly like one that never stopped.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["assert_resumes", "bytes_digest", "sequences_of"]
 
 
 def sequences_of(minibatches: Iterable[Minibatch]) -> list[tuple[int, bytes]]:
-    """Every delivered sequence in order: its ordinal, and a digest of its bytes in all streams."""
+    """Return every delivered sequence in order: its ordinal, and a digest of its bytes in all streams."""
     out = []
     for minibatch in minibatches:
         columns = [value.sequences() for value in minibatch.values()]
@@ -29,7 +29,7 @@ def sequences_of(minibatches: Iterable[Minibatch]) -> list[tuple[int, bytes]]:
 
 
 def bytes_digest(minibatches: Iterable[Minibatch]) -> str:
-    """A digest of everything delivered, independent of where minibatches were cut."""
+    """Return a digest of everything delivered, independent of where minibatches were cut."""
     h = hashlib.blake2b(digest_size=16)
     for ordinal, content in sequences_of(minibatches):
         h.update(ordinal.to_bytes(8, "little") + content)
@@ -44,12 +44,12 @@ def assert_resumes(
     """Check that a feed resumes from every minibatch, also under another minibatch size.
 
     Args:
-        make_feed: makes a fresh feed with ``next_minibatch(size)``, ``state_dict`` and ``load_state_dict``.
-        sizes: minibatch sizes to stop with and to go on with.
-        minibatches: how many minibatches of the largest size to look at.
+        make_feed: function that creates a feed with ``next_minibatch(size)``, ``state_dict`` and ``load_state_dict``.
+        sizes: minibatch sizes to stop and to continue with.
+        minibatches: number of minibatches of the largest size to check.
 
     Raises:
-        AssertionError: a restored feed delivers anything else than the one that went on.
+        AssertionError: a restored feed delivers anything other than the one that never stopped.
     """
     whole = sequences_of(_take(make_feed(), max(sizes), minibatches))
     for size in sizes:
@@ -63,8 +63,8 @@ def assert_resumes(
                 got = sequences_of(_take(restored, other, 2))
                 expected = whole[passed : passed + len(got)]
                 assert got[: len(expected)] == expected, (
-                    f"expected the feed to go on at sequence {passed} with ordinals {[o for o, _ in expected][:8]}, "
-                    f"got {[o for o, _ in got][:8]} (stopped under size {size}, went on under size {other})"
+                    f"expected the feed to continue at sequence {passed} with ordinals {[o for o, _ in expected][:8]}, "
+                    f"got {[o for o, _ in got][:8]} (stopped under size {size}, continued under size {other})"
                 )
             minibatch = feed.next_minibatch(size)
             if not minibatch:
@@ -88,6 +88,9 @@ def _take(feed: Any, size: int, count: int) -> list[Minibatch]:
 def _digest(streams: Iterable[Any]) -> bytes:
     h = hashlib.blake2b(digest_size=16)
     for stream in streams:
+        if isinstance(stream, list):  # of byte strings
+            h.update(repr(stream).encode())
+            continue
         arrays = (stream.indptr, stream.indices, stream.values) if isinstance(stream, SparseValue) else (stream,)
         for array in arrays:
             h.update(str((array.shape, array.dtype.str)).encode())

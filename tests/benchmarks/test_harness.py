@@ -1,4 +1,4 @@
-"""The harness computes what it says, on contenders whose clocks are made up; and one benchmark runs."""
+"""The harness computes correct ratios for contenders with fake clocks, and one benchmark runs."""
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ from benchmarks.__main__ import _asked, load_answer, main  # noqa: E402
 from benchmarks import QUESTIONS, disk, groups  # noqa: E402
 
 ROOT = Path(__file__).resolve().parent.parent.parent
+
+pytestmark = pytest.mark.usefixtures("collects_often")
 
 
 class Clocks:

@@ -8,14 +8,15 @@ import sys
 from pathlib import Path
 
 from tests.docs.pages import IMPORTED_FROM
+from tests.warm import run
 
 ENV = {**os.environ, "PYTHONPATH": IMPORTED_FROM, "COLUMNS": "200"}
 
 
 def feedline(*args, code=0, **options):
     """Runs the command to its end; checks the exit code."""
-    done = subprocess.run(
-        [sys.executable, "-m", "feedline", *map(str, args)],
+    done = run(
+        ["-m", "feedline", *map(str, args)],
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
@@ -27,11 +28,10 @@ def feedline(*args, code=0, **options):
     return done
 
 
-def start(*args, in_background=False):
-    """Starts the command in a session of its own; in the background of a shell, SIGINT is ignored from the start."""
-    shell = ["sh", "-c", 'trap "" INT; exec "$@"', "sh"] if in_background else []
+def start(*args):
+    """Starts the command in its own session."""
     return subprocess.Popen(
-        [*shell, sys.executable, "-m", "feedline", *map(str, args)],
+        [sys.executable, "-m", "feedline", *map(str, args)],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -42,14 +42,15 @@ def start(*args, in_background=False):
 
 
 def naming(word):
-    """Ids of the processes whose command line holds ``word``."""
+    """Ids of the processes whose command line, or the name of a file that they hold open, has ``word`` in it."""
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit() and int(entry.name) != os.getpid():
             try:
-                line = (entry / "cmdline").read_bytes().decode("utf-8", "replace")
+                names = [(entry / "cmdline").read_bytes().decode("utf-8", "replace")]
+                names += [os.readlink(fd) for fd in (entry / "fd").iterdir()]
             except OSError:
                 continue
-            if word in line:
+            if any(word in name for name in names):
                 found.append(int(entry.name))
     return found

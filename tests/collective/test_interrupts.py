@@ -24,7 +24,7 @@ from tests.ranks import Failure, Job, run, say  # noqa: E402
 
 @pytest.fixture
 def ctrl_c():
-    """Python's own handler, whoever runs the tests."""
+    """Install Python's own handler, whichever runner started the tests."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield lambda: signal.raise_signal(signal.SIGINT)
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
@@ -132,7 +132,7 @@ def one_row():
     return torch.sparse_coo_tensor([[1]], torch.ones(1, 2), (3, 2), is_coalesced=True, check_invariants=True)
 
 
-#: How a store updates, what is pushed, and what a push of all workers adds to the second row.
+#: The kind of update, the pushed value, and the change of the second row by a push of all workers.
 KINDS = {
     "optimizer": (lambda store: store.set_optimizer("test"), lambda: torch.ones(3, 2)),
     "fallible": (lambda store: store.set_optimizer("fallible"), lambda: torch.ones(3, 2)),
@@ -177,7 +177,7 @@ def everywhere(rank, kind, stride):
             }[verb]
             call(store, what, moment)
             if value.layout is torch.strided:
-                value.fill_(99)  # what was given was copied
+                value.fill_(99)  # the value was copied
             reached |= moment.reached
             made += 1
         store.pull("w", out)
@@ -195,7 +195,7 @@ def test_wherever_it_comes_nothing_is_dropped_and_nothing_comes_twice(kind):
 
 
 def left_in_wait(rank, verb):
-    """Ctrl-C while the other worker keeps this one waiting; it goes on with other calls."""
+    """Ctrl-C while the other worker keeps this one waiting; it continues with other calls."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     store = create("dist_sync", timeout=30)
     store.init("w", torch.zeros(2))
@@ -332,7 +332,7 @@ def test_a_worker_that_breaks_in_the_middle_of_an_update_can_do_nothing_more_and
         assert job.heard(1) == "ok"
         name, text, ranks = job.heard(1)
         assert (name, ranks) == ("StoreError", (0,))
-        assert "left in the middle" in text
+        assert "abandoned a collective exchange" in text
 
 
 def one_fails(rank, kind):
@@ -434,18 +434,18 @@ def asks_within(rank):
 
 
 def test_an_updater_that_calls_its_store_is_refused():
-    refusals = ["expected no exchange from within another", "expected no push or init from within an updater; change"]
+    refusals = ["expected no exchange within another", "expected no push or init from within an updater; change"]
     for seen, value in run(asks_within, 2):
         assert [text.startswith(start[:40]) for text, start in zip(seen, refusals, strict=True)] == [True, True]
         assert value == 2.0
 
 
-# ---- exchanges beside a store ----------------------------------------------------------------------------------
+# ---- exchanges next to a store ---------------------------------------------------------------------------------
 
 
 def stepping(rank, how):
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    collective = Communicator(timeout=30)
+    collective = Communicator(timeout_s=30)
     collective.barrier()
     if rank == 0:
         for wait in {"once": [0.3], "twice": [0.3, 0.9], "raises": []}[how]:
@@ -485,4 +485,4 @@ def test_a_rank_that_leaves_a_step_can_exchange_nothing_more_and_the_others_are_
             said = job.heard(1)
     assert said.kind == "StoreError"
     assert said.ranks == (0,)
-    assert f"left in the middle of what all ranks do together ({kind}" in said.text
+    assert f"abandoned a collective exchange ({kind}" in said.text

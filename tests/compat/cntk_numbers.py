@@ -21,7 +21,7 @@ def case(f):
 
 
 def inputs(C, arrays, dtype=f4, gradients=True):
-    """Variables for arrays with a batch, and what they are fed."""
+    """Return variables for arrays with a batch axis, and their data."""
     made, fed = [], {}
     for array in arrays:
         array = np.asarray(array, dtype)
@@ -395,7 +395,7 @@ def element_types_of_constants(C):
     return found
 
 
-# ---- what a loss is counted by -----------------------------------------------------------------------
+# ---- label samples of a loss -------------------------------------------------------------------------
 
 
 @case
@@ -639,7 +639,7 @@ def order_of_parameters(C):
 
 
 def random_network(C, seed):
-    """Some operations on what came before, with parameters of their own or shared."""
+    """Some operations on what came before, with their own parameters or shared."""
     r, made, shared = random.Random(seed), [0], []
 
     def parameter(shape=(3,)):

@@ -1,4 +1,4 @@
-"""What the real CNTK 2.7 answered, recorded outside the project: files beside it, in ``../shared/golden``."""
+"""Answers of the real CNTK 2.7, recorded outside the project, in files under ``../shared/golden``."""
 
 from __future__ import annotations
 

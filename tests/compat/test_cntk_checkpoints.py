@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +18,8 @@ from feedline.cntk import DataUnit  # noqa: E402
 from feedline.interop.tensor_file import load_state, load_tensors, replace_tensors, save_tensors  # noqa: E402
 from tests.compat.logistic import Logistic, error, loss, open_source, streams_of  # noqa: E402
 from tests.docs.pages import IMPORTED_FROM, ROOT  # noqa: E402
+from tests.effort import examples  # noqa: E402
+from tests.warm import run  # noqa: E402
 
 ROWS = 40
 FIRST = ROOT / "tests" / "fixtures" / "cntk_v1"
@@ -76,7 +76,7 @@ def names(folder):
 # ---- one process after the other ------------------------------------------------------------------
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(10), deadline=None)
 @given(st.lists(st.integers(1, 12), max_size=4), st.sampled_from([7, 25, (1, DataUnit.minibatch), (1, DataUnit.sweep)]))
 def test_parts_make_the_whole(tmp_path_factory, stops, frequency):
     """Stopped after any minibatches and restored: same parameters, bit for bit, and same counts; seeds not 0 too."""
@@ -100,7 +100,7 @@ def test_the_checkpoint_decides_the_learning_rate(tmp_path):
 
 
 def test_all_are_kept_and_the_newest_is_used(tmp_path, capsys):
-    """CNTK's third run would go on from the end of the first one."""
+    """CNTK's third run would continue from the end of the first one."""
     path, folder = text(tmp_path), tmp_path / "kept"
     for until in (60, 90, 130):
         last = trained(path, folder / "m", frequency=50, preserve_all=True, max_samples=until)
@@ -226,7 +226,7 @@ def test_a_file_that_is_no_checkpoint_is_refused(tmp_path, damage):
 
 @pytest.mark.parametrize("damage", [damage_truncated, damage_a_tensor, damage_the_state, damage_foreign])
 def test_a_damaged_newest_is_passed_over(tmp_path, caplog, capsys, damage):
-    """Of several that were kept the newest whole one is used, and the others are named; without any it says so."""
+    """The newest whole checkpoint is used, skipped ones are named, and none at all is an error."""
     path, name = text(tmp_path), tmp_path / "run" / "m"
     whole = trained(path, tmp_path / "whole", frequency=20)
     trained(path, name, frequency=20, preserve_all=True, max_samples=20)
@@ -297,7 +297,7 @@ def test_a_full_disk_leaves_the_old_one(tmp_path):
     assert load_tensors(path)[1] == {"n": 1}
 
 
-# Each child is killed at its k-th system call on a checkpoint's file; the next one goes on from what is there.
+# Each child is killed at its k-th system call on a checkpoint's file; the next one resumes from what is left.
 KILLED = """
 import os, signal, sys
 from pathlib import Path
@@ -343,8 +343,8 @@ print(k - 1, "killed")
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_killed_at_every_step_of_saving(tmp_path):
     """kill -9 before each opening, renaming and removing of a file, over a whole run with several checkpoints."""
-    done = subprocess.run(
-        [sys.executable, "-c", KILLED, str(text(tmp_path)), str(tmp_path)],
+    done = run(
+        ["-c", KILLED, str(text(tmp_path)), str(tmp_path)],
         capture_output=True,
         text=True,
         timeout=170,

@@ -7,6 +7,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
+import feedline as fl  # noqa: E402
 import feedline.cntk as C  # noqa: E402
 from feedline.train import SGD  # noqa: E402
 from tests.compat.logistic import Logistic, Recorder, error, loss, open_source, streams_of  # noqa: E402
@@ -85,6 +86,28 @@ def test_other_ways_end_with_equal_models(text, way, bits):
     assert first[2] == 200
     if way == "block":
         assert counts(first[0], "training_update") == [60, 60, 60, 20]  # each worker takes 30
+
+
+class EndsAfterOne(C.UserLearner):
+    """Wants no more from the second minibatch on."""
+
+    def update(self, gradient_values, training_sample_count, sweep_end):
+        return self.total_number_of_samples_seen() == 0
+
+
+def user_learner(rank):
+    model = Logistic([[0.1, -0.2, 0.3], [0.0, 0.1, -0.1]], [0.0, 0.0, 0.0])
+    learner = EndsAfterOne([model.W, model.b], C.learning_parameter_schedule(0.1))
+    trainer = C.Trainer(model, (loss, error), C.distributed.data_parallel_distributed_learner(learner))
+    data = {"x": np.ones((4 + rank, 2), "f4"), "y": fl.Value.one_hot([0] * (4 + rank), 3)}
+    found = [trainer.train_minibatch(data) for _ in range(3)]
+    C.distributed.Communicator.finalize()
+    return found, trainer.total_number_of_samples_seen, trainer.previous_minibatch_sample_count
+
+
+def test_a_user_learner_that_wants_no_more_ends_the_training_of_all_workers():
+    """As for a single worker: nothing is counted, and `train_minibatch` returns False."""
+    assert run(user_learner, 2) == [([True, False, False], 9, 9)] * 2
 
 
 def talks(rank):

@@ -1,4 +1,4 @@
-"""CNTK's progress writers: which updates they are told of, what they print, what TensorBoard gets."""
+"""CNTK's progress writers: the updates they get, the lines they print, the events for TensorBoard."""
 
 from __future__ import annotations
 
@@ -48,10 +48,10 @@ def test_without_a_metric_it_is_0():
 
 
 class Unread:
-    """A sum on a device, which nobody may wait for."""
+    """A sum on a device that must not be read."""
 
     def __float__(self):
-        raise AssertionError("nobody asked for it")
+        raise AssertionError("must not be read")
 
 
 def test_sums_stay_on_the_device_until_they_are_due():

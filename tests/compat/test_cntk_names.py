@@ -1,4 +1,4 @@
-"""`import cntk` is the façade where that was asked for, and the table of its names says what is there."""
+"""`import cntk` imports the façade if it is installed, and the table of names matches its modules."""
 
 from __future__ import annotations
 
@@ -92,9 +92,9 @@ def test_installed_under_the_old_name(facade):
     assert caught.value.name == "cntk.contrib"
     with pytest.raises(ImportError, match="no_such_name"):
         from cntk.io import no_such_name  # noqa: F401
-    with pytest.raises(ImportError, match=r"cntk\.misc is not there: use torch's tools"):
+    with pytest.raises(ImportError, match=r"cntk\.misc is not provided: use torch's tools"):
         from cntk import misc  # noqa: F401
-    with pytest.raises(ImportError, match=r"cntk\.core\.user_function is not there: it is `cntk\.user_function`"):
+    with pytest.raises(ImportError, match=r"cntk\.core\.user_function is not provided: use `cntk\.user_function`"):
         from cntk.core import user_function  # noqa: F401
     C.install()
     assert sum(type(finder).__name__ == "Alias" for finder in sys.meta_path) == 1
@@ -181,6 +181,6 @@ def test_a_script_keeps_its_traceback(tmp_path):
 
 def test_run_says_what_it_cannot(tmp_path):
     (tmp_path / "script.py").write_text("print('ran')\n")
-    assert "or mxnet, got 'theano'" in feedline("run", "--as", "theano", tmp_path / "script.py", code=1).stderr
-    assert "no file" in feedline("run", "--as", "cntk", tmp_path / "other.py", code=1).stderr
+    assert "or mxnet, got 'theano'" in feedline("run", "--as", "theano", tmp_path / "script.py", code=2).stderr
+    assert "which is not a file" in feedline("run", "--as", "cntk", tmp_path / "other.py", code=1).stderr
     assert "--as" in feedline("run", tmp_path / "script.py", code=2).stderr

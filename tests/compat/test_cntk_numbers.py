@@ -1,4 +1,4 @@
-"""The façade gives the numbers of CNTK 2.7, which ran the same program; and of any operands what the formulas say."""
+"""The façade reproduces numbers that CNTK 2.7 computed by the same program, and formulas for any operands."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def test_errors_among_the_best_of_any_targets(given_arrays, top):
 def test_binary_cross_entropy_of_any_targets(dtype, given_arrays):
     outputs, targets = (a.astype(dtype) for a in given_arrays)
     value, gradients = found(C.binary_cross_entropy, given_arrays, dtype)
-    inside = (outputs > 0) & (outputs < 1)  # what is left of a probability of 1 has one digit in single precision
+    inside = (outputs > 0) & (outputs < 1)  # 1 minus a probability near 1 has one digit in single precision
     expected = np.array([criteria.binary_cross_entropy(o, t) for o, t in zip(outputs, targets, strict=True)])
     expect(value[inside], expected[inside], dtype)
     slopes = [criteria.binary_cross_entropy_gradients(o, t) for o, t in zip(outputs, targets, strict=True)]

@@ -1,4 +1,4 @@
-"""Training under CNTK's names: what trainers take, in which order sessions act, whom they ask, what they refuse."""
+"""Training under CNTK's names: arguments of trainers, events and callbacks of sessions, errors."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ import feedline as fl  # noqa: E402
 import feedline.cntk as C  # noqa: E402
 from feedline.cntk import DataUnit  # noqa: E402
 from tests.compat.logistic import Logistic, Recorder, error, loss  # noqa: E402
+from tests.effort import examples  # noqa: E402
 
 ROWS = 23
 
@@ -78,12 +79,12 @@ def test_sequences_keep_their_lengths():
     assert (list(minibatch), len(minibatch), minibatch.num_sequences, minibatch.sweep_end) == (["x", "y"], 2, 3, True)
     assert trainer.previous_minibatch_sample_count == 6
     assert trainer.parameter_learners[0].modern.sweeps == 1
-    with pytest.raises(KeyError, match="'z'; there are 'x', 'y'"):
+    with pytest.raises(KeyError, match="of 'x', 'y', got 'z'"):
         minibatch["z"]
 
 
 def test_pieces_know_their_lanes(tmp_path):
-    """Under truncation a model is told which lane goes on, and where its state begins anew."""
+    """Under truncation a model knows which lanes continue, and which begin with a new state."""
     fl.write_ctf(tmp_path / "s.ctf", x=[np.ones((n, 2), np.float32) for n in (3, 1, 4)])
     streams = C.io.StreamDefs(x=C.io.StreamDef("x", 2))
     source = C.io.MinibatchSource(
@@ -160,7 +161,7 @@ def test_trainers_refuse():
 
 
 class Criterion:
-    """A loss that knows what it needs, as CNTK's functions do."""
+    """A loss that declares its arguments, as CNTK's functions do."""
 
     def __init__(self, *arguments):
         self.arguments = arguments
@@ -296,7 +297,7 @@ frequencies = st.none() | st.integers(1, 60) | st.tuples(st.integers(1, 7), st.s
 
 
 class Told(C.train.TrainingSession):
-    """A session that writes down what it does."""
+    """A session that records its events."""
 
     def __init__(self, *arguments, **options):
         super().__init__(*arguments, **options)
@@ -380,7 +381,7 @@ def expected_of(size, max_samples, checkpoint, progress, validation, stop_at=Non
     return events
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(st.integers(1, 30), st.integers(1, 70), frequencies, frequencies, frequencies, st.none() | st.integers(1, 5))
 def test_order_of_events(tmp_path_factory, size, max_samples, checkpoint, progress, validation, stop_at):
     given = (size, max_samples, checkpoint, progress, validation, stop_at)

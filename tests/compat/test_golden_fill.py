@@ -12,7 +12,7 @@ from tests.compat.golden import cases, shuffle_of
 
 FULL_DATA_SWEEP = 2**64 - 2
 # Cases in which CNTK shows its defect of forgetting the seed when it starts reading again, here because the size has
-# changed: from this call on it goes on in another order than it had begun.
+# changed: from this call on it continues in another order than it had begun.
 FORGETS_THE_SEED = {"fill-038": 1}
 
 
@@ -49,7 +49,7 @@ def open_source(case, folder, filling="cntk"):
 
 
 def answers(case, folder, filling="cntk"):
-    """What feedline does with the calls of a case, told as the golden file tells it."""
+    """Run the calls of a case, and return the outcome in the form of the golden file."""
     told = []
     try:
         source = open_source(case, folder, filling)
@@ -102,7 +102,7 @@ def test_minibatches_are_those_of_cntk(case, tmp_path):
         assert told != expected  # or the case needs no exception
 
 
-# ---- what the golden file does not tell of truncation: the samples themselves ---------------------
+# ---- the samples under truncation, which the golden file lacks -----------------------------------
 
 
 def test_lanes_of_the_research_note(tmp_path):

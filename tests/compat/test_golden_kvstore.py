@@ -1,4 +1,4 @@
-"""The KVStore of MXNet 1.9.1: scripts of operations give what they gave, but for its defects.
+"""The KVStore of MXNet 1.9.1: scripts of operations give the recorded results, except for its defects.
 
 Where MXNet was wrong (`mxnet_defect`) the sane values are expected; the few cases below differ on purpose.
 """

@@ -13,7 +13,7 @@ from tests.compat import golden
 
 
 class Symbol:
-    """What the importer asks of a symbol, answered with what MXNet 1.9.1 answered."""
+    """A symbol that answers the importer with recorded answers of MXNet 1.9.1."""
 
     def __init__(self, case):
         self.case = case

@@ -42,7 +42,7 @@ def backward(model, x):
 
 
 def trains(copies=1, share=(0, 1), batch_size=BATCH, **options):
-    """What the first copy ends with; each copy of each worker learns from its part of each batch."""
+    """Return the final value of the first copy; each copy of each worker learns from its part of each batch."""
     made, parameters = models(copies)
     trainer = mx.gluon.Trainer(parameters, **options)
     for x in batches():
@@ -219,9 +219,9 @@ def test_what_is_refused():
     trainer = mx.gluon.Trainer
     with pytest.raises(ValueError, match="list or dict"):
         trainer(weight, "sgd")
-    with pytest.raises(ValueError, match="tensor of torch"):
+    with pytest.raises(ValueError, match="torch tensor"):
         trainer(["w"], "sgd")
-    with pytest.raises(ValueError, match="as many copies"):
+    with pytest.raises(ValueError, match="equally many copies"):
         trainer([weight, [weight, weight]], "sgd")
     with pytest.raises(TypeError, match="KVStore, str or None"):
         trainer([weight], "sgd", kvstore=3)

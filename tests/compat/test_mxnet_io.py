@@ -1,4 +1,4 @@
-"""`NDArrayIter` delivers each row once an epoch, handles the last batch as told, and resumes."""
+"""`NDArrayIter` delivers each row once per epoch, handles the last batch as requested, and resumes."""
 
 from __future__ import annotations
 
@@ -138,10 +138,10 @@ def test_reset_before_the_first_batch_changes_nothing():
 def test_what_does_not_fit_is_refused():
     for arguments, message in (
         ((None,), "expected data"),
-        (([],), "from 1 to the 0 rows"),
-        ((numbered(3), np.zeros(4)), "arrays of one length"),
-        ((numbered(3), None, 4), "from 1 to the 3 rows"),
-        ((numbered(3), None, 0), "from 1 to the 3 rows"),
+        (([],), "from 1 to 0, the number of rows"),
+        ((numbered(3), np.zeros(4)), "arrays of equal lengths"),
+        ((numbered(3), None, 4), "from 1 to 3, the number of rows"),
+        ((numbered(3), None, 0), "from 1 to 3, the number of rows"),
         ((np.float32(3), None, 1), "rows for data, got a single number"),
         ((numbered(3), np.float32(3), 1), "rows for softmax_label"),
         ((numbered(3), None, 1, False, "keep"), "pad, discard or roll_over"),

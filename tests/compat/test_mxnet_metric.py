@@ -8,11 +8,20 @@ import math
 import numpy as np
 import pytest
 import torch
-from sklearn import metrics as peers
 
 import feedline.mxnet as mx
 
 RNG = np.random.default_rng(0)
+
+
+@pytest.fixture(scope="module")
+def peers():
+    """scikit-learn's metrics: imported by the one process that runs these tests, not by all that collect them."""
+    from sklearn import metrics
+
+    return metrics
+
+
 LABELS = [RNG.integers(0, 4, 9) for _ in range(3)]
 SCORES = [np.exp(x) / np.exp(x).sum(1, keepdims=True) for x in RNG.normal(size=(3, 9, 4))]
 
@@ -30,7 +39,7 @@ def value(metric, labels=LABELS, predictions=SCORES):
 ALL = np.concatenate(LABELS), np.concatenate(SCORES)
 
 
-def test_classification():
+def test_classification(peers):
     assert value(mx.metric.Accuracy()) == peers.accuracy_score(ALL[0], ALL[1].argmax(1))
     assert value(mx.metric.TopKAccuracy(2)) == peers.top_k_accuracy_score(ALL[0], ALL[1], k=2)
     for metric in (mx.metric.CrossEntropy(), mx.metric.NegativeLogLikelihood()):
@@ -45,7 +54,7 @@ def test_classification():
     assert value(mx.metric.Accuracy(), LABELS, classes) == value(mx.metric.Accuracy())
 
 
-def test_f1():
+def test_f1(peers):
     labels, scores = [label % 2 for label in LABELS], [score[:, :2] for score in SCORES]
     each = [peers.f1_score(y, s.argmax(1)) for y, s in zip(labels, scores, strict=True)]
     assert value(mx.metric.F1(), labels, scores) == pytest.approx(np.mean(each))
@@ -57,7 +66,7 @@ def test_f1():
         mx.metric.F1(average="some")
 
 
-def test_regression_and_loss():
+def test_regression_and_loss(peers):
     labels, predictions = list(RNG.normal(size=(3, 5))), list(RNG.normal(size=(3, 5)))
     pairs = list(zip(labels, predictions, strict=True))
     for name, peer in (
@@ -73,7 +82,7 @@ def test_regression_and_loss():
     assert value(mx.metric.Loss(), labels, predictions) == pytest.approx(np.mean(predictions), rel=1e-6)
 
 
-def test_several_and_custom():
+def test_several_and_custom(peers):
     several = mx.metric.create(["acc", mx.metric.create("ce"), lambda label, prediction: 3.0])
     assert several.get_metric(0).name == "accuracy"
     names, values = [], value(several)

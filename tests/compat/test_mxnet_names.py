@@ -1,4 +1,4 @@
-"""`import mxnet` is the façade where that was asked for, and the table of its names says what is there."""
+"""`import mxnet` imports the façade if it is installed, and the table of names matches its modules."""
 
 from __future__ import annotations
 
@@ -75,9 +75,9 @@ def test_installed_under_the_old_name(installed):
     assert importlib.import_module("mxnet.ndarray.sparse") is mx.nd.sparse
     with pytest.raises(ModuleNotFoundError, match=r"no mxnet.recordio: use .*docs/compat/mxnet\.md"):
         importlib.import_module("mxnet.recordio")
-    with pytest.raises(ImportError, match=r"mxnet.autograd is not there: .*torch\.nn"):
+    with pytest.raises(ImportError, match=r"mxnet.autograd is not provided: .*torch\.nn"):
         from mxnet import autograd  # noqa: F401
-    with pytest.raises(ImportError, match=r"mxnet.base.c_array is not there"):
+    with pytest.raises(ImportError, match=r"mxnet.base.c_array is not provided"):
         from mxnet.base import c_array  # noqa: F401
 
 

@@ -1,4 +1,4 @@
-"""Each operator: its result is the twin's, its shape is what was inferred, its gradient is a difference quotient."""
+"""Each operator has the oracle's result, the inferred shape, and the gradient of finite differences."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_the_shape_is_what_was_inferred(name, case):
 
 @pytest.mark.parametrize(("name", "case"), CASES)
 def test_shapes_of_a_part_are_shapes_of_the_whole(name, case):
-    """Whatever is told while some lengths, or all of an input, are unknown stays true once they are known."""
+    """Shapes inferred while lengths or whole inputs are unknown still hold once they are known."""
     symbol, names = symbol_of(name, case)
     given = dict(zip(names, (a.shape for a in case.arrays()), strict=True))
     _, whole, _ = symbol.infer_shape(**given)
@@ -87,6 +87,34 @@ def test_shapes_of_a_part_are_shapes_of_the_whole(name, case):
         for mine, theirs in zip(outs, whole, strict=True):
             assert mine == () or len(mine) == len(theirs)
             assert all(m in (0, n) for m, n in zip(mine, theirs, strict=False))
+
+
+@pytest.mark.parametrize(("name", "case"), CASES)
+def test_a_result_of_another_shape_than_is_used_above_is_refused(name, case):
+    """The same if shapes of consumers are known first, and those of inputs later."""
+    symbol, names = symbol_of(name, case)
+    given = dict(zip(names, (a.shape for a in case.arrays()), strict=True))
+    right = symbol.infer_shape(**given)[1][0]
+    late = [n for n in names if n not in symbol.list_auxiliary_states()]
+    shapes = {n: shape for n, shape in given.items() if n not in late} | {f"{n}_too": given[n] for n in late}
+    inside = symbol.get_internals()
+    beside = [inside[n] + mx.sym.var(f"{n}_too") for n in late]
+    above = mx.sym.Group([symbol[0] + mx.sym.var("above"), *beside])
+    assert above.infer_shape(**shapes, above=right)[1][0] == right
+    for wrong in ((*right[:-1], right[-1] + 1), (*right, 2)):
+        with pytest.raises(mx.MXNetError):
+            above.infer_shape(**shapes, above=wrong)
+
+
+def test_a_result_that_one_input_or_the_settings_tell_is_known_without_the_others():
+    x, y = mx.sym.var("x"), mx.sym.var("y")
+    for symbol, known, out in (
+        (mx.sym.broadcast_like(x, y), {"y": (2, 3)}, (2, 3)),
+        (mx.sym.reshape_like(x, y), {"y": (2, 3), "x": (0,)}, (2, 3)),
+        (mx.sym.scatter_nd(x, y, shape=(3, 4)), {"y": (2, 2)}, (3, 4)),
+        (mx.sym.CTCLoss(x, y), {"x": (4, 2, 3)}, (2,)),
+    ):
+        assert symbol.infer_shape_partial(**known)[1] == [out]
 
 
 @pytest.mark.parametrize(("name", "case"), [c for c in CASES if c.values[1].smooth])
@@ -177,22 +205,22 @@ def test_numbers_at_the_edges_are_mxnets(case):
         (mx.sym.GroupNorm(X, num_groups=2), {"x": (2, 3, 4)}, "in 2 groups"),
         (mx.sym.LRN(X, nsize=2), {"x": (2, 3, 4, 4)}, "odd number of channels for nsize, got 2"),
         (mx.sym.LRN(X, nsize=3), {"x": (2, 3)}, "expected data"),
-        (mx.sym.UpSampling(X, scale=0, sample_type="nearest"), {"x": (1, 1, 2, 2)}, "from 1, got"),
+        (mx.sym.UpSampling(X, scale=0, sample_type="nearest"), {"x": (1, 1, 2, 2)}, "at least 1 as scale"),
         (mx.sym.UpSampling(X, scale=2, sample_type="nearest"), {"x": (1, 2, 2)}, "expected data"),
-        (mx.sym.UpSampling(X, scale=(1, 2), sample_type="bilinear"), {"x": (1, 1, 2, 2)}, "one scale"),
+        (mx.sym.UpSampling(X, scale=(1, 2), sample_type="bilinear"), {"x": (1, 1, 2, 2)}, "same scale"),
         (
             mx.sym.UpSampling(X, Y, scale=2, sample_type="nearest"),
             {"x": (1, 1, 2, 2), "y": (1, 1, 3, 4)},
-            "sizes divide",
+            "of a size that divides",
         ),
         (
             mx.sym.UpSampling(X, Y, scale=2, sample_type="nearest", multi_input_mode="sum"),
             {"x": (1, 1, 2, 2), "y": (1, 2, 2, 2)},
-            "as many channels",
+            "equal numbers of channels",
         ),
-        (mx.sym.Crop(X, h_w=(3, 1), num_args=1), {"x": (1, 1, 2, 2)}, "expected a part within"),
-        (mx.sym.space_to_depth(X, block_size=2), {"x": (1, 1, 2, 3)}, "sizes in blocks of 2"),
-        (mx.sym.depth_to_space(X, block_size=2), {"x": (1, 6, 2, 2)}, "channels in blocks of 2 x 2"),
+        (mx.sym.Crop(X, h_w=(3, 1), num_args=1), {"x": (1, 1, 2, 2)}, "expected a crop within"),
+        (mx.sym.space_to_depth(X, block_size=2), {"x": (1, 1, 2, 3)}, "height and width that 2 divides"),
+        (mx.sym.depth_to_space(X, block_size=2), {"x": (1, 6, 2, 2)}, "a multiple of 2 \\* 2 channels"),
         (mx.sym.broadcast_axis(X, axis=0, size=2), {"x": (3, 3)}, "each axis of length 1"),
         (mx.sym.argmax_channel(X), {"x": (2, 3, 4)}, "expected data"),
         (mx.sym.arange(3, 1), {}, "numbers between start and stop"),

@@ -5,10 +5,13 @@ from __future__ import annotations
 import copy
 import json
 import pickle
+import subprocess
+import sys
 import warnings
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -112,7 +115,7 @@ def test_lists():
 
 
 def test_outputs_are_called_what_mxnet_calls_them():
-    """By words where the operator has some; by number where it has several outputs, those that nobody sees too."""
+    """Outputs have the operator's names, or numbers if there are several, including hidden ones."""
     x = mx.sym.var("x")
     for symbol, names in (
         (mx.sym.BatchNorm(x, name="it"), ["output"]),
@@ -475,7 +478,7 @@ def test_texts_that_are_no_symbols():
     for change, message in (
         (lambda t: t.pop("nodes"), "with nodes and heads"),
         (lambda t: t["nodes"][3].update(op="Teleport"), "Operator Teleport is not registered: node 3, `fc1`"),
-        (lambda t: t["nodes"][3].update(inputs=[[7, 0, 0]]), "node 3 to have op, name and inputs that come before it"),
+        (lambda t: t["nodes"][3].update(inputs=[[7, 0, 0]]), "node 3 to have op, name and earlier nodes as inputs"),
         (lambda t: t["nodes"][3].update(inputs=[[0, 5, 0]]), "node 3 to have op"),
         (lambda t: t["nodes"][3].update(inputs=[[-1, 0, 0]]), "node 3 to have op"),
         (lambda t: t["nodes"][3].update(inputs=[[0, 0, 0]]), "expected inputs data, weight, bias for node 3"),
@@ -492,7 +495,7 @@ def test_texts_that_are_no_symbols():
 
 @pytest.mark.parametrize("shape", [(-1, 4), "ab", (2.5, 4), 4, (None, 4)])
 def test_shapes_that_are_none(shape):
-    """Are told of, wherever they come, and nothing is inferred of them."""
+    """Duplicate names are reported wherever they occur, and nothing is inferred for them."""
     net = mlp()
     for use in (
         lambda: net.infer_shape(data=shape),
@@ -509,3 +512,33 @@ def test_shapes_may_be_arrays():
     (data, *_), _, _ = mlp().infer_shape(data=list(np.array([2, 4])))
     assert data == (2, 4)
     assert all(type(length) is int for length in data)
+
+
+def test_shapes_of_a_recurrence_are_told_without_running_it(monkeypatch):
+    """Torch goes through it step by step, and an unknown number of steps is tried as a million."""
+
+    def run(*args):
+        raise AssertionError("it was run")
+
+    for name in ("lstm", "gru", "rnn_tanh", "rnn_relu"):
+        monkeypatch.setattr(torch, name, run)
+        for both, layers in ((False, 1), (True, 2)):
+            cell = mx.sym.RNN(
+                mx.sym.var("x"), state_size=7, num_layers=layers, bidirectional=both, mode=name, state_outputs=True
+            )
+            states = [(layers * (1 + both), 5, 7)] * (2 if name == "lstm" else 1)
+            assert cell.infer_shape(x=(3, 5, 11))[1] == [(3, 5, 7 * (1 + both)), *states]
+            leaves = dict(zip(cell.list_arguments(), cell.infer_shape(x=(3, 5, 11))[0], strict=True))
+            assert cell.infer_shape_partial(**leaves | {"x": (0, 5, 11)})[1] == [(0, 5, 7 * (1 + both)), *states]
+
+
+def test_shapes_of_dense_layers_are_told_without_the_compiler_of_torch():
+    program = (
+        "import sys, feedline.mxnet as mx\n"
+        "h = mx.sym.Activation(mx.sym.FullyConnected(mx.sym.var('x'), num_hidden=8), act_type='relu')\n"
+        "y = mx.sym.SoftmaxOutput(mx.sym.FullyConnected(h, num_hidden=3, flatten=False), name='softmax')\n"
+        "print(y.infer_shape(x=(4, 2, 3))[1])\n"
+        "assert not {'torch._dynamo', 'sympy'} & sys.modules.keys()\n"
+    )
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert (run.returncode, run.stdout) == (0, "[(4, 3)]\n"), run.stderr

@@ -83,7 +83,7 @@ def test_labels_and_colours():
 
 
 def test_outputs_of_several():
-    """Of a split MXNet shows the last one's shape, whichever is used; what it has no name for makes it fail."""
+    """MXNet shows the last output's shape of a split, whichever is used, and fails for outputs without a name."""
     x = mx.sym.var("x")
     one = mx.sym.Flatten(mx.sym.split(x, num_outputs=1, name="one"), name="flat")
     best = mx.sym.topk(one, k=2, ret_typ="both", name="best")
@@ -200,7 +200,7 @@ def test_the_seeds_script_draws():
 
 
 def test_tables_have_four_columns(capsys):
-    """Fewer ends are told of before a line is printed; of more the first four count, as in MXNet."""
+    """Too few positions are an error before a line is printed; of too many, the first four count, as in MXNet."""
     symbol = mx.sym.FullyConnected(mx.sym.var("data"), num_hidden=3, name="fc")
     for positions in ([], [0.5, 1.0]):
         with pytest.raises(ValueError, match="positions of 4 columns"):

@@ -48,7 +48,7 @@ def test_taking_sequences_checks_them(data):
     good = [place for place in range(len(which)) if place not in expected]
     for name, value in taken.values.items():
         assert value.select(np.array(good, np.int64)) == chunk[name].select(which[good])
-    # Nothing that was taken can do harm, not even what is never to be looked at.
+    # Nothing that was copied can do harm, not even values that must not be read.
     assert taken["y"].dense().rows.shape == (2 * len(which), 5)
     assert taken["b"].rows.view(np.uint8).max(initial=0) <= 1
     assert {error.stream for error in taken.errors.values()} <= {None, "y", "b"}
@@ -79,7 +79,7 @@ def test_a_file_that_is_cut_is_told(tmp_path):
         lambda: list(chunk.pieces(1 << 20)),
         lambda: chunk["x"].select([19_999]),
     ):
-        with pytest.raises(DataError, match="cut to 4096 bytes") as caught:
+        with pytest.raises(DataError, match="truncated to 4096 bytes") as caught:
             call()
         assert caught.value.path == str(path)
     assert chunk.take(np.array([3]))["x"].rows.tolist() == [[6, 7]]
@@ -93,7 +93,7 @@ def test_selecting_checks_indices():
 
 
 def test_what_is_printed_of_a_file_that_was_cut(tmp_path):
-    """Tracebacks show what is at hand, and there it is that a cut file is met."""
+    """Tracebacks print local variables, which may read a truncated file."""
     path = tmp_path / "offsets"
     np.arange(20_001).tofile(path)
     value = Value.from_dense(np.zeros(20_000), np.memmap(path, np.int64, "r"))
@@ -101,5 +101,5 @@ def test_what_is_printed_of_a_file_that_was_cut(tmp_path):
     chunk = Chunk(Schema({"x": Stream((), "float64")}), {"x": value})
     assert "20000 sequences of 1 to 1 (20000 samples)" in repr(chunk)
     os.truncate(path, 4096)
-    assert "20000 sequences (20000 samples) of a file that was cut" in repr(chunk)
-    assert "of a file that was cut" in repr(value)
+    assert "20000 sequences (20000 samples) of a truncated file" in repr(chunk)
+    assert "of a truncated file" in repr(value)

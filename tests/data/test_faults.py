@@ -1,4 +1,4 @@
-"""What is wrong with memory, told by the file that it is mapped from."""
+"""Errors about memory name the file that it is mapped from."""
 
 import mmap
 import os
@@ -46,11 +46,11 @@ def test_a_cut_file_is_told_from_a_disk_that_fails(file):
     assert (error.path, error.byte) == (str(path), PAGE)
     assert "dmesg" in error.hint
     os.truncate(path, 10)
-    assert faults.unreadable(address + PAGE).what.endswith("got one that was cut to 10 bytes")
+    assert faults.unreadable(address + PAGE).what.endswith("got one that was truncated to 10 bytes")
     assert "the disk failed" in faults.unreadable(address).what
-    assert faults.cut(address + 8).what.endswith("got one that was written to or cut")
+    assert faults.cut(address + 8).what.endswith("got one that was modified or truncated")
     os.unlink(path)
-    assert faults.unreadable(address + PAGE).what.endswith("got one that was cut, and is gone")
+    assert faults.unreadable(address + PAGE).what.endswith("got one that was truncated, and is gone")
     assert "restore the file" in faults.unreadable(address).hint
 
 

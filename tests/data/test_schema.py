@@ -26,7 +26,9 @@ def test_a_stream_is_normalised():
         ((-1,), ValueError),
         (((2, -3),), ValueError),
         ((2, object), TypeError),
-        ((2, "S"), TypeError),
+        ((2, "S"), ValueError),
+        (((), "str", True), ValueError),
+        ((2, "V"), TypeError),
         ((2, "float99"), TypeError),
     ],
 )
@@ -43,7 +45,7 @@ def test_sparse_streams_are_vectors():
 
 
 def test_schema():
-    """A mapping with a digest that covers what is delivered and nothing else."""
+    """The digest covers exactly what is delivered."""
     schema = Schema({"x": Stream(4), "y": Stream(2, sparse=True, defines_size=True)})
     assert list(schema) == ["x", "y"]
     assert schema.size_stream == "y"
@@ -61,6 +63,7 @@ def test_schema():
     [
         ({}, "at least one"),
         ({"": Stream()}, "non-empty"),
+        ({"x\udcff": Stream()}, "that UTF-8 can encode"),
         ({"x": 4}, "fl.Stream"),
         ({"x": Stream(defines_size=True), "y": Stream(defines_size=True)}, "x, y"),
     ],
@@ -82,7 +85,7 @@ def test_chunk():
     assert "1 unreadable" in repr(chunk)
     with pytest.raises(SchemaError, match="x, y"):
         Chunk(schema, {"x": x})
-    with pytest.raises(SchemaError, match="one number of sequences"):
+    with pytest.raises(SchemaError, match="same number of sequences"):
         Chunk(schema, {"x": x, "y": Value.from_dense(np.zeros(2, "f4"))})
     with pytest.raises(SchemaError, match="`y`"):
         Chunk(schema, {"x": x, "y": Value.from_dense(np.zeros(3, "f8"))})
@@ -91,7 +94,15 @@ def test_chunk():
 def test_minibatch_truth():
     """Only the end is false; an empty part is true."""
     schema = Schema({"x": Stream()})
-    empty = Minibatch(schema, {"x": Value.empty(schema["x"])}, np.empty(0, np.int64), 0, 5, Position(), False)
+    empty = Minibatch(
+        schema,
+        {"x": Value.empty(schema["x"])},
+        np.empty(0, np.int64),
+        num_samples=0,
+        global_samples=5,
+        position=Position(),
+        sweep_end=False,
+    )
     end = Minibatch.end(schema, Position(1))
     assert empty
     assert not end
@@ -106,12 +117,16 @@ def test_minibatch_truth():
 
 
 def test_spans():
-    """Spans say what they count."""
+    """The repr of spans names their unit."""
     assert repr(fl.sweeps(2)) == "sweeps(2)"
     assert repr(fl.minibatches(3)) == "minibatches(3)"
     assert fl.samples(5).unit is fl.Unit.SAMPLE
     with pytest.raises(ValueError, match="at least 0"):
         fl.samples(-1)
+    assert type(fl.samples(np.int64(5)).count) is int
+    for count in (1.5, "5", True, None):
+        with pytest.raises(TypeError, match="count of minibatches as an int, got"):
+            fl.minibatches(count)
 
 
 def test_errors_say_where_and_survive_pickling():

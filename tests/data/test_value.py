@@ -125,7 +125,7 @@ def test_one_hot_of_samples():
 
 
 def test_class_indices_needs_one_hot_rows():
-    """Rows with none or two entries are no classes."""
+    """Rows with no entry or two entries have no class index."""
     with pytest.raises(ValueError, match="exactly one"):
         Value.from_csr([0, 2], [0, 1], [1.0, 1.0], 3).class_indices()
 
@@ -148,7 +148,7 @@ def test_equality(some, others):
     ("make", "message"),
     [
         (lambda: Value.from_dense(np.zeros((3, 2)), [0, 2]), "from 0 to 3"),
-        (lambda: Value.from_dense(np.zeros((3, 2)), [0, 2, 1, 3]), "never falling"),
+        (lambda: Value.from_dense(np.zeros((3, 2)), [0, 2, 1, 3]), "ascending"),
         (lambda: Value.from_dense(np.float32(1)), "at least one dimension"),
         (lambda: Value.from_csr([0, 1], [5], [1.0], 5), r"\[0, 5\)"),
         (lambda: Value.from_csr([0, 1], [-1], [1.0], 5), r"\[0, 5\)"),

@@ -1,6 +1,6 @@
-"""Makes docs/compat/cntk.md out of the façade's table of names; `python -m tests.docs.cntk_table` writes it.
+"""Generate docs/compat/cntk.md from the façade's table of names; `python -m tests.docs.cntk_table` writes it.
 
-A test compares the page with what this makes, and others the table with the modules.
+A test compares the page with the generated text, and others compare the table with the modules.
 """
 
 from __future__ import annotations
@@ -13,28 +13,28 @@ PAGE = ROOT / "docs" / "compat" / "cntk.md"
 
 _HEAD = """# CNTK 2.7: provided, approximated, absent
 
-`feedline.cntk` has the names of CNTK 2.7 and translates them onto feedline. Two ways to use it:
+`feedline.cntk` implements the names of CNTK 2.7 on top of feedline. There are two ways to use it:
 
 - `feedline run --as cntk SCRIPT [arguments]` runs a script unchanged;
-- `feedline.cntk.install()` makes `import cntk` mean the façade, in this process.
+- `feedline.cntk.install()` makes `import cntk` import the façade, in this process.
 
-So far it covers data (sources, deserializers, values, devices, axes), networks (variables, operations, layers,
-functions, run by torch) and training (learners, trainers, sessions, progress writers, several workers by torchrun).
-[Moving over from CNTK](../how-to/migrate-cntk.md) leads away from it. This page is made from the table that the façade
-itself uses (`python -m tests.docs.cntk_table`).
+It covers data (sources, deserializers, values, devices, axes), networks (variables, operations, layers, functions, run
+by torch) and training (learners, trainers, sessions, progress writers, several workers started by torchrun). To replace
+the façade by feedline's own interface, see [Moving over from CNTK](../how-to/migrate-cntk.md). This page is generated
+from the table that the façade itself uses (`python -m tests.docs.cntk_table`).
 
-- **Provided**: as in CNTK. A sentence behind a name says which defect of CNTK is mended.
-- **Approximated**: with the difference that the sentence says.
-- **Absent**: `CompatError`, with the sentence.
-- **Added**: ours.
+- **Provided**: behaves as in CNTK, except for the corrected defect if one is described.
+- **Approximated**: differs from CNTK as described.
+- **Absent**: raises `CompatError` with this description.
+- **Added**: not in CNTK.
 
-Errors about data, streams, checkpoints and workers are of feedline's classes and of the built-in class that CNTK
-raised: `except RuntimeError` still catches a bad row.
+Errors about data, streams, checkpoints and workers are instances of both feedline's class and the built-in class that
+CNTK raised: `except RuntimeError` still catches a bad row.
 """
 
 
 def page() -> str:
-    """The text of the page."""
+    """Return the text of the page."""
     return tables.page(_HEAD, NAMES)
 
 

@@ -1,6 +1,6 @@
 """Draws the pictures of docs/how-to/draw-networks.md with `dot`; `python -m tests.docs.gallery` writes docs/images.
 
-The page is run as it stands: each picture is the variable of the page that is called as the image. Layout differs
+The page runs unchanged: each picture is the page's variable with the name of the image. Layout differs
 between versions of Graphviz, so a test compares what is drawn (nodes and edges by their titles), not where.
 """
 

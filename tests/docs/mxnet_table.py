@@ -1,4 +1,4 @@
-"""Makes docs/compat/mxnet.md out of the façade's table of names; `python -m tests.docs.mxnet_table` writes it."""
+"""Generate docs/compat/mxnet.md from the façade's table of names; `python -m tests.docs.mxnet_table` writes it."""
 
 from __future__ import annotations
 
@@ -10,28 +10,28 @@ PAGE = ROOT / "docs" / "compat" / "mxnet.md"
 
 _HEAD = """# MXNet 1.9.1: provided, approximated, absent
 
-`feedline.mxnet` has the names of MXNet 1.9.1 and translates them onto feedline. Two ways to use it:
+`feedline.mxnet` implements the names of MXNet 1.9.1 on top of feedline. There are two ways to use it:
 
 - `feedline run --as mxnet SCRIPT [arguments]` runs a script unchanged;
-- `feedline.mxnet.install()` makes `import mxnet` mean the façade, in this process.
+- `feedline.mxnet.install()` makes `import mxnet` import the façade, in this process.
 
-It covers key-value stores, and Gluon's Trainer over parameters of torch; symbols, their execution, pictures and tables;
-iterators over arrays, metrics and initializers; and arrays, contexts and optimizers as far as those need them.
-[Coming from MXNet's KVStore](../how-to/from-mxnet-kvstore.md) and [from mx.viz](../how-to/from-mxnet-symbols.md) lead
-away from it. This page is made from the table that the façade itself uses (`python -m tests.docs.mxnet_table`).
+It covers key-value stores, and Gluon's Trainer for torch parameters; symbols, with their execution, pictures and
+tables; iterators over arrays, metrics and initializers; and arrays, contexts and optimizers as far as those need them.
+To replace the façade by feedline's own interface, see [Coming from MXNet's KVStore](../how-to/from-mxnet-kvstore.md)
+and [from mx.viz](../how-to/from-mxnet-symbols.md). This page is generated from the table that the façade itself uses
+(`python -m tests.docs.mxnet_table`).
 
-- **Provided**: as in MXNet. A sentence behind a name says which defect of MXNet is mended.
-- **Approximated**: with the difference that the sentence says.
-- **Absent**: `CompatError`, with the sentence.
-- **Added**: ours.
+- **Provided**: behaves as in MXNet, except for the corrected defect if one is described.
+- **Approximated**: differs from MXNet as described.
+- **Absent**: raises `CompatError` with this description.
+- **Added**: not in MXNet.
 
-What the store refuses is an `MXNetError`, at the call itself: nothing runs behind the caller's back. Messages are
-feedline's.
+The call that a store refuses raises `MXNetError` itself, as nothing runs asynchronously. Messages are feedline's.
 """
 
 
 def page() -> str:
-    """The text of the page."""
+    """Return the text of the page."""
     return tables.page(_HEAD, NAMES)
 
 

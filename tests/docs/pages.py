@@ -1,9 +1,9 @@
-"""Pages as programs: what a reader would type is run, what a page shows as output is compared.
+"""Pages as programs: run what a reader would type, and compare the output shown on the page.
 
 Per page, in one namespace and one empty folder, from top to bottom:
 
 - a ``python`` block is run; ``>>>`` lines are compared with what follows them, as doctest does;
-- a ``text`` block right behind it is what it prints;
+- a ``text`` block right after it is its output;
 - a ``python`` block whose first line is ``# name.py`` is saved under that name;
 - ``$ feedline ...`` and ``$ python ...`` in a ``console`` block are run, and what follows is what they print;
 - a block whose first line is ``# not run: reason`` is not run.
@@ -19,17 +19,21 @@ import io
 import os
 import re
 import shlex
-import subprocess
-import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import feedline
+from tests.warm import IMPORTED, run
 
 ROOT = Path(__file__).resolve().parents[2]
-# Run, and compared with the native kernels, by test_order_page.py.
-ELSEWHERE = {ROOT / "docs" / "explanation" / "order.md"}
+# Run, and compared with the native kernels, by test_order_page.py; run where frameworks are installed by
+# tests/frameworks.
+ELSEWHERE = {
+    ROOT / "docs" / "explanation" / "order.md",
+    ROOT / "docs" / "how-to" / "frameworks.md",
+    ROOT / "docs" / "how-to" / "pictures-and-datasets.md",
+}
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 # Commands run elsewhere than where the tests were started: a relative PYTHONPATH would lead nowhere.
 IMPORTED_FROM = str(Path(feedline.__file__).resolve().parents[1])
@@ -51,7 +55,7 @@ class Block(NamedTuple):
 
     @property
     def reason(self) -> str | None:
-        """Why it is not run, if it says so."""
+        """Return the reason why a block is not run, if it gives one."""
         found = _NOT_RUN.match(self.text)
         return found[1] if found else None
 
@@ -72,10 +76,16 @@ def blocks(text: str) -> list[Block]:
 
 
 class Program:
-    """One page on its way: a namespace, a working directory (the current one), and what was printed last."""
+    """One page on its way: a namespace, a working directory (the current one), and what was printed last.
 
-    def __init__(self, page: str) -> None:
+    Args:
+        page: its name.
+        imported: what the interpreter of a program has imported, by the program's first word, see `tests.warm`.
+    """
+
+    def __init__(self, page: str, imported: Callable[[str], tuple[str, ...]] = lambda _: IMPORTED) -> None:
         self.page, self.names, self.printed = page, {"__name__": "__main__"}, ""
+        self.imported = imported
 
     def run(self, text: str) -> int:
         """Run all blocks; returns how many did something."""
@@ -125,11 +135,13 @@ class Program:
             if words[0] in SETUP_COMMANDS:
                 continue
             assert words[0] in ("feedline", "python"), f"{where}: neither run nor a command that sets up"
-            start = [sys.executable]
+            start = []
             if words[0] == "feedline":
-                start += ["-c", "import sys; from feedline.cli import main; sys.exit(main())"]
-            done = subprocess.run(
-                [*start, *words[1:]],
+                start = ["-c", "import sys; from feedline.cli import main; sys.exit(main())"]
+            arguments = ["tests.torchrun" if word == "torch.distributed.run" else word for word in words[1:]]
+            done = run(
+                [*start, *arguments],
+                imported=self.imported(words[1]),
                 capture_output=True,
                 text=True,
                 timeout=COMMAND_SECONDS,
@@ -141,7 +153,7 @@ class Program:
 
 
 def commands(text: str) -> Iterator[tuple[str, str]]:
-    """The commands of a console block, and what is shown behind each."""
+    """Return the commands of a console block, each with its shown output."""
     for part in re.split(r"^\$ ", text, flags=re.MULTILINE)[1:]:
         command, _, shown = part.partition("\n")
         yield command, shown

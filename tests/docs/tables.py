@@ -1,4 +1,4 @@
-"""Makes docs/compat/*.md out of the façades' tables of names."""
+"""Generate docs/compat/*.md from the façades' tables of names."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from tests.docs.reference import wrapped
 
 
 def page(head: str, tables: dict[str, Names]) -> str:
-    """The text of a page: the head, a table of numbers, a section a module."""
+    """Return the text of a page: the head, a table of counts, one section per module."""
     totals = [sum(column) for column in zip(*(counts(names) for names in tables.values()), strict=True)]
     lines = [head, "| module | provided | approximated | absent | added |", "|---|---:|---:|---:|---:|"]
     lines += [f"| `{module}` | {' | '.join(map(str, counts(names)))} |" for module, names in tables.items()]
@@ -19,17 +19,17 @@ def page(head: str, tables: dict[str, Names]) -> str:
 
 
 def counts(names: Names) -> tuple[int, int, int, int]:
-    """How many names are provided, approximated, absent, added."""
-    provided = len(names.provided.split()) + len(names.mended)
+    """Return the numbers of provided, approximated, absent and added names."""
+    provided = len(names.provided.split()) + len(names.corrected)
     return provided, len(names.approximated), len(names.absent), len(names.added)
 
 
 def section(names: Names) -> list[str]:
-    """One list item for each status, and one for each name with a sentence of its own."""
+    """Return one list item per status, and one per sentence."""
     found = []
     if names.provided:
         found.append(f"- **Provided**: {listed(names.provided.split())}.")
-    found += said("Provided", names.mended)
+    found += said("Provided", names.corrected)
     found += said("Approximated", names.approximated)
     found += said("Absent", names.absent)
     found += said("Added", names.added)
@@ -37,7 +37,7 @@ def section(names: Names) -> list[str]:
 
 
 def said(status: str, sentences: dict[str, str]) -> list[str]:
-    """Names that share a sentence stand together."""
+    """Return one list item per sentence, with all names that share it."""
     together: dict[str, list[str]] = {}
     for name, sentence in sentences.items():
         together.setdefault(sentence, []).append(name)
@@ -45,5 +45,5 @@ def said(status: str, sentences: dict[str, str]) -> list[str]:
 
 
 def listed(names: list[str]) -> str:
-    """Names as code."""
+    """Return sorted names, formatted as code."""
     return ", ".join(f"`{name}`" for name in sorted(names, key=lambda name: (name.lower(), name)))

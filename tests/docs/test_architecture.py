@@ -98,7 +98,7 @@ def test_nothing_is_said_to_come_later():
 
 
 def tree_of(text):
-    """(name, what it means) of the lines of a tree of exceptions."""
+    """Return (name, description) of the lines of a tree of exceptions."""
     return re.findall(r"[├└]── (\w+Error)\s+(.+)", text)
 
 
@@ -154,7 +154,7 @@ def test_targets_are_listed_where_they_are_looked_for():
 
 
 def test_pages_install_from_the_clone():
-    """The package is not on PyPI: what a page tells to install has to come from here, and its extras exist."""
+    """The package is not on PyPI: pages install it from the clone, with extras that exist."""
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["optional-dependencies"]
     for page in [*pages(), *sorted((ROOT / "examples").glob("*.py"))]:
         text = page.read_text("utf-8")

@@ -1,4 +1,4 @@
-"""Every page runs, shows what is printed, and links to what is there."""
+"""Every page runs, shows its real output, and has no broken links."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ def test_page_runs(page, tmp_path, monkeypatch):
 def test_blocks_that_are_not_run_are_few_and_say_why():
     reasons = [f"{name(page)}: {b.reason}" for page in PAGES for b in blocks(page.read_text("utf-8")) if b.reason]
     assert reasons == [
-        # An h5py dataset is read as what tests/feed/formats/test_arrays.py stands in for.
+        # An h5py dataset is read like the substitute in tests/feed/formats/test_arrays.py.
         "docs/formats/arrays.md: needs h5py",
         # Run by tests/examples, under another name of the file.
         "docs/how-to/kvstore-async.md: it starts two more processes; examples/async_lstm.py is this program, "
         "and tested",
         # Not tested but for refusing an address without a token: no Ray of several hosts is at hand.
         "docs/how-to/kvstore-async.md: it needs several machines",
-        # Run as it stands by tests/kvstore/test_hosts.py.
+        # Run unchanged by tests/kvstore/test_hosts.py.
         "docs/how-to/several-workers.md: takes two machines",
         # Run with another program by tests/train/test_elastic.py.
         "docs/how-to/several-workers.md: it would have to be killed",

@@ -9,7 +9,7 @@ from tests.docs.pages import ROOT
 
 
 def words(text):
-    """What the glossary defines, as it stands there."""
+    """Return the words that the glossary defines, in its order."""
     return re.findall(r"^\| \*\*([^*]+)\*\* \|", text, re.MULTILINE)
 
 

@@ -1,4 +1,4 @@
-"""What the CTF tests share: small files, the cases from outside, places that cannot be written."""
+"""Fixtures of the CTF tests: small files, external cases, folders that cannot be written."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def text_file(tmp_path):
 
 @pytest.fixture
 def mounted(tmp_path):
-    """A small file system of its own in a folder; skips where mounting is not allowed."""
+    """Mount a small file system in a folder; skip if mounting is not allowed."""
     folder = tmp_path / "mounted"
     folder.mkdir()
     done = []
@@ -49,7 +49,7 @@ def mounted(tmp_path):
         try:
             run = subprocess.run(command, capture_output=True, text=True, check=False)
         except FileNotFoundError:
-            pytest.skip("there is no mount command")
+            pytest.skip("no mount command")
         if run.returncode != 0:
             pytest.skip(f"mounting is not allowed here: {run.stderr.strip()}")
         done.append(True)

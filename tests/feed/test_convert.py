@@ -108,10 +108,16 @@ def test_a_destination_named_like_a_file_is_refused(tmp_path, name):
 
 
 def test_what_was_converted_is_told_on_a_line(tmp_path):
-    """Corpora and summaries say what they are when printed."""
+    """The repr of corpora and summaries describes them."""
     done = convert(ArrayDeserializer(x=np.arange(10), y=np.arange(10)), tmp_path / "a")
-    assert repr(done).startswith(f"Summary({str(tmp_path / 'a')!r}: x, y; 10 sequences, 10 samples, ")
+    assert repr(done).startswith(f"ConversionSummary({str(tmp_path / 'a')!r}: x, y; 10 sequences, 10 samples, ")
     assert repr(open_corpus(tmp_path / "a")) == f"StoreDeserializer({tmp_path / 'a'})"
+
+
+@pytest.mark.parametrize("shuffle", [None, 3])
+def test_the_summary_names_the_store_as_it_was_given(tmp_path, monkeypatch, shuffle):
+    monkeypatch.chdir(tmp_path)
+    assert convert(ArrayDeserializer(x=np.arange(10)), "a.store", shuffle=shuffle).path == "a.store"
 
 
 def test_a_store_over_itself(tmp_path):
@@ -134,9 +140,8 @@ def test_csv(tmp_path):
     got = everything(open_corpus(tmp_path / "a"))
     assert got["x"].rows[7].tolist() == [7, 7.5]
     assert got["y"].rows[7] == 1
-    assert seen[-1][1] == (tmp_path / "t.csv").stat().st_size
-    with pytest.raises(DataError, match="convert it first"):
-        open_corpus(tmp_path / "t.csv")
+    assert seen[-1][1] == (tmp_path / "t.csv").stat().st_size - len("a,b,y\n")
+    assert everything(open_corpus(tmp_path / "t.csv", z=["b", "a"]))["z"].rows[7].tolist() == [7.5, 7]
 
 
 def test_paths_of_every_format(tmp_path):
@@ -201,7 +206,7 @@ def test_damaged_arrays(tmp_path):
 def test_wrong_arguments(tmp_path):
     with pytest.raises(ValueError, match="'raise' or 'skip'"):
         convert(Torn(), tmp_path / "a", on_error="ignore")
-    with pytest.raises(ValueError, match="for a path only"):
+    with pytest.raises(ValueError, match="with a path only"):
         convert(Torn(), tmp_path / "a", streams={"x": Stream()})
 
 
@@ -223,3 +228,27 @@ def test_ctf_text_with_guessed_and_with_declared_streams(tmp_path):
     with pytest.raises(DataError, match=r"t\.ctf"):
         convert(tmp_path / "t.ctf", tmp_path / "b", streams=declared)
     assert convert(tmp_path / "t.ctf", tmp_path / "b", streams=declared, on_error="skip").skipped == 1
+
+
+@pytest.mark.parametrize("shuffle", [None, 1])
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_a_destination_within_what_is_read_is_refused(tmp_path, shuffle, overwrite):
+    rows = np.arange(8, dtype="f4").reshape(4, 2)
+    (tmp_path / "arrays").mkdir()
+    np.save(tmp_path / "arrays" / "x.npy", rows)
+    convert(tmp_path / "arrays", tmp_path / "store")
+    (tmp_path / "parquet").mkdir()
+    pq.write_table(pa.table({"x": [1.0, 2.0]}), tmp_path / "parquet" / "a.parquet")
+    (tmp_path / "link").symlink_to(tmp_path / "store")
+    for source, within in (
+        (tmp_path / "arrays", tmp_path / "arrays" / "sub"),
+        (tmp_path / "store", tmp_path / "store" / "deep" / "sub"),
+        (StoreDeserializer(tmp_path / "store"), tmp_path / "link" / "sub"),
+        (tmp_path / "parquet", tmp_path / "arrays" / ".." / "parquet" / "sub"),
+    ):
+        with pytest.raises(ValueError, match="destination outside the data read"):
+            convert(source, within, shuffle=shuffle, overwrite=overwrite)
+    assert not any("sub" in str(path) for path in tmp_path.rglob("*"))
+    # The folder of the file, and a folder next to it, are not read.
+    convert(tmp_path / "arrays" / "x.npy", tmp_path / "arrays" / "beside", shuffle=shuffle)
+    convert(tmp_path / "store", tmp_path / "store2", shuffle=shuffle)

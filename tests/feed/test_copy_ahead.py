@@ -1,4 +1,4 @@
-"""Minibatches copied ahead are the minibatches: whatever is asked for, with the ring forced on or off."""
+"""Minibatches copied ahead equal others, whatever is requested, with the ring forced on or off."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import feedline as fl
+from feedline.data.value import BytesValue
 from feedline.feed import copy_ahead as ahead
 from tests.laws.corpora import CountedCorpus, worlds
 
@@ -34,7 +35,10 @@ def content(minibatch):
     """All that a minibatch says, comparable."""
     values = []
     for name, value in minibatch.items():
-        arrays = [value.indptr, value.indices, value.values] if value.is_sparse else [value.rows]
+        if value.is_sparse:
+            arrays = [value.indptr, value.indices, value.values]
+        else:
+            arrays = [value.bounds, value.data] if isinstance(value, BytesValue) else [value.rows]
         values.append((name, [(a.dtype.str, a.shape, a.tobytes()) for a in arrays], value.lengths.tolist()))
     figures = (minibatch.num_samples, minibatch.global_samples, minibatch.position, minibatch.sweep_end)
     return bool(minibatch), values, minibatch.ids.tolist(), figures
@@ -42,7 +46,7 @@ def content(minibatch):
 
 sizes = st.integers(1, 30)
 partitions = st.one_of(st.none(), st.integers(1, 3).flatmap(lambda n: st.tuples(st.integers(0, n - 1), st.just(n))))
-# Mostly the same again, so that something waits; sometimes anything else.
+# Mostly the same request again, so that copies are waiting; sometimes anything else.
 steps = st.lists(
     st.one_of(
         st.tuples(st.just("same"), st.integers(1, 6)),
@@ -77,7 +81,7 @@ def test_on_is_off(world, size, asked, filling, limit):
             assert on.position == off.position
             assert on.state_dict() == off.state_dict()
             if world.random_access:
-                assert on.corpus.reads == off.corpus.reads  # nothing is read for what waits
+                assert on.corpus.reads == off.corpus.reads  # nothing is read for waiting minibatches
         if what == "same":
             saved = off.state_dict()
     for name in ("minibatches", "sequences", "samples", "skipped"):
@@ -120,7 +124,7 @@ def test_skipping_is_the_same(tmp_path):
 
 @pytest.mark.parametrize("random_access", [True, False])
 def test_the_ring_is_used(random_access):
-    """In steady state, everything but what follows a change, or needs a window not held yet, was copied ahead."""
+    """In steady state, all minibatches are copied ahead, except after changes and at new windows."""
     source = forced(fl.MinibatchSource(CountedCorpus([1] * 400, [100] * 4, random_access), seed=1))
     for _ in range(40):
         source.next_minibatch(10)
@@ -173,16 +177,16 @@ def test_without_read_ahead_nothing_waits(read_ahead, used):
 
 
 def test_what_waits_stays_within_the_budget():
-    """Read-ahead bytes bound it: of minibatches of 2.9 KB, one fits 4 KB and none 2 KB."""
+    """Read-ahead bytes bound it: of minibatches of 4.4 KB, one fits 6 KB and none 3 KB."""
     corpus = CountedCorpus([1] * 2000, [2000], True)
-    for budget, most in ((2000, 0), (4000, 1), (1 << 20, ahead.DEPTH)):
+    for budget, most in ((3000, 0), (6000, 1), (1 << 20, ahead.DEPTH)):
         source = forced(fl.MinibatchSource(corpus, read_ahead=budget))
         waiting = []
         for _ in range(10):
             minibatch = source.next_minibatch(120)
             waiting.append(len(source._ahead._waiting))
         size = sum(value.nbytes for value in minibatch.values())
-        assert 2000 < size < 4000
+        assert 3000 < size < 6000
         assert max(waiting) == most
 
 
@@ -232,7 +236,7 @@ def test_a_source_dropped_lets_its_chunks_go():
 
 
 def test_an_error_while_looking_ahead_waits_for_its_turn():
-    """Planning may fail beyond a segment; what comes before it is delivered first."""
+    """Planning may fail in a later segment; earlier minibatches are delivered first."""
 
     class Broken(CountedCorpus):
         def lengths(self, ordinals):
@@ -254,7 +258,7 @@ def test_an_error_while_looking_ahead_waits_for_its_turn():
 
 
 def test_a_forked_child_goes_on():
-    """Both sides of a fork deliver what one source would, with copies under way."""
+    """Both sides of a fork deliver the same as one source, even with copies in flight."""
     corpus = fl.ArrayDeserializer(x=np.random.default_rng(0).random((4000, 300)))
     plain = fl.MinibatchSource(corpus, seed=4, read_ahead=0)
     expected = [content(plain.next_minibatch(500)) for _ in range(12)]

@@ -1,4 +1,4 @@
-"""Fetching under bad conditions: disks that fail, files that are cut, forks, interrupts, memory that is short."""
+"""Fetching under bad conditions: failing disks, truncated files, forks, interrupts, little memory."""
 
 from __future__ import annotations
 
@@ -108,14 +108,14 @@ def test_a_failing_disk_is_an_error_with_file_byte_and_sequence(folder, shuffle)
 
 @pytest.mark.parametrize("shuffle", SHUFFLES)
 def test_a_file_that_is_cut_costs_what_was_behind_the_cut(store, tmp_path, shuffle):
-    """Chunks that are known already: sequences before the cut are delivered, those behind it are listed."""
+    """In known chunks, sequences before the truncation are delivered, and those after it are listed."""
     place = rows_of(store, "x")[2950]
     with source(store, shuffle, on_error="skip", quarantine=tmp_path / "listed.jsonl", read_ahead=0) as feed:
         feed._reader._slots_of(np.arange(len(feed.corpus.chunks())))
         os.truncate(store / "part-00000.arrow", place)
         found = list(feed.minibatches(64))
         ids = np.concatenate([m.ids for m in found])
-        # The labels of a chunk lie behind its rows.
+        # The labels of a chunk follow its rows.
         starts = np.cumsum([0] + [info.sequences for info in feed.corpus.chunks()])
         assert set(range(ROWS)) - set(ids.tolist()) == set(range(starts[starts <= 2950].max(), ROWS))
         for m in found:
@@ -146,7 +146,7 @@ def test_a_file_that_is_cut_while_it_is_in_memory(store, tmp_path, shuffle, kind
     lost = [json.loads(line) for line in listed.read_text().splitlines()]
     assert sorted(ids + [line["sequence"] for line in lost]) == list(range(ROWS))
     starts = np.cumsum([0, *sizes])
-    readable = 2000 if kind == "npy" else int(starts[starts <= 2000].max())  # labels lie behind the rows of a chunk
+    readable = 2000 if kind == "npy" else int(starts[starts <= 2000].max())  # labels follow the rows of a chunk
     assert set(range(readable)) <= set(ids)
     assert {line["path"] for line in lost} == {str(part)}
     assert all(line["byte"] >= place for line in lost)
@@ -162,7 +162,7 @@ def test_a_file_that_was_cut_before_its_chunk_is_known(store):
 
 
 def test_another_file_in_the_place_of_a_mapped_one_is_not_read(store, caplog):
-    """What was mapped is what is delivered, even if it has lost its name."""
+    """The mapped file is delivered, even if it has been unlinked."""
     with source(store, "whole") as feed:
         part = store / "part-00000.arrow"
         feed.corpus.read(0)
@@ -177,7 +177,9 @@ def test_no_more_descriptors_than_there_are(store, caplog, monkeypatch):
     """A file that cannot be opened again is read through its map."""
     with source(store, False) as feed:
         monkeypatch.setattr(
-            _native.Fetcher, "add", lambda *_: (_ for _ in ()).throw(OSError(errno.EMFILE, os.strerror(errno.EMFILE)))
+            _native.Fetcher,
+            "add",
+            lambda *_, **__: (_ for _ in ()).throw(OSError(errno.EMFILE, os.strerror(errno.EMFILE))),
         )
         assert sequences_of(feed.minibatches(100)) == sequences_of(source(store, False).minibatches(100))
     assert "ulimit -n" in caplog.text
@@ -204,7 +206,7 @@ def test_memory_is_the_window_and_what_is_read_ahead(folder, shuffle):
 @pytest.mark.parametrize("backend", ["any", "threads"])
 @pytest.mark.parametrize("shuffle", SHUFFLES)
 def test_a_forked_child_reads_on(folder, shuffle, backend):
-    """What the parent's threads were reading is read again in the child, and both deliver the same."""
+    """The child rereads what the parent's threads were reading, and both deliver the same."""
     parent, plain = source(folder, shuffle, backend), source(folder, shuffle)
     expected = sequences_of(plain.minibatches(64))
     for _ in range(3):
@@ -228,7 +230,7 @@ def test_processes_of_one_machine_share_the_page_cache(folder, shuffle, monkeypa
     """Blocks are read through it, so that they come from the disk once, and dropped when they are done with."""
     added, forgotten = [], []
     add, forget = _native.Fetcher.add, _native.Staged.forget
-    monkeypatch.setattr(_native.Fetcher, "add", lambda *a: added.append(a[-1]) or add(*a))
+    monkeypatch.setattr(_native.Fetcher, "add", lambda *a, **k: added.append(k["share"]) or add(*a, **k))
     monkeypatch.setattr(_native.Staged, "forget", lambda s: forgotten.append(s) or forget(s))
     parts = [source(folder, shuffle, partition=(rank, 2)) for rank in range(2)]
     whole = source(folder, shuffle, partition=(0, 1))
@@ -246,7 +248,7 @@ def test_processes_of_one_machine_share_the_page_cache(folder, shuffle, monkeypa
 
 @pytest.mark.parametrize("shuffle", SHUFFLES)
 def test_a_jump_drops_what_was_fetched(folder, shuffle, leaves_nothing):
-    """Seeking to and fro, with what is under way left behind."""
+    """Seek back and forth, abandoning reads in flight."""
     expected = sequences_of(source(folder, shuffle, max_sweeps=3).minibatches(64))
     with source(folder, shuffle, max_sweeps=3) as feed:
         for start in (0, 2500, 64, 5990, 3001, 128):
@@ -322,7 +324,7 @@ def test_what_a_jump_needs_does_not_share_the_disk_with_what_is_read_ahead(folde
         feed.next_minibatch(64)
     begun = [units for kind, units in calls if kind == "begin"]
     assert len(begun) > 1
-    # All that the first minibatch waits for was taken before anything else was asked for.
+    # Everything that the first minibatch needs was read before other requests.
     before = calls[: calls.index(("begin", begun[1]))]
     assert {unit for kind, unit in before if kind == "take"} == set(begun[0])
 

@@ -1,4 +1,4 @@
-"""Jobs of threads: done once, in order; interrupted anywhere, forked and dropped without anybody waiting for ever."""
+"""Jobs of threads: done once, in order; interrupted anywhere, forked and dropped without anybody waiting forever."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_interrupted_at_any_moment_nothing_waits_for_ever():
         with contextlib.suppress(KeyboardInterrupt), AtLine(moment, stop, feed, threading, queue) as at:
             threads.submit(lambda: 1).result()
         reached = at.reached
-        # Asked for in another thread, which does not own what the first one may have left locked.
+        # Called in another thread, which does not own a lock that the first one may have left locked.
         results = []
         other = threading.Thread(target=work, args=(threads, results))
         other.start()
@@ -128,7 +128,7 @@ def test_what_is_kept_is_made_again_when_the_first_was_interrupted():
 
 
 def test_all_who_wait_for_a_job_are_woken(monkeypatch):
-    """At once: the look every now and then is only for interrupts."""
+    """Immediately: the periodic check is only for interrupts."""
     monkeypatch.setattr(jobs, "_PATIENCE_S", 3600.0)
     go, seen = threading.Event(), []
     job = Job(lambda: go.wait(60))
@@ -147,3 +147,23 @@ def test_a_job_that_was_not_taken_on_is_anybodys():
     assert not job.begun
     job.run()
     assert job.result() == 5
+
+
+def test_closing_that_was_interrupted_anywhere_can_be_done_again():
+    def stop():
+        raise KeyboardInterrupt
+
+    moment, reached = 0, True
+    while reached:
+        threads = Threads(2)
+        for job in [threads.submit(lambda: 1) for _ in range(2)]:
+            job.result()
+        with contextlib.suppress(KeyboardInterrupt), AtLine(moment, stop, feed) as at:
+            threads.close()
+        reached = at.reached
+        again = threading.Thread(target=threads.close, daemon=True)
+        again.start()
+        again.join(60)
+        assert not again.is_alive(), moment
+        moment += 1
+    assert moment > 5

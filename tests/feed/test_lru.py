@@ -1,4 +1,4 @@
-"""Things kept within a budget, made once however many ask, and made anew in a forked child."""
+"""Things kept within a budget, made once however many ask, and made again in a forked child."""
 
 import os
 import pickle
@@ -15,7 +15,7 @@ from feedline.feed.per_process import PerProcess
 
 @given(st.lists(st.integers(0, 9)), st.integers(0, 20))
 def test_keeps_the_latest_that_fit(keys, budget):
-    made, kept = [], []  # kept: latest last, what a slow and obvious shelf would hold
+    made, kept = [], []  # the content of a slow and obvious cache, latest last
     shelf = LruCache(lambda key: made.append(key) or key, lambda item: item, budget)
     for key in keys:
         expected = [*made] if key in kept else [*made, key]

@@ -13,6 +13,10 @@ import numpy as np
 import pytest
 
 import feedline as fl
+from feedline.feed.protocol import ChunkInfo
+from feedline.feed.timeline.cntk import CntkOrder
+from feedline.feed.timeline.feedline import FeedlineOrder
+from feedline.feed.timeline.plan import ChunkTable
 from tests.feed.loader.datasets import Plain, Resetting
 
 THREADS = 8
@@ -28,7 +32,7 @@ def eager():
 
 
 def from_all(read):
-    """What all threads were given, and what else they were told; ``read()`` gives one thing, or None at the end."""
+    """Return the results and the errors of all threads; ``read()`` returns one result, or None at the end."""
     got, told = [], []
     start = threading.Barrier(THREADS)
 
@@ -39,7 +43,7 @@ def from_all(read):
                 one = read()
             except RuntimeError as error:
                 told.append(str(error))
-                time.sleep(1e-4)  # or the one that is inside would hardly get the GIL
+                time.sleep(1e-4)  # or the thread inside would hardly get the GIL
                 continue
             if one is None:
                 return
@@ -60,7 +64,7 @@ def names_both(text, what):
 
 
 def test_a_source():
-    """A transform takes its time, so that calls do meet."""
+    """A slow transform, so that calls overlap."""
 
     def slow(sequence):
         for _ in range(100):
@@ -126,7 +130,7 @@ def test_the_loop_s_thread_is_named():
 
 
 def test_a_call_from_within_is_refused():
-    """A transform that reads on would be given what it is called for."""
+    """A transform that calls the source again would get the minibatch that it is called for."""
     told = []
 
     def again(sequence):
@@ -141,7 +145,7 @@ def test_a_call_from_within_is_refused():
 
 
 def test_threads_that_take_turns():
-    """One after the other is no business of anybody's."""
+    """Threads may take turns."""
     source = fl.MinibatchSource(fl.ArrayDeserializer(x=np.arange(60)), seed=1, max_sweeps=1)
     loader = fl.DataLoader(range(60), batch_size=6, seed=1)
     iterator, lock = iter(loader), threading.Lock()
@@ -165,6 +169,31 @@ def test_threads_that_begin_at_once_are_given_a_sweep_each():
     got, told = from_all(lambda: None if next(left, None) is None else next(iter(again)).tolist())
     assert told == []
     assert sorted(got) == sorted(wanted)
+
+
+@pytest.mark.parametrize("order", [FeedlineOrder, CntkOrder])
+def test_an_order_shared_by_threads_that_are_in_different_sweeps(order):
+    """Another thread looks at a sweep while this one compares the sweeps that are kept."""
+
+    others = itertools.count(7)
+
+    class Interrupted(int):
+        def __rsub__(self, other):
+            thread = threading.Thread(target=shared.window_at, args=(next(others), 0))
+            thread.start()
+            thread.join()
+            return other - int(self)
+
+    def opened():
+        return order(ChunkTable([ChunkInfo(4, 4, 4)] * 3), 1, True, None)
+
+    shared = opened()
+    shared.window_at(0, 0)
+    shared.window_at(1, 0)
+    both = shared.window_at(Interrupted(2), 0), opened().window_at(2, 0)
+    got, wanted = [[places.tolist() for places in plan.locate(0, 4)] for plan in both]
+    assert got == wanted
+    assert len(shared._sweeps) == 2
 
 
 def test_what_others_look_at_is_a_place():

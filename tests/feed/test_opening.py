@@ -1,4 +1,4 @@
-"""Which order a corpus gets: by its data and what was asked for, never by the machine."""
+"""The order of a corpus depends on its data and the arguments, never on the machine."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from feedline.feed import opening
 
 
 class Sized(fl.Deserializer):
-    """A corpus that says how large it is; nobody reads it."""
+    """A corpus that declares its size; it is never read."""
 
     schema = fl.Schema({"x": fl.Stream(4)})
 
@@ -57,7 +57,7 @@ def test_the_default_order(corpus, shuffle, order, state):
 
 
 def test_a_version_of_the_order_can_be_asked_for():
-    """States of feedline-1 go on, whatever the default is now."""
+    """States of feedline-1 continue, whatever the default is now."""
     old = fl.MinibatchSource(Sized(5), order="feedline-1")
     assert old.state_dict()["shuffle"] == "all"
     new = fl.MinibatchSource(Sized(5))
@@ -77,13 +77,13 @@ def test_what_cannot_be_shuffled_whole_says_so():
 
 
 def test_what_cannot_be_sliced_has_no_blocks():
-    """feedline-2 asked for by name of a corpus that reads whole chunks."""
+    """feedline-2 requested by name for a corpus that reads whole chunks."""
     with pytest.raises(ValueError, match="read_slice"):
         fl.MinibatchSource(Sized(1, sliceable=False), order="feedline-2")
 
 
 def test_mapped_arrays_are_on_disk_and_others_in_memory(tmp_path):
-    """A view of a map, a map of NumPy and arrays over a buffer are told apart."""
+    """A view of a map, a NumPy map and arrays over a buffer are distinguished."""
     np.save(tmp_path / "x.npy", np.zeros((10, 3)))
     mapped = np.load(tmp_path / "x.npy", mmap_mode="r")
     assert fl.ArrayDeserializer(x=np.zeros((10, 3))).in_memory
@@ -113,6 +113,6 @@ def _again(corpus, size):
 
 
 def test_the_limit_is_a_constant_of_the_format():
-    """Orders are for ever: these numbers are part of them."""
+    """Orders are forever: these numbers are part of them."""
     assert opening.WHOLE_BYTES == 4 << 30
     assert opening.DEFAULT_WINDOW.to_json() == MIB256

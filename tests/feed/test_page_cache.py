@@ -1,4 +1,4 @@
-"""What a feed takes of memory that is not its own: the pages that it needs now, and none that were there before."""
+"""A feed uses the page cache only for pages that it needs now, and evicts no others."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ MIB = 1 << 20
 ROWS, WIDTH = 6000, 2000  # 48 MB; text of as much
 WINDOW, AHEAD = 2 * MIB, MIB
 KINDS = ["store", "npy", "ctf", "parquet", "lz4"]
-SLACK = 6 * MIB  # heads of chunks, labels, pages around what is kept
+SLACK = 6 * MIB  # heads of chunks, labels, pages around kept ranges
 
 
 @pytest.fixture(scope="module", params=KINDS)
 def data(request, tmp_path_factory):
-    """(what opens it, its files); skips where a file system lets go of no pages."""
+    """Return (a function that opens it, its files); skip if the file system evicts no pages."""
     folder = tmp_path_factory.mktemp(request.param)
     rng = np.random.default_rng(1)
     x = rng.integers(0, 9, (ROWS, WIDTH)).astype(np.float32)
@@ -127,7 +127,7 @@ def test_a_feed_takes_what_it_needs_now(data, shuffle):
 
 
 def private_bytes(reader):
-    """What a reader holds of the data in memory of its own."""
+    """Return the bytes of data that a reader holds in its own memory."""
     ranges = getattr(reader, "ranges", None)
     fetcher = reader._fetcher if ranges is None else ranges._fetcher
     decoded = 0 if ranges is None else reader._stats.held_bytes

@@ -1,4 +1,4 @@
-"""A plan says what will be delivered, and reads nothing."""
+"""A plan lists the sequences that will be delivered, and reads nothing."""
 
 import itertools
 

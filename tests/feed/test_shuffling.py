@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import signal
 import subprocess
-import sys
 import time
 
 import numpy as np
@@ -22,6 +20,7 @@ from feedline.feed.formats.store import StoreDeserializer
 from tests.feed.formats.corpora import assert_same, corpora, everything
 from tests.feed.test_convert import Counted, Torn
 from tests.oracles.order import mix64
+from tests.warm import Python
 
 
 def contents(folder):
@@ -57,38 +56,6 @@ def numbers(count=2000, step=100):
     return ArrayDeserializer(x=np.arange(count), y=np.random.default_rng(0).random((count, 3)), chunk_sequences=step)
 
 
-class Interrupted(Exception):
-    """Planted."""
-
-
-@pytest.mark.parametrize("stop", range(3, 60, 4))
-def test_interrupted_anywhere_it_goes_on_to_the_same_bytes(tmp_path, stop, monkeypatch):
-    """Stopped at its n-th file, then called again: the same store, and nothing done twice."""
-    how = {"shuffle": 3, "memory": 20_000, "chunk_bytes": 4000}
-    fl.convert(numbers(), tmp_path / "whole", **how)
-    real, calls = os.fsync, 0
-
-    def fsync(file):
-        nonlocal calls
-        calls += 1
-        if calls == stop:
-            raise Interrupted
-        real(file)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "fsync", fsync)
-        with pytest.raises(Interrupted) as caught:
-            fl.convert(numbers(), tmp_path / "s", **how)
-    assert ".s.shuffling: the same call goes on from there" in caught.value.__notes__[0]
-    done = len(list((tmp_path / ".s.shuffling").glob("run-*.json")))
-    corpus, read = numbers(), []
-    corpus.read, plain = lambda chunk: read.append(chunk) or plain(chunk), corpus.read
-    fl.convert(corpus, tmp_path / "s", **how)
-    assert contents(tmp_path / "s") == contents(tmp_path / "whole")
-    assert (read[0] > 0) is (done > 0) if read else done > 0
-    assert sorted(os.listdir(tmp_path)) == ["s", "whole"]
-
-
 PROGRAM = """
 import sys, time
 import numpy as np, feedline as fl
@@ -105,7 +72,7 @@ def test_killed_again_and_again_it_ends_with_the_same_bytes(tmp_path):
     rng = np.random.default_rng(5)
 
     def run(name, seconds):
-        with subprocess.Popen([sys.executable, "-c", PROGRAM, tmp_path / name], stdout=subprocess.PIPE, text=True) as p:
+        with Python(["-c", PROGRAM, tmp_path / name], stdout=subprocess.PIPE, text=True) as p:
             assert p.stdout.readline() == "begun\n"
             began = time.monotonic()
             if seconds is None:
@@ -129,64 +96,8 @@ def test_killed_again_and_again_it_ends_with_the_same_bytes(tmp_path):
     assert sorted(os.listdir(tmp_path)) == ["s", "whole"]
 
 
-DYING = """
-import os, sys
-import numpy as np
-import feedline as fl
-
-HEARD = {"os.remove", "os.rmdir", "os.rename", "os.link", "os.mkdir", "open"}
-
-def convert(folder, seed, dies=None):
-    left = dies
-    def heard(event, arguments):
-        nonlocal left
-        if left is not None and event in HEARD:
-            left -= 1
-            if left < 0:
-                os._exit(9)
-    data = fl.ArrayDeserializer(x=np.arange(60), chunk_sequences=20)
-    if dies is not None:
-        sys.addaudithook(heard)
-    fl.convert(data, folder, shuffle=seed, memory=1000, overwrite=True)
-
-def forked(*arguments):
-    child = os.fork()
-    if child == 0:
-        convert(*arguments)
-        os._exit(0)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-
-def contents(folder):
-    return {name: open(os.path.join(folder, name), "rb").read() for name in sorted(os.listdir(folder))}
-
-base = sys.argv[1]
-os.mkdir(base)
-convert(base + "/whole", 3)
-expected, dies, code = contents(base + "/whole"), 0, 9
-while code == 9:
-    convert(base + "/s", 8)
-    if dies % 2:  # work under another seed is in the way
-        forked(base + "/s", 4, 80)
-    code = forked(base + "/s", 3, dies)
-    assert code in (0, 9), code
-    assert forked(base + "/s", 3, dies // 2) in (0, 9)
-    assert forked(base + "/s", 3) == 0, dies
-    assert contents(base + "/s") == expected, dies
-    assert sorted(os.listdir(base)) == ["s", "whole"], (dies, os.listdir(base))
-    dies += 1
-print(dies)
-"""
-
-
-def test_killed_at_every_file_it_goes_on_to_the_same_bytes(tmp_path):
-    """The process ends at each file that it opens, links, renames or removes, twice in a row, with a store replaced."""
-    ran = subprocess.run([sys.executable, "-c", DYING, tmp_path / "d"], stdout=subprocess.PIPE, text=True, timeout=200)
-    assert ran.returncode == 0
-    assert int(ran.stdout) > 40
-
-
 def test_work_under_other_settings_is_begun_anew(tmp_path, monkeypatch):
-    """Another seed, or other data, does not go on from what is there."""
+    """Another seed, or other data, does not continue from existing work."""
     real = shuffling.combine
     monkeypatch.setattr(shuffling, "combine", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
@@ -197,18 +108,8 @@ def test_work_under_other_settings_is_begun_anew(tmp_path, monkeypatch):
     assert contents(tmp_path / "s") == contents(tmp_path / "t")
 
 
-def test_two_at_once_are_refused(tmp_path):
-    """The second is told; the first is not disturbed."""
-    (tmp_path / ".s.shuffling").mkdir()
-    with open(tmp_path / ".s.shuffling" / "lock", "ab") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        with pytest.raises(fl.DataError, match="another process that shuffles into the same store"):
-            fl.convert(numbers(), tmp_path / "s", shuffle=3)
-    fl.convert(numbers(), tmp_path / "s", shuffle=3)
-
-
 def test_unreadable_sequences_and_unknown_sizes(tmp_path):
-    """What is skipped is counted, also by a call that goes on; corpora need not know their sizes."""
+    """Skipped sequences are counted, even by a call that resumes; corpora need not know their sizes."""
     with pytest.raises(fl.DataError, match="torn 1"):
         fl.convert(Torn(), tmp_path / "s", shuffle=0)
     for corpus, name in ((Torn(), "s"), (Counted(), "t")):
@@ -220,7 +121,7 @@ def test_unreadable_sequences_and_unknown_sizes(tmp_path):
 
 
 def test_csv_and_what_is_there_already(tmp_path):
-    """A path is opened as without shuffling; a store is only replaced when asked for."""
+    """A path is opened as without shuffling; a store is replaced only on request."""
     (tmp_path / "a.csv").write_text("x\n" + "\n".join(map(str, range(50))) + "\n")
     fl.convert(tmp_path / "a.csv", tmp_path / "s", shuffle=9)
     x = everything(StoreDeserializer(tmp_path / "s"))["x"].rows.ravel().astype(int).tolist()

@@ -16,7 +16,7 @@ def first(transform, **streams):
 
 
 def augment(sequence, rng):
-    """What everybody writes first: the noise is float64."""
+    """A common first attempt: the noise is float64."""
     return {"x": sequence["x"] + rng.normal(size=sequence["x"].shape)}
 
 
@@ -32,7 +32,7 @@ def test_results_take_the_declared_dtype():
     [
         (lambda s: None, {}, "expected a mapping .* got None"),
         (lambda s: {}, {"z": fl.Stream(2)}, "expected stream `z` from the transform .* got none"),
-        (lambda s: {"z": s["x"]}, {}, "expected streams x, y from the transform .* got `z`; declare it"),
+        (lambda s: {"z": s["x"]}, {}, "expected streams x, y, t from the transform .* got `z`; declare it"),
         (lambda s: {"x": s["x"]} if s["x"][0, 0] else {}, {}, "for all 3 sequences from the transform .* for 2"),
         (lambda s: {"x": np.ones(3)}, {}, r"expected an array \(length, 2\).*from the transform"),
     ],
@@ -43,7 +43,7 @@ def test_what_does_not_fit_is_an_error(transform, streams, message):
 
 
 def test_an_exception_says_where():
-    """The sequence is in the notes of what the function raised."""
+    """The notes of the function's exception name the sequence."""
 
     def fails(sequence):
         return {"x": sequence["x"] / (1 // int(sequence["x"][0, 0] - 1))}
@@ -55,7 +55,7 @@ def test_an_exception_says_where():
 
 
 def test_sparse_streams_and_empty_sequences():
-    """Sparse streams come as values of one sequence; what comes back may be shorter than before."""
+    """Sparse streams are values of one sequence; the result may be shorter."""
     corpus = CountedCorpus([0, 3, 1, 0], [2, 2], bad=[2])
 
     def halve(sequence):
@@ -71,3 +71,8 @@ def test_sparse_streams_and_empty_sequences():
     assert minibatch.ids.tolist() == [0, 1, 3]
     assert minibatch["y"].lengths.tolist() == minibatch["x"].lengths.tolist() == [0, 1, 0]
     assert minibatch["y"].values.tolist() == [2.0]
+
+
+def test_what_is_no_function_is_refused():
+    with pytest.raises(TypeError, match="expected a function of a sequence, got 3"):
+        fl.Map(3)

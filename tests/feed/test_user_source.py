@@ -18,7 +18,7 @@ SEQUENCES = [
 
 
 class Classified(fl.UserMinibatchSource):
-    """All workers walk one order and take turns; the index moves whoever takes the sequence."""
+    """All workers follow one order and take turns; the index advances whichever takes the sequence."""
 
     schema = fl.Schema({"features": fl.Stream(1000, sparse=True), "labels": fl.Stream(5)})
 
@@ -117,7 +117,7 @@ def test_it_is_a_feed_with_a_clock():
     again = Classified(sweeps=2)
     again.load_state_dict(state)
     assert (again.position, bool(again.next_minibatch(3))) == (source.position, False)
-    again.load_state_dict(Classified().state_dict())  # the end is not for ever
+    again.load_state_dict(Classified().state_dict())  # the end is not final
     assert again.next_minibatch(3)
 
 

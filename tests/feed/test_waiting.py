@@ -1,4 +1,4 @@
-"""Waiting for the disk is told once, with what helps, and only where it is most of the time."""
+"""Waiting for the disk is logged once, with advice, and only if it takes most of the time."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def told(caplog):
         (0.9, 0.1, 12, 1),
         (0.9, 0.1, 500, 1),  # once
         (0.6, 0.4, 30, 1),
-        (0.3, 0.7, 500, 0),  # a third is no reason
+        (0.3, 0.7, 500, 0),  # a third is not enough
         (0.001, 2.0, 500, 0),
         (30.0, 0.0, 1, 1),
     ],
@@ -55,7 +55,7 @@ def test_told_once_when_it_is_most_of_the_time(monkeypatch, caplog, wait, work, 
 
 
 def test_what_was_long_ago_does_not_count(monkeypatch, caplog):
-    """A job whose data no longer fits tells it, however well it began; a slow start is forgotten."""
+    """A job whose data no longer fits logs so, even after a good start; a slow start is forgotten."""
     clock, waits = Clock(monkeypatch), Waits("data", "do something")
     waits.add(9.0, 1)
     clock.now += 1000
@@ -98,9 +98,9 @@ def folder(tmp_path_factory):
 )
 def test_a_source_that_waits_says_what_helps(folder, monkeypatch, caplog, what, options, advice, forced):
     """And one that finds everything in memory says nothing."""
-    monkeypatch.setattr(waiting, "SECONDS", 0.0)
+    monkeypatch.setattr(waiting, "LEAST_S", 0.0)
     monkeypatch.setattr(waiting, "SHARE", 0.0)
-    monkeypatch.setattr("feedline.feed.prefetch._A_WAIT", 0.0)
+    monkeypatch.setattr("feedline.feed.prefetch._A_WAIT_S", 0.0)
     for _ in range(2):
         corpus = (
             fl.ArrayDeserializer(x=np.load(folder / "x.npy", mmap_mode="r"))
@@ -124,7 +124,7 @@ def test_a_loader_that_waits_says_so_once(folder, monkeypatch, caplog):
     """Over all its sweeps."""
     from feedline.feed.fetching import FetchingReader
 
-    monkeypatch.setattr(waiting, "SECONDS", 0.0)
+    monkeypatch.setattr(waiting, "LEAST_S", 0.0)
     monkeypatch.setattr(waiting, "SHARE", 0.0)
     monkeypatch.setattr(FetchingReader, "forced", property(lambda _: True, lambda *_: None), raising=False)
     loader = fl.DataLoader(np.load(folder / "x.npy", mmap_mode="r"), 64, shuffle=True)

@@ -11,7 +11,7 @@ from torch.nn import functional
 
 
 class Case(NamedTuple):
-    """A network, what it is applied to, and the multiply-adds that closed formulas give."""
+    """A network, its inputs, and the multiply-adds by closed formulas."""
 
     model: nn.Module
     inputs: Any

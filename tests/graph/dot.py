@@ -1,4 +1,4 @@
-"""What DOT says, read by Graphviz itself."""
+"""The content of DOT, parsed by Graphviz itself."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Laws of graphs, pictures and tables, on all architectures: nothing is counted twice, left out or misread."""
+"""Laws of graphs, pictures and tables, on all architectures: nothing is counted twice, omitted or misread."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def graph(request, case):
 
 
 def seen_by_hooks(model, inputs):
-    """Shapes of what every call of a layer gave, by path."""
+    """Return the shapes of every layer call's result, by path."""
     args, kwargs = arguments(model, inputs)
     calls, seen, hooks = {}, {}, []
 

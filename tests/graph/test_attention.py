@@ -16,7 +16,7 @@ from tests.graph.test_recurrence import CELLS, INPUTS, looped_lstm, lstm_weights
 from tests.graph.worlds import draw, given, packed, run, weights
 from tests.oracles import network as oracle
 
-ENCODED = (2, 4, 1, 3)  # lengths of what is attended to
+ENCODED = (2, 4, 1, 3)  # lengths of the sequences attended to
 
 
 def encoder(shape, name="encoded"):
@@ -58,7 +58,7 @@ def test_what_attention_takes():
         attention(encoder((4,)), encoder((2,)), query, v)
     with pytest.raises(ValueError, match="for each of its steps"):
         attention(encoder((3,)), encoder((2,)), number(0.0, (3,)), v)
-    with pytest.raises(ValueError, match="an input with an axis of sequences"):
+    with pytest.raises(ValueError, match="an input with a sequence axis"):
         attention(given((3,), "b"), encoder((2,)), query, v)
 
 

@@ -32,7 +32,7 @@ def graphs(draw):
 
 
 def image(graph, small):
-    """For each operation the one that stands for it."""
+    """Return for each operation the one that represents it."""
     whole = {o.scope: o.key for o in small.operations if o.whole}
     found = {}
     for o in graph.operations:
@@ -44,7 +44,7 @@ def image(graph, small):
 @settings(max_examples=400)  # scopes that wait for each other are rare
 @given(graphs(), st.none() | st.integers(0, 3), st.booleans())
 def test_collapsing_keeps_edges_between_what_is_left(graph, depth, expand):
-    small = collapsed(graph, depth, expand)  # Graph itself refuses cycles and sources that are not there
+    small = collapsed(graph, depth, expand)  # Graph itself refuses cycles and missing sources
     stands = image(graph, small)
     assert set(stands.values()) == {o.key for o in small.operations}
     edges = {(stands[e.tail], stands[e.head]) for e in graph.edges() if stands[e.tail] != stands[e.head]}
@@ -148,7 +148,7 @@ GOOD = Operation("a", "relu", outputs=(WIDE,))
 @pytest.mark.parametrize(
     ("operations", "message"),
     [
-        ([GOOD, GOOD], "that no other has"),
+        ([GOOD, GOOD], "a unique key"),
         ([replace(GOOD, key="a:b")], "letters, digits"),
         ([replace(GOOD, role="sink")], "expected a role"),
         ([replace(GOOD, inputs=(OutputReference("b"),))], "an output of an operation before it"),

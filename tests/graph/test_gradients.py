@@ -1,4 +1,4 @@
-"""Gradients of every operation: what the cases of test_ops leave open, and that nothing is left out.
+"""Gradients of every operation: additions to the cases of test_ops, and a check that none is missing.
 
 Smooth operations are held against finite differences in test_ops, over ragged minibatches; recurrences in
 test_recurrence. Here: sparse samples, functions of a user's own, random operations, and those whose result never moves.
@@ -134,7 +134,7 @@ def test_functions_of_a_users_own():
 )
 @pytest.mark.parametrize("product", ["times", "times_transpose"])
 def test_products_of_chosen_sparse_samples(make, op, product):
-    """Gradients of what multiplies sparse samples, as they come and as operations along sequences choose them."""
+    """Gradients of products with sparse samples, directly and after operations along sequences."""
     rng = np.random.default_rng(0)
     value, node, w = make(rng, 6), given((6,), "s", sparse=True), given((6, 3) if product == "times" else (3, 6), "")
     like, marks = given((), "s"), draw(rng, (), "s", 0, 1).round()

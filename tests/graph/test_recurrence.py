@@ -221,13 +221,13 @@ def test_what_no_recurrence_can_be():
     def delayed(steps):
         return apply("delay", [s, zero], {"steps": steps})
 
-    with pytest.raises(ValueError, match=r"uses the state .*`state` of its own step"):
+    with pytest.raises(ValueError, match=r"uses the state .*`state` of the same step"):
         tied(plus(plus(x, s), delayed(1)))
-    with pytest.raises(ValueError, match="go one way, got both past and future"):
+    with pytest.raises(ValueError, match="in one direction, got both past and future"):
         tied(plus(plus(x, delayed(1)), delayed(-1)))
     with pytest.raises(ValueError, match="needs whole sequences"):
         tied(plus(x, apply("sequence_softmax", [plus(x, delayed(1))])))
-    with pytest.raises(ValueError, match=r"expected a type for the state .*`state`, which nothing else"):
+    with pytest.raises(ValueError, match=r"expected a type for the state .*`state`, which the recurrence"):
         tied(tanh(delayed(1)))
     stated = placeholder_node((3,), AXES["s"], "state")
     with pytest.raises(ValueError, match=r"to stay \[batch, steps\] \(3,\), got \[batch, steps\] \(1,\)"):
@@ -281,7 +281,7 @@ def one_step(node, network, lengths):
 @pytest.mark.parametrize("counter", [Dispatches, Calls])
 @pytest.mark.parametrize("backwards", [False, True])
 def test_no_python_per_step(counter, backwards):
-    """As many calls of torch, forward and backward, whatever the lengths of sequences and their number."""
+    """The number of torch calls, forward and backward, is independent of the number and lengths of sequences."""
     node, network = lstm_network(backwards)
 
     def calls(lengths):

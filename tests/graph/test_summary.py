@@ -35,7 +35,7 @@ read by        torch.export"""
 
 
 class Cells(HTMLParser):
-    """Texts of the cells of a table, row by row; refuses tags that nobody closes."""
+    """Parser of the texts of a table's cells, row by row; refuses unclosed tags."""
 
     def __init__(self):
         super().__init__()

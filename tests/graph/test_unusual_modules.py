@@ -1,4 +1,4 @@
-"""Modules that are legal and seldom: what is read of them, and what they are afterwards."""
+"""Modules that are legal but rare: how they are read, and their state afterwards."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from feedline.graph.importers import graph_of, torch_module
 
 
 class Wrapped(nn.Module):
-    """A linear layer; what it gives is made of its result."""
+    """A linear layer whose output is computed from its result."""
 
     def __init__(self, gives):
         super().__init__()
@@ -74,7 +74,7 @@ RESULTS = [
 @pytest.mark.parametrize("gives", RESULTS)
 @pytest.mark.parametrize("make", [Wrapped, lambda gives: Branching(nn.Linear(4, 3), gives)])
 def test_results_that_are_no_tensors(gives, make):
-    """What they were made of is shown, and its parameters are used."""
+    """Their original module is shown, and its parameters are used."""
     table = fl.summary(make(gives), torch.ones(2, 4))
     (row,) = [row for row in table.rows if row.name == "inner"]
     assert (row.parameters, row.multiply_adds) == (15, 24)
@@ -83,7 +83,7 @@ def test_results_that_are_no_tensors(gives, make):
 
 @pytest.mark.parametrize("wrap", [nn.Sequential, Branching])
 def test_weights_that_a_run_writes_are_put_back(wrap):
-    """An embedding with a largest norm scales what it looks up."""
+    """An embedding with a maximum norm scales its results."""
     module = wrap(nn.Embedding(5, 3, max_norm=0.01))
     before = {name: value.clone() for name, value in module.state_dict().items()}
     fl.summary(module, torch.arange(5))
@@ -129,7 +129,7 @@ def test_scripted_modules_are_told(make):
 
 def test_shapes_that_are_none():
     """Lengths below 0 fit no module, and are a ValueError as other inputs that do not."""
-    with pytest.raises(ValueError, match=r"lengths from 0, got \(-1, 4\)"):
+    with pytest.raises(ValueError, match=r"lengths of at least 0, got \(-1, 4\)"):
         fl.summary(nn.Linear(4, 3), (-1, 4))
 
 
@@ -147,7 +147,7 @@ def test_inputs_that_do_not_fit_are_told_once():
 
 
 def test_shapes_that_are_not_all():
-    """JSON shows those that it is given and says that it infers none; one of no node is told of."""
+    """JSON shows given shapes and says that it infers none; a shape of an unknown node is an error."""
     text = mx.sym.FullyConnected(mx.sym.var("x"), num_hidden=3, name="fc").tojson()
     graph = graph_of(text, {"x": (2, 4)})
     assert graph.operations[0].outputs[0].shape == (2, 4)
@@ -160,7 +160,7 @@ def test_shapes_that_are_not_all():
 
 @pytest.mark.parametrize("shapes", [{"y": (2, 4)}, {"x": (2, -4)}, {"x": (2, 4), "fc_bias": (7,)}, {"fc_bias": (3,)}])
 def test_shapes_that_do_not_fit_a_symbol(shapes):
-    """Are a ValueError, as those of a module, and nothing is said besides."""
+    """They are a ValueError, as for a module, without further output."""
     symbol = mx.sym.FullyConnected(mx.sym.var("x"), num_hidden=3, name="fc")
     with warnings.catch_warnings(), pytest.raises(ValueError, match="expected shapes"):
         warnings.simplefilter("error")
@@ -178,7 +178,7 @@ def test_numbers_of_outputs_are_believed_up_to_a_bound():
 
 
 def test_symbols_take_shapes_by_name():
-    """A text, or a symbol, with anything else is told of."""
+    """A text, or a symbol, with any other argument is an error."""
     text = json.dumps({"nodes": [{"op": "null", "name": "x", "inputs": []}], "heads": [[0, 0, 0]]})
     assert graph_of(text, {"x": (2, 3)}).operations[0].outputs[0].shape == (2, 3)
     for inputs in ((2, 3), [(2, 3)], torch.zeros(2)):
@@ -189,7 +189,7 @@ def test_symbols_take_shapes_by_name():
 
 
 def test_threads_take_turns(monkeypatch):
-    """What is silenced during a reading is heard again afterwards."""
+    """Warnings silenced while reading are restored afterwards."""
     barrier, read = threading.Barrier(2), torch_module.from_export
 
     def meet(*args):

@@ -1,4 +1,4 @@
-"""Tensors in files: whole or refused, whatever byte has changed; nothing in their place makes a reader wait."""
+"""Tensors in files: whole or refused, whichever byte has changed; no other file in their place blocks a reader."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def changed(data, content):
 
 
 def test_what_is_written_is_read(target):
-    """Tensors, what they share, and the state; by the safetensors library, too."""
+    """Tensors, shared ones and the state; by the safetensors library, too."""
     from safetensors.torch import load_file
 
     target.unlink(missing_ok=True)
@@ -166,7 +166,7 @@ def test_a_damaged_file_of_0_1_is_refused_or_read(target, data):
     try:
         load_tensors(target)
     except fl.StateError as error:
-        assert str(target) in str(error)  # noqa: PT017  # that it may be read is the point
+        assert str(target) in str(error)  # noqa: PT017  # it may be readable
 
 
 def header_of(**entries):
@@ -199,7 +199,7 @@ def test_hostile_files_are_refused(target, content):
         load_tensors(target)
 
 
-# ---- what is no file ------------------------------------------------------------------------------------
+# ---- not regular files---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("what", ["fifo", "folder", "device", "dangling", "loop", "nothing"])
@@ -319,7 +319,7 @@ def test_another_process_may_rename_the_file_at_any_moment(tmp_path):
 
 @pytest.mark.parametrize("what", ["file", "link", "pipe"])
 def test_what_stands_where_a_file_is_written_is_in_nobodys_way(tmp_path, what):
-    """What a killed process left is written over, and nothing is written through a link."""
+    """Leftovers of a killed process are overwritten, and nothing is written through a link."""
     path, writing, other = tmp_path / "t", tmp_path / "t.tmp", tmp_path / "other"
     other.write_bytes(b"kept")
     if what == "file":

@@ -20,7 +20,7 @@ PUSHES, PAUSE = 100, 0.02
 
 
 def descend(store):
-    """Least squares by SGD, on this worker's share of the data; what it finds."""
+    """Solve least squares by SGD on this worker's share of the data; return the solution."""
     rng = torch.Generator().manual_seed(store.rank)
     x = torch.randn(400, 5, generator=rng)
     y = x @ torch.arange(5.0)
@@ -47,7 +47,7 @@ def push(store, value):
 
 
 def pulled(store):
-    """The numbers that all elements of each key are; a list where they differ."""
+    """Return the value of each key, or a list if its elements differ."""
     outs = [torch.empty(shape) for shape in SHAPES.values()]
     store.pull(list(SHAPES), outs)
     return [out.unique().tolist() for out in outs]
@@ -70,7 +70,7 @@ def works(name):
 
 
 def inherits(name):
-    """Takes a dead worker's rank, and finds what was learned."""
+    """Take a dead worker's rank, and pull what was learned."""
     with fl.kvstore.create("dist_async", name=name, timeout=30) as store:
         store.init("w", torch.zeros(5))
         prepare(store)
@@ -80,7 +80,7 @@ def inherits(name):
 
 
 def joins(name):
-    """Joins as rank 0, and says why it was not let in."""
+    """Join as rank 0, and return why it was refused."""
     try:
         fl.kvstore.create("dist_async", name=name, rank=0, timeout=20).close()
     except (fl.StoreError, fl.kvstore.RefusedError, ModuleNotFoundError) as error:
@@ -98,7 +98,7 @@ def without_ray(name):
 
 
 def waits(name):
-    """Holds a store in a Ray of its own until it is killed; prints the ids of all processes of that Ray."""
+    """Hold a store in a private Ray until killed; print the ids of all processes of that Ray."""
     store = fl.kvstore.create("dist_async", name=name)
     store.init("w", torch.zeros(1))
     from feedline.kvstore.parameter_server.ray_supervisor import descendants

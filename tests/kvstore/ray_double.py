@@ -1,14 +1,14 @@
-"""A Ray without processes, for tests of what is above it: its actors are objects of this process, and die on demand.
+"""A Ray without processes, for tests of the code above it: actors are objects in this process, and die on demand.
 
 What stands in for Ray is what feedline asks of it and no more: named actors that are started again when they die, calls
 that an actor takes one after the other, arguments and answers by value, and Ray's exceptions. A call is a message; each
 may be the one with which its actor dies:
 
 - ``before``: the message never arrives;
-- ``taken``: the actor does what it says, and dies before it answers;
-- ``after``: the answer is the last thing that it says.
+- ``taken``: the actor carries it out, and dies before it answers;
+- ``after``: the actor dies after its answer.
 
-Whatever else is on its way to the actor then is lost with it. Coroutines (the coordinator's) run on a loop in a thread.
+All other messages to the actor are lost with it. Coroutines (the coordinator's) run on a loop in a thread.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ class RayActorError(RayError):
 
 
 class ActorDiedError(RayActorError):
-    """It does not come back."""
+    """Raised when an actor is dead for good."""
 
 
 class ActorUnavailableError(RayActorError):
-    """It may come back."""
+    """Raised when an actor may be restarted."""
 
 
 class ObjectLostError(RayError):
@@ -63,7 +63,7 @@ class GetTimeoutError(RayError, TimeoutError):
 
 
 class Message:
-    """A call on its way, and its answer; where Ray has a reference."""
+    """A call in flight and its answer, in place of Ray's reference."""
 
     def __init__(self, actor, method, arguments, dies):
         self.actor, self.method, self.arguments, self.dies = actor, method, arguments, dies
@@ -84,7 +84,7 @@ class Kept:
 
 
 class Actor:
-    """A handle; its attributes are methods that can be called from afar."""
+    """A handle; its attributes are methods that can be called remotely."""
 
     def __init__(self, ray, kind, arguments):
         self._ray, self._kind, self._arguments = ray, kind, arguments
@@ -95,9 +95,9 @@ class Actor:
         return types.SimpleNamespace(remote=lambda *arguments: self._ray._call(self, name, arguments))
 
     def _die(self):
-        """End, with all that is on its way; the next message finds a new process, or the one after some more."""
+        """Die, with all messages in flight; the next message, or a later one, reaches a new process."""
         writer = getattr(self._object, "_writer", None)
-        if writer is not None:  # a thread of this process, which would go on
+        if writer is not None:  # a thread of this process, which would continue
             writer.join()
         for message in [*self._queue, *(one for one in self._running if not one.future.done())]:
             message.lost()
@@ -106,7 +106,7 @@ class Actor:
         self._away = self._ray.away
 
     def _take(self):
-        """The oldest message on its way arrives."""
+        """Deliver the oldest message in flight."""
         message = self._queue.pop(0)
         if self._gone:
             message.answer = _raises(ActorDiedError("the actor is gone"))
@@ -155,12 +155,12 @@ class Actor:
 
 
 class Ray(types.ModuleType):
-    """Stands in for the module.
+    """A substitute for the module ``ray``.
 
     Args:
         dies: how the actor dies with a message, by the message's number; see above.
         away: messages that a dead actor does not answer before it is back.
-        eager: whether messages arrive as soon as somebody looks whether they have.
+        eager: whether messages arrive as soon as a caller checks for them.
 
     Attributes:
         messages: sent so far: receiver and method.
@@ -211,7 +211,7 @@ class Ray(types.ModuleType):
         else:
             sys.modules["ray"] = self.real
 
-    # ---- what feedline asks of it -------------------------------------------------------------------------------
+    # ---- interface that feedline uses----------------------------------------------------------------------------
 
     def is_initialized(self):
         return True
@@ -277,7 +277,7 @@ def _raises(error):
 
 
 def _carried(value):
-    """A value as it comes from another process; functions of tests come as they are."""
+    """Return a value as received from another process; functions of tests are returned unchanged."""
     try:
         value = pickle.loads(pickle.dumps(value))
     except (AttributeError, TypeError, pickle.PicklingError):

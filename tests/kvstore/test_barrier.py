@@ -1,4 +1,4 @@
-"""The barrier of ``dist_async``: it opens when all workers wait at it in one moment, and only then. Without Ray."""
+"""The barrier of ``dist_async`` opens if and only if all workers wait at it at once. Without Ray."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_who_left_while_waiting_does_not_count(how):
         if how == "leaves":
             await made.leave("a")
         else:
-            made._seen["a"] -= 2 * coordinator.SILENT
+            made._seen["a"] -= 2 * coordinator.SILENT_S
             await made.join("other", 0, "there")
         _, missing = await made.arrive("b", None, 0.01)
         assert list(missing) == [0]
@@ -121,14 +121,14 @@ def two(folder, ray):
 
 
 def test_a_store_that_gave_up_comes_again(tmp_path, monkeypatch):
-    monkeypatch.setattr(coordinator, "BEAT", 1e6)  # no test lives that long
+    monkeypatch.setattr(coordinator, "BEAT_S", 1e6)  # no test lives that long
     with Ray() as ray:
         first, second = two(tmp_path, ray)
-        for store in (first, second):  # one after the other, and each alone
-            store._timeout = 0.2
+        for store in (first, second):  # one after another, each alone
+            store._timeout_s = 0.2
             with pytest.raises(StoreError, match=rf"missing rank {1 - store.rank}, which is alive"):
                 store.barrier()
-            store._timeout = 20.0
+            store._timeout_s = 20.0
         for _ in range(3):
             other = threading.Thread(target=second.barrier)
             other.start()
@@ -139,7 +139,7 @@ def test_a_store_that_gave_up_comes_again(tmp_path, monkeypatch):
 
 
 class Interrupted(Ray):
-    """A Ray in which Ctrl-C comes while the first worker waits at the barrier, and the second has come."""
+    """A Ray in which Ctrl-C comes while the first worker waits at the barrier, after the second has arrived."""
 
     armed = False
 
@@ -152,8 +152,8 @@ class Interrupted(Ray):
 
 
 def test_a_barrier_that_ctrl_c_left_is_the_one_that_is_tried_again(tmp_path, monkeypatch):
-    """The other has passed it; the next one is the next for both."""
-    monkeypatch.setattr(coordinator, "BEAT", 1e6)  # no test lives that long
+    """The other worker has passed it; the next barrier is the next one for both."""
+    monkeypatch.setattr(coordinator, "BEAT_S", 1e6)  # no test lives that long
     passed = []
     with Interrupted() as ray:
         first, second = two(tmp_path, ray)
@@ -179,7 +179,7 @@ def test_a_barrier_that_ctrl_c_left_is_the_one_that_is_tried_again(tmp_path, mon
 
 @pytest.mark.parametrize("how", [TAKEN, AFTER])
 def test_a_coordinator_that_dies_at_the_barrier_comes_back(how, tmp_path, monkeypatch):
-    monkeypatch.setattr(coordinator, "BEAT", 1e6)  # no test lives that long
+    monkeypatch.setattr(coordinator, "BEAT_S", 1e6)  # no test lives that long
     with Ray() as ray, AsyncStore(address=ADDRESS, workers=1, servers=1, snapshots=tmp_path, timeout=20.0) as store:
         ray.dies[len(ray.messages)] = how
         store.barrier()

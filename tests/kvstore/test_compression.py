@@ -1,4 +1,4 @@
-"""Gradient compression: nothing is lost but for rounding, and stores send what the oracle sends."""
+"""Gradient compression: nothing is lost except by rounding, and stores send the same as the oracle."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stores of several processes: what n workers give adds up as if one had given it all, and replicas are equal."""
+"""Stores of several processes: values of n workers sum as if one had pushed them all, and replicas are equal."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SHAPES = {"a": (3, 4), "b": (5,), "c": (), "d": (7, 2), "e": (0, 3)}
 
 
 def script(seed, world):
-    """Steps with what each worker gives: (verb, keys, for each worker a list of values a key, or None)."""
+    """Draw steps: (verb, keys, for each worker a list of values per key, or None)."""
     rng = np.random.default_rng(seed)
 
     def value(key):
@@ -54,7 +54,7 @@ def double(key, merged, stored):
 
 
 def follow(store, steps, worker, world):
-    """What a store holds after every step; ``worker`` None: all workers' values at once."""
+    """Return a store's arrays after every step; ``worker`` None: all workers' values at once."""
     store.init(list(SHAPES), [torch.full(shape, float(i)) for i, shape in enumerate(SHAPES.values())])
     seen = []
     for verb, keys, each in steps:
@@ -92,7 +92,7 @@ def follows(rank, seeds, world, kind):
 
 @pytest.mark.parametrize(("world", "kind"), [(2, "dist_sync"), (3, "dist_sync"), (2, "dist_device_sync")])
 def test_agreement_workers_give_what_one_would(world, kind):
-    """Law: n workers end as one store that is given everything, bit for bit where sums are exact."""
+    """Law: n workers end like one store that gets all values, bit for bit if sums are exact."""
     seeds = range(4)
     found = run(follows, world, seeds=list(seeds), world=world, kind=kind)
     for k, seed in enumerate(seeds):
@@ -114,9 +114,41 @@ def compressed(rank, parameters, values):
     return seen
 
 
+def in_pieces(rank, kind, sizes):
+    store = create("dist_sync", timeout=30)
+    store.set_gradient_compression({"type": kind})
+    keys = [str(n) for n in sizes]
+    values = [torch.randn(n, generator=torch.Generator().manual_seed(n + rank)) for n in sizes]
+    outs = [torch.empty(n) for n in sizes]
+    store.init(keys, [torch.zeros(n) for n in sizes])
+    for _ in range(2):
+        store.pushpull(keys, values, outs)
+    store.close()
+    return [out.numpy() for out in outs]
+
+
+@pytest.mark.parametrize("world", [2, 3])
+@pytest.mark.parametrize("kind", ["2bit", "bf16"])
+def test_what_arrives_in_pieces_is_decoded_in_pieces(kind, world):
+    """Keys that end within a piece, at its end, and after several; and one without elements."""
+    sizes = [0, 3, (1 << 19) - 32, 700_001, 1, 1_100_000]
+    found = run(in_pieces, world, kind=kind, sizes=sizes)
+    store = create("device")
+    store.set_gradient_compression({"type": kind})
+    for k, n in enumerate(sizes):
+        store.init(n, torch.zeros(n))
+        values = [torch.randn(n, generator=torch.Generator().manual_seed(n + rank)) for rank in range(world)]
+        expected = torch.empty(n)
+        for _ in range(2):
+            store.push(n, values)
+        store.pull(n, expected)
+        for outs in found:
+            assert outs[k].tobytes() == expected.numpy().tobytes(), n
+
+
 @pytest.mark.parametrize("kind", ["2bit", "1bit", "fp16", "bf16"])
 def test_compressed_as_each_worker_on_a_device_of_its_own(kind):
-    """A worker sends as a device of a ``device`` store does."""
+    """A worker sends the same as a device of a ``device`` store."""
     rng = np.random.default_rng(1)
     values = rng.normal(size=(6, 2, 37)).astype("f4").tolist()
     first, second = run(compressed, 2, parameters={"type": kind}, values=values)
@@ -143,7 +175,7 @@ def replicas(rank, folder):
     store.set_optimizer("adam", learning_rate=0.1)
     for _ in range(5):
         store.push(keys, [torch.randn(len(w), generator=generator) for w in weights])
-        weights[0].fill_(7)  # what was pushed was copied
+        weights[0].fill_(7)  # pushed values were copied
     store.save_optimizer_states(f"{folder}/{rank}")
     outs = [torch.empty(len(w)) for w in weights]
     store.pull(keys, outs)
@@ -166,7 +198,7 @@ def test_replicas_are_equal_to_the_bit_and_begin_as_worker_0_does(tmp_path):
 
 
 def continued(rank, world, steps, folder):
-    """Some steps of Adam on the workers' mean, from where others have come; what is learned so far."""
+    """Make some steps of Adam on the workers' mean, continuing from a file; return the weights."""
     store = create("dist_sync", timeout=30)
     begins = steps[0]
     store.init("w", torch.load(f"{folder}/w") if begins else torch.zeros(4))
@@ -197,7 +229,7 @@ def test_another_number_of_workers_goes_on_as_one_would(tmp_path):
     assert found[0] == pytest.approx(out.tolist(), rel=1e-5)
 
 
-# ---- what goes wrong ------------------------------------------------------------------------------------------
+# ---- errors ---------------------------------------------------------------------------------------------------
 
 
 def wrong(rank, what):
@@ -207,8 +239,9 @@ def wrong(rank, what):
     try:
         if what == "keys":
             store.push("a" if rank else "b", torch.ones(3))
+            store.pull("a", torch.empty(3))  # pushes of single keys are sent now
         elif what == "verbs":
-            store.push("a", torch.ones(3)) if rank else store.barrier()
+            store.push("a", torch.ones(3), priority=1) if rank else store.barrier()
         elif what == "init":
             store.init("c", torch.ones(3 + rank))
         elif what == "optimizer":
@@ -234,7 +267,7 @@ def test_workers_that_do_different_things_are_told_and_go_on(what):
 
 def odd_dtypes(rank):
     store = create("dist_sync", timeout=30)
-    with pytest.raises(RefusedError, match="workers can add up for key 'a'"):
+    with pytest.raises(RefusedError, match="workers can sum for key 'a'"):
         store.init(["b", "a"], [torch.zeros(2), torch.zeros(2, dtype=torch.int16)])
     store.init(["b", "c"], [torch.zeros(2), torch.zeros(2, dtype=torch.complex64)])
     store.push(["b", "c"], [torch.ones(2), torch.full((2,), 1j)])

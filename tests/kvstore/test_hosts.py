@@ -1,4 +1,4 @@
-"""Two hosts, as network namespaces joined by a cable: stores across it, the cable cut, a process killed, stopped.
+"""Two hosts, as network namespaces joined by a virtual cable: stores across it, cut cables, killed processes.
 
 Needs the right to make namespaces (root) and iproute2.
 """
@@ -20,10 +20,10 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 
 from feedline.kvstore import create  # noqa: E402
 from tests.docs.pages import IMPORTED_FROM, ROOT, blocks, commands  # noqa: E402
-from tests.ranks import Failure, Job, say  # noqa: E402
+from tests.ranks import Failure, Job, run, say  # noqa: E402
 
 NEWNET = 0x40000000
-ADDRESSES = ("10.0.0.1", "10.0.0.2")  # the first is the guide's
+ADDRESSES = ("10.0.0.1", "10.0.0.2")  # the first is from the guide
 GUIDE = ROOT / "docs" / "how-to" / "several-workers.md"
 
 
@@ -51,7 +51,7 @@ class Hosts:
         ip("-n", self.names[0], "link", "set", self.names[0], "down")
 
     def empty(self):
-        """End whatever runs in them: ranks outlive a launcher that was killed."""
+        """End all processes in them: ranks outlive a killed launcher."""
         for name in self.names:
             found = subprocess.run(["ip", "netns", "pids", name], capture_output=True, text=True, timeout=20)
             for pid in found.stdout.split():
@@ -77,13 +77,17 @@ def hosts():
     made.remove()
 
 
-def works(rank, names, timeout):
-    """Push and pull from a host of its own, until something happens."""
-    namespace = os.open(f"/run/netns/{names[rank]}", os.O_RDONLY)
+def enter(name):
+    namespace = os.open(f"/run/netns/{name}", os.O_RDONLY)
     library = ctypes.CDLL(None, use_errno=True)
     if library.setns(namespace, NEWNET):
         raise OSError(ctypes.get_errno(), "setns")
     os.close(namespace)
+
+
+def works(rank, names, timeout):
+    """Push and pull from a separate host, until something happens."""
+    enter(names[rank])
     store = create("dist_sync", address=f"{ADDRESSES[0]}:29500", rank=rank, num_workers=2, timeout=timeout)
     store.init("w", torch.zeros(1 << 16))
     out = torch.empty(1 << 16)
@@ -108,8 +112,42 @@ def test_a_host_that_is_gone_is_named(hosts, happens):
             assert failure.ranks == (1 - rank,)
 
 
+def sums(rank, names, kind):
+    """Sum pushes key by key from a separate host."""
+    enter(names[rank])
+    store = create("dist_sync", address=f"{ADDRESSES[0]}:29500", rank=rank, num_workers=2, timeout=30)
+    store.set_gradient_compression(None if kind is None else {"type": kind})
+    sizes, found = [1 << 20, 3, 70_000], []
+    for key, size in enumerate(sizes):
+        store.init(key, torch.zeros(size))
+    for step in range(3):
+        for key, size in enumerate(sizes):
+            store.push(key, torch.full((size,), (1 + rank + step + key) / 2))
+        outs = [torch.empty(size) for size in sizes]
+        for key, out in enumerate(outs):
+            store.pull(key, out)
+        found.append([out.unique().tolist() for out in outs])
+    store.close()
+    return found
+
+
+@pytest.mark.parametrize("kind", [None, "bf16", "2bit"])
+def test_pushes_over_a_link_of_one_gigabit(hosts, kind):
+    if shutil.which("tc") is None:
+        pytest.skip("tc (iproute2) is not installed")
+    shape = ["root", "tbf", "rate", "1gbit", "burst", "256kb", "latency", "50ms"]
+    for name in hosts.names:
+        shaped = subprocess.run(["tc", "-n", name, "qdisc", "add", "dev", name, *shape], capture_output=True, text=True)
+        if shaped.returncode:
+            pytest.skip(f"links cannot be shaped here: {shaped.stderr.strip()}")
+    first, second = run(sums, 2, names=hosts.names, kind=kind)
+    assert first == second
+    each = [[1.0 if kind == "2bit" else (3 + 2 * (step + key)) / 2 for key in range(3)] for step in range(3)]
+    assert first == [[[one] for one in step] for step in each]
+
+
 def test_the_guides_commands_work_on_two_hosts(hosts, tmp_path):
-    """As they stand there, each on a host of its own."""
+    """The programs of the guide, unchanged, each on a separate host."""
     found = blocks(GUIDE.read_text("utf-8"))
     (program,) = (block.text for block in found if block.text.startswith("# train.py\n"))
     (launch,) = (block.text for block in found if block.reason == "takes two machines")

@@ -152,7 +152,7 @@ def test_stores_do_not_share_states():
     first.init("w", torch.zeros(1))
     first.set_optimizer(rule)
     first.push("w", torch.ones(1))
-    with pytest.raises(RefusedError, match="for each store"):
+    with pytest.raises(RefusedError, match="one optimizer per store"):
         second.set_optimizer(rule)
     assert rule.states()["w"][1] == 1  # not forgotten
     first.set_optimizer("sgd")
@@ -248,7 +248,7 @@ def test_loading_forgets_what_the_file_does_not_have(tmp_path):
 def test_numbers_go_along_if_asked(tmp_path):
     store = trained("adam", {"learning_rate": 0.25}, ["w"], range(1))
     for dump in (False, True):
-        store.save_optimizer_states(tmp_path / "s", dump_optimizer=dump)  # replaces what is there
+        store.save_optimizer_states(tmp_path / "s", dump_optimizer=dump)  # replaces the existing file
         other = trained("adam", {"learning_rate": 0.5}, ["w"], [])
         other.load_optimizer_states(tmp_path / "s")
         assert other._table.updater.learning_rate == (0.25 if dump else 0.5)
@@ -258,7 +258,7 @@ def test_numbers_go_along_if_asked(tmp_path):
 @register_optimizer
 @dataclass
 class Averaged(rules.Test):
-    """A rule with a number of its own that another number of workers changes."""
+    """A rule with a parameter that depends on the number of workers."""
 
     name: ClassVar[str] = "averaged"
     of_the_run: ClassVar[tuple[str, ...]] = ("rescale_grad", "workers")

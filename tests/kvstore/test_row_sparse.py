@@ -34,7 +34,7 @@ def filled(type="local"):
 
 @given(st.lists(IDS | st.none(), min_size=1, max_size=4), st.booleans(), st.integers(0, 1000))
 def test_rows_are_what_they_are_densely(pushes, with_updater, seed):
-    """A push of rows does what a push of the dense tensors does; None is a dense value among them."""
+    """A push of rows equals a push of the dense tensors; None stands for a dense value among them."""
     generator = torch.Generator().manual_seed(seed)
     values = []
     for ids in pushes:
@@ -120,7 +120,7 @@ def test_several_keys_and_outs():
         (
             lambda s, o: s.row_sparse_pull("w", [o, torch.empty(1, WIDTH).expand(2, WIDTH)], torch.tensor([0, 1])),
             RefusedError,
-            "memory of its own",
+            "share no memory",
         ),
         (lambda s, o: s.row_sparse_pull("v", o, torch.tensor([0, 1])), RefusedError, "'v'; call init"),
         (
@@ -160,7 +160,7 @@ def test_row_ids_may_be_any_array_of_numpy(ids):
 def test_one_number_has_no_rows():
     store = create()
     store.init("s", torch.tensor(1.0))
-    with pytest.raises(RefusedError, match="one number"):
+    with pytest.raises(RefusedError, match="scalar"):
         store.row_sparse_pull("s", torch.empty(1), torch.tensor([0]))
 
 

@@ -1,4 +1,4 @@
-"""Corpora for the laws: made in memory, read chunk by chunk, every read counted."""
+"""Corpora for the laws: created in memory, read chunk by chunk, with every read counted."""
 
 from __future__ import annotations
 
@@ -15,14 +15,17 @@ from tests.oracles.packing import Step
 
 
 class CountedCorpus(fl.Deserializer):
-    """Ragged sequences in two streams: dense rows that name their sequence and step, and sparse one-hot rows.
+    """Ragged sequences in three streams: dense rows that name their sequence and step, sparse one-hot rows, and texts.
 
-    Sequences ``bad`` are told as unreadable; those ``hidden`` are as bad, but only their entries show it.
+    Sequences ``bad`` are marked unreadable; those ``hidden`` are bad, too, but only their entries show it: indices, or
+    for every fifth one a text.
     """
 
     def __init__(self, lengths, chunk_sizes, random_access=False, bad=(), hidden=(), sliceable=False):
         assert sum(chunk_sizes) == len(lengths)
-        self.schema = fl.Schema({"x": fl.Stream(shape=2), "y": fl.Stream(shape=7, sparse=True)})
+        self.schema = fl.Schema(
+            {"x": fl.Stream(shape=2), "y": fl.Stream(shape=7, sparse=True), "t": fl.Stream(dtype="str")}
+        )
         self.random_access, self.sliceable = random_access, sliceable
         self._lengths = np.asarray(lengths, np.int64)
         self._starts = np.concatenate([[0], np.cumsum(chunk_sizes)]).astype(int)
@@ -45,6 +48,13 @@ class CountedCorpus(fl.Deserializer):
         n = int(self._lengths[ordinal])
         return np.stack([np.full(n, ordinal, np.float32), np.arange(n, dtype=np.float32)], axis=1)
 
+    def texts(self, ordinal):
+        """One text per step: some empty, some of NULs, ASCII or not."""
+        return [
+            ("", "\0", f"{ordinal}", f"{ordinal}\U0001f600é")[(ordinal + step) % 4]
+            for step in range(self._lengths[ordinal])
+        ]
+
     def read(self, chunk):
         with self._lock:
             self.reads.append(chunk)
@@ -62,13 +72,19 @@ class CountedCorpus(fl.Deserializer):
         if a == b:
             x = fl.Value.from_dense(np.empty((0, 2), np.float32))
             y = fl.Value.from_csr([0], [], np.empty(0, np.float32), 7)
-            return fl.Chunk(self.schema, {"x": x, "y": y})
+            return fl.Chunk(self.schema, {"x": x, "y": y, "t": fl.Value.from_buffer(b"", [0], "str")})
         x = fl.Value.from_sequences([self.rows(i) for i in range(a, b)])
         y = fl.Value.one_hot([np.full(int(self._lengths[i]), i % 7) for i in range(a, b)], 7)
+        texts = [text.encode() for i in range(a, b) for text in self.texts(i)]
         for i in self._hidden & set(range(a, b)):
+            if i % 5 == 0 and self._lengths[i]:
+                texts[int(self._lengths[a : i + 1].sum()) - 1] = (b"\xff", b"abcdefgh\xc3", b"\xed\xa0\x80")[i % 3]
+                continue
             y.indices[y.offsets[i - a] : y.offsets[i - a + 1]] = (7, -1, 2**31 - 1, -(2**31))[i % 4]
+        bounds = np.cumsum([0, *map(len, texts)])
+        t = fl.Value.from_buffer(b"".join(texts), bounds, "str", x.offsets)
         errors = {i - a: fl.DataError("planted", sequence=i) for i in range(a, b) if i in self._bad}
-        return fl.Chunk(self.schema, {"x": x, "y": y}, errors)
+        return fl.Chunk(self.schema, {"x": x, "y": y, "t": t}, errors)
 
 
 @dataclasses.dataclass

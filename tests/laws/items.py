@@ -12,7 +12,7 @@ import feedline as fl
 
 
 class Augmented:
-    """Item ``i`` is ``i`` and what the generators that items may use say."""
+    """Item ``i`` is ``i`` and draws from all generators that items may use."""
 
     def __init__(self, n, bad=()):
         self.n, self.bad = n, frozenset(bad)
@@ -44,7 +44,7 @@ class Rare(Augmented):
 
 
 class Killing(Augmented):
-    """Whoever reads item ``victim`` first is killed."""
+    """The process that first reads item ``victim`` is killed."""
 
     def __init__(self, n, victim, marker):
         super().__init__(n)

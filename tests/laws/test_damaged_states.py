@@ -1,4 +1,4 @@
-"""The law of states: one that is wrong anywhere is a StateError before anything has moved, or is right."""
+"""The law of states: a state is right, or a StateError before anything has moved."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LENGTHS, CHUNKS = [1, 2, 3, 4] * 15, [20, 20, 20]
 
 
 class Unsized(fl.UserDeserializer):
-    """Chunks that tell their size when they are read."""
+    """Chunks whose size is known only when they are read."""
 
     schema = fl.Schema({"x": fl.Stream(2)})
 
@@ -30,7 +30,7 @@ class Unsized(fl.UserDeserializer):
 
 
 class Careful(Classified):
-    """A user's source that looks at its own state, which nobody else can."""
+    """A user-defined source that checks its own state, which only it can."""
 
     def restore_from_checkpoint(self, state):
         if type(state["next"]) is not int or not 0 <= state["next"] <= 12:
@@ -66,7 +66,7 @@ def ids(minibatch):
 @settings(max_examples=60)
 @given(data=st.data())
 def test_a_damaged_state_is_refused_before_anything_moves_or_is_a_state(kind, data):
-    """What is accepted goes on as any state does, and can be saved and loaded again."""
+    """An accepted state continues like any other, and can be saved and loaded again."""
     feed = FEEDS[kind]()
     for _ in range(7):
         feed.next_minibatch(9)
@@ -84,7 +84,7 @@ def test_a_damaged_state_is_refused_before_anything_moves_or_is_a_state(kind, da
         again.load_state_dict(json.loads(json.dumps(other.state_dict())))
         minibatch = other.next_minibatch(9)
     except fl.StateError as error:
-        # Where a corpus has to be read to know what is in a window, a place may turn out to be none.
+        # If windows are known only after reading, a position may turn out not to exist.
         assert kind.startswith("unsized"), error  # noqa: PT017
         return
     assert ids(again.next_minibatch(9)) == ids(minibatch)
@@ -93,12 +93,12 @@ def test_a_damaged_state_is_refused_before_anything_moves_or_is_a_state(kind, da
 
 @pytest.mark.parametrize("kind", FEEDS)
 def test_the_largest_counts_go_on(kind):
-    """A state's counts go up to 2**62, which leaves room to go on from it."""
+    """A state's counts go up to 2**62, which leaves room to continue from it."""
     feed = FEEDS[kind]()
     state = feed.state_dict()
     for key in ("sweep", "samples", "label_samples"):
         if kind == "a user's" and key == "sweep":
-            continue  # where it is, it says itself
+            continue  # the source reports its own position
         feed.load_state_dict({**state, key: 2**62})
         assert feed.next_minibatch(9)
         feed.count_label_samples(9)

@@ -24,7 +24,7 @@ def test_a_skipped_sequence_shifts_nothing(tmp_path_factory, world, size, count,
     # Some are found only when they are copied, by what their entries hold.
     hidden = tuple(i for i in bad if world.lengths[i] and data.draw(st.booleans()))
     told = tuple(set(bad) - set(hidden))
-    ahead = data.draw(st.sampled_from([0, 1 << 60]))  # bytes from which on minibatches are copied ahead
+    ahead = data.draw(st.sampled_from([0, 1 << 60]))  # minimum bytes of minibatches that are copied ahead
     folder = tmp_path_factory.mktemp("q")
     whole = world.source(max_sweeps=2)
     damaged = dataclasses.replace(world, bad=told, hidden=hidden, step=16384)
@@ -65,7 +65,7 @@ def test_a_bad_sequence_raises_and_the_position_stays():
 @pytest.mark.parametrize("truncated", [None, 3])
 @pytest.mark.parametrize("random_access", [False, True])
 def test_an_index_out_of_range_is_a_bad_sequence(tmp_path, random_access, truncated):
-    """Raised with its place as often as it is met, or skipped and listed; in lanes and after transforms too."""
+    """Raised with its location every time, or skipped and listed; in lanes and after transforms, too."""
     corpus = CountedCorpus([3] * 10, [5, 5], random_access, bad=[2], hidden=[6, 7])
     settings = {"shuffle": False, "max_sweeps": 1, "truncation_length": truncated, "transforms": [dict]}
     source = fl.MinibatchSource(corpus, **settings)
@@ -110,7 +110,7 @@ def test_a_chunk_that_cannot_be_read_once_is_read_again():
 
 
 def test_skipping_is_told_once(tmp_path, caplog):
-    """The first sequence passed over is warned of, with the file; max_errors without skipping is refused."""
+    """The first skipped sequence logs a warning with the file; max_errors without skipping is refused."""
     corpus = CountedCorpus([1] * 10, [5, 5], bad=[1, 3, 7])
     path = tmp_path / "q.jsonl"
     source = fl.MinibatchSource(corpus, shuffle=False, on_error="skip", quarantine=path, max_sweeps=1)
@@ -143,7 +143,7 @@ def test_the_quarantine_is_that_of_the_part_asked_for(tmp_path, monkeypatch):
 
 
 def test_a_quarantine_that_cannot_be_written(tmp_path):
-    """Nothing is passed over in silence: an error that says what to do, and the position stays."""
+    """Nothing is skipped silently: the error says what to do, and the position stays."""
     quarantine = tmp_path / "missing" / "q.jsonl"
     source = fl.MinibatchSource(CountedCorpus([1] * 6, [6], bad=[5]), on_error="skip", quarantine=quarantine)
     with pytest.raises(fl.DataError, match=r"quarantine file: No such file[\s\S]*missing[\s\S]*pass quarantine="):
@@ -154,7 +154,7 @@ def test_a_quarantine_that_cannot_be_written(tmp_path):
 
 
 def test_the_quarantine_takes_what_users_raise(tmp_path):
-    """Paths and NumPy's numbers in an error are no reason to fail."""
+    """Paths and NumPy numbers in an error can be listed, too."""
 
     class Corpus(CountedCorpus):
         def read(self, chunk):

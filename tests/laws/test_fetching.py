@@ -14,6 +14,7 @@ from feedline import _native
 from feedline.feed import disk
 from feedline.feed.fetching import FetchingReader
 from feedline.testing import assert_resumes, sequences_of
+from tests.effort import examples
 from tests.laws.corpora import CountedCorpus
 
 
@@ -30,7 +31,7 @@ CHUNKS, PARTS = 700, 9000
 
 @pytest.fixture(scope="module", params=["one", "ragged"])
 def corpus(request):
-    """300 sequences with dense and sparse streams, one sample each, or up to 40 and sometimes none."""
+    """300 sequences with dense and sparse streams and texts, one sample each, or up to 40 and sometimes none."""
     rng = np.random.default_rng(5)
     lengths = np.ones(300, int) if request.param == "one" else rng.integers(0, 40, 300)
     return CountedCorpus(lengths.tolist(), [300])
@@ -42,12 +43,13 @@ def mapped(folder):
     x = fl.Value.from_dense(arrays["x"], arrays["x-offsets"]) if "x-offsets" in arrays else arrays["x"]
     y = [arrays[f"y-{name}"] for name in ("indptr", "indices", "values")]
     y = fl.Value.from_csr(*y, 7, offsets=arrays.get("y-offsets"))
-    return fl.ArrayDeserializer(x=x, y=y, chunk_sequences=37)
+    t = fl.Value.from_buffer(arrays["t-data"], arrays["t-bounds"], "str", arrays.get("t-offsets"))
+    return fl.ArrayDeserializer(x=x, y=y, t=t, chunk_sequences=37)
 
 
 @pytest.fixture(scope="module", params=["store", "npy"])
 def reopen(request, corpus, tmp_path_factory):
-    """Opens the corpus as it lies in files: several of several chunks, some smaller and some larger than a page."""
+    """Open the corpus from several files of several chunks, some smaller and some larger than a page."""
     folder = tmp_path_factory.mktemp("files")
     if request.param == "store":
         fl.convert(corpus, folder / "data", chunk_bytes=CHUNKS, part_bytes=PARTS)
@@ -55,17 +57,18 @@ def reopen(request, corpus, tmp_path_factory):
             assert file.read().count(".arrow") > 1
         return lambda: fl.StoreDeserializer(folder / "data")
     whole = corpus.read(0)
-    x, y = whole["x"], whole["y"]
+    x, y, t = (whole[name] for name in "xyt")
     arrays = {"x": x.rows, "y-indptr": y.indptr, "y-indices": y.indices, "y-values": y.values}
+    arrays |= {"t-bounds": t.bounds, "t-data": t.data}
     if not x.one_sample_each:
-        arrays |= {"x-offsets": x.offsets, "y-offsets": y.offsets}
+        arrays |= {"x-offsets": x.offsets, "y-offsets": y.offsets, "t-offsets": t.offsets}
     for name, array in arrays.items():
         np.save(folder / f"{name}.npy", array)
     return lambda: mapped(folder)
 
 
 def evict(path, share=1.0):
-    """Have the page cache drop the first ``share`` of each file, where the file system does such a thing."""
+    """Evict the first ``share`` of each file from the page cache, if the file system supports that."""
     for file in [*path.glob("*.arrow"), *path.glob("*.npy")]:
         with open(file, "rb") as opened:
             os.fsync(opened.fileno())
@@ -115,9 +118,41 @@ def test_fetched_sequences_are_those_of_the_corpus(
             assert one.position == two.position
             for ordinal, rows in zip(two.ids.tolist(), two["x"].sequences(), strict=True):
                 np.testing.assert_array_equal(rows, corpus.rows(ordinal))
+            assert two["t"].sequences() == [corpus.texts(ordinal) for ordinal in two.ids.tolist()]
             step += 1
         assert plain.state_dict() == fetched.state_dict()
         assert fetched.stats().disk_bytes > 0 or fetched.stats().sequences == 0
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@given(
+    length=st.integers(1, 3000),
+    stride=st.sampled_from([1, 7, 100, 3000, 20_000]),
+    shuffle=st.sampled_from([False, "whole", fl.Window(bytes=9000), fl.Window(chunks=1)]),
+    size=st.integers(1, 60),
+    read_ahead=st.sampled_from([None, 0, 5000]),
+)
+@settings(max_examples=examples(20))
+def test_rows_that_overlap_or_have_gaps_are_fetched(tokens, backend, length, stride, shuffle, size, read_ahead):
+    """Tokens: a view with any stride; only one whose gaps are wide is left in place, but for single rows."""
+    path, numbers = tokens
+    options = {"seed": 1, "shuffle": shuffle, "read_ahead": read_ahead}
+    corpus = fl.TokensDeserializer(path, length=length, stride=stride)
+    with source(corpus, backend, **options) as fetched:
+        for minibatch in fetched.minibatches(size, until=fl.minibatches(4)):
+            for ordinal, row in zip(minibatch.ids.tolist(), minibatch["tokens"].rows, strict=True):
+                np.testing.assert_array_equal(row, numbers[ordinal * stride : ordinal * stride + length])
+        if shuffle == "whole" or stride <= 3000:
+            assert fetched.stats().disk_bytes > 0
+
+
+@pytest.fixture(scope="module")
+def tokens(tmp_path_factory):
+    """200 KB of them."""
+    path = tmp_path_factory.mktemp("tokens") / "train.bin"
+    numbers = np.random.default_rng(1).integers(0, 60_000, 100_000, np.uint16)
+    numbers.tofile(path)
+    return path, numbers
 
 
 @pytest.mark.parametrize("shuffle", [False, "whole", fl.Window(bytes=3000)])
@@ -147,7 +182,7 @@ def npy(folder):
 @pytest.mark.parametrize("shuffle", [False, "whole", fl.Window(bytes=1 << 20)])
 @pytest.mark.parametrize("share", [0.5, 1.0])
 def test_partly_in_the_page_cache(tmp_path, share, shuffle, kind):
-    """What the page cache holds is taken from there; the rest is fetched, once it is found missing."""
+    """Cached pages are read from the page cache; the rest is fetched once it is found missing."""
     reopen, largest = large(kind, tmp_path, 4000, 512)
     evict(tmp_path / "data", share)
     with source(reopen(), shuffle=shuffle, seed=1, max_sweeps=2) as feed:
@@ -160,20 +195,20 @@ def test_partly_in_the_page_cache(tmp_path, share, shuffle, kind):
                 np.testing.assert_array_equal(m["y"].rows, m.ids)
             if sweep == 0:
                 lacking = 1 - disk.resident([str(largest)])
-        if lacking > share / 2:  # a file system that lets go of pages
+        if lacking > share / 2:  # a file system that evicts pages
             assert feed.stats().disk_bytes > lacking * largest.stat().st_size * 0.95
 
 
 @pytest.mark.parametrize("kind", ["store", "npy"])
 def test_a_shuffle_that_leaves_the_page_cache_is_fetched_from_then_on(tmp_path, kind):
-    """And back: nothing is fetched any more once it is there again."""
+    """The way back, too: nothing is fetched once it is cached again."""
     reopen, largest = large(kind, tmp_path, 20000, 256)
     with source(reopen(), shuffle="whole", seed=1) as feed:
         feed.next_minibatch(4)
         assert feed.stats().disk_bytes == 0
         evict(tmp_path / "data")
         if disk.resident([str(largest)]) > 0.5:
-            pytest.skip("the file system lets go of no pages")
+            pytest.skip("the file system evicts no pages")
         feed._reader._look_at = 0
         for _ in range(10):
             m = feed.next_minibatch(100)

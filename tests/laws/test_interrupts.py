@@ -3,31 +3,32 @@
 CPython looks for signals when a Python function begins, when a call into C returns, and where a loop turns. `Interrupt`
 calls SIGINT's handler at the n-th of these moments inside of feedline, or of the user's dataset that it calls, for
 n = 1, 2, 3, … until a sweep is through without one. Behind each interrupt the loop asks again, as a notebook's user
-does; and another loader goes on from the state that was taken there.
+does; and another loader continues from the state that was taken there.
 """
 
 from __future__ import annotations
 
 import collections
 import dis
-import functools
 import itertools
 import json
 import os
 import signal
 import sys
+import zlib
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import feedline as fl
+from tests.effort import stride
 from tests.laws import items
 from tests.laws.items import Augmented, Counting, Looping, Plain, Shuffling, Slots, content
 
 try:
     import torch
-    from torch.utils.data import RandomSampler
+    from torch.utils.data import DistributedSampler, RandomSampler
 
     from feedline.interop import torch_loading
 except ModuleNotFoundError:
@@ -37,8 +38,8 @@ needs_torch = pytest.mark.skipif(torch is None, reason="torch is not installed")
 
 WATCHED = (str(Path(fl.__file__).parent), items.__file__)
 
-#: How far apart the moments are that are tried; FEEDLINE_INTERRUPTS=1: all of them.
-STRIDE = int(os.environ.get("FEEDLINE_INTERRUPTS", "7"))
+#: Distance between the moments that are tried; FEEDLINE_INTERRUPTS=1: all of them.
+STRIDE = int(os.environ.get("FEEDLINE_INTERRUPTS", str(stride(13))))
 
 
 class Interrupt:
@@ -63,24 +64,30 @@ class Interrupt:
             self.moment(frame)
 
     def trace(self, frame, event, arg):
-        """Sees loops turn, and classes called, which no profiler is told of."""
-        watched = frame.f_code.co_filename.startswith(WATCHED)
-        if event == "call":
-            frame.f_trace_lines, frame.f_trace_opcodes = False, watched
-        elif event == "return" and frame.f_code.co_name not in ("__init__", "__new__"):
-            self.calls.pop(frame.f_back, None)  # what a function in Python returns is not looked between
-        elif event == "opcode":
-            at = frame.f_lasti
-            name = dis.opname[frame.f_code.co_code[at]]
-            called = self.calls.pop(frame, None)
-            # What is raised here is this instruction's, and has to be met by what would have met the call's.
-            if name.startswith("JUMP_BACKWARD") or (
-                called is not None and handler(frame.f_code, called) == handler(frame.f_code, at)
-            ):
-                self.moment(frame)
-            if name.startswith("CALL"):
-                self.calls[frame] = at
-        return self.trace
+        """Detect loops and calls of classes, which profilers miss; called when a function begins."""
+        frame.f_trace_lines = False
+        if frame.f_code.co_filename.startswith(WATCHED):
+            frame.f_trace_opcodes = True
+            return self.watched
+        return self.elsewhere if frame.f_back in self.calls else None
+
+    def elsewhere(self, frame, event, arg):
+        if event == "return" and frame.f_code.co_name not in ("__init__", "__new__"):
+            self.calls.pop(frame.f_back, None)  # the return of a Python function is not a moment
+
+    def watched(self, frame, event, arg):
+        if event != "opcode":
+            self.elsewhere(frame, event, arg)
+            return self.watched
+        code, at = frame.f_code, frame.f_lasti
+        turn, call = instructions(code)[at // 2]
+        # An exception raised here belongs to this instruction, and must reach the handler of the call's exceptions.
+        called = self.calls.pop(frame, None)
+        if turn or (called is not None and handler(code, called) == handler(code, at)):
+            self.moment(frame)
+        if call:
+            self.calls[frame] = at
+        return self.watched
 
     def moment(self, frame):
         self.left -= 1
@@ -90,19 +97,39 @@ class Interrupt:
             signal.getsignal(signal.SIGINT)(signal.SIGINT, frame)
 
 
-@functools.cache
+def of_code(look):
+    """A cache by code object, whose own hash takes longer than the cached computation."""
+    found = {}
+
+    def cached(code, *where):
+        try:
+            return found[(id(code), *where)][0]
+        except KeyError:
+            return found.setdefault((id(code), *where), (look(code, *where), code))[0]
+
+    return cached
+
+
+@of_code
+def instructions(code):
+    """Return for each instruction whether a loop jumps back there, and whether it calls."""
+    names = [dis.opname[opcode] for opcode in code.co_code[::2]]
+    return [(name.startswith("JUMP_BACKWARD"), name.startswith("CALL")) for name in names]
+
+
+@of_code
 def handler(code, at):
-    """Where an exception at this instruction goes."""
+    """Return the handler of an exception at this instruction."""
     return next((entry.target for entry in dis._parse_exception_table(code) if entry.start <= at < entry.end), None)
 
 
-def moments(stride=STRIDE):
-    """Where to interrupt, one after the other."""
-    return itertools.count(1, stride)
+def moments(which, stride=STRIDE):
+    """Return moments to interrupt; each case begins at another one, as many cases share code."""
+    return itertools.count(1 + zlib.crc32(which.encode()) % stride, stride)
 
 
 def asked_again(begin, interrupt, then=lambda got: None):
-    """What a loop is given that asks again behind an interrupt."""
+    """Return what a loop receives that asks again after an interrupt."""
     got, iterator = [], None
     while True:
         try:
@@ -119,7 +146,7 @@ def asked_again(begin, interrupt, then=lambda got: None):
 
 
 def values(batches):
-    """What is in each batch."""
+    """Return the items of each batch."""
     return [np.asarray(batch["x"]).tolist() if isinstance(batch, dict) else content_of(batch) for batch in batches]
 
 
@@ -205,7 +232,7 @@ def test_a_loader(name, tmp_path, monkeypatch):
     expected = values(loader())
     replays = name != "sampler of one use"
     tried = 0
-    for moment in moments():
+    for moment in moments(name):
         interrupt, states = Interrupt(moment), []
         with loader() as reading:
 
@@ -224,6 +251,33 @@ def test_a_loader(name, tmp_path, monkeypatch):
     assert tried > 5
 
 
+@pytest.mark.parametrize(
+    "name", ["items", "columns", "threads"] + ["torch's distributed sampler"] * (torch is not None)
+)
+def test_an_iterator_told_another_epoch(name):
+    """As Lightning sets it: after ``iter``."""
+
+    def loader():
+        given = {"dataset": Plain(13), "sampler": DistributedSampler(range(13), 1, 0)} if name not in WORLDS else {}
+        return fl.DataLoader(**{"batch_size": 3, "seed": 5, **(given or WORLDS[name]())})
+
+    def told(reading):
+        iterator = iter(reading)
+        reading.sampler.set_epoch(2)
+        return iterator
+
+    expected = values(told(loader()))
+    tried = 0
+    for moment in moments(name):
+        interrupt = Interrupt(moment)
+        with loader() as reading:
+            assert values(asked_again(lambda reading=reading: told(reading), interrupt)) == expected, interrupt.where
+        if interrupt.where is None:
+            break
+        tried += 1
+    assert tried > 5
+
+
 @pytest.mark.parametrize("dataset", [Augmented(13), Counting(13)], ids=["items", "iterable"])
 def test_processes(dataset):
     """Sweep after sweep out of the same workers, each interrupted somewhere else."""
@@ -231,7 +285,7 @@ def test_processes(dataset):
     apart = {"num_workers": 1} if isinstance(dataset, Counting) else {}
     with fl.DataLoader(num_workers=1, prefetch_factor=2, **how) as reading, fl.DataLoader(**how, **apart) as restored:
         expected = fl.DataLoader(**how)
-        for moment in moments():
+        for moment in moments(type(dataset).__name__):
             sweep, interrupt, states = values(expected), Interrupt(moment), []
 
             def then(got, states=states):
@@ -248,8 +302,8 @@ def test_processes(dataset):
 
 
 def test_in_any_order(tmp_path):
-    """Batches that come as they are ready: each once, and the state knows which came."""
-    for moment in moments(5 * STRIDE):
+    """Batches delivered as they become ready: each once, and the state records which."""
+    for moment in moments("any order", 5 * STRIDE):
         how = {"dataset": Plain(13), "batch_size": 2, "seed": 1}
         with fl.DataLoader(num_workers=2, workers="thread", in_order=False, **how) as reading:
             interrupt, states = Interrupt(moment), []
@@ -282,7 +336,7 @@ def source_of(name, path):
     """A source over a text, whose chunks are read by threads, or over arrays."""
     how = dict(SOURCES[name])
     if how.pop("copied", False):
-        source = fl.MinibatchSource(fl.ArrayDeserializer(x=np.arange(26.0).reshape(13, 2)), seed=3, max_sweeps=2)
+        source = fl.MinibatchSource(fl.ArrayDeserializer(x=np.arange(14.0).reshape(7, 2)), seed=3, max_sweeps=2)
         source._ahead.threshold = 0
         return source
     corpus = fl.CTFDeserializer(path, x=fl.Stream(1), chunk_size=30)
@@ -300,7 +354,7 @@ class OneByOne:
 
     def __next__(self):
         minibatch = self.source.next_minibatch(4)
-        if minibatch._ended:  # a method would be one more to be interrupted, when all has been delivered
+        if minibatch._ended:  # a method would add a moment to interrupt after everything has been delivered
             raise StopIteration
         return minibatch
 
@@ -308,7 +362,7 @@ class OneByOne:
 @pytest.fixture
 def text(tmp_path):
     path = tmp_path / "data.ctf"
-    path.write_text("".join(f"{i} |x {i + k}\n" for i in range(13) for k in range(1 + i % 3)))
+    path.write_text("".join(f"{i} |x {i + k}\n" for i in range(7) for k in range(1 + i % 3)))
     return str(path)
 
 
@@ -325,7 +379,7 @@ def test_a_source(name, way, text):
 
     with source_of(name, text) as source:
         expected = bytes_of(reader(source))
-    for moment in moments(5 * STRIDE):
+    for moment in moments(f"{name}, {way}", 4 * STRIDE):
         interrupt, states = Interrupt(moment), []
         with source_of(name, text) as source:
             got = []
@@ -333,7 +387,7 @@ def test_a_source(name, way, text):
             def then(now, source=source, got=got, states=states):
                 states.append((len(got) + len(now), json.dumps(source.state_dict())))
 
-            # A generator is over when it was interrupted: the next one goes on where the source is.
+            # An interrupted generator has ended: the next one continues at the source's position.
             while True:
                 now, iterator = [], reader(source)
                 try:

@@ -34,7 +34,7 @@ def told(minibatch):
 
 
 def run(source, sizes):
-    """What is told of minibatches asked for in ``sizes``, to the end of the source or of the sizes."""
+    """Return the pieces of minibatches of ``sizes``, up to the end of the source or of the sizes."""
     out = []
     for size in sizes:
         minibatch = source.next_minibatch(size)
@@ -108,7 +108,7 @@ def test_resumes_from_every_minibatch(world, length, sizes, stop, others):
 
 @given(worlds(), lengths, st.integers(1, 30), st.integers(0, 30))
 def test_restoring_reads_the_chunks_in_the_lanes_and_a_window(world, length, size, stop):
-    """Loading reads nothing; the next minibatch reads again what the lanes hold, and the window it stands in."""
+    """Loading reads nothing; the next minibatch rereads the sequences in lanes and the current window."""
     source = world.source(truncation_length=length)
     run(source, [size] * stop)
     state = source.state_dict()
@@ -204,7 +204,7 @@ def test_any_rank_may_be_asked_for_at_any_time(world, length, size, stop, count)
 
 @given(worlds(), lengths, st.integers(1, 40), st.integers(1, 4))
 def test_own_lanes_of_workers_deliver_every_sample_once(world, length, size, count):
-    """CNTK's filling: each worker has an equal share of the lanes and fills them with what it owns."""
+    """CNTK's filling: each worker has an equal share of the lanes and fills them with its own sequences."""
     width = max(1, size // length)
     seen = []
     for rank in range(count):
@@ -252,7 +252,7 @@ def test_own_lanes_of_workers_resume(world, length, size, stop, data):
 
 
 def test_owning_nothing_ends_nothing():
-    """One chunk, two workers: the other gets an empty minibatch a sweep and ends where the axis ends."""
+    """One chunk, two workers: the other gets one empty minibatch per sweep and ends where the axis ends."""
 
     def source(**limits):
         corpus = CountedCorpus([2, 3, 1], [3])
@@ -285,7 +285,7 @@ def test_surplus_lanes_drain_first():
 
 @given(worlds(), lengths, st.integers(1, 30), st.integers(1, 120))
 def test_max_samples_is_checked_before_each_sequence(world, length, size, limit):
-    """Sequences enter lanes while fewer samples than the limit have; what has entered is delivered."""
+    """Sequences enter lanes until the limit of samples is reached; those in lanes are delivered."""
     expected, total = [], 0
     endless = world.source()
     while total < limit:
@@ -302,7 +302,7 @@ def test_max_samples_is_checked_before_each_sequence(world, length, size, limit)
 @settings(max_examples=60)
 @given(worlds(), lengths, st.integers(1, 30), st.integers(1, 3), st.data())
 def test_a_skipped_sequence_shifts_nothing(tmp_path_factory, world, length, size, count, data):
-    """Its pieces are left out on every rank, all others stay where they were, also after a restart."""
+    """Its pieces are skipped on every rank, and all others keep their places, even after a restart."""
     bad = tuple(data.draw(st.sets(st.integers(0, world.total - 1), max_size=5)))
     stop = data.draw(st.integers(0, 6))
     folder = tmp_path_factory.mktemp("q")
@@ -350,11 +350,11 @@ class Uneven(CountedCorpus):
         ys = [y.class_indices().rows for y in whole["y"].sequences()]
         first = int(self._starts[chunk])
         ys = [y[:-1] if first + i == 3 else y for i, y in enumerate(ys)]
-        return fl.Chunk(self.schema, {"x": whole["x"], "y": fl.Value.one_hot(ys, 7)}, whole.errors)
+        return fl.Chunk(self.schema, {**whole.values, "y": fl.Value.one_hot(ys, 7)}, whole.errors)
 
 
 def test_streams_of_unequal_length(tmp_path):
-    """A sequence whose streams differ in length cannot be cut: an error, or skipped as any bad sequence."""
+    """A sequence whose streams differ in length cannot be truncated: an error, or skipped like any bad one."""
     settings = {"shuffle": False, "truncation_length": 2, "max_sweeps": 1}
     source = fl.MinibatchSource(Uneven([3] * 6, [3, 3]), **settings)
     with pytest.raises(fl.DataError, match=r"expected 3 samples in every stream.*got 2") as caught:
@@ -368,7 +368,7 @@ def test_streams_of_unequal_length(tmp_path):
 
 
 def test_transforms_see_whole_sequences():
-    """A transform runs before a sequence is cut; one that changes its length is an error."""
+    """A transform runs before a sequence is truncated; one that changes its length is an error."""
 
     def total(sequence):
         return {"x": np.full_like(sequence["x"], sequence["x"][:, 1].sum())}
@@ -394,7 +394,7 @@ def make(**changes):
 
 
 def test_lanes_in_the_state():
-    """A list a lane of [sweep, sequence, count, done]; consecutive sequences are one entry."""
+    """One list per lane of [sweep, sequence, count, done]; consecutive sequences are one entry."""
     source = make(shuffle=False)
     assert source.state_dict()["lanes"] == []
     source.next_minibatch(6)  # lane 0: sequences 0, 1; lane 1: 2, 3
@@ -424,7 +424,7 @@ def test_a_state_with_lanes_needs_lanes():
 
 
 def test_seek_empties_the_lanes():
-    """A bare seek goes to a place on the axis: what was in the lanes is not delivered."""
+    """A bare seek moves to a position on the axis: sequences in lanes are not delivered."""
     source = make(shuffle=False)
     run(source, [9, 9])
     source.seek(fl.Position())
@@ -479,11 +479,11 @@ def test_minibatch_equality_sees_lanes():
     assert whole.lanes is whole.begins is None
 
 
-# ---- corpora that tell their sizes only when read -------------------------------------------------
+# ---- corpora whose sizes are known only after reading---------------------------------------------
 
 
 class Unsized(CountedCorpus):
-    """Says nothing of its chunks before they are read."""
+    """A corpus whose chunks are unknown before they are read."""
 
     sized = False
 
@@ -497,7 +497,7 @@ class Unsized(CountedCorpus):
 
 
 def test_lanes_of_another_rank_are_read_from_windows_let_go():
-    """A rank that is asked for another's lane reads its sequences again, though their window was let go."""
+    """A rank asked for another's lane rereads its sequences, although their window was released."""
 
     def source():
         corpus = Unsized([6] * 8, [2] * 4)

@@ -1,4 +1,4 @@
-"""Laws of ``filling="cntk"``: workers fill by themselves, and together they deliver every sequence once."""
+"""Laws of ``filling="cntk"``: workers fill minibatches independently, and together deliver every sequence once."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_one_worker_fills_as_the_global_rule(world, size):
 
 
 def test_owning_nothing_ends_nothing():
-    """One chunk, three workers: the others get an empty minibatch a sweep, for ever, and end where the axis ends."""
+    """One chunk, three workers: the others get one empty minibatch per sweep, and end where the axis ends."""
 
     def source(**limits):
         corpus = CountedCorpus([2, 3, 1], [3])
@@ -82,7 +82,7 @@ def test_owning_nothing_ends_nothing():
 
 
 def test_a_longer_sequence_is_not_taken_behind_the_end_of_a_sweep():
-    """CNTK's rule: what is left of a minibatch behind a sweep's end takes only what fits, even if that is nothing."""
+    """CNTK's rule: after a sweep's end a minibatch takes only sequences that fit, even if there are none."""
     corpus = CountedCorpus([9, 1, 1, 1], [4])
     source = fl.MinibatchSource(corpus, shuffle=False, partition=(0, 2), filling="cntk", max_sweeps=2)
     got = [(m.ids.tolist(), m.sweep_end, m.global_samples) for m in source.minibatches(2)]

@@ -90,7 +90,7 @@ def test_plan_is_what_is_delivered(world, size):
 
 @pytest.mark.parametrize("seed", range(8))
 def test_a_sweep_that_ends_without_samples_cuts_nothing(seed):
-    """A sequence without samples ends one sweep, and perhaps begins the next: the minibatch goes on all the same."""
+    """A sequence without samples ends one sweep, and perhaps begins the next: the minibatch continues all the same."""
     world = World([2, 0], [2], False, {"order": "cntk", "seed": seed})
 
     def ids(step):

@@ -1,4 +1,4 @@
-"""Law 2, one clock: from every point the stream goes on as if it had never stopped, reading at most one window."""
+"""Law 2, one clock: from every point the stream continues as if it had never stopped, reading at most one window."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def run(source, size, count):
 
 @given(worlds(), st.integers(1, 25), st.integers(0, 30), st.integers(1, 25))
 def test_resumes_from_every_point(world, size, stop, other):
-    """Stop after ``stop`` minibatches of one size, go on with another: the rest is the rest."""
+    """Stop after ``stop`` minibatches of one size, continue with another: the rest is the rest."""
     source = world.source()
     run(source, size, stop)
     state = json.loads(json.dumps(source.state_dict()))
@@ -61,7 +61,7 @@ def test_public_assert(world):
 
 
 def test_public_assert_catches_defects():
-    """A feed that is off by one after a restore, loses its tail, or ignores its state fails the law."""
+    """A feed that is off by one after a restore, loses its tail, or ignores its state violates the law."""
 
     class OffByOne(fl.MinibatchSource):
         def load_state_dict(self, state, *, verify=False):
@@ -162,7 +162,7 @@ def test_a_state_of_grown_data_is_refused():
 
 @given(st.data())
 def test_a_damaged_state_is_refused_or_right(data):
-    """Whatever is changed in a state: a StateError, or the position it says; never something else."""
+    """A changed state is a StateError, or leads to the position in it; nothing else."""
     source = fl.MinibatchSource(CountedCorpus([1, 2, 3] * 20, [20, 20, 20]), seed=3)
     run(source, 5, 9)
     state = source.state_dict()
@@ -195,7 +195,7 @@ def test_a_damaged_state_says_what_is_damaged(change, what):
 
 
 def test_a_state_inside_a_checkpoint_is_pointed_at():
-    """The commonest slip: the whole checkpoint instead of its part."""
+    """The most common mistake: passing the whole checkpoint instead of its part."""
     source = fl.MinibatchSource(CountedCorpus([1] * 20, [20]))
     with pytest.raises(fl.StateError, match=r"\['feed'\] looks like one"):
         source.load_state_dict({"model": {}, "feed": source.state_dict()})

@@ -140,7 +140,7 @@ def test_errors_are_those_of_gather(slots, index, error):
 
 
 def run(script, *options):
-    """A script of its own process; its end must be quiet."""
+    """Run a script in its own process, which must end quietly."""
     start = """
     import os, sys, signal, threading, time
     import numpy as np

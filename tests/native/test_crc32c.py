@@ -25,6 +25,14 @@ def test_equals_definition(data, value):
     assert _native.crc32c(data, value) == slow(data, value)
 
 
+@pytest.mark.parametrize("size", [383, 384, 385, 767, 768, 3071, 3072, 3083, 3456, 7000])
+def test_long_data_in_three_parts(size):
+    """At the sizes at which parts of 128 and 1024 bytes are summed at the same time."""
+    data = np.random.default_rng(size).bytes(size + 3)
+    for start in (0, 3):
+        assert _native.crc32c(data[start:], size) == slow(data[start:], size)
+
+
 @given(st.binary(max_size=200), st.integers(0, 200))
 def test_continues(data, cut):
     assert _native.crc32c(data[cut:], _native.crc32c(data[:cut])) == _native.crc32c(data)
@@ -44,8 +52,8 @@ def test_takes_any_contiguous_buffer():
 def test_portable_variant_agrees():
     code = (
         "import numpy as np; from feedline import _native;"
-        "d = np.random.default_rng(1).bytes(1000);"
-        "print([_native.crc32c(d[i:j], i) for i in range(9) for j in (i, i+1, i+7, i+8, 500, 1000)])"
+        "d = np.random.default_rng(1).bytes(9000);"
+        "print([_native.crc32c(d[i:j], i) for i in range(9) for j in (i, i+1, i+7, i+8, 500, 1000, 3500, 9000)])"
     )
     outputs = [
         subprocess.run(

@@ -14,6 +14,7 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from feedline import _native
+from tests.effort import EFFORT, examples
 from tests.native.ctf_texts import FIELDS, any_text, damaged, texts
 from tests.oracles import ctf as oracle
 from tests.oracles.ctf import Entry, Field
@@ -35,7 +36,7 @@ def make_parser(fields, size_stream=-1, lenient=False, fill=True, memory_limit=G
         size_stream,
         lenient,
         fill=fill,
-        memory_limit=memory_limit,
+        memory_bytes=memory_limit,
     )
 
 
@@ -134,7 +135,7 @@ def test_tidy_texts_are_read_without_errors(text, lenient):
 @example(b"0 |A 1\n0 |A 1 2 3 4\n0 |A x", FIELDS[:1], 9, False, False, False, True)
 @example(b"0 |A 1\n0 |A 1 2 3\n0 |A", FIELDS[:1], 9, False, False, False, False)
 @example(b"1 |A 1\n5", FIELDS[:1], 9, False, False, False, True)
-@settings(max_examples=300)
+@settings(max_examples=examples(200))
 def test_equals_oracle(text, fields, allowed_errors, sized, skip_ids, lenient, fill):
     check(text, fields, allowed_errors, 0 if sized else -1, skip_ids, lenient, fill)
 
@@ -365,7 +366,7 @@ def test_portable_variant_passes_all_of_this():
             str(here),
             str(here.with_name("test_ctf_index.py")),
         ],
-        env={**os.environ, "FEEDLINE_SIMD": "portable"},
+        env={**os.environ, "FEEDLINE_SIMD": "portable", "FEEDLINE_EFFORT": str(EFFORT / 3)},
         cwd=here.parents[2],
         capture_output=True,
         text=True,

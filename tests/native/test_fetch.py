@@ -1,4 +1,4 @@
-"""The fetcher's binding: bytes of files, runs of sequences, and what it refuses."""
+"""The fetcher's binding: bytes of files, runs of sequences, and errors."""
 
 from __future__ import annotations
 

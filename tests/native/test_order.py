@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from feedline import _native
+from tests.effort import EFFORT
 from tests.oracles import order as slow
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -205,7 +206,7 @@ def test_the_oracle_has_the_standard_generator():
     rng = slow.MT19937_64(5489)
     for _ in range(9999):
         rng()
-    assert rng() == 9981545732273789042  # what the C++ standard requires of the 10000th draw
+    assert rng() == 9981545732273789042  # the 10000th draw required by the C++ standard
 
 
 @given(words, st.integers(0, 60))
@@ -248,7 +249,7 @@ def test_cntk_order_is_that_of_cntk(case):
 @pytest.mark.parametrize(
     ("counts", "begin", "end", "message"),
     [
-        ([2, 2], [0, 0], [1, 1], r"got \[0, 1\) for c = 1"),  # leaves itself out: would draw for ever
+        ([2, 2], [0, 0], [1, 1], r"got \[0, 1\) for c = 1"),  # leaves itself out: would draw forever
         ([2, 2], [1, 1], [2, 2], r"got \[1, 2\) for c = 0"),
         ([2, 2], [0, 0], [2, 3], r"got \[0, 3\) for c = 1"),
         ([2, 2], [-1, 0], [1, 2], r"got \[-1, 1\) for c = 0"),
@@ -269,10 +270,10 @@ def test_cntk_refuses_impossible_windows(counts, begin, end, message):
 
 @pytest.mark.skipif("FEEDLINE_SIMD" in os.environ, reason="this run already is a variant")
 def test_all_of_this_holds_in_portable_code():
-    """The variant is chosen at import, so the other one needs a process of its own."""
+    """The variant is chosen at import, so the other one needs its own process."""
     run = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", __file__],
-        env={**os.environ, "FEEDLINE_SIMD": "portable"},
+        env={**os.environ, "FEEDLINE_SIMD": "portable", "FEEDLINE_EFFORT": str(EFFORT / 3)},
         cwd=ROOT,
         capture_output=True,
         text=True,

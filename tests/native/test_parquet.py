@@ -1,4 +1,4 @@
-"""Sizes in Parquet's footers and page headers: what pyarrow says of whole files, what the twin says of damaged ones."""
+"""Sizes in Parquet's footers and page headers: equal to pyarrow for valid files, to the oracle for damaged ones."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def test_page_headers_are_read_as_the_twin_reads_them(kind, seed, column, size):
         got = _native.parquet_page(page)
     except ValueError:
         got = "damage"
-    # What is damaged already may go on behind the bytes at hand.
+    # A damaged footer may extend past the given bytes.
     assert got == expected or (got == "damage" and expected is None)
 
 

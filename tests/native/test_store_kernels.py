@@ -1,4 +1,4 @@
-"""Merge and quantize do what their oracles do."""
+"""Merge, and codes in 2 bits and 1, do what their oracles do."""
 
 from __future__ import annotations
 
@@ -28,8 +28,9 @@ def coded(draw):
 def native(bits, threshold, gradient, residual):
     left, sent = np.empty_like(gradient), np.empty_like(gradient)
     codes = np.full((len(gradient) * bits + 31) // 32 * 4, 255, np.uint8)
-    _native.quantize(bits, threshold, gradient, residual, left, codes)
-    _native.dequantize(bits, threshold, codes, sent)
+    arrays = (gradient, residual, left, codes)
+    _native.encode(f"{bits}bit", threshold, [(len(gradient), *(array.ctypes.data for array in arrays))])
+    _native.decode_sums(f"{bits}bit", threshold, [(len(gradient), [codes.ctypes.data], sent.ctypes.data)])
     return codes.tobytes(), sent, left
 
 
@@ -76,26 +77,6 @@ def test_codes_lie_from_the_top():
 
 def test_unused_codes_are_zero_again():
     assert native(2, 0.5, np.zeros(1, "f4"), np.zeros(1, "f4"))[0] == bytes(4)
-
-
-def test_quantize_refuses_what_does_not_fit():
-    ok, codes = np.zeros(4, "f4"), np.zeros(4, "u1")
-    with pytest.raises(ValueError, match="1 or 2 bits"):
-        _native.quantize(3, 0.5, ok, ok, ok, codes)
-    with pytest.raises(ValueError, match="above 0"):
-        _native.quantize(2, 0.0, ok, ok, ok, codes)
-    with pytest.raises(ValueError, match="4 elements in `codes`, got 5"):
-        _native.quantize(2, 0.5, ok, ok, ok, np.zeros(5, "u1"))
-    with pytest.raises(ValueError, match="4 elements in `residual`"):
-        _native.quantize(2, 0.5, ok, np.zeros(3, "f4"), ok, codes)
-    with pytest.raises(TypeError, match="float32 array for `gradient`, got float64"):
-        _native.quantize(2, 0.5, np.zeros(4), ok, ok, codes)
-    with pytest.raises(TypeError, match="C-contiguous float32 array for `out`"):
-        _native.dequantize(2, 0.5, codes, np.zeros(8, "f4")[::2])
-    frozen = np.zeros(4, "f4")
-    frozen.flags.writeable = False
-    with pytest.raises(TypeError, match="writable"):
-        _native.dequantize(2, 0.5, codes, frozen)
 
 
 # ---- merge ----------------------------------------------------------------------------------------

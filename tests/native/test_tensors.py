@@ -1,4 +1,4 @@
-"""Tensors seen through DLPack's C functions: what is taken, what is left, and that both ways give the same sums."""
+"""Tensors through DLPack's C functions: accepted ones, refused ones, and equal sums with and without them."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_what_no_tensor_type_gives_is_refused():
     Other.__dlpack_c_exchange_api__ = 3
     with pytest.raises(ValueError, match="PyCapsule"):
         _native.all_like(Other, [], True)
-    table = (ctypes.c_uint64 * 7)(2, 0, 1, 1, 1, 1, 1)  # version 2.0, with functions that nobody may call
+    table = (ctypes.c_uint64 * 7)(2, 0, 1, 1, 1, 1, 1)  # version 2.0, with functions that must not be called
     new = ctypes.pythonapi.PyCapsule_New
     new.restype, new.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
     Other.__dlpack_c_exchange_api__ = new(ctypes.addressof(table), b"dlpack_exchange_api", None)

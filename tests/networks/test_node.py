@@ -1,4 +1,4 @@
-"""Nodes, ways through graphs, and what is said of shapes that do not fit."""
+"""Nodes, traversal of graphs, and errors about shapes that do not fit."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 
 from feedline.data import Value
-from feedline.networks import BATCH, apply, clone, find_all, find_by_name, leaves, replace, topological
+from feedline.networks import BATCH, apply, clone, find_all, leaves, replace, topological
 from feedline.networks.compile import Network
 from feedline.networks.node import UNKNOWN, Weights, input_node, parameter_node, placeholder_node
 from tests.graph.worlds import given, packed, run, weights
@@ -54,7 +54,7 @@ WRONG = [
         "slice",
         [(3,)],
         {"axis": (0,), "begin": (3,), "end": (5,), "strides": (1,)},
-        r"slice `h`: expected something left",
+        r"slice `h`: expected a non-empty slice",
     ),
     ("reduce_sum", [(3,)], {"axis": 1}, r"reduce_sum `h`: expected an axis from -1 to 0 for axis=1"),
     ("cosine_distance", [(3,), (4,)], {}, r"cosine_distance `h`: expected two samples of one shape"),
@@ -87,7 +87,7 @@ def test_an_unknown_operation_and_an_open_placeholder():
         Network([node])
 
 
-# ---- parameters whose shape is told by their use --------------------------------------------------
+# ---- parameters whose shape follows from their use-----------------------------------------------
 
 
 def test_unknown_dimensions_settle_at_the_first_use():
@@ -181,10 +181,9 @@ def test_finding_by_name():
     x = given((2,), "s", "x")
     a = apply("tanh", [x], {}, "a")
     b = apply("plus", [a, apply("tanh", [a], {}, "twice")], {}, "twice")
-    assert find_by_name([b], "a") is a
-    assert find_by_name([b], "none") is None
-    with pytest.raises(ValueError, match="expected one node with the name 'twice', got 2"):
-        find_by_name([b], "twice")
+    for name, number in (("a", 1), ("none", 0), ("twice", 2)):
+        assert len(find_all([b], lambda node, name=name: node.name == name)) == number
+    assert find_all([b], lambda node: node.name == "a") == [a]
     with pytest.raises(ValueError, match="expected one of 'share', 'clone', 'freeze', got 'steal'"):
         clone([b], "steal")
 
@@ -213,7 +212,7 @@ def test_what_is_fed_must_fit():
     refused(
         r"input `flat`: expected samples of shape \(2,\), got \(3,\)", flat=Value.from_dense(np.zeros((2, 3), "f4"))
     )
-    refused("input `flat`: expected one sample a sequence, got 4 in 2 sequences", flat=good[x])
+    refused("input `flat`: expected one sample per sequence, got 4 in 2 sequences", flat=good[x])
     refused("expected 2 sequences, as .* has, got 3", flat=Value.from_dense(np.zeros((3, 2), "f4")))
     refused(
         "expected sequences of the same lengths as the other inputs along 'steps'", y=Value.from_sequences(steps[::-1])

@@ -530,7 +530,7 @@ def test_errors_among_the_best_are_counted_over_the_minibatch(sparse):
         assert float(run([root], fed)[0].data) == criteria.missed_by_the_best(z.numpy(), targets, top)
     with pytest.raises(ValueError, match="at least 5 classes"):
         apply("classification_error", nodes, {"top": 5})
-    with pytest.raises(ValueError, match="no axis beside topN=2"):
+    with pytest.raises(ValueError, match="no axis with topN=2"):
         apply("classification_error", nodes, {"top": 2, "axis": 0})
 
 
@@ -550,7 +550,7 @@ def test_a_weighted_cross_entropy_is_one_number(shape, kinds):
     np.testing.assert_allclose(found.detach(), criteria.weighted_binary_cross_entropy(*rows), rtol=1e-12)
     (gradient,) = torch.autograd.grad(found, [tensors[0]])
     np.testing.assert_allclose(gradient.ravel(), criteria.weighted_binary_cross_entropy_gradient(*rows), rtol=1e-12)
-    with pytest.raises(ValueError, match="one probability, one target and one weight a sample"):
+    with pytest.raises(ValueError, match="one probability, one target and one weight per sample"):
         apply("weighted_binary_cross_entropy", [given((3,), "s"), given((3,), "s"), given((), "s")])
 
 
@@ -711,7 +711,7 @@ def test_an_assignment_happens_at_each_run():
         apply("assign", [weights(0.0), x])
 
 
-# ---- none is left out -----------------------------------------------------------------------------
+# ---- completeness ---------------------------------------------------------------------------------
 
 ELSEWHERE = {
     "delay", "sequence_broadcast_as", "sequence_gather", "sequence_where", "sequence_scatter", "sequence_slice",

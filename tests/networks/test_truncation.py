@@ -1,4 +1,4 @@
-"""Truncated sequences: run piece by piece, a network gives what it gives for the whole."""
+"""Truncated sequences: run piece by piece, a network gives the same as for whole sequences."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def test_a_memory_outlives_its_network():
         ("sequence_last", {}, "whole sequences"),
         ("sequence_softmax", {}, "whole sequences"),
         ("delay", {"steps": -1}, "future value"),
-        ("lstm", {"backwards": True}, "goes backwards"),
+        ("lstm", {"backwards": True}, "backward recurrence"),
     ],
 )
 def test_what_needs_whole_sequences_says_so(op, settings, message):

@@ -41,20 +41,20 @@ def dot(a, b):
 
 
 def cross_entropy(scores, targets):
-    """Of a vector each: (1,). Of matrices: all rows of scores with all rows of targets."""
+    """Return (1,) for two vectors; for matrices, every row of scores is compared with every row of targets."""
     found = [[log_sum_exp(o) - dot(o, t) for t in _rows(targets)] for o in _rows(scores)]
     return np.array(found).reshape(*scores.shape[:-1], targets.shape[0] if targets.ndim == 2 else 1)
 
 
 def cross_entropy_gradients(scores, targets):
-    """Of the sum of what `cross_entropy` gives, for two vectors: for the scores, and for the targets."""
+    """Return the gradients of the summed `cross_entropy` of two vectors: by the scores, and by the targets."""
     total = 1.0
     for_scores = [p * total - t for p, t in zip(softmax(scores), targets, strict=True)]
     return np.array(for_scores), np.array([-s for s in scores])
 
 
 def cross_entropy_along(scores, targets, axis):
-    """Along one axis, which stays; None: all axes, of which none stays."""
+    """Reduce along one axis and keep it; None: reduce all axes and keep none."""
     if axis is None:
         return np.float64(log_sum_exp(scores.ravel()) - dot(scores.ravel(), targets.ravel()))
     o, t = np.moveaxis(scores, axis, -1), np.moveaxis(targets, axis, -1)
@@ -68,19 +68,19 @@ def cross_entropy_along(scores, targets, axis):
 
 
 def first_largest(scores):
-    """1 at the first of the largest elements, all axes together."""
+    """Return 1 at the first of the largest elements of the whole array, else 0."""
     best = max(range(scores.size), key=lambda i: (scores.ravel()[i], -i))
     return np.array([float(i == best) for i in range(scores.size)]).reshape(scores.shape)
 
 
 def classification_error(scores, targets):
-    """1 less the target where the score is largest; shapes as of `cross_entropy`."""
+    """Return 1 minus the target where the score is largest; shapes are those of `cross_entropy`."""
     found = [[1 - dot(o, t) for t in _rows(targets)] for o in _rows(first_largest(scores))]
     return np.array(found).reshape(*scores.shape[:-1], targets.shape[0] if targets.ndim == 2 else 1)
 
 
 def classification_error_along(scores, targets, axis):
-    """How many of the vectors have not exactly their largest scores as targets of 1, and all others of 0."""
+    """Count the vectors whose targets are not 1 at exactly the largest scores and 0 elsewhere."""
     if axis is None:
         scores, targets, axis = scores.reshape(1, -1), targets.reshape(1, -1), -1
     o, t = np.moveaxis(scores, axis, -1), np.moveaxis(targets, axis, -1)
@@ -89,7 +89,7 @@ def classification_error_along(scores, targets, axis):
 
 
 def missed_by_the_best(scores, targets, top):
-    """Of a whole minibatch, samples whose first largest target is not among the first ``top`` largest scores."""
+    """Count the samples of a minibatch whose first largest target is not among the ``top`` largest scores."""
     missed = 0
     for o, t in zip(scores, targets, strict=True):
         label = max(range(t.size), key=lambda i: (t.ravel()[i], -i))
@@ -111,7 +111,7 @@ def binary_cross_entropy(outputs, targets):
 
 
 def binary_cross_entropy_gradients(outputs, targets):
-    """For each output, and for each target; of equal shapes."""
+    """Return the gradients by outputs and by targets, which have the same shape."""
     for_outputs = [
         -t * slope_of_log(p + EPSILON) + (1 - t) * slope_of_log(ONE_AND_EPSILON - p)
         for p, t in zip(outputs, targets, strict=True)
@@ -121,13 +121,13 @@ def binary_cross_entropy_gradients(outputs, targets):
 
 
 def weighted_binary_cross_entropy(outputs, targets, weights):
-    """Of a whole minibatch; weights are scaled to 1 on average."""
+    """Return the loss of a whole minibatch, with weights scaled to a mean of 1."""
     total = sum(-w * math.log(t * p + (1 - t) * (1 - p)) for p, t, w in zip(outputs, targets, weights, strict=True))
     return total * len(outputs) / sum(weights)
 
 
 def weighted_binary_cross_entropy_gradient(outputs, targets, weights):
-    """CNTK's, for the outputs: by the weights as they are, and of another loss where targets are neither 0 nor 1."""
+    """Return CNTK's gradient by the outputs: unscaled weights, another loss where targets are not 0 or 1."""
     return np.array([w * (p - t) / (p * (1 - p)) for p, t, w in zip(outputs, targets, weights, strict=True)])
 
 

@@ -20,7 +20,7 @@ MAX_U64 = 2**64 - 1
 
 
 class IndexFailure(Exception):
-    """The text has no index; `code` is a key of CTF_ERRORS."""
+    """The text cannot be indexed; `code` is a key of CTF_ERRORS."""
 
     def __init__(self, code: str, byte: int, entries: list[Entry]) -> None:
         super().__init__(code, byte)
@@ -55,7 +55,7 @@ class Error:
 
 @dataclass
 class Parsed:
-    """Per sequence and stream a list of samples; a sample is a list of values or of (index, value) pairs."""
+    """Lists of samples by sequence and stream; a sample is a list of values or of (index, value) pairs."""
 
     sequences: list[list[list[list]]] = field(default_factory=list)
     valid: list[bool] = field(default_factory=list)
@@ -139,7 +139,7 @@ LENIENT_PREFIX = re.compile(rb"[+-]?(([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]*)
 
 
 def read_number(text: bytes, at: int, lenient: bool) -> tuple[bytes | None, int]:
-    """(its text, the byte behind), or (None, the byte that does not fit)."""
+    """Return (text, first byte after it), or (None, first byte that does not fit)."""
     end = (LENIENT_PREFIX if lenient else STRICT_PREFIX).match(text, at).end()
     whole = (LENIENT if lenient else STRICT).fullmatch(text, at, end)
     if whole and ends_token(text[end]):
@@ -152,7 +152,7 @@ def round_to_float64(text: bytes) -> float:
 
 
 def round_to_float32(text: bytes) -> np.float32:
-    """The nearest float32, ties to even, of the exact decimal."""
+    """Return the float32 nearest to the exact decimal, ties to even."""
     near = float(text)
     if near != near or near in (0.0, float("inf"), float("-inf")):
         return np.float32(near)
@@ -174,7 +174,7 @@ def round_to_float32(text: bytes) -> np.float32:
 
 
 class Stop(Exception):
-    """A sequence (strict) or everything (counting) ends here."""
+    """Ends a sequence (strict), or everything (counting)."""
 
 
 def parse(
@@ -187,7 +187,7 @@ def parse(
     fill: bool = True,
     allowed_errors: int = -1,
 ) -> Parsed:
-    """Reads `entries` of `text`. Strict for -1, CNTK's counting of errors otherwise."""
+    """Read `entries` of `text`: strictly for -1, else counting errors as CNTK does."""
     result = Parsed(errors_left=allowed_errors)
     strict = allowed_errors < 0
     ended = False
@@ -282,7 +282,7 @@ def _sequence(
 
 
 def _sample(row, i, base, pipe, stream, f: Field, lenient: bool, fill: bool, problem) -> tuple[int, list | None]:
-    """(where to go on, the sample or None)."""
+    """Return (where to continue, the sample or None)."""
     convert = round_to_float64 if f.float64 else round_to_float32
     sample: list = []
     while True:

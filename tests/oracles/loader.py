@@ -6,7 +6,7 @@ from tests.oracles.order import M64, G, hash_key, mix64
 
 
 def weighted(weights, seed, sweep):
-    """The items of a weighted sweep: place by place, a hash as a number in [0, 1), found by walking the weights."""
+    """Return the items of a weighted sweep: for each place, the one whose share of the weights holds the hash."""
     k = hash_key([seed, sweep, 3])
     total = 0.0
     for weight in weights:

@@ -31,7 +31,7 @@ def convolution(x, w, b=None, *, stride, dilate, pad, groups=1):
 
 
 def deconvolution(x, w, *, stride, pad, adj, groups=1):
-    """Each input cell adds its kernel to the output."""
+    """Add the kernel to the output once for each input cell."""
     kernel, outer = w.shape[2:], w.shape[1]
     inner = x.shape[1] // groups
     sizes = [s * (n - 1) + k + a for n, k, s, a in zip(x.shape[2:], kernel, stride, adj, strict=True)]
@@ -48,7 +48,7 @@ def deconvolution(x, w, *, stride, pad, adj, groups=1):
 
 
 def pooling(x, *, how, kernel, stride, pad, convention="valid", include_pad=True, p=2):
-    """The windows may hang over; what they cover of the padding counts in means, what is beyond does not."""
+    """Pool windows that may extend beyond the input: padding counts towards means, what lies beyond it does not."""
     sizes = x.shape[2:]
     rounding = math.ceil if convention == "full" else math.floor
     out = [rounding((n + 2 * a - k) / s) + 1 for n, k, s, a in zip(sizes, kernel, stride, pad, strict=True)]
@@ -82,7 +82,7 @@ def batch_norm(x, gamma, beta, mean, variance, *, eps, axis=1):
 
 
 def group_norm(x, gamma, beta, *, groups, eps=1e-5):
-    """One scale and one offset a group; with as many groups as channels it is the norm of instances."""
+    """Normalise with one scale and offset per group; one group per channel is instance normalisation."""
     y = np.empty_like(x)
     width = x.shape[1] // groups
     for i, g in itertools.product(range(len(x)), range(groups)):
@@ -92,7 +92,7 @@ def group_norm(x, gamma, beta, *, groups, eps=1e-5):
 
 
 def neighbours(x, size, alpha, beta, offset):
-    """Each channel over a power of the squares of those around it."""
+    """Divide each channel by a power of the summed squares of its neighbours."""
     y = np.empty_like(x)
     for c in range(x.shape[1]):
         around = x[:, max(0, c - size // 2) : c + size // 2 + 1]
@@ -101,7 +101,7 @@ def neighbours(x, size, alpha, beta, offset):
 
 
 def interpolated(x, sizes, align=True):
-    """Linear between the four cells around each place; ``align``: corners lie on corners, else edges on edges."""
+    """Interpolate between the four cells around each place; ``align`` aligns corner cells, else edges."""
     y = np.zeros((*x.shape[:2], *sizes))
     for place in itertools.product(*map(range, sizes)):
         weights = [np.zeros(n) for n in x.shape[2:]]
@@ -115,13 +115,13 @@ def interpolated(x, sizes, align=True):
 
 
 def into_channels(x, block):
-    """Cells of a block become channels: of its first cell all, then of the next."""
+    """Move the cells of each block into channels: all channels of its first cell, then of the next."""
     rows = [x[:, :, i::block, j::block] for i in range(block) for j in range(block)]
     return np.concatenate(rows, 1)
 
 
 def areas(x, sizes):
-    """The mean over the cells that each area touches."""
+    """Return the mean over the cells that each area touches."""
     y = np.zeros((*x.shape[:2], *sizes))
     for place in itertools.product(*map(range, sizes)):
         cut = [slice(i * n // m, -(-(i + 1) * n // m)) for i, n, m in zip(place, x.shape[2:], sizes, strict=True)]
@@ -145,7 +145,7 @@ def alignment(x, labels, *, blank, times=None):
 
 
 def margin_gradient(x, label, *, margin=1.0, scale=1.0, linear=False):
-    """Of SVMOutput: the right class is pushed above the margin, all others below its negative."""
+    """Return SVMOutput's gradient: the right class is pushed above the margin, all others below its negative."""
     gradient = np.zeros_like(x)
     for row, k in itertools.product(range(x.shape[0]), range(x.shape[1])):
         side = 1 if k == label[row] else -1
@@ -155,7 +155,7 @@ def margin_gradient(x, label, *, margin=1.0, scale=1.0, linear=False):
 
 
 def reshape(shape, codes):
-    """MXNet's codes, one by one, without -1, which NumPy knows."""
+    """Resolve MXNet's codes one by one, except -1, which NumPy knows."""
     out, left, codes = [], list(shape), list(codes)
     while codes:
         code = codes.pop(0)
@@ -176,7 +176,7 @@ def reshape(shape, codes):
 
 
 def softmax_gradient(y, label, *, scale=1.0, ignore=None, normalization="null", alpha=0.0, ignore_label=-1):
-    """Of SoftmaxOutput, one row at a time; ``y`` is (rows, classes, places), ``label`` (rows, places)."""
+    """Return SoftmaxOutput's gradient by rows; ``y`` is (rows, classes, places), ``label`` (rows, places)."""
     gradient = y.copy()
     classes = y.shape[1]
     counted = 0

@@ -44,7 +44,7 @@ def local_minibatches(axis, room, shuffled):
 
 
 class Sample(NamedTuple):
-    """One sample in a lane; ``step`` None: the place of a sequence that has none."""
+    """A sample in a lane; ``step`` is None for a sequence without samples."""
 
     ordinal: int
     step: int | None

@@ -12,15 +12,15 @@ STOP, TRUE, FALSE, I8, I16, I32, I64, DOUBLE, BINARY, LIST, SET, MAP, STRUCT, UU
 
 
 class Damage(Exception):
-    """It is no such structure, or one that is not used."""
+    """The bytes are no such structure, or one that is not used."""
 
 
 class Short(Exception):
-    """It goes on behind the bytes at hand."""
+    """The structure continues after the available bytes."""
 
 
 class Fields(dict[int, tuple[int, Any]]):
-    """The fields of a structure: (type, value) by number."""
+    """Parse the fields of a structure: (type, value) by number."""
 
     twice = False
 

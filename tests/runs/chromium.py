@@ -22,7 +22,7 @@ class Browser:
         profile: an empty folder for it.
 
     Attributes:
-        console: what was said there, errors and exceptions too.
+        console: its messages, including errors and exceptions.
         requests: addresses asked for.
     """
 

@@ -1,4 +1,4 @@
-"""Logs for tests, as `JsonLines` writes them, and what a page says of one."""
+"""Logs for tests, as `JsonLines` writes them, and the expected content of their pages."""
 
 from __future__ import annotations
 

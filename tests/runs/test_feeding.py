@@ -1,4 +1,4 @@
-"""Sums over what was fed equal those made sequence by sequence, however the run is cut."""
+"""Sums over fed data equal those computed sequence by sequence, however the run is split."""
 
 from __future__ import annotations
 
@@ -39,7 +39,15 @@ def minibatch(ids, ragged, sometimes):
     }
     schema = fl.Schema({"ragged": fl.Stream(2), "single": fl.Stream(()), "sometimes": fl.Stream(2)})
     ids = np.array(ids, np.int64)
-    return fl.Minibatch(schema, values, ids, sum(ragged), sum(ragged), fl.Position(), False)
+    return fl.Minibatch(
+        schema,
+        values,
+        ids,
+        num_samples=sum(ragged),
+        global_samples=sum(ragged),
+        position=fl.Position(),
+        sweep_end=False,
+    )
 
 
 @given(minibatches(), st.integers(0, 12), st.integers(1, 5))
@@ -63,7 +71,7 @@ def test_sums_are_the_oracles(made, cut, at_once):
 
 
 def test_many_sequences_are_not_held():
-    """What is held is bounded by sequences, too."""
+    """Memory is bounded by a number of sequences, too."""
     counted = Feeding()
     big = minibatch(list(range(feeding._SEQUENCES_AT_ONCE)), *([[1] * feeding._SEQUENCES_AT_ONCE] * 2))
     counted.add(big)

@@ -1,4 +1,4 @@
-"""A page says what the log says, once, safely, whatever is in it."""
+"""A page shows the content of the log, once, safely, whatever it contains."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ spans = st.lists(st.tuples(st.integers(1, 1000), finite, finite, st.floats(0.001
 @given(spans)
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_tables_are_the_log(tmp_path, given_spans):
-    """Every number of the log stands behind its chart, and no other one."""
+    """The table of each chart contains exactly the numbers of the log."""
     samples, lines = 0, [start()]
     for counted, loss, metric, seconds in given_spans:
         samples += counted
@@ -77,7 +77,7 @@ def test_validations_and_updates_share_the_chart(tmp_path):
 
 
 def test_a_run_that_went_on_is_counted_once(tmp_path):
-    """Lines beyond the place where it went on are the second process's; a torn one is told of, not shown."""
+    """Lines after the resumed position are those of the second process; a torn line is reported, not shown."""
     first = [start(), *(progress(at, loss=9.0, seconds=1.0) for at in (100, 200, 310))]
     second = [start(200), progress(300, loss=3.0, seconds=1.0), progress(400, loss=4.0, seconds=1.0)]
     path = write(tmp_path / "run.jsonl", first, torn='{"event": "progr\n')
@@ -88,7 +88,7 @@ def test_a_run_that_went_on_is_counted_once(tmp_path):
     page = page_of(path)
     assert page.columns("loss")["training"] == ["9", "9", "3", "4"]
     assert page.columns("lengths")["words"] == ["40", "80", "20"]
-    for told in ("went on once", "200 label samples", "2 lines of the log could not be read", "The log has no end"):
+    for told in ("resumed once", "200 label samples", "2 lines of the log could not be read", "The log has no end"):
         assert told in page.text
 
 
@@ -159,7 +159,7 @@ def test_nothing_is_loaded(tmp_path):
 
 
 def test_a_million_lines_make_a_small_page(tmp_path):
-    """Every hundred-thousandth part of a long log is looked at, little is shown, and the page says so."""
+    """All of a long log is read, little is shown, and the page says so."""
     path = tmp_path / "run.jsonl"
     update = '{"event": "update", "samples": %d, "sweeps": 0, "loss": %.3f, "metric": null, "counted": 1}\n'
     with path.open("w") as file:
@@ -204,7 +204,7 @@ def test_checkpoints_say_whether_they_are_kept(tmp_path):
 
 def test_what_is_no_run_is_told(tmp_path):
     """No folder, no log, several logs, another file."""
-    with pytest.raises(FileNotFoundError, match="not there"):
+    with pytest.raises(FileNotFoundError, match="does not exist"):
         fl.report(tmp_path / "nowhere")
     with pytest.raises(FileNotFoundError, match=r"expected a log in .*JsonLines"):
         fl.report(tmp_path)
@@ -227,7 +227,7 @@ def test_it_goes_where_it_is_told(tmp_path):
 
 
 def test_lines_of_older_logs(tmp_path):
-    """What was not written then is left out, and nothing else."""
+    """Only fields that were not written then are missing."""
     old = progress(100)
     for name in ("fed", "stats", "evaluating", "saving"):
         old.pop(name)
@@ -266,7 +266,7 @@ FIELDS = [(i, path) for i, line in enumerate(WHOLE) for path in places(line)]
 @given(st.sampled_from(FIELDS), wrong)
 @settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_any_field_may_be_anything(tmp_path, field, value):
-    """A page, or a DataError that names the line: nothing else, whatever stands in a log."""
+    """A page, or a DataError that names the line, whatever a log contains."""
     lines = json.loads(json.dumps(WHOLE))
     number, (*way, last) = field
     inner = lines[number]
@@ -282,7 +282,7 @@ def test_any_field_may_be_anything(tmp_path, field, value):
 
 
 def test_a_field_that_is_wrong_is_named(tmp_path):
-    """With what was expected and what came."""
+    """The error says expected and got."""
     line = progress(100)
     line["fed"]["streams"]["words"]["lengths"][1] = "many"
     with pytest.raises(fl.DataError, match=r"(?s)fed\.streams\.words\.lengths: expected a whole.*'many'.*run\.jsonl:2"):
@@ -290,7 +290,7 @@ def test_a_field_that_is_wrong_is_named(tmp_path):
 
 
 def test_names_that_are_no_characters(tmp_path):
-    """Bytes of file names that are no UTF-8 come as lone surrogates, in logs, quarantine files and folders."""
+    """Bytes of file names that are not UTF-8 appear as lone surrogates, in logs, quarantine files and folders."""
     bad = {"sequence": 3, "path": "a\udcff.ctf", "line": 4, "byte": None, "stream": "x", "reason": "bad"}
     (tmp_path / "quarantine.jsonl").write_text(json.dumps(bad) + "\n")
     write(tmp_path / "run.jsonl", [start(), progress(100)])

@@ -50,7 +50,7 @@ def test_a_peak_stays_in_its_stretch():
 
 
 def test_columns_are_joined_by_place():
-    """Places of several columns make one row each; a column without a number is left out."""
+    """Positions of several columns make one row each; a column without a number is omitted."""
     table = joined("x", {"a": [(1, 0.5), (3, 0.25)], "none": [(1, None)], "b": [(2, 7), (3, 8)]})
     assert table.columns == ("a", "b")
     assert [(row.at, row.values) for row in table.rows] == [(1, (0.5, None)), (2, (None, 7)), (3, (0.25, 8))]

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 
-# One thread a library: cases are forked, and threads do not survive that.
+# One thread per library: cases are forked, which threads do not survive.
 for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ[_name] = "1"
-# Others begin with reserving a gigabyte of addresses, which limits on them would not tell from a gigabyte asked for.
+# Others first reserve a gigabyte of addresses, which memory limits cannot tell from an allocation.
 os.environ["ARROW_DEFAULT_MEMORY_POOL"] = "system"
 
 import argparse  # noqa: E402
@@ -17,7 +17,7 @@ import warnings  # noqa: E402
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run what was asked for; 0: nothing was counted."""
+    """Run the requested cases; return 0 if no failure was counted."""
     parser = argparse.ArgumentParser(prog="python -m tests.torture", description=__doc__)
     parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument("--seed", type=int, default=None, help="of everything random; drawn if not given")
@@ -59,7 +59,9 @@ def main(arguments: list[str] | None = None) -> int:
         suite.repeat(known[name], range(int(first), int(last or first) + 1))
     else:
         suite.run(60 * options.minutes)
-    print(f"\n{suite.table()}\n\nseed {seed}: {'FAILED' if suite.failed else 'all counts are 0'}", flush=True)
+    verdict = f"seed {seed}: {'FAILED' if suite.failed else 'all counts are 0'}"
+    # Failures are repeated last, for readers who see only the end of a long log.
+    print("", suite.table(), *suite.findings, verdict, sep="\n\n", flush=True)
     return int(suite.failed)
 
 

@@ -1,4 +1,4 @@
-"""Where cases run: each in a forked child with a folder of its own, watched, and cleared up after.
+"""Execution of cases: each in a forked child with its own folder, watched, and cleaned up afterwards.
 
 A runner adopts whatever its cases leave behind (it is the subreaper of their processes), so nothing can get lost by
 being orphaned. As root it has a /dev/shm of its own, empty at the start, so whatever lies there afterwards is ours.
@@ -28,10 +28,10 @@ if TYPE_CHECKING:
     from tests.torture.scenario import Scenario
 
 GRACE = 10.0
-"""Seconds that processes have to notice that their parent is gone."""
+"""Seconds for processes to notice that their parent has ended."""
 
 STACKS = signal.SIGUSR2
-"""Writes the stacks of all threads to standard error."""
+"""Signal that writes the stacks of all threads to standard error."""
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _SUBREAPER, _DEATH_SIGNAL = 36, 1
@@ -71,12 +71,10 @@ class Arena:
         _libc.prctl(_SUBREAPER, 1, 0, 0, 0)
         self.private = own_mounts() and mount_memory(Path("/dev/shm"), "256m")
         if self.private and not keep:
-            mount_memory(
-                self.work, "1g"
-            )  # nobody needs the cases' files after the case, and a disk would be waited for
+            mount_memory(self.work, "1g")  # files are not needed after the case, and a disk would be slow
 
     def run(self, scenario: Scenario, number: int) -> Outcome:
-        """One case, to its end or the end of its time."""
+        """Run one case, to its end or the end of its time."""
         name = f"{scenario.name}/{number}"
         folder = Path(tempfile.mkdtemp(prefix=f"{scenario.name}-{number}-", dir=self.work))
         for inner in ("tmp", "cache", "here"):
@@ -107,7 +105,7 @@ class Arena:
     # ---- the child ----------------------------------------------------------------------------------
 
     def _child(self, scenario: Scenario, number: int, name: str, folder: Path, report: int) -> None:
-        """The case's process; does not return."""
+        """Run the case in this process; does not return."""
         try:
             os.setsid()
             die_with_parent()
@@ -119,6 +117,7 @@ class Arena:
             faulthandler.register(STACKS, 2, all_threads=True)
             os.environ |= {"TMPDIR": str(folder / "tmp"), "XDG_CACHE_HOME": str(folder / "cache")}
             tempfile.tempdir = None
+            tempfile.gettempdir()  # tests a folder by creating a file, which a kill would leave
             os.chdir(folder / "here")
             case = Case(name, number, self.seed, folder / "here", self.data, report)
             try:
@@ -131,7 +130,7 @@ class Arena:
     # ---- watching -----------------------------------------------------------------------------------
 
     def _watch(self, scenario: Scenario, pid: int, folder: Path, reading: int, began: float, outcome: Outcome) -> str:
-        """Listen until the case ends; returns what it did last."""
+        """Listen until the case ends; return its last action."""
         doing, buffer = "", b""
         ended = os.pidfd_open(pid)
         hung, listening, log = False, [reading], ""
@@ -154,7 +153,7 @@ class Arena:
                 break
         os.close(ended)
         _, status = os.waitpid(pid, 0)
-        # What is in the pipe still; others may hold its other end open.
+        # The rest of the pipe; others may hold its other end open.
         os.set_blocking(reading, False)
         with contextlib.suppress(BlockingIOError):
             while block := os.read(reading, 1 << 16):
@@ -188,7 +187,7 @@ class Arena:
 
 
 def _take(lines: list[bytes], outcome: Outcome) -> str:
-    """Note what a case reported; returns what it is doing."""
+    """Record a report of a case; return its current action."""
     doing = ""
     for line in lines:
         if not line:
@@ -207,12 +206,12 @@ def _take(lines: list[bytes], outcome: Outcome) -> str:
 
 
 def _tail(path: Path, size: int = 3000) -> str:
-    """The end of a log, without what is said of every process."""
+    """Return the end of a log, without lines that every process writes."""
     return path.read_bytes()[-size:].decode("utf-8", "replace").strip() if path.exists() else ""
 
 
 def signal_name(code: int) -> str:
-    """An exit code for people."""
+    """Describe an exit code."""
     return f"exit code {code}" if code >= 0 else f"signal {-code} ({signal.Signals(-code).name})"
 
 
@@ -234,7 +233,7 @@ def children(pid: int) -> list[int]:
 
 
 def command(pid: int) -> str:
-    """What a process runs, for people."""
+    """Describe the program of a process."""
     try:
         words = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode("utf-8", "replace")
         name = Path(f"/proc/{pid}/comm").read_text().strip()
@@ -283,7 +282,7 @@ def _shared() -> set[str]:
 
 
 def own_mounts() -> bool:
-    """Give this process mounts of its own, which nobody else sees; False where it may not."""
+    """Give this process private mounts; return False if that is not permitted."""
     return (
         os.geteuid() == 0
         and _libc.unshare(_NEW_MOUNTS) == 0
@@ -298,11 +297,11 @@ def mount_memory(place: Path, size: str) -> bool:
 
 
 def resize_memory(place: Path, size: int) -> None:
-    """Give a mounted memory file system another size; what lies there stays."""
+    """Resize a mounted memory file system; its files stay."""
     if _libc.mount(b"tmpfs", os.fsencode(place), b"tmpfs", _REMOUNT, f"size={max(size, 4096)}".encode()) != 0:
         raise OSError(ctypes.get_errno(), f"cannot give {place} {size} bytes")
 
 
 def unmount(place: Path) -> None:
-    """Undo `mount_memory`, now or when nobody uses it any more."""
+    """Undo `mount_memory`, now or when it is no longer in use."""
     _libc.umount2(os.fsencode(place), 2)

@@ -1,4 +1,4 @@
-"""One case: its random numbers, its folder, and what it finds.
+"""One case: its random numbers, its folder, and its findings.
 
 Findings are written to a pipe as they are made, so that those of a case which then crashes are not lost.
 """
@@ -22,7 +22,7 @@ _LONGEST = 4000
 
 
 class Refused:
-    """What `Case.attempt` returns when the call was refused as promised.
+    """Result of `Case.attempt` for a call that was refused as promised.
 
     Attributes:
         error: the exception.
@@ -36,11 +36,11 @@ class Refused:
 
 
 class WrongError(Exception):
-    """What was handed out is not what it should be; raised by scenarios, counted as silent."""
+    """Wrong data was delivered; raised by scenarios, counted as silent."""
 
 
 class Case:
-    """A case under way.
+    """A running case.
 
     Args:
         name: ``scenario/number``.
@@ -63,17 +63,17 @@ class Case:
     # ---- findings -----------------------------------------------------------------------------------
 
     def fail(self, counter: str, what: str) -> None:
-        """Count something that must not happen."""
+        """Count a failure."""
         if counter not in COUNTERS:
             raise ValueError(f"expected one of {COUNTERS}, got {counter!r}")
         self._write({"fail": counter, "what": what[:_LONGEST]})
 
     def tally(self, what: str, count: int = 1) -> None:
-        """Count something that was done: kills, sequences compared."""
+        """Count an activity: kills, compared sequences."""
         self._write({"tally": what, "count": count})
 
     def doing(self, what: str) -> None:
-        """Say what comes next, in case it is the last thing this process does."""
+        """Report the next action, in case it is the last one of this process."""
         self._write({"doing": what[:_LONGEST]})
 
     def _write(self, line: dict[str, Any]) -> None:
@@ -85,7 +85,7 @@ class Case:
     def attempt(
         self, what: str, call: Callable[[], T], allowed: tuple[type[BaseException], ...] | None = None
     ) -> T | Refused:
-        """What ``call`` returns, or how it was refused.
+        """Return the result of ``call``, or its refusal.
 
         Args:
             what: for the report.
@@ -109,7 +109,7 @@ class Case:
             return Refused(error)
 
     def compare(self, what: str, expected: Sequence[Hashable], got: Sequence[Hashable], identity: int = 0) -> bool:
-        """Hold what was delivered against what should have been, item by item.
+        """Compare delivered items with expected ones, one by one.
 
         Args:
             what: for the report.

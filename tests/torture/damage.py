@@ -41,7 +41,7 @@ class Change:
         return f"{self.file}: {self.kind}" + (f" at byte {self.at}, {self.size} bytes" if self.kind in INSIDE else "")
 
     def apply(self, folder: Path, other: Path | None = None, in_place: bool = False) -> bool:
-        """Make the change; returns whether anything is different then.
+        """Make the change; return whether anything differs.
 
         Args:
             folder: that holds the file.
@@ -89,7 +89,7 @@ class Change:
         return False
 
     def bytes_of(self, before: bytes, theirs: bytes) -> bytes:
-        """What the file holds afterwards."""
+        """Return the content of the file after the change."""
         rng, at, end = random.Random(self.luck), self.at, self.at + self.size
         data = bytearray(before)
         if self.kind == "bit":
@@ -123,7 +123,7 @@ class Change:
 
 
 def draw(rng: random.Random, folder: Path, files: Sequence[str], kinds: Sequence[str] = INSIDE + WHOLE) -> Change:
-    """A random change of one of some files: half of them anywhere, half where heads and tails are."""
+    """Draw a random change of one of some files, anywhere or in a header or footer with equal probability."""
     file = rng.choice(sorted(files))
     size = (folder / file).stat().st_size
     kind = rng.choice([k for k in kinds if size or k not in INSIDE])
@@ -135,7 +135,7 @@ def draw(rng: random.Random, folder: Path, files: Sequence[str], kinds: Sequence
 
 
 def mutated(rng: random.Random, text: bytes, other: bytes = b"", words: Sequence[bytes] = ()) -> tuple[bytes, str]:
-    """A hostile relative of ``text``, and how it came about.
+    """Return a hostile variant of ``text``, and a description of the changes.
 
     Args:
         rng: decides.

@@ -1,4 +1,4 @@
-"""The corpus of the suite: sequences whose content follows from their number, in every format.
+"""The corpus of the suite: sequences whose content is determined by their number, in every format.
 
 Sequence ``i`` says who it is in each of its streams, so that whatever is delivered can be held against `truth` without
 any code of feedline: lost, repeated, misplaced and altered sequences are told apart. A *twin* has the same lengths and
@@ -9,6 +9,9 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import io
+import struct
+import tarfile
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -16,6 +19,7 @@ from typing import Any
 import numpy as np
 
 import feedline as fl
+from tests.feed.formats.shard_writers import write_litdata, write_mds
 
 SEQUENCES, FEW = 400, 60
 WORDS, CLASSES = 50, 5
@@ -63,13 +67,13 @@ def _digest(*columns: np.ndarray) -> str:
 
 
 def content(minibatch: Mapping[str, fl.Value]) -> list[str]:
-    """A digest a sequence, whatever the format keeps the streams as."""
+    """Return a digest per sequence, independent of the format's representation of streams."""
     columns = [_plain(minibatch[name]) for name in ("word", "x", "y")]
     return [_digest(*parts) for parts in zip(*columns, strict=True)]
 
 
 def _plain(value: fl.Value) -> list[np.ndarray]:
-    """Sequences of a stream as numbers; of one-hot samples their indices."""
+    """Return the sequences of a stream as numbers; for one-hot samples their indices."""
     found = []
     for part in value.sequences():
         if hasattr(part, "indices"):
@@ -82,7 +86,7 @@ def _plain(value: fl.Value) -> list[np.ndarray]:
 
 
 def items(minibatch: Any) -> list[Item]:
-    """What a minibatch delivers."""
+    """Return the sequences of a minibatch."""
     return list(zip(map(_number, minibatch.ids.tolist()), content(minibatch), strict=True))
 
 
@@ -120,8 +124,8 @@ def build(folder: Path) -> None:
         place = folder / name
         place.mkdir(parents=True)
         write(place, count, twin)
-        # Cases that are not about them find indices made, whichever comes first.
-        for name in ("ctf", "join"):
+        # Cases that do not test indices find existing ones, whichever comes first.
+        for name in ("ctf", "join", "tar", "mds", "zarr"):
             FORMATS[name](place).close()
 
 
@@ -141,8 +145,11 @@ def write(place: Path, count: int, twin: int = 0) -> None:
         }
     )
     pq.write_table(table, place / "data.parquet", row_group_size=20, write_page_checksum=True)
+    with pa.ipc.new_stream(str(place / "data.arrow"), table.schema) as stream:
+        stream.write_table(table, max_chunksize=20)
     flat = {"x": streams["x"], "y": np.array([y(i, twin) for i in range(count)])}
     np.savez(place / "data.npz", **flat)
+    write_stored(place, flat, count, twin)
     (place / "arrays").mkdir()
     for name, array in flat.items():
         np.save(place / "arrays" / f"{name}.npy", array)
@@ -155,17 +162,47 @@ def write(place: Path, count: int, twin: int = 0) -> None:
     with open(place / "labels.ctf", "w") as file:
         for i in sorted(range(count), key=lambda i: (i * 37) % count):
             file.write(f"{i} |y {y(i, twin)}:1\n")
+    with tarfile.open(place / "data.tar", "w") as archive:
+        for i in range(count):
+            npy = io.BytesIO()
+            np.save(npy, x(i, twin))
+            for suffix, content in (("npy", npy.getvalue()), ("cls", b"%d" % y(i, twin))):
+                member = tarfile.TarInfo(f"{i:06}.{suffix}")
+                member.size = len(content)
+                archive.addfile(member, io.BytesIO(content))
+    labels = [struct.pack("<q", y(i, twin)) for i in range(count)]
+    dense = [x(i, twin).tobytes() for i in range(count)]
+    columns_of_shards = {"x": ("ndarray:float32:3", 12), "y": ("int", 8)}
+    write_mds(place / "data.mds", columns_of_shards, list(zip(dense, labels, strict=True)), 30)
+    formats = {"word": "no_header_tensor:18", "x": "no_header_numpy:9", "y": "int"}
+    encoded = [words(i, twin).tobytes() for i in range(count)]
+    write_litdata(place / "data.litdata", formats, list(zip(encoded, dense, labels, strict=True)), 30)
     with open(place / "data.csv", "w") as file:
         file.write("x0,x1,x2,y\n")
         for i in range(count):
             file.write(",".join(f"{v:g}" for v in [*x(i, twin), y(i, twin)]) + "\n")
 
 
+def write_stored(place: Path, flat: dict[str, Any], count: int, twin: int) -> None:
+    """HDF5 and Zarr, in blocks of several sizes."""
+    import h5py
+
+    from tests.feed.formats import zarr_files
+
+    with h5py.File(place / "data.h5", "w") as file:
+        file.create_dataset("x", data=flat["x"], chunks=(17, 2), compression="gzip")
+        file["y"] = flat["y"]
+        vectors = file.create_dataset("word", (count,), h5py.vlen_dtype(np.int64), chunks=(23,))
+        vectors[:] = [words(i, twin) for i in range(count)]
+    shards = {"chunks": (5, 3), "shards": (30, 3)}
+    zarr_files.write(place / "data.zarr", {"x": (flat["x"], shards), "y": (flat["y"], {"chunks": (17,)})})
+
+
 # ---- opening --------------------------------------------------------------------------------------------
 
 
 class Recorded(fl.UserDeserializer):
-    """A user's own format: chunks made in Python."""
+    """A user-defined format: chunks made in Python."""
 
     schema = fl.Schema(STREAMS)
     sizes = 17
@@ -191,14 +228,14 @@ class Recorded(fl.UserDeserializer):
 
 
 class Unsized(Recorded):
-    """As `Recorded`, without telling the sizes of chunks."""
+    """Like `Recorded`, without declared sizes of chunks."""
 
     chunk_info = fl.UserDeserializer.chunk_info
     chunk_lengths = fl.UserDeserializer.chunk_lengths
 
 
 class Walk(fl.UserMinibatchSource):
-    """A user's own source: the sequences in turn, with a state."""
+    """A user-defined source: the sequences in turn, with a state."""
 
     schema = fl.Schema(STREAMS)
 
@@ -239,10 +276,42 @@ def open_parquet(folder: Path, **options: Any) -> fl.Deserializer:
     return fl.ParquetDeserializer(folder / "data.parquet", **options)
 
 
+def open_arrow(folder: Path, **options: Any) -> fl.Deserializer:
+    return fl.ArrowDeserializer(folder / "data.arrow", **options)
+
+
 def open_join(folder: Path, **options: Any) -> fl.Deserializer:
     features = {name: STREAMS[name] for name in ("word", "x")}
     primary = fl.CTFDeserializer(folder / "features.ctf", features, chunk_size=CHUNK)
     return fl.Join(primary, fl.CTFDeserializer(folder / "labels.ctf", y=STREAMS["y"], chunk_size=CHUNK), **options)
+
+
+def open_tar(folder: Path, **options: Any) -> fl.Deserializer:
+    """An archive has one sample a key: the words are joined to it."""
+    words = fl.CTFDeserializer(folder / "features.ctf", word=STREAMS["word"], chunk_size=CHUNK)
+    streams = {"x": fl.Stream(3, field="npy"), "y": fl.Stream((), "int64", field="cls")}
+    return fl.Join(words, fl.TarDeserializer(folder / "data.tar", streams, chunk_size=16 * CHUNK), **options)
+
+
+def open_mds(folder: Path, **options: Any) -> fl.Deserializer:
+    """Columns have one sample each: the words are joined to them."""
+    words = fl.CTFDeserializer(folder / "features.ctf", word=STREAMS["word"], chunk_size=CHUNK)
+    return fl.Join(words, fl.MDSDeserializer(folder / "data.mds", chunk_size=CHUNK // 4), **options)
+
+
+def open_litdata(folder: Path, **options: Any) -> fl.Deserializer:
+    streams = {"word": fl.Stream((), "int64"), "x": fl.Stream(3), "y": fl.Stream((), "int64")}
+    return fl.LitDataDeserializer(folder / "data.litdata", streams, **{"chunk_size": CHUNK // 2, **options})
+
+
+def open_hdf5(folder: Path, **options: Any) -> fl.Deserializer:
+    return fl.HDF5Deserializer(folder / "data.h5", **{"chunk_sequences": 20, **options})
+
+
+def open_zarr(folder: Path, **options: Any) -> fl.Deserializer:
+    """A row is one sample: the words are joined to it."""
+    words = fl.CTFDeserializer(folder / "features.ctf", word=STREAMS["word"], chunk_size=CHUNK)
+    return fl.Join(words, fl.ZarrDeserializer(folder / "data.zarr", chunk_sequences=20), **options)
 
 
 def open_arrays(folder: Path) -> fl.Deserializer:
@@ -266,15 +335,21 @@ FORMATS: dict[str, Callable[[Path], fl.Deserializer]] = {
     "ctf": open_ctf,
     "store": open_store,
     "parquet": open_parquet,
+    "arrow": open_arrow,
+    "hdf5": open_hdf5,
+    "zarr": open_zarr,
     "arrays": open_arrays,
     "join": open_join,
+    "tar": open_tar,
+    "mds": open_mds,
+    "litdata": open_litdata,
     "user": open_user,
     "unsized": open_unsized,
 }
 
 
 def settings(rng: Any, kind: str) -> dict[str, Any]:
-    """Random settings of a source over a format that decide its order."""
+    """Draw settings of a source over a format that determine its order."""
     made: dict[str, Any] = {"seed": rng.randrange(1 << 64), "max_sweeps": 2}
     windows = [fl.Window(chunks=rng.randint(1, 5))]
     if kind != "unsized":
@@ -288,17 +363,17 @@ def settings(rng: Any, kind: str) -> dict[str, Any]:
 
 
 def speed(rng: Any) -> dict[str, Any]:
-    """Random settings that must not change anything."""
+    """Draw settings that must not change the result."""
     return {"threads": rng.randint(1, 3), "read_ahead": rng.choice([0, 1 << 12, 64 << 20])}
 
 
 def in_order(source: Any, size: int = 100) -> list[Item]:
-    """Everything that a source delivers, to its end."""
+    """Return everything that a source delivers, to its end."""
     return [item for minibatch in source.minibatches(size) for item in items(minibatch)]
 
 
 def check_sweeps(order: list[Item], count: int) -> str:
-    """What is wrong with whole sweeps over ``count`` sequences; empty: nothing."""
+    """Describe defects of whole sweeps over ``count`` sequences; empty if there are none."""
     for start in range(0, len(order), count):
         sweep = order[start : start + count]
         if sorted(i for i, _ in sweep) != list(range(count)):

@@ -1,4 +1,4 @@
-"""What a parser may be given by somebody who means harm: the base of scenarios that ask what it then does.
+"""Malicious inputs for parsers: the base of scenarios that test how a parser reacts.
 
 A case gives a parser a batch of inputs under limits of memory and time. What it may do: read it, or refuse it with an
 error that it promises. Memory that an input of a few kilobytes asks for without bound is an error nobody promised.
@@ -36,18 +36,18 @@ def _nested(depth: int) -> Any:
 
 
 def value(rng: random.Random) -> Any:
-    """Something that JSON can hold and nobody expects."""
+    """Return an unexpected JSON value."""
     return rng.choice(VALUES)()
 
 
 def tree(rng: random.Random, original: Any) -> tuple[Any, str]:
-    """A JSON tree with one or a few places changed, and which."""
+    """Return a JSON tree with one or a few changes, and their places."""
     found, done = copy.deepcopy(original), []
     for _ in range(rng.choice([1, 1, 1, 1, 2, 4])):
         places = list(_places(found, ()))
         if not places:
             break
-        # Leaves of long lists would be drawn nearly always: the depth is drawn first.
+        # The depth is drawn first, as leaves of long lists would be drawn nearly always.
         depth = rng.choice(sorted({len(place) for place in places}))
         place = rng.choice([place for place in places if len(place) == depth])
         holder = found
@@ -92,7 +92,7 @@ def _places(found: Any, path: tuple[Any, ...]) -> Any:
 
 
 def limit(memory: int, seconds: int) -> None:
-    """From now on this process may have so many bytes more, and so many seconds of processor time."""
+    """Limit this process to some more bytes, and some seconds of processor time."""
     pages = int(Path("/proc/self/statm").read_text().split()[0])
     soft = pages * resource.getpagesize() + memory
     resource.setrlimit(resource.RLIMIT_AS, (soft, soft))
@@ -118,7 +118,7 @@ class Hostile(Scenario):
     def run(self, case: Case) -> None:
         self.prepare(case)
         limit(self.memory, self.processor)
-        # Or else everything would be refused, and nothing learned.
+        # Otherwise everything would be refused, and nothing tested.
         if isinstance(sound := case.attempt("the original", self.original(case), ()), Refused):
             case.fail("lost", f"the original cannot be read within {self.memory} bytes: {sound.error!r:.500}")
             return
@@ -128,16 +128,16 @@ class Hostile(Scenario):
             case.tally("inputs")
 
     def allowed(self) -> tuple[type[BaseException], ...] | None:
-        """What the parser promises to raise; None: feedline's errors alone."""
+        """Errors that the parser promises to raise; None: only feedline's."""
         return None
 
-    def prepare(self, case: Case) -> None:  # most need nothing
-        """Once a case, without limits."""
+    def prepare(self, case: Case) -> None:  # most need no preparation
+        """Prepare a case, once, without limits."""
 
     @abstractmethod
     def original(self, case: Case) -> Callable[[], Any]:
-        """The parser over an input as it should be."""
+        """Return the parser over a valid input."""
 
     @abstractmethod
     def draw(self, case: Case, k: int) -> tuple[str, Callable[[], Any]]:
-        """Input number ``k`` in words, and the parser over it."""
+        """Return a description of input number ``k``, and the parser over it."""

@@ -1,4 +1,4 @@
-"""SIGINT after so many microseconds: what Ctrl-C is, at any bytecode."""
+"""SIGINT after some microseconds, like Ctrl-C at any bytecode."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import signal
 from collections.abc import Callable
 from typing import Any
 
-# What Python's own Condition makes of an interrupt while it takes its lock again.
+# Python's own Condition turns an interrupt into this while it reacquires its lock.
 SPOILED = ("cannot release un-acquired lock", "release unlocked lock")
 
 
 class _Event(ctypes.Structure):
-    """``struct sigevent``, as far as it matters."""
+    """The relevant part of ``struct sigevent``."""
 
     _fields_ = (
         ("value", ctypes.c_void_p),
@@ -55,7 +55,7 @@ class Interrupter:
         _libc.timer_settime(self._timer, 0, ctypes.byref(times), None)
 
     def call(self, call: Callable[[], Any], seconds: float) -> tuple[Any, bool]:
-        """What a call returns, and whether it was interrupted, after so many seconds."""
+        """Interrupt a call after ``seconds``; return its result, and whether it was interrupted."""
         try:
             try:
                 self._armed = True

@@ -1,4 +1,4 @@
-"""Datasets for loaders, where worker processes find them; importing this costs no torch."""
+"""Datasets for loaders, importable by worker processes without torch."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 
 
 class Augmented:
-    """Item ``i`` is ``i`` and random numbers of its own; some take their time.
+    """Item ``i`` is ``i`` and its random numbers; some are slow.
 
     Args:
         n: items.

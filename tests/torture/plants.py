@@ -1,6 +1,6 @@
-"""Defects that are planted on purpose, to see that every scenario can find something, and that every counter rises.
+"""Planted defects, which show that every scenario can find one, and that every counter rises.
 
-``python -m tests.torture --plants`` plants one after the other, each in a process of its own, and runs the scenario
+``python -m tests.torture --plants`` plants one after the other, each in its own process, and runs the scenario
 that has to notice it. A plant touches names that are public, or the standard library's, so that it stays one when
 feedline changes within.
 """
@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import Any, TextIO
 
 MOST_CASES = 200
-"""Cases within which a defect has to be noticed."""
+"""Number of cases within which a defect must be noticed."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ def _restores_late() -> None:
 
 
 def _state_of_yesterday() -> None:
-    """A loader tells the state that it told before."""
+    """A loader returns its previous state."""
     import feedline as fl
 
     last: dict[int, Any] = {}
@@ -83,7 +83,7 @@ def _state_of_yesterday() -> None:
 
 
 def _backwards() -> None:
-    """Parts come with their sequences in reverse."""
+    """Parts have their sequences reversed."""
     import numpy as np
 
     import feedline as fl
@@ -95,11 +95,17 @@ def _backwards() -> None:
         back = np.arange(m.num_sequences)[::-1]
         values = {name: value.select(back) for name, value in m.items()}
         return fl.Minibatch(
-            source.schema, values, m.ids[back], m.num_samples, m.global_samples, m.position, m.sweep_end
+            source.schema,
+            values,
+            m.ids[back],
+            num_samples=m.num_samples,
+            global_samples=m.global_samples,
+            position=m.position,
+            sweep_end=m.sweep_end,
         )
 
     _wrapped(fl.MinibatchSource, "next_minibatch", reverse)
-    # What is expected is delivered by iterators, which stay as they were.
+    # Expected items come from iterators, which are not changed.
     original = fl.MinibatchSource.next_minibatch.__wrapped__  # type: ignore[attr-defined]
 
     def minibatches(source: Any, size: int = 256) -> Any:
@@ -136,7 +142,7 @@ def _forked_skips() -> None:
 
 
 def _twice_in_threads() -> None:
-    """Threads other than the main one get what was handed out last, once."""
+    """Threads other than the main one get the last delivered item once more."""
     import feedline as fl
 
     seen: dict[int, Any] = {}
@@ -199,7 +205,7 @@ def _noisy_end() -> None:
 
 
 def _no_checksums() -> None:
-    """Every checksum and every seal is the same, so none tells anything."""
+    """Every checksum and every seal is the same, so they detect nothing."""
     from feedline import _native
     from feedline.interop import seal
 
@@ -208,7 +214,7 @@ def _no_checksums() -> None:
 
 
 def _torn_renames() -> None:
-    """What should appear at once is copied, in two goes."""
+    """Files that should appear atomically are copied, in two steps."""
 
     def copy(source: Any, target: Any) -> None:
         if os.path.isdir(source):
@@ -235,7 +241,7 @@ def _nothing_is_removed() -> None:
 
 
 def _generators_stay() -> None:
-    """Random generators are not put back where they were."""
+    """Random generators are not restored."""
     import random
 
     import numpy as np
@@ -251,13 +257,13 @@ def _generators_stay() -> None:
 
 
 def _errors_of_nobody() -> None:
-    """No exception is one that was promised."""
+    """Exceptions have types that were not promised."""
     import feedline as fl
     from feedline import errors
     from feedline.mxnet import base
 
     class NobodysError(Exception):
-        """What is never raised."""
+        """An exception that is never raised."""
 
     errors.FeedlineError = fl.FeedlineError = NobodysError  # type: ignore[misc]
     base.MXNetError = NobodysError  # type: ignore[misc]
@@ -286,7 +292,7 @@ def _parquet_hangs() -> None:
     import feedline as fl
     from tests.torture.scenarios.hostile_parquet import HostileParquet
 
-    HostileParquet.seconds = 14.0
+    HostileParquet.seconds = 5.0
     original = fl.ParquetDeserializer.__init__
 
     def hang(corpus: Any, *arguments: Any, **options: Any) -> None:
@@ -299,8 +305,11 @@ def _parquet_hangs() -> None:
 
 
 def _csv_leaves() -> None:
-    """A child that nobody waits for, and that does not end."""
+    """A child that is never waited for, and does not end."""
     import feedline as fl
+    from tests.torture import arena
+
+    arena.GRACE = 1.0
 
     original = fl.convert
 
@@ -351,12 +360,23 @@ PLANTS = (
     Plant("generators stay", "killed-sessions", ("silent",), _generators_stay),
     Plant("replicas differ", "killed-ranks", ("silent",), _replicas_differ, every=4),
     Plant("errors of nobody, descriptors", "few-descriptors", ("foreign",), _errors_of_nobody),
+    Plant("errors of nobody, Arrow", "hostile-arrow", ("foreign",), _errors_of_nobody),
     Plant("errors of nobody, CTF", "hostile-ctf", ("foreign",), _errors_of_nobody),
+    Plant("errors of nobody, HDF5", "hostile-hdf5", ("foreign",), _errors_of_nobody),
+    Plant("errors of nobody, images", "hostile-images", ("foreign",), _errors_of_nobody),
     Plant("errors of nobody, index", "hostile-index", ("foreign",), _errors_of_nobody),
+    Plant("errors of nobody, LitData", "hostile-litdata", ("foreign",), _errors_of_nobody),
     Plant("errors of nobody, logs", "hostile-logs", ("foreign",), _errors_of_nobody),
+    Plant("errors of nobody, MDS", "hostile-mds", ("foreign",), _errors_of_nobody),
+    Plant("errors of nobody, speech", "hostile-speech", ("foreign",), _errors_of_nobody),
     Plant("errors of nobody, states", "hostile-states", ("foreign",), _errors_of_nobody),
     Plant("errors of nobody, store", "hostile-store", ("foreign",), _errors_of_nobody),
     Plant("errors of nobody, symbols", "hostile-symbols", ("foreign",), _errors_of_nobody),
+    Plant("errors of nobody, rows", "hostile-rows", ("foreign",), _errors_of_nobody),
+    Plant("errors of nobody, tar", "hostile-tar", ("foreign",), _errors_of_nobody),
+    Plant("errors of nobody, TFRecord", "hostile-tfrecord", ("foreign",), _errors_of_nobody),
+    Plant("errors of nobody, tokens", "hostile-tokens", ("foreign",), _errors_of_nobody),
+    Plant("errors of nobody, Zarr", "hostile-zarr", ("foreign",), _errors_of_nobody),
     Plant("errors of nobody, files", "damaged-files", ("foreign",), _errors_of_nobody),
     Plant("refused as KeyError", "hostile-cntk", ("foreign",), _cntk_refuses_foreign),
     Plant("hangs on damage", "hostile-parquet", ("hangs",), _parquet_hangs),
@@ -374,13 +394,13 @@ def plant(name: str) -> None:
 
 
 def from_environment() -> None:
-    """For programs that a case starts anew: plant what their suite has planted."""
+    """Plant the suite's defect in programs that a case restarts."""
     if name := os.environ.get("FEEDLINE_TORTURE_PLANT"):
         plant(name)
 
 
 def check(plants: Sequence[Plant], seed: int, out: TextIO) -> list[str]:
-    """Plant one after the other; returns those that nobody noticed.
+    """Plant defects one after another; return those that no scenario noticed.
 
     Args:
         plants: defects.

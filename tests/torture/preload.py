@@ -1,4 +1,4 @@
-"""Imports what cases need, once, before they are forked: a case then takes milliseconds, not seconds."""
+"""Imports modules for all cases once, before they are forked, so that a case takes milliseconds, not seconds."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ _NAMES = (
 
 
 def everything() -> None:
-    """Import all of it, with one thread each."""
-    # Waiting children are told by their pidfd; a handler of somebody else's would eat their status.
+    """Import all modules, with one thread each."""
+    # Children are awaited by their pidfd; a foreign handler would consume their status.
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     for name in _NAMES:
         importlib.import_module(name)

@@ -1,4 +1,4 @@
-"""What a scenario is: a name, what it asks, and how one case of it goes."""
+"""`Scenario`: a name, a question, and the code of one case."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.torture.case import Case
 
 
 class Scenario(ABC):
-    """One way of making life hard; see the package.
+    """One kind of failure; see the package.
 
     Attributes:
         name: in the table and on the command line.
@@ -26,9 +26,9 @@ class Scenario(ABC):
     seconds: ClassVar[float] = 180.0
 
     def missing(self) -> str | None:
-        """What this machine lacks for it; None: nothing."""
+        """Return what this machine lacks for it, or None."""
         return None
 
     @abstractmethod
     def run(self, case: Case) -> None:
-        """One case, in a process and a folder of its own."""
+        """Run one case, in its own process and folder."""

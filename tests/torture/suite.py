@@ -1,4 +1,4 @@
-"""The suite: scenarios take turns until the time is over; one table at the end."""
+"""The suite: scenarios take turns until the time is up; a table at the end."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.torture.case import COUNTERS
 from tests.torture.scenario import Scenario
 
 MOST_SHOWN = 5
-"""Failures of one scenario and counter that are told in full."""
+"""Number of failures per scenario and counter that are printed in full."""
 
 
 @dataclass
@@ -44,7 +44,7 @@ class Row:
 
 
 class Suite:
-    """Runs scenarios and tells what they found.
+    """Runner of scenarios, which reports their findings.
 
     Args:
         scenarios: to take part.
@@ -68,10 +68,11 @@ class Suite:
         self.skipped = {s.name: reason for s in scenarios if (reason := s.missing())}
         self.scenarios = [s for s in scenarios if s.name not in self.skipped]
         self.rows = {s.name: Row() for s in self.scenarios}
+        self.findings: list[str] = []
         self._shown: collections.Counter[tuple[str, str]] = collections.Counter()
 
     def run(self, seconds: float) -> dict[str, Row]:
-        """All scenarios in turn for so long, each at least once."""
+        """Run all scenarios in turn for some time, each at least once."""
         for scenario in [s for s in self.scenarios if s.least > seconds]:
             self.skipped[scenario.name] = f"only in runs of {scenario.least / 60:g} minutes or more"
             self.scenarios.remove(scenario)
@@ -79,7 +80,7 @@ class Suite:
         return self._run(lambda arena, j, tell: self._turns(arena, j, tell, seconds), self.jobs)
 
     def repeat(self, scenario: Scenario, numbers: Sequence[int], until: Sequence[str] = ()) -> dict[str, Row]:
-        """These cases of a scenario; or until a counter rises."""
+        """Run these cases of a scenario, or until a counter rises."""
 
         def each(arena: Arena, j: int, tell: Callable[[Outcome], None]) -> None:
             for number in numbers:
@@ -154,7 +155,7 @@ class Suite:
                     failures = [(counter, text) for counter, text in told.pop("failures")]
                     self._take(Outcome(**told, failures=failures, tallies=tallies))
 
-    # ---- telling ------------------------------------------------------------------------------------
+    # ---- reports ------------------------------------------------------------------------------------
 
     def _take(self, outcome: Outcome) -> None:
         name = outcome.name.split("/")[0]
@@ -162,11 +163,12 @@ class Suite:
         for counter, what in outcome.failures:
             self._shown[name, counter] += 1
             if self._shown[name, counter] <= MOST_SHOWN:
-                self._say(f"\n{counter.upper()} in {outcome.name}: {what}")
-                self._say(f"  again: make torture SEED={self.seed} CASE={outcome.name}")
+                again = f"make torture SEED={self.seed} CASE={outcome.name}"
+                self.findings.append(f"{counter.upper()} in {outcome.name}: {what}\n  again: {again}")
+                self._say(f"\n{self.findings[-1]}")
 
     def table(self) -> str:
-        """Scenario by scenario: cases, seconds, and what was counted."""
+        """Return cases, seconds and counts by scenario."""
         heads = ["scenario", "cases", "seconds", *COUNTERS]
         lines = [
             [name, str(row.cases), f"{row.seconds:.0f}", *(str(row.counts[c]) for c in COUNTERS)]
@@ -196,7 +198,7 @@ class Suite:
 
     @property
     def failed(self) -> bool:
-        """Whether anything was counted."""
+        """Return whether any failure was counted."""
         return any(row.counts.total() for row in self.rows.values())
 
     def _say(self, text: str) -> None:
@@ -205,7 +207,7 @@ class Suite:
 
 @contextlib.contextmanager
 def temporary(keep: bool = False) -> Iterator[Path]:
-    """A folder that is gone afterwards, unless it is to be kept."""
+    """A folder that is removed afterwards, unless it is kept."""
     folder = Path(tempfile.mkdtemp(prefix="feedline-torture-"))
     try:
         yield folder
@@ -215,7 +217,7 @@ def temporary(keep: bool = False) -> Iterator[Path]:
 
 
 def prepare(folder: Path) -> None:
-    """What all cases take: corpora, a training that was left alone, and one that was stopped."""
+    """Prepare data for all cases: corpora, an uninterrupted training and a stopped one."""
     from tests.torture import data, training
 
     data.build(folder)
@@ -228,10 +230,10 @@ def _runner(
     job: int,
     writing: int,
 ) -> None:
-    """A runner's process; does not return."""
+    """Run a runner's process; does not return."""
     code = 1
     try:
-        os.setpgid(0, 0)  # Ctrl-C is the suite's to handle
+        os.setpgid(0, 0)  # the suite handles Ctrl-C
         die_with_parent()
 
         def tell(outcome: Outcome) -> None:

@@ -28,11 +28,11 @@ STOPPED_AT = 11
 
 
 class StoppedError(Exception):
-    """The end of a process, without a process."""
+    """Simulates the end of a process."""
 
 
 class Model(torch.nn.Module):
-    """Draws from all generators that a checkpoint keeps.
+    """A model that draws from all generators that a checkpoint keeps.
 
     Args:
         alike: nothing in it differs between the ranks of a job, as running averages do.
@@ -63,7 +63,7 @@ def wrong(output: torch.Tensor, minibatch: Any) -> torch.Tensor:
 
 
 class Watch:
-    """Notes what a run tells, and stops it after so many updates."""
+    """A reporter that records events, and stops the run after ``stop`` updates."""
 
     def __init__(self, stop: int = -1) -> None:
         self.left, self.began, self.events = stop, -1, []
@@ -88,7 +88,7 @@ class Watch:
 
 
 def session(folder: Path, corpus: Path, stop: int = -1, seed: int = 3, **changes: Any) -> tuple[TrainingSession, Watch]:
-    """The run, and what it tells."""
+    """Return the run and its reporter."""
     torch.set_num_threads(1)
     torch.manual_seed(seed)
     random.seed(seed)
@@ -123,7 +123,7 @@ def print_of(model: torch.nn.Module) -> str:
 
 
 def outcome(run: TrainingSession, watch: Watch) -> dict[str, Any]:
-    """What a run ended with, in JSON types; ``events`` are those since it began."""
+    """Return the final state of a run, in JSON types; ``events`` are those since its start."""
     return {
         "parameters": print_of(run.trainer.model),
         "counts": [run.samples, run.minibatches, run.sweeps, run.scale, run.stopped],
@@ -135,13 +135,13 @@ def outcome(run: TrainingSession, watch: Watch) -> dict[str, Any]:
 
 
 def train(folder: Path, corpus: Path) -> dict[str, Any]:
-    """From where ``folder`` says to the end."""
+    """Run from the checkpoint in ``folder`` to the end."""
     run, watch = session(folder, corpus)
     return outcome(run.run(), watch)
 
 
 def differs(expected: dict[str, Any], got: dict[str, Any]) -> str:
-    """What is not as in a run that was never stopped; empty: nothing."""
+    """Describe differences from an uninterrupted run; empty if there are none."""
     wrong = [key for key in ("parameters", "counts", "rates", "random") if got[key] != expected[key]]
     if got["events"] != expected["events"][len(expected["events"]) - len(got["events"]) :]:
         wrong.append("events")
@@ -162,7 +162,7 @@ def prepare(folder: Path) -> None:
 
 
 def reference(folder: Path) -> dict[str, Any]:
-    """What `prepare` found that the run ends with."""
+    """Return the final state of the run in `prepare`."""
     return dict(json.loads((folder / "reference.json").read_text()))
 
 

@@ -104,13 +104,18 @@ class Victim:
         self._counted = mmap.mmap(-1, 8)
         self._reading, writing = os.pipe()
         self._began = time.monotonic()
+        # Until the victim can say that it was interrupted: it would go on as this process does otherwise.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         self.pid = os.fork()
         if self.pid == 0:
             os.close(self._reading)
-            self._child(program, arguments, writing)
+            self._child(program, arguments, writing, before)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
         os.close(writing)
 
-    def _child(self, program: Callable[..., Any], arguments: tuple[Any, ...], writing: int) -> None:
+    def _child(
+        self, program: Callable[..., Any], arguments: tuple[Any, ...], writing: int, unblocked: set[signal.Signals]
+    ) -> None:
         """Does not return."""
         try:
             os.setpgid(0, 0)
@@ -119,6 +124,7 @@ class Victim:
             faulthandler.register(STACKS, 2, all_threads=True)
             self._count_operations()
             try:
+                signal.pthread_sigmask(signal.SIG_SETMASK, unblocked)
                 answer = {"result": program(*arguments)}
             except KeyboardInterrupt:
                 answer = {"error": "KeyboardInterrupt", "promised": True, "kind": "KeyboardInterrupt"}

@@ -47,9 +47,10 @@ def _same(found: list[data.Item]) -> str:
 # ---- stores ---------------------------------------------------------------------------------------------
 
 
-def _convert(name: str) -> Callable[[Path, Path], Any]:
+def _convert(name: str, part_bytes: int = 2048, jobs: int = 1) -> Callable[[Path, Path], Any]:
     def write(corpora: Path, target: Path) -> None:
-        fl.convert(data.FORMATS[name](corpora), target / "out.store", chunk_bytes=512, part_bytes=2048, overwrite=True)
+        corpus = data.FORMATS[name](corpora)
+        fl.convert(corpus, target / "out.store", chunk_bytes=512, part_bytes=part_bytes, jobs=jobs, overwrite=True)
 
     return write
 
@@ -167,11 +168,11 @@ def _check_checkpoint(corpora: Path, target: Path) -> str | None:
 
 
 WRITERS = (
-    Writer("convert from CTF", _convert("ctf"), _check_store, (FileExistsError,)),
-    Writer("convert from Parquet", _convert("parquet"), _check_store, (FileExistsError,)),
-    Writer("convert from arrays", _convert("arrays"), _check_store, (FileExistsError,)),
-    Writer("convert a join", _convert("join"), _check_store, (FileExistsError,)),
-    Writer("convert a user's format", _convert("user"), _check_store, (FileExistsError,)),
+    Writer("convert from CTF", _convert("ctf", jobs=2), _check_store, (FileExistsError,), repeated=True),
+    Writer("convert from Parquet", _convert("parquet", part_bytes=1 << 30), _check_store, (FileExistsError,)),
+    Writer("convert from arrays", _convert("arrays"), _check_store, (FileExistsError,), repeated=True),
+    Writer("convert a join", _convert("join", part_bytes=1 << 30, jobs=2), _check_store, (FileExistsError,)),
+    Writer("convert a user's format", _convert("user"), _check_store, (FileExistsError,), repeated=True),
     Writer("convert, shuffled", _shuffle, _check_shuffled, (FileExistsError,), repeated=True),
     Writer("write_ctf", _write_ctf, _check_ctf),
     Writer("index CTF", _index, _check_index, alike=False),

@@ -1,6 +1,6 @@
 """What torchrun starts, for test_elastic: trains data-parallel in a session, and resumes when started again.
 
-python -m torch.distributed.run … tests/train/elastic_program.py FOLDER SAMPLES [UPDATES [machine]]
+python -m tests.torchrun … tests/train/elastic_program.py FOLDER SAMPLES [UPDATES [machine]]
 
 Trains until so many label samples. On the first start rank 1 kills itself after so many updates; with ``machine``
 whichever rank is told so does, and its launcher with it, as when a machine is lost.
@@ -20,7 +20,7 @@ from feedline.train import MomentumSGD, Saving, Trainer, TrainingSession, data_p
 
 
 class Kills:
-    """A power cut; and notes where the run began."""
+    """Simulate a power cut, and record where the run began."""
 
     def __init__(self, left, machine):
         self.left, self.machine, self.began = left, machine, 0
@@ -32,7 +32,7 @@ class Kills:
         self.left -= 1
         if self.left == 0 and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
             if self.machine:
-                os.kill(os.getppid(), signal.SIGKILL)
+                os.kill(int(os.environ["LAUNCHER"]), signal.SIGKILL)
             if self.machine or torch.distributed.get_rank() == 1:
                 os.kill(os.getpid(), signal.SIGKILL)
 
@@ -41,7 +41,7 @@ class Kills:
 
 
 class Recorded:
-    """The source, and which sequences it handed to this rank."""
+    """The source, with a record of the sequences that it delivers to this rank."""
 
     def __init__(self, source):
         self._source, self.ids = source, []

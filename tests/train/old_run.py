@@ -35,13 +35,13 @@ def data():
 
 
 def old_run(folder=None, stop_after=None):
-    """The run; raises RuntimeError after so many updates."""
+    """Return the session; it raises RuntimeError after ``stop_after`` updates."""
     random.seed(1)
     np.random.seed(1)
     torch.manual_seed(1)
     torch.set_num_threads(1)
     model = Net()
-    with torch.no_grad():  # initial values that no version of torch changes
+    with torch.no_grad():  # initial values independent of torch's version
         model.body.weight.copy_(torch.tensor([[0.5, -0.1, 0.2], [0.0, 0.4, -0.3], [-0.2, 0.1, 0.6]]))
         model.body.bias.zero_()
     held_out = fl.MinibatchSource(fl.ArrayDeserializer(**data()), shuffle=False, max_sweeps=1)

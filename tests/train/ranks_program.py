@@ -1,4 +1,4 @@
-"""One rank of a job: trains data-parallel in a session and tells how it ended. For test_data_parallel."""
+"""One rank of a job: trains data-parallel in a session and reports its result. For test_data_parallel."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Interrupts:
 
 
 class Watches:
-    """Writes down the sums that reporters are told."""
+    """A reporter that records sums."""
 
     def __init__(self):
         self.seen = []
@@ -65,7 +65,7 @@ class Watches:
 
 
 def main(rank, world, size=11, dropout=0.0, folder=None, interrupt=None, interrupted_rank=0, held_out=None, best=None):
-    """What this rank ends with."""
+    """Return the final state of this rank."""
     if world > 1:
         torch.distributed.init_process_group("gloo")
     rng = np.random.default_rng(0)

@@ -73,7 +73,7 @@ class Acts:
 
 
 class Scores(torch.nn.Module):
-    """With a running statistic, which each rank makes of its own part; rank 0's is the one that counts."""
+    """A model with a running statistic, computed by each rank from its own part; rank 0's is kept."""
 
     def __init__(self, still):
         super().__init__()
@@ -124,7 +124,7 @@ def trains(
     still=False,
     **acts,
 ):
-    """What a rank ends with. ``folder`` may name one for each rank."""
+    """Return the final state of a rank. ``folder`` may be one per rank."""
     if way != "alone" or not wrapped:
         torch.distributed.init_process_group("gloo")
     folder = folder[rank] if isinstance(folder, list) else folder
@@ -186,7 +186,7 @@ def trains(
 
 
 class Recorded:
-    """A source, and which sequences it handed out."""
+    """A source that records the sequences it delivers."""
 
     def __init__(self, source, ids):
         self._source, self.ids = source, ids
@@ -205,14 +205,14 @@ ALIKE = ["weights", "counts", "clock", "flags", "seen"]
 
 
 def alike(ranks):
-    """That all ranks ended with the same; the first one's."""
+    """Check that all ranks ended with the same state, and return it."""
     for key in ALIKE:
         assert all(rank[key] == ranks[0][key] for rank in ranks), key
     return ranks[0]
 
 
 def fails(world=2, **settings):
-    """What all ranks raise."""
+    """Return the errors of all ranks."""
     with Job(trains, world, **settings) as job:
         found = job.results()
     assert all(isinstance(failure, Failure) for failure in found), found
@@ -224,7 +224,7 @@ def fails(world=2, **settings):
 
 @pytest.mark.parametrize(("way", "slow"), [("model", 0), ("model", 1), ("learner", 1)])
 def test_saving_by_time_with_a_slow_rank(tmp_path, way, slow):
-    """Each rank has a clock of its own, and saving is collective: rank 0's counts."""
+    """Each rank has its own clock, but saving is collective: rank 0's clock decides."""
     ranks = run(trains, 2, way=way, folder=str(tmp_path), every=0.02, act="slow", at=7, by=slow, sweeps=6)
     assert alike(ranks)["counts"][0] == 576
     assert ranks[0]["saved"] > 2
@@ -245,7 +245,7 @@ def test_one_rank_asks_for_a_checkpoint(tmp_path, way):
 
 @pytest.mark.parametrize(("way", "by"), [("model", 0), ("model", 1), ("learner", 1)])
 def test_ctrl_c_at_one_rank(tmp_path, way, by):
-    """All save and end behind the same update; started again, they end as if nothing had happened."""
+    """All ranks save and end after the same update; restarted, they end as if nothing had happened."""
     # Learners let rank 0's statistics count where they save, so the whole run would have to save there, too.
     options = {"way": way, "validates": True, "ragged": True, "still": way == "learner"}
     whole = alike(run(trains, 2, **options))
@@ -258,7 +258,7 @@ def test_ctrl_c_at_one_rank(tmp_path, way, by):
 
 
 def test_sigterm_at_one_rank(tmp_path):
-    """That rank's process ends behind the checkpoint, the others' run ends with it."""
+    """That rank's process ends after the checkpoint, and the others' run ends with it."""
     with Job(trains, 2, folder=str(tmp_path), act="SIGTERM", at=6, by=1) as job:
         first, second = job.results()
     assert second == "gone"
@@ -287,7 +287,7 @@ def test_ranks_that_would_go_on_differently_are_told(way, act):
 
 @pytest.mark.parametrize("way", WAYS)
 def test_data_that_ends_at_different_times(way):
-    """Each rank fills its own minibatches, and one has fewer: it learns on with the others, from nothing of its own."""
+    """Each rank fills its own minibatches, and one has fewer: it keeps learning with the others, without data."""
     ranks = run(trains, 2, way=way, filling="cntk", n=9, size=8, sweeps=2, ragged=True)
     result = alike(ranks)
     assert len(ranks[0]["ids"]) != len(ranks[1]["ids"])
@@ -295,9 +295,33 @@ def test_data_that_ends_at_different_times(way):
     assert result["clock"][2] == 2
 
 
+def reads_its_own(rank, lengths):
+    """A rank that reads all of some data, so that each of its minibatches is a whole one."""
+    torch.distributed.init_process_group("gloo")
+    torch.manual_seed(1)
+    model = Scores(still=True)
+    learner = MomentumSGD(model.parameters(), 0.2, momentum=0.5)
+    source = fl.MinibatchSource(
+        fl.ArrayDeserializer(**data(lengths[rank])), shuffle=False, max_sweeps=1, partition=(0, 1)
+    )
+    wrapped = torch.nn.parallel.DistributedDataParallel(model)
+    trainer = Trainer(wrapped, losses, None, learner, forward=lambda model, m: model(m["x"].torch()))
+    run = TrainingSession(trainer, source, 8).run()
+    torch.distributed.destroy_process_group()
+    return [run.samples, learner.samples, run.minibatches], [p.flatten().tolist() for p in model.parameters()]
+
+
+@pytest.mark.parametrize("lengths", [(8, 24), (24, 8)])
+def test_whole_minibatches_of_the_ranks_that_have_data_left_count(lengths):
+    """While all ranks have a whole minibatch it is taken for the same one; a rank that continues has its own."""
+    (first, weights), second = run(reads_its_own, 2, lengths=lengths)
+    assert (first, weights) == second
+    assert first == [24, 24, 3]
+
+
 @pytest.mark.parametrize("filling", ["global", "cntk"])
 def test_where_nobody_knows_what_exchanges_gradients_all_learn_equally_often(filling):
-    """A rank with nothing cannot take part then: nobody learns from that minibatch, and all end with the first."""
+    """A rank without data cannot take part then: all skip that minibatch, and end with the first rank."""
     ranks = run(trains, 2, way="alone", wrapped=False, filling=filling, n=9, size=8, sweeps=2, ragged=True)
     counts = [rank["counts"] for rank in ranks]
     assert counts[0] == counts[1]
@@ -305,7 +329,7 @@ def test_where_nobody_knows_what_exchanges_gradients_all_learn_equally_often(fil
     assert ranks[0]["clock"] == ranks[1]["clock"]
 
 
-# ---- what is counted ------------------------------------------------------------------------------------
+# ---- counts ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("microbatch", [None, 5])
@@ -350,7 +374,7 @@ def cut(tmp_path):
 
 @pytest.mark.parametrize("by", [0, 1])
 def test_one_rank_has_a_damaged_newest_checkpoint(tmp_path, cut, by):
-    """All go on from the one before; of a folder on a disk that one machine reads wrongly, say."""
+    """All continue from the previous checkpoint, if one machine cannot read the newest, say."""
     other = tmp_path / "other"
     shutil.copytree(cut, other)
     newest = Checkpoints(other).paths()[-1]
@@ -367,12 +391,12 @@ def test_folders_that_are_not_shared_are_told(tmp_path, cut):
     for folders in ([str(cut), str(tmp_path / "b")], [str(tmp_path / "a"), str(cut)]):
         failures = fails(folder=folders)
         assert {failure.kind for failure in failures} == {"StateError"}
-        assert all("one that all machines share" in failure.text for failure in failures)
+        assert all("a folder that all machines share" in failure.text for failure in failures)
     other = tmp_path / "other"  # of the same names, but another run
     run(trains, 2, folder=str(other), every=fl.minibatches(4), n=64)
     for number, path in enumerate(Checkpoints(other).paths()):
         path.rename(other / f"checkpoint-00000{number + 1}-{64 * (number + 1)}")
-    assert all("another one than rank 0's" in f.text or "share" in f.text for f in fails(folder=[str(cut), str(other)]))
+    assert all("differs from rank 0's" in f.text or "share" in f.text for f in fails(folder=[str(cut), str(other)]))
 
 
 def test_all_damaged_is_an_error_of_all(cut):
@@ -409,7 +433,7 @@ def test_sources_at_places_of_their_own_go_on_from_there(tmp_path, way):
     cut = run(trains, 2, folder=folder, act="SIGINT", at=5, by=0, **options)
     assert cut[0]["source"] != cut[1]["source"]
     (failure,) = fails(1, folder=folder, **{**options, "way": "alone"})
-    assert "as many ranks" in failure.text
+    assert "same number of ranks" in failure.text
     again = run(trains, 2, folder=folder, **options)
     for rank in range(2):
         assert cut[rank]["ids"] + again[rank]["ids"] == whole[rank]["ids"]
@@ -418,7 +442,7 @@ def test_sources_at_places_of_their_own_go_on_from_there(tmp_path, way):
 
 @pytest.mark.parametrize("world", [1, 3])
 def test_another_number_of_ranks_goes_on(cut, world):
-    """Counts and sums go on, whoever has them."""
+    """Counts and sums continue, whichever rank has them."""
     result = alike(run(trains, world, folder=str(cut)))
     whole = alike(run(trains, 2))
     assert result["counts"] == whole["counts"]
@@ -426,6 +450,6 @@ def test_another_number_of_ranks_goes_on(cut, world):
 
 
 def test_one_rank_alone_needs_no_connections(tmp_path):
-    """A world of one rank is no world."""
+    """A world of one rank needs no agreement."""
     (result,) = run(trains, 1, folder=str(tmp_path), every=0.001)
     assert result["counts"][0] == 288

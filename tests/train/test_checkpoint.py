@@ -1,4 +1,4 @@
-"""Checkpoints: whole or not there; what is damaged is passed over with its reason."""
+"""Checkpoints are whole or absent; damaged ones are skipped with a reason."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import time
 
 import numpy as np
@@ -21,6 +20,7 @@ import feedline as fl
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
 from feedline.train.checkpoint import STATE, TENSORS, Checkpoints, load  # noqa: E402
+from tests.warm import Python, run  # noqa: E402
 
 DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int64, torch.uint8, torch.bool]
 
@@ -37,7 +37,7 @@ def equal(a, b):
 
 
 def test_round_trip(tmp_path):
-    """All dtypes, empty tensors and scalars come back bit for bit, the state as JSON."""
+    """All dtypes, empty tensors and scalars load bit for bit, and the state as JSON."""
     state = {"position": {"sweep": 1, "samples": 2**53}, "rng": [1, 2, 3], "best": None, "rate": 0.1}
     path = Checkpoints(tmp_path / "a" / "b").save(7, tensors(), state)
     found = load(path)
@@ -71,7 +71,7 @@ def test_keep_and_order(tmp_path):
 
 
 def test_the_only_checkpoint_stays_until_the_next_is_whole(tmp_path, monkeypatch):
-    """Killed between any two steps on the file system, with one to keep: there is always one to go on from."""
+    """Killed between any two steps on the file system, with one to keep: there is always one to continue from."""
     store = Checkpoints(tmp_path, keep=1)
     store.save(5, tensors(5), {"n": 0})
     real = os.rename, os.fsync
@@ -104,7 +104,7 @@ def test_the_only_checkpoint_stays_until_the_next_is_whole(tmp_path, monkeypatch
 
 
 def test_what_a_dead_namesake_left_is_removed(tmp_path):
-    """In containers process numbers come again: half written folders of our own number are not ours."""
+    """In containers process ids repeat: half-written folders with our own id are not ours."""
     (tmp_path / f".writing-{os.getpid()}-0").mkdir()
     (tmp_path / f".writing-{os.getppid()}-0").mkdir()
     Checkpoints(tmp_path).save(1, {}, {})
@@ -158,7 +158,7 @@ def changed(data, content):
 
 
 def two(folder, **second):
-    """Two checkpoints; the second differs where it is said."""
+    """Save two checkpoints; the second differs as given."""
     store = Checkpoints(folder)
     return (
         store,
@@ -170,7 +170,7 @@ def two(folder, **second):
 @pytest.mark.parametrize("equal_tensors", [False, True])
 @pytest.mark.parametrize("file", [STATE, TENSORS])
 def test_state_and_tensors_of_two_checkpoints_are_not_mixed(tmp_path, caplog, file, equal_tensors):
-    """Not even where the tensors are equal: the state would go back unnoticed."""
+    """Not even if the tensors are equal: the state would be reset unnoticed."""
     store, first, second = two(tmp_path, **({"tensors": tensors(1)} if equal_tensors else {}))
     (second / file).write_bytes((first / file).read_bytes())
     assert store.latest().path == first
@@ -178,7 +178,7 @@ def test_state_and_tensors_of_two_checkpoints_are_not_mixed(tmp_path, caplog, fi
 
 
 def weird(what, path):
-    """Puts something into the place of a checkpoint, or of a file of it."""
+    """Replace a checkpoint, or one of its files, with something else."""
     state = path / STATE
     if what == "a folder":
         state.unlink()
@@ -239,13 +239,13 @@ def test_nothing_in_the_folder_stops_the_fall_back(tmp_path, caplog, what):
     store, first, second = two(tmp_path)
     weird(what, second)
     assert store.latest().path == first
-    assert f"passing over {second}" in caplog.text
+    assert f"skipping {second}" in caplog.text
     Checkpoints(tmp_path, keep=1).save(3, tensors(3), {"n": 3})
     assert sorted(os.listdir(tmp_path)) == ["checkpoint-000003-3"]
 
 
 def test_a_run_whose_checkpoints_are_all_damaged_says_so(tmp_path):
-    """It does not begin again at 0; and without any, there is none."""
+    """It does not restart at 0; and without any checkpoint, it returns None."""
     store = Checkpoints(tmp_path / "none")
     assert store.latest() is None
     store, first, second = two(tmp_path)
@@ -277,7 +277,7 @@ def test_serial_numbers_of_nobody_are_told_and_left_alone(tmp_path, caplog):
     shutil.copytree(second, tmp_path / f"checkpoint-{'9' * 200}-1")
     (tmp_path / "checkpoint-٣-1").mkdir()  # digits, but not ours
     assert store.latest().path == second
-    assert "passing over" in caplog.text
+    assert "skipping" in caplog.text
     assert "9" * 200 in caplog.text
     assert store.save(3, {}, {}).name == "checkpoint-000003-3"
     (tmp_path / f"checkpoint-{'9' * 18}-1").mkdir()
@@ -286,13 +286,13 @@ def test_serial_numbers_of_nobody_are_told_and_left_alone(tmp_path, caplog):
 
 
 def test_a_missing_file_says_so(tmp_path, caplog):
-    """The reason for passing one over is told."""
+    """The reason for skipping one is logged."""
     store = Checkpoints(tmp_path)
     store.save(1, tensors(), {})
     (store.save(2, tensors(), {}) / TENSORS).unlink()
     with caplog.at_level(logging.WARNING):
         assert store.latest().path.name.endswith("1")
-    assert "passing over" in caplog.text
+    assert "skipping" in caplog.text
     assert TENSORS in caplog.text
     with pytest.raises(fl.StateError, match="No such file"):
         load(tmp_path / "nowhere")
@@ -311,7 +311,7 @@ def test_what_is_not_json_is_refused(tmp_path):
 
 
 def test_a_full_disk_leaves_the_others(tmp_path):
-    """Where the file cannot be written whole, the folder is as it was."""
+    """If the file cannot be written completely, the folder is unchanged."""
     code = (
         "import resource, sys, torch\nfrom feedline.train.checkpoint import Checkpoints\n"
         f"store = Checkpoints({str(tmp_path)!r})\n"
@@ -322,7 +322,7 @@ def test_a_full_disk_leaves_the_others(tmp_path):
         "except Exception as e: print(type(e).__name__, e)\n"
         "else: raise SystemExit('no error')\n"
     )
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+    run(["-c", code], check=True, timeout=60)
     assert os.listdir(tmp_path) == ["checkpoint-000001-1"]
 
 
@@ -338,7 +338,7 @@ def test_kill_at_any_instant(tmp_path):
     )
     store = Checkpoints(tmp_path)
     for delay in (0.0, 0.003, 0.011):
-        process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
+        process = Python(["-c", code], stdout=subprocess.PIPE)
         assert process.stdout is not None
         for _ in range(3):
             process.stdout.readline()

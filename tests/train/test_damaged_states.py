@@ -1,4 +1,4 @@
-"""The law of states in training: wrong anywhere, it is a StateError before anything has moved, or it goes on as any."""
+"""The law of states in training: wrong anywhere, it is refused before anything has moved, or continues as any."""
 
 from __future__ import annotations
 
@@ -32,6 +32,10 @@ from feedline.train.summary import Summary  # noqa: E402
 from tests.junk import JUNK, changes  # noqa: E402
 
 SHAPES = [(2, 3), (3,), ()]
+
+
+def no_loss(output, minibatch):
+    raise AssertionError("nothing is learned here")
 
 
 def parameters():
@@ -69,7 +73,7 @@ def learn(learner, times=3):
 
 
 def told(learner):
-    """All of a learner that a state holds, by value."""
+    """Return by value everything of a learner that a state contains."""
     state = learner.state_dict()
     tensors = {name: tensor.tolist() for name, tensor in state.pop("tensors").items()}
     return repr([state, tensors, learner.lr, [p.tolist() for p in learner.parameters.values()]])
@@ -103,6 +107,17 @@ def test_learners(kind, data):
         return
     learn(other)
     json.dumps({key: value for key, value in other.state_dict().items() if key != "tensors"})
+
+
+@pytest.mark.parametrize("kind", ["torch adamw", "torch rmsprop"])
+def test_a_state_for_graphs_of_cuda_is_refused_on_the_cpu(kind):
+    learner = LEARNERS[kind]()
+    learn(learner)
+    state = learner.state_dict()
+    state["own"]["groups"][0]["mapping"]["capturable"] = True
+    with pytest.raises(fl.StateError, match="`capturable`, by which it cannot learn parameters on the CPU"):
+        learner.load_state_dict(state)
+    learn(learner)
 
 
 @pytest.mark.parametrize("kind", LEARNERS)
@@ -183,7 +198,7 @@ def test_a_trainer_with_one_wrong_tensor(name):
 
 
 class Growing(torch.nn.Module):
-    """A module that loads in a way of its own: a buffer of any length."""
+    """A module with a custom load: a buffer of any length."""
 
     def __init__(self):
         super().__init__()
@@ -198,7 +213,7 @@ class Growing(torch.nn.Module):
 def test_modules_that_load_in_a_way_of_their_own_still_do():
     def make():
         model = torch.nn.Sequential(Growing())
-        return model, Trainer(model, None, None, MomentumSGD(model.parameters(), 0.1, momentum=0.5))
+        return model, Trainer(model, no_loss, None, MomentumSGD(model.parameters(), 0.1, momentum=0.5))
 
     model, trainer = make()
     model[0].seen = torch.arange(3.0)
@@ -210,7 +225,7 @@ def test_modules_that_load_in_a_way_of_their_own_still_do():
 def test_block_momentum_lacks_a_velocity():
     model = torch.nn.Linear(2, 1)
     strategy = block_momentum(MomentumSGD(model.parameters(), 0.1, momentum=0.5), 10).strategy
-    Trainer(model, None, None, [learner_of(strategy, model)])
+    Trainer(model, no_loss, None, [learner_of(strategy, model)])
     state = strategy.state_dict()
     for tensors in (
         {},
@@ -252,7 +267,7 @@ def test_controllers(kind, data, tmp_path_factory):
 
 
 class Run:
-    """As much of a run as controllers touch."""
+    """The part of a run that controllers touch."""
 
     def __init__(self):
         self.trainer, self.scale = trained(0), 1.0
@@ -264,7 +279,7 @@ class Run:
 @settings(max_examples=300)
 @given(data=st.data())
 def test_schedules(data):
-    """A schedule of a file is a value: a ValueError or TypeError of its own, or one that has a number everywhere."""
+    """A schedule from a file is a ValueError or TypeError, or has a number everywhere."""
     state = json.loads(json.dumps(Schedule([(2, 0.1), (1, 3), 0.5], epoch_size=1000, reference=32).to_json()))
     new = data.draw(changes(state)).of(state)
     try:
@@ -278,7 +293,7 @@ def test_schedules(data):
 
 
 def test_the_best_model_of_another_run(tmp_path):
-    """Kept for another value, or of another model: a StateError, and the model is as it was."""
+    """One kept for another value, or of another model, is a StateError, and the model is unchanged."""
     torch.manual_seed(0)
     KeepBest(tmp_path)._checkpoints.save(1, torch.nn.Linear(3, 2).state_dict(), {"loss": 1.0})
     model = torch.nn.Linear(3, 2)

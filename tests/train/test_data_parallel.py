@@ -1,4 +1,4 @@
-"""Two processes that learn together end as one that learns alone, and stop and resume together."""
+"""Two processes that learn together end like one that learns alone, and stop and resume together."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.train.ranks_program import main  # noqa: E402
 
 
 def job(world, **settings):
-    """What each rank of a job ended with."""
+    """Return the final states of the ranks of a job."""
     return run(main, world, world=world, **settings)
 
 
@@ -63,7 +63,7 @@ def test_interrupted_at_one_rank_all_stop_and_resume_as_if_never_stopped(tmp_pat
 
 
 def test_another_world_goes_on(tmp_path):
-    """One rank goes on where two stopped, with the same minibatches."""
+    """One rank continues where two stopped, with the same minibatches."""
     folder = str(tmp_path / "run")
     (whole,) = job(1)
     job(2, folder=folder, interrupt=5, interrupted_rank=0)

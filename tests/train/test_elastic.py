@@ -21,6 +21,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 
 from tests.ranks import free_port, run  # noqa: E402
 from tests.train.elastic_program import main  # noqa: E402
+from tests.warm import Python  # noqa: E402
 
 ROOT = Path(__file__).parents[2]
 DEADLINE = 120
@@ -31,8 +32,8 @@ def torchrun(*arguments):
     """torchrun under way; ended with the block, if it has not ended before."""
     # Without the variable the second start would meet at the addresses of the first.
     variables = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1", "OMP_NUM_THREADS": "1"}
-    started = subprocess.Popen(
-        [sys.executable, "-m", "torch.distributed.run", *arguments],
+    started = Python(
+        ["-m", "tests.torchrun", *arguments],
         cwd=ROOT,
         env={**os.environ, **variables, "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])},
         stdout=subprocess.PIPE,
@@ -49,7 +50,7 @@ def torchrun(*arguments):
 
 
 def ended(started):
-    """What the ranks returned, each behind the number of its start."""
+    """Return the results of the ranks by the number of their start."""
     told, _ = started.communicate(timeout=DEADLINE)
     assert started.returncode == 0, told
     return [(int(start), *ast.literal_eval(rest)) for start, rest in re.findall(r"^(\d) (\(.*\))$", told, re.MULTILINE)]
@@ -78,7 +79,7 @@ def check(results, alone, world, began, samples):
 
 
 def in_rank_order(results, alone):
-    """Results that came in the order of printing."""
+    """Return results in the order of printing."""
     first = alone[240][1][results[0][2] // 12]
     return sorted(results, key=lambda result: first.index(result[5][0][0]))
 

@@ -13,7 +13,11 @@ import feedline.collective  # noqa: E402
 import feedline.kvstore  # noqa: E402
 import feedline.mxnet as mx  # noqa: E402
 import feedline.train.distributed  # noqa: E402
+import feedline.train.learner  # noqa: E402
+import feedline.train.parameters  # noqa: E402
 import feedline.train.rules  # noqa: E402
+import feedline.train.strategy  # noqa: E402
+import feedline.train.trainer  # noqa: E402
 from feedline.kvstore import create  # noqa: E402
 from feedline.train import SGD, Trainer, block_momentum, data_parallel, quantized, through_store  # noqa: E402
 from tests.moments import AtLine  # noqa: E402
@@ -25,15 +29,25 @@ WAYS = {
     "quantized": lambda learner: quantized(learner, 1),
     "block_momentum": lambda learner: block_momentum(learner, 16),
 }
-CODE = (feedline.collective, feedline.kvstore, feedline.train.distributed, feedline.train.rules)
+CODE = (
+    feedline.collective,
+    feedline.kvstore,
+    feedline.train.distributed,
+    feedline.train.learner,
+    feedline.train.parameters,
+    feedline.train.rules,
+    feedline.train.strategy,
+    feedline.train.trainer,
+)
 
 
 class Minibatch:
     """As much of one as a trainer asks for."""
 
-    num_sequences, sweep_end = 4, False
+    num_sequences = 4
 
     def __init__(self, rank, step):
+        self.sweep_end = step % 3 == 2
         self.x = torch.from_numpy(np.random.default_rng([rank, step]).normal(size=(4, 3)).astype("f4"))
 
 
@@ -47,7 +61,7 @@ def trainer_of(way):
 
 
 def learns(rank, way, stride, steps):
-    """Steps, on rank 0 each with Ctrl-C at another line of what ranks do together; the parameters after each."""
+    """Steps, on rank 0 each with Ctrl-C at another line of them; the parameters and sweeps after each."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     torch.distributed.init_process_group("gloo")
     model, trainer = trainer_of(way)
@@ -64,7 +78,7 @@ def learns(rank, way, stride, steps):
             interrupted += 1
             if trainer.samples == samples:  # it came before the step
                 trainer.train_minibatch(minibatch)
-        seen.append([parameter.tolist() for parameter in model.parameters()])
+        seen.append([*(parameter.tolist() for parameter in model.parameters()), trainer.sweeps])
     if not trainer.strategy.solo:
         trainer.strategy.settle()
     seen.append([parameter.tolist() for parameter in model.parameters()])
@@ -110,7 +124,7 @@ def test_a_rank_that_fails_in_the_middle_of_an_update_learns_no_more_and_the_oth
         told = [job.heard(1), job.heard(1)]
     kind, text, ranks = next(one for one in told if one != "learned")
     assert (kind, ranks) == ("StoreError", (0,))
-    assert "left in the middle of what all ranks do together (MemoryError" in text
+    assert "abandoned a collective exchange (MemoryError" in text
 
 
 def gluon(rank, stride, steps):

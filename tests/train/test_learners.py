@@ -1,4 +1,4 @@
-"""Every rule equals its oracle; what holds of all learners: units, states, refusals."""
+"""Every rule equals its oracle; laws of all learners: units, states, errors."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def tensors(seed, dtype=torch.float64, shapes=SHAPES):
 
 
 def run(learner, steps, seed=0, dtype=torch.float64, shapes=SHAPES):
-    """So many updates with gradients and minibatch sizes that are functions of the step."""
+    """Make the updates ``steps``, with gradients and minibatch sizes that are functions of the step."""
     for k in steps:
         samples = 1 + (k * 7) % 13
         gradients = [g * samples for g in tensors(1000 * seed + k, dtype, shapes)]
@@ -238,7 +238,7 @@ def test_a_state_at_any_update_goes_on_bit_for_bit(kind, stop, again, reset):
     rest = {key: value for key, value in state.items() if key != "tensors"}
     assert all(isinstance(tensor, torch.Tensor) for tensor in state["tensors"].values())
     resumed = make(parameters)
-    run(make(tensors(2)), range(again))  # another learner beside it changes nothing
+    run(make(tensors(2)), range(again))  # another learner changes nothing
     resumed.load_state_dict(json.loads(json.dumps(rest)) | {"tensors": state["tensors"]})
     run(resumed, range(stop, 10), dtype=torch.float32)
     for one, other in zip(whole, parameters, strict=True):
@@ -310,7 +310,7 @@ def test_pieces_change_nothing(kind, monkeypatch):
     """Cutting the list to fit the cache is not to be seen in the result."""
     results = []
     for size in (1, 40, 1 << 30):
-        monkeypatch.setattr("feedline.train.parameters.PIECE", size)
+        monkeypatch.setattr("feedline.train.parameters.PIECE_BYTES", size)
         parameters = tensors(1, torch.float32)
         run(MAKERS[kind](parameters, 0.1, clip=0.3, clip_by="norm"), range(4), dtype=torch.float32)
         results.append(parameters)
@@ -416,9 +416,9 @@ def test_sparse_gradients_reach_their_rows_alone():
 @pytest.mark.parametrize(
     ("make", "says"),
     [
-        (lambda p: Adam(p, 0.1), "the rule 'adam' does not take sparse"),
-        (lambda p: SGD(p, 0.1, l2=0.1), "L2 does not take sparse"),
-        (lambda p: SGD(p, 0.1, clip=1), "clipping does not take sparse"),
+        (lambda p: Adam(p, 0.1), "the rule 'adam' does not support sparse"),
+        (lambda p: SGD(p, 0.1, l2=0.1), "L2 does not support sparse"),
+        (lambda p: SGD(p, 0.1, clip=1), "clipping does not support sparse"),
     ],
 )
 def test_sparse_gradients_are_refused_where_they_would_not_stay_sparse(make, says):
@@ -439,6 +439,8 @@ def test_sparse_gradients_are_refused_where_they_would_not_stay_sparse(make, say
         (lambda p: SGD([p[0], p[0]], 0.1), ValueError, "each parameter once"),
         (lambda p: SGD([("a", p[0]), ("a", p[1])], 0.1), ValueError, "'a' twice"),
         (lambda p: SGD(p[0], 0.1), TypeError, "one tensor; put it in a list"),
+        (lambda p: SGD(torch.nn.Linear(2, 1), 0.1), TypeError, "the module Linear; pass its named_parameters"),
+        (lambda p: SGD(torch.nn.Sequential(torch.nn.ReLU()), 0.1), TypeError, "the module Sequential"),
         (lambda p: SGD([1.0], 0.1), TypeError, "parameter '0' to be a floating-point tensor, got float"),
         (lambda p: SGD([torch.ones(2, dtype=torch.int32)], 0.1), TypeError, "torch.int32"),
         (lambda p: SGD(p, -0.1), ValueError, "lr to be at least 0, got -0.1"),
@@ -502,13 +504,13 @@ def with_tensors(change):
         (planted("rule", "sgd"), "rule .*saved: +'sgd'"),
         (lambda state: state | {"parameters": state["parameters"][::-1]}, "another order"),
         (lambda state: state | {"parameters": [["0", [3, 3]], *state["parameters"][1:]]}, r"saved:.*\[3, 3\]"),
-        (planted("own", {"updates": [1], "weight": [1], "begun": [True]}), "other numbers"),
+        (planted("own", {"updates": [1], "weight": [1], "begun": [True]}), "this rule's numbers"),
         (planted("lr", {"values": []}), "under 'lr'"),
         (with_tensors(lambda t: t | {"mean.9": torch.ones(1)}), "no parameter: 'mean.9'"),
         (with_tensors(lambda t: t | {"mean.0": torch.ones(1)}), "another tensor 'mean.0'"),
         (with_tensors(lambda t: t | {"mean.0": t["mean.0"].float()}), "float32"),
-        (with_tensors(lambda t: {k: v for k, v in t.items() if k != "variance.1"}), "lost tensors: 'variance.1'"),
-        (with_tensors(lambda t: {}), "lost tensors: 'mean.0'"),
+        (with_tensors(lambda t: {k: v for k, v in t.items() if k != "variance.1"}), "lacks tensors: 'variance.1'"),
+        (with_tensors(lambda t: {}), "lacks tensors: 'mean.0'"),
     ],
 )
 def test_a_state_that_does_not_fit_is_refused_and_nothing_changes(damage, says):
@@ -529,7 +531,7 @@ def test_a_reset_learner_does_not_go_back_to_the_schedule_it_was_made_with():
     state = SGD(tensors(1), 0.1).state_dict()
     learner = SGD(tensors(1), 0.1)
     learner.reset_learning_rate(0.2)
-    with pytest.raises(StateError, match="newly made one"):
+    with pytest.raises(StateError, match="restore into a new one"):
         learner.load_state_dict(state)
 
 
@@ -541,3 +543,23 @@ def test_tensors_of_a_users_function_are_named():
 
 def test_a_learner_shows_itself():
     assert repr(SGD(tensors(1), 0.1)) == "<SGD: 5 parameters, 0 samples, lr Schedule(0.1)>"
+
+
+@pytest.mark.parametrize("gradients", ["mean", "sum"])
+@pytest.mark.parametrize("limit", [0.5, 1e6])
+def test_clipped_by_global_norm_as_torch_clips(gradients, limit):
+    """Of two dtypes and more bytes than are updated together; one parameter has no gradient."""
+    torch.manual_seed(0)
+    shapes = [((700, 500), torch.float32), ((3,), torch.float64), ((2, 2), torch.float32), ((), torch.float32)]
+    parameters = [torch.randn(shape, dtype=dtype) for shape, dtype in shapes]
+    means = [torch.randn(shape, dtype=dtype) for shape, dtype in shapes]
+    theirs = [p.clone().requires_grad_() for p in parameters]
+    for p, mean in list(zip(theirs, means, strict=True))[:3]:
+        p.grad = mean.clone()
+    torch.nn.utils.clip_grad_norm_(theirs, limit)
+    torch.optim.SGD(theirs, 0.1).step()
+    SGD(parameters, 0.1, clip=limit, clip_by="global_norm", gradients=gradients).update(
+        7, [7 * mean for mean in means[:3]] + [None]
+    )
+    for ours, wanted in zip(parameters, theirs, strict=True):
+        torch.testing.assert_close(ours, wanted.detach(), rtol=1e-5, atol=1e-6)

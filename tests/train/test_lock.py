@@ -1,4 +1,4 @@
-"""A folder has one session: the second is told of the first, and a dead one's lock is taken over."""
+"""A folder has one session: the second gets an error that names the first; a dead one's lock is taken over."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from feedline.train import KeepBest, Saving  # noqa: E402
 from feedline.train import lock as module  # noqa: E402
 from feedline.train.lock import NAME, FolderLock, Holder  # noqa: E402
 from tests.train.test_session import Stop, StopsAfter, session  # noqa: E402
+from tests.warm import Python  # noqa: E402
 
 # Takes the lock of a folder, then lives until it is killed; what is told to it happens before.
 PROGRAM = """
@@ -40,10 +41,8 @@ time.sleep(60)
 @contextlib.contextmanager
 def holder(folder, what="waits"):
     """Another process that has the folder's lock, and the number that it printed; killed at the end of the block."""
-    command = [sys.executable, "-c", PROGRAM, str(folder), what]
-    started = subprocess.Popen(
-        command, stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    )
+    command = ["-c", PROGRAM, str(folder), what]
+    started = Python(command, stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)})
     try:
         yield started, int(started.stdout.readline())
     finally:
@@ -70,7 +69,7 @@ def test_the_second_session_is_refused_and_the_first_one_ends(tmp_path):
     """In one process, too: a notebook's cell that is run again in a thread."""
     tries = Tries(tmp_path / "run")
     assert session(tmp_path / "run", reporters=[tries]).run().samples == 960
-    for part in (str(tmp_path / "run"), socket.gethostname(), f"process {os.getpid()}", "a folder of its own"):
+    for part in (str(tmp_path / "run"), socket.gethostname(), f"process {os.getpid()}", "its own folder"):
         assert part in str(tries.error)
     assert NAME not in os.listdir(tmp_path / "run")
 
@@ -83,7 +82,7 @@ def test_it_is_refused_with_restore_false_too_and_for_the_best_model(tmp_path):
     session(tmp_path / "third", reporters=[tries], controllers=[KeepBest(tmp_path / "best")]).run()
     assert str(tmp_path / "best") in str(tries.error)
     assert sorted(os.listdir(tmp_path)) == ["best", "other", "run", "third"]
-    assert os.listdir(tmp_path / "other") == []  # its lock was given back
+    assert os.listdir(tmp_path / "other") == []  # its lock was released
 
 
 def test_a_session_that_fails_gives_it_back(tmp_path):
@@ -157,11 +156,11 @@ def test_a_removed_lock_is_not_the_one_that_was_opened(tmp_path, monkeypatch):
     second.release()
 
 
-# ---- what stands in the file --------------------------------------------------------------------------
+# ---- content of the file ------------------------------------------------------------------------------
 
 
 def left(folder, **changes):
-    """The file of a holder that is no more."""
+    """Write the file of a holder that has ended."""
     holder_ = Holder.this()._replace(**changes)
     (folder / NAME).write_text(json.dumps(holder_._asdict()))
     return holder_
@@ -185,7 +184,7 @@ def dead():
     ids=["dead", "recycled", "another host", "ourselves"],
 )
 def test_a_file_alone_keeps_nobody_out(tmp_path, changes):
-    """Where the operating system says that nobody has the lock."""
+    """Even if the operating system reports that the lock is free."""
     left(tmp_path, **changes())
     FolderLock(tmp_path).release()
 

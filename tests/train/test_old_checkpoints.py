@@ -1,4 +1,4 @@
-"""What version 0.1 saved goes on: a session's checkpoint, one under CNTK's names, an optimizer's states."""
+"""Files of version 0.1 can be resumed: a session's checkpoint, one under CNTK's names, an optimizer's states."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def folder(tmp_path):
 
 
 def test_a_run_of_0_1_ends_as_one_of_today(folder):
-    """From its checkpoint on; what it then writes is sealed."""
+    """It continues from its checkpoint, and writes sealed ones."""
     whole, resumed = old_run().run(), old_run(folder)
     assert resumed.run().samples == whole.samples == 240
     assert (resumed.scale, resumed.sweeps, resumed.minibatches) == (whole.scale, whole.sweeps, whole.minibatches)
@@ -46,7 +46,7 @@ def test_it_is_not_mixed_with_todays(folder):
     for source, target in ((newest / TENSORS, old / TENSORS), (newest / STATE, old / STATE)):
         before = target.read_bytes()
         shutil.copy(source, target)
-        with pytest.raises(fl.StateError, match="was saved with"):
+        with pytest.raises(fl.StateError, match="were saved with"):
             load(old)
         target.write_bytes(before)
     text = (newest / STATE).read_text()
@@ -60,7 +60,7 @@ WRONG = [None, "x", -1, 1.5, True, [], {}, 10**30, [[1, 2], 3], float("nan")]
 
 @pytest.mark.parametrize("key", sorted(json.loads((OLD / "session" / NAME / STATE).read_text()).keys() - {"feedline"}))
 def test_a_wrong_field_is_refused_before_anything_moves(folder, key):
-    """Nothing of 0.1 but its tensors had a checksum: what is no state is refused, and the run is as it was."""
+    """In 0.1 only tensors had checksums: a damaged state is refused, and the run is unchanged."""
     path = folder / NAME / STATE
     state = json.loads(path.read_text())
     for wrong in WRONG:
@@ -77,7 +77,7 @@ def test_a_wrong_field_is_refused_before_anything_moves(folder, key):
 
 
 def told(run):
-    """All that a restore could move."""
+    """Return everything that a restore could change."""
     tensors, state = run.trainer.state_dict()
     return repr(
         [

@@ -1,4 +1,4 @@
-"""Reporters: the same figures for people, programs, CNTK's eyes and TensorBoard."""
+"""Reporters: the same figures for people, programs, CNTK's format and TensorBoard."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.train.test_session import Stop, StopsAfter, session  # noqa: E402
 
 
 def of(samples, loss, metric):
-    """A summary of so many samples with these averages."""
+    """Return a summary of ``samples`` samples with these averages."""
     return Summary(loss * samples, None if metric is None else metric * samples, samples, True)
 
 
@@ -90,7 +90,7 @@ def test_log_file(tmp_path, capsys):
 
 
 def test_json_lines_of_an_interrupted_run(tmp_path):
-    """What was trained twice is listed once, and equals the run that never stopped; a torn last line is left out."""
+    """Repeated training is listed once, and equals the uninterrupted run; a torn last line is dropped."""
     from tests.train.test_session import Stop, StopsAfter
 
     whole, parts = tmp_path / "whole.jsonl", tmp_path / "parts.jsonl"
@@ -128,7 +128,7 @@ def test_console_without_a_terminal(tmp_path):
     session(tmp_path, reporters=[Console(out)]).run()
     lines = out.getvalue().splitlines()
     assert any(line.startswith("[1] ") and "waiting for data" in line and "metric" in line for line in lines)
-    assert any(line.startswith("going on after 5") for line in lines)
+    assert any(line.startswith("continuing after 5") for line in lines)
     assert any(line.startswith("validation 0: loss") for line in lines)
 
 
@@ -141,7 +141,7 @@ def test_console_bar():
 
 
 def test_tensorboard(tmp_path):
-    """Averages and rates stand in the event file."""
+    """Averages and rates are in the event file."""
     pytest.importorskip("tensorboard", reason="tensorboard is not installed")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
@@ -155,7 +155,7 @@ def test_tensorboard(tmp_path):
 
 
 def test_tensorboard_of_an_interrupted_run(tmp_path):
-    """Each point once: what is trained again takes the place of what was, and the place itself keeps its points."""
+    """Each point appears once: repeated training replaces earlier points after the resumed position."""
     pytest.importorskip("tensorboard", reason="tensorboard is not installed")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
@@ -184,7 +184,7 @@ def test_tensorboard_of_an_interrupted_run(tmp_path):
 
 
 def test_lines_tell_what_was_fed_and_where_the_time_went(tmp_path):
-    """Sums over all spans are what the source delivered; the parts of the time are of the whole, and there."""
+    """Sums over all spans equal what the source delivered; parts of the time are positive and within the whole."""
     path = tmp_path / "run.jsonl"
     run = session(tmp_path / "saved", reporters=[JsonLines(path)]).run()
     start, *lines = read_lines(path)
@@ -204,7 +204,7 @@ def test_lines_tell_what_was_fed_and_where_the_time_went(tmp_path):
 
 
 def test_json_of_a_run_that_diverged(tmp_path):
-    """What is not a number is null: readers of JSON know no NaN."""
+    """NaN is written as null, as JSON has no NaN."""
     path = tmp_path / "run.jsonl"
     run = session(reporters=[JsonLines(path, updates=True)], max_samples=60)
     with torch.no_grad():
@@ -231,7 +231,7 @@ def test_json_types_only(tmp_path):
 
 
 def test_lines_after_a_crash(tmp_path):
-    """A line torn by a crash costs itself alone, and what a run wrote beyond where it began again is forgotten."""
+    """A line torn by a crash affects no other, and lines after the resumed position are ignored."""
     path = tmp_path / "run.jsonl"
     session(size=30, reporters=[JsonLines(path)]).run()
     with path.open("a", encoding="utf-8") as file:

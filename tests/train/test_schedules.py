@@ -92,7 +92,7 @@ def test_it_cannot_be_changed():
 
 def test_a_count_of_zero_stands_last():
     assert Schedule([(2, 0.1), (0, 0.2)]) == Schedule([(2, 0.1), 0.2])
-    with pytest.raises(ValueError, match=r"before the last place, got \(0, 0.1\) in place 0"):
+    with pytest.raises(ValueError, match=r"before the last item, got \(0, 0.1\) at index 0"):
         Schedule([(0, 0.1), 0.2])
 
 
@@ -104,7 +104,7 @@ def test_a_count_of_zero_stands_last():
         (lambda: Schedule(["0.1"]), TypeError, "'0.1'"),
         (lambda: Schedule([None]), TypeError, "None"),
         (lambda: Schedule(True), TypeError, "True"),
-        (lambda: Schedule([(1, 2, 3)]), TypeError, r"\(1, 2, 3\) in place 0"),
+        (lambda: Schedule([(1, 2, 3)]), TypeError, r"\(1, 2, 3\) at index 0"),
         (lambda: Schedule([(1.5, 2), 1]), TypeError, "a count to be an integer, got 1.5"),
         (lambda: Schedule([(-1, 2)]), ValueError, "counts of at least 1"),
         (lambda: Schedule(math.nan), ValueError, "finite numbers, got nan"),
@@ -112,7 +112,7 @@ def test_a_count_of_zero_stands_last():
         (lambda: Schedule([1], epoch_size=0), ValueError, "epoch_size to be at least 1 sample, got 0"),
         (lambda: Schedule([1], epoch_size=2.5), TypeError, "epoch_size to be an integer, got 2.5"),
         (lambda: Schedule(1, reference=0), ValueError, "reference to be at least 1 sample, got 0"),
-        (lambda: Schedule(1, epoch_size=10), ValueError, "no epoch_size beside a single number"),
+        (lambda: Schedule(1, epoch_size=10), ValueError, "no epoch_size with a single number"),
         (lambda: Schedule.time_constant(-5), ValueError, "at least 0 samples, got -5"),
         (lambda: Schedule(1)[-1], ValueError, "sweeps of at least 0, got -1"),
         (lambda: Schedule(1)["a"], TypeError, "'a'"),

@@ -1,4 +1,4 @@
-"""The law of sessions: killed anywhere and started again, a run ends as the one that never stopped."""
+"""The law of sessions: killed anywhere and restarted, a run ends like an uninterrupted one."""
 
 from __future__ import annotations
 
@@ -31,6 +31,7 @@ from feedline.train.saving import Saving, seconds_of  # noqa: E402
 from feedline.train.session import TrainingSession  # noqa: E402
 from feedline.train.summary import Summary  # noqa: E402
 from feedline.train.trainer import Trainer  # noqa: E402
+from tests import warm  # noqa: E402
 
 
 class Noisy(torch.nn.Module):
@@ -100,7 +101,7 @@ class Stop(Exception):
 
 
 class StopsAfter:
-    """A reporter that ends the run the hard way after so many updates."""
+    """A reporter that kills the run after ``updates`` updates."""
 
     def __init__(self, updates):
         self.left = updates
@@ -118,7 +119,7 @@ class StopsAfter:
 
 
 class Heard(StopsAfter):
-    """A reporter that writes down everything."""
+    """A reporter that records everything."""
 
     def __init__(self):
         super().__init__(-1)
@@ -168,7 +169,7 @@ def spans(largest):
 @settings(max_examples=25)
 @given(st.data())
 def test_the_law_for_any_spans(tmp_path_factory, data):
-    """Spans, limits, what is kept and where it stops drawn at random: same parameters, same last events."""
+    """Random spans, limits, numbers of kept checkpoints and stops: same parameters, same last events."""
     limit = data.draw(st.one_of(st.none(), st.integers(1, 90).map(lambda n: 10 * n)), "max_samples")
     callback_stops = data.draw(st.one_of(st.none(), st.integers(0, 6)), "stops at validation")
     saving = data.draw(st.one_of(spans(9), st.just(1e-9)), "checkpoint")
@@ -239,26 +240,26 @@ SCRIPT = textwrap.dedent(
 def test_killed_anywhere_it_ends_the_same(tmp_path):
     """SIGKILL at random instants, the real thing; FEEDLINE_KILLS sets how often (make kill: 20)."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    command = [sys.executable, "-c", SCRIPT]
-    expected = subprocess.run(
+    command = ["-c", SCRIPT]
+    expected = warm.run(
         [*command, str(tmp_path / "whole")], env=environment, check=True, capture_output=True, text=True
     ).stdout
     rng = random.Random(1)
     kills = int(os.environ.get("FEEDLINE_KILLS", "2"))
     for attempt in range(kills):
         folder = tmp_path / str(attempt)
-        process = subprocess.Popen([*command, str(folder)], env=environment, stdout=subprocess.PIPE, text=True)
+        process = warm.Python([*command, str(folder)], env=environment, stdout=subprocess.PIPE, text=True)
         while process.poll() is None and not (folder.is_dir() and any(folder.iterdir())):
             time.sleep(0.005)
         time.sleep(rng.random() * 0.6)
         process.send_signal(signal.SIGKILL)
         process.communicate()
-        got = subprocess.run([*command, str(folder)], env=environment, check=True, capture_output=True, text=True)
+        got = warm.run([*command, str(folder)], env=environment, check=True, capture_output=True, text=True)
         assert got.stdout == expected
 
 
 def test_a_torn_checkpoint_falls_back(tmp_path):
-    """The newest checkpoint damaged: the run goes on from the one before it, to the same end."""
+    """The newest checkpoint damaged: the run continues from the one before it, to the same end."""
     expected = fingerprint(session(tmp_path / "whole").run())
     run = session(tmp_path / "torn", reporters=[StopsAfter(14)])
     with pytest.raises(Stop):
@@ -301,7 +302,7 @@ def test_a_finished_run_does_nothing_again(tmp_path):
 
 
 def test_stopped_is_over(tmp_path, caplog):
-    """Stopped by a callback and started again: no update, no validation, and it says so."""
+    """Stopped by a callback and restarted: no update, no validation, and a log line."""
     stop = Evaluation(every=fl.samples(120), callback=lambda result: result.number < 1)
     options = {"size": 30, "validation": stop, "controllers": [], "epoch": None}
     first = session(tmp_path, **options).run()
@@ -314,7 +315,7 @@ def test_stopped_is_over(tmp_path, caplog):
 
 
 def test_what_was_due_at_the_end_is_made_up_for(tmp_path):
-    """Killed between the last update's checkpoint and what is due at the end: it is done by the next start, once."""
+    """Killed between the last checkpoint and the actions at the end: the next start runs these once."""
 
     class DiesAtTheEnd(StopsAfter):
         def on_progress(self, run, progress):
@@ -333,7 +334,7 @@ def test_what_was_due_at_the_end_is_made_up_for(tmp_path):
 
 
 def test_another_run_in_the_folder_does_not_eat_checkpoints(tmp_path):
-    """`restore=False` where a longer run has been, and after a torn newest: what is saved now is what is kept."""
+    """`restore=False` after a longer run, or after a torn newest checkpoint: new checkpoints are kept."""
     session(tmp_path, saving=Saving(tmp_path, every=fl.minibatches(3), keep=1)).run()
     saving = Saving(tmp_path, every=fl.minibatches(3), keep=1, restore=False)
     with pytest.raises(Stop):
@@ -560,7 +561,7 @@ def test_sources_without_a_way_back_are_refused_before_the_run(tmp_path):
 def test_the_source_of_the_training_tests_nothing():
     run = session()
     for what in ("validation", "test"):
-        with pytest.raises(ValueError, match="of its own"):
+        with pytest.raises(ValueError, match="separate source"):
             TrainingSession(run.trainer, run.source, **{what: Evaluation(run.source)})
 
 
@@ -589,7 +590,7 @@ def test_things_of_another_kind_are_refused(tmp_path):
 
 def test_the_best_model_does_not_eat_the_checkpoints(tmp_path):
     """One folder for both is refused, however it is spelled."""
-    with pytest.raises(ValueError, match="folder of its own"):
+    with pytest.raises(ValueError, match="separate folder"):
         session(tmp_path / "run", controllers=[KeepBest(tmp_path / "x" / ".." / "run")])
 
 
@@ -614,7 +615,7 @@ def test_compiled_or_not_it_is_the_same_run(tmp_path):
 
 
 def test_other_controllers_are_refused(tmp_path):
-    """In kind, and in what they watch: a best loss is no best metric."""
+    """In type, and in the criterion: a best loss is not a best metric."""
     session(tmp_path, controllers=[GrowMinibatch()]).run()
     for other in (ReduceOnPlateau(), KeepBest(tmp_path / "best"), GrowMinibatch(watch="metric")):
         with pytest.raises(fl.StateError, match=r"controllers|watch"):
@@ -622,7 +623,7 @@ def test_other_controllers_are_refused(tmp_path):
 
 
 def test_a_plateau_of_nothing_is_told(caplog):
-    """The criterion was never a number: the rate falls, and the line that says so can be read."""
+    """The criterion was never a number: the rate falls, and its log line is valid."""
     run = session()
     with caplog.at_level("INFO", logger="feedline"):
         told = Summary(math.nan, None, 1)
@@ -635,3 +636,22 @@ def test_a_checkpoint_of_another_model_is_refused(tmp_path):
     session(tmp_path).run()
     with pytest.raises(fl.StateError, match="learners"):
         session(tmp_path, "torch").run()
+
+
+class Declines(MomentumSGD):
+    """Learns from the first minibatch alone, as a rule in Python may."""
+
+    def update(self, samples, gradients=None, **about):
+        return self.minibatches == 0 and super().update(samples, gradients, **about)
+
+
+def test_sweeps_are_those_of_the_data_whether_or_not_learners_learn():
+    """Epochs, validations and checkpoints by the sweep continue where a learner leaves minibatches out."""
+    heard = Heard()
+    run = session(reporters=[heard], validation=None, controllers=[], progress=fl.sweeps(1))
+    model = run.trainer.model
+    learner = Declines(model.named_parameters(), 0.1, momentum=0.5)
+    run.trainer = Trainer(model, losses, wrong, learner)
+    run.run()
+    assert (run.samples, run.sweeps, learner.minibatches) == (960, 4, 1)
+    assert [event[0] for event in heard.events] == ["progress"] * 4

@@ -1,4 +1,4 @@
-"""Signals: the first is a wish, which leaves a checkpoint; SIGTERM then ends the process; children are ended by it."""
+"""Signals: the first requests a stop with a checkpoint; SIGTERM then ends the process and its children."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ from feedline.train import Saving  # noqa: E402
 from feedline.train.checkpoint import Checkpoints  # noqa: E402
 from feedline.train.stop_signals import Stopping  # noqa: E402
 from tests.train.test_session import StopsAfter, fingerprint, session  # noqa: E402
+from tests.warm import run  # noqa: E402
 
 
 class Signals(StopsAfter):
-    """Sends this process a signal after so many updates."""
+    """A reporter that sends this process signals after ``updates`` updates."""
 
     def __init__(self, updates, *numbers):
         super().__init__(updates)
@@ -46,9 +47,9 @@ print("ended", run.interrupted, run.minibatches, flush=True)
 
 
 def signalled(folder, *names):
-    """How a process ended, and what it printed."""
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, str(folder), *names],
+    """Return the exit code of a process, and its output."""
+    done = run(
+        ["-c", PROGRAM, str(folder), *names],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
         stdout=subprocess.PIPE,
         timeout=100,
@@ -59,11 +60,11 @@ def signalled(folder, *names):
 
 
 def test_sigterm_saves_and_ends_the_process(tmp_path):
-    """As whoever sent it expects; started again it ends as if nothing had happened."""
+    """As the sender expects; restarted, it ends as if nothing had happened."""
     expected = fingerprint(session(tmp_path / "whole").run())
     assert signalled(tmp_path / "run", "SIGTERM") == (-signal.SIGTERM, "")
     assert Checkpoints(tmp_path / "run").latest().state["minibatches"] == 8
-    assert not list((tmp_path / "run").glob(".*"))  # its lock was given back
+    assert not list((tmp_path / "run").glob(".*"))  # its lock was released
     assert fingerprint(session(tmp_path / "run").run()) == expected
 
 
@@ -88,7 +89,7 @@ def test_a_handler_of_the_program_is_called_behind_the_run(tmp_path):
     try:
         run = session(reporters=[Signals(8, signal.SIGTERM)], saving=Saving(tmp_path)).run()
         assert (run.interrupted, run.minibatches, heard) == (True, 8, [1])
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # whoever ignores it goes on
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a program that ignores it continues
         assert session(reporters=[Signals(8, signal.SIGTERM)]).run().samples == 960
     finally:
         signal.signal(signal.SIGTERM, before)
@@ -104,7 +105,7 @@ def test_handlers_are_put_back():
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_forked_child_is_ended_by_its_signals(number, request):
-    """Worker processes are ended by SIGTERM; a handler of their parent's would swallow it."""
+    """SIGTERM ends worker processes; an inherited handler would swallow it."""
     before = signal.signal(signal.SIGTERM, signal.SIG_DFL)  # Ray leaves one of its own where it has been used
     request.addfinalizer(lambda: signal.signal(signal.SIGTERM, before))
     with Stopping() as stopping:

@@ -1,8 +1,9 @@
-"""Ways of learning together: CNTK's numbers, equal models whatever the ranks get, and runs that resume."""
+"""Strategies: CNTK's numbers, equal models whatever data the ranks get, and runs that resume."""
 
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -50,7 +51,7 @@ class Model(torch.nn.Module):
     def __init__(self):
         super().__init__()
         self.body = torch.nn.Linear(6, 12)
-        self.scaled = torch.nn.BatchNorm1d(12)  # has statistics of its own
+        self.scaled = torch.nn.BatchNorm1d(12)  # has its own statistics
         self.head = torch.nn.Linear(12, 3)
 
     def forward(self, minibatch):
@@ -73,7 +74,7 @@ def data(n=150):
 
 
 class Watches:
-    """Writes down what reporters are told, and can fail on the way."""
+    """A reporter that records its events, and can fail."""
 
     def __init__(self, stop_at=None):
         self.seen, self.left = [], stop_at
@@ -161,6 +162,24 @@ def test_ranks_whose_sources_end_at_different_times_end_together(way):
     assert first["sweeps"] == second["sweeps"] == 1
 
 
+def goes_on_at_rank_0(rank):
+    begin()
+    model = Model()
+    learner = data_parallel(SGD(model.parameters(), 0.1))
+    trainer = Trainer(model, losses, None, learner)
+    if rank == 0:
+        learner.load_state_dict({**learner.state_dict(), "samples": 50, "minibatches": 5, "sweeps": 2})
+    for minibatch in fl.MinibatchSource(fl.ArrayDeserializer(**data(20)), max_sweeps=1).minibatches(10):
+        trainer.train_minibatch(minibatch)
+    torch.distributed.destroy_process_group()
+    return trainer.samples, trainer.sweeps
+
+
+def test_sweeps_go_on_from_those_of_rank_0():
+    """The other ranks take its clock over with its learners' states, and end the next sweep with it."""
+    assert run(goes_on_at_rank_0, 2) == [(70, 3)] * 2
+
+
 # ---- through a store ------------------------------------------------------------------------------------------
 
 
@@ -173,7 +192,7 @@ def step(learner, samples, update=lambda total: None):
 
 
 def through(rank, gradients, kind, compression=None, rule=None):
-    """What a step makes of the gradients of two parameters (None: has none), each of the ranks its own."""
+    """Return the result of a step for the ranks' gradients of two parameters; None: no gradient."""
     begin()
     model = torch.nn.Linear(3, 1)
     with create(kind) if kind == "local" else create(kind, timeout=30) as store:
@@ -211,7 +230,7 @@ def test_a_stores_compression_is_the_learners():
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"), [({"kind": "local"}, "all 2 ranks share"), ({"kind": "dist_sync", "rule": "sgd"}, "adds up")]
+    ("settings", "said"), [({"kind": "local"}, "all 2 ranks share"), ({"kind": "dist_sync", "rule": "sgd"}, "sums")]
 )
 def test_a_store_that_does_not_add_up_is_refused(settings, said):
     with Job(through, 2, gradients=[(([1.0] * 3, [1.0]),) * 2], **settings) as job:
@@ -344,7 +363,7 @@ def test_block_momentum_without_momentum_is_the_mean_and_unequal_ranks_end_equal
     assert found[0][1] == found[1][1]
 
 
-# ---- what is refused ------------------------------------------------------------------------------------------
+# ---- errors ---------------------------------------------------------------------------------------------------
 
 
 def different_models(rank):
@@ -380,7 +399,7 @@ def test_ranks_that_part_too_early_are_told():
 def test_ways_are_not_mixed():
     model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2))
     learners = [data_parallel(SGD(model[0].parameters(), 0.1)), quantized(SGD(model[1].parameters(), 0.1))]
-    with pytest.raises(ValueError, match="one way"):
+    with pytest.raises(ValueError, match="one strategy"):
         Trainer(model, losses, None, learners)
 
 
@@ -388,7 +407,7 @@ def test_another_ways_state_is_refused():
     model = torch.nn.Linear(2, 2)
     saved = Trainer(model, losses, None, block_momentum(SGD(model.parameters(), 0.1), 10)).state_dict()
     for learner in (SGD(model.parameters(), 0.1), data_parallel(SGD(model.parameters(), 0.1))):
-        with pytest.raises(StateError, match="learn"):
+        with pytest.raises(StateError, match="block_momentum"):
             Trainer(model, losses, None, learner).load_state_dict(*saved)
 
 
@@ -408,3 +427,99 @@ def test_another_ways_state_is_refused():
 def test_what_makes_no_sense_is_refused(make):
     with pytest.raises(ValueError, match="expected"):
         make(SGD(torch.nn.Linear(2, 2).parameters(), 0.1))
+
+
+def test_what_compression_holds_back_waits_for_a_gradient():
+    """A step in which no rank has a gradient sends no remainders, and loses none."""
+    some, none = (([0.3, 0.0, 0.0], [0.1]), ([0.2, 0.0, 0.0], None)), ((None, [0.1]), (None, None))
+    first, second = run(through, 2, gradients=[some, none, some], kind="dist_sync", compression={"type": "2bit"})
+    assert first == second
+    assert [grads[0] for _, grads in first] == [[0.0] * 3, None, [0.5, 0.0, 0.0]]
+
+
+@pytest.mark.parametrize("kind", ["2bit", "1bit", "bf16", "fp16"])
+def test_compressed_in_buckets_as_under_keys(kind):
+    rng = np.random.default_rng(2)
+    steps = [[(rng.normal(size=3).tolist(), rng.normal(size=1).tolist()) for _ in range(2)] for _ in range(5)]
+    found = run(through, 2, gradients=steps, kind="dist_sync", compression={"type": kind})
+    keyed = run(under_keys, 2, gradients=steps, compression={"type": kind})
+    for ours, theirs in zip(found, keyed, strict=True):
+        assert [grads for _, grads in ours] == theirs
+
+
+def under_keys(rank, gradients, compression):
+    found = []
+    with create("dist_sync", timeout=30) as store:
+        store.set_gradient_compression(compression)
+        store.init(["weight", "bias"], [torch.zeros(3), torch.zeros(1)])
+        for own in gradients:
+            outs = [torch.empty(3), torch.empty(1)]
+            for key, values in zip(["weight", "bias"], own[rank], strict=True):
+                store.push(key, torch.tensor(values))
+            for key, out in zip(["weight", "bias"], outs, strict=True):
+                store.pull(key, out)
+            found.append([out.tolist() for out in outs])
+    return found
+
+
+def compressed(rank, kind, folder=None, killed_after=None, steps=12):
+    """Return the final parameters, and this rank's remainders."""
+    begin()
+    store = create("dist_sync", timeout=30)
+    store.set_gradient_compression(kind)
+    torch.manual_seed(0)
+    model = Model()
+    learner = through_store(Adam(model.parameters(), 0.02), store)
+    source = fl.MinibatchSource(fl.ArrayDeserializer(**data()), seed=3)
+    TrainingSession(
+        Trainer(model, losses, wrong, learner),
+        source,
+        16,
+        max_samples=16 * (killed_after or steps),
+        saving=None if folder is None else Saving(folder, every=fl.minibatches(2)),
+    ).run()
+    held = learner.strategy._gradients.sums.held_back()
+    return [p.tolist() for p in model.parameters()], {i: t.tolist() for i, t in sorted(held.items())}
+
+
+@pytest.mark.parametrize("kind", [{"type": "2bit", "threshold": 0.3}, {"type": "1bit"}, {"type": "bf16"}])
+def test_what_compression_holds_back_is_in_checkpoints(kind, tmp_path):
+    whole = run(compressed, 2, kind=kind, folder=str(tmp_path / "whole"))
+    folder = str(tmp_path / "cut")
+    run(compressed, 2, kind=kind, folder=folder, killed_after=6)
+    assert run(compressed, 2, kind=kind, folder=folder) == whole
+    assert whole[0][0] == run(compressed, 2, kind=kind)[0][0]  # checkpoints change nothing
+
+
+@pytest.mark.parametrize("world", [1, 2, 3])
+def test_another_number_of_ranks_takes_over_all_that_was_held_back(world):
+    store = create("local")
+    code = {"type": "2bit", "threshold": 0.5}
+    residuals = {f"residual {rank} 0": torch.full((3,), 10.0**rank) for rank in range(2)}
+    taken = []
+    for rank in range(world):
+        strategy = through_store(SGD([torch.zeros(3)], 0.1), store).strategy
+        strategy.parameters = [torch.zeros(3)]
+        strategy._ranks = SimpleNamespace(rank=rank, count=world)
+        strategy.take_advice({"residuals": {"code": code, "ranks": 2, "parameters": 1}, "tensors": residuals})
+        strategy._hold_back(SimpleNamespace(code=code, hold_back=taken.append))
+    assert len(taken) == world
+    assert sum(float(held[0][0]) for held in taken if held) == 11.0
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"residuals": {"ranks": 2, "parameters": 1}},
+        {"residuals": {"code": None, "ranks": True, "parameters": 1}},
+        {"residuals": 3},
+        {"tensors": {}},
+        {"tensors": {"residual 0 0": torch.zeros(2), "residual 1 0": torch.zeros(2)}},
+    ],
+)
+def test_damaged_residuals_are_refused(damage):
+    strategy = through_store(SGD([torch.zeros(3)], 0.1), create("local")).strategy
+    strategy.parameters = [torch.zeros(3)]
+    good = {"residuals": {"code": None, "ranks": 2, "parameters": 1}, "tensors": {}}
+    with pytest.raises(StateError):
+        strategy.take_advice({**good, **damage})

@@ -173,7 +173,7 @@ def test_gradients_come_back_when_the_optimizer_fails():
 
 
 class Odd(torch.optim.SGD):
-    """Keeps what no state can hold."""
+    """An optimizer with something that no state can contain."""
 
     def step(self, closure=None):
         self.state[self.param_groups[0]["params"][0]]["odd"] = {1, 2}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import warnings
 
 import numpy as np
@@ -13,7 +15,8 @@ import feedline as fl
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
-from feedline.train import SGD, Schedule, Trainer  # noqa: E402
+from feedline.train import SGD, Schedule, Trainer, TrainingSession  # noqa: E402
+from feedline.train.strategy import Strategy  # noqa: E402
 
 
 def tagger():
@@ -50,7 +53,7 @@ def trainer(**changes):
 @settings(max_examples=40)
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=12), st.integers(1, 30))
 def test_pieces_add_up(lengths, microbatch):
-    """Worked off in pieces or whole: the same sums, the same counts, the same parameters up to rounding."""
+    """Processed in pieces or whole: the same sums, the same counts, the same parameters up to rounding."""
     minibatch = fl.MinibatchSource(corpus(lengths), shuffle=False).next_minibatch(sum(lengths))
     pieces = list(minibatch.parts(microbatch))
     assert [i for p in pieces for i in p.ids.tolist()] == minibatch.ids.tolist()
@@ -99,7 +102,7 @@ def test_nothing_happens_on_nothing():
 
 
 def test_testing_changes_nothing():
-    """Evaluation mode, no gradients, no counts; the mode comes back."""
+    """Evaluation mode, no gradients, no counts; the mode is restored."""
     run = trainer()
     run.model.train()
     before = run.model.weight.detach().clone()
@@ -115,7 +118,7 @@ def test_testing_changes_nothing():
 
 
 def test_autocast_and_several_learners():
-    """Parts of the model may have learners of their own; autocast wraps forward and loss."""
+    """Parts of the model may have their own learners; autocast wraps forward and loss."""
     model = torch.nn.Sequential(torch.nn.Linear(3, 8), torch.nn.Linear(8, 4)).double()
     seen = []
 
@@ -156,12 +159,12 @@ def test_contradictions_are_refused():
         Trainer(model, losses, None, SGD([model.weight], 0.1))
     minibatch = fl.MinibatchSource(corpus([3, 2])).next_minibatch(9)
     for bad in (lambda o, m: losses(o, m).mean(), lambda o, m: 3.0):
-        with warnings.catch_warnings(), pytest.raises(ValueError, match="one loss a label sample"):
+        with warnings.catch_warnings(), pytest.raises(ValueError, match="one loss per label sample"):
             Trainer(model, bad, None, SGD(model.named_parameters(), 0.1), forward=forward).train_minibatch(minibatch)
 
 
 def test_metrics_are_one_number_a_label():
-    """A mean, a plain number, or numbers of padding beside losses without it: refused, not averaged wrongly."""
+    """A mean, a plain number, or a padded metric of unpadded losses: refused, not averaged wrongly."""
     minibatch = fl.MinibatchSource(corpus([3, 2]), shuffle=False).next_minibatch(9)
     model = tagger()
     for bad in (
@@ -170,7 +173,7 @@ def test_metrics_are_one_number_a_label():
         lambda o, m: torch.zeros(2, 3),
     ):
         run = Trainer(model, losses, bad, SGD(model.named_parameters(), 0.1), forward=forward)
-        with pytest.raises(ValueError, match="one metric a label sample"):
+        with pytest.raises(ValueError, match="one metric per label sample"):
             run.train_minibatch(minibatch)
 
 
@@ -201,7 +204,7 @@ def test_frozen_parts_stay_in_evaluation_mode():
 
 
 def test_a_part_thawed_on_the_way_learns_from_each_minibatch_alone():
-    """Gradients do not pile up in a parameter that was frozen when the trainer was made."""
+    """Gradients do not accumulate in a parameter that was frozen when the trainer was created."""
     minibatch = fl.MinibatchSource(corpus([3, 2, 4]), shuffle=False).next_minibatch(9)
     runs = []
     for thaw in (False, True):
@@ -226,8 +229,81 @@ def test_what_is_no_learner_is_refused():
         Trainer(model, losses, None, SGD(model.named_parameters(), 0.1), microbatch=4.5)
 
 
+def made(model, loss=losses, metric=None, learners=None, **options):
+    learners = SGD(model.parameters(), 0.1) if learners is None else learners
+    return Trainer(model, loss, metric, learners, **{"forward": forward, **options})
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda m: made(m, loss=None), r"loss\(output, minibatch\), got NoneType$"),
+        (lambda m: made(m, loss=SGD(m.parameters(), 0.1)), r"loss\(output, minibatch\), got SGD; pass learners="),
+        (lambda m: made(m, metric=SGD(m.parameters(), 0.1)), r"metric\(output, minibatch\), got SGD; pass learners="),
+        (lambda m: made(m, metric=[SGD(m.parameters(), 0.1)]), "got list; pass learners="),
+        (lambda m: made(m, loss=torch.optim.SGD(m.parameters(), 0.1)), "got SGD$"),
+        (lambda m: made(m, loss=torch.nn.CrossEntropyLoss(reduction="none")), "torch's CrossEntropyLoss.*write loss="),
+        (lambda m: made(m, loss=torch.nn.functional.cross_entropy), "torch's cross_entropy, which takes tensors"),
+        (lambda m: made(m, metric=torch.nn.functional.l1_loss), "write metric="),
+        (lambda m: made(m, loss=lambda output: output), r"loss\(output, minibatch\), got <lambda>\(output\)"),
+        (lambda m: made(m, metric=lambda a, b, c: a), r"got <lambda>\(a, b, c\)"),
+        (lambda m: made(m, forward=lambda minibatch: minibatch), r"forward\(model, minibatch\), got <lambda>\(minib"),
+        (lambda m: made(m, forward=torch.ones(3)), "got Tensor"),
+        (lambda m: made(m, autocast=True), "such as torch.autocast"),
+        (lambda m: Trainer(losses, m, None, SGD(m.parameters(), 0.1)), "a torch.nn.Module as model, got losses"),
+        (
+            lambda m: TrainingSession(m, fl.MinibatchSource(corpus([3]), max_sweeps=1)),
+            "expected trainer to be a Trainer",
+        ),
+    ],
+)
+def test_what_a_trainer_cannot_call_is_refused_when_it_is_made(make, said):
+    with pytest.raises(TypeError, match=said):
+        make(tagger())
+
+
+def test_a_partial_and_a_module_may_be_functions_of_a_trainer():
+    class Loss(torch.nn.Module):
+        def forward(self, output, minibatch):
+            return losses(output, minibatch)
+
+    def scaled(factor, output, minibatch, power=1):
+        return factor * losses(output, minibatch) ** power
+
+    minibatch = fl.MinibatchSource(corpus([3, 2])).next_minibatch(9)
+    assert made(tagger(), Loss(), functools.partial(scaled, 2.0)).train_minibatch(minibatch)
+
+
+class Takes(torch.nn.Linear):
+    """Something is done to its input."""
+
+    def __init__(self, what):
+        super().__init__(3, 4)
+        self.what = what
+
+    def forward(self, x):
+        return super().forward(self.what(x))
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        torch.nn.Sequential(torch.nn.Linear(3, 4)),
+        Takes(lambda x: x.view(-1, 3)),
+        Takes(lambda x: x + 1),
+        torch.nn.Bilinear(3, 3, 4),
+    ],
+)
+def test_a_model_that_takes_tensors_needs_forward(model):
+    trainer = made(model, forward=None)
+    said = r"(?s)takes a minibatch.* raised .*write forward=.*model\(minibatch\['x'\].torch"
+    with pytest.raises(TypeError, match=said) as raised:
+        trainer.train_minibatch(fl.MinibatchSource(corpus([3, 2])).next_minibatch(9))
+    assert isinstance(raised.value.__cause__, (TypeError, AttributeError))
+
+
 def test_state_round_trip():
-    """Model and learners go on from a state; another model is refused."""
+    """Model and learners continue from a state; another model is refused."""
     source = fl.MinibatchSource(corpus([3, 2, 5, 4]))
     first = trainer()
     first.train_minibatch(source.next_minibatch(6))
@@ -264,3 +340,33 @@ def test_clocks_go_on_without_an_update():
     assert (empty.num_sequences, empty.sweep_end) == (0, True)
     assert not alone.train_minibatch(empty)
     assert (alone.learners[0].samples, alone.learners[0].sweeps) == (0, 1)
+
+
+class InterruptedOnce(Strategy):
+    """Ctrl-C comes before the first step, as it may while a step waits for its turn."""
+
+    interrupted = False
+
+    @contextlib.contextmanager
+    def step(self):
+        if not self.interrupted:
+            self.interrupted = True
+            raise KeyboardInterrupt
+        yield
+
+
+def test_a_step_that_is_tried_again_counts_a_sweep_once():
+    model = tagger()
+    learner = SGD(model.named_parameters(), 0.1)
+    learner.strategy = InterruptedOnce()
+    several = Trainer(model, losses, wrong, learner, forward=forward)
+    source = fl.MinibatchSource(corpus([3, 4]), shuffle=False, max_sweeps=2)
+    minibatch = source.next_minibatch(7)
+    with pytest.raises(KeyboardInterrupt):
+        several.train_minibatch(minibatch)
+    assert several.train_minibatch(minibatch)
+    assert (several.samples, several.sweeps) == (7, 1)
+    minibatch = source.next_minibatch(3)
+    assert not minibatch.sweep_end
+    assert several.train_minibatch(minibatch)
+    assert (several.samples, several.sweeps) == (10, 1)

@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which instruction sets this process may use; asked once, at import.
+// The instruction sets that this process may use; determined once, at import.
 #pragma once
 
 namespace feedline {
 
 struct Cpu {
     bool sse41;  // SSE4.1 and SSE4.2: parser, crc32c
-    bool avx2;   // index scan, Feistel, bounds of sparse indices
+    bool avx2;   // index scan, Feistel, bounds of sparse indices, codes of gradients
+    bool f16c;   // with AVX2: codes in half precision
 };
 
-// What the processor offers, unless FEEDLINE_SIMD narrows it: "portable", "sse41" or "avx2" (the default:
+// Those of the processor, unless FEEDLINE_SIMD restricts them: "portable", "sse41" or "avx2" (the default:
 // everything found). The variable lets tests compare all variants on one machine.
 const Cpu& cpu();
 

@@ -11,16 +11,16 @@
 namespace feedline {
 
 // Why a text is refused. The numbers are part of the interface (quarantine files carry them): never reuse one.
-// `expected` and `got` of a record are counts or values unless said otherwise; `byte` is where it was noticed.
+// `expected` and `got` of a record are counts or values unless said otherwise; `byte` is where it was detected.
 enum class CtfError : std::uint16_t {
     none = 0,
-    // Of the index: each ends the indexing.
+    // Errors of the index: each ends the indexing.
     empty_input = 1,        // no byte that is not white space
     utf16_input = 2,        // a UTF-16 byte order mark
     no_sequence_id = 3,     // the first row begins with neither a digit nor '|'
     id_overflow = 4,        // an id of more than 64 bits; byte: where its row begins
     sequence_too_long = 5,  // more than 2^32 - 1 bytes; byte: where the sequence begins
-    // Of a sequence.
+    // Errors of a sequence.
     unexpected_byte = 16,   // a byte where '|' should begin a sample; got: the byte
     bad_name = 17,          // '|' is not followed by a name; got: the byte
     empty_row = 18,         // a row without any declared stream; byte: where the row begins
@@ -34,8 +34,8 @@ enum class CtfError : std::uint16_t {
     too_few_samples = 26,   // the longest stream has fewer samples than the sequence has rows
     size_mismatch = 27,     // the stream that defines the size has another length than indexed
     too_few_values = 28,    // a dense sample; expected: the dimension; byte: its '|'; not with `fill`
-    // Of a whole call: nothing behind is parsed.
-    memory_limit = 48,      // expected: the limit, got: what would have been needed so far, in bytes
+    // Errors of a whole call: parsing stops.
+    memory_limit = 48,      // expected: the limit, got: bytes needed so far
     errors_exhausted = 49,  // the allowed errors are used up; expected: 0
 };
 
@@ -50,21 +50,21 @@ struct CtfBytes {
     CtfBytes(CtfBytes&& other) noexcept;
     CtfBytes& operator=(CtfBytes&& other) noexcept;
     ~CtfBytes();
-    void grow(std::size_t extra);  // room for at least `extra` bytes behind size; throws std::bad_alloc
-    std::uint8_t* release();       // trims and gives the memory away
+    void grow(std::size_t extra);  // room for at least `extra` bytes after size; throws std::bad_alloc
+    std::uint8_t* release();       // trims, and passes ownership to the caller
 };
 
 struct CtfEntry {
-    std::uint64_t key;      // id of the sequence, or its zero-based line number where the file has no ids
+    std::uint64_t key;      // id of the sequence, or its zero-based line number if the file has no ids
     std::uint64_t offset;   // of its first byte from the start of the file
     std::uint32_t size;     // bytes, newline included
-    std::uint32_t samples;  // its rows, or those that name the stream which defines the size
+    std::uint32_t samples;  // its rows, or those with the stream that defines the size
 };
 static_assert(sizeof(CtfEntry) == 24, "entries are written to index files as they are");
 
 // Finds the sequences of a file fed in blocks that may be cut anywhere; holds O(1) memory, O(bytes) time.
-//   - A UTF-8 byte order mark and white space before the first row are passed over.
-//   - The first row decides: '|' (or `skip_ids`) means that every line is a sequence, else ids part them.
+//   - A UTF-8 byte order mark and white space before the first row are skipped.
+//   - The first row decides: '|' (or `skip_ids`) means that every line is a sequence, else ids separate them.
 //   - With ids, a line whose number differs from the one before begins a sequence; others continue it.
 //   - With a `size_stream`, sequences (lines) that never name it are dropped.
 //   - `lenient`: blank lines are no sequences and no rows.
@@ -148,7 +148,7 @@ struct CtfColumn {
 
 struct CtfColumns {
     std::vector<CtfColumn> streams;
-    CtfBytes valid;   // one byte a sequence; empty when all are good
+    CtfBytes valid;   // one byte per sequence; empty when all are good
     CtfBytes errors;  // CtfErrorRecord
     std::int64_t errors_left = -1;
 };
@@ -158,11 +158,11 @@ using CtfVariant = void (*)(CtfParseJob&);  // the machine for one instruction s
 
 // Parses sequences. Immutable: several threads may parse with one parser at the same time.
 //   - Numbers are rounded correctly to float32 or float64; too large is infinite, too small is zero.
-//   - `fill`: a dense sample with fewer values than its dimension is filled up with zeros, CNTK's rule; otherwise it
+//   - `fill`: a dense sample with fewer values than its dimension is padded with zeros, CNTK's rule; otherwise it
 //     is an error.
 //   - Strict, allowed_errors = -1: the first error of a sequence makes it contribute nothing to any stream.
 //   - allowed_errors >= 0: CNTK's counting. A bad sample is dropped; each of (bad sample, row without a sample,
-//     sequence with fewer or more samples than rows) costs one; the one that cannot be paid ends the call, and
+//     sequence with fewer or more samples than rows) costs one; the first one in excess ends the call, and
 //     so does a stream that is left without samples.
 class CtfParser {
 public:
@@ -170,7 +170,7 @@ public:
     CtfParser(std::vector<CtfField> fields, int size_stream, bool lenient, bool fill, std::uint64_t memory_limit);
 
     // Sequence i is text[begin[i] .. begin[i] + size[i]), of samples[i] samples by the index; `base` is the file
-    // offset of text[0]. 64 bytes before text and behind the last sequence must be readable (their values do not
+    // offset of text[0]. 64 bytes before text and after the last sequence must be readable (their values do not
     // matter). O(bytes + output).
     CtfColumns parse(const std::uint8_t* text, const std::int64_t* begin, const std::uint32_t* size,
                      const std::uint32_t* samples, std::size_t n, std::uint64_t base,

@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// Parts of files brought into memory of our own, many reads in flight at a time, by threads that know no
-// interpreter. What a page fault does one at a time and in the thread that waits for it is done here ahead of
-// need, and past the page cache where the file system allows it (O_DIRECT): a tenth of the CPU, and no other
-// program's pages are pushed out.
+// Reads parts of files into private memory, many reads in flight at a time, in threads that do not use the
+// interpreter. Page faults would be served one at a time, in the thread that waits for them; these reads run ahead,
+// and bypass the page cache if the file system allows it (O_DIRECT): a tenth of the CPU, and no other program's pages
+// are evicted.
 //
-// A `DiskFile` is open for reading and can tell which of its pages the page cache holds. A `Work` is a row of
-// steps, each some reads; the next step may depend on what the last one read (offsets first, then rows). A
-// `Fetcher` carries works out: through io_uring where the kernel has and allows it, by a pool of threads where
-// not. Memory comes from a `BlockPool`, page-aligned and reused.
+// A `DiskFile` is open for reading and can report which of its pages the page cache holds. A `Work` is a row of
+// steps of some reads each; a step may depend on what the last one read (offsets first, then rows). A `Fetcher` runs
+// works: through io_uring if the kernel has and allows it, else in a pool of threads. Memory comes from a
+// `BlockPool`, page-aligned and reused.
 //
-// Nothing here throws on what a disk does: a read that fails says so in `Read::got`, and the work decides.
+// Disk errors never throw: a failed read reports it in `Read::got`, and the work decides.
 //
-// A forked child has no threads of its parent: its `Fetcher` starts over at the first use, works of the parent
-// are never done there (`Work::of_a_parent`), and the parent's locks and ring are never touched.
+// A forked child does not have its parent's threads: its `Fetcher` starts over at the first use, works of the parent
+// are never completed there (`Work::of_a_parent`), and the parent's locks and ring are never touched.
 #pragma once
 
 #include <sys/types.h>
@@ -38,20 +38,19 @@ constexpr std::size_t kFetchAlign = 4096;
 
 // ---- memory ---------------------------------------------------------------------------------------------
 
-// Hands out page-aligned memory and keeps what comes back, up to a limit, since memory that has been used
-// before costs no page faults. Thread-safe.
+// Allocates page-aligned memory and keeps freed memory for reuse, up to a limit: reused memory costs no page faults.
+// Thread-safe.
 class BlockPool : public std::enable_shared_from_this<BlockPool> {
 public:
-    // keep: bytes that may lie idle here.
-    explicit BlockPool(std::size_t keep);
+    // keep_bytes: memory that may stay idle.
+    explicit BlockPool(std::size_t keep_bytes);
     ~BlockPool();
     BlockPool(const BlockPool&) = delete;
     BlockPool& operator=(const BlockPool&) = delete;
 
-    // At least `bytes`; given back when the last reference goes, from whichever thread. bad_alloc if there is
-    // no memory. The content is what was there before.
+    // At least `bytes`, uninitialised; returned when the last reference is released, on any thread. Throws bad_alloc.
     std::shared_ptr<std::byte> take(std::size_t bytes);
-    // Bytes handed out, and bytes lying idle.
+    // Bytes in use, and idle bytes.
     std::size_t in_use() const;
     std::size_t idle() const;
 
@@ -62,7 +61,7 @@ private:
     };
     void give(Block block);
 
-    const std::size_t keep_;
+    const std::size_t keep_bytes_;
     const pid_t pid_;
     mutable std::mutex mutex_;
     std::vector<Block> free_;
@@ -73,19 +72,18 @@ private:
 
 class DiskFile {
 public:
-    // What is to be known of a file before it is opened.
+    // A file to open.
     struct About {
         std::string path;
         std::uint64_t size = 0;
-        const std::byte* mapped = nullptr;      // where byte 0 is mapped, or would be; it is asked about, never read
+        const std::byte* mapped = nullptr;      // where byte 0 is mapped, or would be; queried, never read
         std::uint64_t first = 0;                // the first byte that is mapped; all up to `size` are
         std::uint64_t device = 0, inode = 0;    // which file it must be; both 0: any
         bool direct = true;                     // whether to read past the page cache, if the file system can
-        bool ask = true;                        // whether to ask what the page cache holds; else nothing is
+        bool ask = true;                        // whether to query the page cache; else it counts as empty
         bool share = false;                     // read through the page cache, for other processes that read the same
     };
-    // Opens it. std::system_error if it cannot be opened; ESTALE if the name is another file's by now, or no regular
-    // file's.
+    // Opens the file. Throws std::system_error; ESTALE if the name is now another file's, or not a regular file's.
     explicit DiskFile(const About& about);
     ~DiskFile();
     DiskFile(const DiskFile&) = delete;
@@ -98,33 +96,32 @@ public:
     bool direct() const { return direct_; }
     bool shared() const { return share_; }
 
-    // Whether [at, at + bytes) lies in the map.
+    // Whether [at, at + bytes) is in the mapping.
     bool maps(const std::byte* at, std::size_t bytes) const {
         return mapped_ != nullptr && at >= begin() && bytes <= size_ &&
                static_cast<std::uint64_t>(at - mapped_) <= size_ - bytes;
     }
 
-    // The descriptor that reads are made with, and one through the page cache (the same if not `direct`).
-    // `plain` opens it at the first use; -1 if there is none to be had.
+    // The descriptor for reads, and one for reads through the page cache (the same if not `direct`), which is opened at
+    // the first use; -1 if it cannot be opened.
     int descriptor() const { return fd_; }
     int plain() const;
 
-    // Whether the kernel is asked, and tells us, what the page cache holds of this file. It does so only to those who
-    // might write to it.
+    // Whether the kernel reports the residency of this file's pages; it does only to users who might write to the file.
     bool tells() const { return tells_; }
     bool asked() const { return ask_; }
     // pages[i] becomes 1 if the page cache holds page i of the `count` from `offset` (a multiple of kFetchAlign)
     // on, else 0; pages beyond the end count as held. O(count), about 0.05 us each. Only if `tells()`.
     void held(std::uint64_t offset, std::size_t count, unsigned char* pages) const;
-    // The same for one page of a file that does not tell: tries to read it without waiting. Makes the kernel
-    // begin to read the page, so it is for samples only.
+    // The same for one page if not `tells()`: tries to read it without waiting. This makes the kernel begin to read the
+    // page, so use it for samples only.
     bool probe(std::uint64_t offset) const;
 
-    // Has the page cache begin to read [begin, end); waits for nothing.
+    // Makes the page cache begin to read [begin, end); never waits.
     void read_ahead(std::uint64_t begin, std::uint64_t end) const;
     // Makes all further reads of [begin, end) fail with `error`, as a failing disk would. For tests, before any work.
     void fail(std::uint64_t begin, std::uint64_t end, int error) const { bad_.push_back({begin, end, error}); }
-    // The error that reading [begin, end) is to fail with, and the first such byte in `at`; 0: none.
+    // The injected error for reading [begin, end), and its first byte in `at`; 0: none.
     int fails(std::uint64_t begin, std::uint64_t end, std::uint64_t& at) const;
 
     // Lets the page cache drop these bytes, unless they are mapped or dirty.
@@ -157,7 +154,7 @@ struct Read {
     std::size_t size = 0;
     std::byte* to = nullptr;
     bool from_disk = true;  // rather than from the page cache
-    std::int64_t got = 0;   // bytes that came (fewer than `size` at the end of the file), or -errno
+    std::int64_t got = 0;   // bytes read (fewer than `size` at the end of the file), or -errno
 };
 
 class Work {
@@ -165,13 +162,13 @@ public:
     Work();
     virtual ~Work() = default;
 
-    // Called on a thread of the fetcher, never twice at a time. `reads` holds those of the step before with
-    // what they got (none at first) and leaves with those of the next step; none means that all is done.
-    // Memory that reads go to, and files they read, belong to the work. bad_alloc ends it as `starved`.
+    // Called in a thread of the fetcher, never concurrently. On entry `reads` holds the completed reads of the last
+    // step (none at first), on exit those of the next step; none: the work is done. The work owns the memory and files of
+    // its reads. bad_alloc ends it as `starved`.
     virtual void next(std::vector<Read>& reads) = 0;
 
     bool done() const { return done_.load(std::memory_order_acquire); }
-    // Ended because there was no memory for its reads; only to be asked when done.
+    // Whether it ended for lack of memory; only valid when done.
     bool starved() const { return starved_; }
     bool of_a_parent() const;
 
@@ -179,25 +176,25 @@ private:
     friend class Fetcher;
     const pid_t pid_;
     std::vector<Read> reads_;
-    std::size_t pending_ = 0;  // reads of the step that are not done
+    std::size_t pending_ = 0;  // unfinished reads of the step
     std::atomic<bool> done_{false}, cancelled_{false};
     bool stepping_ = false, starved_ = false;
 };
 
-// Whether all of a read came, up to byte `end` of the file.
+// Whether a read is complete up to byte `end` of the file.
 inline bool came(const DiskFile& file, const Read& read, std::uint64_t end) {
     std::uint64_t at;
     return read.got >= 0 && read.offset + static_cast<std::uint64_t>(read.got) >= end &&
            file.fails(read.offset, end, at) == 0;
 }
 
-// Adds the reads that bring [begin, end) of a file (multiples of kFetchAlign) to `to`: what the page cache holds, by
-// `held` (a byte a page, as DiskFile::held has them), comes from there if it is long enough to pay, all else from
-// the disk. Returns the bytes that come from the disk.
+// Adds the reads that bring [begin, end) of a file (multiples of kFetchAlign) to `to`: from the page cache where it
+// holds stretches that are long enough to pay (`held`: one byte per page, as from DiskFile::held), else from the disk.
+// Returns the bytes from the disk.
 std::uint64_t plan_reads(const DiskFile& file, std::uint64_t begin, std::uint64_t end, const unsigned char* held,
                          std::byte* to, std::vector<Read>& reads);
 
-// Bytes of a file into one block each.
+// Reads ranges of files into one block each.
 class RangeWork : public Work {
 public:
     struct Range {
@@ -207,11 +204,11 @@ public:
     struct Result {
         std::shared_ptr<std::byte> block;
         const std::byte* data = nullptr;  // the byte at `offset`
-        int error = 0;                    // errno, or -1 if the file ended too early
+        int error = 0;                    // errno, or -1 if the file is too short
         std::uint64_t at = 0;             // the first byte that could not be read
     };
 
-    // Bytes that the page cache holds are copied from there. read_bytes counts what came from the disk.
+    // Bytes in the page cache are copied from there; disk_bytes counts the others.
     RangeWork(std::vector<Range> ranges, std::shared_ptr<BlockPool> pool);
     void next(std::vector<Read>& reads) override;
 
@@ -223,13 +220,13 @@ private:
     const std::vector<Range> ranges_;
     const std::shared_ptr<BlockPool> pool_;
     std::vector<Result> results_;
-    std::vector<std::size_t> reads_end_;  // by range: behind its last read
+    std::vector<std::size_t> reads_end_;  // by range: end of its reads
     std::uint64_t disk_bytes_ = 0;
     bool begun_ = false;
 };
 
-// Reads [offset, offset + size) of `file` through the page cache, waiting for it. Returns 0, or errno, or -1 at an
-// early end, and then in `at` the offset of the first byte that did not come.
+// Reads [offset, offset + size) of `file` through the page cache, waiting for it. Returns 0, or errno, or -1 if the
+// file is too short, and then in `at` the offset of the first missing byte.
 int read_plain(const DiskFile& file, std::uint64_t offset, std::size_t size, std::byte* to, std::uint64_t& at);
 
 // ---- the fetcher ----------------------------------------------------------------------------------------
@@ -240,9 +237,9 @@ class Fetcher {
 public:
     enum class Backend { kAny, kRing, kThreads };
 
-    // depth: reads in flight at a time. kRing where the kernel has none: std::system_error.
+    // depth: reads in flight at a time. Throws std::system_error for kRing if the kernel has no io_uring.
     Fetcher(Backend backend, unsigned depth);
-    // Waits for the reads in flight, and drops what has not begun. No work may be waited for any more.
+    // Waits for the reads in flight, and drops those not begun. No thread may be in wait().
     ~Fetcher();
     Fetcher(const Fetcher&) = delete;
     Fetcher& operator=(const Fetcher&) = delete;
@@ -251,13 +248,12 @@ public:
     const char* backend() const;
     unsigned depth() const { return depth_; }
 
-    // Begins a work; works begin in the order in which they come.
+    // Begins a work; works begin in order of submission.
     void start(std::shared_ptr<Work> work);
     // Waits for a work, but no longer than `limit`; true if it is done. Several threads may wait for one.
     bool wait(const Work& work, std::chrono::milliseconds limit);
-    // Nobody will look at the work any more: what has not begun of it is left undone. Waits for a step that is being
-    // made, never for reads; then `Work::next` is called no more, and what the work only borrowed may go. Its own
-    // memory goes when its last read has ended.
+    // Abandons a work: reads not begun are dropped. Waits for a running step, never for reads; afterwards `Work::next`
+    // is not called again, and what the work borrowed may be freed. Its own memory is freed when its last read has ended.
     void cancel(Work& work);
 
 private:

@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reading memory that may be gone: a mapped file that was cut, or whose disk fails.
+// Reading memory that may be lost: a mapped file that was truncated, or whose disk fails.
 //
-// Touching such a page raises SIGBUS, and that ends a process. `guarded` ends the kernel instead, and says which
-// address it was. A handler, installed at the first use, jumps out of the kernel if the thread is in one; every
-// other SIGBUS goes to whoever handled it before, and ends the process as before where nobody did. The handler is
-// put back when somebody else takes its place (faulthandler, torch's workers): that is looked at again 10 ms after
-// the last look, so in between a fault is the other's.
+// Touching such a page raises SIGBUS, which kills the process. `guarded` ends the kernel instead, and returns the
+// address. A handler, installed at the first use, jumps out of the kernel if the thread is in one; every other SIGBUS
+// goes to the previous handler, or kills the process as before. If other code (faulthandler, torch's workers) replaces
+// the handler, it is reinstalled; that is checked every 10 ms, so in between a fault goes to the other handler.
 //
-// Cost: some 15 ns a call, and a system call (100 to 200 ns) every 10 ms. Nothing for the memory that is read.
+// Cost: some 15 ns per call, and a system call (100 to 200 ns) every 10 ms. Nothing for the memory that is read.
 #pragma once
 
 #include <csetjmp>
@@ -20,7 +19,7 @@ void watch_bus_errors();
 
 namespace detail {
 
-// A kernel under way, in the frame of the thread that runs it.
+// A running kernel, in the frame of its thread.
 struct Guard {
     sigjmp_buf back;
     const void* volatile address = nullptr;
@@ -32,8 +31,9 @@ Guard*& innermost();
 
 }  // namespace detail
 
-// Runs work() and returns null, or the address that could not be read; work() was then left half-way. So nothing in
-// it may need an end: no destructors, locks or allocations, no calls of code that might have them. Kernels have none.
+// Runs work() and returns null, or the address that could not be read, in which case work() was abandoned half-way. So
+// it must not need cleaning up: no destructors, locks or allocations, nor calls of code that may have them. Kernels
+// have none.
 template <class Work>
 __attribute__((noinline)) const void* guarded(const Work& work) {
     watch_bus_errors();
@@ -44,7 +44,7 @@ __attribute__((noinline)) const void* guarded(const Work& work) {
     // The mask is not saved, which would take a system call: the handler runs with the thread's own.
     if (sigsetjmp(guard.back, 0) == 0) {
         work();
-        std::atomic_signal_fence(std::memory_order_seq_cst);  // all reads are over before the guard is
+        std::atomic_signal_fence(std::memory_order_seq_cst);  // all reads end before the guard does
     }
     place = guard.outer;
     return guard.address;

@@ -3,12 +3,12 @@
 //
 // A *merge* reads `num_in` arrays of `count` elements, adds them from the first to the last (float addition in
 // this order, so results are the same to the bit whatever the number of threads), and writes the sum to
-// `num_out` arrays. With one input it is a copy. An output may be one of the inputs, or stand there twice;
+// `num_out` arrays. With one input it is a copy. An output may be one of the inputs, or occur twice;
 // arrays that overlap in any other way give mixed values.
 //
 // Cost: each input is read once and each output written once: a block of the sum stays in a cache
-// between the additions and the copies. Large outputs are written past the caches where the processor
-// can, as nobody reads them soon enough to find them there.
+// between the additions and the copies. Large outputs bypass the caches if the processor supports
+// it, as nobody reads them before they are evicted.
 #pragma once
 
 #include <cstddef>

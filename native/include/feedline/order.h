@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Orders: which sequence comes at place t. Pure functions of their arguments, exact to the bit on every
-// machine and for ever: docs/explanation/order.md is the recipe, these are its kernels.
+// Orders: the sequence at place t. Pure functions of their arguments, exact to the bit on every machine, and
+// never to change: docs/explanation/order.md specifies them, these are the kernels.
 // All arithmetic is modulo 2^64 unless a comment says otherwise.
 #pragma once
 
@@ -30,7 +30,7 @@ constexpr std::uint64_t kFeistelLimit = std::uint64_t{1} << 40;
 
 // out[k] = image of first+k under a permutation of 0..n-1 (1 <= n <= kFeistelLimit, first+count <= n) that is
 // never stored: a Feistel network on the bits of n-1, walked until it falls below n. O(count) expected time
-// (fewer than 2 walks an index on average), O(1) memory.
+// (fewer than 2 walks per index on average), O(1) memory.
 void feistel(std::uint64_t key, std::uint64_t n, std::uint64_t first, std::size_t count, std::int64_t* out);
 
 // out[k] = fingerprint after ordinals[0..k], starting from h. A chain: O(count), latency bound.
@@ -39,7 +39,7 @@ void fingerprint(std::uint64_t h, const std::int64_t* ordinals, std::size_t coun
 // For each place t[k]: the last slot with starts[slot] <= t[k], and the distance from there. `starts` holds
 // slots+1 ascending places, the last being the end. Returns the first k whose t[k] lies outside
 // [starts[0], starts[slots]), with nothing written, or -1 when all are inside. Reads only inside `starts`
-// even where it does not ascend. O(count log slots).
+// even if it does not ascend. O(count log slots).
 std::ptrdiff_t locate(const std::int64_t* starts, std::size_t slots, const std::int64_t* t, std::size_t count,
                       std::uint32_t* slot, std::int64_t* index);
 std::ptrdiff_t locate(const std::int64_t* starts, std::size_t slots, const std::uint32_t* t,
@@ -53,12 +53,12 @@ void cntk_chunk_order(std::uint64_t seed, std::size_t chunks, std::int64_t* out)
 // randomised chunks. A sequence of position c may only move inside chunks [begin[c], end[c]).
 //
 // Preconditions (see cntk_windows_fault): counts >= 0, sum(counts) is the size of out, chunks < 2^32, windows
-// contain their own position and ascend. They make "stay in place" always a permitted draw, so the rejection
+// contain their own position and ascend. So "stay in place" is always a permitted draw, and the rejection
 // loop ends with probability one; expected O(total * range) draws at worst, O(total) for CNTK's own windows.
 void cntk_sequence_order(std::uint64_t seed, const std::int64_t* counts, const std::int64_t* begin,
                          const std::int64_t* end, std::size_t chunks, std::int64_t* out);
 
-// The numbers `first` … `first`+count-1 that mt19937_64 gives from a seed, from which CNTK draws initial parameters too.
+// Numbers `first` … `first`+count-1 of mt19937_64 from a seed, from which CNTK draws initial parameters too.
 // O(first + count), about 2 ns each.
 void cntk_numbers(std::uint64_t seed, std::uint64_t first, std::size_t count, std::uint64_t* out);
 

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a Parquet file's footer and page headers say about sizes. Both are Thrift structures in the compact protocol,
-// and every byte of them is distrusted: a length is compared with the bytes that are left before anything is made of
-// it, nesting is bounded, and a field that is used has its type and appears once. Fields that are not used (statistics
-// above all) are stepped over.
+// Sizes from a Parquet file's footer and page headers. Both are Thrift structures in the compact protocol, and no byte
+// of them is trusted: a length is compared with the remaining bytes before it is used, nesting is bounded, and a field
+// that is used must have its type and appear once. Unused fields (statistics above all) are skipped.
 #pragma once
 
 #include <cstddef>
@@ -13,18 +12,18 @@
 
 namespace feedline {
 
-// Damage, and the byte, counted from the start of what was parsed, where it was noticed.
+// Damage, and the byte at which it was detected, from the start of the parsed bytes.
 class ParquetError : public std::runtime_error {
 public:
     ParquetError(const std::string& what, std::size_t at) : std::runtime_error(what), byte(at) {}
     std::size_t byte;
 };
 
-// Of one column in one row group.
+// One column in one row group.
 struct ParquetColumn {
-    std::int64_t values;        // of all its pages, nulls and empty lists among them
-    std::int64_t uncompressed;  // bytes of its pages, their headers among them
-    std::int64_t compressed;    // the same as they lie in the file
+    std::int64_t values;        // in all its pages, including nulls and empty lists
+    std::int64_t uncompressed;  // bytes of its pages, including their headers
+    std::int64_t compressed;    // the same, as stored
     std::int64_t begin;         // file offset of its first page
 };
 static_assert(sizeof(ParquetColumn) == 32, "columns are handed out as rows of four int64");
@@ -36,14 +35,14 @@ struct ParquetFooter {
 };
 
 // Parses a whole footer, the bytes between the pages and the last eight of the file. O(n) time, O(columns) memory,
-// about 1 ns a byte. Throws ParquetError, also where there are no such figures: columns that are encrypted,
-// row groups of different numbers of columns.
+// about 1 ns per byte. Throws ParquetError, also if these sizes are not available: columns are encrypted, or
+// row groups differ in their number of columns.
 ParquetFooter parse_parquet_footer(const std::uint8_t* bytes, std::size_t n);
 
 struct ParquetPage {
     std::size_t header;         // bytes of the header itself
-    std::int64_t compressed;    // bytes of the page behind it
-    std::int64_t uncompressed;  // what they become
+    std::int64_t compressed;    // bytes of the page after it
+    std::int64_t uncompressed;  // bytes they decompress to
     std::int64_t values;        // as ParquetColumn counts them; 0 unless it is a data page
 };
 

@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// Gradients in two bits or one, with what was not sent kept for the next time: MXNet's scheme, bit for bit.
+// Gradients quantised to two bits or one, with error feedback in a residual: MXNet's scheme, bit for bit.
 //
 // All arithmetic is float32. With r = residual + gradient, element by element:
 //
 //   two bits, threshold t > 0:  r >= t: code 11, decoded t;  r <= -t: code 10, decoded -t;  else 00, decoded 0.
 //   one bit, any threshold t:   r > t: code 1, decoded 1;  else code 0, decoded -1.
 //
-// The residual that is left is r minus what is decoded, so what was sent plus the residual is the sum of the
-// gradients but for rounding. A NaN compares as false (00, or 0) and stays in its residual, as an infinity does.
+// The new residual is r minus the decoded value, so what was sent plus the residual is the sum of the gradients,
+// up to rounding. A NaN compares as false (00, or 0) and stays in its residual, as an infinity does.
 //
-// Codes lie in bytes from the top bits down: value i of two bits in byte i / 4, of one bit in byte i / 8. The
-// buffer is whole 32-bit words; codes behind the last value are 0. Code 01 decodes to 0.
+// Codes fill bytes from the top bits down: value i of two bits in byte i / 4, of one bit in byte i / 8. The
+// buffer is whole 32-bit words; codes after the last value are 0. Code 01 decodes to 0.
 //
-// Cost: encoding reads 8 bytes a value and writes 4 and the codes; decoding writes 4. O(n), vectorised.
+// Cost: encoding reads 8 bytes per value and writes 4 and the codes; decoding writes 4. O(n), vectorised.
 #pragma once
 
 #include <cstddef>

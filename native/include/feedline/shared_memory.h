@@ -35,8 +35,8 @@ private:
     std::size_t size_;
 };
 
-// Memory that another process waits for. When a loan that has begun ends, byte `at` of `table` becomes `free`; or
-// `forgotten` if this process was forked meanwhile, as the child may look at the memory for ever. A child's copy of a
+// Memory lent by another process. When a loan that has begun ends, byte `at` of `table` becomes `free`; or
+// `forgotten` if this process was forked meanwhile, as the child may keep reading the memory. A child's copy of a
 // loan changes nothing.
 class Loan {
 public:
@@ -47,12 +47,12 @@ public:
     Loan(const Loan&) = delete;
     Loan& operator=(const Loan&) = delete;
 
-    // From now on the end counts; again is as once.
+    // Lends the memory: from now on the end of the loan returns it. Idempotent.
     void begin() { begun_ = true; }
     const SharedMemory& memory() const { return *memory_; }
 
-    // To be called on both sides of a fork in the parent, so that a loan begun on another thread in between is
-    // forgotten too.
+    // Called in the parent before and after a fork, so that a loan begun on another thread in between is forgotten
+    // too.
     static void forking() { forks_.fetch_add(1, std::memory_order_relaxed); }
 
 private:

@@ -1,21 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
-// Chosen sequences of mapped files brought into memory before they are gathered.
+// Reads chosen sequences of mapped files into memory before they are gathered.
 //
-// A gather (gather.h) that follows its sources into a map waits for the disk one page fault at a time. A
-// `StageWork` looks first: bytes that the page cache holds, or that are in no file, are left where they are;
-// all others are sorted, merged where they are close, and read many at a time. A pick is a run of consecutive
-// sequences of a slot: single rows of a shuffle, or blocks of a window. What comes out is a source for each pick,
-// which a gather takes as it takes any others: sequence k of the run is sequence k of it.
+// A gather (gather.h) from a mapping waits for the disk one page fault at a time. A `StageWork` checks first: bytes in
+// the page cache, or in no file, are left in place; all others are sorted, merged where they are close, and read many
+// at a time. A pick is a run of consecutive sequences of a slot: single rows of a shuffle, or blocks of a window. The
+// result is one source per pick for a gather: sequence k of the run is sequence k of the source.
 //
-// Where sequences have offsets, or rows bounds, these are read first and say what to read next: up to three
-// steps, all streams together. A run whose offsets fall, or lead outside their chunk, comes out as a fault.
+// Offsets of sequences and bounds of rows are read first, as they determine what to read next: up to three steps, all
+// streams together. A run whose offsets descend, or lead outside their chunk, results in a fault.
 //
-// Pieces much smaller than a page (labels, offsets) would cost a read each, and come from the same pages again
-// and again. A stream may say that it is worth to keep them (`Stream::keep_*`): they are then read through the page
-// cache, with what lies around them in their chunk, and are found there from the second time on.
+// Pieces much smaller than a page (labels, offsets) would cost a read each, from the same pages again and again. A
+// stream may ask to keep them (`Stream::keep_*`): they are then read through the page cache, with their surroundings
+// in the chunk, and are found there from the second time on.
 //
-// Cost: O(picks log picks) of processor time and one question to the kernel a run and stream, 0.05 us a page;
-// memory of the pages read, until the work goes.
+// Rows that are views (RowLayout) are read with the gaps between them, or the bytes that they share, and stay views;
+// rows in pieces, in turned order or with wide gaps are left in place.
+//
+// Cost: O(picks log picks) time and one residency query per run and stream, 0.05 us per page; memory for the pages
+// read, until the work is destroyed.
 #pragma once
 
 #include <cstddef>
@@ -28,7 +30,7 @@
 
 namespace feedline {
 
-// Files by where they are mapped, ascending.
+// Files by address of their mapping, ascending.
 using MappedFiles = std::vector<std::shared_ptr<const DiskFile>>;
 
 // Runs of sequences: `counts` of them each, from `index` on; null: one.
@@ -43,44 +45,45 @@ class StageWork : public Work {
 public:
     struct Stream {
         bool is_sparse;
-        std::size_t item_bytes;      // of a row, or of a value
+        std::size_t item_bytes;      // size of a row, or of a value
         const DenseSource* dense;    // by slot, for a dense stream
         const SparseSource* sparse;  // by slot, for a sparse one
-        bool keep_rows = false;      // the page cache is to keep rows (or indices and values)
-        bool keep_bounds = false;    // likewise offsets and bounds of sparse rows
+        bool keep_rows = false;      // keep rows (or indices and values) in the page cache
+        bool keep_bounds = false;    // keep offsets and bounds of sparse rows there
+        bool has_indices = true;     // false: byte strings, the values of sparse rows without indices
     };
     // Why a run could not be read.
     struct Fault {
         std::size_t pick, stream;
-        int error;           // errno; -1 if the file ended too early; 0 if offsets or bounds are impossible
+        int error;           // errno; -1 if the file is too short; 0 if offsets or bounds are impossible
         std::size_t file;    // in `files`, unless error is 0
-        std::uint64_t at;    // the first byte in the file that did not come
+        std::uint64_t at;    // the first missing byte in the file
     };
 
-    // Runs must be inside their slots. Sources are borrowed until the work is done or cancelled; what comes out points
-    // into them where bytes were left in place.
+    // Runs must be inside their slots. Sources are borrowed until the work is done or cancelled; the result points into
+    // them where bytes were left in place.
     StageWork(std::vector<Stream> streams, const Runs& runs, std::shared_ptr<const MappedFiles> files,
               std::shared_ptr<BlockPool> pool);
     void next(std::vector<Read>& reads) override;
-    // The same from its beginning, for a forked child.
+    // The same work, not begun, for a forked child.
     std::shared_ptr<StageWork> again() const;
 
-    // When done: by stream, one source a pick; that of a pick with a fault is empty.
+    // When done: by stream, one source per pick; empty for a pick with a fault.
     const std::vector<DenseSource>& dense(std::size_t stream) const { return outcome_[stream].dense; }
     const std::vector<SparseSource>& sparse(std::size_t stream) const { return outcome_[stream].sparse; }
     std::int64_t sequences(std::size_t pick) const { return counts_.empty() ? 1 : counts_[pick]; }
-    // Where bytes that were read lie in the map of their file; `at` itself if it is no such byte.
+    // The address of a byte that was read in the mapping of its file; `at` itself if it was not read.
     const std::byte* origin(const std::byte* at) const;
-    // Whether some of the run's bytes were left where they are.
+    // Whether some of the run's bytes were left in place.
     bool in_place(std::size_t pick) const { return in_place_[pick] != 0; }
-    // Has the page cache drop what was read through it for the sake of other processes (DiskFile::shared), which have
-    // it by now. Only when done.
+    // Drops from the page cache what was read through it for other processes (DiskFile::shared), which have it by now.
+    // Only when done.
     void forget() const;
     const std::vector<Fault>& faults() const { return faults_; }
     const MappedFiles& files() const { return *files_; }
     std::size_t picks() const { return slots_.size(); }
-    // Pieces looked for in files, how many of them the page cache did not hold, bytes read for these, and bytes of
-    // memory that hold them.
+    // Number of pieces in files, number of those missing in the page cache, bytes read for these, and bytes of memory
+    // that hold them.
     std::size_t asked() const { return asked_; }
     std::size_t missing() const { return missing_; }
     std::uint64_t disk_bytes() const { return disk_bytes_; }
@@ -94,7 +97,7 @@ private:
         std::uint32_t stream, pick;
         Part part;
         bool keep;
-        const std::byte* got;  // where the bytes are to be had; null: nowhere
+        const std::byte* got;  // where the bytes are; null: unknown
     };
     // A want that lies in a file.
     struct Candidate {
@@ -102,7 +105,7 @@ private:
         std::uint64_t offset;
         std::size_t want;
     };
-    // What is brought in one piece, for candidates [begin, end).
+    // A part of a file that is read as a whole, for candidates [begin, end).
     struct Extent {
         std::size_t file;
         std::uint64_t offset, bytes;
@@ -114,7 +117,7 @@ private:
     };
     struct Rows {
         std::int64_t first = 0, last = 0;    // rows of the run
-        std::int64_t value = 0, values = 0;  // sparse: its first value, and how many
+        std::int64_t value = 0, values = 0;  // sparse: first value, and number of values
         bool good = true;
     };
     struct Outcome {
@@ -160,9 +163,9 @@ private:
     std::uint64_t disk_bytes_ = 0, memory_ = 0;
 };
 
-// Whether the page cache lacks a page of a run, among at most `most` of them that are looked at, evenly spread over
-// each stream. Where offsets or bounds would have to be read to find the rows, these alone are looked at. Some
-// tenths of a microsecond a page.
+// Whether the page cache lacks a page of a run, judged by at most `most` pages spread evenly over each stream. If
+// offsets or bounds would have to be read to find the rows, only these are checked. Some tenths of a microsecond per
+// page.
 bool lacks_pages(const std::vector<StageWork::Stream>& streams, std::uint32_t slot, std::int64_t index,
                  std::int64_t count, const MappedFiles& files, std::size_t most);
 

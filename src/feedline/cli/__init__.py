@@ -1,7 +1,7 @@
-"""The command ``feedline``: look at a corpus, convert it, plan its order, measure it, see it work.
+"""The command ``feedline``: inspect a corpus, convert it, plan its order, measure it, run a demo.
 
-One file a command; `app` joins them, `console` prints, `arguments` reads what is typed. Nothing in the library
-imports this package, and typer and rich are imported nowhere else.
+One file per command; `app` joins them, `console` prints, `arguments` parses. Nothing in the library imports this
+package, and typer and rich are imported nowhere else.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ __all__ = ["main"]
 
 
 def main() -> None:
-    """Run the command line; ends the process.
+    """Run the command line, and exit the process.
 
     Exit codes: 0, 1 for an error (its message on stderr), 2 for wrong usage, 130 after Ctrl-C.
     """

@@ -10,11 +10,12 @@ from feedline._version import __version__
 from feedline.cli.bench import bench
 from feedline.cli.console import guarded
 from feedline.cli.convert import convert
-from feedline.cli.demo.command import demo
+from feedline.cli.demo import demo
 from feedline.cli.inspect import inspect
 from feedline.cli.plan import plan
 from feedline.cli.report import report
 from feedline.cli.run import SETTINGS, run
+from feedline.cli.validate import validate
 
 app = typer.Typer(
     help="Feed training from disk: same order every time, from any point, larger than memory.",
@@ -22,9 +23,9 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for command in (inspect, convert, plan, bench, report, demo):
+for command in (inspect, convert, validate, plan, bench, report, demo):
     app.command()(guarded(command))
-# Not guarded: a script's errors are its own, tracebacks and all.
+# Not guarded: a script's errors and tracebacks are its own.
 app.command(context_settings=SETTINGS)(run)
 
 

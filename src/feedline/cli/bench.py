@@ -1,4 +1,4 @@
-"""``feedline bench``: how fast can this be fed, where does the time go, and what could this machine copy meanwhile?"""
+"""``feedline bench``: measure the speed of a feed, where the time goes, and this machine's copy speed."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from feedline.cli.arguments import (
     DEFAULT_CHUNK_SIZE,
     ChunkSize,
     Streams,
+    UsageError,
     WindowOption,
     parse_window,
 )
@@ -47,7 +48,7 @@ PARTS = {
     "gathering": "gathering (the copy)",
     "python": "Python and the rest",
 }
-_LOOK_EVERY = 0.05  # seconds between looks at memory and the progress bar
+_LOOK_EVERY_S = 0.05  # seconds between updates of the memory peak and the progress bar
 
 
 def bench(
@@ -58,33 +59,33 @@ def bench(
         str | None,
         typer.Option(
             metavar="MODULE:FACTORY",
-            help="Instead of a path: a function that returns a DataLoader, or it and what the loop does with a batch.",
+            help="Instead of a path: a function that returns a DataLoader, or (loader, function of a batch).",
         ),
     ] = None,
     size: Annotated[int, typer.Option(min=1, help="Minibatch size in samples.")] = DEFAULT_MINIBATCH_SIZE,
-    seconds: Annotated[float, typer.Option(min=0.1, help="How long to feed.")] = 10.0,
+    seconds: Annotated[float, typer.Option(min=0.1, help="Seconds to feed.")] = 10.0,
     window: WindowOption = None,
-    threads: Annotated[int, typer.Option(min=1, help="Chunks read at a time.")] = 2,
+    threads: Annotated[int, typer.Option(min=1, help="Number of chunks read at a time.")] = 2,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the order.")] = 0,
     cold: Annotated[
-        bool, typer.Option("--cold", help="Evict the data from the page cache first, and feed one sweep at most.")
+        bool, typer.Option("--cold", help="Evict the data from the page cache first, and feed at most one sweep.")
     ] = False,
     stream: Streams = None,
     chunk_size: ChunkSize = DEFAULT_CHUNK_SIZE,
     log: Annotated[
-        Path | None, typer.Option(help="Write what is fed as JSON lines, for `feedline report FILE`; overwritten.")
+        Path | None, typer.Option(help="Write a log in JSON lines for `feedline report FILE`; overwrites.")
     ] = None,
     json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Feed as fast as possible and show where the time goes, beside this machine's copy speed."""
+    """Feed as fast as possible and show where the time goes, compared with this machine's copy speed."""
     if (path is None) == (loader is None):
-        raise ValueError("expected a path or --loader, one of them")
+        raise UsageError(f"expected either a path or --loader, got {'neither' if path is None else 'both'}")
     if loader is not None:
         if log is not None:
-            raise ValueError("expected a path with --log, got --loader: only minibatches of a source can be counted")
+            raise UsageError("expected a path with --log, got --loader: only a source's minibatches can be logged")
         if cold:
-            raise ValueError("expected a path with --cold, got --loader: which files it reads is not known")
+            raise UsageError("expected a path with --cold, got --loader: the files it reads are unknown")
         _bench_loader(loader, seconds, json)
         return
     assert path is not None
@@ -121,7 +122,7 @@ def _bench_loader(spec: str, seconds: float, json: bool) -> None:
 
 
 def _evict(corpus: Deserializer) -> float:
-    """Share of the data that is in the page cache all the same."""
+    """Evict the corpus from the page cache; return the share that is still resident."""
     files = corpus.paths()
     if not files:
         raise ValueError(f"expected data in files with --cold, got {corpus.name}, which is in memory")
@@ -130,7 +131,7 @@ def _evict(corpus: Deserializer) -> float:
 
 
 def _beside_the_disk(corpus: Deserializer, began: float, found: dict[str, Any]) -> dict[str, Any]:
-    """What the disk gives, and the feed's share of it; None where the file system allows no reads past the cache."""
+    """Return the disk's speed, and the feed's share of it; None if the file system does not support direct I/O."""
     infos = corpus.chunks()
     piece = sum(info.bytes for info in infos) // max(1, sum(info.sequences for info in infos))
     disk = survey(corpus.paths(), piece)
@@ -146,9 +147,9 @@ def _beside_the_disk(corpus: Deserializer, began: float, found: dict[str, Any]) 
 
 
 def copy_speed() -> float:
-    """Bytes a second that one thread copies between two arrays larger than caches, at best."""
+    """Return the bytes per second that one thread copies between two arrays larger than the caches, at best."""
     a, b = np.ones(_COPY_BYTES, np.uint8), np.empty(_COPY_BYTES, np.uint8)
-    np.copyto(b, a)  # pages are made at the first touch
+    np.copyto(b, a)  # allocate the pages
     times: list[float] = []
     while len(times) < 5 or sum(times) < _COPY_SECONDS:
         began = time.perf_counter()
@@ -158,7 +159,7 @@ def copy_speed() -> float:
 
 
 class Stopwatch:
-    """Adds up the seconds spent in each of some methods of one object, which it replaces there."""
+    """Adds up the seconds spent in some methods of an object, by replacing them."""
 
     def __init__(self, part: Any, *methods: str) -> None:
         self.seconds = dict.fromkeys(methods, 0.0)
@@ -179,7 +180,7 @@ class Stopwatch:
 def measure(
     opened: Opened, source: MinibatchSource, size: int, seconds: float, private_before: int, log: Path | None
 ) -> dict[str, Any]:
-    """Feed for ``seconds``; figures in JSON types, times in seconds, speeds in units a second."""
+    """Feed for ``seconds``; return figures in JSON types, times in seconds, speeds in units per second."""
     if log is None:
         return _measure(opened, source, size, seconds, private_before, None)
     about = {"path": opened.corpus.name, "format": opened.format, "size": size}
@@ -193,7 +194,7 @@ def measure(
 def _measure(
     opened: Opened, source: MinibatchSource, size: int, seconds: float, private_before: int, log: BenchLog | None
 ) -> dict[str, Any]:
-    # Everything between the order and the arrays goes through here, copies made ahead included.
+    # Everything between the order and the arrays passes through here, copies made ahead included.
     watched = Stopwatch(source._ahead, "plan", "refill", "gather")
     began, cpu = time.perf_counter(), time.process_time()
     first = source.next_minibatch(size)
@@ -204,7 +205,7 @@ def _measure(
     peak, looked = memory(), 0.0
     with progress("feeding") as show:
         while (now := time.perf_counter() - began) < seconds:
-            if now - looked > _LOOK_EVERY:
+            if now - looked > _LOOK_EVERY_S:
                 looked, held = now, memory()
                 peak = type(peak)(max(peak.private, held.private), max(peak.file_backed, held.file_backed))
                 show(int(now * 1000), int(seconds * 1000))
@@ -268,7 +269,7 @@ def _print_cold(cold: dict[str, Any]) -> None:
     console.print("\nfrom the disk", style="bold")
     console.print(f"  {100 * cold['resident_before']:.0f} % of the data was in the page cache before", markup=False)
     if cold["sequential_bytes_per_second"] is None:
-        console.print("  the file system allows no reads past the page cache to compare with", markup=False)
+        console.print("  there is no direct I/O on this file system to compare with", markup=False)
         return
     console.print(
         f"  bare reads give {show_bytes(cold['sequential_bytes_per_second'])}/s in order, of which this feed took "
@@ -304,10 +305,10 @@ def _print(found: dict[str, Any]) -> None:
             "speed": f"{show_count(found['samples_per_second'])} samples/s, "
             f"{show_bytes(found['delivered_bytes_per_second'])}/s delivered, "
             f"{show_bytes(found['stored_bytes_per_second'])}/s of stored data, "
-            f"{found['microseconds_per_minibatch']:.3g} us a minibatch",
+            f"{found['microseconds_per_minibatch']:.3g} us per minibatch",
             "copy": f"this machine copies {show_bytes(found['copy_bytes_per_second'])}/s on one core; the feed "
             f"delivers {found['share_of_copy']:.2f} of that",
-            "memory": f"{show_bytes(found['peak_held_bytes'])} of chunks held at most; private memory grew by "
+            "memory": f"{show_bytes(found['peak_held_bytes'])} of chunks held at peak; private memory grew by "
             f"{show_bytes(found['private_bytes_growth'])}, file-backed {show_bytes(found['file_backed_bytes_peak'])}",
             "cpu": f"{found['cpu_seconds']:.3g} s of {found['cores']} cores; reading and decoding took "
             f"{found['read_thread_seconds']:.3g} s on {found['threads']} threads, {found['chunks_read']} chunks",
@@ -322,4 +323,4 @@ def _print(found: dict[str, Any]) -> None:
         if spent or key != "mapping":
             per = 1e6 * spent / found["minibatches"]
             rows.append([name, f"{spent:.3f} s", f"{100 * spent / found['seconds']:.1f} %", f"{per:.2f} us"])
-    print_table(["", "seconds", "share", "a minibatch"], rows)
+    print_table(["", "seconds", "share", "per minibatch"], rows)

@@ -1,7 +1,7 @@
-"""``feedline bench --loader module:factory``: how fast is a DataLoader, and what would a perfect one win?
+"""``feedline bench --loader module:factory``: the speed of a DataLoader, and what a perfect loader would gain.
 
-The loop runs twice over the same kind of work: with the loader, and with batches that it made before and that are held
-in memory, which no loader can beat. What lies between the two is what waiting for data costs.
+The loop runs twice: with the loader, and with batches prepared in memory, which no loader can beat. The difference is
+the cost of waiting for data.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from feedline.cli.arguments import UsageError
 from feedline.cli.console import print_facts, print_table, progress, show_bytes, show_count
 from feedline.errors import DataError
 
@@ -23,20 +24,21 @@ Step = Callable[[Any], Any]
 
 
 def made(spec: str) -> tuple[Iterable[Any], Step]:
-    """What ``module:factory`` makes: a loader, or a loader and what the loop does with each batch.
+    """Return the result of ``module:factory``: a loader, and the function that the loop applies to each batch.
 
     Raises:
-        DataError: no such module or factory, or it makes something else.
+        UsageError: ``spec`` is not ``module:factory``.
+        DataError: there is no such module or factory, or it returns something else.
     """
     module, _, name = spec.partition(":")
     if not (module and name):
-        raise DataError(f"expected --loader module:factory, got {spec!r}")
+        raise UsageError(f"expected --loader module:factory, got {spec!r}")
     sys.path.insert(0, str(Path.cwd()))
     try:
         factory = getattr(importlib.import_module(module), name)
     except (ModuleNotFoundError, AttributeError) as error:
         raise DataError(
-            f"expected a factory at {spec}, got {error}", hint="give a module of this folder or one that is installed"
+            f"expected a factory at {spec}, got {error}", hint="name a module in this folder or an installed one"
         ) from error
     found = factory()
     loader, step = found if isinstance(found, tuple) else (found, _nothing)
@@ -48,7 +50,7 @@ def made(spec: str) -> tuple[Iterable[Any], Step]:
 
 
 def measure(loader: Iterable[Any], step: Step, seconds: float) -> dict[str, Any]:
-    """Loop for ``seconds`` with the loader, then as long with batches held in memory; figures in JSON types.
+    """Loop for ``seconds`` with the loader, then as long with batches in memory; return figures in JSON types.
 
     Raises:
         DataError: the loader is empty.
@@ -94,16 +96,16 @@ def measure(loader: Iterable[Any], step: Step, seconds: float) -> dict[str, Any]
 
 
 def show(spec: str, found: Mapping[str, Any]) -> None:
-    """Print the figures."""
+    """Print the results."""
     facts = {
         "first batch": f"after {found['first_batch_seconds']:.3g} s",
         "fed": f"{show_count(found['batches'])} batches in {found['seconds']:.3g} s, "
-        f"{found['batches_per_second']:.4g} a second, {show_bytes(found['bytes_per_second'])}/s",
+        f"{found['batches_per_second']:.4g} per second, {show_bytes(found['bytes_per_second'])}/s",
         "waiting": f"{found['waiting_share']:.1%} of the time the loop waited for data",
     }
     if "gain" in found:
         facts["perfect"] = (
-            f"{1e6 * found['seconds_per_batch']:.4g} us a batch; with batches held in memory "
+            f"{1e6 * found['seconds_per_batch']:.4g} us per batch; with batches in memory "
             f"{1e6 * found['perfect_seconds_per_batch']:.4g}: a perfect loader would make this loop "
             f"{found['gain']:.2f} times as fast"
         )
@@ -114,14 +116,14 @@ def show(spec: str, found: Mapping[str, Any]) -> None:
             [str(i), str(worker["units"]), f"{worker['seconds']:.3f} s", f"{worker['seconds'] / found['seconds']:.0%}"]
             for i, worker in enumerate(stats["workers"])
         ]
-        print_table(["worker", "batches", "at work", "of the time"], rows)
+        print_table(["worker", "batches", "busy", "share of time"], rows)
     if stats:
         parts = [[name, f"{stats[name]:.3f} s"] for name in ("reading", "collating", "transfer")]
         print_table(["summed over workers", "seconds"], parts)
 
 
 def bytes_of(batch: Any) -> int:
-    """Bytes of all arrays and tensors in a tree of tuples, lists and mappings."""
+    """Return the bytes of all arrays and tensors in a tree of tuples, lists and mappings."""
     if isinstance(batch, Mapping):
         return sum(bytes_of(value) for value in batch.values())
     if isinstance(batch, (tuple, list)):
@@ -130,19 +132,19 @@ def bytes_of(batch: Any) -> int:
 
 
 def _replay(held: list[Any], step: Step, seconds: float) -> float:
-    """Seconds a batch of the loop with batches at hand."""
+    """Return the seconds per batch of the loop with batches in memory."""
     began, done = time.perf_counter(), 0
     for batch in itertools.cycle(held):
         step(batch)
         done += 1
-        # The clock is not asked each time: it would cost as much as an empty step.
+        # The clock is not read every time: that would cost as much as an empty step.
         if done % 16 == 0 and time.perf_counter() - began >= seconds:
             break
     return (time.perf_counter() - began) / done
 
 
 def _forever(loader: Iterable[Any]) -> Iterator[Any]:
-    """Epoch after epoch; ends behind an empty one."""
+    """Yield epoch after epoch; stops after an empty one."""
     while True:
         empty = True
         for batch in loader:
@@ -153,4 +155,4 @@ def _forever(loader: Iterable[Any]) -> Iterator[Any]:
 
 
 def _nothing(batch: Any) -> None:
-    """A loop that does nothing with its batches."""
+    """Do nothing with a batch."""

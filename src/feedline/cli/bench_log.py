@@ -1,6 +1,7 @@
-"""``feedline bench --log FILE``: what was fed as JSON lines, in the words of a session's log, for ``feedline report``.
+"""``feedline bench --log FILE``: a log in JSON lines, in the format of a session's log, for ``feedline report``.
 
-A line every hundredth of the time. Counting costs about two microseconds a minibatch, which the figures then include.
+Writes a line every hundredth of the time. Counting costs about two microseconds per minibatch, which the figures
+include.
 """
 
 from __future__ import annotations
@@ -20,18 +21,18 @@ _LINES = 100
 
 
 class BenchLog:
-    """Writes the log of one bench, anew; closed by its context.
+    """Writes the log of one bench to a new file; a context manager.
 
     Args:
-        path: the file.
-        source: what is fed.
-        seconds: for how long.
-        about: what else to tell of it, in JSON types.
+        path: path of the file.
+        source: source that is measured.
+        seconds: duration.
+        about: more facts to log, in JSON types.
     """
 
     def __init__(self, path: Path, source: MinibatchSource, seconds: float, about: dict[str, Any]) -> None:
         self._file = path.open("w", encoding="utf-8")
-        self._source, self._every = source, seconds / _LINES
+        self._source, self._every_s = source, seconds / _LINES
         self._feeding, self._waited, self._counted, self._minibatches, self._lines = Feeding(), 0.0, 0, 0, 0
         self._write(
             "start",
@@ -44,24 +45,24 @@ class BenchLog:
         self._began = time.perf_counter()
 
     def count(self, minibatch: Minibatch) -> None:
-        """Count a minibatch in."""
+        """Count a minibatch."""
         self._feeding.add(minibatch)
         self._counted += minibatch.num_samples
         self._minibatches += 1
-        if time.perf_counter() - self._began >= self._every:
+        if time.perf_counter() - self._began >= self._every_s:
             self._progress()
 
     def rest(self) -> None:
-        """A line for what was counted since the last one; feeding is over."""
+        """Write a line for the minibatches since the last one; feeding is over."""
         if self._minibatches:
             self._progress()
 
     def end(self, parts: dict[str, float], figures: dict[str, Any]) -> None:
-        """The last line.
+        """Write the last line.
 
         Args:
-            parts: where the time went, in seconds.
-            figures: others, in JSON types.
+            parts: seconds by what they were spent on.
+            figures: other figures, in JSON types.
         """
         self._write("end", seconds_by_part=parts, figures=figures)
 
@@ -90,7 +91,7 @@ class BenchLog:
             counted=self._counted,
         )
         self._feeding, self._waited, self._counted, self._minibatches = Feeding(), stats.wait_seconds, 0, 0
-        self._began = time.perf_counter()  # not what writing costs
+        self._began = time.perf_counter()  # excludes the cost of writing
 
     def _write(self, event: str, **more: Any) -> None:
         samples, sweep = self._source.stats().samples, self._source.position.sweep

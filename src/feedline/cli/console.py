@@ -1,6 +1,6 @@
-"""How commands speak: a table or one JSON document on stdout, progress and errors on stderr.
+"""The output of commands: a table or one JSON document on stdout, progress and errors on stderr.
 
-Progress bars are drawn on a terminal only. Errors are the library's messages; tracebacks come with ``--debug``.
+Progress bars are only drawn on a terminal. Errors show the library's messages, and tracebacks with ``--debug``.
 """
 
 from __future__ import annotations
@@ -18,14 +18,16 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from feedline.cli.arguments import UsageError
+
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
 
-# What messages of the library tell to write in Python, and what to type here instead.
+# Python advice in the library's messages, and the command-line equivalent.
 _TYPED = {
     "overwrite=True": "--overwrite",
-    'pass on_error="skip" to the source to drop such sequences and count them': "convert --skip-errors leaves them out",
-    'pass on_error="skip" to leave such rows out and count them': "--skip-errors leaves such rows out",
+    'pass on_error="skip" to the source to skip such sequences and count them': "convert --skip-errors leaves them out",
+    'pass on_error="skip" to skip such rows and count them': "--skip-errors leaves such rows out",
     "=fl.Stream(...)": "=SHAPE behind --stream",
     "streams={...} names the columns to take": "--stream NAME=COLUMN says which columns to take",
     "fl.convert(path, 'corpus')": "feedline convert PATH STORE",
@@ -35,22 +37,22 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def stdout() -> Console:
-    """Where results go. Made when needed, as tests and callers exchange the streams."""
+    """Return the console for results. Created on demand, as tests and callers replace the streams."""
     return Console(file=sys.stdout, highlight=False, soft_wrap=not sys.stdout.isatty())
 
 
 def stderr() -> Console:
-    """Where progress and errors go."""
+    """Return the console for progress and errors."""
     return Console(file=sys.stderr, highlight=False)
 
 
 def print_json(document: Any) -> None:
-    """One JSON document on stdout."""
+    """Print one JSON document to stdout."""
     print(json.dumps(document, indent=2, ensure_ascii=False))
 
 
 def print_facts(title: str, facts: dict[str, str]) -> None:
-    """A title and aligned ``name  value`` lines."""
+    """Print a title and aligned ``name  value`` lines."""
     console = stdout()
     console.print(title, style="bold", markup=False)
     width = max(len(name) for name in facts)
@@ -59,7 +61,7 @@ def print_facts(title: str, facts: dict[str, str]) -> None:
 
 
 def print_table(columns: list[str], rows: list[list[str]], left: int = 1) -> None:
-    """A table whose first ``left`` columns are aligned to the left, the others to the right."""
+    """Print a table whose first ``left`` columns are left-aligned, the others right-aligned."""
     table = Table(box=None, pad_edge=True, header_style="bold")
     for i, column in enumerate(columns):
         table.add_column(column, justify="left" if i < left else "right", no_wrap=True)
@@ -70,10 +72,10 @@ def print_table(columns: list[str], rows: list[list[str]], left: int = 1) -> Non
 
 @contextlib.contextmanager
 def progress(what: str) -> Iterator[Callable[[int, int], None]]:
-    """A bar on stderr for the time of the block, if stderr is a terminal.
+    """Show a progress bar on stderr during the block, if stderr is a terminal.
 
     Yields:
-        A function of (done, total), as the library's ``progress=`` arguments want it.
+        A function of (done, total), for the library's ``progress=`` arguments.
     """
     if not sys.stderr.isatty():
         yield lambda done, total: None
@@ -85,7 +87,7 @@ def progress(what: str) -> Iterator[Callable[[int, int], None]]:
 
 
 def guarded(command: F) -> F:
-    """A command that ends in a message and an exit code instead of a traceback."""
+    """Wrap a command to exit with a message and an exit code instead of a traceback."""
 
     @functools.wraps(command)
     def run(*args: Any, **kwargs: Any) -> Any:
@@ -95,11 +97,14 @@ def guarded(command: F) -> F:
             print("interrupted", file=sys.stderr)
             raise typer.Exit(130) from None
         except BrokenPipeError:
-            # The reader has seen enough (`feedline plan ... | head`); nobody is left to tell.
+            # The reader has closed the pipe (`feedline plan ... | head`); write nothing more.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise typer.Exit(1) from None
         except typer.Exit:
             raise
+        except UsageError as error:
+            print(explain(error), file=sys.stderr)
+            raise typer.Exit(2) from None
         except Exception as error:
             if kwargs.get("debug"):
                 raise
@@ -110,7 +115,7 @@ def guarded(command: F) -> F:
 
 
 def explain(error: BaseException) -> str:
-    """An error in a few lines: its class and what it says."""
+    """Format an error in a few lines: its class and its message."""
     said = typed(str(error))
     if isinstance(error, OSError) and error.strerror is not None:
         said = f"{error.strerror}: {error.filename}" if error.filename else error.strerror
@@ -118,14 +123,14 @@ def explain(error: BaseException) -> str:
 
 
 def typed(message: str) -> str:
-    """A message of the library with options of the command line for arguments of Python."""
+    """Replace Python arguments in a message of the library by command-line options."""
     for python, option in _TYPED.items():
         message = message.replace(python, option)
     return message
 
 
 def show_bytes(n: float) -> str:
-    """A number of bytes for people: ``1.5 GB``."""
+    """Format a number of bytes: ``1.5 GB``."""
     for unit in ("B", "kB", "MB", "GB"):
         if abs(n) < 1000:
             return f"{n:.0f} {unit}" if unit == "B" else f"{n:.3g} {unit}"
@@ -134,5 +139,5 @@ def show_bytes(n: float) -> str:
 
 
 def show_count(n: float) -> str:
-    """A large number for people: ``1 234 567``."""
+    """Format a large number: ``1 234 567``."""
     return f"{n:,.0f}".replace(",", "\u202f") if sys.stdout.encoding.lower().startswith("utf") else f"{n:,.0f}"

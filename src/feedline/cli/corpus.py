@@ -1,4 +1,4 @@
-"""A path into a corpus, with a bar while CTF text is indexed."""
+"""Open a corpus by its path, with a progress bar while CTF text is indexed."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-from feedline.cli.arguments import parse_count, parse_streams
+from feedline.cli.arguments import parse_columns, parse_count, parse_streams
 from feedline.cli.console import progress
-from feedline.feed.convert import open_corpus
+from feedline.feed.corpora import open_corpus
 from feedline.feed.formats.ctf import CTFDeserializer
-from feedline.feed.formats.detect import guess_format, infer_ctf_streams
+from feedline.feed.formats.detect import infer_ctf_streams, recognise
 from feedline.feed.protocol import CHUNK_MEMORY, Deserializer
 
 
@@ -19,10 +19,10 @@ class Opened(NamedTuple):
 
     Attributes:
         corpus: the deserializer.
-        format: as `guess_format` names it.
-        guessed: streams were guessed, not declared or stored.
-        indexed: the text had to be indexed.
-        seconds: wall time of opening, indexing included, guessing not.
+        format: name of the format, see `detect.FORMATS`.
+        guessed: whether streams were inferred, neither declared nor stored.
+        indexed: whether the text had to be indexed.
+        seconds: wall time of opening, with indexing but without inferring streams.
     """
 
     corpus: Deserializer
@@ -37,15 +37,18 @@ def open_path(path: Path, streams: list[str] | None, chunk_size: str, memory: in
 
     Raises:
         DataError, SchemaError: see `feedline.open_corpus`.
-        ValueError: ``streams`` or ``chunk_size`` cannot be read.
+        UsageError: ``streams`` or ``chunk_size`` is invalid.
     """
-    declared, size = parse_streams(streams), parse_count(chunk_size)
+    size = parse_count(chunk_size)
     began = time.perf_counter()
-    kind = guess_format(path)
-    if kind != "ctf":
-        corpus = open_corpus(path, memory=memory, **declared)
-        return Opened(corpus, kind, False, False, time.perf_counter() - began)
-    known, indexed = declared or infer_ctf_streams(path), False
+    form, paths = recognise(path)
+    if form.name != "ctf":
+        parse = parse_columns if form.name == "csv" else parse_streams
+        corpus = open_corpus(path, memory=memory, **parse(streams))
+        guessed = form.name in ("csv", "jsonl", "tfrecord") and not streams
+        return Opened(corpus, form.name, guessed, False, time.perf_counter() - began)
+    declared = parse_streams(streams)
+    known, indexed = declared or infer_ctf_streams(paths[0]), False
     began = time.perf_counter()
     with progress("indexing") as show:
 
@@ -54,5 +57,6 @@ def open_path(path: Path, streams: list[str] | None, chunk_size: str, memory: in
             indexed = True
             show(done, total)
 
-        text = CTFDeserializer(path, known, chunk_size=size, memory=memory, progress=count)
-    return Opened(text, kind, not declared, indexed, time.perf_counter() - began)
+        what = paths if len(paths) > 1 else paths[0]
+        text = CTFDeserializer(what, known, chunk_size=size, memory=memory, progress=count)
+    return Opened(text, form.name, not declared, indexed, time.perf_counter() - began)

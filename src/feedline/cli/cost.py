@@ -1,4 +1,4 @@
-"""What reading a corpus costs on this machine, in each order, and how well each order mixes."""
+"""The cost of reading a corpus on this machine in each order, and how well each order mixes."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from feedline.feed.timeline import BlockOrder, ChunkTable
 
 
 def cost(corpus: Deserializer, seconds: float = 1.0) -> dict[str, Any] | None:
-    """Figures in JSON types; None for a corpus that is not in files.
+    """Return figures in JSON types; None for a corpus that is not in files.
 
     Returns:
-        ``bytes``, ``resident`` (share in the page cache), ``sequential`` (bytes a second of the disk), ``random``
-        (sequences a second at random places), and ``orders``: by what to pass as shuffle, ``samples_per_second`` from
-        the disk alone (None where it cannot be measured, or the corpus cannot be read so), ``variance`` of minibatch
+        ``bytes``, ``resident`` (share in the page cache), ``sequential`` (bytes per second of the disk), ``random``
+        (sequences per second at random places), and ``orders``: by shuffle argument, ``samples_per_second`` from the
+        disk alone (None if it cannot be measured, or the corpus cannot be read that way), ``variance`` of minibatch
         means over that of independent draws if the corpus is sorted by what is averaged, and ``default``.
 
     Raises:
@@ -38,7 +38,7 @@ def cost(corpus: Deserializer, seconds: float = 1.0) -> dict[str, Any] | None:
         whole = measured.random * table.total_samples / table.total_sequences
     pieces = len(BlockOrder(table, 0, True, DEFAULT_WINDOW).table) if corpus.sliceable else len(table)
     windows = max(1.0, stored / DEFAULT_WINDOW.bytes) if DEFAULT_WINDOW.bytes else 1.0
-    mixed = 1 + DEFAULT_MINIBATCH_SIZE * windows / pieces
+    mixed = 1 + DEFAULT_MINIBATCH_SIZE * (windows - 1) / pieces  # of pieces drawn without replacement
     return {
         "bytes": measured.bytes,
         "resident": measured.resident,
@@ -53,9 +53,9 @@ def cost(corpus: Deserializer, seconds: float = 1.0) -> dict[str, Any] | None:
 
 
 def print_cost(found: dict[str, Any]) -> None:
-    """As a table."""
+    """Print the figures as a table."""
     console = stdout()
-    console.print("\nreading it on this machine", style="bold")
+    console.print("\nreading on this machine", style="bold")
     console.print(f"  {_disk(found)}", markup=False)
     rows = []
     for name, order in found["orders"].items():
@@ -72,7 +72,7 @@ def print_cost(found: dict[str, Any]) -> None:
 
 
 def say_cost(found: dict[str, Any]) -> str:
-    """One line about the default order."""
+    """Return one line about the default order."""
     ((name, order),) = [(k, v) for k, v in found["orders"].items() if v["default"]]
     speed = order["samples_per_second"]
     if speed is None:
@@ -83,13 +83,13 @@ def say_cost(found: dict[str, Any]) -> str:
 def _disk(found: dict[str, Any]) -> str:
     share = f"{math.floor(100 * found['resident'])} % of {show_bytes(found['bytes'])} in the page cache"
     if found["sequential"] is None:
-        return f"{share}; the file system allows no reads past it"
+        return f"{share}; the file system does not support direct I/O"
     return (
-        f"{share}; the disk gives {show_bytes(found['sequential'])}/s in order and "
+        f"{share}; the disk delivers {show_bytes(found['sequential'])}/s in order and "
         f"{show_count(_rounded(found['random']))} sequences/s at random places"
     )
 
 
 def _rounded(value: float) -> float:
-    """To two digits: a second on a shared disk says no more."""
+    """Round to two digits: one second on a shared disk is no more precise."""
     return float(f"{value:.2g}")

@@ -1,4 +1,4 @@
-"""``feedline inspect``: what is in there? Format, streams, counts, lengths, the first sequences."""
+"""``feedline inspect``: show the format, streams, counts, lengths and first sequences of a corpus."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ from feedline.cli.console import (
 from feedline.cli.corpus import Opened, open_path
 from feedline.cli.cost import cost, print_cost
 from feedline.data import Value
-from feedline.data.value import SparseValue
+from feedline.data.value import BytesValue, SparseValue
 from feedline.feed.protocol import Deserializer
 
-_BLOCK = 1 << 20  # sequences whose lengths are looked up at a time
+_BLOCK_SEQUENCES = 1 << 20  # sequences whose lengths are looked up at a time
 _BINS = 12
-_SHOWN_SAMPLES, _SHOWN_VALUES = 4, 8
+_SHOWN_SAMPLES, _SHOWN_VALUES, _SHOWN_BYTES = 4, 8, 40
 _BAR = 40
 
 
 def inspect(
     path: CorpusPath,
     stream: Streams = None,
-    preview: Annotated[int, typer.Option(min=0, help="Sequences to show.")] = 3,
+    preview: Annotated[int, typer.Option(min=0, help="Number of sequences to show.")] = 3,
     chunk_size: ChunkSize = DEFAULT_CHUNK_SIZE,
     json: Json = False,
     debug: Debug = False,
@@ -54,7 +54,7 @@ def inspect(
 
 
 def describe(opened: Opened, preview: int) -> dict[str, Any]:
-    """All that is shown, in JSON types."""
+    """Return everything to show, in JSON types."""
     corpus = opened.corpus
     infos = corpus.chunks()
     sequences = sum(info.sequences for info in infos)
@@ -84,11 +84,11 @@ def describe(opened: Opened, preview: int) -> dict[str, Any]:
 
 
 def length_histogram(corpus: Deserializer, sequences: int) -> dict[str, Any]:
-    """How long sequences are, in samples as the minibatch budget counts them.
+    """Return a histogram of the lengths of sequences, in samples as the minibatch budget counts them.
 
     Returns:
-        ``min``, ``mean``, ``max``, and ``histogram``: rows ``from``, ``to`` (inclusive), ``sequences``; a row a
-        length where few lengths are possible, else rows that widen in proportion.
+        ``min``, ``mean``, ``max``, and ``histogram``: rows ``from``, ``to`` (inclusive), ``sequences``; one row per
+            length if there are few, else rows that widen geometrically.
     """
     if sequences == 0:
         return {"min": None, "mean": None, "max": None, "histogram": []}
@@ -112,8 +112,8 @@ def length_histogram(corpus: Deserializer, sequences: int) -> dict[str, Any]:
 
 def _lengths(corpus: Deserializer, sequences: int) -> Iterator[NDArray[np.int64]]:
     with progress("lengths") as show:
-        for start in range(0, sequences, _BLOCK):
-            ordinals = np.arange(start, min(start + _BLOCK, sequences))
+        for start in range(0, sequences, _BLOCK_SEQUENCES):
+            ordinals = np.arange(start, min(start + _BLOCK_SEQUENCES, sequences))
             found = corpus.lengths(ordinals)
             yield np.ones(len(ordinals), np.int64) if found is None else found
             show(start + len(ordinals), sequences)
@@ -135,7 +135,8 @@ def _preview(corpus: Deserializer, count: int) -> list[dict[str, Any]]:
 
 
 def _head(value: Value) -> dict[str, Any]:
-    """The first samples of one sequence, each with its first values (``[index, value]`` pairs where sparse)."""
+    """Return the first samples of one sequence, each with its first values (``[index, value]`` pairs if sparse), or for
+    byte strings ``bytes`` and ``first``: the first ones, as a Python literal."""
     low, high = int(value.offsets[0]), int(value.offsets[-1])
     rows: list[Any] = []
     for row in range(low, min(high, low + _SHOWN_SAMPLES)):
@@ -144,6 +145,8 @@ def _head(value: Value) -> dict[str, Any]:
             b = min(b, a + _SHOWN_VALUES)
             pairs = zip(value.indices[a:b].tolist(), value.values[a:b].tolist(), strict=True)
             rows.append([list(pair) for pair in pairs])
+        elif isinstance(value, BytesValue):
+            rows.append(_shown_string(value, row))
         else:
             rows.append(np.asarray(value.dense().rows[row]).ravel()[:_SHOWN_VALUES].tolist())
     return {"samples": high - low, "first": rows}
@@ -164,7 +167,9 @@ def _print(found: dict[str, Any]) -> None:
     console.print(f"\nstreams{guessed}", style="bold", markup=False)
     rows = []
     for stream in found["streams"]:
-        kind = ("sparse" if stream["sparse"] else "dense") + (", defines size" if stream["defines_size"] else "")
+        string = stream["dtype"] in ("bytes", "str")
+        kind = "any length" if string else "sparse" if stream["sparse"] else "dense"
+        kind += ", defines size" if stream["defines_size"] else ""
         rows.append([stream["name"], stream["dtype"], str(tuple(stream["shape"])), kind])
     print_table(["name", "dtype", "shape", "kind"], rows, left=4)
     _print_lengths(found["lengths"])
@@ -194,7 +199,7 @@ def _print_lengths(lengths: dict[str, Any]) -> None:
     rows = []
     for row in lengths["histogram"]:
         name = str(row["from"]) if row["from"] == row["to"] else f"{row['from']}-{row['to']}"
-        # A bin that holds anything shows at least one block.
+        # Bins that are not empty show at least one block.
         bar = block * max(round(_BAR * row["sequences"] / most), 1 if row["sequences"] else 0)
         rows.append((name, show_count(row["sequences"]), bar))
     width, digits = max(len(row[0]) for row in rows), max(len(row[1]) for row in rows)
@@ -202,9 +207,20 @@ def _print_lengths(lengths: dict[str, Any]) -> None:
         console.print(f"  {name:>{width}}  {count:>{digits}}  {bar}", markup=False)
 
 
+def _shown_string(value: BytesValue, row: int) -> dict[str, Any]:
+    a, b = (int(n) for n in value.bounds[row : row + 2])
+    head = value.data[a : min(b, a + _SHOWN_BYTES)].tobytes()
+    # The last character may be cut.
+    return {"bytes": b - a, "first": repr(head.decode(errors="ignore") if value.text else head)}
+
+
 def _show_head(head: dict[str, Any]) -> str:
     samples = []
     for row in head["first"]:
+        if isinstance(row, dict):
+            more = " ..." if row["bytes"] > _SHOWN_BYTES else ""
+            samples.append(f"{row['first']}{more} ({row['bytes']} bytes)")
+            continue
         cells = [f"{cell[0]}:{cell[1]:g}" if isinstance(cell, list) else f"{cell:g}" for cell in row]
         samples.append(" ".join(cells) + (" ..." if len(row) == _SHOWN_VALUES else ""))
     more = head["samples"] - len(samples)

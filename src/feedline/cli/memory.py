@@ -1,4 +1,4 @@
-"""What this process holds in memory, as Linux counts it."""
+"""The memory of this process, as Linux counts it."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ class ResidentMemory(NamedTuple):
     """Resident bytes of a process.
 
     Attributes:
-        private: anonymous and shared pages (RssAnon + RssShmem): what it costs to hold.
-        file_backed: pages of mapped files (RssFile), which the kernel drops when it needs room.
+        private: anonymous and shared pages (RssAnon + RssShmem), which must stay in memory.
+        file_backed: pages of mapped files (RssFile), which the kernel can reclaim.
     """
 
     private: int
@@ -20,10 +20,10 @@ class ResidentMemory(NamedTuple):
 
 
 def memory() -> ResidentMemory:
-    """Of this process, now.
+    """Return the current memory of this process.
 
     Raises:
-        OSError: no /proc (not Linux).
+        OSError: there is no /proc (not Linux).
     """
     status = Path("/proc/self/status").read_text()
     found = {name: int(kib) << 10 for name, kib in re.findall(r"^(Rss\w+):\s+(\d+) kB$", status, re.MULTILINE)}

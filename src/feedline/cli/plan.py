@@ -1,4 +1,4 @@
-"""``feedline plan``: which sequences are in step N? Answered from the index; no data is read."""
+"""``feedline plan``: show which sequences are in step N, from the index; reads no data."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ from feedline.cli.arguments import (
     CorpusPath,
     PartitionOption,
     Streams,
+    UsageError,
     WindowOption,
+    parse_order,
     parse_partition,
     parse_window,
 )
@@ -25,16 +27,16 @@ from feedline.feed.plan import PlannedMinibatch
 from feedline.feed.source import DEFAULT_MINIBATCH_SIZE, MinibatchSource
 
 _SHOWN_IDS = 12
-_WORTH_SAYING = 16 << 20  # bytes of data; less than that costs nothing to read
+_WORTH_SAYING_BYTES = 16 << 20  # bytes of data; less is read in no time
 
 
 def plan(
     path: CorpusPath,
     at: Annotated[
-        str, typer.Option(metavar="N|samples:N", help="Step N from the start, or the first at or after N samples.")
+        str, typer.Option(metavar="N|samples:N", help="Step N from the start, or the first one at or after N samples.")
     ] = "0",
     size: Annotated[int, typer.Option(min=1, help="Minibatch size in samples.")] = DEFAULT_MINIBATCH_SIZE,
-    steps: Annotated[int, typer.Option(min=1, help="Minibatches to show.")] = 1,
+    steps: Annotated[int, typer.Option(min=1, help="Number of minibatches to show.")] = 1,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the order.")] = 0,
     window: WindowOption = None,
     partition: PartitionOption = "0/1",
@@ -44,15 +46,15 @@ def plan(
     json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Show which sequences are in a minibatch, without reading them, and what the default order costs to read here."""
+    """Show which sequences are in a minibatch, without reading them, and the cost of the default order on this
+    machine."""
     unit, colon, number = at.rpartition(":")
     if not number.isdigit() or (colon and unit != "samples"):
-        raise ValueError(f"expected --at N or --at samples:N, got {at!r}")
+        raise UsageError(f"expected --at N or --at samples:N, got {at!r}")
+    order, part = parse_order(order), parse_partition(partition)
     corpus = open_path(path, stream, chunk_size).corpus
     with contextlib.closing(corpus):
-        source = MinibatchSource(
-            corpus, seed=seed, shuffle=parse_window(window, corpus), order=order, partition=parse_partition(partition)
-        )
+        source = MinibatchSource(corpus, seed=seed, shuffle=parse_window(window, corpus), order=order, partition=part)
         first = int(number)
         if unit == "samples":
             source.seek(samples=first)
@@ -68,7 +70,7 @@ def plan(
     for minibatch in found:
         console.print(_line(minibatch, counted=unit != "samples"), markup=False)
         console.print("  sequences " + _ids(minibatch.ids.tolist()), markup=False)
-    if costs is not None and costs["bytes"] >= _WORTH_SAYING:
+    if costs is not None and costs["bytes"] >= _WORTH_SAYING_BYTES:
         console.print(say_cost(costs), markup=False)
 
 

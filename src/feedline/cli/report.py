@@ -1,4 +1,4 @@
-"""``feedline report RUN``: a run as one page that opens from disk."""
+"""``feedline report RUN``: make an HTML page of a run."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from feedline.runs import report as make
 
 
 def report(
-    run: Annotated[Path, typer.Argument(help="A run folder with run.jsonl, or a log, of bench --log too.")],
+    run: Annotated[Path, typer.Argument(help="A run folder with run.jsonl, or a log (also of bench --log).")],
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Where to write the page; else report.html beside the log.")
+        Path | None, typer.Option("--output", "-o", help="Path of the page; default: report.html next to the log.")
     ] = None,
     json: Json = False,
     debug: Debug = False,

@@ -1,7 +1,7 @@
-"""``feedline run --as cntk|mxnet SCRIPT``: an old script, unchanged, under the façade.
+"""``feedline run --as cntk|mxnet SCRIPT``: run an old script, unchanged, under a façade.
 
 The script runs in this process as ``python SCRIPT`` would run it: as ``__main__``, with its arguments in ``sys.argv``
-and its folder first on ``sys.path``. Its exit code and tracebacks are its own.
+and its folder first on ``sys.path``. Its exit code and tracebacks are unchanged.
 """
 
 from __future__ import annotations
@@ -14,27 +14,28 @@ from typing import Annotated, Any
 
 import typer
 
+from feedline.cli.arguments import UsageError
 from feedline.cli.console import explain
 from feedline.errors import CompatError
 
-# Everything behind SCRIPT belongs to it, options too.
+# Everything after SCRIPT belongs to the script, options too.
 SETTINGS: dict[str, Any] = {"allow_interspersed_args": False, "ignore_unknown_options": True}
 _FACADES = ("cntk", "mxnet")
 
 
 def run(
     script: Annotated[Path, typer.Argument(help="A Python script.")],
-    facade: Annotated[str, typer.Option("--as", metavar="cntk|mxnet", help="Whose names the script uses.")],
+    facade: Annotated[str, typer.Option("--as", metavar="cntk|mxnet", help="Framework of the script.")],
     arguments: Annotated[list[str] | None, typer.Argument(help="Arguments of the script.")] = None,
 ) -> None:
     """Run a script written for CNTK or MXNet, unchanged."""
     try:
         install(facade)
         if not script.is_file():
-            raise FileNotFoundError(f"expected a script, got {script}, which is no file")
+            raise FileNotFoundError(f"expected a script, got {script}, which is not a file")
     except (CompatError, ValueError, FileNotFoundError) as error:
         print(explain(error), file=sys.stderr)
-        raise typer.Exit(1) from None
+        raise typer.Exit(2 if isinstance(error, UsageError) else 1) from None
     sys.argv = [str(script), *(arguments or [])]
     sys.path.insert(0, str(script.resolve().parent))
     runpy.run_path(str(script), run_name="__main__")
@@ -44,9 +45,9 @@ def install(facade: str) -> None:
     """Register a façade under its old name.
 
     Raises:
-        ValueError: no such framework.
-        CompatError: the framework itself was imported before.
+        UsageError: there is no such façade.
+        CompatError: the framework itself has been imported.
     """
     if facade not in _FACADES:
-        raise ValueError(f"expected --as {' or '.join(_FACADES)}, got {facade!r}")
+        raise UsageError(f"expected --as {' or '.join(_FACADES)}, got {facade!r}")
     importlib.import_module(f"feedline.{facade}").install()

@@ -1,8 +1,8 @@
-"""The names of CNTK 2.7, translated onto feedline: one file for each of its modules, nothing new inside.
+"""CNTK 2.7's names, implemented on top of feedline: one file per CNTK module, without features of its own.
 
 ``feedline.cntk.install()``, or ``feedline run --as cntk SCRIPT``, makes ``import cntk`` mean this package, in that
-process only. What is there, what is approximated and what is absent stands in docs/compat/cntk.md, made from `_names`.
-Importing it needs NumPy alone; torch comes when a device is asked for, or a name that has to do with training.
+process only. docs/compat/cntk.md, generated from `_names`, lists what is supported, approximated and absent. Importing
+the package requires only NumPy; torch is imported when a device, or a name that involves training, is first used.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from feedline.cntk._names import NAMES, explain
 from feedline.cntk._nodes import FreeDimension, InferredDimension
 from feedline.cntk._operand import register
 from feedline.cntk.axis import Axis
+from feedline.cntk.cntk_py import INFINITELY_REPEAT
 from feedline.cntk.core import *
 from feedline.cntk.default_options import *
-from feedline.cntk.default_options import __all__ as _options
 from feedline.cntk.device import *
 from feedline.cntk.initializer import *
-from feedline.cntk.io import INFINITELY_REPEAT, MinibatchData
+from feedline.cntk.io._minibatch import MinibatchData
 from feedline.cntk.ops import *
 from feedline.cntk.ops import eval as eval
 from feedline.cntk.ops import sequence
@@ -44,7 +44,7 @@ from feedline.cntk.variables import Constant, Parameter, Variable
 
 __version__ = "2.7"
 
-# What variables and functions call, though it is made of them.
+# Functions that variables and functions call, although they are built on them.
 register("feedline.cntk.ops._function", "operand_of")
 register(
     "feedline.cntk.ops",
@@ -54,48 +54,14 @@ register(
 register("feedline.cntk.layers.higher_order_layers", "Sequential", "then")
 register("feedline.cntk.train._quick", "test", "train")
 
-# Modules that import torch: the package offers what they do, and imports them when a name is first asked for.
+# Modules that import torch; the package re-exports their names, and imports each module when one is first used.
 _WITH_TORCH = {
     "train._evaluator": ["Evaluator"],
     "learners": NAMES["cntk.learners"].importable,
     "train": NAMES["cntk.train"].importable,
 }
 
-__all__ = [
-    "FreeDimension",
-    "INFINITELY_REPEAT",
-    "InferredDimension",
-    "MinibatchData",
-    "Axis",
-    "Constant",
-    "Parameter",
-    "Variable",
-    "axis",
-    "cntk_py",
-    "core",
-    "debugging",
-    "device",
-    "eval",
-    "initializer",
-    "install",
-    "io",
-    "layers",
-    "learners",
-    "logging",
-    "losses",
-    "metrics",
-    "ops",
-    "random",
-    "sequence",
-    "train",
-    "variables",
-    *_options,
-    *core.__all__,
-    *(name for name in device.__all__ if name != "intended_device"),
-    *initializer.__all__,
-    *ops.__all__,
-    *(name for names in _WITH_TORCH.values() for name in names),
-]
+__all__ = NAMES["cntk"].importable
 
 
 def install() -> None:
@@ -104,7 +70,8 @@ def install() -> None:
     Raises:
         CompatError: another package was already imported as ``cntk``.
     """
-    _facades.install("cntk")
+    # The bindings, which many examples import, and the converter, which CNTK ships as a script.
+    _facades.install("cntk", {"_cntk_py": "feedline.cntk.cntk_py", "ctf2bin": "feedline.cntk.ctf2bin"})
 
 
 def __getattr__(name: str) -> Any:

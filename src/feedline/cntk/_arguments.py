@@ -1,4 +1,4 @@
-"""What scripts hand to a trainer, as feedline's trainer takes it."""
+"""Conversion of a script's data to minibatches of feedline's trainer."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from feedline.errors import CompatError
 
 
 class Arguments(Mapping[Hashable, Packed]):
-    """One minibatch: a `feedline.Value` by the script's own keys. What models, losses and metrics get.
+    """A minibatch, passed to models, losses and metrics: `feedline.Value` objects under the script's keys.
 
     Attributes:
-        num_sequences: of each value; 0 for an empty one, which is false.
-        sweep_end: it touches or crosses the end of a sweep.
+        num_sequences: number of sequences of each value; 0 for an empty minibatch, which is false.
+        sweep_end: whether it contains the end of a sweep.
         lanes, begins: under truncation, see `feedline.Minibatch`; else None.
     """
 
@@ -42,7 +42,8 @@ class Arguments(Mapping[Hashable, Packed]):
         try:
             return self._values[key]
         except KeyError:
-            raise KeyError(f"no argument {key!r}; there are {', '.join(map(repr, self._values)) or 'none'}") from None
+            known = ", ".join(map(repr, self._values)) or "none"
+            raise KeyError(f"expected an argument of {known}, got {key!r}") from None
 
     def __iter__(self) -> Iterator[Hashable]:
         return iter(self._values)
@@ -52,26 +53,26 @@ class Arguments(Mapping[Hashable, Packed]):
 
 
 def arguments_of(given: Any, criterion: Any, is_sweep_end: bool | None = None) -> Arguments:
-    """A minibatch from a script.
+    """Convert a script's minibatch.
 
     Args:
-        given: by key `MinibatchData`, a `Value`, a `feedline.Value`, an array ``(N, *shape)`` or SciPy CSR matrix
-            ``(N, size)`` of N sequences of one sample, or a list with one array ``(length, *shape)`` or matrix a
-            sequence; or only one of these, if the criterion has one argument. Or a pair of any of that and of a list
-            with a bool a sequence: whether it begins here, or goes on from its place in the minibatch before.
-        criterion: what knows its ``arguments``, if anything does.
-        is_sweep_end: whether it touches or crosses the end of a sweep, if ``given`` does not say.
+        given: mapping from keys to `MinibatchData`, a `Value`, a `feedline.Value`, an array ``(N, *shape)`` or SciPy
+            CSR matrix ``(N, size)`` of N sequences of one sample, or a list with one array ``(length, *shape)`` or
+            matrix per sequence; or a single one of these, if the criterion has one argument. Or a pair of any of these
+            and a list of one bool per sequence: whether it begins here, rather than continuing from the last minibatch.
+        criterion: criterion, which may have ``arguments``.
+        is_sweep_end: whether the minibatch contains the end of a sweep, if ``given`` does not say.
 
     Raises:
-        ValueError: ``is_sweep_end`` with data that says it itself, or numbers of sequences that differ.
-        CompatError: no mapping, and a criterion that does not know its arguments.
+        ValueError: ``is_sweep_end`` with data that already has it, or different numbers of sequences.
+        CompatError: not a mapping, for a criterion without ``arguments``.
     """
     given, flags = begun(given)
     if not isinstance(given, Mapping):
         given = dict(zip(keys_of(criterion, 1, "pass a dictionary of data by key"), [given], strict=True))
     says = [data.end_of_sweep for data in given.values() if isinstance(data, MinibatchData)]
     if says and is_sweep_end is not None:
-        raise ValueError(f"expected no is_sweep_end beside MinibatchData, which says it itself, got {is_sweep_end}")
+        raise ValueError(f"expected no is_sweep_end with MinibatchData, which already has it, got {is_sweep_end}")
     values = {key: _value(data) for key, data in given.items()}
     packed = {key: _packed(value) for key, value in values.items()}
     counts = {key: value.num_sequences for key, value in packed.items()}
@@ -84,11 +85,11 @@ def arguments_of(given: Any, criterion: Any, is_sweep_end: bool | None = None) -
 
 
 def keys_of(criterion: Any, count: int, otherwise: str) -> tuple[Hashable, ...]:
-    """The arguments of a criterion, which are to be ``count``.
+    """Return the ``count`` arguments of a criterion.
 
     Raises:
-        CompatError: it does not know them; with ``otherwise``.
-        ValueError: there are others than ``count``.
+        CompatError: the criterion has no ``arguments``; the message ends with ``otherwise``.
+        ValueError: their number is not ``count``.
     """
     keys = getattr(criterion, "arguments", None)
     if keys is None:
@@ -105,7 +106,7 @@ def read(
     device: DeviceDescriptor | None = None,
     partition: tuple[int, int] = (0, 1),
 ) -> dict[Hashable, MinibatchData]:
-    """The next minibatch of any source, by the keys of ``streams``; empty at its end, and for size 0."""
+    """Read the next minibatch of any source, by the keys of ``streams``; empty at its end, and for size 0."""
     if size == 0:
         return {}
     index, count = partition
@@ -116,7 +117,7 @@ def read(
 
 
 def _declared(data: MinibatchData, info: StreamInformation) -> MinibatchData:
-    """Data of a script's own source, as sequences of the samples that its stream declares."""
+    """Convert data of a user-defined source to sequences of samples as its stream declares."""
     value = Value.of(sequences_of(data.data, info), data.data.device, data.data._starts, data.data.lanes)
     return MinibatchData(value, data.num_sequences, data.num_samples, data.end_of_sweep)
 

@@ -1,9 +1,9 @@
-"""A criterion of functions as feedline's trainer takes it: one module that gives the loss and the metric.
+"""Criteria of CNTK functions for feedline's trainer: one module that computes loss and metric.
 
-Loss and metric are computed together by one network, once a minibatch; the model is part of it. CNTK's rules for what
-they are over: of several numbers a sample the sum counts; the label samples are the samples of the loss; of a loss that
-is one number for the whole minibatch they are those of the first variable along the batch that is met below it. A
-metric is averaged over the samples of the loss in training, and over its own in testing.
+One network, which contains the model, computes loss and metric together, once per minibatch. The rules are CNTK's:
+several numbers per sample are summed; label samples are the samples of the loss; if the loss is one number for the
+whole minibatch, they are those of the first variable below it that has a batch axis. A metric is averaged over the
+samples of the loss in training, and over its own samples in testing.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import torch
 
 from feedline.cntk._feeding import packed_of
 from feedline.cntk._order import in_order
+from feedline.cntk._tracing import roots_of
 from feedline.cntk.device import intended_device
 from feedline.cntk.ops.functions import Function
 from feedline.cntk.variables import Parameter, Variable
@@ -26,17 +27,17 @@ from feedline.networks.truncation import BPTTState
 
 
 class CriterionNetwork(Network):
-    """Loss and metric of a minibatch.
+    """Network of loss and metric.
 
     Args:
         outputs: nodes of the loss, and of the metric if there is one.
-        more: nodes whose values are wanted too.
+        more: further nodes to compute.
 
     Raises:
-        ValueError: several numbers for a whole minibatch, or nothing along the batch in them.
+        ValueError: several numbers for a whole minibatch, or no variable with a batch axis below an output.
 
     Attributes:
-        more: the values of these, of the last minibatch.
+        more: values of the further nodes for the last minibatch.
     """
 
     def __init__(self, outputs: Sequence[Node], more: Sequence[Node] = ()) -> None:
@@ -48,21 +49,21 @@ class CriterionNetwork(Network):
         self._by_name = {node.name: node for node in self.inputs if node.name}
 
     def forward(self, minibatch: Mapping[Any, Any]) -> tuple[torch.Tensor, ...]:  # type: ignore[override]
-        """One number a label sample, of each output; in testing the samples are those of the last output.
+        """Compute one number per label sample for each output; in testing the samples are those of the last output.
 
         Args:
-            minibatch: data by variable or by name of one; what no output needs is not looked at.
+            minibatch: data by variable, or by a variable's name; unused data is ignored.
 
         Raises:
-            ValueError: an input without data, or pieces of sequences where they are needed whole.
-            StateError: pieces that go on where no minibatch before has ended.
+            ValueError: an input without data, or truncated sequences where whole ones are needed.
+            StateError: sequences that do not continue from the last minibatch.
         """
         feeds: dict[Node, Any] = {}
         for key, value in minibatch.items():
             node = self._by_name.get(key) if isinstance(key, str) else getattr(key, "node", None)
             if node is not None:
                 feeds[node] = packed_of(value, node)
-        results = super().forward(feeds, *_cut(minibatch))
+        results = super().forward(feeds, getattr(minibatch, "lanes", None), getattr(minibatch, "begins", None))
         self.more = list(results[self._count :])
         assert self.batch is not None
         samples = self.batch.rows(self._counted[0 if self.training else -1])
@@ -70,27 +71,23 @@ class CriterionNetwork(Network):
         return tuple(_numbers(packed.data, bool(root.axes), samples) for packed, root in pairs)
 
     def with_outputs(self, more: Sequence[Node]) -> CriterionNetwork:
-        """Another network of the same parameters and states, with more outputs."""
+        """Return a network with the same parameters and states, and further outputs."""
         network = CriterionNetwork(self.roots[: self._count], more)
         network.to(self.device)
         network.memories = self.memories
         return network
 
     def carried(self) -> dict[str, torch.Tensor]:
-        """What recurrences keep for sequences that go on, under names that are the same in every process."""
+        """Return the BPTT state of recurrences, under names that are the same in every process."""
         return self.memories[True].tensors(self._states)
 
     def carry_on(self, tensors: Mapping[str, torch.Tensor]) -> None:
-        """Go on with what `carried` gave."""
+        """Restore a state returned by `carried`."""
         self.memories[True] = BPTTState.of(tensors, {name: key for key, name in self._states.items()})
 
 
-def _cut(minibatch: Any) -> tuple[Any, Any]:
-    return getattr(minibatch, "lanes", None), getattr(minibatch, "begins", None)
-
-
 def _numbers(data: torch.Tensor, by_sample: bool, samples: int) -> torch.Tensor:
-    """As many numbers as samples, of the same sum: what each sample has, or all of it at the first."""
+    """Return one number per sample, without changing their sum: each sample's sum, or the whole sum in the first."""
     numbers = data.reshape(len(data), -1).sum(1) if by_sample else data.reshape(1)
     if len(numbers) == samples:
         return numbers
@@ -98,22 +95,22 @@ def _numbers(data: torch.Tensor, by_sample: bool, samples: int) -> torch.Tensor:
 
 
 def _counted_by(root: Node) -> tuple[str, ...]:
-    """The dynamic axes along which an output has its samples."""
+    """Return the dynamic axes along which the samples of an output are counted."""
     if not root.axes and math.prod(root.shape) != 1:
         raise ValueError(
-            f"expected a loss or metric along the batch, or of one number for all of it, got {root.label} of shape "
-            f"{root.shape} without a batch axis"
+            f"expected a loss or metric with a batch axis, or of one number, got {root.label} of shape {root.shape} "
+            "without a batch axis"
         )
     found = next((node.axes for node in in_order([root]) if node.type.axes), None)
     if found is None:
         raise ValueError(
-            f"expected something along the batch in {root.label}, to count label samples by, got parameters alone"
+            f"expected a variable with a batch axis in {root.label}, to count label samples, got only parameters"
         )
     return found
 
 
 def module_of(loss: Any, metric: Any) -> tuple[CriterionNetwork, Any, Any]:
-    """The network of a criterion, on the default device, and which of its results are the loss and the metric."""
+    """Return the network of a criterion, on the default device, and functions that select its loss and metric."""
     outputs = [loss.node] if metric is None else [loss.node, metric.node]
     network = CriterionNetwork(outputs)
     network.to(intended_device().torch())
@@ -128,13 +125,8 @@ def _metric(results: tuple[torch.Tensor, ...], minibatch: Any) -> torch.Tensor:
     return results[1]
 
 
-def outputs_of(part: Function | Variable) -> list[Variable]:
-    """Outputs of a function; a variable is its own."""
-    return list(part.outputs) if isinstance(part, Function) else [part]
-
-
 def functions_of(criterion: Any) -> tuple[Any, Any] | None:
-    """(loss, metric or None) of a criterion of functions; None for any other.
+    """Return loss, and metric or None, of a criterion of functions; None for any other criterion.
 
     Raises:
         ValueError: a function with more than two outputs.
@@ -142,12 +134,12 @@ def functions_of(criterion: Any) -> tuple[Any, Any] | None:
     parts = list(criterion) if isinstance(criterion, (tuple, list)) else [criterion]
     if not parts or not all(part is None or isinstance(part, (Function, Variable)) for part in parts):
         return None
-    nodes = [v for part in parts if part is not None for v in outputs_of(part)]
+    nodes = [node for part in parts if part is not None for node in roots_of(part)]
     if len(nodes) not in (1, 2):
         raise ValueError(f"expected a loss, or a loss and a metric, as criterion, got {len(nodes)} outputs")
     if len(parts) == len(nodes):
         return parts[0], parts[1] if len(parts) == 2 else None
-    found = [Function.of([v.node]) for v in nodes]
+    found = [Function.of([node]) for node in nodes]
     return found[0], found[1] if len(found) == 2 else None
 
 

@@ -1,7 +1,7 @@
-"""feedline's errors as CNTK's: a script that catches `RuntimeError` or `ValueError` still does.
+"""feedline's errors as CNTK's types, for scripts that catch `RuntimeError` or `ValueError`.
 
-Every error about data, states and workers that passes the façade is of its feedline class and of the built-in class
-that CNTK raised in its place, with the same text and fields.
+Every error about data, states and workers that leaves the façade is an instance of its feedline class and of the
+built-in class that CNTK raised in its place, with the same text and fields.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _KINDS: tuple[type[FeedlineError], ...] = (CntkDataError, CntkSchemaError, CntkS
 
 @contextmanager
 def as_cntk() -> Iterator[None]:
-    """Errors of the block as CNTK's; the original is the cause, or its cause where that says more."""
+    """Convert errors of the block to CNTK's types; the cause is the original's cause, or the original."""
     try:
         yield
     except FeedlineError as error:
@@ -55,7 +55,7 @@ def as_cntk() -> Iterator[None]:
 
 @contextmanager
 def checkpoint_errors() -> Iterator[None]:
-    """Errors about a checkpoint's file as CNTK's RuntimeError; it is the cause."""
+    """Convert errors about a checkpoint's file to CNTK's RuntimeError, with the original as cause."""
     try:
         yield
     except StateError as error:
@@ -63,7 +63,7 @@ def checkpoint_errors() -> Iterator[None]:
 
 
 def retyped(error: FeedlineError) -> FeedlineError:
-    """The error as one of CNTK's type; itself where there is none."""
+    """Return the error as CNTK's type, or unchanged if it has none."""
     for kind in _KINDS:
         if isinstance(error, kind.__mro__[2]) and not isinstance(error, kind):
             return _rebuild(kind, error.args, error.__dict__)

@@ -1,4 +1,4 @@
-"""Data of a script as a network takes it, and a network's rows as a script takes them."""
+"""Conversion of a script's data for a network, and of a network's rows for a script."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ from feedline.networks import Node
 
 
 def packed_of(data: Any, node: Node) -> Any:
-    """Data for one input: a `feedline.Value`, or rows without a batch for an input without dynamic axes.
+    """Convert data for one input to a `feedline.Value`, or to rows without a batch if it has no dynamic axes.
 
     Args:
         data: `MinibatchData`, a `Value` of either kind, an array ``(N, *shape)`` or ``(N, length, *shape)``, a CSR
-            matrix ``(N, size)``, or a list with one array ``(length, *shape)`` or CSR matrix a sequence.
-        node: the input.
+            matrix ``(N, size)``, or a list with one array ``(length, *shape)`` or CSR matrix per sequence.
+        node: input node.
+
 
     Raises:
         ValueError: another shape.
@@ -29,7 +30,7 @@ def packed_of(data: Any, node: Node) -> Any:
         data = data.packed if data.packed is not None else data._held()
     if isinstance(data, Packed):
         rows = None if data.is_sparse or data.shape == node.shape or not data.one_sample_each else data.rows
-        # Rectangular data whose second axis turns out to be that of sequences.
+        # Rectangular data whose second axis is that of sequences.
         return data if rows is None else _array(rows, node)
     if not node.axes:
         return _fixed(data, node)
@@ -85,23 +86,23 @@ def _listed(items: list[Any], node: Node) -> Packed:
 
 
 def feeds_of(arguments: Any, inputs: Sequence[Node], order: Sequence[Node]) -> dict[Node, Any]:
-    """Data for each input.
+    """Return data for each input.
 
     Args:
-        arguments: by variable, name or stream; a list or tuple of data in the order of the arguments; or the data of
-            the only argument.
-        inputs: what the network takes.
-        order: the arguments of the function, in its order.
+        arguments: mapping by variable, name or stream; list or tuple of data in the order of the arguments; or the data
+            of the only argument.
+        inputs: inputs of the network.
+        order: arguments of the function, in order.
 
     Raises:
-        ValueError: an input without data, or data for something that is no argument.
+        ValueError: an input without data, or data for something other than an argument.
     """
     arguments, _ = begun(arguments)
     if not isinstance(arguments, Mapping):
         if arguments is None:
             arguments = ()
         if len(order) == 1 and not (isinstance(arguments, tuple) and len(arguments) == 1):
-            arguments = (arguments,) if not _is_nothing(arguments) else ()
+            arguments = () if isinstance(arguments, tuple) and not arguments else (arguments,)
         if len(arguments) != len(order):
             raise ValueError(
                 f"expected data for {len(order)} arguments, {', '.join(n.label for n in order)}, got {len(arguments)}"
@@ -117,12 +118,8 @@ def feeds_of(arguments: Any, inputs: Sequence[Node], order: Sequence[Node]) -> d
     return found
 
 
-def _is_nothing(arguments: Any) -> bool:
-    return isinstance(arguments, tuple) and not arguments
-
-
 def begun(arguments: Any) -> tuple[Any, Any]:
-    """Data, and bool (num_sequences,): the sequence begins here, if a script hands over a pair of both; else None."""
+    """Split a pair of data and flags, bool (num_sequences,), whether each sequence begins here; else flags are None."""
     if isinstance(arguments, tuple) and len(arguments) == 2 and isinstance(arguments[1], (list, tuple)):
         data, flags = arguments
         if flags and all(isinstance(flag, (bool, np.bool_)) for flag in flags):
@@ -131,11 +128,11 @@ def begun(arguments: Any) -> tuple[Any, Any]:
 
 
 def pieces_of(data: Iterable[Any], begins: Any = None) -> tuple[Any, Any]:
-    """(lanes, begins) of data that is pieces of sequences, see `feedline.Minibatch`; (None, None) of any other.
+    """Return (lanes, begins) of truncated sequences, see `feedline.Minibatch`; (None, None) for whole ones.
 
     Args:
-        data: one item an input.
-        begins: flags from `begun`, with a lane for each sequence; None: take both from the data.
+        data: data of each input.
+        begins: flags from `begun`, with one lane per sequence; None: take both from the data.
     """
     if begins is not None:
         return np.arange(len(begins)), begins
@@ -144,8 +141,8 @@ def pieces_of(data: Iterable[Any], begins: Any = None) -> tuple[Any, Any]:
     return (None, None) if cut is None else (cut.lanes, cut._starts)
 
 
-def arrays_of(packed: Any, node: Node) -> Any:
-    """A copy of rows as CNTK hands them out: an array (N, *shape), or a list with one (length, *shape) a sequence."""
+def arrays_of(packed: Any) -> Any:
+    """Copy rows to CNTK's form: an array (N, *shape), or a list with one array (length, *shape) per sequence."""
     from feedline.networks.packed import SparseRows
 
     data = packed.data
@@ -167,12 +164,12 @@ def arrays_of(packed: Any, node: Node) -> Any:
 
 
 def value_of(array: Any) -> Value:
-    """What `arrays_of` gives, as a `Value`."""
+    """Convert a result of `arrays_of` to a `Value`."""
     return Value.over(array)
 
 
 def rows_of(array: Any, like: Any, shape: tuple[int, ...]) -> Any:
-    """What `arrays_of` gives, or a number for all, as a tensor of rows like ``like``."""
+    """Convert a result of `arrays_of`, or one number for all, to a tensor of rows like ``like``."""
     import torch
 
     if isinstance(array, Value):

@@ -1,7 +1,7 @@
-"""Save and load functions: the graph as JSON and its tensors, in one safetensors file.
+"""Files of functions: the graph as JSON and its tensors, in one safetensors file.
 
-Nothing is pickled, so reading a file runs no code of it. Nodes stand inputs first; attributes are numbers, strings and
-lists.
+Nothing is pickled, so reading a file never executes code from it. Nodes come after their inputs; attributes are
+numbers, strings and lists.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ def save(path: str | Path, roots: Sequence[Node], arguments: Sequence[Node], for
 
 
 def load(path: str | Path) -> tuple[list[Node], list[Node]]:
-    """Roots and arguments of a graph in a file.
+    """Read the roots and arguments of a graph.
 
     Raises:
-        StateError: missing, damaged, or no such file.
+        StateError: the file is missing, damaged, or of another kind.
     """
     from feedline.interop.tensor_file import load_tensors
 
@@ -64,17 +64,17 @@ def load(path: str | Path) -> tuple[list[Node], list[Node]]:
         return _chosen(nodes, state["roots"]), _chosen(nodes, state["arguments"])
     except StateError:
         raise
-    except Exception as error:  # shapes, attributes and operators are checked by whoever makes a node, in many ways
+    except Exception as error:  # creating a node validates much, and raises errors of many types
         what = f"no {error}" if isinstance(error, KeyError) else str(error)
         raise StateError(
-            f"expected a function in {path}, got one whose node {len(nodes)} cannot be made: {what}",
+            f"expected a function in {path}, got one whose node {len(nodes)} cannot be created: {what}",
             hint="the file is damaged; save the function again",
         ) from error
 
 
 def _chosen(nodes: Sequence[Node], places: Any) -> list[Node]:
     if not isinstance(places, list) or not all(type(i) is int and 0 <= i < len(nodes) for i in places):
-        raise ValueError(f"expected places among {len(nodes)} nodes, got {str(places)[:80]}")
+        raise ValueError(f"expected indices of the {len(nodes)} nodes, got {str(places)[:80]}")
     return [nodes[i] for i in places]
 
 
@@ -85,7 +85,7 @@ def _dtype(name: Any) -> str:
 
 
 def take_values(roots: Sequence[Node], saved: Sequence[Node]) -> None:
-    """Values of another graph's weights, node by node in order.
+    """Copy the values of another graph's weights, node by node in order.
 
     Raises:
         StateError: the graphs differ.
@@ -111,7 +111,7 @@ def take_values(roots: Sequence[Node], saved: Sequence[Node]) -> None:
 
 def _told(node: Node, number: Mapping[Node, int]) -> dict[str, Any]:
     if node.op == "user":
-        raise ValueError(f"expected operations of a file, got the user's function {node.label}, which is Python code")
+        raise ValueError(f"expected operations to save, got the user function {node.label}, which is Python code")
     about: dict[str, Any] = {"op": node.op, "name": node.name}
     if node.is_leaf:
         about |= {
@@ -134,7 +134,7 @@ def _made(about: Mapping[str, Any], nodes: Sequence[Node], tensor: Any) -> Node:
     if tensor is not None:
         dtype = _dtype(about["dtype"])
         if type(about["trains"]) is not bool:
-            raise ValueError(f"expected true or false as trains, got {str(about['trains'])[:80]!r}")
+            raise ValueError(f"expected true or false for trains, got {str(about['trains'])[:80]!r}")
         weights = Weights(tuple(tensor.shape), lambda shape: tensor, dtype, about["trains"], about["keeps"])
         return parameter_node(weights, about["name"])
     kind = Type(_tuple(about["shape"]), _tuple(about["axes"]))

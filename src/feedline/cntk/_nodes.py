@@ -1,4 +1,4 @@
-"""What CNTK's operands are as nodes of a graph: variables, functions, numbers and arrays; axes and shapes."""
+"""Conversion of CNTK's operands (variables, functions, numbers and arrays), axes and shapes for the graph."""
 
 from __future__ import annotations
 
@@ -14,10 +14,7 @@ from feedline.errors import CompatError
 from feedline.networks import BATCH, Node, Weights
 from feedline.networks.node import parameter_node
 
-_BATCH_NAME = Axis.default_batch_axis().name
-
-
-# Dimensions that a shape leaves open: told by its first use, or different from minibatch to minibatch.
+# Unknown dimensions of a shape: fixed by its first use, or different in each minibatch.
 InferredDimension, FreeDimension = -1, -3
 
 # Types that CNTK names differently from NumPy, including the numbers of its enumeration.
@@ -36,10 +33,10 @@ _KNOWN = ("float16", "float32", "float64", "int8", "int16")
 
 
 def dims(shape: Any) -> tuple[int, ...]:
-    """A shape given as a number or a sequence of numbers.
+    """Convert a shape given as a number or a sequence of numbers.
 
     Raises:
-        TypeError: neither.
+        TypeError: another type.
         CompatError: a dimension that differs between minibatches.
     """
     if isinstance(shape, numbers.Integral):
@@ -57,10 +54,10 @@ def dims(shape: Any) -> tuple[int, ...]:
 
 
 def dtype_name(dtype: Any) -> str:
-    """NumPy's name of an element type as scripts write it: ``'float'`` is single precision, and ``float`` double.
+    """Return NumPy's name of a script's element type: ``'float'`` is single precision, and ``float`` double.
 
     Raises:
-        ValueError: CNTK has none like it.
+        ValueError: CNTK has no such type.
     """
     try:
         name = _TYPES.get(dtype) or np.dtype(dtype).name
@@ -72,47 +69,47 @@ def dtype_name(dtype: Any) -> str:
 
 
 def default_dtype_name(dtype: Any) -> str:
-    """As `dtype_name`; None is what `default_options` says, or single precision."""
+    """Return NumPy's name of an element type; None: that of `default_options`, or single precision."""
     if dtype is None:
         dtype = get_default_override(None, dtype=default_override_or(np.float32))
     return dtype_name(dtype)
 
 
 def axis_names(axes: Iterable[Axis]) -> tuple[str, ...]:
-    """Dynamic axes as the graph has them; the batch comes first.
+    """Return the graph's names of dynamic axes, the batch first.
 
     Raises:
-        ValueError: a static axis, or more than one axis of sequences.
+        ValueError: a static axis, or more than one sequence axis.
     """
     names = tuple(BATCH if axis.is_batch_axis else axis.name for axis in axes)
     if any(axis.is_static_axis for axis in axes) or len(names) > 2 or (names and BATCH not in names):
-        raise ValueError(f"expected the batch axis and at most one axis of sequences, got {list(axes)}")
+        raise ValueError(f"expected the batch axis and at most one sequence axis, got {list(axes)}")
     return tuple(sorted(names, key=lambda name: name != BATCH))
 
 
 def axes_of(node: Node) -> tuple[Axis, ...]:
-    """Dynamic axes of a node as CNTK has them."""
+    """Return the dynamic axes of a node as CNTK's axes."""
     if node.type.axes is None:
         return Axis.unknown_dynamic_axes()
     return tuple(Axis.default_batch_axis() if name == BATCH else Axis(name) for name in node.type.axes)
 
 
-def constant_node(value: Any, dtype: Any = None, name: str = "") -> Node:
-    """A leaf that never changes."""
+def constant_node(value: Any, dtype: Any = None) -> Node:
+    """Return a constant leaf."""
     array = np.asarray(value)
     kind = dtype_name(dtype) if dtype is not None else array.dtype.name if array.dtype.kind == "f" else "float32"
     if not isinstance(value, np.ndarray) and dtype is None:
         kind = "float32"
-    array = np.array(array, kind)  # a copy: what the script does to its own afterwards is its own
-    return parameter_node(Weights(array.shape, lambda shape: array, kind, trains=False), name)
+    array = np.array(array, kind)  # a copy, as the script may change its array
+    return parameter_node(Weights(array.shape, lambda shape: array, kind, trains=False))
 
 
 def node_of(operand: Any, dtype: Any = None) -> Node:
-    """The node of a variable, or of a function with one output; a constant of anything else.
+    """Return the node of a variable, or of a function with one output; or a constant of a number or array.
 
     Raises:
         ValueError: a function with several outputs.
-        TypeError: nothing that could be a constant.
+        TypeError: another type.
     """
     if isinstance(operand, Node):
         return operand
@@ -128,7 +125,7 @@ def node_of(operand: Any, dtype: Any = None) -> Node:
 
 
 def nodes_of(*operands: Any) -> list[Node]:
-    """As `node_of`; constants take the type of the first operand that is none, and alone single precision."""
+    """Return nodes as `node_of`; constants get the type of the first other operand, or single precision."""
     own = (o if isinstance(o, Node) else getattr(o, "node", None) for o in operands)
     alone = "float32" if len(operands) == 1 else None
     dtype = next((element_type(node) for node in own if node is not None), alone)
@@ -136,7 +133,7 @@ def nodes_of(*operands: Any) -> list[Node]:
 
 
 def element_type(node: Node) -> str:
-    """Type of a node's elements: that of the first leaf below it."""
+    """Return the element type of a node: that of the first leaf below it."""
     while node.inputs:
         node = node.inputs[0]
     return node.dtype

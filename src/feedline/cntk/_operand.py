@@ -1,8 +1,8 @@
-"""`Operand`, the base of variables and functions, and the way up to what is made of them.
+"""`Operand`, the base class of variables and functions, and late binding of what is built on them.
 
-Variables and functions stand below operations, layers and trainers, and import none of them; yet ``x + y`` is an
+Operations, layers and trainers import variables and functions, which import none of them; yet ``x + y`` is an
 operation, ``f >> g`` a layer, and ``f.train(...)`` a training session. `feedline.cntk` registers such functions here by
-name. The module of one is imported when it is first called: that of trainers imports torch.
+name. A function's module is imported when the function is first called, since the module of trainers imports torch.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def register(module: str, *names: str) -> None:
 
 
 def registered(name: str) -> Callable[..., Any]:
-    """The function registered under a name."""
+    """Return the function registered under a name."""
     function = _REGISTERED[name]
     if isinstance(function, str):
         function = _REGISTERED[name] = getattr(importlib.import_module(function), name)
@@ -48,10 +48,10 @@ class Operand:
 
     @property
     def node(self) -> Node:
-        """In the graph."""
+        """Node in the graph."""
         raise NotImplementedError
 
-    # NumPy arrays on the left must leave the operation to us.
+    # Makes NumPy arrays on the left defer to the operators here.
     __array_ufunc__ = None
 
     __add__, __radd__ = _binary("plus"), _reflected("plus")
@@ -65,9 +65,9 @@ class Operand:
     __gt__, __ge__ = _binary("greater"), _binary("greater_equal")
 
     def __getitem__(self, key: Any) -> Any:
-        """Part of a sample: numbers (which keep their axis) and slices with positive steps, one an axis."""
+        """Return a part of a sample, by an index (which keeps its axis) or a slice with a positive step per axis."""
         keys = key if isinstance(key, tuple) else (key,)
-        # Behind an ellipsis axes are counted from the last: how many there are need not be known yet.
+        # After an ellipsis, axes are counted from the last, as their number may be unknown.
         at = keys.index(Ellipsis) if Ellipsis in keys else len(keys)
         numbered = [*enumerate(keys[:at]), *((i - len(keys), keys[i]) for i in range(at + 1, len(keys)))]
         parts: list[tuple[int, int, int, int]] = []
@@ -81,5 +81,5 @@ class Operand:
                 raise TypeError(f"expected numbers and slices, got {part!r}; use gather for lists of indices")
         return registered("slice")(self, *map(list, zip(*parts, strict=True))) if parts else self
 
-    # Iteration would try numbers without end, as __getitem__ makes it look like a sequence.
+    # With only __getitem__, iteration would never end.
     __iter__ = None

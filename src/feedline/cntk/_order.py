@@ -1,9 +1,9 @@
-"""The order in which CNTK meets the variables of a graph: that of ``parameters`` and of what a loss is counted by.
+"""CNTK's traversal order of a graph, which orders ``parameters`` and decides which variable counts a loss's samples.
 
-From the roots down, each operand after what is below the one before it: so the last layer comes first. Where a function
-keeps its operands in another order than scripts give them in, as products do, its own counts. Of a block the parameters
-and constants come first, in the order inside, then what it is applied to. What a recurrence reads of itself is what its
-state becomes, met there if it was not before.
+Depth first from the roots, so the last layer comes first. Operands are visited in the order in which CNTK stores them,
+which for products is the reverse of the order in which scripts pass them. A block yields its own parameters and
+constants first, in their inner order, then its arguments. The placeholder through which a recurrence reads its previous
+state stands for the node that computes the next state.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ def _turned(inputs: Sequence[Node]) -> list[Node]:
     return [inputs[1], inputs[0]]
 
 
-# CNTK's order of operands, where it is another one than the node's.
+# CNTK's order of operands, where it differs from the node's.
 _OPERANDS: dict[str, Callable[[Sequence[Node]], list[Node]]] = {
     "times": _turned,
     "times_transpose": _turned,
     "param_relu": _turned,
-    # Fused recurrences: x, W, H, b and initial states, of steps whose sums begin with b, or end with it.
+    # Fused recurrences: x, W, H, b and initial states. An LSTM's step adds b first, a plain one last.
     "lstm": lambda given: [given[3], given[1], given[2], *given[4:], given[0]],
     "rnn": lambda given: [given[1], given[2], given[3], *given[4:], given[0]],
-    # Keys, values, which of them there are, query, and the weights of the last product.
+    # Keys, values, the mask of valid ones, query, and the weights of the last product.
     "attend": lambda given: [given[4], given[3], *given[:3]],
 }
 
 
 def in_order(roots: Iterable[Node], border: Collection[Node] = ()) -> Iterator[Node]:
-    """All nodes that CNTK meets, each once; nothing at or below ``border``."""
+    """Yield all nodes in CNTK's order, each once; nothing at or below ``border``."""
     seen, ends = set(border), dict[Node, Node]()
     stack = [iter(list(roots))]
     while stack:
@@ -50,13 +50,13 @@ def in_order(roots: Iterable[Node], border: Collection[Node] = ()) -> Iterator[N
 
 
 def leaves_in_order(roots: Iterable[Node], *ops: str) -> list[Node]:
-    """Leaves of the given kinds, as CNTK meets them."""
+    """Return leaves of the given kinds in CNTK's order."""
     return [node for node in in_order(roots) if node.op in ops]
 
 
 def _operands(node: Node, ends: dict[Node, Node]) -> list[Node]:
     if "block" in node.attributes:
-        # A parameter that it is applied to is met inside, like its own.
+        # A parameter passed as an argument is visited inside the block, like the block's own.
         applied_to = [child for child in node.inputs[1:] if child.weights is None]
         own = (n for n in in_order(node.inputs[:1], applied_to) if n.weights is not None)
         return [*own, *applied_to]

@@ -1,7 +1,8 @@
-"""Random numbers as CNTK fills parameters with them: from a seed, the same on every machine.
+"""CNTK's random numbers for initial values of parameters: determined by a seed, the same on every machine.
 
 The generator is mt19937_64; uniform numbers are its integers divided by 2^64, normal ones come from Marsaglia and
-Tsang's ziggurat of 128 layers. In double precision, as whole arrays: about 10 ns a number, 100 of normal ones.
+Tsang's ziggurat of 128 layers. Arrays are computed at once, in double precision: about 10 ns per uniform number, 100 ns
+per normal one.
 """
 
 from __future__ import annotations
@@ -13,16 +14,16 @@ from numpy.typing import NDArray
 
 from feedline import _native
 
-_LEAST = 312  # integers asked for at once
+_LEAST = 312  # smallest number of integers drawn at once
 
 
 def uniform(seed: int, first: int, count: int) -> NDArray[np.float64]:
-    """Numbers ``first`` … ``first + count - 1`` from 0 to 1, (count,)."""
+    """Return numbers ``first`` … ``first + count - 1`` of a sequence from 0 to 1, (count,)."""
     return _native.cntk_numbers(seed & (2**64 - 1), first, count) / 2.0**64
 
 
 def _ziggurat() -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Where 128 layers of equal area under the normal density end, and how high it is there; the base first."""
+    """Return the ends of 128 layers of equal area under the normal density, and its values there; the base first."""
     start, area = 3.442619855899, 9.91256303526217e-3
     x = [area / _density(start), start]
     for _ in range(126):
@@ -38,7 +39,7 @@ _X, _Y = _ziggurat()
 
 
 class _Normal:
-    """Normal numbers: a block at a time, but one by one where a first try does not do, which one in 80 does not."""
+    """Normal numbers, generated in blocks, except for the one in 80 whose first draw is rejected."""
 
     def __init__(self, seed: int) -> None:
         self._seed, self._taken = seed & (2**64 - 1), 0
@@ -54,7 +55,7 @@ class _Normal:
         self._doubtful = np.flatnonzero(self._x >= _X[self._layer + 1])
 
     def numbers(self, count: int) -> NDArray[np.float64]:
-        """(count,), of standard deviation 1."""
+        """Return numbers of standard deviation 1, (count,)."""
         found: list[NDArray[np.float64]] = []
         have = 0
         while have < count:
@@ -73,7 +74,7 @@ class _Normal:
         return np.concatenate(found) if found else np.empty(0)
 
     def _second(self, x: float, layer: int, sign: int) -> float | None:
-        """A number of which the first try was outside the layer's rectangle; None: another try."""
+        """Return a number whose first draw was outside the layer's rectangle; None: draw again."""
         self._at += 1
         if layer == 0:
             return self._tail() * sign
@@ -96,12 +97,12 @@ class _Normal:
 
 
 def normal(seed: int, count: int) -> NDArray[np.float64]:
-    """Numbers of standard deviation 1, (count,)."""
+    """Return numbers of standard deviation 1, (count,)."""
     return _Normal(seed).numbers(count)
 
 
 def truncated_normal(seed: int, count: int) -> NDArray[np.float64]:
-    """As `normal`, those farther than 2 from 0 left out."""
+    """Return numbers as `normal`, without those farther than 2 from 0."""
     generator, found, have = _Normal(seed), list[NDArray[np.float64]](), 0
     while have < count:
         numbers = generator.numbers(count - have)

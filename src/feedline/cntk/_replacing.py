@@ -1,9 +1,9 @@
-"""Placeholders replaced in place, over nodes that never change.
+"""In-place replacement of placeholders over immutable nodes.
 
-In CNTK a function's graph changes when its placeholders are replaced, and all functions that share the changed nodes
-see it. Here nodes stay what they are; for each that would have changed there is another one that stands for it from
-then on, under the same `uid`. Functions and variables ask `present` for the nodes that they stand for now. It costs a
-walk through their graphs after each replacement, and nothing where none was ever made.
+In CNTK, replacing placeholders changes a function's graph, and all functions that share the changed nodes see it. Here
+nodes are immutable; each node that would have changed gets a substitute with the same `uid`. Functions and variables
+call `present` for their current nodes. This costs a traversal of their graphs after each replacement, and nothing
+before the first.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from feedline.networks.traverse import close, remade, topological
 
 
 class _Became:
-    """What the nodes of one replacement became; each is made when it is first asked for."""
+    """Substitutes of the nodes of one replacement, created on demand."""
 
     def __init__(self, known: Mapping[Node, Node]) -> None:
-        # Weakly, as who asks holds the old node: else no graph that was ever changed would go.
+        # Weak, as callers hold the old node; otherwise changed graphs would never be freed.
         self._new: WeakKeyDictionary[Node, Node] = WeakKeyDictionary(known)
 
     def of(self, node: Node) -> Node:
-        """The node that stands for this one; itself if it does not depend on what was replaced."""
+        """Return the substitute of a node, or the node if it does not depend on a replaced one."""
         for below in topological([node], lambda n: () if n in self._new else n.inputs):
             if below not in self._new:
                 inputs = tuple(self._new[child] for child in below.inputs)
@@ -38,12 +38,12 @@ _replacements = 0
 
 
 def count() -> int:
-    """How many replacements there have been: what `present` gave holds until there is another one."""
+    """Return the number of replacements so far; results of `present` are valid until it changes."""
     return _replacements
 
 
 def present(roots: Sequence[Node]) -> list[Node]:
-    """The nodes that stand for these now."""
+    """Return the current substitutes of nodes."""
     if not _became:
         return list(roots)
     new: dict[Node, Node] = {}
@@ -56,32 +56,32 @@ def present(roots: Sequence[Node]) -> list[Node]:
             new[node] = node
         else:
             new[node] = _named(remade(node, inputs), node)
-            # All functions that share this one get the same.
+            # All functions that share the node get the same substitute.
             _became[node] = _Became({node: new[node]})
     return [new[root] for root in roots]
 
 
 def stands_for(leaf: Node) -> Node:
-    """What a placeholder was replaced by last; itself if it was not."""
+    """Return the last replacement of a placeholder, or itself."""
     while leaf in _leaves:
         leaf = _leaves[leaf]
     return leaf
 
 
 def replace_in_place(roots: Sequence[Node], changes: Mapping[Node, Node]) -> None:
-    """Let other nodes stand for placeholders below ``roots``, for all who share the nodes above them.
+    """Replace placeholders below ``roots``, for all functions that share the nodes above them.
 
-    A placeholder that comes to stand for what depends on it ties a recurrence.
+    A placeholder that is replaced by a node that depends on it closes a recurrence.
 
     Raises:
-        ValueError: shapes or axes that do not fit, or a recurrence that cannot be tied. Nothing has changed then.
+        ValueError: shapes or axes that do not fit, or a recurrence that cannot be closed; nothing has changed.
     """
     global _replacements
     loops = {p: end for p, end in changes.items() if p in topological([end])}
     plain = {p: end for p, end in changes.items() if p not in loops}
     known = dict(plain)
     if loops:
-        # Other nodes inside the recurrence than those that stood there: what stands for these is outside.
+        # The recurrence gets new nodes, since the substitutes of the old ones lie outside it.
         states = {p: Node("placeholder", given=p.given, name=p.name) for p in loops}
         inside = _Became({**plain, **states})
         bodies, ends = [inside.of(root) for root in roots], [inside.of(end) for end in loops.values()]
@@ -99,7 +99,7 @@ def replace_in_place(roots: Sequence[Node], changes: Mapping[Node, Node]) -> Non
 
 
 def _dependent(roots: Iterable[Node], placeholders: Iterable[Node]) -> list[Node]:
-    """Nodes at or below roots that depend on placeholders, without these."""
+    """Return the nodes at or below roots that depend on placeholders, without these."""
     reached = set(placeholders)
     found = []
     for node in topological(roots):
@@ -114,5 +114,5 @@ def _same(some: Sequence[Node], others: Sequence[Node]) -> bool:
 
 
 def _named(new: Node, old: Node) -> Node:
-    """Scripts keep variables, and look for them by `uid`: it stays."""
+    """Keep name and `uid` of the old node, by which scripts find variables."""
     return changed(new, uid=old.uid)

@@ -1,31 +1,31 @@
-"""Seeds of initial values, as CNTK gives them out.
+"""Seeds of initial values, assigned as in CNTK.
 
-Every parameter that is filled by random numbers takes a seed when it is made, not when it is first used. Unless a
-script has fixed one, these are 0, 1, 2, … within a process, so that two runs of a script begin alike. With
-`set_fixed_random_seed` all of them are that one: parameters of one shape and initializer then begin alike, within a
-network and from one network to the next.
+Every parameter with random initial values gets a seed when it is created, not when it is first used. Unless a script
+fixes the seed, these are 0, 1, 2, … within a process, so that runs of a script are reproducible. With
+`set_fixed_random_seed` all parameters get that seed, so that those with the same shape and initializer get the same
+values, within a network and across networks.
 """
 
 from __future__ import annotations
 
 import itertools
 
-SentinelValueForAutoSelectRandomSeed = 2**64 - 3  # CNTK's word for none
+SentinelValueForAutoSelectRandomSeed = 2**64 - 3  # CNTK's value for none
 
 
 class _Seeds:
-    """Where the seeds come from."""
+    """Sequence of seeds."""
 
     def __init__(self) -> None:
         self.fixed: int | None = None
         self._numbers = itertools.count()
 
     def next(self) -> int:
-        """The seed of a new parameter."""
+        """Return the seed of a new parameter."""
         return next(self._numbers) if self.fixed is None else self.fixed
 
     def current(self) -> int:
-        """What `next` would return."""
+        """Return the next seed without advancing."""
         if self.fixed is not None:
             return self.fixed
         found = next(self._numbers)
@@ -33,7 +33,7 @@ class _Seeds:
         return found
 
     def reset(self, value: int) -> None:
-        """None is fixed, and the next one is this."""
+        """Unfix the seed, and continue counting from this one."""
         self.fixed, self._numbers = None, itertools.count(value)
 
 
@@ -41,6 +41,6 @@ seeds = _Seeds()
 
 
 def pass_over(seed: int | None) -> None:
-    """What draws by other numbers than CNTK's takes its seed all the same: parameters after it depend on that."""
+    """Skip the seed of something that does not draw CNTK's numbers, so that later parameters get CNTK's seeds."""
     if seed in (None, SentinelValueForAutoSelectRandomSeed):
         seeds.next()

@@ -1,4 +1,4 @@
-"""Graphs from Python functions, and blocks: parts of graphs under a name."""
+"""Tracing of Python functions to graphs, and blocks, which are named parts of graphs."""
 
 from __future__ import annotations
 
@@ -6,11 +6,10 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from feedline.cntk._nodes import axis_names, default_dtype_name, dims, node_of
+from feedline.cntk._nodes import dims, node_of
 from feedline.cntk.axis import Axis
-from feedline.cntk.variables import Variable, placeholder, variable_of
+from feedline.cntk.variables import Variable, placeholder
 from feedline.networks import Node, apply
-from feedline.networks.node import input_node
 
 
 def parameters_of(f: Callable[..., Any]) -> list[str]:
@@ -19,18 +18,18 @@ def parameters_of(f: Callable[..., Any]) -> list[str]:
 
 
 def types_of(f: Callable[..., Any]) -> list[Any]:
-    """What annotations say of each parameter, None if nothing that is a type of `cntk.layers.typing`."""
+    """Return the type of each parameter in annotations; None unless it is one of `cntk.layers.typing`."""
     said = getattr(f, "__annotations__", {})
     return [said[name] if isinstance(said.get(name), Mapping) else None for name in parameters_of(f)]
 
 
 def typed(kind: Any, name: str) -> Variable:
-    """A placeholder for an argument; an input if its type tells the shape.
+    """Return a placeholder for an argument, or an input if its type has a shape.
 
     Args:
-        kind: None, the shape of one sample, or a mapping with ``shape``, and if wanted ``dynamic_axes``,
+        kind: None, the shape of one sample, or a mapping with ``shape`` and optionally ``dynamic_axes``,
             ``is_sparse``, ``dtype``.
-        name: its name.
+        name: name of the argument.
     """
     if kind is None:
         return placeholder(name=name)
@@ -39,16 +38,13 @@ def typed(kind: Any, name: str) -> Variable:
     shape, axes = kind.get("shape"), kind.get("dynamic_axes")
     if shape is None or axes is None:
         return placeholder(shape, axes, name)
-    named = axis_names(axes)
-    return variable_of(
-        input_node(dims(shape), named, name, kind.get("is_sparse", False), default_dtype_name(kind.get("dtype")))
-    )
+    return Variable(dims(shape), kind.get("dtype"), False, kind.get("is_sparse", False), axes, name)
 
 
 def traced(
     f: Callable[..., Any], types: Sequence[Any], block: bool, op_name: str, name: str
 ) -> tuple[list[Node], list[Node]]:
-    """Call ``f`` with placeholders: the nodes of what it returns, and of the placeholders."""
+    """Call ``f`` with placeholders; returns the nodes of its result, and of the placeholders."""
     names = parameters_of(f)
     arguments = [typed(kind, label) for kind, label in zip(types, names, strict=True)]
     result = f(*arguments)
@@ -61,17 +57,17 @@ def traced(
 
 
 def roots_of(operand: Any) -> list[Node]:
-    """Nodes of all outputs of a function, or of anything that is one operand."""
+    """Return the nodes of all outputs of a function, or of any other operand."""
     return [v.node for v in operand.outputs] if hasattr(operand, "outputs") else [node_of(operand)]
 
 
 def called(node: Node, name: str) -> bool:
-    """Whether a node is meant by a name: a block without one has an output of the name of what is inside."""
+    """Return whether a node has a name; an unnamed block's output has that of the node inside."""
     return node.name == name and node.attributes.get("instance", name) == name
 
 
 def block_of(roots: Sequence[Node], arguments: Sequence[Node], op_name: str, name: str) -> list[Node]:
-    """The outputs of a block: names for what is inside, and for what it is applied to."""
+    """Return the outputs of a block: names for the nodes inside, and for its inputs."""
     single = len(roots) == 1
     return [
         apply("alias", [root, *arguments], {"block": op_name, "instance": name}, name if single and name else root.name)

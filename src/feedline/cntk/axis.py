@@ -1,13 +1,14 @@
-"""`cntk.axis`: names for the axes of a variable.
+"""`cntk.axis`: axes of variables.
 
-Axes are labels. Static ones are numbers, as in CNTK's Python: 0 is the first of a sample, negative ones count from the
-last. Dynamic ones are names: that of the batch, and one or more of sequences.
+Static axes are numbers, as in CNTK's Python API: 0 is a sample's first axis, negative ones count from the last. Dynamic
+axes are names: the batch axis, and one or more sequence axes.
 """
 
 from __future__ import annotations
 
 import itertools
 import warnings
+from operator import attrgetter
 
 __all__ = ["Axis"]
 
@@ -21,8 +22,8 @@ class Axis:
     """An axis of a variable.
 
     Args:
-        axis: int: a static axis. str: a dynamic axis of this name; two axes of one name are equal.
-        is_ordered: steps along a dynamic axis follow each other.
+        axis: number of a static axis, or name of a dynamic one; axes of the same name are equal.
+        is_ordered: whether steps along a dynamic axis are ordered.
     """
 
     __slots__ = ("_is_ordered", "_label")
@@ -32,10 +33,7 @@ class Axis:
             raise TypeError(f"expected a number or a name of an axis, got {axis!r}")
         self._label, self._is_ordered = axis, is_ordered
 
-    @property
-    def is_ordered(self) -> bool:
-        """Whether steps along it follow each other; true of sequences, false of the batch."""
-        return self._is_ordered
+    is_ordered = property(attrgetter("_is_ordered"), doc="Whether steps along it are ordered; not for the batch.")
 
     @property
     def is_static_axis(self) -> bool:
@@ -44,21 +42,21 @@ class Axis:
 
     @property
     def is_batch_axis(self) -> bool:
-        """Whether it is the axis of the batch."""
+        """Whether it is the batch axis."""
         return self._label == _BATCH
 
     @property
     def is_sequence_axis(self) -> bool:
-        """Whether it is an axis of sequences."""
+        """Whether it is a sequence axis."""
         return not self.is_static_axis and self._label not in (_BATCH, _ALL, _UNKNOWN)
 
     @property
     def name(self) -> str:
-        """Its name; ``staticAxisIdx=n`` for a static one."""
+        """Name of the axis; ``staticAxisIdx=n`` for a static one."""
         return f"staticAxisIdx={self._label}" if isinstance(self._label, int) else self._label
 
     def static_axis_index(self, checked: bool = True) -> int:
-        """Number of a static axis; without ``checked``, the largest 32-bit int for any other.
+        """Return the number of a static axis; without ``checked``, the largest 32-bit int for any other.
 
         Raises:
             ValueError: not a static axis, and ``checked``.
@@ -71,47 +69,47 @@ class Axis:
 
     @staticmethod
     def default_dynamic_axis() -> Axis:
-        """The sequence axis of variables that name no other."""
+        """Return the default sequence axis."""
         return Axis(_DYNAMIC)
 
     @staticmethod
     def default_batch_axis() -> Axis:
-        """The axis of the batch."""
+        """Return the batch axis."""
         return Axis(_BATCH, is_ordered=False)
 
     @staticmethod
     def all_static_axes() -> Axis:
-        """Stands for all axes of the sample's shape."""
+        """Return the axis that stands for all axes of the sample's shape."""
         return Axis(_ALL_STATIC)
 
     @staticmethod
     def all_axes() -> Axis:
-        """Stands for all static and dynamic axes."""
+        """Return the axis that stands for all static and dynamic axes."""
         return Axis(_ALL)
 
     @staticmethod
     def default_input_variable_dynamic_axes() -> tuple[Axis, Axis]:
-        """The dynamic axes of a sequence variable: batch, sequence."""
+        """Return the dynamic axes of a sequence variable: batch, sequence."""
         return Axis.default_batch_axis(), Axis.default_dynamic_axis()
 
     @staticmethod
     def unknown_dynamic_axes() -> tuple[Axis]:
-        """Stands for dynamic axes that are to be inferred."""
+        """Return the axis that stands for dynamic axes to be inferred."""
         return (Axis(_UNKNOWN),)
 
     @staticmethod
     def new_unique_dynamic_axis(name: str) -> Axis:
-        """A sequence axis unlike any other, whatever their names."""
+        """Return a new sequence axis, unequal to all others."""
         return Axis(f"{name}_{next(_unique)}")
 
     @staticmethod
     def new_leading_axis() -> Axis:
-        """Stands for a new static axis before all others."""
+        """Return the axis that stands for a new static axis before all others."""
         return Axis(_LEADING)
 
     @staticmethod
     def end_static_axis() -> Axis:
-        """Former name of `new_leading_axis`; warns."""
+        """Deprecated name of `new_leading_axis`."""
         warnings.warn("end_static_axis is deprecated: use Axis.new_leading_axis()", DeprecationWarning, stacklevel=2)
         return Axis.new_leading_axis()
 

@@ -1,42 +1,21 @@
-"""`cntk.cntk_py`: of CNTK's bindings, the few names that scripts use.
+"""`cntk.cntk_py`: the names of CNTK's bindings that scripts use.
 
-Configurations of deserializers and sources are dictionaries, as CNTK hands them to its readers.
+Configurations of deserializers and sources are dictionaries, as CNTK passes them to its readers.
 """
 
 from __future__ import annotations
 
 import importlib
+import logging
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from feedline.cntk._names import explain
+from feedline.cntk._names import names_of
 from feedline.cntk._seeds import seeds
 from feedline.cntk.logging import TraceLevel
-from feedline.cntk.logging._writer import ProgressWriter
+from feedline.cntk.logging._writer import ProgressWriter as ProgressWriter
 
-__all__ = [
-    "DataType_Double",
-    "DataType_Float",
-    "DataType_Float16",
-    "DataType_Int8",
-    "DataType_Int16",
-    "DataType_Unknown",
-    "DeviceKind_CPU",
-    "DeviceKind_GPU",
-    "Dictionary",
-    "DictionaryValue",
-    "MinibatchSourceConfig",
-    "ProgressWriter",
-    "StorageFormat_Dense",
-    "StorageFormat_SparseCSC",
-    "ctf_deserializer",
-    "force_deterministic_algorithms",
-    "get_random_seed",
-    "is_random_seed_fixed",
-    "reset_random_seed",
-    "set_fixed_random_seed",
-    "to_dictionary",
-]
+__all__, __getattr__ = names_of(__name__)
 
 DataType_Unknown, DataType_Float, DataType_Double = 0, 1, 2
 DataType_Float16, DataType_Int8, DataType_Int16 = 4, 5, 6
@@ -46,6 +25,8 @@ DeviceKind_CPU, DeviceKind_GPU = 0, 1
 INFINITELY_REPEAT = 2**64 - 1
 FULL_DATA_SWEEP = 2**64 - 2
 WINDOW_IN_CHUNKS = 128
+
+_log = logging.getLogger("feedline")
 
 
 class DictionaryValue:
@@ -69,15 +50,14 @@ class Dictionary(dict[str, Any]):
         super().__setitem__(key, value.value if isinstance(value, DictionaryValue) else value)
 
     def add(self, key: str, value: Any) -> None:
-        """As ``self[key] = value``."""
+        """Set ``self[key] = value``."""
         self[key] = value
 
 
 def ctf_deserializer(filename: str, streams: Iterable[Any]) -> Dictionary:
-    """The configuration of a CTF reader, from `cntk.io.StreamConfiguration` objects.
+    """Return the configuration of a CTF reader, from `cntk.io.StreamConfiguration` objects.
 
-    Before a source is made of it, ``cacheIndex``, ``skipSequenceIds``, ``maxErrors`` and ``chunkSizeInBytes`` may be
-    set on it.
+    ``cacheIndex``, ``skipSequenceIds``, ``maxErrors`` and ``chunkSizeInBytes`` may be set on it before it is used.
     """
     inputs = {}
     for stream in streams:
@@ -100,13 +80,13 @@ def ctf_deserializer(filename: str, streams: Iterable[Any]) -> Dictionary:
 
 
 class _Flag:
-    """An optional bool, as the bindings show it."""
+    """An optional bool, as in the bindings."""
 
     def __init__(self) -> None:
         self.value: bool | None = None
 
     def set(self, value: bool) -> None:
-        """Give it a value."""
+        """Set the value."""
         self.value = bool(value)
 
 
@@ -114,17 +94,17 @@ class MinibatchSourceConfig:
     """All settings of a minibatch source; `to_dictionary` checks them.
 
     Args:
-        deserializers: configurations.
-        randomize: False: both windows are 0.
+        deserializers: configurations of deserializers.
+        randomize: whether to shuffle; if not, both windows are 0.
 
     Attributes:
-        max_samples, max_sweeps: where the source ends.
-        randomization_window_in_chunks, randomization_window_in_samples: one of them, or none.
-        randomization_seed: of the first sweep.
-        trace_level: 0 to 2.
-        is_frame_mode_enabled: sequences have one sample.
-        truncation_length: of truncated backpropagation; 0: none.
-        is_multithreaded: ``set(bool)``; unset: by the kind of deserializers.
+        max_samples, max_sweeps: limits of the source.
+        randomization_window_in_chunks, randomization_window_in_samples: size of the window; at most one is set.
+        randomization_seed: seed of the first sweep.
+        trace_level: level, 0 to 2.
+        is_frame_mode_enabled: whether sequences have one sample.
+        truncation_length: samples per piece for truncated backpropagation; 0: no truncation.
+        is_multithreaded: flag with ``set(bool)``; unset: depends on the deserializers.
     """
 
     def __init__(self, deserializers: Iterable[Any], randomize: bool = True) -> None:
@@ -140,11 +120,11 @@ class MinibatchSourceConfig:
 
     @property
     def randomizes(self) -> bool:
-        """Whether there is a window."""
+        """Return whether there is a window."""
         return bool(self.randomization_window_in_chunks or self.randomization_window_in_samples)
 
     def check(self) -> None:
-        """Refuse settings that contradict each other.
+        """Raise an error for contradictory settings.
 
         Raises:
             ValueError: no deserializer.
@@ -168,7 +148,7 @@ class MinibatchSourceConfig:
 
 
 def to_dictionary(config: MinibatchSourceConfig) -> Dictionary:
-    """The settings as CNTK's reader takes them; refused as `MinibatchSourceConfig.check` says."""
+    """Return the settings for CNTK's reader; raises the errors of `MinibatchSourceConfig.check`."""
     config.check()
     truncated, in_samples = config.truncation_length > 0, config.randomization_window_in_samples > 0
     window = config.randomization_window_in_samples if in_samples else config.randomization_window_in_chunks
@@ -190,30 +170,32 @@ def to_dictionary(config: MinibatchSourceConfig) -> Dictionary:
 
 
 def set_fixed_random_seed(value: int) -> None:
-    """From now on every parameter is filled from this seed; torch's generators, of dropout, are seeded with it once."""
+    """Initialize every later parameter from this seed, and seed torch's generators (for dropout) with it once."""
     seeds.fixed = int(value)
     importlib.import_module("torch").manual_seed(value)
 
 
 def reset_random_seed(value: int = 0) -> None:
-    """No seed is fixed any longer; parameters are filled from this one, the next one, and so on."""
+    """Unfix the seed; parameters are initialized from this one, the next one, and so on."""
     seeds.reset(int(value))
 
 
 def is_random_seed_fixed() -> bool:
-    """Whether all parameters are filled from one seed."""
+    """Return whether all parameters are initialized from one seed."""
     return seeds.fixed is not None
 
 
 def get_random_seed() -> int:
-    """The seed from which the next parameter is filled."""
+    """Return the seed of the next parameter."""
     return seeds.current()
+
+
+def set_computation_network_trace_level(level: int) -> None:
+    """Do nothing: networks have no trace of single nodes. A level above 0 is answered by a log line."""
+    if level > 0:
+        _log.warning("trace level %s has no effect: use torch.autograd.set_detect_anomaly or torch.profiler", level)
 
 
 def force_deterministic_algorithms() -> None:
     """Make torch use deterministic kernels, and warn where it has none."""
     importlib.import_module("torch").use_deterministic_algorithms(True, warn_only=True)
-
-
-def __getattr__(name: str) -> Any:
-    raise explain("cntk.cntk_py", name)

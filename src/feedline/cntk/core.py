@@ -1,8 +1,8 @@
 """`cntk.core`: values, the data of one variable for one minibatch, over `feedline.Value`.
 
-A `Value` is packed, rows and offsets as feedline delivers them, or rectangular, an array or CSR matrix as a script made
-it, of whose axes nothing is known until a variable takes it. Padding, masks and dense copies are made when asked for.
-Data stays in host memory; ``device`` says where it is wanted.
+A `Value` is either packed (rows and offsets, as feedline delivers them) or rectangular (an array or CSR matrix made by
+a script, whose axes are unknown until it is passed for a variable). Padding, masks and dense copies are made on demand.
+Data stays in host memory; ``device`` records where it will be used.
 """
 
 from __future__ import annotations
@@ -10,29 +10,30 @@ from __future__ import annotations
 import math
 import numbers
 from collections.abc import Sequence
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from feedline.cntk._names import explain
+from feedline.cntk._names import names_of
 from feedline.cntk.device import DeviceDescriptor, intended_device
 from feedline.data import Value as Packed
-from feedline.errors import CompatError
+from feedline.errors import CompatError, shown
 
-__all__ = ["NDArrayView", "Value", "asarray", "asvalue"]
+__all__, __getattr__ = names_of(__name__)
 
 _START, _VALID = 2, 1  # of a mask; 0 is padding
 _TYPES = tuple(np.dtype(t) for t in ("float32", "float64", "float16", "int8", "int16"))
 
 
 class NDArrayView:
-    """An array or a CSR matrix, and where it is wanted; made by `from_dense`, `from_csr` and `from_data`.
+    """An array or a CSR matrix with its device; created by `from_dense`, `from_csr` and `from_data`.
 
     Args:
-        shape: of a new array of zeros.
+        shape: shape of a new array of zeros.
         data_type: its element type.
-        device: where it is wanted.
+        device: device on which it will be used.
     """
 
     def __init__(self, shape: Sequence[int], data_type: Any, device: DeviceDescriptor | None = None) -> None:
@@ -45,7 +46,7 @@ class NDArrayView:
     def from_dense(
         np_array: NDArray[Any], device: DeviceDescriptor | None = None, read_only: bool = False, borrow: bool = False
     ) -> NDArrayView:
-        """Over an array; ``borrow``: without a copy.
+        """Create a view of a copy of an array, or with ``borrow`` of the array itself.
 
         Raises:
             TypeError: not an array.
@@ -58,7 +59,7 @@ class NDArrayView:
     def from_csr(
         csr_array: Any, device: DeviceDescriptor | None = None, read_only: bool = False, borrow: bool = False
     ) -> NDArrayView:
-        """Over a SciPy CSR matrix; ``borrow``: without a copy.
+        """Create a view of a copy of a SciPy CSR matrix, or with ``borrow`` of the matrix itself.
 
         Raises:
             TypeError: not a CSR matrix.
@@ -71,10 +72,10 @@ class NDArrayView:
     def from_data(
         data: Any, device: DeviceDescriptor | None = None, read_only: bool = False, borrow: bool = False
     ) -> NDArrayView:
-        """Over an array, a number or a CSR matrix; a view stays itself.
+        """Create a view of an array, a number or a CSR matrix; a view is returned unchanged.
 
         Raises:
-            TypeError: anything else.
+            TypeError: another type.
         """
         if isinstance(data, NDArrayView):
             return data
@@ -87,11 +88,7 @@ class NDArrayView:
         """Its shape."""
         return tuple(self._data.shape)
 
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """Element type."""
-        found: np.dtype[Any] = np.dtype(self._data.dtype)
-        return found
+    dtype = property(attrgetter("_data.dtype"), doc="Element type.")
 
     @property
     def is_sparse(self) -> bool:
@@ -99,16 +96,16 @@ class NDArrayView:
         return not isinstance(self._data, np.ndarray)
 
     def asarray(self) -> Any:
-        """A copy, as an array or a CSR matrix."""
+        """Return a copy, as an array or a CSR matrix."""
         return self._data.copy()
 
     def slice_view(self, start_offset: Sequence[int], extent: Sequence[int], read_only: bool = True) -> NDArrayView:
-        """Part of an array, without a copy.
+        """Return a view of a part of the array.
 
         Args:
             start_offset: first index along each axis.
             extent: lengths along the last axes; the axes before them are dropped.
-            read_only: of the result.
+            read_only: whether the result is read-only.
         """
         lead = len(start_offset) - len(extent)
         where: list[int | slice] = list(start_offset[:lead])
@@ -135,22 +132,22 @@ def _view(data: Any, device: DeviceDescriptor | None, read_only: bool) -> NDArra
 class Value:
     """The data of one variable for one minibatch.
 
-    Arrays are copied on the way in and on the way out, as in CNTK: what a script does to its own changes no value.
+    Arrays are copied in and out, as in CNTK, so that a script's changes to its arrays do not affect a value.
 
     Args:
         batch: an array ``(N, ...)`` or SciPy CSR matrix ``(N, size)``; a list with one array ``(length, *shape)`` or
-            CSR matrix ``(length, size)`` a sequence; nested lists of numbers; an `NDArrayView`; a `feedline.Value`. The
-            latter two are not copied.
-        seq_starts: for each sequence whether it begins here, or goes on from the minibatch before; None: all begin.
-        device: where it is wanted.
+            CSR matrix ``(length, size)`` per sequence; nested lists of numbers; an `NDArrayView`; a `feedline.Value`.
+            The latter two are not copied.
+        seq_starts: whether each sequence begins here, rather than continuing from the last minibatch; None: all begin.
+        device: device on which it will be used.
 
     Raises:
-        ValueError: no batch, sequences that disagree on the shape of a sample, or as many ``seq_starts`` as there are
-            not sequences.
+        ValueError: no batch, sequences with different sample shapes, or a number of ``seq_starts`` unlike that of
+            sequences.
         TypeError: an element type that CNTK does not have.
 
     Attributes:
-        packed: rows and offsets; None for a rectangular one.
+        packed: rows and offsets; None for a rectangular value.
         lanes: int64 (num_sequences,) under truncation, see `feedline.Minibatch`; else None.
     """
 
@@ -167,7 +164,7 @@ class Value:
     def over(
         cls, batch: Any, seq_starts: Sequence[bool] | None = None, device: DeviceDescriptor | None = None
     ) -> Value:
-        """As the constructor, without copies: for as long as nobody writes to ``batch``."""
+        """Create a value without copies, which is valid until ``batch`` is written to."""
         value = cls.__new__(cls)
         value._take(*_understood(batch, borrow=True), batch, seq_starts, device)
         return value
@@ -179,7 +176,7 @@ class Value:
         self._read_only = isinstance(batch, NDArrayView) and batch.is_read_only
         self._starts = None if seq_starts is None else np.asarray(seq_starts, np.bool_)
         if self._starts is not None and self._starts.shape != (len(self),):
-            raise ValueError(f"expected {len(self)} seq_starts, one a sequence, got {len(self._starts)}")
+            raise ValueError(f"expected {len(self)} seq_starts, one per sequence, got {len(self._starts)}")
 
     @classmethod
     def of(
@@ -189,7 +186,7 @@ class Value:
         begins: NDArray[np.bool_] | None = None,
         lanes: NDArray[np.int64] | None = None,
     ) -> Value:
-        """Over rows and offsets as a feed delivers them; nothing is checked or copied."""
+        """Create a value over rows and offsets as a feed delivers them; nothing is checked or copied."""
         value = cls.__new__(cls)
         value.packed, value._array, value._device = packed, None, device
         value._starts, value.lanes, value._read_only = begins, lanes, False
@@ -203,7 +200,7 @@ class Value:
         device: DeviceDescriptor | None = None,
         read_only: bool = False,
     ) -> Value:
-        """Data as a variable takes it: of its ``dtype``, lists with a sequence each, of its ``shape`` a sample.
+        """Convert data for a variable: to its ``dtype``, with one list item per sequence, and samples of its ``shape``.
 
         Raises:
             ValueError: sequences that are not ``(length, *shape)``.
@@ -224,24 +221,24 @@ class Value:
 
     @staticmethod
     def one_hot(batch: Any, num_classes: Any, dtype: Any = None, device: DeviceDescriptor | None = None) -> Value:
-        """Sequences of one-hot samples.
+        """Create sequences of one-hot samples.
 
         Args:
-            batch: a list with one list of class numbers a sequence; ``Value.ONE_HOT_SKIP`` makes a sample of zeros.
-            num_classes: how many classes.
+            batch: list with one list of class numbers per sequence; ``Value.ONE_HOT_SKIP`` makes a sample of zeros.
+            num_classes: number of classes.
             dtype: float32 (None) or float64.
-            device: where it is wanted.
+            device: device on which it will be used.
 
         Raises:
-            ValueError: not lists of lists of ints, a number that is no class, or another dtype.
+            ValueError: not lists of lists of ints, a class number out of range, or another dtype.
             CompatError: ``num_classes`` is a shape of several axes.
         """
         if not isinstance(num_classes, numbers.Integral):
             shape = tuple(num_classes)
             if len(shape) != 1:
                 raise CompatError(
-                    f"expected a number of classes, got the shape {shape}: sparse samples have one axis here; write "
-                    f"num_classes={math.prod(shape)} with one number a row of the sample, shifted by the rows before"
+                    f"expected a number of classes, got the shape {shape}: sparse samples have one axis here; pass "
+                    f"num_classes={math.prod(shape)} and one number per row of a sample, offset by the rows before it"
                 )
             (num_classes,) = shape
         kind = np.dtype(np.float32 if dtype is None else dtype)
@@ -252,7 +249,7 @@ class Value:
         except (TypeError, ValueError):
             rows = []
         if not rows or any(row.ndim != 1 for row in rows):
-            raise ValueError(f"expected a list of lists of class numbers, got {_short(batch)}")
+            raise ValueError(f"expected a list of lists of class numbers, got {shown(batch, 80)}")
         for row in rows:
             if len(row) and row.dtype.kind not in "iu":
                 raise ValueError(f"expected ints as class numbers, got {row.dtype.name}")
@@ -265,11 +262,11 @@ class Value:
             Packed.from_csr(indptr, classes, np.ones(len(classes), kind), int(num_classes), offsets), device
         )
 
-    # ---- what it is -------------------------------------------------------------------------------
+    # ---- properties -------------------------------------------------------------------------------
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """(sequences, samples of the longest, *sample) of packed data; that of the array of rectangular data."""
+        """Shape: (sequences, samples of the longest, *sample) of packed data, or the shape of the array."""
         if self.packed is None:
             return tuple(self._held().shape)
         return (self.packed.num_sequences, _longest(self.packed), *self.packed.shape)
@@ -281,25 +278,22 @@ class Value:
 
     @property
     def is_sparse(self) -> bool:
-        """Whether it is held as indices and values."""
+        """Whether data is stored as indices and values."""
         return hasattr(self._held(), "tocsr") if self.packed is None else self.packed.is_sparse
 
-    @property
-    def is_read_only(self) -> bool:
-        """Whether it was made read-only."""
-        return self._read_only
+    is_read_only = property(attrgetter("_read_only"), doc="Whether it was created read-only.")
 
     @property
     def device(self) -> DeviceDescriptor:
-        """Where it is wanted."""
+        """Device on which it will be used."""
         return self._device or intended_device()
 
     @property
     def mask(self) -> NDArray[np.uint8]:
-        """uint8 (sequences, longest): 2 where a sequence begins, 1 for its other samples, 0 for padding.
+        """Mask, uint8 (sequences, longest): 2 where a sequence begins, 1 for its other samples, 0 for padding.
 
         Raises:
-            AttributeError: there is none, as every sequence has one sample and begins here.
+            AttributeError: every sequence has one sample and begins here, so there is no mask.
         """
         if self.packed is None or (_longest(self.packed) <= 1 and self._starts is None):
             raise AttributeError("no mask: every sequence has one sample")
@@ -312,17 +306,17 @@ class Value:
 
     @property
     def data(self) -> NDArrayView:
-        """As a view of what it holds; of sequences, of a padded copy."""
+        """View of the data, or of a padded copy of packed data."""
         held = self._held() if self.packed is None else self.asarray()
         return _view(held, self._device, self._read_only)
 
     # ---- as arrays --------------------------------------------------------------------------------
 
     def asarray(self) -> Any:
-        """A copy of dense data ``(sequences, longest, *sample)``, padded by zeros; of rectangular data as it is.
+        """Return a copy as an array: ``(sequences, longest, *sample)``, padded with zeros, or as it is if rectangular.
 
         Raises:
-            ValueError: sparse sequences of different lengths: dense padding may be huge; use `as_sequences`.
+            ValueError: sparse sequences of different lengths, whose dense padding may be huge; use `as_sequences`.
         """
         if self.packed is None:
             return self._held().copy()
@@ -332,16 +326,16 @@ class Value:
         return self.packed.padded(length=_longest(self.packed))
 
     def as_sequences(self, variable: Any = None) -> list[Any]:
-        """A copy of each sequence, unpadded: an array ``(length, *sample)``, or a SciPy CSR matrix of sparse data.
+        """Return an unpadded copy of each sequence: an array ``(length, *sample)``, or a SciPy CSR matrix if sparse.
 
         Args:
-            variable: whose data it is; sparse data needs one, as in CNTK, though nothing is taken from it.
+            variable: variable of the data; required for sparse data, as in CNTK, but not used.
 
         Raises:
             ValueError: sparse data without a variable.
         """
         if self.is_sparse and variable is None:
-            raise ValueError("expected the variable of sparse data, got none: pass it to as_sequences")
+            raise ValueError("expected the variable of sparse data, got none; pass it to as_sequences")
         if self.packed is None:
             return list(self._held().copy())
         if self.packed.is_sparse:
@@ -353,7 +347,7 @@ class Value:
         return np.array(array.toarray() if hasattr(array, "toarray") else array, dtype, copy=copy)
 
     def deep_clone(self, read_only: bool = False) -> Value:
-        """A copy that shares nothing."""
+        """Return a deep copy."""
         clone = Value.__new__(Value)
         packed = None if self.packed is None else self.packed.select(np.arange(self.packed.num_sequences))
         clone.packed, clone._array = packed, None if self.packed is not None else self._held().copy()
@@ -362,7 +356,7 @@ class Value:
         return clone
 
     def erase(self) -> None:
-        """Let the data go; the value is empty of use afterwards. Never needed here: memory follows references."""
+        """Release the data; the value cannot be used afterwards. Not needed, as values are reference-counted."""
         self.packed = self._array = None
 
     def _held(self) -> Any:
@@ -378,7 +372,7 @@ class Value:
 
 
 def _understood(batch: Any, borrow: bool = False) -> tuple[Packed | None, Any]:
-    """(packed, rectangular), one of them None; ``borrow``: over arrays as they are."""
+    """Return packed and rectangular data, one of them None; with ``borrow``, arrays are not copied."""
     if isinstance(batch, Value):
         return batch.packed, batch._array
     if isinstance(batch, Packed):
@@ -392,7 +386,7 @@ def _understood(batch: Any, borrow: bool = False) -> tuple[Packed | None, Any]:
         return packed, None
     array = np.asarray(batch) if borrow else np.array(batch)
     if array.dtype == object:
-        raise ValueError("expected nested lists of one length at each level, got ragged ones; use a list of arrays")
+        raise ValueError("expected nested lists of equal lengths at each level, got ragged ones; use a list of arrays")
     if not isinstance(batch, np.ndarray) and array.dtype not in _TYPES:
         array = array.astype(np.float32)
     return None, _typed(array)
@@ -417,28 +411,19 @@ def _dims(shape: tuple[int, ...]) -> str:
     return f"[{' x '.join(map(str, shape))}]"
 
 
-def _short(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 80 else text[:77] + "..."
-
-
 def asarray(value: Any, dtype: Any = None) -> NDArray[Any]:
-    """A value, minibatch data or anything array-like as an array.
+    """Return a value, minibatch data or anything array-like as an array.
 
     Raises:
-        ValueError: it cannot be one.
+        ValueError: something that has no array.
     """
     array = value.asarray() if hasattr(value, "asarray") else np.asarray(value)
     if array.dtype.hasobject:
-        raise ValueError(f"expected something that is an array, got {type(value).__name__}")
+        raise ValueError(f"expected an array, or something that converts to one, got {type(value).__name__}")
     converted: NDArray[Any] = array if dtype is None else array.astype(dtype)
     return converted
 
 
 def asvalue(variable: Any, data_array: Any) -> Value:
-    """Data as ``variable`` takes it, see `Value.create`."""
+    """Convert data for ``variable``; see `Value.create`."""
     return Value.create(variable, data_array)
-
-
-def __getattr__(name: str) -> Any:
-    raise explain("cntk.core", name)

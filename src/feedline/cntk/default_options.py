@@ -8,44 +8,38 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar, cast
 
-from feedline.cntk._names import explain
+from feedline.cntk._names import names_of
 
-__all__ = [
-    "default_options",
-    "default_options_for",
-    "default_override_or",
-    "get_default_override",
-    "is_default_override",
-]
+__all__, __getattr__ = names_of(__name__)
 
 
 _Factory = TypeVar("_Factory", bound=Callable[..., Any])
 
 
 class _Default:
-    """A default that a with-block may override."""
+    """A default that a ``with`` block may override."""
 
     def __init__(self, value: Any) -> None:
         self.value = value
 
 
-# The innermost block comes last: (its factory, or None for all; options).
+# Factory (None: all) and options of each block; the innermost comes last.
 _blocks: list[tuple[Any, dict[str, Any]]] = []
 
 
 def default_override_or(value: Any) -> Any:
-    """Mark a default in a signature: ``value``, unless a block overrides it."""
+    """Mark a default in a signature, ``value`` unless a block overrides it."""
     return _Default(value)
 
 
 def is_default_override(value: Any) -> bool:
-    """Whether a value is a marked default, and thus was not passed."""
+    """Return whether a value is a marked default, and was therefore not passed."""
     return isinstance(value, _Default)
 
 
 @contextmanager
 def default_options(**options: Any) -> Iterator[None]:
-    """Override options of all layers that are constructed in the block and take them."""
+    """Override options of all layers constructed in the block, as far as they have them."""
     with default_options_for(None, **options):
         yield
 
@@ -79,7 +73,7 @@ def get_default_override(function: Any, **option: Any) -> Any:
 
 
 def overridable(factory: _Factory) -> _Factory:
-    """Decorate a factory, so that its body sees values in place of marked defaults."""
+    """Decorate a factory so that its body receives values in place of marked defaults."""
     parameters = inspect.signature(factory).parameters
     marked = {name: p.default for name, p in parameters.items() if is_default_override(p.default)}
 
@@ -94,7 +88,3 @@ def overridable(factory: _Factory) -> _Factory:
         return factory(*given, *args[len(given) :], **options)
 
     return cast(_Factory, made)
-
-
-def __getattr__(name: str) -> Any:
-    raise explain("cntk.default_options", name)

@@ -1,7 +1,7 @@
-"""`cntk.device`: names for the devices that torch has.
+"""`cntk.device`: descriptors of torch's devices.
 
-A descriptor is a kind and a number; torch is imported when a GPU is asked about, and everything works on the CPU
-without it. The default device is fixed by its first use, as CNTK's is.
+A descriptor is a kind and a number. torch is imported only to look for GPUs, so the CPU works without it. The default
+device is fixed by its first use, as in CNTK.
 """
 
 from __future__ import annotations
@@ -10,24 +10,14 @@ import enum
 import importlib
 import warnings
 from collections.abc import Iterable
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
+from feedline.cntk._names import names_of
 from feedline.errors import CompatError
 
-__all__ = [
-    "DeviceDescriptor",
-    "DeviceKind",
-    "all_devices",
-    "cpu",
-    "get_gpu_properties",
-    "gpu",
-    "intended_device",
-    "set_default_device",
-    "set_excluded_devices",
-    "try_set_default_device",
-    "use_default_device",
-]
+__all__, __getattr__ = names_of(__name__)
 
 
 class DeviceKind(enum.IntEnum):
@@ -37,16 +27,15 @@ class DeviceKind(enum.IntEnum):
     GPU = 1
 
 
+@dataclass(frozen=True, repr=False)  # with slots, setting another attribute would be a TypeError about super()
 class DeviceDescriptor:
-    """A device; made by `cpu` and `gpu`. Equal ones are the same device."""
+    """A device, created by `cpu` and `gpu`. Equal descriptors are the same device."""
 
-    __slots__ = ("_id", "_kind")
-
-    def __init__(self, kind: DeviceKind, number: int) -> None:
-        self._kind, self._id = DeviceKind(kind), int(number)
+    _kind: DeviceKind
+    _id: int
 
     def id(self) -> int:
-        """Number of the GPU; 0 for the CPU."""
+        """Index of the GPU; 0 for the CPU."""
         return self._id
 
     def type(self) -> int:
@@ -54,21 +43,13 @@ class DeviceDescriptor:
         return int(self._kind)
 
     def is_locked(self) -> bool:
-        """False: feedline locks no device."""
+        """False, as feedline does not lock devices."""
         return False
 
     def torch(self) -> Any:
-        """The `torch.device` that it stands for."""
+        """The corresponding `torch.device`."""
         name = "cpu" if self._kind is DeviceKind.CPU else f"cuda:{self._id}"
         return importlib.import_module("torch").device(name)
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, DeviceDescriptor):
-            return NotImplemented
-        return (self._kind, self._id) == (other._kind, other._id)
-
-    def __hash__(self) -> int:
-        return hash((self._kind, self._id))
 
     def __str__(self) -> str:
         return f"Device {self.label}"
@@ -99,25 +80,24 @@ def cpu() -> DeviceDescriptor:
 
 
 def gpu(device_id: int) -> DeviceDescriptor:
-    """GPU number ``device_id``.
+    """Return the descriptor of GPU ``device_id``.
 
     Raises:
-        ValueError: torch sees no such GPU.
+        ValueError: torch has no such GPU.
     """
     count = _gpu_count()
     if not 0 <= device_id < count:
         raise ValueError(f"expected a GPU from 0 to {count - 1}, got {device_id}" if count else _no_gpu(device_id))
-    return DeviceDescriptor(DeviceKind.GPU, device_id)
+    return DeviceDescriptor(DeviceKind.GPU, int(device_id))
 
 
 def all_devices() -> list[DeviceDescriptor]:
-    """All GPUs that torch sees, then the CPU."""
+    """Return all GPUs of torch, then the CPU."""
     return [*(DeviceDescriptor(DeviceKind.GPU, i) for i in range(_gpu_count())), cpu()]
 
 
 def use_default_device() -> DeviceDescriptor:
-    """The default device, which cannot be changed from now on: the one that was set, else the first not excluded of
-    `all_devices`.
+    """Return the default device and fix it: the one that was set, else the first of `all_devices` not excluded.
 
     Raises:
         RuntimeError: all devices are excluded.
@@ -125,25 +105,25 @@ def use_default_device() -> DeviceDescriptor:
     if _choice.device is None:
         _choice.device = next((d for d in all_devices() if d not in _choice.excluded), None)
         if _choice.device is None:
-            raise RuntimeError("expected a device that is not excluded, got none")
+            raise RuntimeError("expected at least one device that is not excluded, got none")
     _choice.frozen = True
     return _choice.device
 
 
 def intended_device() -> DeviceDescriptor:
-    """Where values are wanted if nobody says: the default that was set, else the CPU. Fixes and imports nothing."""
+    """Return the device of values without one: the default that was set, else the CPU. Does not fix it."""
     return _choice.device or cpu()
 
 
 def try_set_default_device(new_default_device: DeviceDescriptor, acquire_device_lock: bool = False) -> bool:
-    """Make a device the default.
+    """Set the default device.
 
     Returns:
-        False if it is excluded, or if a lock on the CPU is asked for.
+        False if it is excluded, or if a lock on the CPU is requested.
 
     Raises:
-        RuntimeError: another one is in use already.
-        CompatError: a lock on a GPU is asked for.
+        RuntimeError: another default is in use.
+        CompatError: a lock on a GPU is requested.
     """
     if new_default_device in _choice.excluded:
         return False
@@ -151,8 +131,8 @@ def try_set_default_device(new_default_device: DeviceDescriptor, acquire_device_
         if new_default_device.type() == DeviceKind.CPU:
             return False
         raise CompatError(
-            "expected acquire_device_lock=False, got True: feedline locks no device between processes; give each "
-            "process its own with CUDA_VISIBLE_DEVICES"
+            "expected acquire_device_lock=False, got True: feedline does not lock devices; assign one to each "
+            "process with CUDA_VISIBLE_DEVICES"
         )
     if _choice.frozen and new_default_device != _choice.device:
         raise RuntimeError(
@@ -164,13 +144,13 @@ def try_set_default_device(new_default_device: DeviceDescriptor, acquire_device_
 
 
 def set_default_device(new_default_device: DeviceDescriptor) -> bool:
-    """Former name of `try_set_default_device`; warns."""
+    """Deprecated name of `try_set_default_device`."""
     warnings.warn("set_default_device is deprecated: use try_set_default_device", DeprecationWarning, stacklevel=2)
     return try_set_default_device(new_default_device)
 
 
 def set_excluded_devices(excluded_devices: Iterable[DeviceDescriptor]) -> None:
-    """Devices that never become the default; without effect once the default is in use."""
+    """Exclude devices from becoming the default; no effect once the default is fixed."""
     if not _choice.frozen:
         _choice.excluded = frozenset(excluded_devices)
         if _choice.device in _choice.excluded:
@@ -178,7 +158,7 @@ def set_excluded_devices(excluded_devices: Iterable[DeviceDescriptor]) -> None:
 
 
 def get_gpu_properties(device: DeviceDescriptor) -> SimpleNamespace:
-    """What torch knows of a GPU: ``device_id``, ``name``, ``version_major``, ``version_minor``, and memory in MB as
+    """Return properties of a GPU: ``device_id``, ``name``, ``version_major``, ``version_minor``, and memory in MB,
     ``total_memory`` and ``free_memory``.
 
     Raises:
@@ -208,4 +188,4 @@ def _gpu_count() -> int:
 
 
 def _no_gpu(device_id: int) -> str:
-    return f"expected a GPU that torch sees, got {device_id} where there is none; use cpu()"
+    return f"expected a GPU, got {device_id}, but torch has none; use cpu()"

@@ -1,6 +1,6 @@
-"""`cntk.initializer`: first values of parameters, the numbers that CNTK draws on a CPU.
+"""`cntk.initializer`: initial values of parameters, with the numbers that CNTK draws on a CPU.
 
-Seeds are given out as CNTK does, see `cntk._seeds`; the numbers agree to the last bit or two of the parameters' type.
+Seeds are assigned as in CNTK, see `cntk._seeds`; numbers agree to the last bit or two of the parameters' type.
 """
 
 from __future__ import annotations
@@ -12,37 +12,24 @@ from typing import Any
 import numpy as np
 
 from feedline.cntk import _random_numbers
+from feedline.cntk._names import names_of
 from feedline.cntk._seeds import SentinelValueForAutoSelectRandomSeed, seeds
 
-__all__ = [
-    "DefaultParamInitScale",
-    "SentinelValueForAutoSelectRandomSeed",
-    "SentinelValueForInferParamInitRank",
-    "bilinear",
-    "glorot_normal",
-    "glorot_uniform",
-    "he_normal",
-    "he_uniform",
-    "initializer_with_rank",
-    "normal",
-    "truncated_normal",
-    "uniform",
-    "xavier",
-]
+__all__, __getattr__ = names_of(__name__)
 
-# CNTK's words for what is not given.
+# CNTK's values for omitted arguments.
 SentinelValueForInferParamInitRank = 2**31 - 1
 DefaultParamInitScale = 1
 
 
 class Initializer:
-    """Fills a new parameter.
+    """Initializer of parameters.
 
     Args:
-        draw: ``draw(flat, fan_in, fan_out, seed)`` fills a torch tensor of one axis in place.
-        output_rank: how many of the last axes are outputs; negative: of the first ones, as convolution kernels have it.
-        filter_rank: how many axes, from the end, are a window of a convolution.
-        seed: seed of the generator at each fill; None: each parameter takes one when it is constructed.
+        draw: function ``draw(flat, fan_in, fan_out, seed)`` that fills a torch tensor of one axis in place.
+        output_rank: number of output axes, the last ones; negative: the first ones, as in convolution kernels.
+        filter_rank: number of axes, the last ones, of a convolution's window.
+        seed: seed of the generator at each fill; None: each parameter gets one when it is created.
         dtype: name of the element type to compute in.
     """
 
@@ -59,7 +46,7 @@ class Initializer:
         self.seed = None if seed == SentinelValueForAutoSelectRandomSeed else seed
 
     def __call__(self, shape: tuple[int, ...]) -> Any:
-        """A tensor of this shape."""
+        """Return a tensor of this shape."""
         import torch
 
         tensor = torch.empty(shape, dtype=torch.float64 if self.dtype == "float64" else torch.float32)
@@ -68,13 +55,13 @@ class Initializer:
         return tensor
 
     def seeded(self, dtype: str) -> Initializer:
-        """The same for one parameter of a type, which is filled alike however often."""
+        """Return an initializer for one parameter of a type, with a fixed seed, so that repeated fills are equal."""
         seed = seeds.next() if self.seed is None else self.seed
         return Initializer(self.draw, self.output_rank, self.filter_rank, seed, dtype)
 
 
 def fans(shape: tuple[int, ...], output_rank: int | None, filter_rank: int | None) -> tuple[float, float]:
-    """Inputs and outputs of one unit: the window counts for both."""
+    """Return fan-in and fan-out of one unit, both including the window."""
     if output_rank == SentinelValueForInferParamInitRank:
         output_rank = None
     window_rank = 0 if filter_rank in (None, SentinelValueForInferParamInitRank) else filter_rank
@@ -88,7 +75,7 @@ def fans(shape: tuple[int, ...], output_rank: int | None, filter_rank: int | Non
 
 
 def initializer_with_rank(initializer: Any, output_rank: int | None = None, filter_rank: int | None = None) -> Any:
-    """The same with ranks where it had none; what is no initializer stays itself."""
+    """Return the initializer with ranks where it had none; other values are returned unchanged."""
     if not isinstance(initializer, Initializer):
         return initializer
     return Initializer(
@@ -99,7 +86,7 @@ def initializer_with_rank(initializer: Any, output_rank: int | None = None, filt
     )
 
 
-_PIECE = 1 << 24  # numbers made at once
+_PIECE = 1 << 24  # largest number of values drawn at once
 
 
 def _uniform_within(limit: Callable[[float, float], float]) -> Callable[..., Any]:
@@ -189,4 +176,4 @@ def bilinear(kernel_width: int, kernel_height: int) -> Initializer:
         kernel = torch.from_numpy(np.outer(ramp(kernel_height), ramp(kernel_width)).ravel())
         flat.reshape(-1, len(kernel)).copy_(kernel)
 
-    return Initializer(draw, seed=0)  # it draws nothing, and takes no seed
+    return Initializer(draw, seed=0)  # draws no numbers, so it takes no seed

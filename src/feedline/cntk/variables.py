@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from feedline.cntk._names import explain
+from feedline.cntk._names import names_of
 from feedline.cntk._nodes import axes_of, axis_names, default_dtype_name, dims, element_type
 from feedline.cntk._operand import Operand, registered
 from feedline.cntk._replacing import count as replacements
@@ -21,7 +21,7 @@ from feedline.cntk.initializer import Initializer
 from feedline.networks import Node, Weights
 from feedline.networks.node import input_node, parameter_node, placeholder_node
 
-__all__ = ["Constant", "Parameter", "Record", "Variable"]
+__all__, __getattr__ = names_of(__name__)
 
 
 class Record(dict[str, Any]):
@@ -41,11 +41,15 @@ class Record(dict[str, Any]):
             raise AttributeError(f"record has no attribute '{name}'; it has {', '.join(self) or 'none'}") from None
 
     def __setattr__(self, name: str, value: Any) -> None:
-        raise AttributeError(f"expected a record to stay as it is, got an assignment to '{name}'; use updated_with")
+        raise AttributeError(f"expected no assignment to a record, got one to '{name}'; use updated_with")
 
     def updated_with(self, **values: Any) -> Record:
         """Return a new record with ``values`` replaced or added."""
         return Record(**{**self, **values})
+
+
+def _is(op: str) -> Any:
+    return property(lambda self: self.node.op == op, doc=f"Whether it is {'an' if op == 'input' else 'a'} {op}.")
 
 
 class Variable(Operand):
@@ -78,17 +82,17 @@ class Variable(Operand):
 
     @property
     def node(self) -> Node:
-        """Its node in the graph."""
+        """Node of the variable in the graph."""
         if self._seen != replacements():
             (self._node,), self._seen = present([self._node]), replacements()
         return self._node
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Shape of one sample; -1 where it is to be inferred.
+        """Shape of one sample; -1 where it has to be inferred.
 
         Raises:
-            ValueError: it depends on a placeholder.
+            ValueError: the shape depends on a placeholder.
         """
         return self.node.shape
 
@@ -109,7 +113,7 @@ class Variable(Operand):
 
     @property
     def uid(self) -> str:
-        """Unique in this process."""
+        """Identifier, unique in this process."""
         return self.node.uid
 
     @property
@@ -122,25 +126,10 @@ class Variable(Operand):
         """Whether its samples are sparse."""
         return self.node.sparse
 
-    @property
-    def is_input(self) -> bool:
-        """Whether it is an input."""
-        return self.node.op == "input"
-
-    @property
-    def is_placeholder(self) -> bool:
-        """Whether it is a placeholder."""
-        return self.node.op == "placeholder"
-
-    @property
-    def is_parameter(self) -> bool:
-        """Whether it is a parameter."""
-        return self.node.op == "parameter"
-
-    @property
-    def is_constant(self) -> bool:
-        """Whether it is a constant."""
-        return self.node.op == "constant"
+    is_input = _is("input")
+    is_placeholder = _is("placeholder")
+    is_parameter = _is("parameter")
+    is_constant = _is("constant")
 
     @property
     def is_output(self) -> bool:
@@ -149,7 +138,7 @@ class Variable(Operand):
 
     @property
     def owner(self) -> Any:
-        """The function that computes it; None for a leaf."""
+        """Function that computes it; None for a leaf."""
         return None if self.node.is_leaf else registered("operand_of")(self.node)
 
     @property
@@ -193,13 +182,13 @@ class _Weighted(Variable):
 
     @property
     def value(self) -> NDArray[Any]:
-        """A copy as an array, (*shape)."""
+        """Copy of the tensor as an array, (*shape)."""
         found: NDArray[Any] = self.tensor.detach().cpu().numpy().copy()
         return found
 
     @value.setter
     def value(self, value: Any) -> None:  # the getter says it
-        """Set it to a number or an array, (*shape), which also settles a shape that is to be inferred."""
+        """Set it to a number or an array, (*shape), which also fixes a shape still to be inferred."""
         import torch
 
         array = np.asarray(value.asarray() if hasattr(value, "asarray") else value)
@@ -237,7 +226,7 @@ class Parameter(_Weighted):
 
 
 class Constant(_Weighted):
-    """A tensor that learners leave alone.
+    """A tensor that learners do not update.
 
     Args:
         value: a number or an array.
@@ -288,18 +277,11 @@ def variable_of(node: Node, needs_gradient: bool = False) -> Variable:
 
 
 def placeholder(shape: Any = None, dynamic_axes: Any = None, name: str = "") -> Variable:
-    """Return a variable that is to be replaced by another."""
-    known = None if dynamic_axes is None or _unknown(dynamic_axes) else axis_names(_listed(dynamic_axes))
+    """Return a variable to be replaced by another."""
+    axes = list(Axis.unknown_dynamic_axes()) if dynamic_axes is None else _listed(dynamic_axes)
+    known = None if axes == list(Axis.unknown_dynamic_axes()) else axis_names(axes)
     return variable_of(placeholder_node(None if shape is None else dims(shape), known, name))
 
 
 def _listed(axes: Any) -> list[Axis]:
     return [axes] if isinstance(axes, Axis) else list(axes)
-
-
-def _unknown(axes: Any) -> bool:
-    return _listed(axes) == list(Axis.unknown_dynamic_axes())
-
-
-def __getattr__(name: str) -> Any:
-    raise explain("cntk.variables", name)

@@ -1,1 +1,1 @@
-"""How do ranks talk? Collectives over torch.distributed that name the rank that is missing, and survive Ctrl-C."""
+"""Collective exchanges over torch.distributed that name a missing rank, and survive Ctrl-C."""

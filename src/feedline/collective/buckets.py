@@ -1,7 +1,7 @@
-"""Many tensors as few flat buffers, so that a collective is paid for once a buffer and not once a tensor.
+"""Flat buffers for many tensors, so that a collective costs one call per buffer instead of one per tensor.
 
-Laid out once: tensors of one device and dtype lie one behind the other, in their order, in buffers of at most 25 MB (a
-larger tensor has one of its own). Filling and reading back costs a copy each way.
+Tensors of one device and dtype are laid out in a given order, in buffers of at most 25 MB (a larger tensor gets a
+buffer to itself). Filling and reading back cost a copy each way.
 """
 
 from __future__ import annotations
@@ -11,17 +11,17 @@ from typing import Any
 
 import torch
 
-#: Bytes of a buffer: enough to pay for a collective, few enough that copies and transfers overlap.
-BYTES = 25 << 20
+#: Size of a buffer in bytes: large enough to amortize a collective, small enough to overlap copies and transfers.
+BUCKET_BYTES = 25 << 20
 
 
 class Bucket:
     """Several tensors in one flat buffer.
 
     Attributes:
-        places: which of the tensors that were laid out.
-        flat: the buffer.
-        views: of the buffer, in the tensors' shapes.
+        places: indices of its tensors among all that were laid out.
+        flat: buffer.
+        views: views of the buffer in the tensors' shapes.
     """
 
     def __init__(self, like: Sequence[Any], places: Sequence[int]) -> None:
@@ -33,7 +33,7 @@ class Bucket:
         self.views = [piece.view(shape) for piece, shape in zip(self.flat.split(sizes), shapes, strict=True)]
 
     def fill(self, tensors: Sequence[Any]) -> Any:
-        """Copy ``tensors`` (all that were laid out; None: zeros) to the buffer, and return it."""
+        """Copy the bucket's part of ``tensors`` (all that were laid out; None: zeros) to the buffer, and return it."""
         given = [tensors[place] for place in self.places]
         have = [(view, tensor) for view, tensor in zip(self.views, given, strict=True) if tensor is not None]
         lack = [view for view, tensor in zip(self.views, given, strict=True) if tensor is None]
@@ -45,22 +45,38 @@ class Bucket:
         return self.flat
 
     def read(self, tensors: Sequence[Any]) -> None:
-        """Copy back to ``tensors``, all that were laid out."""
+        """Copy the buffer back to its part of ``tensors`` (all that were laid out)."""
         with torch.no_grad():
             torch._foreach_copy_([tensors[place] for place in self.places], self.views)
 
 
-def laid_out(like: Sequence[Any], limit: int = BYTES) -> list[Bucket]:
-    """Buckets for tensors of such shapes, dtypes and devices; the same on every rank for the same tensors."""
+def laid_out(
+    like: Sequence[Any],
+    limit_bytes: int = BUCKET_BYTES,
+    order: Sequence[int] | None = None,
+    first_bytes: int | None = None,
+) -> list[Bucket]:
+    """Lay out buckets for tensors with these shapes, dtypes and devices; deterministic, so equal on every rank.
+
+    Args:
+        like: the tensors.
+        limit_bytes: largest number of bytes of a bucket.
+        order: every index of ``like`` once, in the order in which tensors are laid out; None: as they come.
+        first_bytes: largest number of bytes of the first bucket, where it differs.
+    """
+    order = range(len(like)) if order is None else order
     open_now: dict[tuple[Any, Any], tuple[list[int], int]] = {}
     closed: list[list[int]] = []
-    for place, tensor in enumerate(like):
+    for place, index in enumerate(order):
+        tensor = like[index]
         kind = (tensor.device, tensor.dtype)
         places, held = open_now.get(kind, ([], 0))
-        if places and held + tensor.nbytes > limit:
+        if places and held + tensor.nbytes > (limit_bytes if closed or first_bytes is None else first_bytes):
             closed.append(places)
             places, held = [], 0
         places.append(place)
         open_now[kind] = places, held + tensor.nbytes
     closed += [places for places, _ in open_now.values()]
-    return [Bucket(like, places) for places in sorted(closed)]
+    # A bucket can be sent when its last tensor is there.
+    by = (lambda places: places[0]) if first_bytes is None else (lambda places: places[-1])
+    return [Bucket(like, [order[place] for place in places]) for places in sorted(closed, key=by)]

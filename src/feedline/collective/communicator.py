@@ -7,20 +7,20 @@ immediately and are waited for later, so that several are in flight while the ca
 Guarantees:
 
 - all ranks get the same bits: sums are computed once and sent, or added in the order of the ranks;
-- nobody hangs: a rank that has died is an error at the others' next exchange, or in the one under way, at once; one
-  that is silent (stopped, cut off, elsewhere in its program) when ``timeout`` has passed; one that closed, at once;
-- a `StoreError` names the rank, which sockets alone do not: `feedline.collective.heartbeat` finds out. Where ranks do
-  different things it says what each of them does;
-- Ctrl-C tears nothing: an exchange that it interrupts stays in flight and is completed before the next one begins.
-  Within a `step` it waits for the end. A rank that leaves a step regardless, by a second Ctrl-C or an error, can
-  exchange nothing more, and its peers are told;
+- no rank hangs: one that has died or closed is an error in its peers' current or next exchange, at once; one that is
+  silent (stopped, disconnected, elsewhere in its program), after ``timeout_s``;
+- a `StoreError` names the rank, which `feedline.collective.heartbeat` identifies, as sockets cannot. Where ranks do
+  different things it lists what each of them does;
+- Ctrl-C is safe: an exchange that it interrupts stays in flight and is completed before the next one begins. Within a
+  `step` it is deferred to the end. A rank that leaves a step regardless, by a second Ctrl-C or an error, can make no
+  further exchange, and its peers are notified;
 - `close`, garbage collection, or the end of the program leaves no thread and no socket behind, except for a rendezvous
-  that rank 0 serves itself: it stays as long as the program, as ranks may come back.
+  that rank 0 serves itself: it lasts until the program ends, as ranks may come back.
 
-After an error the connections are unusable, on every rank: all have to start again from the last checkpoint.
+After an error the connections are unusable on every rank: all have to be restarted from the last checkpoint.
 
-Nothing is pickled. Nothing is authenticated or encrypted either: whoever reaches the ports takes part, so the network
-between the ranks has to be closed.
+Nothing is pickled. Nothing is authenticated or encrypted either: whoever reaches the ports takes part, so the ranks
+need a private network.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ from feedline.collective.refusal import RefusedError
 from feedline.collective.rendezvous import gloo_backend, holding, meet, nccl_backend
 from feedline.errors import StoreError
 
-__all__ = ["SUMMED", "TIMEOUT", "Communicator"]
+__all__ = ["SUMMED", "TIMEOUT_S", "Communicator"]
 
 T = TypeVar("T")
 
-TIMEOUT = 60.0
-#: Beats that a rank may miss before it is found missing, and a little more.
-PATIENCE = 8
-#: How long a wait goes on before Ctrl-C is looked for.
+TIMEOUT_S = 60.0
+#: Number of beats to wait for evidence of a missing rank; more than a rank may miss.
+PATIENCE_BEATS = 8
+#: Time between checks for Ctrl-C during a wait.
 SLICE = datetime.timedelta(seconds=0.25)
 
 _log = logging.getLogger("feedline")
@@ -60,11 +60,11 @@ class _PendingExchange:
     """A coroutine of `Exchanges` in flight.
 
     Attributes:
-        exchange: the coroutine.
-        round: exchanges that were begun before it.
-        works: what it waits for.
-        waited: whether it has waited for others.
-        running: whether it is not waiting.
+        exchange: coroutine.
+        round: number of exchanges begun before it.
+        works: works that it waits for.
+        waited: whether it has waited for other ranks.
+        running: whether its code is running, rather than waiting.
     """
 
     def __init__(self, exchange: Coroutine[Any, Any, Any], round: int) -> None:
@@ -75,28 +75,28 @@ class _PendingExchange:
 class Communicator:
     """This process among the ranks of a job. Creating one is a collective operation.
 
-    Ranks and rendezvous are, in this order: those of ``group``; of ``address``, ``rank`` and ``count``; of
-    torch.distributed, where it is initialised; of the variables that launchers such as torchrun set (``RANK``,
-    ``WORLD_SIZE``, ``MASTER_ADDR``, ``MASTER_PORT``).
+    Ranks and rendezvous are taken from, in this order: ``group``; ``address``, ``rank`` and ``count``; an initialised
+    torch.distributed; the variables that launchers such as torchrun set (``RANK``, ``WORLD_SIZE``, ``MASTER_ADDR``,
+    ``MASTER_PORT``).
 
     Args:
-        group: a torch.distributed group whose ranks take part.
+        group: torch.distributed group whose ranks take part.
         address: ``"host:port"`` where rank 0 listens for the others.
-        rank: of this process, with ``address``.
-        count: how many ranks there are, with ``address``.
-        timeout: seconds that a rank waits for others in an exchange.
+        rank: rank of this process, with ``address``.
+        count: number of ranks, with ``address``.
+        timeout_s: seconds to wait for other ranks in an exchange.
 
     Attributes:
-        rank: of this process.
-        count: ranks.
-        timeout: as given.
-        turn: a lock that is held while this rank exchanges something.
+        rank: rank of this process.
+        count: number of ranks.
+        timeout_s: seconds to wait for other ranks in an exchange.
+        turn: lock that is held during an exchange.
         exchanges: coroutines for `run`.
 
     Raises:
         RuntimeError: no ranks are known.
-        ValueError: arguments that do not fit together.
-        StoreError: a rank did not come within ``timeout``.
+        ValueError: arguments contradict each other.
+        StoreError: a rank did not arrive within ``timeout_s``.
     """
 
     def __init__(
@@ -106,13 +106,13 @@ class Communicator:
         address: str | None = None,
         rank: int | None = None,
         count: int | None = None,
-        timeout: float = TIMEOUT,
+        timeout_s: float = TIMEOUT_S,
     ) -> None:
-        if not timeout > 0:
-            raise ValueError(f"expected a timeout above 0 s, got {timeout}")
+        if not timeout_s > 0:
+            raise ValueError(f"expected a timeout above 0 s, got {timeout_s}")
         if not torch.distributed.is_available():
-            raise RuntimeError("expected a torch with torch.distributed, got one that was built without it")
-        self.timeout = float(timeout)
+            raise RuntimeError("expected torch with torch.distributed, got a build without it")
+        self.timeout_s = float(timeout_s)
         place = meet(group, address, rank, count, self._span)
         self.rank, self.count = place.rank, place.count
         with holding(place):
@@ -122,11 +122,11 @@ class Communicator:
         self._broken: str | None = None
         self._abandoned: str | None = None
         self._serves = place.host == self.rank
-        #: What is dropped at the end: the store, and a backend for each kind of tensor.
+        #: Resources released by `close`: the store, and a backend for each kind of tensor.
         self._held: dict[str, Any] = {"store": store}
         self._finalizer = weakref.finalize(self, _let_go, self._held, self._pulse)
         self.turn = threading.RLock()
-        #: What Ctrl-C has left; it is the first thing that comes next.
+        #: Exchange that Ctrl-C interrupted; it is completed before any other.
         self._left: _PendingExchange | None = None
         ours = weakref.proxy(self)
         self.exchanges = Exchanges(
@@ -143,26 +143,26 @@ class Communicator:
         """Gather equally many ``numbers`` (float64) from every rank, by rank.
 
         Args:
-            numbers: of this rank.
-            what: this is, for the error if a rank does something else.
+            numbers: numbers of this rank.
+            what: description of the exchange, which has to be the same on all ranks.
 
         Raises:
-            StoreError: a rank is missing, or does something else.
+            StoreError: a rank is missing, or is in another exchange.
         """
         return self.run(self.exchanges.meet(what, numbers))
 
     def gather_bytes(self, own: bytes, what: str = "gather bytes") -> list[bytes]:
-        """Gather bytes of any length from every rank, by rank; as `gather`."""
+        """Gather bytes of any length from every rank, by rank; see `gather`."""
         return self.run(self.exchanges.gather_bytes(what, own))
 
     def agree(self, text: str, flag: bool = False) -> list[bool]:
-        """Find out whether all ranks are about to do the same, and exchange a flag on the way.
+        """Verify that all ranks are about to do the same, and gather a flag from each.
 
         Returns:
             The flag of every rank, by rank.
 
         Raises:
-            StoreError: they are not; says what each is about to do. The ranks can go on.
+            StoreError: the texts differ; lists what each rank is about to do. The ranks can continue.
         """
         return [row[0] > 0 for row in self.run(self.exchanges.meet(text, [float(flag)]))]
 
@@ -175,13 +175,13 @@ class Communicator:
         return self.run(self.exchanges.gather_tensors(own))
 
     def sum(self, tensor: Any) -> Any:
-        """Begin to sum a contiguous tensor over all ranks, in place; within a `step`, behind another exchange of it.
+        """Start to sum a contiguous tensor over all ranks, in place; within a `step`, after another exchange of it.
 
         Returns:
-            What `wait` takes.
+            A work for `wait`.
 
         Raises:
-            TypeError: a dtype that is not in `SUMMED`; the ranks can go on.
+            TypeError: a dtype that is not in `SUMMED`; the ranks can continue.
         """
         self.complete()
         return self.exchanges.sum(tensor)
@@ -191,7 +191,7 @@ class Communicator:
         self.run(self.exchanges.broadcast(tensors))
 
     def distribute(self, parts: Sequence[Any], sizes: Sequence[int]) -> list[Any]:
-        """Give part r to rank r; within a `step`, behind another exchange of it. See `Exchanges.distribute`."""
+        """Send part r to rank r; within a `step`, after another exchange of it. See `Exchanges.distribute`."""
         return self.run(self.exchanges.distribute(parts, sizes))
 
     def wait(self, works: Iterable[Any]) -> None:
@@ -207,18 +207,18 @@ class Communicator:
         except RuntimeError as error:
             raise self._failure(error, left) from None
 
-    # ---- several of them --------------------------------------------------------------------------------------
+    # ---- composite exchanges ----------------------------------------------------------------------------------
 
     def run(self, exchange: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine of `exchanges` to its end.
 
-        Ctrl-C comes out of its waits; it is then under way still, and completed before anything else is exchanged.
-        What it returns is lost in that case.
+        Ctrl-C interrupts its waits. The coroutine then stays pending and is completed before any other exchange; its
+        result is lost.
 
         Raises:
-            StoreError: a rank is missing, or does something else.
-            Exception: what it raises. Unless it is a StoreError or RefusedError, which all ranks raise alike, or comes
-                before the first exchange, the ranks cannot go on: see `abandoned`.
+            StoreError: a rank is missing, or is in another exchange.
+            Exception: exception of the coroutine. Unless it is a StoreError or RefusedError, which all ranks raise
+                alike, or precedes the first exchange, the ranks cannot continue: see `abandoned`.
         """
         try:
             with self.turn, interrupts.DeferredInterrupt(may_leave=True):
@@ -228,24 +228,20 @@ class Communicator:
                 return result
         finally:
             if self._left is None or self._left.exchange is not exchange:
-                exchange.close()  # what was never begun warns of it
+                exchange.close()  # a coroutine that was never started would warn
 
     def complete(self) -> None:
-        """Complete the exchange that Ctrl-C interrupted, if there is one.
-
-        Raises:
-            As `run`.
-        """
+        """Complete the exchange that Ctrl-C interrupted, if any; raises as `run`."""
         if self._left is not None:
             with self.turn, interrupts.DeferredInterrupt(may_leave=True):
                 self._complete()
 
     @contextlib.contextmanager
     def step(self) -> Iterator[None]:
-        """A block of exchanges, and of what is done between them, that no rank may leave in the middle.
+        """A block of exchanges and the work between them that every rank has to complete.
 
-        Ctrl-C waits for the end of it. Whatever else leaves it after the first exchange, but for a StoreError, which
-        all ranks raise alike, ends the connections: see `abandoned`.
+        Ctrl-C is deferred to its end. Any other exception after the first exchange ends the connections, except a
+        StoreError, which all ranks raise alike: see `abandoned`.
         """
         with self.turn, interrupts.DeferredInterrupt():
             self._complete()
@@ -259,17 +255,17 @@ class Communicator:
 
     @property
     def abandoned(self) -> str | None:
-        """Why this rank abandoned an exchange; None: it has not."""
+        """Reason why this rank abandoned an exchange; None if it did not."""
         return self._abandoned
 
     def _complete(self) -> None:
         if self._left is not None:
             if self._left.running:
-                raise RefusedError("expected no exchange from within another, as from an updater")
+                raise RefusedError("expected no exchange within another, such as in an updater")
             try:
                 self._drive(self._left)
             except KeyboardInterrupt as error:
-                error.add_note("this call has not begun: it waited for one that was interrupted before, and still is")
+                error.add_note("this call has not begun: it was completing an interrupted one, which is still pending")
                 raise
 
     def _drive(self, call: _PendingExchange) -> Any:
@@ -279,7 +275,7 @@ class Communicator:
             if call.works:
                 call.waited = True
                 try:
-                    self.wait(call.works)  # Ctrl-C comes out here, and leaves the call as it is
+                    self.wait(call.works)  # interrupted by Ctrl-C, the call stays as it is
                 except StoreError as error:
                     resume, given = call.exchange.throw, error
                 except KeyboardInterrupt as error:
@@ -310,15 +306,15 @@ class Communicator:
             self._left.exchange.close()
             self._left = None
         self._abandoned = f"{type(error).__name__} in the middle of {self._pulse.doing!r}"
-        self._broken = f"this rank has left them: {self._abandoned}"
+        self._broken = f"this rank abandoned an exchange: {self._abandoned}"
         self._pulse.leave(f"{LEFT} {self._abandoned}")
-        # Their end may have to wait for the others, and tells those who wait for this rank.
+        # Closing backends wakes peers that wait for this rank, but may itself wait for them.
         backends = [self._held.pop(name) for name in ("gloo", "nccl") if name in self._held]
         threading.Thread(target=backends.clear, name="feedline-leave", daemon=True).start()
-        if self._serves:  # else this program may end before the others have read it
+        if self._serves:  # else this program may end before its peers have read the message
             self._pulse.linger(3.0)
 
-    # ---- the end ----------------------------------------------------------------------------------------------
+    # ---- closing ----------------------------------------------------------------------------------------------
 
     def close(self) -> None:
         """Notify peers and release threads and sockets. Idempotent.
@@ -333,15 +329,15 @@ class Communicator:
         self._broken = self._broken or "this rank has closed them"
 
     def _failure(self, error: RuntimeError, works: Sequence[Any] = ()) -> StoreError:
-        """What an exchange broke off for; the connections end with it."""
+        """Close the connections after a failed exchange; returns an error that names the missing ranks."""
         timed_out = "imed out" in str(error) or "imeout" in str(error)
-        patience = PATIENCE * self._pulse.interval - (self.timeout if timed_out else 0.0)
-        ranks, why = self._pulse.missing(patience)
-        who = f"{named(ranks)}: {why}" if ranks else f"no rank that can be named: {why}"
-        waited = f" in {self.timeout:g} s" if timed_out else ""
-        self._broken = f"an exchange broke off: {who}"
+        patience_s = PATIENCE_BEATS * self._pulse.interval_s - (self.timeout_s if timed_out else 0.0)
+        ranks, why = self._pulse.missing(patience_s)
+        who = f"{named(ranks)}: {why}" if ranks else f"a rank that is unknown: {why}"
+        waited = f" in {self.timeout_s:g} s" if timed_out else ""
+        self._broken = f"an exchange failed: {who}"
         self._pulse.leave(" ".join([FAILED, *map(str, ranks)]))
-        if self._serves:  # else the others would miss this rank
+        if self._serves:  # else peers would find this rank missing
             self._pulse.linger(3.0, ranks)
         until = time.monotonic() + 1.0
         while not all(work.is_completed() for work in works) and time.monotonic() < until:
@@ -349,8 +345,8 @@ class Communicator:
         self._finalizer()
         return StoreError(
             f"expected all {self.count} ranks in an exchange, rank {self.rank} missed{waited} {who}\n"
-            f"  it was {cut(self._pulse.doing)!r}; the ranks cannot go on together: start all of them again, from the "
-            "last checkpoint; where ranks are slow rather than gone, give a longer timeout",
+            f"  the exchange was {cut(self._pulse.doing)!r}; restart all ranks from the last checkpoint, or set a "
+            "longer timeout if a rank is slow rather than gone",
             ranks=ranks,
         )
 
@@ -358,12 +354,12 @@ class Communicator:
 
     @property
     def _span(self) -> datetime.timedelta:
-        return datetime.timedelta(seconds=self.timeout)
+        return datetime.timedelta(seconds=self.timeout_s)
 
     def _begin(self, tensor: Any, method: str, *arguments: Any) -> Any:
-        """Begin an exchange through the backend for a tensor."""
+        """Start an exchange through the backend for a tensor."""
         if self._broken is not None:
-            raise StoreError(f"expected ranks that are connected, but {self._broken}; start all of them again")
+            raise StoreError(f"expected connected ranks, but {self._broken}; restart all of them")
         nccl = tensor.device.type == "cuda" and torch.distributed.is_nccl_available()
         begin = getattr(self._backend("nccl" if nccl else "gloo"), method)
         self._pulse.round += 1
@@ -377,7 +373,7 @@ class Communicator:
 
     def _wait_for(self, work: Any) -> None:
         told = False
-        until = time.monotonic() + self.timeout
+        until = time.monotonic() + self.timeout_s
         while True:
             if "nccl" not in self._held:
                 try:
@@ -385,9 +381,9 @@ class Communicator:
                     return
                 except RuntimeError:
                     if work.is_completed():
-                        work.wait()  # raises what it came to, unless it came in this moment
+                        work.wait()  # raises its error, unless it has just completed
                         return
-            # On the CPU: NCCL's own waiting lets the device wait, for ever if need be.
+            # Poll on the CPU: NCCL's own wait would block the device, possibly forever.
             elif work.is_completed():
                 work.wait()
                 return
@@ -400,9 +396,9 @@ class Communicator:
             if not told and interrupts.waiting():
                 told = True
                 _log.warning(
-                    "Ctrl-C waits for the other ranks, at most %g s; a second one does not, and ends the exchange "
-                    "for all of them",
-                    self.timeout,
+                    "Ctrl-C waits for the other ranks, at most %g s; a second one ends the exchange for all of them "
+                    "at once",
+                    self.timeout_s,
                 )
 
     def _backend(self, name: str) -> Any:
@@ -418,8 +414,8 @@ class Communicator:
                     raise self._failure(error) from None
                 self._finalizer()
                 raise StoreError(
-                    f"expected {self.count} ranks within {self.timeout:g} s, rank {self.rank} did not see "
-                    f"{named(absent)}\n  start all ranks with the same meeting point and number of ranks, or give a "
+                    f"expected {self.count} ranks within {self.timeout_s:g} s, rank {self.rank} did not see "
+                    f"{named(absent)}\n  start all ranks with the same rendezvous and number of ranks, or set a "
                     "longer timeout",
                     ranks=absent,
                 ) from None

@@ -1,43 +1,46 @@
-"""What ranks tell each other, written as coroutines: an ``await`` is where a rank waits for the others.
+"""Collective exchanges, written as coroutines that ``await`` wherever a rank waits for the others.
 
-So whoever drives them (`Communicator.run`) can leave a wait and resume it later, and what follows the wait is still
-done, in order.
+Their driver (`Communicator.run`) can therefore interrupt a wait and resume it later, with everything that follows the
+wait done in order.
 
-Every exchange begins with a frame, which has one size whatever follows: a digest of what the rank is about to do, and
-as many numbers as it holds. gloo ends the process when two ranks disagree about a size; frames tell who is about to do
-something else before anything of another size is sent. `Exchanges.sum` and `Exchanges.distribute` send no frame, and
-have to follow an exchange that did.
+Every exchange begins with a frame of a fixed size: a digest of what the rank is about to do, and a few numbers. gloo
+aborts the process when two ranks disagree about a size; frames detect ranks that are about to do different things
+before anything of another size is sent. `Exchanges.sum` and `Exchanges.distribute` send no frame, and must follow an
+exchange that did.
 
-Nothing that comes from another rank is trusted: counts are checked before memory is made for them.
+Data from other ranks is not trusted: counts are checked before memory is allocated for them.
 """
 
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Callable, Generator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from feedline.collective.buckets import laid_out
 from feedline.errors import StoreError
 
-#: What both gloo and NCCL add up. Complex numbers are added as pairs; everything else travels as bytes alone.
+#: Dtypes that both gloo and NCCL sum. Complex numbers are summed as pairs; all other dtypes are only sent as bytes.
 SUMMED = frozenset(
     {torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int8, torch.uint8}
     | {torch.bool, torch.complex64, torch.complex128}
 )
-#: Numbers (float64) in a frame; the first three are the digest, the count of numbers, and the length of the text.
+#: Length of a frame in float64 numbers; the first three are the digest, the count of numbers, and the text's length.
 FRAME = 32
 _HEAD = 3
-#: Bytes that a rank may tell at once.
-MOST = 1 << 31
-#: Characters of a text that an error shows.
+#: Largest number of bytes that a rank may send at once.
+MOST_BYTES = 1 << 31
+#: Bytes of a tensor that are shared at once.
+SHARED_BYTES = 1 << 20
+#: Largest number of characters of a text in an error.
 SHOWN = 300
 
 
 class Waiting:
-    """What is awaited: works of torch.distributed."""
+    """Awaitable of works of torch.distributed."""
 
     def __init__(self, works: Sequence[Any]) -> None:
         self._works = works
@@ -46,55 +49,97 @@ class Waiting:
         yield self._works
 
 
+class Announcement(NamedTuple):
+    """A rank's announcement of its next exchange; see `Exchanges.announce`.
+
+    Attributes:
+        text: description of the exchange.
+        numbers: numbers sent with it.
+        frames: frames of all ranks, by rank; valid once the work has ended.
+        work: work in flight.
+    """
+
+    text: bytes
+    numbers: list[float]
+    frames: list[Any]
+    work: Any
+
+    def agreed(self) -> bool:
+        """Whether all ranks are known by now to be about to do the same."""
+        if not self.work.is_completed():
+            return False
+        return all(torch.equal(frame[:2], self.frames[0][:2]) for frame in self.frames)
+
+
 class Exchanges:
-    """Exchanges of all ranks.
+    """Exchanges of all ranks, as coroutines.
 
     Args:
-        rank: of this process.
-        count: ranks.
-        begin: starts ``begin(tensor, method, *arguments)`` of the backend for a tensor like that, and returns its work.
-        doing: is told what an exchange is.
+        rank: rank of this process.
+        count: number of ranks.
+        begin: function ``begin(tensor, method, *arguments)`` that starts a method of the tensor's backend, and returns
+            its work.
+        doing: function called with a description of each exchange.
+
+    Attributes:
+        count: number of ranks.
     """
 
     def __init__(self, rank: int, count: int, begin: Callable[..., Any], doing: Callable[[str], None]) -> None:
-        self._rank, self._count, self._begin, self._doing = rank, count, begin, doing
+        self._rank, self.count, self._begin, self._doing = rank, count, begin, doing
 
     # ---- numbers and text -------------------------------------------------------------------------------------
 
-    async def meet(self, what: str, numbers: Sequence[float] = ()) -> list[list[float]]:
-        """Find out whether all ranks are about to do the same, and exchange as many numbers (float64) on the way.
+    async def meet(self, what: str, numbers: Sequence[float] = (), kind: str | None = None) -> list[list[float]]:
+        """Verify that all ranks are about to do the same, and gather equally many numbers (float64) from each.
+
+        Args:
+            what: this rank is about to do, in words.
+            numbers: of this rank.
+            kind: has to be the same on all ranks; None: ``what`` has to.
 
         Returns:
             The numbers of every rank, by rank.
 
         Raises:
-            StoreError: they are not, or give another number of numbers; says what each is about to do. The ranks can
-                go on.
+            StoreError: ranks differ in what they do or in how many numbers they give; lists what each is about to do.
+                The ranks can continue.
         """
+        return await self.met(self.announce(what, numbers, kind))
+
+    def announce(self, what: str, numbers: Sequence[float] = (), kind: str | None = None) -> Announcement:
+        """Begin to `meet`, without waiting for the others; `met` ends it."""
         self._doing(what)
         text = what.encode(errors="backslashreplace")
-        digest = int.from_bytes(hashlib.blake2b(text, digest_size=6).digest(), "little")
+        digest = digest_of(what if kind is None else kind)
         inline = list(numbers) if len(numbers) <= FRAME - _HEAD else []
         head = [digest, len(numbers), len(text), *inline]
         frame = torch.tensor(head + [0] * (FRAME - len(head)), dtype=torch.float64)
-        rows = [row.tolist() for row in await self.gather_tensors(frame)]
+        # NaN equals nothing, should the exchange fail before a frame arrives.
+        frames = [torch.full_like(frame, math.nan) for _ in range(self.count)]
+        return Announcement(text, list(numbers), *self.begin_gathering(frame, frames))
+
+    async def met(self, announced: Announcement) -> list[list[float]]:
+        """See `meet`."""
+        await Waiting([announced.work])
+        rows, numbers = [frame.tolist() for frame in announced.frames], announced.numbers
         if any(row[:2] != rows[0][:2] for row in rows):
-            await self._disagree(text, rows)
-        if len(numbers) == len(inline):
+            await self._disagree(announced.text, rows)
+        if len(numbers) <= FRAME - _HEAD:
             return [row[_HEAD : _HEAD + len(numbers)] for row in rows]
-        return [row.tolist() for row in await self.gather_tensors(torch.tensor(list(numbers), dtype=torch.float64))]
+        return [row.tolist() for row in await self.gather_tensors(torch.tensor(numbers, dtype=torch.float64))]
 
     async def gather_bytes(self, what: str, own: bytes) -> list[bytes]:
-        """What every rank gives, of any lengths, by rank."""
+        """Gather bytes of any length from every rank, by rank."""
         rows = await self.meet(what, [float(len(own))])
         return await self._padded(own, [row[0] for row in rows])
 
     async def _padded(self, own: bytes, lengths: Sequence[float]) -> list[bytes]:
-        sizes = [checked_count(r, n, MOST, "bytes") for r, n in enumerate(lengths)]
+        sizes = [checked_count(r, n, MOST_BYTES, "bytes") for r, n in enumerate(lengths)]
         padded = torch.zeros(max(sizes), dtype=torch.uint8)
         if own:
             padded[: len(own)] = torch.frombuffer(bytearray(own), dtype=torch.uint8)
-        rows = await self.gather_tensors(padded) if max(sizes) else [padded] * self._count
+        rows = await self.gather_tensors(padded) if max(sizes) else [padded] * self.count
         return [row[:n].numpy().tobytes() for row, n in zip(rows, sizes, strict=True)]
 
     async def _disagree(self, text: bytes, rows: Sequence[Sequence[float]]) -> None:
@@ -106,32 +151,65 @@ class Exchanges:
         others = tuple(r for r, got in enumerate(texts) if got != usual)
         lines = [f"  rank {r}: {got}" for r, got in enumerate(shown(texts))]
         raise StoreError(
-            f"expected all ranks to do the same, got something else from {named(others)}\n" + "\n".join(lines),
+            f"expected all ranks to do the same, got a difference at {named(others)}\n" + "\n".join(lines),
             ranks=others,
         )
 
     # ---- tensors ----------------------------------------------------------------------------------------------
 
     async def gather_tensors(self, own: Any) -> list[Any]:
-        """A tensor of every rank, by rank; of one shape and dtype on all ranks, contiguous. No frame."""
-        rows = [torch.empty_like(own) for _ in range(self._count)]
-        await Waiting([self._begin(own, "allgather", [[_as_bytes(row) for row in rows]], [_as_bytes(own)])])
+        """Gather a contiguous tensor of one shape and dtype from every rank, by rank. No frame."""
+        rows, work = self.begin_gathering(own)
+        await Waiting([work])
         return rows
 
+    def begin_gathering(self, own: Any, rows: list[Any] | None = None) -> tuple[list[Any], Any]:
+        """Begin `gather_tensors`; returns what it will, and what `Waiting` takes.
+
+        Args:
+            own: of this rank; stays as it is until the others have it.
+            rows: where to write; None: to fresh memory.
+        """
+        rows = [torch.empty_like(own) for _ in range(self.count)] if rows is None else rows
+        return rows, self._begin(own, "allgather", [[_as_bytes(row) for row in rows]], [_as_bytes(own)])
+
+    def begin_sharing(self, own: Any, rows: list[Any]) -> list[Any]:
+        """Begin to let every rank have every rank's flat tensor; returns a work for each `SHARED_BYTES`. No frame.
+
+        As `begin_gathering`, for large tensors: in pieces, so that links carry both directions at once, and between two
+        ranks without the copies that gloo's all-gather makes.
+
+        Args:
+            own: of this rank, contiguous; stays as it is until the others have it.
+            rows: where to write those of the others, by rank; this rank's becomes ``own``.
+        """
+        rows[self._rank] = own
+        pieces = [_as_bytes(row).split(SHARED_BYTES) for row in rows]
+        given, other = _as_bytes(own).split(SHARED_BYTES), 1 - self._rank
+        if self.count != 2 or not own.is_cpu:
+            return [
+                self._begin(own, "allgather", [list(parts)], [part])
+                for part, *parts in zip(given, *pieces, strict=True)
+            ]
+        return [
+            self._begin(own, "alltoall_base", there, here, *[[0, len(here)] if other else [len(here), 0]] * 2)
+            for here, there in zip(given, pieces[other], strict=True)
+        ]
+
     def sum(self, tensor: Any) -> Any:
-        """Begin to sum a contiguous tensor over all ranks, in place; returns what `Waiting` takes. No frame.
+        """Start to sum a contiguous tensor over all ranks, in place; returns a work for `Waiting`. No frame.
 
         Raises:
-            TypeError: a dtype that is not in `SUMMED`; the ranks can go on.
+            TypeError: a dtype that is not in `SUMMED`; the ranks can continue.
         """
         if tensor.dtype not in SUMMED:
-            raise TypeError(f"expected a dtype that ranks can add up, got {tensor.dtype}")
+            raise TypeError(f"expected a dtype that ranks can sum, got {tensor.dtype}")
         plain = torch.view_as_real(tensor) if tensor.is_complex() else tensor
         return self._begin(tensor, "allreduce", [plain])
 
     async def broadcast(self, tensors: Sequence[Any]) -> None:
-        """Let ``tensors`` hold what rank 0's do; of one list of shapes and dtypes on all ranks, each within memory."""
-        if self._count == 1 or not tensors:
+        """Overwrite ``tensors`` with rank 0's; shapes and dtypes are the same on all ranks, each tensor contiguous."""
+        if self.count == 1 or not tensors:
             return
         await self.meet(f"send {len(tensors)} tensors of {sum(t.nbytes for t in tensors)} bytes from rank 0")
         buckets = laid_out(tensors)
@@ -141,14 +219,14 @@ class Exchanges:
                 bucket.read(tensors)
 
     async def distribute(self, parts: Sequence[Any], sizes: Sequence[int]) -> list[Any]:
-        """Give part r to rank r. No frame.
+        """Send part r to rank r. No frame.
 
         Args:
-            parts: for each rank a one-dimensional tensor of bytes (uint8), on the CPU.
-            sizes: bytes that come from each rank.
+            parts: one-dimensional tensor of bytes (uint8, on the CPU) for each rank.
+            sizes: number of bytes to receive from each rank.
 
         Returns:
-            What came from each rank.
+            The bytes received from each rank.
         """
         received = torch.empty(sum(sizes), dtype=torch.uint8)
         sent, lengths = torch.cat(list(parts)), [part.numel() for part in parts]
@@ -156,11 +234,16 @@ class Exchanges:
         return list(received.split(list(sizes)))
 
 
+def digest_of(text: str) -> int:
+    """48 bits that stand for a text: as many as a float64 holds."""
+    return int.from_bytes(hashlib.blake2b(text.encode(errors="backslashreplace"), digest_size=6).digest(), "little")
+
+
 def checked_count(rank: int, number: float, most: int, what: str) -> int:
-    """A count that a rank has told.
+    """Return a count received from a rank.
 
     Raises:
-        StoreError: it is none, or above ``most``.
+        StoreError: the number is not an integer from 0 to ``most``.
     """
     if not 0 <= number <= most or number != int(number):
         raise StoreError(f"expected 0 to {most} {what} from rank {rank}, got {number:g}", ranks=(rank,))
@@ -168,12 +251,12 @@ def checked_count(rank: int, number: float, most: int, what: str) -> int:
 
 
 def named(ranks: Sequence[int]) -> str:
-    """``rank 1``, ``ranks 1, 2``."""
+    """Return ``rank 1``, or ``ranks 1, 2``."""
     return ("rank " if len(ranks) == 1 else "ranks ") + ", ".join(map(str, ranks))
 
 
 def shown(texts: Sequence[str]) -> list[str]:
-    """Texts that differ, each short enough for an error: how they begin, and where they begin to differ."""
+    """Shorten differing texts for an error: keep how each begins, and the part from where they differ."""
     if all(len(text) <= SHOWN for text in texts):
         return list(texts)
     same = next(i for i in range(max(map(len, texts))) if len({text[i : i + 1] for text in texts}) > 1)
@@ -184,10 +267,10 @@ def shown(texts: Sequence[str]) -> list[str]:
 
 
 def cut(text: str, most: int = SHOWN) -> str:
-    """A text that is not longer than ``most``."""
+    """Shorten a text to at most ``most`` characters."""
     return text if len(text) <= most else text[: most - 3] + "..."
 
 
 def _as_bytes(tensor: Any) -> Any:
-    """The memory of a contiguous tensor: bytes of any dtype can be sent."""
+    """View a contiguous tensor as bytes, which can be sent whatever its dtype."""
     return tensor.view(-1).view(torch.uint8)

@@ -1,13 +1,13 @@
-"""Which rank is missing? Every rank leaves a sign of life in a store that all can reach, and reads the others'.
+"""Heartbeats of ranks through a shared store, to find out which rank is missing.
 
-Collectives say that something broke, never who. A thread of each rank writes ``<beats> <round> <exchange>`` under its
-own key twice a second, and at the end its last words: that it closed, whom it found missing, or that it left an
-exchange in the middle. So a rank that was killed or stopped, or that the network has cut off, is the one whose key no
-longer changes; one that has closed says so itself; and one that is alive but elsewhere in its program is in an earlier
-round, or in another exchange.
+Collectives report that something failed, never which rank. A thread of each rank writes ``<beats> <round> <exchange>``
+under its own key twice a second, and a final message: that it closed, which ranks it found missing, or that it
+abandoned an exchange. A rank that was killed, stopped or disconnected is the one whose key no longer changes; one that
+has closed is known by its final message; and one that is alive but elsewhere in its program is in an earlier round, or
+in another exchange.
 
-Costs: a message and an answer a beat; the beats of more than 64 ranks come less often. A store that answers no more
-(its host is stopped) cannot be told from outside: then its host is the one to name.
+Costs: a request and an answer a beat; with more than 64 ranks, beats are less frequent. If the store does not answer,
+its host is presumed missing.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ from typing import Any
 CLOSED = "closed"
 FAILED = "failed"
 LEFT = "left"
-#: Characters of an exchange's name that go with a beat.
+#: Largest number of characters of an exchange's description in a beat.
 SHOWN = 300
 
 
 class Heartbeat:
-    """This rank's signs of life, and what is known of the others'.
+    """Heartbeat of this rank, and the last known ones of the others.
 
     Args:
-        store: of torch.distributed; used through a connection of its own.
-        rank: of this process.
-        count: ranks.
-        host: the rank that serves the store; None: none of them does.
-        line: a connection to the store's server that nothing is sent on; None: there is none.
+        store: store of torch.distributed, used through a separate connection.
+        rank: rank of this process.
+        count: number of ranks.
+        host: rank that serves the store; None: no rank does.
+        line: idle connection to the store's server, which tells when the server ends; None: there is none.
 
     Attributes:
-        round: exchanges that this rank has begun.
-        doing: what the last of them is.
-        interval: seconds between beats.
+        round: number of exchanges that this rank has begun.
+        doing: description of the last of them.
+        interval_s: seconds between beats.
     """
 
     def __init__(self, store: Any, rank: int, count: int, host: int | None, line: socket.socket | None = None) -> None:
@@ -46,7 +46,7 @@ class Heartbeat:
         self._line = line
         self._others = [r for r in range(count) if r != rank]
         self.round, self.doing = 0, "nothing yet"
-        self.interval = 0.5 * max(1.0, count / 64)
+        self.interval_s = 0.5 * max(1.0, count / 64)
         now = time.monotonic()
         self._texts: dict[int, str] = {}
         self._changed = dict.fromkeys(self._others, now)
@@ -57,13 +57,13 @@ class Heartbeat:
         self._thread.start()
 
     def leave(self, words: str = CLOSED) -> None:
-        """Write the last words and stop beating. Idempotent."""
+        """Write the final message and stop the heartbeat. Idempotent."""
         if not self._end.is_set():
             self._last_words = words
             self._end.set()
         if threading.current_thread() is not self._thread:
-            # A store that does not answer holds the thread up; it is a daemon, and ends with its connection.
-            self._thread.join(2 * self.interval)
+            # A store that does not answer blocks the thread, a daemon, which ends with its connection.
+            self._thread.join(2 * self.interval_s)
 
     def disconnect(self) -> None:
         """Leave, and close the connections."""
@@ -73,7 +73,7 @@ class Heartbeat:
             self._line.close()
 
     def linger(self, seconds: float, missing: Sequence[int] = ()) -> None:
-        """As the store's host, stay until all others but those ``missing`` have read this rank's last words."""
+        """Keep serving the store until all ranks but those ``missing`` have read this rank's final message."""
         others = [r for r in self._others if r not in missing]
         texts = self._known()
         seen = {r: texts.get(r, "") for r in others}
@@ -87,60 +87,60 @@ class Heartbeat:
                     seen[r], beats[r] = texts.get(r, ""), beats[r] + 1
             if all(_ended(seen[r]) or beats[r] >= 2 for r in others):
                 return
-            time.sleep(self.interval / 5)
+            time.sleep(self.interval_s / 5)
 
-    def missing(self, patience: float) -> tuple[tuple[int, ...], str]:
-        """Find the ranks because of which an exchange broke off.
+    def missing(self, timeout_s: float) -> tuple[tuple[int, ...], str]:
+        """Find the ranks that made an exchange fail.
 
         Args:
-            patience: seconds to wait for a rank to become conspicuous.
+            patience: seconds to wait for evidence.
 
         Returns:
-            The ranks, and what is known of them; without ranks if nothing is.
+            The ranks and the reason; no ranks if none can be identified.
         """
-        until = time.monotonic() + patience
+        until = time.monotonic() + timeout_s
         while True:
             found = self._conspicuous()
             if found is not None:
                 return found
             if time.monotonic() >= until:
                 return self._laggards()
-            time.sleep(self.interval / 5)
+            time.sleep(self.interval_s / 5)
 
     def absent(self) -> tuple[int, ...]:
-        """Return the ranks that have never been heard of."""
+        """Return the ranks that have never sent a heartbeat."""
         texts = self._known()
         return tuple(r for r in self._others if r not in texts)
 
-    # ---- what the others' signs mean --------------------------------------------------------------------------
+    # ---- diagnosis --------------------------------------------------------------------------------------------
 
     def _known(self) -> dict[int, str]:
-        """What was last heard of each rank, as it is now: the thread goes on writing."""
+        """Return a copy of each rank's last message, as the thread keeps updating them."""
         return self._texts.copy()
 
     def _conspicuous(self) -> tuple[tuple[int, ...], str] | None:
-        now, limit, texts = time.monotonic(), 4 * self.interval, self._known()
+        now, limit, texts = time.monotonic(), 4 * self.interval_s, self._known()
         blamed = {int(r) for text in texts.values() if text.startswith(FAILED) for r in text.split()[1:]}
         blamed -= {self._rank}
         left = self._saying(texts, lambda text: text.startswith(LEFT))
         closed = self._saying(texts, lambda text: text == CLOSED)
         if left:
             why = texts[left[0]].removeprefix(LEFT).strip()
-            return left, f"left in the middle of what all ranks do together ({why})"
+            return left, f"abandoned a collective exchange ({why})"
         if blamed:
-            return tuple(sorted(blamed)), "as another rank has found"
+            return tuple(sorted(blamed)), "as reported by another rank"
         if closed:
             return closed, "closed the store, or ended its program, before the others"
         if self._lost or now - self._read_at > limit:
             if self._host is not None and self._host != self._rank:
-                return (self._host,), "was not to be reached, and it serves the store that the ranks meet at"
+                return (self._host,), "could not be reached, and it serves the rendezvous"
             if len(self._others) == 1:
-                return (self._others[0],), "was not to be reached, nor was the store that the ranks meet at"
-            return (), "the store that the ranks meet at cannot be reached"
+                return (self._others[0],), "could not be reached, nor could the rendezvous"
+            return (), "the rendezvous could not be reached"
         silent = tuple(r for r in self._others if now - self._changed[r] > limit)
         if silent:
             age = max(now - self._changed[r] for r in silent)
-            return silent, f"gave no sign of life for {age:.0f} s: killed, stopped, or cut off from the network"
+            return silent, f"sent no heartbeat for {age:.0f} s: killed, stopped, or disconnected from the network"
         gave_up = self._saying(texts, lambda text: text.startswith(FAILED))
         if gave_up:
             return gave_up, "gave up waiting for this rank"
@@ -152,7 +152,7 @@ class Heartbeat:
         if behind:
             told = "; ".join(f"the last exchange of rank {r} was {_beat(texts[r])[1]!r}" for r in behind)
             return behind, (
-                f"is alive, but did not come to {self.doing!r}: it does something that the others do not ({told})"
+                f"is alive, but did not enter {self.doing!r}: it is doing something that the others are not ({told})"
             )
         elsewhere = [f"rank {r} is in {_beat(text)[1]!r}" for r, text in sorted(texts.items()) if not _ended(text)]
         return (), "; ".join(["all ranks are alive", f"this one is in {self.doing!r}", *elsewhere])
@@ -170,14 +170,14 @@ class Heartbeat:
                 self._check_line()
                 store.set(_key(self._rank), f"{beats} {self.round} {self.doing[:SHOWN]}")
                 self._look(store)
-                self._end.wait(self.interval)
+                self._end.wait(self.interval_s)
             self._check_line()
             store.set(_key(self._rank), self._last_words)
         except (RuntimeError, OSError):  # the connection is gone
             self._lost = True
 
     def _check_line(self) -> None:
-        """Raise ConnectionError if the store's server is gone: torch would write its C++ stack to stderr first."""
+        """Raise ConnectionError if the store's server has ended, before torch prints its C++ stack to stderr."""
         if self._line is None:
             return
         try:
@@ -203,7 +203,7 @@ def _key(rank: int) -> str:
 
 
 def _beat(text: str) -> tuple[int, str]:
-    """The round of a beat, and what its exchange is."""
+    """Return the round of a beat, and the description of its exchange."""
     _, number, doing = text.split(" ", 2)
     return int(number), doing
 

@@ -1,8 +1,8 @@
-"""Ctrl-C while several processes depend on what this one does next.
+"""Deferral of Ctrl-C while other processes depend on this one.
 
-What ranks do together must not be torn: a rank that leaves between two halves of it holds something else than the
-others. So Ctrl-C is noted while such work is under way and does what it does where the work can be left: while the
-rank waits for others and can take the wait up again, or else at the end. A second Ctrl-C does not wait.
+A rank that leaves collective work halfway ends up in another state than its peers. Ctrl-C is therefore deferred during
+such work until the rank waits for others and can resume the wait later, or else to the end. A second Ctrl-C is not
+deferred.
 
 Costs: about a microsecond for each outermost block.
 """
@@ -14,7 +14,7 @@ import threading
 from types import FrameType
 from typing import Any
 
-#: The outermost block of the main thread; Python runs signal handlers in no other.
+#: Outermost block of the main thread, the only one in which Python runs signal handlers.
 _outermost: DeferredInterrupt | None = None
 
 
@@ -22,7 +22,7 @@ class DeferredInterrupt:
     """A block within which Ctrl-C is deferred. Blocks nest: the outermost one decides.
 
     Args:
-        may_leave: whether `deliver` lets Ctrl-C out within the block; otherwise it waits for the end.
+        may_leave: whether `deliver` raises a deferred Ctrl-C within the block; otherwise it is raised at the end.
     """
 
     __slots__ = ("_handler", "_noted", "_old", "may_leave")
@@ -39,10 +39,10 @@ class DeferredInterrupt:
             try:
                 _outermost, self._handler = self, self._note
                 self._old = signal.signal(signal.SIGINT, self._handler)
-            except BaseException:  # of a signal that came before: the handler has not changed
+            except BaseException:  # from an earlier signal; the handler has not changed
                 _outermost = None
                 raise
-            if not callable(self._old):  # nothing runs when it comes
+            if not callable(self._old):  # ignored or default: no handler to call
                 self.__exit__()
         return self
 
@@ -54,10 +54,10 @@ class DeferredInterrupt:
         while back is not None:
             try:
                 found = signal.signal(signal.SIGINT, back)
-            except BaseException as error:  # what has come is handled first, and may raise
+            except BaseException as error:  # a pending signal is handled first, and may raise
                 raised = error
             else:
-                # Another that was set within the block stays.
+                # A handler that was set within the block stays.
                 theirs = back is self._old and found not in (self._handler, self._old)
                 back = found if theirs else None
         if raised is not None:
@@ -79,13 +79,13 @@ class DeferredInterrupt:
 
 
 def deliver() -> None:
-    """Let out a Ctrl-C that was noted, if the outermost block may be left here."""
+    """Raise a deferred Ctrl-C, if the outermost block may be left."""
     held = _outermost
     if held is not None and held.may_leave and threading.current_thread() is threading.main_thread():
         held._let_out()
 
 
 def waiting() -> bool:
-    """Whether a Ctrl-C was noted that has to wait for the end of the outermost block."""
+    """Return whether a Ctrl-C is deferred to the end of the outermost block."""
     held = _outermost
     return held is not None and held._noted is not None and threading.current_thread() is threading.main_thread()

@@ -1,7 +1,7 @@
-"""The ranks of one program: which this one is, and what they tell each other as numbers and JSON text.
+"""Ranks of a program: their numbers, and exchanges of numbers and JSON values.
 
-A program of one process has one rank, 0, and tells itself. Several are connected by a `Communicator`: that of a
-strategy of distributed learning, or one that is made at first use and closed by `Ranks.close`.
+A program of one process has one rank, 0. Several are connected by a `Communicator`: that of a strategy of distributed
+learning, or one that is created at first use and closed by `Ranks.close`.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from feedline.collective.communicator import Communicator
 from feedline.errors import StateError
 
 T = TypeVar("T")
-#: Seconds that ranks wait for each other unless a strategy says otherwise: the default of torch.distributed's groups.
-PATIENCE = 1800.0
+#: Seconds to wait for other ranks unless a strategy sets another time; the default of torch.distributed's groups.
+TIMEOUT_S = 1800.0
 
 
 def rank() -> int:
@@ -29,8 +29,8 @@ class Ranks:
     """The ranks of a program.
 
     Args:
-        connect: returns the communicator that the ranks have already, connecting it at first use; None: they are those
-            of torch.distributed, which talk over a communicator of our own.
+        connect: function that returns an existing communicator of the ranks, connected at first use; None: create one
+            for the ranks of torch.distributed.
     """
 
     def __init__(self, connect: Callable[[], Communicator] | None = None) -> None:
@@ -39,7 +39,7 @@ class Ranks:
 
     @property
     def rank(self) -> int:
-        """Number of this process; rank 0 decides what only one may decide."""
+        """Rank of this process; rank 0 decides where only one may."""
         return rank() if self._connect is None else self._connect().rank
 
     @property
@@ -51,14 +51,14 @@ class Ranks:
 
     @property
     def alone(self) -> bool:
-        """Whether there is nobody to agree with."""
+        """Whether this is the only rank."""
         return self._connect is None and self.count == 1
 
     def gather(self, numbers: Sequence[float]) -> list[list[float]]:
         """Gather equally many ``numbers`` from every rank, by rank. A collective call."""
         return [list(numbers)] if self.alone else self._connected().gather(numbers)
 
-    def tell(self, value: Any) -> list[Any]:
+    def gather_json(self, value: Any) -> list[Any]:
         """Gather a value in JSON types from every rank, by rank. A collective call."""
         text = json.dumps(value)
         if self.alone:
@@ -69,8 +69,8 @@ class Ranks:
         """Run ``action`` on rank 0 alone; None on the others. A collective call.
 
         Raises:
-            Exception: on rank 0, what ``action`` raises.
-            StateError: on the others, the same in words.
+            Exception: on rank 0, the exception of ``action``.
+            StateError: on the others, with its text.
         """
         found, error = None, None
         if self.rank == 0:
@@ -86,14 +86,14 @@ class Ranks:
 
         Raises:
             Exception: ``error``, if this rank has one.
-            StateError: another rank's error in words.
+            StateError: another rank's error, as text.
         """
-        told = self.tell(None if error is None else f"{type(error).__name__}: {error}")
+        told = self.gather_json(None if error is None else f"{type(error).__name__}: {error}")
         if error is not None:
             raise error
         for other, text in enumerate(told):
             if text is not None:
-                raise StateError(f"expected no error on rank {other}, got {text}")
+                raise StateError(f"expected success on rank {other}, got {text}")
 
     def broadcast(self, tensors: Sequence[torch.Tensor]) -> None:
         """Overwrite ``tensors`` with rank 0's. A collective call."""
@@ -105,7 +105,7 @@ class Ranks:
         self.gather([0.0])
 
     def close(self) -> None:
-        """Close the connections that were made here; those of a strategy stay open."""
+        """Close the connections created here; those of a strategy stay open."""
         if self._own is not None:
             self._own.close()
             self._own = None
@@ -114,7 +114,7 @@ class Ranks:
         if self._connect is not None:
             return self._connect()
         if self._own is None:
-            self._own = Communicator(timeout=PATIENCE)
+            self._own = Communicator(timeout_s=TIMEOUT_S)
         return self._own
 
 

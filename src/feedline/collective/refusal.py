@@ -1,5 +1,5 @@
-"""What a call raises that changed nothing."""
+"""Error of a call that was refused before it changed anything."""
 
 
 class RefusedError(ValueError):
-    """A call that cannot be followed: an unknown key, another shape or dtype. Nothing has changed."""
+    """A refused call, such as one with an unknown key or another shape or dtype. Nothing has changed."""

@@ -1,11 +1,10 @@
-"""The rendezvous of ranks, and the connections they make: stores and process groups of torch.distributed.
+"""Rendezvous of ranks, and their connections: stores and backends of torch.distributed.
 
-Ranks find each other through a TCPStore: the one of an initialised torch.distributed, of a launcher's variables, or of
-an address that the caller gives. The connections between them are made anew, beside any that the program has.
+Ranks find each other through a TCPStore: that of an initialised torch.distributed, of a launcher's variables, or of an
+address that the caller gives. New connections are made, apart from any that the program has.
 
-A meeting point that is served from here listens on the address that was given, and on no other. Where that cannot be
-(a name that means the machine itself to itself, an address that is translated on the way), it listens on all of the
-machine's addresses, and a warning says so.
+A rendezvous that this process serves listens on the given address only. Where that is impossible (a name that resolves
+to loopback on its own machine, a translated address), it listens on all addresses of the machine and warns.
 """
 
 from __future__ import annotations
@@ -26,27 +25,27 @@ import torch
 
 from feedline.errors import StoreError
 
-#: What launchers set.
+#: Environment variables that launchers set.
 VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-#: "True" where the launcher itself serves the store.
+#: Variable that is "True" where the launcher itself serves the store.
 BY_LAUNCHER = "TORCHELASTIC_USE_AGENT_STORE"
 
-#: Stores that this process serves, by address: others may come again, so they stay as long as the process.
+#: Stores that this process serves, by address; kept until it ends, as ranks may come back.
 _served: dict[str, Any] = {}
 
 
 @dataclass(frozen=True, slots=True)
-class MeetingPoint:
-    """A meeting point, and this process at it.
+class Rendezvous:
+    """A rendezvous that this process has reached.
 
     Attributes:
-        store: of torch.distributed.
-        rank: of this process.
-        count: ranks.
-        name: of this set of ranks, the same on all of them.
-        host: the rank that serves the store; None: none of them does.
-        line: a connection to the process that serves it, on which nothing is sent: it ends when that process does.
-            None: it is this process, or the store is of another kind.
+        store: store of torch.distributed.
+        rank: rank of this process.
+        count: number of ranks.
+        name: name of this set of ranks, the same on all of them.
+        host: rank that serves the store; None: no rank does.
+        line: idle connection to the process that serves the store, which ends when that process does. None: it is
+            this process, or the store is not a TCPStore.
     """
 
     store: Any
@@ -57,73 +56,75 @@ class MeetingPoint:
     line: socket.socket | None = None
 
 
-def meet(
-    group: Any, address: str | None, rank: int | None, count: int | None, span: datetime.timedelta
-) -> MeetingPoint:
-    """Find the rendezvous; see `Communicator` for where.
+def meet(group: Any, address: str | None, rank: int | None, count: int | None, span: datetime.timedelta) -> Rendezvous:
+    """Reach the rendezvous; see `Communicator` for the choice among several.
 
     Raises:
         RuntimeError: no ranks are known.
-        ValueError: arguments that do not fit together.
-        StoreError: rank 0 is not to be reached.
+        ValueError: arguments contradict each other.
+        StoreError: rank 0 cannot be reached.
     """
     distributed = torch.distributed
     given = (address is not None, rank is not None, count is not None)
     if any(given) and (not all(given) or group is not None):
-        raise ValueError("expected address, rank and count together, and no group beside them")
+        raise ValueError("expected address, rank and count together, and no group with them")
     if address is not None and rank is not None and count is not None:
         if not 0 <= rank < count:
             raise ValueError(f"expected a rank below {count}, got {rank}")
         store, line = _reached(rank, address, rank == 0, span)
-        return MeetingPoint(store, rank, count, "all", 0, line)
+        return Rendezvous(store, rank, count, "all", 0, line)
     if distributed.is_initialized():
         ranks = distributed.get_process_group_ranks(group or distributed.group.WORLD)
         own = distributed.get_rank()
         if own not in ranks:
-            raise ValueError(f"expected a group that this process is in, got one of ranks {ranks}; this is rank {own}")
+            raise ValueError(f"expected a group with this process, rank {own}, got one of ranks {ranks}")
         store = distributed.distributed_c10d._get_default_store()
         whole = len(ranks) == distributed.get_world_size()
         name = "all" if whole else "of-" + "-".join(map(str, ranks))
         host = ranks.index(0) if 0 in ranks and _served_by_rank_0(store) else None
-        return MeetingPoint(store, ranks.index(own), len(ranks), name, host, None if own == 0 else _line_to(store))
+        return Rendezvous(store, ranks.index(own), len(ranks), name, host, None if own == 0 else _line_to(store))
     if group is not None or not under_launcher():
         raise RuntimeError(
-            "expected ranks that know of each other: call torch.distributed.init_process_group, start with torchrun, "
+            "expected a rendezvous of ranks, got none: call torch.distributed.init_process_group, start with torchrun, "
             f"or set {', '.join(VARIABLES)}"
         )
     own, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     serves = os.environ.get(BY_LAUNCHER) != "True"
     store, line = _reached(own, f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}", serves and own == 0, span)
-    # A launcher's store outlives the ranks that it starts again.
+    # A launcher's store outlives the ranks that it restarts.
     name = f"start-{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"
-    return MeetingPoint(store, own, size, name, 0 if serves else None, line)
+    return Rendezvous(store, own, size, name, 0 if serves else None, line)
 
 
 @contextlib.contextmanager
-def holding(place: MeetingPoint) -> Iterator[None]:
-    """A block that uses the store before signs of life are exchanged.
+def holding(place: Rendezvous) -> Iterator[None]:
+    """Open a block that uses the store before heartbeats begin; if it fails, the line is closed.
 
     Raises:
-        StoreError: the process that serves it has ended meanwhile.
+        StoreError: the process that serves the store has ended meanwhile.
     """
     try:
-        yield
+        with contextlib.ExitStack() as undo:
+            if place.line is not None:
+                undo.callback(place.line.close)
+            yield
+            undo.pop_all()
     except RuntimeError as error:
         who = "the process that serves it" if place.host is None else f"rank {place.host}, which serves it,"
         raise StoreError(
-            f"expected a meeting point that stays, rank {place.rank} lost it: {who} has ended: {brief(error)}\n"
-            "  start all ranks again, from the last checkpoint",
+            f"expected a lasting rendezvous, rank {place.rank} lost it: {who} has ended: {brief(error)}\n"
+            "  restart all ranks from the last checkpoint",
             ranks=() if place.host is None else (place.host,),
         ) from None
 
 
 def under_launcher() -> bool:
-    """Whether torchrun, or another launcher that sets its variables, has started this process."""
+    """Return whether torchrun, or another launcher that sets its variables, has started this process."""
     return all(os.environ.get(name) is not None for name in VARIABLES)
 
 
 def _reached(rank: int, address: str, serves: bool, span: datetime.timedelta) -> tuple[Any, socket.socket | None]:
-    """The store at an address, and a line to whoever serves it; served from here, or reached."""
+    """Serve or reach the store at an address; returns it with an idle connection to its server."""
     host, _, digits = address.rpartition(":")
     host = host.strip("[]")
     if not host or not digits.isdecimal() or not 0 < int(digits) < 1 << 16:
@@ -133,7 +134,7 @@ def _reached(rank: int, address: str, serves: bool, span: datetime.timedelta) ->
     line = _line(host, int(digits), span.total_seconds())
     try:
         if line is None:
-            raise RuntimeError("nobody listens there")
+            raise RuntimeError("nothing listens there")
         return torch.distributed.TCPStore(
             host, int(digits), None, False, span, wait_for_workers=False, multi_tenant=True
         ), line
@@ -154,29 +155,29 @@ def _serve(rank: int, address: str, host: str, port: int, span: datetime.timedel
     try:
         listening = _listening(host, port)
         options: dict[str, Any] = {} if listening is None else {"master_listen_fd": listening.detach()}
-        # Without a socket of ours it is torch's server on this port, if this process has one, or a new one.
+        # Without our socket, torch reuses its server on this port, if this process has one, or starts one.
         made = store(host, port, None, True, span, wait_for_workers=False, multi_tenant=True, **options)
     except (RuntimeError, OSError) as error:
         raise StoreError(
-            f"expected to serve the meeting point at {address}, rank {rank} could not: {brief(error)}\n"
-            "  end what listens there, or take another port"
+            f"expected to serve the rendezvous at {address}, rank {rank} could not: {brief(error)}\n"
+            "  end the process that listens there, or choose another port"
         ) from None
     _served[address] = made
     return made
 
 
 def _listening(host: str, port: int) -> socket.socket | None:
-    """A socket on this address alone; None: torch has to listen, which it does on all addresses."""
+    """Return a socket that listens on this address alone; None: torch has to listen, on all addresses."""
     found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     family = socket.AF_INET if any(info[0] == socket.AF_INET for info in found) else found[0][0]
     places = sorted({info[4] for info in found if info[0] == family})
     if not _literal(host) and host != "localhost":
-        # Other machines may take another of several addresses; and /etc/hosts often calls this machine 127.0.1.1.
+        # Other machines may choose another of several addresses; and /etc/hosts often names this machine 127.0.1.1.
         if len(places) > 1:
-            _warn(f"{host!r} is {', '.join(str(place[0]) for place in places)}")
+            _warn(f"{host!r} resolves to {', '.join(str(place[0]) for place in places)}")
             return None
         if ipaddress.ip_address(places[0][0]).is_loopback:
-            _warn(f"{host!r} is {places[0][0]} here, where only this machine could reach it")
+            _warn(f"{host!r} resolves to {places[0][0]} here, which only this machine could reach")
             return None
     made = socket.socket(family, socket.SOCK_STREAM)
     try:
@@ -186,7 +187,7 @@ def _listening(host: str, port: int) -> socket.socket | None:
     except OSError as error:
         made.close()
         if error.errno == errno.EADDRNOTAVAIL:
-            _warn(f"{places[0][0]} is no address of this machine")
+            _warn(f"{places[0][0]} is not an address of this machine")
             return None
         if error.errno == errno.EADDRINUSE:
             return None
@@ -203,14 +204,14 @@ def _literal(host: str) -> bool:
 
 def _warn(why: str) -> None:
     warnings.warn(
-        f"the ranks' meeting point listens on all addresses of this machine: {why}; give an address of an interface "
+        f"the ranks' rendezvous listens on all addresses of this machine: {why}; give an address of an interface "
         "that only the ranks can reach",
         stacklevel=2,
     )
 
 
 def _line(host: str, port: int, seconds: float) -> socket.socket | None:
-    """A connection, once somebody listens there; torch's own attempts fill stderr while nobody does."""
+    """Connect once something listens there; until then, torch's own attempts would fill stderr."""
     until = time.monotonic() + seconds
     while True:
         try:
@@ -230,7 +231,7 @@ def _line_to(store: Any) -> socket.socket | None:
 
 
 def brief(error: BaseException) -> str:
-    """The first line of an error of torch, which its C++ stack follows."""
+    """Return the first line of torch's error, without its C++ stack."""
     return str(error).partition("\n")[0] or type(error).__name__
 
 
@@ -242,11 +243,11 @@ def _served_by_rank_0(store: Any) -> bool:
 
 
 def gloo_backend(store: Any, rank: int, count: int, span: datetime.timedelta) -> Any:
-    """Connections through the interface that ``GLOO_SOCKET_IFNAME`` names, or else the one that leads to the store."""
+    """Connect through the interface that ``GLOO_SOCKET_IFNAME`` names, or else the one that routes to the store."""
     gloo = torch.distributed.ProcessGroupGloo
     options = gloo._Options()
     options._timeout, options._threads = span, 2
-    """Connections through the interface that ``GLOO_SOCKET_IFNAME`` names, or else the one that leads to the store."""
+    """Connect through the interface that ``GLOO_SOCKET_IFNAME`` names, or else the one that routes to the store."""
     interface = os.environ.get("GLOO_SOCKET_IFNAME", "").split(",")[0]
     address = None if interface else _own_address(store)
     if interface:
@@ -258,7 +259,7 @@ def gloo_backend(store: Any, rank: int, count: int, span: datetime.timedelta) ->
 
 
 def nccl_backend(store: Any, rank: int, count: int, span: datetime.timedelta) -> Any:
-    """Connections for tensors on CUDA devices."""
+    """Connect for tensors on CUDA devices."""
     nccl = torch.distributed.ProcessGroupNCCL
     options = nccl.Options()
     options._timeout = span
@@ -266,9 +267,9 @@ def nccl_backend(store: Any, rank: int, count: int, span: datetime.timedelta) ->
 
 
 def _own_address(store: Any) -> str | None:
-    """This machine's address as the machine that serves the meeting point sees it; None: cannot be known.
+    """Return this machine's address as seen by the host of the rendezvous, or None.
 
-    What a machine calls itself is often its loopback address, which other machines cannot reach.
+    A machine's own name often resolves to loopback, which other machines cannot reach.
     """
     server = _tcp(store)
     if server is None:

@@ -1,6 +1,6 @@
-"""What a batch is: streams and schemas, values, chunks, minibatches and the clock they carry.
+"""Streams and schemas, values, chunks, minibatches, and the clock that minibatches carry.
 
-Imports only NumPy; frameworks come in through the exporters that `feedline.interop` registers.
+Imports only NumPy; frameworks are reached through the exporters that `feedline.interop` registers.
 """
 
 from feedline.data.chunk import Chunk

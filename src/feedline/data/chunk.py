@@ -9,16 +9,17 @@ if a file is truncated meanwhile; `Chunk.take` and `Chunk.pieces` copy, and rais
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from feedline import _native
-from feedline.data.faults import BadEntriesError, changed
-from feedline.data.schema import Schema
-from feedline.data.value import DenseValue, SparseValue, Value, as_arrays, counted_lengths
+from feedline.data.faults import BadEntriesError, changed, check_seals
+from feedline.data.schema import Schema, Stream
+from feedline.data.value import BytesValue, DenseValue, SparseValue, Value, as_arrays, counted_lengths
 from feedline.errors import DataError, SchemaError
 
 
@@ -30,9 +31,9 @@ class Chunk:
         values: one `Value` per stream of the schema, all with the same number of sequences.
         errors: by index in the chunk, why a sequence could not be read. Such a sequence keeps its place; its
             values are never delivered.
-        seals: for values that are views of mapped files: the last 8 bytes of each file, uint8 (8,), not all zero.
-            They are checked after each copy from the chunk, as a file truncated in the middle of a page reads as
-            zeros to the end of that page.
+        seals: for values that are views of mapped files: 8 bytes of each file, uint8 (8,), that hold its last nonzero
+            byte. They are checked after each copy from the chunk, as a file truncated in the middle of a page reads
+            as zeros to the end of that page.
 
     Raises:
         SchemaError: a stream is missing or unexpected, has another dtype, shape or kind than declared, or the
@@ -56,7 +57,7 @@ class Chunk:
         counts = {name: value.num_sequences for name, value in values.items()}
         if len(set(counts.values())) > 1:
             listed = ", ".join(f"{name} has {count}" for name, count in counts.items())
-            raise SchemaError(f"expected one number of sequences in all streams of a chunk, got: {listed}")
+            raise SchemaError(f"expected the same number of sequences in all streams of a chunk, got: {listed}")
         for name, value in values.items():
             value.check(name, schema[name])
         self.schema = schema
@@ -90,7 +91,8 @@ class Chunk:
     def take(self, which: NDArray[np.int64]) -> Chunk:
         """Copy the sequences at the indices ``which``, in that order, into a new chunk.
 
-        A sequence with impossible entries (sparse indices out of range) is unreadable in the new chunk.
+        A sequence with impossible entries (sparse indices out of range, text that is not UTF-8) is unreadable in the
+        new chunk.
 
         Raises:
             DataError: a mapped file was truncated, or its disk fails.
@@ -118,7 +120,7 @@ class Chunk:
         except BadEntriesError as found:
             arrays = found.arrays
             errors = found.errors(list(self.schema), None, None) | errors
-        return Chunk(self.schema, values_of(self.schema, arrays), errors)
+        return Chunk(self.schema, values_of(makers(self.schema), arrays), errors)
 
     def slice(self, start: int, stop: int) -> Chunk:
         """Return the sequences ``start:stop`` as a chunk over the same arrays."""
@@ -144,18 +146,37 @@ class Chunk:
 
 def gatherer_of(schema: Schema) -> _native.Gatherer:
     """Return a gatherer that copies sequences out of chunks of a schema, and checks every entry that may be invalid."""
-    return _native.Gatherer([stream.size if stream.sparse else None for stream in schema.values()], bools=True)
+    return _native.Gatherer([_kind(stream) for stream in schema.values()], bools=True)
 
 
-def values_of(schema: Schema, arrays: Sequence[tuple[Any, ...]]) -> dict[str, Value]:
-    """Return the arrays of such a gatherer as values."""
-    values: dict[str, Value] = {}
-    for (name, stream), parts in zip(schema.items(), arrays, strict=True):
-        if stream.sparse:
-            indptr, indices, data, offsets = parts
-            values[name] = SparseValue(indptr, indices, data, stream.size, offsets)
-        else:
-            values[name] = DenseValue(*parts)
+def _kind(stream: Stream) -> int | str | None:
+    if stream.is_bytes:
+        return stream.kind
+    return stream.size if stream.sparse else None
+
+
+Maker = Callable[..., Value]
+
+
+def makers(schema: Schema) -> list[tuple[str, Maker]]:
+    """Return by stream what makes a value of the arrays that such a gatherer returns."""
+    return [(name, _maker(stream)) for name, stream in schema.items()]
+
+
+def _maker(stream: Stream) -> Maker:
+    if stream.is_bytes:
+        return functools.partial(BytesValue, text=stream.is_text)
+    if stream.sparse:
+        classes = stream.size
+        return lambda indptr, indices, values, offsets: SparseValue(indptr, indices, values, classes, offsets)
+    return DenseValue
+
+
+def values_of(makers: Sequence[tuple[str, Maker]], arrays: Sequence[tuple[Any, ...]]) -> dict[str, Value]:
+    """Return the arrays of a gatherer as values."""
+    values = {}
+    for (name, made), parts in zip(makers, arrays, strict=True):  # a loop, as one runs for every minibatch
+        values[name] = made(*parts)
     return values
 
 
@@ -163,7 +184,7 @@ def give(gatherer: _native.Gatherer, slot: int, chunk: Chunk) -> None:
     """Register ``chunk`` as ``slot``, for its sequences to be gathered.
 
     Raises:
-        DataError: a file that the chunk is mapped from has changed since its offsets were checked.
+        DataError: a file that the chunk is mapped from has changed since its offsets were checked, or was truncated.
     """
     try:
         gatherer.add(slot, [as_arrays(value) for value in chunk.values.values()], chunk.seals)
@@ -171,3 +192,9 @@ def give(gatherer: _native.Gatherer, slot: int, chunk: Chunk) -> None:
         if not chunk.seals:
             raise
         raise changed(chunk.seals[0].ctypes.data) from error
+    try:
+        # Copies compare seals with what they are now.
+        check_seals(chunk.seals)
+    except DataError:
+        gatherer.remove(slot)
+        raise

@@ -8,6 +8,7 @@ samples (what epochs, schedules and reports count, summed over all ranks).
 from __future__ import annotations
 
 import enum
+import operator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -40,38 +41,48 @@ class Position(NamedTuple):
 
 
 class Unit(enum.Enum):
-    """What a span counts."""
+    """The unit of a span."""
 
     SAMPLE = "sample"
     MINIBATCH = "minibatch"
     SWEEP = "sweep"
 
 
+_PLURALS = {Unit.SAMPLE: "samples", Unit.MINIBATCH: "minibatches", Unit.SWEEP: "sweeps"}
+
+
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A number of samples, minibatches or sweeps; made by `samples`, `minibatches` and `sweeps`."""
+    """A number of samples, minibatches or sweeps; created by `samples`, `minibatches` and `sweeps`."""
 
     count: int
     unit: Unit
 
     def __post_init__(self) -> None:
+        if type(self.count) is not int:
+            try:
+                if isinstance(self.count, bool):
+                    raise TypeError
+                object.__setattr__(self, "count", operator.index(self.count))
+            except TypeError:
+                raise TypeError(f"expected a count of {_PLURALS[self.unit]} as an int, got {self.count!r}") from None
         if self.count < 0:
-            raise ValueError(f"expected a count of at least 0, got {self.count} {self.unit.value}s")
+            raise ValueError(f"expected a count of at least 0, got {self.count} {_PLURALS[self.unit]}")
 
     def __repr__(self) -> str:
-        return f"{self.unit.value}s({self.count})" if self.unit is not Unit.MINIBATCH else f"minibatches({self.count})"
+        return f"{_PLURALS[self.unit]}({self.count})"
 
 
 def samples(count: int) -> Span:
-    """A span of ``count`` samples."""
+    """Return a span of ``count`` samples."""
     return Span(count, Unit.SAMPLE)
 
 
 def minibatches(count: int) -> Span:
-    """A span of ``count`` minibatches."""
+    """Return a span of ``count`` minibatches."""
     return Span(count, Unit.MINIBATCH)
 
 
 def sweeps(count: int) -> Span:
-    """A span of ``count`` passes over the data."""
+    """Return a span of ``count`` sweeps."""
     return Span(count, Unit.SWEEP)

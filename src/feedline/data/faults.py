@@ -12,14 +12,18 @@ import os
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
+from feedline import _native
 from feedline.data.maps import MappedByte, Maps
 from feedline.errors import DataError
 
-_RESTORE = "restore the file or write it again, then go on from the last state"
+_RESTORE = "restore the file or write it again, then continue from the last state"
 
 
 def locate(address: int) -> MappedByte | None:
-    """The byte of a file that is mapped at ``address``; None where none is, or nobody can tell."""
+    """Return the byte of a file that is mapped at ``address``; None: there is none, or it is unknown."""
     return Maps().locate(address)
 
 
@@ -28,18 +32,18 @@ def unreadable(address: int) -> DataError:
     place = locate(address)
     if place is None:
         return DataError(
-            f"expected memory that can be read, got a bus error at {address:#x}: a file that was mapped there was cut, "
+            f"expected readable memory, got a bus error at {address:#x}: the file mapped there was truncated, "
             "its disk failed, or a memory file system is full",
-            hint="restore the file, or give the data to feedline as an array of its own",
+            hint="restore the file, or pass the data to feedline as an array that is not mapped",
         )
     size = _size(place.path)
-    if size is not None and place.byte < -(-size // _PAGE) * _PAGE:
+    if size is not None and place.byte < -(-size // _PAGE_BYTES) * _PAGE_BYTES:
         return DataError(
-            f"expected a mapped file that can be read, got a bus error where its size of {size} bytes is right: "
-            "the disk failed, or the file was cut for a moment",
+            f"expected a readable mapped file, got a bus error within its size of {size} bytes: "
+            "the disk failed, or the file was truncated for a moment",
             path=place.path,
             byte=place.byte,
-            hint="look for I/O errors in the system's log (dmesg); " + _RESTORE,
+            hint="check the system's log for I/O errors (dmesg); " + _RESTORE,
         )
     return cut(address)
 
@@ -47,17 +51,34 @@ def unreadable(address: int) -> DataError:
 def cut(address: int) -> DataError:
     """Return the error for memory that its file no longer holds."""
     place = locate(address)
-    what = "expected a file that stays as it is while it is mapped"
+    what = "expected a mapped file to stay unchanged"
     if place is None:
-        return DataError(f"{what}, got one that was cut", hint=_RESTORE)
+        return DataError(f"{what}, got one that was truncated", hint=_RESTORE)
     size = _size(place.path)
     if size is None:
-        what = f"{what}, got one that was cut, and is gone"
+        what = f"{what}, got one that was truncated, and is gone"
     elif size <= place.byte:
-        what = f"{what}, got one that was cut to {size} bytes"
+        what = f"{what}, got one that was truncated to {size} bytes"
     else:
-        what = f"{what}, got one that was written to or cut"
+        what = f"{what}, got one that was modified or truncated"
     return DataError(what, path=place.path, byte=place.byte, hint=_RESTORE)
+
+
+def check_seals(seals: Iterable[NDArray[np.uint8]]) -> None:
+    """Check that the files which seals are of still hold them.
+
+    A seal of zeros may be what its file ends with, or all that is left of it; only then is the file looked at.
+
+    Raises:
+        DataError: a file was truncated, or its disk fails.
+    """
+    for seal in seals:
+        if any(_native.copied(seal).tobytes()):
+            continue
+        place = locate(address := seal.ctypes.data)
+        size = None if place is None else _size(place.path)
+        if place is not None and size is not None and size < place.byte + seal.nbytes:
+            raise cut(address)
 
 
 def changed(address: int) -> DataError:
@@ -68,9 +89,9 @@ def changed(address: int) -> DataError:
         "got an impossible range"
     )
     if place is None:
-        return DataError(what, hint="if the array is written to while it is in use, give a copy of it to feedline")
+        return DataError(what, hint="if the array is modified while in use, pass a copy of it to feedline")
     return DataError(
-        f"{what}: the file was written to while it was mapped", path=place.path, byte=place.byte, hint=_RESTORE
+        f"{what}: the file was modified while it was mapped", path=place.path, byte=place.byte, hint=_RESTORE
     )
 
 
@@ -80,18 +101,21 @@ class BadEntry(NamedTuple):
     Attributes:
         place: place of its sequence among those copied.
         stream: number of the stream.
-        entry: the entry.
-        classes: number of classes, which limits indices of a sparse stream; None: a byte of a stream of bools.
+        entry: the entry; of a text, the first byte that violates UTF-8.
+        classes: number of classes, which limits indices of a sparse stream; ``"str"``: a stream of texts; None: a byte
+            of a stream of bools.
         address: address that it was copied from.
     """
 
     place: int
     stream: int
     entry: int
-    classes: int | None
+    classes: int | str | None
     address: int
 
     def __str__(self) -> str:
+        if self.classes == "str":
+            return f"expected text in UTF-8, got the byte 0x{self.entry:02x} where none may be"
         what = "bools of 0 or 1" if self.classes is None else f"indices in [0, {self.classes})"
         return f"expected {what}, got {self.entry}"
 
@@ -100,7 +124,7 @@ class BadEntriesError(DataError):
     """The copied sequences hold invalid entries.
 
     Attributes:
-        arrays: the copy as requested, with 0 in place of every such entry.
+        arrays: the copy as requested, with 0 in place of every such entry, and of every byte of such a text.
         entries: the first invalid entry of each sequence and stream.
     """
 
@@ -134,7 +158,7 @@ class BadEntriesError(DataError):
                 byte=None if at is None else at.byte,
                 sequence=None if ordinals is None else ordinals[entry.place],
                 stream=names[entry.stream],
-                hint='the data is damaged: write it again, or pass on_error="skip" to the source to go on without such '
+                hint='the data is damaged: write it again, or pass on_error="skip" to the source to skip such '
                 "sequences and list them",
             )
         return found
@@ -143,7 +167,7 @@ class BadEntriesError(DataError):
         return type(self), (self.arrays, [tuple(entry) for entry in self.entries])
 
 
-_PAGE = os.sysconf("SC_PAGESIZE")
+_PAGE_BYTES = os.sysconf("SC_PAGESIZE")
 
 
 def _size(path: str) -> int | None:

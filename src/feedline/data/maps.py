@@ -57,7 +57,7 @@ class Maps:
     def __init__(self, shared: bool = False) -> None:
         self._entries: list[_MapsLine] = []
         with (
-            contextlib.suppress(OSError),  # unknown, then
+            contextlib.suppress(OSError),  # then nothing is known
             open("/proc/self/maps", encoding="utf-8", errors="surrogateescape") as file,
         ):
             for line in file:
@@ -72,7 +72,7 @@ class Maps:
                     )
 
     def locate(self, address: int) -> MappedByte | None:
-        """The byte of a file that is mapped at ``address``; None where none is, or nobody can tell."""
+        """Return the byte of a file that is mapped at ``address``; None: there is none, or it is unknown."""
         for entry in self._entries:
             if entry.first <= address < entry.last:
                 return MappedByte(entry.path, entry.offset + address - entry.first)

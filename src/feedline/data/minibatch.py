@@ -5,6 +5,7 @@ A thin wrapper of what one gather returned. Creating one costs about a microseco
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -13,7 +14,7 @@ from numpy.typing import NDArray
 
 from feedline.data.clock import Position
 from feedline.data.schema import Schema
-from feedline.data.value import Value, counted_lengths
+from feedline.data.value import BytesValue, Value, counted_lengths
 
 
 class Minibatch(Mapping[str, Value]):
@@ -35,7 +36,7 @@ class Minibatch(Mapping[str, Value]):
             A learner carries its BPTT state over from the previous piece in the same lane. None for whole sequences.
         begins: bool (num_sequences,), with ``truncation_length``: whether the piece starts its sequence, so that
             the state of its lane must be reset first. None for whole sequences.
-        tensors: torch tensors by stream, on the device that ``minibatches(..., device=)`` named; None without one.
+        tensors: torch tensors by stream, on the device that `to` or ``minibatches(..., device=)`` named; None before.
     """
 
     __slots__ = (
@@ -58,6 +59,7 @@ class Minibatch(Mapping[str, Value]):
         schema: Schema,
         values: dict[str, Value],
         ids: NDArray[np.int64],
+        *,
         num_samples: int,
         global_samples: int,
         position: Position,
@@ -82,7 +84,16 @@ class Minibatch(Mapping[str, Value]):
     @classmethod
     def end(cls, schema: Schema, position: Position) -> Minibatch:
         """Return the minibatch that marks the end of a source: false, without streams."""
-        return cls(schema, {}, np.empty(0, np.int64), 0, 0, position, False, ended=True)
+        return cls(
+            schema,
+            {},
+            np.empty(0, np.int64),
+            num_samples=0,
+            global_samples=0,
+            position=position,
+            sweep_end=False,
+            ended=True,
+        )
 
     def __bool__(self) -> bool:
         return not self._ended
@@ -100,6 +111,51 @@ class Minibatch(Mapping[str, Value]):
 
     def __len__(self) -> int:
         return len(self.values_by_name)
+
+    # ---- devices ---------------------------------------------------------------------------------------
+
+    def to(self, device: Any, non_blocking: bool = False) -> Minibatch:
+        """Return this minibatch with `tensors` on a device; the values stay where they are.
+
+        Tensors are laid out as `Value.torch` does by default: padded, sparse ones as CSR. ``minibatch["x"].mask`` says
+        which samples are padding; ``minibatch["x"].torch(device, layout)`` returns other layouts. Streams of bytes
+        and of text stay on the host, and out of `tensors`.
+
+        Args:
+            device: device, as ``torch.Tensor.to`` takes it.
+            non_blocking: whether to copy from pinned memory (see `pin_memory`) without waiting for it.
+
+        Raises:
+            ModuleNotFoundError: torch is not installed.
+            TypeError: something other than a device.
+        """
+        if not isinstance(device, (str, int)) and not (hasattr(device, "type") and hasattr(device, "index")):
+            raise TypeError(
+                f"expected a device, such as 'cuda' or torch.device('cuda', 1), got {device!r}; to convert a stream "
+                "write minibatch.tensors[name].to(...)"
+            )
+        return self._with(
+            {name: tensor.to(device, non_blocking=non_blocking) for name, tensor in self._as_tensors().items()}
+        )
+
+    def pin_memory(self) -> Minibatch:
+        """Return this minibatch with `tensors` in pinned memory, from which a device copies by itself.
+
+        Raises:
+            ModuleNotFoundError: torch is not installed.
+            RuntimeError: torch finds no accelerator.
+        """
+        return self._with({name: tensor.pin_memory() for name, tensor in self._as_tensors().items()})
+
+    def _as_tensors(self) -> dict[str, Any]:
+        if self.tensors is not None:
+            return self.tensors
+        return {name: value.torch() for name, value in self.values_by_name.items() if not isinstance(value, BytesValue)}
+
+    def _with(self, tensors: dict[str, Any]) -> Minibatch:
+        twin = copy.copy(self)
+        twin.tensors = tensors
+        return twin
 
     def parts(self, budget: int) -> Iterator[Minibatch]:
         """Split this minibatch into parts of at most ``budget`` samples (or one longer sequence), in whole sequences.
@@ -125,10 +181,10 @@ class Minibatch(Mapping[str, Value]):
                 self.schema,
                 values,
                 self.ids[a:b],
-                samples,
-                self.global_samples,
-                self.position,
-                self.sweep_end and last,
+                num_samples=samples,
+                global_samples=self.global_samples,
+                position=self.position,
+                sweep_end=self.sweep_end and last,
                 lanes=None if self.lanes is None else self.lanes[a:b],
                 begins=None if self.begins is None else self.begins[a:b],
             )

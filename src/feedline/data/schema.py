@@ -26,15 +26,16 @@ class Stream:
 
     Args:
         shape: shape of one sample; an int declares a vector of that many values, ``()`` for a scalar.
-        dtype: element type, as NumPy names it.
+        dtype: element type, as NumPy names it; or ``"bytes"`` or ``"str"``: a sample is then a byte string or a text
+            (UTF-8) of any length, and ``shape`` is ``()``.
         sparse: samples are sparse vectors; ``shape`` then has exactly one dimension.
         field: the name in the data, if it differs from the stream's.
-        defines_size: this stream's length, not the longest one's, counts against the minibatch budget.
+        defines_size: this stream's length, not the longest one's, counts towards the minibatch budget.
             At most one stream of a schema may set it.
 
     Raises:
-        ValueError: a negative dimension, or a sparse stream that is not a vector.
-        TypeError: a dtype without a fixed size.
+        ValueError: a negative dimension, a sparse stream that is not a vector, or one of byte strings with a shape.
+        TypeError: a dtype of objects or of no size.
     """
 
     shape: tuple[int, ...] = ()
@@ -59,8 +60,13 @@ class Stream:
             kind = np.dtype(dtype)
         except TypeError as error:
             raise TypeError(f"expected a dtype as NumPy names it, such as 'float32', got {dtype!r}") from error
-        if kind.hasobject or kind.itemsize == 0:
-            raise TypeError(f"expected a dtype of fixed size such as 'float32', got {kind}")
+        if kind.hasobject or (kind.itemsize == 0 and kind.kind not in "SU"):
+            raise TypeError(f"expected a dtype of fixed size such as 'float32', or 'bytes' or 'str', got {kind}")
+        if kind.itemsize == 0 and (dims or sparse):
+            raise ValueError(
+                f"expected no shape for a stream of {kind.name}, whose samples have any length, got "
+                f"{'sparse ' if sparse else ''}{dims}"
+            )
         if sparse and len(dims) != 1:
             raise ValueError(f"expected one dimension for a sparse stream, got shape {dims}")
         for name, value in (
@@ -77,8 +83,24 @@ class Stream:
         """Number of values in one dense sample."""
         return math.prod(self.shape)
 
+    @property
+    def is_bytes(self) -> bool:
+        """Whether samples are byte strings or texts of any length."""
+        return self.dtype.itemsize == 0
+
+    @property
+    def is_text(self) -> bool:
+        """Whether samples are texts."""
+        return self.is_bytes and self.dtype.kind == "U"
+
+    @property
+    def kind(self) -> str:
+        """``"dense"``, ``"sparse"``, ``"bytes"`` or ``"str"``."""
+        return str(self.dtype.name) if self.is_bytes else "sparse" if self.sparse else "dense"
+
     def __repr__(self) -> str:
-        parts = [f"shape={self.shape}", f"dtype={self.dtype.name!r}"]
+        parts = [] if self.is_bytes else [f"shape={self.shape}"]
+        parts += [f"dtype={self.dtype.name!r}"]
         parts += ["sparse=True"] if self.sparse else []
         parts += [f"field={self.field!r}"] if self.field is not None else []
         parts += ["defines_size=True"] if self.defines_size else []
@@ -104,6 +126,8 @@ class Schema(Mapping[str, Stream]):
         for name, stream in streams.items():
             if not isinstance(name, str) or not name:
                 raise SchemaError(f"expected a non-empty string as stream name, got {name!r}")
+            if not encodable(name):
+                raise SchemaError(f"expected a stream name that UTF-8 can encode, got {name!r}, with half a surrogate")
             if not isinstance(stream, Stream):
                 raise SchemaError(
                     f"expected a feedline.Stream for stream `{name}`, got {type(stream).__name__}; "
@@ -143,7 +167,7 @@ class Schema(Mapping[str, Stream]):
     def digest(self) -> str:
         """32 hex digits that identify names, order, shapes, dtypes and kinds of the streams.
 
-        Fields are left out: renaming a column of the data does not change what is delivered.
+        Fields are omitted: renaming a column of the data does not change what is delivered.
         """
         if not self._digest:
             rows = [[name, list(s.shape), s.dtype.str, s.sparse, s.defines_size] for name, s in self.streams.items()]
@@ -152,8 +176,17 @@ class Schema(Mapping[str, Stream]):
 
     def __repr__(self) -> str:
         rows = [
-            f"  {name}  {s.dtype.name} {s.shape}{' sparse' if s.sparse else ''}"
+            f"  {name}  {s.dtype.name}{'' if s.is_bytes else f' {s.shape}'}{' sparse' if s.sparse else ''}"
             f"{' defines size' if s.defines_size else ''}"
             for name, s in self.streams.items()
         ]
         return "\n".join([f"Schema({len(rows)} stream{'s' if len(rows) != 1 else ''})", *rows])
+
+
+def encodable(name: str) -> bool:
+    """Whether UTF-8, and so every file format, can encode a name: half surrogates it cannot."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

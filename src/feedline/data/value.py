@@ -1,8 +1,9 @@
 """A value: the rows of one stream, and the offsets that split them into sequences.
 
-Dense rows are one array ``(num_samples, *shape)``; sparse rows are CSR arrays. ``offsets[i]:offsets[i + 1]``
-are the rows of sequence ``i``; a value whose sequences all have one sample keeps no offsets, so that plain
-samples cost nothing extra. Nothing is copied needlessly: `sequences` returns views, `padded` and `dense` return copies.
+Dense rows are one array ``(num_samples, *shape)``; sparse rows are CSR arrays; byte strings lie in one buffer.
+``offsets[i]:offsets[i + 1]`` are the rows of sequence ``i``; a value whose sequences all have one sample keeps no
+offsets, so that plain samples cost nothing extra. Nothing is copied needlessly: `sequences` returns views, `padded` and
+`dense` return copies.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import importlib
 import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
@@ -24,6 +25,8 @@ from feedline.errors import DataError, SchemaError
 
 if TYPE_CHECKING:
     import scipy.sparse
+
+BYTES, TEXT = np.dtype("S"), np.dtype("U")
 
 # Exporters by framework: "torch" -> "feedline.interop.torch:export". Filled by `feedline/__init__`, imported on first
 # use, so that this module names nothing above it and NumPy users never pay for a framework.
@@ -51,9 +54,11 @@ class Value(abc.ABC):
     Attributes:
         shape: shape of one sample.
         dtype: element type.
-        is_sparse: rows are CSR arrays ``indptr``, ``indices``, ``values``; otherwise one array ``rows``.
+        is_sparse: rows are CSR arrays ``indptr``, ``indices``, ``values``; otherwise one array ``rows``, or byte
+            strings.
         rows: dense values only, (num_samples, *shape).
         indptr, indices, values: sparse values only, int64 (num_samples + 1,), int32 and dtype (non-zeros,).
+        bounds, data: values of byte strings only, int64 (num_samples + 1,) and uint8 (bytes,).
         num_sequences: number of sequences.
         num_samples: number of rows, over all sequences.
     """
@@ -65,6 +70,8 @@ class Value(abc.ABC):
     indptr: NDArray[np.int64]
     indices: NDArray[np.int32]
     values: NDArray[Any]
+    bounds: NDArray[np.int64]
+    data: NDArray[np.uint8]
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
     is_sparse: bool
@@ -104,7 +111,7 @@ class Value(abc.ABC):
         if not 0 <= classes <= 2**31:
             raise ValueError(f"expected 0 to {2**31} classes, got {classes}")
         if ptr.ndim != 1 or len(ptr) == 0 or ptr[0] != 0 or ptr[-1] != len(idx) or (np.diff(ptr) < 0).any():
-            raise ValueError(f"expected indptr from 0 to {len(idx)}, never falling, got {_ends(ptr)}")
+            raise ValueError(f"expected indptr from 0 to {len(idx)}, ascending, got {_ends(ptr)}")
         if val.shape != idx.shape:
             raise ValueError(f"expected one value for each index, got shapes {val.shape} and {idx.shape}")
         if len(idx) and (idx.min() < 0 or idx.max() >= classes):
@@ -126,12 +133,12 @@ class Value(abc.ABC):
             ValueError: no sequences, or sequences that disagree on the shape of a sample.
         """
         if len(sequences) == 0:
-            raise ValueError("expected at least one sequence: the shape of a sample cannot be told from none")
+            raise ValueError("expected at least one sequence: the shape of a sample cannot be inferred without one")
         if hasattr(sequences[0], "tocsr"):
             rows = [m.tocsr() for m in sequences]  # type: ignore[union-attr]
             widths = {m.shape[1] for m in rows}
             if len(widths) > 1:
-                raise ValueError(f"expected one number of columns in all sequences, got {sorted(widths)}")
+                raise ValueError(f"expected the same number of columns in all sequences, got {sorted(widths)}")
             ends = np.cumsum([0] + [m.shape[0] for m in rows], dtype=np.int64)
             lengths = np.concatenate([np.diff(m.indptr) for m in rows])
             return Value.from_csr(
@@ -149,6 +156,47 @@ class Value(abc.ABC):
                 )
         ends = np.cumsum([0] + [len(a) for a in arrays], dtype=np.int64)
         return DenseValue(np.concatenate(arrays), _drop_trivial(ends))
+
+    @staticmethod
+    def from_bytes(samples: Sequence[Any], dtype: DTypeLike | None = None) -> BytesValue:
+        """Copy byte strings or texts into a value: one per sequence, or a list of them per sequence.
+
+        Args:
+            samples: ``bytes`` or ``str``.
+            dtype: ``"bytes"`` or ``"str"``, which they must be; None: what they are, and bytes if there are none.
+
+        Raises:
+            TypeError: samples that are neither ``bytes`` nor ``str``, or both.
+            ValueError: a text that UTF-8 cannot represent.
+        """
+        return strings_from_list(samples, None if dtype is None else np.dtype(dtype) == TEXT)
+
+    @staticmethod
+    def from_buffer(
+        data: Any, bounds: ArrayLike, dtype: DTypeLike = "bytes", offsets: ArrayLike | None = None
+    ) -> BytesValue:
+        """Return a value of byte strings over one buffer, not copied.
+
+        Args:
+            data: uint8 array, or anything with Python's buffer interface.
+            bounds: int64 (num_samples + 1,) from 0 to the size of ``data``, never decreasing: sample i is
+                ``data[bounds[i]:bounds[i + 1]]``.
+            dtype: ``"bytes"``, or ``"str"`` for texts, which are checked to be UTF-8 when they are copied.
+            offsets: int64 (num_sequences + 1,) from 0 to num_samples; None: one sample per sequence.
+
+        Raises:
+            ValueError: arrays that contradict each other.
+        """
+        flat = data if isinstance(data, np.ndarray) else np.frombuffer(data, np.uint8)
+        if flat.ndim != 1 or flat.dtype != np.uint8:
+            raise ValueError(f"expected one-dimensional uint8 data, got {flat.dtype} of shape {flat.shape}")
+        ends = _integers(bounds, "bounds")
+        if ends.ndim != 1 or len(ends) == 0 or ends[0] != 0 or ends[-1] != len(flat) or (np.diff(ends) < 0).any():
+            raise ValueError(f"expected bounds from 0 to {len(flat)}, ascending, got {_ends(ends)}")
+        if np.dtype(dtype) not in (BYTES, TEXT):
+            raise ValueError(f"expected 'bytes' or 'str' as dtype of byte strings, got {dtype!r}")
+        text = np.dtype(dtype) == TEXT
+        return BytesValue(ends, np.ascontiguousarray(flat), _checked_offsets(offsets, len(ends) - 1), text=text)
 
     @staticmethod
     def one_hot(indices: Any, classes: int, dtype: DTypeLike = np.float32) -> SparseValue:
@@ -190,6 +238,8 @@ class Value(abc.ABC):
         if stream.sparse:
             none = np.empty(0, stream.dtype)
             return SparseValue(np.zeros(1, np.int64), np.empty(0, np.int32), none, stream.shape[0], offsets)
+        if stream.is_bytes:
+            return BytesValue(np.zeros(1, np.int64), np.empty(0, np.uint8), offsets, text=stream.is_text)
         return DenseValue(np.empty((0, *stream.shape), stream.dtype), offsets)
 
     # ---- sequences --------------------------------------------------------------------------------
@@ -231,7 +281,13 @@ class Value(abc.ABC):
 
     @abc.abstractmethod
     def sequences(self) -> list[Any]:
-        """Return one item per sequence, without copying: arrays ``(length, *shape)``, or sparse `Value` objects."""
+        """Return one item per sequence: arrays ``(length, *shape)`` or sparse `Value` objects, which are not copied, or
+        lists of ``bytes`` or ``str``."""
+
+    def tolist(self) -> list[Any]:
+        """Return one item of Python's types per sequence: a sample, or a list of samples if sequences have several."""
+        dense = self.dense()
+        return dense.rows.tolist() if self._offsets is None else [rows.tolist() for rows in dense.sequences()]
 
     def __iter__(self) -> Iterator[Any]:
         return iter(self.sequences())
@@ -254,7 +310,8 @@ class Value(abc.ABC):
 
     @abc.abstractmethod
     def dense(self) -> DenseValue:
-        """Return the value with dense rows; itself if it is dense. Duplicate sparse indices are summed."""
+        """Return the value with dense rows; itself if it is dense. Duplicate sparse indices are summed, byte strings
+        padded."""
 
     @abc.abstractmethod
     def class_indices(self) -> DenseValue:
@@ -266,7 +323,8 @@ class Value(abc.ABC):
         """
 
     def padded(self, fill: Any = 0, length: int | None = None) -> NDArray[Any]:
-        """Return all sequences in one array, short ones padded; sparse values become dense.
+        """Return all sequences in one array, short ones padded; sparse values become dense, byte strings uint8 rows
+        of the longest one's length, padded with zeros.
 
         Args:
             fill: value where a sequence has no sample.
@@ -298,7 +356,8 @@ class Value(abc.ABC):
             layout: ``"padded"`` (num_sequences, longest, *shape), zeros where there is no sample, or
                 (num_sequences, *shape) when every sequence has one sample; ``"packed"`` (num_samples, *shape),
                 sequences one after the other (see `offsets`); ``"nested"`` a jagged nested tensor; ``"csr"`` a
-                sparse CSR tensor (num_samples, size). None: ``"csr"`` for sparse values, else ``"padded"``.
+                sparse CSR tensor (num_samples, size); ``"list"``, of byte strings, uint8 tensors laid out as `tolist`.
+                None: ``"csr"`` for sparse values, ``"list"`` for byte strings, else ``"padded"``.
             pin_memory: copy it into page-locked memory first; requires a CUDA device.
 
         Raises:
@@ -318,7 +377,7 @@ class Value(abc.ABC):
         """Return `padded` with zeros."""
         array = self.padded()
         if copy is False and (self.is_sparse or not self.one_sample_each or dtype not in (None, array.dtype)):
-            raise ValueError("expected to hand out memory without a copy, but a ragged or sparse value needs one")
+            raise ValueError("expected a value that can be exported without a copy, got a ragged or sparse one")
         return np.array(array, dtype, copy=bool(copy)) if copy or dtype not in (None, array.dtype) else array
 
     def __dlpack__(self, **options: Any) -> Any:
@@ -345,11 +404,8 @@ class Value(abc.ABC):
             SchemaError: another kind, shape or dtype than ``stream`` declares.
         """
         if self.is_sparse != stream.sparse or self.shape != stream.shape or self.dtype != stream.dtype:
-            kinds = {True: "sparse", False: "dense"}
-            raise SchemaError(
-                f"expected {kinds[stream.sparse]} {stream.dtype.name} samples of shape {stream.shape} for stream "
-                f"`{name}`, got {kinds[self.is_sparse]} {self.dtype.name} samples of shape {self.shape}"
-            )
+            found = Stream(self.shape, self.dtype, self.is_sparse)
+            raise SchemaError(f"expected {_samples(stream)} for stream `{name}`, got {_samples(found)}")
 
     def _counts(self) -> str:
         n = self.num_sequences
@@ -359,9 +415,18 @@ class Value(abc.ABC):
         try:
             lengths = np.diff(_native.copied(np.ascontiguousarray(self._offsets)))
         except DataError:
-            return f"{n} sequences ({self.num_samples} samples) of a file that was cut"
+            return f"{n} sequences ({self.num_samples} samples) of a truncated file"
         span = f"{lengths.min()} to {lengths.max()}" if n else "none"
         return f"{n} sequence{'s' if n != 1 else ''} of {span} ({self.num_samples} samples)"
+
+    @abc.abstractmethod
+    def _arrays(self) -> tuple[Any, ...]:
+        """Return the arrays of the value in the gather kernel's layout."""
+
+    def _gathered(self, kind: int | str | None, which: ArrayLike) -> Any:
+        gatherer = _native.Gatherer([kind])
+        gatherer.add(0, [self._arrays()])
+        return gatherer.gather(None, _integers(which, "indices of sequences"))[0]
 
     def __repr__(self) -> str:
         return f"Value({self.describe()})"
@@ -418,8 +483,11 @@ class DenseValue(Value):
 
     def select(self, which: ArrayLike) -> DenseValue:
         """Copy the chosen sequences, in the order of ``which``, into a new value."""
-        ((rows, offsets),) = _gather(self, which)
-        return DenseValue(rows, offsets)
+        return DenseValue(*self._gathered(None, which))
+
+    def _arrays(self) -> tuple[Any, ...]:
+        rows = self.rows if self._offsets is None else np.ascontiguousarray(self.rows)
+        return (rows, self._offsets)
 
     def dense(self) -> DenseValue:
         """Return the value itself."""
@@ -535,8 +603,11 @@ class SparseValue(Value):
 
     def select(self, which: ArrayLike) -> SparseValue:
         """Copy the chosen sequences, in the order of ``which``, into a new value."""
-        ((indptr, indices, values, offsets),) = _gather(self, which)
+        indptr, indices, values, offsets = self._gathered(self.classes, which)
         return SparseValue(indptr, indices, values, self.classes, offsets)
+
+    def _arrays(self) -> tuple[Any, ...]:
+        return (self.indptr, self.indices, self.values, self._offsets)
 
     def checked_indices(self) -> NDArray[np.int32]:
         """Return `indices` after checking that each is a class. Exporters use this, never `indices`.
@@ -607,6 +678,138 @@ class SparseValue(Value):
         return f"{self.dtype.name} {self.shape} sparse, {self._counts()}, {len(self.values)} non-zeros"
 
 
+class BytesValue(Value):
+    """A value whose sample i is ``data[bounds[i]:bounds[i + 1]]``; see `Value.from_buffer`.
+
+    Attributes:
+        bounds: int64 (num_samples + 1,), from 0.
+        data: uint8 (bytes of all samples,).
+    """
+
+    __slots__ = ("bounds", "data", "text")
+
+    is_sparse = False
+    shape = ()
+
+    def __init__(
+        self, bounds: NDArray[np.int64], data: NDArray[np.uint8], offsets: NDArray[np.int64] | None, *, text: bool
+    ) -> None:
+        # Trusted, as in `DenseValue`.
+        self.bounds = bounds
+        self.data = data
+        self._offsets = offsets
+        self.text = text
+
+    @property
+    def dtype(self) -> np.dtype[Any]:  # type: ignore[override]
+        """``np.dtype("S")`` for bytes, ``np.dtype("U")`` for texts."""
+        return TEXT if self.text else BYTES
+
+    @property
+    def kind(self) -> str:
+        """``"bytes"`` or ``"str"``."""
+        return "str" if self.text else "bytes"
+
+    @property
+    def num_samples(self) -> int:  # type: ignore[override]
+        """Number of byte strings."""
+        return len(self.bounds) - 1
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all arrays."""
+        return self.bounds.nbytes + self.data.nbytes + (0 if self._offsets is None else self._offsets.nbytes)
+
+    @property
+    def sizes(self) -> NDArray[np.int64]:
+        """int64 (num_samples,): bytes of each sample."""
+        return np.diff(self.bounds)
+
+    @property
+    def rows(self) -> NDArray[Any]:  # type: ignore[override]
+        """Rows of equal length; raises a TypeError that says what to use instead, as byte strings have none."""
+        raise TypeError("byte strings have no rows: use .tolist(), .data and .bounds, or .padded()")
+
+    def _arrays(self) -> tuple[Any, ...]:
+        return (self.bounds, self.data, self._offsets)
+
+    def samples(self) -> list[bytes] | list[str]:
+        """Return all samples, of all sequences, as Python objects.
+
+        Raises:
+            UnicodeDecodeError: a text of a chunk is not UTF-8; those of minibatches are.
+        """
+        flat = np.ascontiguousarray(self.data).data
+        ends = itertools.pairwise(self.bounds.tolist())
+        if self.text:
+            return [str(flat[a:b], "utf-8") for a, b in ends]
+        return [bytes(flat[a:b]) for a, b in ends]
+
+    def tolist(self) -> list[Any]:
+        """Return one ``bytes`` or ``str`` per sequence; a list of them per sequence if these have several."""
+        samples = self.samples()
+        return samples if self._offsets is None else self._split(samples)
+
+    def sequences(self) -> list[list[Any]]:
+        """Return a list of ``bytes`` or ``str`` per sequence, copied out of the buffer."""
+        samples = self.samples()
+        return [[sample] for sample in samples] if self._offsets is None else self._split(samples)
+
+    def _split(self, samples: list[Any]) -> list[list[Any]]:
+        return [samples[a:b] for a, b in itertools.pairwise(self.offsets.tolist())]
+
+    def slice(self, start: int, stop: int) -> BytesValue:
+        """Return the sequences ``start:stop`` as a value over the same buffer."""
+        offsets = None
+        if self._offsets is not None:
+            start, stop, offsets = _part(self._offsets, start, stop)
+        low, high, bounds = _part(self.bounds, start, stop)
+        return BytesValue(bounds, self.data[low:high], offsets, text=self.text)
+
+    def select(self, which: ArrayLike) -> BytesValue:
+        """Copy the chosen sequences, in the order of ``which``, into a new value."""
+        return BytesValue(*self._gathered(self.kind, which), text=self.text)
+
+    def dense(self) -> DenseValue:
+        """Return uint8 rows (num_samples, longest), short ones padded with zeros; `sizes` says how long each is."""
+        return DenseValue(self.padded_samples()[0], self._offsets)
+
+    def padded_samples(self, fill: int = 0, length: int | None = None) -> tuple[NDArray[np.uint8], NDArray[np.bool_]]:
+        """Return uint8 (num_samples, length) and the mask of real bytes; the length of the longest one if None.
+
+        Raises:
+            ValueError: ``length`` is shorter than the longest sample.
+        """
+        data, bounds = np.ascontiguousarray(self.data), np.ascontiguousarray(self.bounds)
+        return _native.pad(data, bounds, np.asarray(fill, np.uint8), -1 if length is None else length)
+
+    def class_indices(self) -> NoReturn:
+        """Raise a TypeError: only sparse values are one-hot."""
+        raise TypeError(f"expected a sparse one-hot value, got {self.kind}; parse it first, e.g. in a fl.Map")
+
+    def to_scipy(self) -> scipy.sparse.csr_matrix:
+        """Raise a TypeError: byte strings are not a matrix."""
+        raise TypeError(f"expected numbers for a SciPy matrix, got {self.kind}; use .tolist() or .data and .bounds")
+
+    def __eq__(self, other: object) -> bool:
+        """Compare kind, sequences and bytes."""
+        if not isinstance(other, Value):
+            return NotImplemented
+        return (
+            isinstance(other, BytesValue)
+            and self.text == other.text
+            and np.array_equal(self.offsets, other.offsets)
+            and np.array_equal(self.bounds, other.bounds)
+            and np.array_equal(self.data, other.data)
+        )
+
+    __hash__ = None
+
+    def describe(self) -> str:
+        """Describe the value in one line: kind, counts, bytes."""
+        return f"{self.kind}, {self._counts()}, {len(self.data)} bytes"
+
+
 def unmasked(data: ArrayLike) -> NDArray[Any]:
     """Convert like `np.asarray`, but refuse masked entries, whose values it would expose.
 
@@ -614,7 +817,7 @@ def unmasked(data: ArrayLike) -> NDArray[Any]:
         ValueError: some entries are masked.
     """
     if isinstance(data, np.ndarray) and type(data) is not np.ndarray and np.ma.is_masked(data):
-        raise ValueError("expected numbers, got an array with masked entries; say what stands for them: .filled(...)")
+        raise ValueError("expected numbers, got an array with masked entries; replace them with .filled(...)")
     return np.asarray(data)
 
 
@@ -632,19 +835,64 @@ def counted_lengths(schema: Schema, values: Mapping[str, Value]) -> NDArray[np.i
     return longest
 
 
+def _packed(samples: Sequence[Any], offsets: NDArray[np.int64] | None) -> BytesValue:
+    """Return a value over a copy of Python's byte strings or texts.
+
+    Raises:
+        TypeError: samples of another or of several types.
+        ValueError: a text with a lone surrogate, which UTF-8 cannot represent.
+    """
+    text = len(samples) > 0 and isinstance(samples[0], str)
+    wanted: Any = str if text else (bytes, bytearray, memoryview)
+    if wrong := [sample for sample in samples if not isinstance(sample, wanted)]:
+        raise TypeError(f"expected only {'str' if text else 'bytes'} samples, got {type(wrong[0]).__name__}")
+    try:
+        encoded = [sample.encode() for sample in samples] if text else [memoryview(s).cast("B") for s in samples]
+    except UnicodeEncodeError as error:
+        raise ValueError(f"expected text that UTF-8 can represent, got {error.object!r:.60}: {error.reason}") from error
+    bounds = np.zeros(len(samples) + 1, np.int64)
+    np.cumsum([len(sample) for sample in encoded], out=bounds[1:])
+    data = np.frombuffer(b"".join(encoded), np.uint8)
+    return BytesValue(bounds, data, None if offsets is None else _drop_trivial(offsets), text=text)
+
+
+def strings_from_list(items: Sequence[Any], text: bool | None = None) -> BytesValue:
+    """Return a value over a copy of byte strings or texts: one per sequence, or a list of them per sequence.
+
+    Args:
+        items: the samples.
+        text: whether they must be texts; None: as they are.
+
+    Raises:
+        TypeError, ValueError: as `Value.from_bytes`.
+    """
+    plain = [isinstance(item, (str, bytes, bytearray, memoryview)) for item in items]
+    if all(plain):
+        flat, offsets = items, None
+    else:
+        for item, alone in zip(items, plain, strict=True):
+            # All or none of them are lists.
+            if alone != plain[0] or not (alone or isinstance(item, (list, tuple, np.ndarray))):
+                raise TypeError(f"expected bytes or str, or a list of them, per sequence, got {item!r:.60}")
+        flat = [sample for item in items for sample in (item.tolist() if isinstance(item, np.ndarray) else item)]
+        offsets = np.cumsum([0] + [len(item) for item in items], dtype=np.int64)
+    value = _packed(flat, offsets)
+    if text is None or value.text == text:
+        return value
+    if len(flat):
+        raise TypeError(f"expected {'str' if text else 'bytes'} samples, got {type(flat[0]).__name__}")
+    return BytesValue(value.bounds, value.data, value._offsets, text=text)
+
+
 def as_arrays(value: Value) -> tuple[Any, ...]:
     """Return the arrays of a value in the gather kernel's layout."""
-    if isinstance(value, SparseValue):
-        return (value.indptr, value.indices, value.values, value._offsets)
-    assert isinstance(value, DenseValue)
-    rows = value.rows if value._offsets is None else np.ascontiguousarray(value.rows)
-    return (rows, value._offsets)
+    return value._arrays()
 
 
-def _gather(value: Value, which: ArrayLike) -> Any:
-    gatherer = _native.Gatherer([value.classes if isinstance(value, SparseValue) else None])
-    gatherer.add(0, [as_arrays(value)])
-    return gatherer.gather(None, _integers(which, "indices of sequences"))
+def _samples(stream: Stream) -> str:
+    if stream.is_bytes:
+        return f"samples of {stream.kind}"
+    return f"{stream.kind} {stream.dtype.name} samples of shape {stream.shape}"
 
 
 def _integers(numbers: ArrayLike, what: str, wide: bool = True) -> NDArray[Any]:
@@ -673,7 +921,7 @@ def _checked_offsets(offsets: ArrayLike | None, rows: int) -> NDArray[np.int64] 
         return None
     bounds = _integers(offsets, "offsets")
     if bounds.ndim != 1 or len(bounds) == 0 or bounds[0] != 0 or bounds[-1] != rows or (np.diff(bounds) < 0).any():
-        raise ValueError(f"expected offsets from 0 to {rows}, never falling, got {_ends(bounds)}")
+        raise ValueError(f"expected offsets from 0 to {rows}, ascending, got {_ends(bounds)}")
     return _drop_trivial(bounds)
 
 

@@ -1,6 +1,6 @@
-"""A corpus seen as blocks: runs of sequences of its chunks, each of which is read alone.
+"""A corpus as blocks: runs of sequences within a chunk that are read separately.
 
-Blocks follow one another as the sequences do, so ordinals, lengths and keys are the corpus's own.
+Blocks are in the order of the sequences, so ordinals, lengths and keys are the corpus's own.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from feedline.feed.timeline.blocks import Blocks
 
 
 class BlockCorpus(Deserializer):
-    """The blocks of ``corpus`` as its chunks; reading one costs what `Deserializer.read_slice` costs."""
+    """The blocks of ``corpus`` as chunks; reading one costs what `Deserializer.read_slice` costs."""
 
     def __init__(self, corpus: Deserializer, blocks: Blocks) -> None:
         self._corpus, self._blocks = corpus, blocks
@@ -24,44 +24,44 @@ class BlockCorpus(Deserializer):
         self.random_access, self.in_memory, self.sliceable = corpus.random_access, corpus.in_memory, True
 
     def chunks(self) -> Sequence[ChunkInfo]:
-        """Size of every block."""
+        """Return the size of every block."""
         table = self._blocks.table
         rows = zip(table.sequences.tolist(), table.samples.tolist(), table.bytes.tolist(), strict=True)
         return [ChunkInfo(*row) for row in rows]
 
     def num_chunks(self) -> int:
-        """Number of blocks."""
+        """Return the number of blocks."""
         return len(self._blocks.table)
 
     def read(self, chunk: int) -> Chunk:
-        """The sequences of block number ``chunk``."""
+        """Return the sequences of block number ``chunk``."""
         blocks = self._blocks
         start = int(blocks.first[chunk])
         return self._corpus.read_slice(int(blocks.chunk[chunk]), start, start + int(blocks.table.sequences[chunk]))
 
     def read_slice(self, chunk: int, start: int, stop: int) -> Chunk:
-        """Sequences ``start:stop`` of block number ``chunk``."""
+        """Return the sequences ``start:stop`` of block number ``chunk``."""
         first = int(self._blocks.first[chunk])
         return self._corpus.read_slice(int(self._blocks.chunk[chunk]), first + start, first + stop)
 
     def digest(self) -> str:
-        """That of the corpus."""
+        """See `Deserializer.digest`."""
         return self._corpus.digest()
 
     def lengths(self, ordinals: NDArray[np.int64]) -> NDArray[np.int64] | None:
-        """Those of the corpus."""
+        """See `Deserializer.lengths`."""
         return self._corpus.lengths(ordinals)
 
     def keys(self, ordinals: NDArray[np.int64]) -> NDArray[np.uint64]:
-        """Those of the corpus."""
+        """See `Deserializer.keys`."""
         return self._corpus.keys(ordinals)
 
     def select(self, ordinals: NDArray[np.int64]) -> Chunk:
-        """The sequences ``ordinals`` of the corpus."""
+        """See `Deserializer.select`."""
         return self._corpus.select(ordinals)
 
     def paths(self) -> Sequence[str]:
-        """Those of the corpus."""
+        """See `Deserializer.paths`."""
         return self._corpus.paths()
 
     def close(self) -> None:

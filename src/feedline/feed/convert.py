@@ -1,46 +1,71 @@
-"""Any corpus into a store, and a corpus from a path alone.
+"""Convert any corpus or dataset to a store.
 
-Conversion streams chunk by chunk: memory is bounded by one chunk of the source and one of the store, or, where the
-store is to be shuffled, by a budget.
+Conversion streams chunk by chunk: memory is bounded by one chunk of the source per job and one of the store or, if the
+store is shuffled, by a budget. What is complete when a conversion is interrupted is kept for the next call.
 """
 
 from __future__ import annotations
 
 import contextlib
-import itertools
+import importlib
 import os
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
-from feedline.data import Chunk, Schema, Stream
-from feedline.errors import DataError, SchemaError
+from feedline.data import Chunk, Schema
+from feedline.errors import DataError
+from feedline.feed.corpora import names_files, open_corpus
 from feedline.feed.files.digest import ContentDigest
-from feedline.feed.files.paths import open_file
-from feedline.feed.formats.arrays import ArrayDeserializer
-from feedline.feed.formats.csv import read_csv_chunks
-from feedline.feed.formats.detect import FILES, SUFFIXES, guess_format, infer_ctf_streams
+from feedline.feed.formats.detect import SUFFIXES
 from feedline.feed.formats.store import StoreDeserializer, StoreWriter
+from feedline.feed.formats.store.compressed import CODECS
+from feedline.feed.formats.store.journal import Journal
 from feedline.feed.formats.store.manifest import Manifest
 from feedline.feed.protocol import CHUNK_MEMORY, Deserializer, whole_number
+from feedline.feed.quarantine import ListedError
+from feedline.feed.reading import read_ahead
 from feedline.feed.shuffling import Settings, shuffled
+from feedline.feed.skipping import Paths, Skipping, lists
+from feedline.feed.unfinished import DONE, unfinished
 
 _PIECE_BYTES = 4 << 20
 
 
+class ChunkReader(Protocol):
+    """A corpus or dataset, read in order as chunks of sequences."""
+
+    def digest(self) -> str:
+        """Return what identifies the content and the chunks it is cut into."""
+
+    def chunks(self, start: int = 0) -> Generator[tuple[Chunk, int, int]]:
+        """Yield the chunks from number ``start`` on, with the bytes or items read so far and in total (0: unknown)."""
+
+
+_dataset_reader = ""
+
+
+def register_dataset_reader(reader: str) -> None:
+    """Let `convert` read datasets by a ``"module:class"``, called with (dataset, streams, jobs=, skip=).
+
+    It stands above this module: datasets are read by the loader, which opens corpora by `open_corpus`.
+    """
+    global _dataset_reader
+    _dataset_reader = reader
+
+
 class ConversionSummary(NamedTuple):
-    """What a conversion wrote.
+    """The result of a conversion.
 
     Attributes:
-        path: the store.
+        path: path of the store.
         schema: its streams.
-        sequences: sequences written.
-        samples: samples written, as the minibatch budget counts them.
+        sequences: number of sequences written.
+        samples: number of samples written, as the minibatch budget counts them.
         bytes: bytes of the store's data files.
-        skipped: unreadable sequences left out.
+        skipped: number of unreadable sequences skipped.
     """
 
     path: str
@@ -52,285 +77,242 @@ class ConversionSummary(NamedTuple):
 
     def __repr__(self) -> str:
         return (
-            f"Summary({self.path!r}: {', '.join(self.schema)}; {self.sequences} sequences, {self.samples} samples, "
-            f"{self.bytes} bytes, {self.skipped} skipped)"
+            f"ConversionSummary({self.path!r}: {', '.join(self.schema)}; {self.sequences} sequences, "
+            f"{self.samples} samples, {self.bytes} bytes, {self.skipped} skipped)"
         )
 
 
 def convert(
-    source: Deserializer | str | os.PathLike[str],
+    source: Any,
     destination: str | os.PathLike[str],
     *,
-    streams: Mapping[str, Any] | None = None,
+    streams: Mapping[str, Any] | Sequence[str] | None = None,
+    jobs: int = 1,
     progress: Callable[[int, int], None] | None = None,
     overwrite: bool = False,
     on_error: Literal["raise", "skip"] = "raise",
+    skip: Paths | None = None,
     chunk_bytes: int | None = None,
     part_bytes: int = 1 << 30,
     compression: str | None = None,
     shuffle: int | None = None,
     memory: int = 1 << 30,
 ) -> ConversionSummary:
-    """Write all sequences of a corpus to a new store.
+    """Write all sequences of a corpus, or all items of a dataset, to a new store.
+
+    Each item of a dataset becomes a sequence, in the order of the dataset. The parts of a sample become streams: keys
+    of a dictionary, fields of a named tuple, the places of a tuple ("0", "1", ...), ``"box.size"`` for nested ones, "x"
+    for a sample that is one array. Numbers, arrays, tensors and lists of numbers keep their shape and dtype; texts and
+    byte strings stay what they are; an array whose first dimension differs between items becomes a sequence of that
+    many samples. What becomes of a part is inferred from some items, spread over the dataset; items that differ from
+    them are an error that names item and stream. A list of texts alone is taken for a list of paths.
 
     Args:
-        source: a deserializer, a path as `open_corpus` takes it, or a CSV file.
-        destination: folder to make; it appears when everything was written.
-        streams: for a path: its streams, see `open_corpus`; for CSV: columns, see `read_csv_chunks`.
-        progress: called as ``progress(done, total)`` in stored bytes of the source, after each chunk.
-        overwrite: replace a store of that name.
+        source: a deserializer, a path as for `open_corpus`, or a dataset: a torch or Hugging Face one, a
+            sequence of samples, or something to iterate over.
+        destination: folder to create; it appears once everything is written.
+        streams: with a path: its streams, see `open_corpus`; with CSV also columns, see `CSVDeserializer`. With a
+            dataset: names for the parts of a tuple, in order, or the names of those parts to store; or a mapping from
+            names to declarations, None for those to infer.
+        jobs: number of threads that read chunks of a corpus, each holding one; with a dataset that can be indexed, of
+            worker processes that read its items; 1: none. The store is the same for any number, random augmentation
+            included.
+        progress: called as ``progress(done, total)`` after each chunk: in stored bytes of the source, or in items of a
+            dataset (a total of 0: unknown).
+        overwrite: whether to replace a store of that name.
         on_error: ``"raise"`` at the first unreadable sequence, or ``"skip"`` them: the store is then another
             corpus, with other ordinals, and `ConversionSummary.skipped` counts them.
-        chunk_bytes: rows of one chunk of the store; None: 32 MiB, 4 MiB if compressed.
-        part_bytes: size at which the store's next file is begun.
-        compression: of the store's chunks: ``"lz4"``, ``"zstd"``, ``"auto"`` or None, see `StoreWriter`.
+        skip: quarantine file, or several, of sequences of a corpus to leave out, also counted; None: none.
+        chunk_bytes: bytes of rows in one chunk of the store; None: 32 MiB, 4 MiB if compressed.
+        part_bytes: size in bytes at which the store begins another file.
+        compression: compression of the store's chunks: ``"lz4"``, ``"zstd"``, ``"auto"`` or None, see
+            `StoreWriter`.
         shuffle: None: in the order of the corpus. A seed, 0 <= seed < 2**64: in a random order, so that reading the
-            store from front to back, at the speed of the disk, is a good shuffle. Writes the data twice, and needs
-            twice its room meanwhile. If it is interrupted or killed, the same call goes on where it stopped.
-        memory: bytes that shuffling may hold; above 2 GiB, also what `open_corpus` is told for a path.
+            store sequentially, at the speed of the disk, is a good shuffle. Writes the data twice, and needs twice
+            its space meanwhile. If it is interrupted or killed, the same call continues where it stopped.
+        memory: bytes that shuffling may hold; above 2 GiB, also passed to `open_corpus` for a path.
+
+    After an interrupt, an error or a kill, the same call continues after the last part that is complete, or from there
+    in a shuffle's passes. Without a complete one nothing is left behind. A hidden folder next to the destination,
+    ``.NAME.converting``, holds that work; an exception names it.
 
     Raises:
-        DataError: an unreadable sequence or chunk, or a full disk; nothing is left behind but what a shuffle that was
-            interrupted goes on from.
-        FileExistsError: something of that name is there already.
-        ValueError: a destination named like a file of another format.
+        DataError: an unreadable sequence or chunk, a full disk, or another process converting to the same name.
+        FileExistsError: the name is taken.
+        SchemaError: samples of a dataset cannot be stored, or differ in their parts, shapes or dtypes.
+        TypeError: nothing that can be read.
+        ValueError: the destination is named like a file of another format, or lies inside the source folder.
     """
     kind = SUFFIXES.get(Path(destination).suffix.lower())
     if kind is not None:
         raise ValueError(
-            f"expected the name of a folder for the store, got {os.fspath(destination)!r}, which names {FILES[kind]} "
-            "file; only stores are written here (docs/formats/store.md says how to go on from one)"
+            f"expected the name of a folder for the store, got {os.fspath(destination)!r}, which names {kind.a}; "
+            "only stores are written here (docs/formats/store.md says how to convert one further)"
         )
+    _refuse_inside(source, destination)
     if on_error not in ("raise", "skip"):
         raise ValueError(f"expected on_error 'raise' or 'skip', got {on_error!r}")
-    if shuffle is not None:
-        return _convert_shuffled(
-            source,
-            Path(os.path.abspath(destination)),
-            streams,
-            Settings(
-                "",
-                whole_number("shuffle", shuffle, 0),
-                whole_number("memory", memory, 1),
-                chunk_bytes,
-                whole_number("part_bytes", part_bytes, 1),
-                compression,
-                on_error,
-            ),
-            overwrite=overwrite,
-            progress=progress,
-        )
-    writer: StoreWriter | None = None
-    skipped = seen = 0
-    try:
-        for chunk, done, total in _read_all(source, streams, memory):
+    if compression not in (None, "auto", *CODECS):
+        raise ValueError(f"expected a compression of {', '.join(CODECS)}, auto or None, got {compression!r}")
+    if shuffle is not None and whole_number("shuffle", shuffle, 0) >= 2**64:
+        raise ValueError(f"expected a seed below 2**64 as shuffle, got {shuffle}")
+    settings = Settings(
+        source="",
+        seed=None if shuffle is None else whole_number("shuffle", shuffle, 0),
+        memory=whole_number("memory", memory, 1),
+        chunk_bytes=None if chunk_bytes is None else whole_number("chunk_bytes", chunk_bytes, 1),
+        part_bytes=whole_number("part_bytes", part_bytes, 1),
+        compression=compression,
+        on_error=on_error,
+    )
+    jobs = whole_number("jobs", jobs, 1)
+    place = Path(os.path.abspath(destination))
+    with contextlib.ExitStack() as held:
+        if isinstance(source, Deserializer) or names_files(source):
+            if not (streams is None or isinstance(streams, Mapping)):
+                raise TypeError(
+                    f"expected streams as a mapping, got {streams!r}; names alone go with a dataset of items"
+                )
+            reader = _reader(source, streams, jobs=jobs, memory=settings.memory, skip=skip, held=held)
+        else:
+            if skip is not None:
+                raise ValueError("expected skip with a corpus only, got a dataset of items")
+            StoreWriter.refuse_existing(place, overwrite)  # before items are read
+            module, _, name = _dataset_reader.partition(":")
+            make = getattr(importlib.import_module(module), name)
+            reader = make(source, streams, jobs=jobs, skip=on_error == "skip")
+        settings = settings._replace(source=reader.digest())
+        write = _in_order if shuffle is None else shuffled
+        manifest, skipped = write(reader.chunks, place, settings, overwrite=overwrite, progress=progress)
+    return _summary(destination, manifest, skipped)
+
+
+def _in_order(
+    chunks: Callable[[int], Generator[tuple[Chunk, int, int]]],
+    destination: Path,
+    settings: Settings,
+    *,
+    overwrite: bool,
+    progress: Callable[[int, int], None] | None,
+) -> tuple[Manifest, int]:
+    """Write all sequences of ``chunks`` to a new store; like `shuffled`, but in the order of the corpus."""
+    plan = settings._asdict() | {"memory": None}  # parts are the same bytes for any budget, so another one may go on
+    with unfinished(destination, plan, overwrite=overwrite) as work, contextlib.ExitStack() as held:
+        journal = Journal(work, destination, DONE)
+        start, written, skipped = journal.progress
+        sequences = journal.records[-1].sequences - written if journal.records else 0
+        writer: StoreWriter | None = None
+        reading = held.enter_context(contextlib.closing(chunks(start)))  # else a traceback would keep the workers alive
+        seen = sequences + skipped
+        for number, (chunk, done, total) in enumerate(reading, start):
             if writer is None:
                 writer = StoreWriter(
                     destination,
                     chunk.schema,
-                    chunk_bytes=chunk_bytes,
-                    part_bytes=part_bytes,
+                    chunk_bytes=settings.chunk_bytes,
+                    part_bytes=settings.part_bytes,
                     overwrite=overwrite,
-                    compression=compression,
+                    compression=settings.compression,
+                    journal=journal,
                 )
-            # Copied piece by piece: entries are checked then, and views of a mapped file are not looked at otherwise.
+                held.callback(writer.abort)
+            journal.reading(number, sequences, skipped)
+            # Copied piece by piece: copying checks the entries, which views of a mapped file otherwise escape.
             for piece in chunk.pieces(_PIECE_BYTES):
                 valid, count = piece.valid, piece.num_sequences
                 if valid is not None:
-                    if on_error == "raise":
-                        first = min(piece.errors)
+                    unlisted = [i for i, error in piece.errors.items() if not isinstance(error, ListedError)]
+                    if unlisted and settings.on_error == "raise":
+                        first = min(unlisted)
                         raise piece.errors[first].located(sequence=seen + first)
                     skipped += len(piece.errors)
                     piece = piece.take(np.flatnonzero(valid))
-                writer.write(piece)
                 seen += count
+                sequences += piece.num_sequences
+                if written:  # in the first chunk after an interrupt
+                    known = min(written, piece.num_sequences)
+                    written -= known
+                    piece = piece.slice(known, piece.num_sequences)
+                writer.write(piece)
             if progress is not None:
                 progress(done, total)
         if writer is None:
             raise DataError("expected at least one chunk to convert, got none")
         writer.close()
-    except BaseException:
-        if writer is not None:
-            writer.abort()
-        raise
-    assert writer.manifest is not None
-    return _summary(destination, writer.manifest, skipped)
+        assert writer.manifest is not None
+        return writer.manifest, skipped
+
+
+def _refuse_inside(source: Any, destination: str | os.PathLike[str]) -> None:
+    """Refuse a destination inside the source folder: reading that again would find the store in it."""
+    if not isinstance(source, StoreDeserializer) and not names_files(source):
+        return
+    if isinstance(source, Deserializer):
+        places: list[str | os.PathLike[str]] = [source.name]
+    else:
+        places = [source] if isinstance(source, (str, os.PathLike)) else list(source)
+    for folder in map(Path, map(os.path.realpath, places)):
+        if not folder.is_dir() or folder not in Path(os.path.realpath(destination)).parents:
+            continue
+        raise ValueError(
+            f"expected a destination outside the data read, got {os.fspath(destination)!r}, which lies in {folder}; "
+            "choose another place for the store"
+        )
 
 
 def _summary(destination: str | os.PathLike[str], manifest: Manifest, skipped: int) -> ConversionSummary:
     size = sum(part.bytes for part in manifest.parts) + sum(side.bytes for side in manifest.lengths.values())
     return ConversionSummary(
-        os.fspath(destination), manifest.schema, manifest.sequences, manifest.samples, size, skipped
+        os.fspath(destination),
+        schema=manifest.schema,
+        sequences=manifest.sequences,
+        samples=manifest.samples,
+        bytes=size,
+        skipped=skipped,
     )
 
 
-def _convert_shuffled(
-    source: Deserializer | str | os.PathLike[str],
-    destination: Path,
+def _reader(
+    source: Any,
     streams: Mapping[str, Any] | None,
-    settings: Settings,
     *,
-    overwrite: bool,
-    progress: Callable[[int, int], None] | None,
-) -> ConversionSummary:
-    if settings.seed >= 2**64:
-        raise ValueError(f"expected a seed below 2**64 as shuffle, got {settings.seed}")
-    content = ContentDigest()
-    if isinstance(source, Deserializer):
-        content.numbers(source.num_chunks())
-        identity = f"{source.digest()} {content.hexdigest()}"
-    elif guess_format(source) == "csv":
-        with open_file(source) as file:
-            content.file(file, os.fstat(file.fileno()).st_size)
-        identity = f"{content.hexdigest()} {streams!r}"
-    else:
-        memory = max(settings.memory, CHUNK_MEMORY)
-        with contextlib.closing(open_corpus(source, memory=memory, **(streams or {}))) as corpus:
-            return _convert_shuffled(corpus, destination, None, settings, overwrite=overwrite, progress=progress)
-    manifest, skipped = shuffled(
-        lambda done: _read_all(source, streams, settings.memory, done),
-        destination,
-        settings._replace(source=identity),
-        overwrite=overwrite,
-        progress=progress,
-    )
-    return _summary(destination, manifest, skipped)
-
-
-def open_corpus(path: str | os.PathLike[str], *, memory: int = CHUNK_MEMORY, **streams: Stream) -> Deserializer:
-    """A deserializer for what is at ``path``, whatever its format.
-
-    ============================  ==================================================================
-    what                          streams
-    ============================  ==================================================================
-    store (a folder)              as written
-    ``.parquet``, folder of it    columns of numbers, see `ParquetDeserializer`
-    ``.npz``, folder of ``.npy``  one stream per array, one sample a sequence
-    ``.npy``                      one stream ``x``
-    ``.ctf``, ``.txt``            guessed from the first text, see `infer_ctf_streams`
-    ============================  ==================================================================
-
-    Args:
-        path: file or folder; ``.npy`` files and stores are mapped, ``.npz`` is loaded.
-        memory: bytes that a decoded chunk of CTF or Parquet, or all arrays of an ``.npz`` file together, may take.
-        streams: declarations. CTF is read with exactly these; for other formats they choose streams, which
-            must be what is declared.
-
-    Raises:
-        DataError: nothing there, nothing known, or damaged.
-        SchemaError: a stream is missing or not as declared.
-    """
-    whole_number("memory", memory, 1)
-    kind = guess_format(path)
-    if kind == "ctf":
-        from feedline.feed.formats.ctf import CTFDeserializer
-
-        return CTFDeserializer(path, streams or infer_ctf_streams(path), memory=memory)
-    if kind == "csv":
-        raise DataError(
-            "expected a format that can be fed from, got CSV",
-            path=os.fspath(path),
-            hint="convert it first: fl.convert(path, 'corpus')",
-        )
-    if kind == "parquet":
-        from feedline.feed.formats.parquet import ParquetDeserializer
-
-        return ParquetDeserializer(path, streams or None, memory=memory)
-    corpus: Deserializer
-    if kind == "store":
-        corpus = StoreDeserializer(path, list(streams) or None)
-    else:
-        corpus = _open_numpy(Path(path), kind, streams, memory)
-    _check_declared(corpus, streams)
-    return corpus
-
-
-def _open_numpy(path: Path, kind: str, streams: Mapping[str, Stream], memory: int) -> ArrayDeserializer:
-    files = sorted(path.glob("*.npy"), key=os.fsencode) if kind == "npy folder" else [path]
-    arrays: dict[str, Any] = {}
-    for file in files:
-        with open_file(file, -1) as opened:
-            try:
-                if kind == "npz":
-                    arrays.update(_load_npz(opened, streams, memory))
-                else:
-                    # By its name, as a map takes a file's descriptor only together with it.
-                    arrays["x" if kind == "npy" else file.stem] = np.load(file, mmap_mode="r", allow_pickle=False)
-            except _TooLargeError as error:
-                raise DataError(
-                    str(error), path=str(file), hint="raise memory=, or save it as .npy files, which are mapped"
-                ) from None
-            except Exception as error:  # NumPy lets whatever zipfile, zlib and its own parser raise through
-                raise DataError(f"expected arrays of numbers: {error}", path=str(file)) from error
-    if missing := [name for name in streams if name not in arrays]:
-        raise SchemaError(f"expected the arrays {', '.join(missing)} in {path}, which has {', '.join(arrays)}")
-    size = next((name for name, stream in streams.items() if stream.defines_size), None)
-    corpus = ArrayDeserializer({name: arrays[name] for name in streams or arrays}, defines_size=size)
-    corpus.name = str(path)
-    return corpus
-
-
-class _TooLargeError(Exception):
-    pass
-
-
-def _load_npz(file: BinaryIO, names: Collection[str], memory: int) -> dict[str, NDArray[Any] | None]:
-    """The arrays ``names``, or all, of a file that may hold far more than its own size; None for the others."""
-    with np.load(file, allow_pickle=False) as found:
-        # No more than this is decompressed, whatever the arrays' own headers say.
-        sizes = {info.filename.removesuffix(".npy"): info.file_size for info in found.zip.infolist()}
-        wanted = [name for name in found.files if not names or name in names]
-        total = sum(sizes[name] for name in wanted)
-        if total > memory:
-            raise _TooLargeError(
-                f"expected at most {memory} bytes when loaded (memory), got {total} in {', '.join(wanted)}"
-            )
-        return {name: found[name] if name in wanted else None for name in found.files}
-
-
-def _check_declared(corpus: Deserializer, streams: Mapping[str, Stream]) -> None:
-    for name, stream in streams.items():
-        found = corpus.schema[name]
-        if (found.shape, found.dtype, found.sparse) != (stream.shape, stream.dtype, stream.sparse):
-            raise SchemaError(f"expected {stream} for stream `{name}`, got {found} in {corpus.name}")
-
-
-def _read_all(
-    source: Deserializer | str | os.PathLike[str], streams: Mapping[str, Any] | None, memory: int, start: int = 0
-) -> Iterator[tuple[Chunk, int, int]]:
-    """All chunks from number ``start`` on, with the stored bytes read so far and in all."""
+    jobs: int,
+    memory: int,
+    skip: Paths | None,
+    held: contextlib.ExitStack,
+) -> ChunkReader:
+    """Return the reader of a corpus or a path; ``held`` closes what it opens."""
     if isinstance(source, Deserializer):
         if streams is not None:
-            raise ValueError("expected streams for a path only; this deserializer has declared its own")
-        yield from _chunks(source, start)
-    elif guess_format(source) == "csv":
-        total = os.path.getsize(source)
-        read = 0
-
-        def count(done: int) -> None:
-            nonlocal read
-            read = done
-
-        for chunk in itertools.islice(read_csv_chunks(source, streams, on_block=count), start, None):
-            yield chunk, min(read, total), total
+            raise ValueError("expected streams with a path only; a deserializer declares its own")
+        corpus = source
     else:
         corpus = open_corpus(source, memory=max(memory, CHUNK_MEMORY), **(streams or {}))
-        try:
-            yield from _chunks(corpus, start)
-        finally:
-            corpus.close()
+        held.enter_context(contextlib.closing(corpus))
+    return _CorpusReader(corpus if skip is None else Skipping(corpus, skip), jobs)
 
 
-def _chunks(corpus: Deserializer, start: int) -> Iterator[tuple[Chunk, int, int]]:
-    if not corpus.sized:
-        count = corpus.num_chunks()
-        for i in range(start, count):
-            yield corpus.read(i), i + 1, count
-        return
-    table = corpus.chunks()
-    total = sum(info.bytes for info in table)
-    done = 0
-    for i, info in enumerate(table):
-        done += info.bytes
-        if i >= start:
-            yield corpus.read(i), done, total
+class _CorpusReader:
+    """The chunks of a corpus, read by ``jobs`` threads."""
+
+    def __init__(self, corpus: Deserializer, jobs: int) -> None:
+        self._corpus, self._jobs = corpus, jobs
+
+    def digest(self) -> str:
+        content = ContentDigest()
+        content.numbers(self._corpus.num_chunks())
+        if self._corpus.sized:
+            content.numbers(*(info.sequences for info in self._corpus.chunks()))
+        for listed in lists(self._corpus):
+            content.numbers(*listed.tolist())
+        # Not the digest of the schema alone: which columns the streams are made of matters here.
+        return f"{self._corpus.digest()} {content.hexdigest()} {dict(self._corpus.schema)!r}"
+
+    def chunks(self, start: int = 0) -> Generator[tuple[Chunk, int, int]]:
+        count = self._corpus.num_chunks()
+        sizes = [info.bytes for info in self._corpus.chunks()] if self._corpus.sized else [1] * count
+        done, total = sum(sizes[:start]), sum(sizes)
+        with contextlib.closing(read_ahead(self._corpus.read, range(start, count), self._jobs)) as reading:
+            for chunk, size in zip(reading, sizes[start:], strict=True):
+                done += size
+                yield chunk, done, total

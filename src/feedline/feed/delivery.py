@@ -1,7 +1,7 @@
-"""From a plan to a minibatch: read what it needs, pass over what cannot be read, copy, transform.
+"""Make a minibatch from a plan: read chunks, skip unreadable sequences, copy, transform.
 
-Guarantees: a minibatch is whole or an error is raised, and then nothing has been delivered; one window of chunks is
-held at a time, whatever a minibatch spans. Costs: one native copy of all streams for the sequences of each window.
+A minibatch is delivered completely, or an error is raised and nothing is delivered. One window of chunks is held at a
+time, whatever a minibatch spans. Cost: one native copy of all streams for the sequences of each window.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from feedline import _native
 from feedline.data import Minibatch, Schema, Value
-from feedline.data.chunk import values_of
+from feedline.data.chunk import makers, values_of
 from feedline.data.faults import BadEntriesError
 from feedline.errors import DataError
 from feedline.feed import transforms as transforming
@@ -28,38 +28,40 @@ from feedline.feed.packing.runs import Content, LaneRun, cut
 from feedline.feed.pieces import joined
 from feedline.feed.prefetch import Reader, Stats, errors_among
 from feedline.feed.protocol import Deserializer
-from feedline.feed.quarantine import Quarantine
+from feedline.feed.quarantine import LISTED, ListedError, Quarantine
 from feedline.feed.timeline import Segment
 
 Ints = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 
 
-# Sequences in memory of their own: values by stream of the readable ones, their ordinals, and which those are of the
-# sequences asked for (None: all). A plain tuple, as one is made for every minibatch.
+# Gathered sequences: values by stream of the readable ones, their ordinals, and a mask of those among the sequences
+# requested (None: all). A plain tuple, as one is made for every minibatch.
 Gathered = tuple[dict[str, Value], Ints, Mask | None]
 
 
 class Delivery:
-    """Makes minibatches of one source.
+    """Makes the minibatches of one source.
 
     Args:
-        corpus: whose sequences.
-        axis: where they stand.
-        reader: holds their chunks.
-        ahead: copies them, perhaps before they are asked for.
-        transforms: what is run on them.
-        schema: the streams behind the transforms.
-        seed: of random transforms.
-        frame_mode: refuse sequences of more than one sample in any stream.
-        quarantine: where unreadable sequences are listed; None: they are raised.
-        stats: what to count in.
+        corpus: corpus of the sequences.
+        axis: axis that plans refer to.
+        reader: reader that holds the chunks.
+        ahead: copies sequences, possibly ahead.
+        transforms: transforms to run on them.
+        schema: streams after the transforms.
+        seed: seed of random transforms.
+        frame_mode: whether to refuse sequences of more than one sample in any stream.
+        quarantine: list of unreadable sequences; None: they raise.
+        skip: ordinals of sequences to leave out; None: none.
+        stats: statistics to update.
     """
 
     def __init__(
         self,
         corpus: Deserializer,
         axis: Axis,
+        *,
         reader: Reader,
         ahead: CopyAhead,
         transforms: Sequence[transforming.Map],
@@ -67,14 +69,15 @@ class Delivery:
         seed: int,
         frame_mode: bool,
         quarantine: Quarantine | None,
+        skip: frozenset[int] | None = None,
         stats: Stats,
     ) -> None:
         self._corpus, self._axis, self._reader, self._ahead = corpus, axis, reader, ahead
         self._transforms, self._schema, self._seed, self._frame_mode = transforms, schema, seed, frame_mode
-        self._quarantine, self._stats = quarantine, stats
+        self._quarantine, self._skip, self._stats = quarantine, skip, stats
 
     def minibatch(self, plan: Plan, rank: int, label_samples: int) -> Minibatch:
-        """What ``plan`` says, for its ``rank``; the position carries ``label_samples``.
+        """Make the part of ``rank`` of a planned minibatch, whose position carries ``label_samples``.
 
         Raises:
             DataError: a chunk, or without a quarantine a sequence, cannot be read.
@@ -83,7 +86,7 @@ class Delivery:
         if plan.pieces is not None:
             return self._pieces(plan, rank, label_samples)
         if not parts:
-            # An empty part still says which streams have several samples a sequence, and only chunks tell.
+            # Even for an empty part, only a chunk shows which streams have several samples per sequence.
             self._reader.prepare(plan.start.segment)
         values, ids, good = self._gather(parts, rank)
         if good is not None:
@@ -92,9 +95,7 @@ class Delivery:
             samples = parts[0].samples
         else:
             samples = sum(part.samples for part in parts)
-        self._count(len(ids), samples)
-        position = self._axis.position(plan.start, label_samples)
-        return Minibatch(self._schema, values, ids, samples, plan.samples, position, plan.sweep_end)
+        return self._delivered(plan, label_samples, len(ids), values=values, ids=ids, num_samples=samples)
 
     def _pieces(self, plan: Plan, rank: int, label_samples: int) -> Minibatch:
         assert plan.pieces is not None
@@ -102,31 +103,59 @@ class Delivery:
         runs = dict.fromkeys((*plan.entered, *(piece.run for piece in plan.pieces)))
         unread = [run for run in runs if run.content is None]
         now = [run for run in unread if run in entered or run.segment.plan is window]
-        # Window after window: what a restored lane still holds of this one is read before the next takes its place.
+        # By window: sequences of this one that a restored lane holds are read before the next replaces it.
         now.sort(key=lambda run: (run.segment.plan.sweep, run.segment.plan.number))
         if now:
             self._keep(now, rank, self._gather(tuple(SegmentSlice(*run.place) for run in now), rank))
-        # The others entered before a restart, or in the lane of another rank.
+        # The others entered before a restart, or in a lane of another rank.
         if len(now) < len(unread):
             old = [run for run in unread if run not in entered and run.segment.plan is not window]
             self._keep(old, rank, self._gather_again(old, rank))
         values, ids, numbers, begins, samples = cut(self._schema, plan.pieces)
-        self._count(int(begins.sum()), samples)
-        position = self._axis.position(plan.start, label_samples)
-        return Minibatch(
-            self._schema, values, ids, samples, plan.samples, position, plan.sweep_end, lanes=numbers, begins=begins
+        return self._delivered(
+            plan,
+            label_samples,
+            int(begins.sum()),
+            values=values,
+            ids=ids,
+            num_samples=samples,
+            lanes=numbers,
+            begins=begins,
         )
 
-    def _count(self, sequences: int, samples: int) -> None:
+    def _delivered(
+        self,
+        plan: Plan,
+        label_samples: int,
+        sequences: int,
+        *,
+        values: dict[str, Value],
+        ids: NDArray[np.int64],
+        num_samples: int,
+        lanes: NDArray[np.int64] | None = None,
+        begins: NDArray[np.bool_] | None = None,
+    ) -> Minibatch:
+        """Return a minibatch, and count it, with ``sequences`` that begin in it."""
         stats = self._stats
         stats.minibatches += 1
         stats.sequences += sequences
-        stats.samples += samples
+        stats.samples += num_samples
+        return Minibatch(
+            self._schema,
+            values,
+            ids,
+            num_samples=num_samples,
+            global_samples=plan.samples,
+            position=self._axis.position(plan.start, label_samples),
+            sweep_end=plan.sweep_end,
+            lanes=lanes,
+            begins=begins,
+        )
 
     # ---- whole sequences --------------------------------------------------------------------------
 
     def _gather(self, parts: tuple[SegmentSlice, ...], rank: int) -> Gathered:
-        """As `_copy`; a window that is no longer needed is let go before the next one is read."""
+        """Copy like `_copy`, but release each window before reading the next."""
         holds = self._reader.holds
         for part in parts:
             if not holds(part.segment.plan):
@@ -143,7 +172,7 @@ class Delivery:
         return _together(done)
 
     def _copy(self, parts: tuple[SegmentSlice, ...], rank: int) -> Gathered:
-        """The readable sequences of ``parts``, copied out of their chunks and transformed."""
+        """Return the readable sequences of ``parts``, copied out of their chunks and transformed."""
         reader = self._reader
         slots, index = reader.take(parts)
         if len(parts) == 1:
@@ -173,6 +202,9 @@ class Delivery:
             if again is None:
                 raise
             values, ids, good = self._read_again(again, ids, good, rank)
+        if self._skip is not None:  # those that no chunk marks: some readers look at mapped chunks once only
+            listed = {i: LISTED for i, ordinal in enumerate(ids.tolist()) if ordinal in self._skip}
+            values, ids, good = self._without(listed, values, ids, good, rank)
         if self._frame_mode:
             self._check_frames(values, ids)
         if self._transforms:
@@ -181,7 +213,7 @@ class Delivery:
         return values, ids, good
 
     def _read_again(self, staged: _native.Staged, ids: Ints, good: Mask | None, rank: int) -> Gathered:
-        """What of sequences that could not be copied together can be read by itself."""
+        """Read sequences that could not be copied together one by one, and skip those that fail."""
         left = self._pass_over(self._reader.settle(staged, ids), ids, rank)
         which = None if left is None else np.flatnonzero(left)
         if left is not None:
@@ -192,29 +224,35 @@ class Delivery:
             return self._without_bad(found, ids, good, rank)
 
     def _without_bad(self, found: BadEntriesError, ids: Ints, good: Mask | None, rank: int) -> Gathered:
-        values = values_of(self._corpus.schema, found.arrays)
+        values = values_of(makers(self._corpus.schema), found.arrays)
         errors = found.errors(list(self._corpus.schema), ids.tolist(), self._corpus.name)
         return self._without(errors, values, ids, good, rank)
 
     def _transform(self, values: dict[str, Value], sweeps: Ints, ids: Ints) -> dict[str, Value]:
-        return transforming.apply(self._transforms, self._corpus.schema, values, self._seed, sweeps, ids)
+        return transforming.apply(
+            self._transforms, self._corpus.schema, values, seed=self._seed, sweeps=sweeps, ordinals=ids
+        )
 
     def _check_frames(self, values: dict[str, Value], ids: Ints) -> None:
-        """Streams that do not count against the budget may be longer than those that do."""
+        """Check streams that do not count towards the budget: they may be longer than those that do."""
         for name, value in values.items():
             if not value.one_sample_each and (value.lengths != 1).any():
                 bad = int(np.flatnonzero(value.lengths != 1)[0])
                 raise no_frame(self._corpus, int(value.lengths[bad]), int(ids[bad]), name)
 
     def _pass_over(self, errors: Mapping[int, DataError], ids: Ints, rank: int) -> Mask | None:
-        """Mask of readable sequences, or None if all are; raises or records the others."""
+        """Raise or record unreadable sequences; return a mask of the readable ones, or None if all are."""
         if not errors:
             return None
         good = np.ones(len(ids), np.bool_)
         for i, unplaced in sorted(errors.items()):
+            if isinstance(unplaced, ListedError) or (self._skip is not None and int(ids[i]) in self._skip):
+                self._stats.skipped += 1
+                good[i] = False
+                continue
             error = unplaced.located(path=self._corpus.name, sequence=int(ids[i]))
             if self._quarantine is None:
-                # A copy: the traceback of one that the chunk keeps would keep the chunk, and all callers, alive.
+                # A copy: the traceback of the chunk's own error would keep the chunk, and all callers, alive.
                 raise copy.copy(error) from error.__cause__
             self._quarantine.add(int(ids[i]), error, rank)
             self._stats.skipped += 1
@@ -224,7 +262,7 @@ class Delivery:
     def _without(
         self, errors: Mapping[int, DataError], values: dict[str, Value], ids: Ints, good: Mask | None, rank: int
     ) -> Gathered:
-        """What was gathered, without sequences that turned out to be unreadable; raises or records these."""
+        """Remove sequences that turned out to be unreadable from what was gathered; raise or record them."""
         left = self._pass_over(errors, ids, rank)
         if left is None:
             return values, ids, good
@@ -234,7 +272,7 @@ class Delivery:
     # ---- runs in lanes ----------------------------------------------------------------------------
 
     def _gather_again(self, runs: Sequence[LaneRun], rank: int) -> Gathered:
-        """As `_gather`, for sequences whose window may be gone: reads their chunks alone, where these are known."""
+        """Gather sequences whose window may be gone: reads their chunks only, if these are known."""
         if self._reader.scattered or not self._corpus.sized:
             return self._copy(tuple(SegmentSlice(*run.place) for run in runs), rank)
         ids = np.concatenate([run.segment.ordinals[run.a : run.b] for run in runs])
@@ -249,7 +287,7 @@ class Delivery:
         return values, ids, good
 
     def _keep(self, runs: Sequence[LaneRun], rank: int, gathered: Gathered) -> None:
-        """Keep what was read for ``runs`` with them, if each sequence has one length, that which the lanes count."""
+        """Store what was read for ``runs`` in them, if each sequence has the same length in all streams."""
         values, ids, good = gathered
         lengths = np.array([b - a for run in runs for a, b in itertools.pairwise(run.ends)], np.int64)
         planned = lengths if good is None else lengths[good]
@@ -276,7 +314,7 @@ class Delivery:
 
 
 def _narrowed(good: Mask | None, left: Mask) -> Mask:
-    """Those of the sequences ``good`` that are ``left`` of them."""
+    """Restrict the mask ``good`` to the mask ``left`` of its true entries."""
     if good is None:
         return left
     good = good.copy()
@@ -285,7 +323,7 @@ def _narrowed(good: Mask | None, left: Mask) -> Mask:
 
 
 def _together(parts: Sequence[Gathered]) -> Gathered:
-    """What was gathered in several goes, as if in one."""
+    """Concatenate what was gathered in several steps."""
     if len(parts) == 1:
         return parts[0]
     columns, ordinals, masks = zip(*parts, strict=True)
@@ -304,7 +342,7 @@ def _segment_lengths(segment: Segment) -> Ints:
 
 
 def _column(parts: tuple[SegmentSlice, ...], column: Callable[[Segment], Any], dtype: Any) -> NDArray[Any]:
-    """A column of the segments of all parts, one after the other."""
+    """Return a column of the segments of all parts, concatenated."""
     if not parts:
         return np.empty(0, dtype)
     return np.concatenate([column(part.segment)[part.a : part.b] for part in parts])

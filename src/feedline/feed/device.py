@@ -1,8 +1,8 @@
-"""Minibatches on a device: their tensors copied by a stream of their own, in the order delivered.
+"""Minibatches on a device: tensors are copied on a separate stream, in delivered order.
 
-A copy is begun when its minibatch is asked for, and before that counts as delivered, so that a source's position is
-what the loop was given; on CUDA it runs beside what the loop has queued before, and what it queues next waits for it on
-the device, not here.
+A copy is begun when its minibatch is requested, before that counts as delivered, so that a source's position is what
+the loop has received. On CUDA the copy overlaps with work queued before it; work queued after it waits for it on the
+device, not here.
 """
 
 from __future__ import annotations
@@ -15,11 +15,13 @@ from feedline.data import Minibatch
 
 
 def mover(device: Any) -> Callable[[Minibatch], None]:
-    """What gives minibatches their ``tensors`` on ``device``, laid out as `Value.torch` does by default."""
+    """Return a function that sets ``tensors`` of a minibatch on ``device``, laid out as `Value.torch` does by
+    default. Byte strings are omitted: they are decoded on the host."""
     transfer = importlib.import_module("feedline.interop.torch_loading").Transfer(device)
 
     def move(minibatch: Minibatch) -> None:
-        tensors = {name: value.torch() for name, value in minibatch.items()}
+        strings = {name for name, stream in minibatch.schema.items() if stream.is_bytes}
+        tensors = {name: value.torch() for name, value in minibatch.items() if name not in strings}
         minibatch.tensors = transfer.finish(*transfer.start(tensors))
 
     return move

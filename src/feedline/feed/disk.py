@@ -1,7 +1,6 @@
-"""What a corpus costs to read on this machine: how much the page cache holds, and how fast the disk gives the rest.
+"""Measure what a corpus costs to read on this machine: its share in the page cache, and the speed of the disk.
 
-Measured past the page cache, so that a look changes nothing. The figures are advice for people; no order ever depends
-on them.
+Measurements bypass the page cache, and so change nothing. The figures are for people; no order ever depends on them.
 """
 
 from __future__ import annotations
@@ -20,21 +19,21 @@ from numpy.typing import NDArray
 from feedline import _native
 from feedline.errors import DataError
 
-PAGE = mmap.PAGESIZE
-# Sizes and depths at which disks give their best: in order, a few large reads in flight; at random, many small ones.
-LARGE, LARGE_DEPTH = 4 << 20, 4
+PAGE_BYTES = mmap.PAGESIZE
+# Sizes and queue depths at which disks perform best: sequentially, a few large reads; at random, many small ones.
+LARGE_BYTES, LARGE_DEPTH = 4 << 20, 4
 SMALL_DEPTH = 32
-_LOOKS = 4096  # pages asked about
+_LOOKS = 4096  # most pages checked for residency
 
 
 class Survey(NamedTuple):
-    """What the files of a corpus cost.
+    """The cost of reading the files of a corpus.
 
     Attributes:
-        bytes: of all files.
+        bytes: total size of the files.
         resident: share of them in the page cache, 0 to 1; an estimate for more than 4096 pages.
-        sequential: bytes a second, in large pieces; None where the file system has no reads past the page cache.
-        random: pieces a second, of ``piece`` bytes at random places; None likewise.
+        sequential: bytes per second in large reads; None if the file system does not support direct I/O.
+        random: reads per second, of ``piece`` bytes at random places; None likewise.
         piece: bytes of a random read.
     """
 
@@ -50,11 +49,11 @@ def survey(files: Sequence[str], piece: int, seconds: float = 1.0) -> Survey | N
 
     Args:
         files: paths of the files that hold the data.
-        piece: bytes read at a time at random places, such as those of one sequence.
-        seconds: how long to take, half of it for each kind of reading.
+        piece: bytes of a random read, such as the size of one sequence.
+        seconds: duration, half of it for each kind of read.
 
-    Returns:
-        None if there are no files, or nothing in them.
+        Returns:
+            The survey; None if there are no files, or all are empty.
 
     Raises:
         DataError: a file cannot be read.
@@ -63,19 +62,19 @@ def survey(files: Sequence[str], piece: int, seconds: float = 1.0) -> Survey | N
     total = int(sizes.sum())
     if not total:
         return None
-    piece = max(1, min(piece, LARGE))
+    piece = max(1, min(piece, LARGE_BYTES))
     with contextlib.ExitStack() as opened:
         descriptors = [_open_direct(path, opened) for path in files]
         if None in descriptors:
             return Survey(total, _resident(files, sizes), None, None, piece)
         known = [descriptor for descriptor in descriptors if descriptor is not None]
-        large = _rate(known, sizes, LARGE, LARGE_DEPTH, seconds / 2, files)
-        small = _rate(known, sizes, piece, SMALL_DEPTH, seconds / 2, files)
-    return Survey(total, _resident(files, sizes), large * min(LARGE, int(sizes.max())), small, piece)
+        large = _rate(known, sizes, LARGE_BYTES, depth=LARGE_DEPTH, seconds=seconds / 2, files=files)
+        small = _rate(known, sizes, piece, depth=SMALL_DEPTH, seconds=seconds / 2, files=files)
+    return Survey(total, _resident(files, sizes), large * min(LARGE_BYTES, int(sizes.max())), small, piece)
 
 
 def evict(files: Sequence[str]) -> None:
-    """Ask the kernel to drop ``files`` from the page cache; it keeps pages that are mapped.
+    """Ask the kernel to drop ``files`` from the page cache; it keeps mapped pages.
 
     Raises:
         DataError: a file cannot be opened.
@@ -83,12 +82,12 @@ def evict(files: Sequence[str]) -> None:
     for path in files:
         with _open(path, os.O_RDONLY) as descriptor:
             with contextlib.suppress(OSError):
-                os.fsync(descriptor)  # pages not written yet would stay
+                os.fsync(descriptor)  # dirty pages would stay
             os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
 
 
 def resident(files: Sequence[str]) -> float:
-    """Share of the bytes of ``files`` that the page cache holds, 0 to 1.
+    """Return the share of the bytes of ``files`` that the page cache holds, 0 to 1.
 
     Raises:
         DataError: a file cannot be opened.
@@ -102,10 +101,10 @@ def _resident(files: Sequence[str], sizes: NDArray[np.int64]) -> float:
     for path, size in zip(files, sizes.tolist(), strict=True):
         if not size:
             continue
-        pages = -(-size // PAGE)
+        pages = -(-size // PAGE_BYTES)
         looks = max(1, min(pages, _LOOKS * size // total))
-        # The kernel tells of pages that are mapped, and reads none of them for that. Of files that we might not write
-        # it tells nothing; then pages are read if that needs no waiting.
+        # For mapped files the kernel reports residency without reading. For files that we may not write it reports
+        # nothing; then pages are read if that does not block.
         with _open(path, os.O_RDONLY) as descriptor, mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ) as mapped:
             view = np.frombuffer(mapped, np.uint8)
             try:
@@ -120,10 +119,18 @@ def _resident(files: Sequence[str], sizes: NDArray[np.int64]) -> float:
 
 
 def _rate(
-    descriptors: Sequence[int], sizes: NDArray[np.int64], piece: int, depth: int, seconds: float, files: Sequence[str]
+    descriptors: Sequence[int],
+    sizes: NDArray[np.int64],
+    piece: int,
+    *,
+    depth: int,
+    seconds: float,
+    files: Sequence[str],
 ) -> float:
-    """Pieces a second that come from random aligned places, ``depth`` at a time."""
-    rounded = -(-piece // PAGE) * PAGE + (PAGE if piece % PAGE else 0)  # pages that an unaligned piece touches
+    """Return the number of reads per second from random aligned places, ``depth`` at a time."""
+    rounded = -(-piece // PAGE_BYTES) * PAGE_BYTES + (
+        PAGE_BYTES if piece % PAGE_BYTES else 0
+    )  # all pages that an unaligned piece touches
     share, errors = sizes / sizes.sum(), list[DataError]()
     done = [0] * depth
     began = time.perf_counter()
@@ -133,9 +140,9 @@ def _rate(
         with mmap.mmap(-1, rounded) as buffer:
             while not errors and time.perf_counter() - began < seconds:
                 for i in rng.choice(len(sizes), 16, p=share).tolist():
-                    places = max(1, (int(sizes[i]) - rounded) // PAGE + 1)
+                    places = max(1, (int(sizes[i]) - rounded) // PAGE_BYTES + 1)
                     try:
-                        os.preadv(descriptors[i], [buffer], int(rng.integers(places)) * PAGE)
+                        os.preadv(descriptors[i], [buffer], int(rng.integers(places)) * PAGE_BYTES)
                     except OSError as error:
                         errors.append(_unreadable(files[i], error))
                         return
@@ -161,7 +168,7 @@ def _size(path: str) -> int:
 
 
 def _open_direct(path: str, opened: contextlib.ExitStack) -> int | None:
-    """A descriptor past the page cache, closed with ``opened``; None where there is none."""
+    """Return a descriptor for direct I/O, closed with ``opened``; None if that is not supported."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECT | os.O_NONBLOCK)
     except OSError:

@@ -1,19 +1,19 @@
-"""Stores larger than memory: what the page cache does not hold is fetched ahead of need, and let go behind it.
+"""Stores larger than memory: data that the page cache does not hold is fetched ahead, and released after use.
 
-Sequences of a store are views of mapped files. Where the page cache holds them, they are copied from there at memory
-speed, and nothing is done ahead. Where it does not, every touch would wait for the disk, a page at a time; so native
-threads (native/include/feedline/fetch.h) bring them into memory of our own first, past the page cache:
+Sequences of a store are views of mapped files. Data in the page cache is copied from there at memory speed, and nothing
+is fetched. For other data every page fault would wait for the disk; so native threads (native/include/feedline/fetch.h)
+first read it into private memory, bypassing the page cache:
 
 - of a *window*, its blocks, and those of the next window within the budget: held until the window is done;
-- in the *order of the corpus*, blocks of it, as far ahead as the budget goes;
-- of a *whole* shuffle, the sequences of the minibatches to come, each by itself (`CopyAhead` asks for them).
+- in the *order of the corpus*, its blocks, as far ahead as the budget allows;
+- of a *whole* shuffle, the sequences of the next minibatches, each by itself (`CopyAhead` requests them).
 
-Processes of one machine that share the data read blocks through the page cache after all, so that each comes from the
-disk once, and have it drop what they are done with.
+Processes of one machine that share the data do read blocks through the page cache, so that each comes from the disk
+once, and drop them from it after use.
 
-Which of the two applies is found out while reading: a few pages are looked at every now and then, and looking costs a
-microsecond. Order and values are the same either way, and so are errors: what cannot be fetched is tried sequence by
-sequence, so that only those are lost whose own bytes cannot be read.
+Which case applies is determined while reading: the residency of a few pages is checked now and then, at a microsecond
+per check. Order and values are the same either way, and so are errors: a block that cannot be fetched is read sequence
+by sequence, so that only those are lost whose own bytes cannot be read.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from numpy.typing import NDArray
 
 from feedline import _native
 from feedline.data import Chunk, Value
-from feedline.data.value import SparseValue
+from feedline.data.value import BytesValue, SparseValue
 from feedline.errors import DataError
 from feedline.feed.assembly import ChunkSet
-from feedline.feed.prefetch import LEAST_AHEAD, Reader, SegmentSlice, Stats, Upcoming, together
+from feedline.feed.prefetch import LEAST_AHEAD_BYTES, Reader, SegmentSlice, Stats, Upcoming, together
 from feedline.feed.protocol import Deserializer, MappedFile
 from feedline.feed.timeline import BlockOrder, Segment, Timeline, WindowPlan
 from feedline.feed.timeline.blocks import Blocks
@@ -43,26 +43,26 @@ from feedline.feed.workers.limits import available
 Ints = NDArray[np.int64]
 Slots = NDArray[np.uint32]
 
-# Reads in flight: random reads gain up to here (a virtual disk; 32: 0.9 of it, 512: 1.0).
+# Reads in flight: random reads gain up to here (on a virtual disk, 32 give 0.9 of the speed, 512 give 1.0).
 _DEPTH = 128
-# Blocks are handed over to the threads in groups of this many bytes, or blocks.
+# Blocks are handed to the threads in groups of this many bytes, or blocks.
 _GROUP_BYTES = 4 << 20
 _GROUP_UNITS = 64
-# How often a whole shuffle that finds everything in the page cache looks again, in seconds, and at how many sequences.
-_LOOK_EVERY = 0.005
+# How often, in seconds, a whole shuffle with everything in the page cache checks again, and at how many sequences.
+_LOOK_EVERY_S = 0.005
 _LOOK_AT = 4
-# In order: blocks looked at together.
+# In order: blocks checked together.
 _LOOK_UNITS = 32
-# Blocks of a window that are looked at.
+# Blocks of a window that are checked.
 _LOOK_WINDOW = 16
-# How many minibatches, or bytes in order, must have been in the page cache before nothing more is fetched.
+# How many minibatches, or bytes in order, must have been in the page cache before fetching stops.
 _CALM_MINIBATCHES = 16
 _CALM_BYTES = 32 << 20
-# Rows up to this size are worth to be found in the page cache: the page that has one has many.
-_SMALL_ROW = 512
-# In order: chunks whose heads are asked for before they are needed.
+# Rows up to this many bytes are worth keeping in the page cache: a page holds many of them.
+_SMALL_ROW_BYTES = 512
+# In order: chunks whose metadata is prefetched.
 _SOON = 4
-# Blocks in order that are kept behind the place in use, for minibatches that were copied ahead and dropped.
+# In order: bytes of blocks kept behind the current place, for minibatches that were copied ahead and dropped.
 _BEHIND_BYTES = 8 << 20
 
 _log = logging.getLogger("feedline")
@@ -72,10 +72,10 @@ class _BlockGroup:
     """Blocks that are fetched together.
 
     Attributes:
-        staged: what fetches them.
-        bytes: of all of them.
-        left: how many of them are still wanted.
-        faulty: those that cannot be read as a whole, once that is known.
+        staged: the native fetch.
+        bytes: bytes of all of them.
+        left: number of them still needed.
+        faulty: those that cannot be read as a whole; None until known.
     """
 
     __slots__ = ("bytes", "faulty", "left", "staged")
@@ -86,12 +86,12 @@ class _BlockGroup:
 
 
 class _Unit:
-    """One block, on its way or there.
+    """A block that is being fetched, or held.
 
     Attributes:
-        group: what it is fetched with.
-        run: its number there.
-        slot: where it is held; -1: it cannot be read as a whole; None: not taken in yet.
+        group: group that it is fetched with.
+        run: its number in the group.
+        slot: slot that holds it; -1: it cannot be read as a whole; None: not adopted yet.
     """
 
     __slots__ = ("group", "run", "slot")
@@ -102,7 +102,7 @@ class _Unit:
 
 
 class _Held(NamedTuple):
-    """A window in memory: for each of its blocks the slot, and what is added to indices in the block."""
+    """A window in memory: for each of its blocks the slot, and the offset to add to indices within the block."""
 
     plan: WindowPlan | None
     slots: Slots
@@ -117,42 +117,44 @@ def _is_cut(file: MappedFile) -> bool:
 
 
 def _sizes(value: Value) -> tuple[int, int]:
-    """Bytes of the rows of a value, or of its indices and values; bytes of what says where they begin."""
+    """Return the bytes of a value's rows (or indices and values), and the bytes of its offsets."""
     bounds = 0 if value.one_sample_each else value.offsets.nbytes
     if isinstance(value, SparseValue):
         bounds += value.indptr.nbytes
+    if isinstance(value, BytesValue):
+        bounds += value.bounds.nbytes
     return value.nbytes - bounds, bounds
 
 
 class FetchingReader(Reader):
-    """See the module.
+    """Reads corpora of mapped files, fetching what the page cache lacks.
 
     Args:
-        corpus: where from; its chunks are views of mapped files, see `Deserializer.files`.
-        timeline: the order.
-        chunks: where to.
-        stats: what to count in.
-        budget: bytes that may be fetched ahead; None: the next window, or `LEAST_AHEAD`.
+        corpus: corpus whose chunks are views of mapped files, see `Deserializer.files`.
+        timeline: order of the corpus.
+        chunks: chunk set to add chunks to.
+        stats: statistics to update.
+        budget_bytes: bytes that may be fetched ahead; None: the next window, or `LEAST_AHEAD_BYTES`.
 
     Attributes:
-        backend: of the native fetcher, until it is made: ``"any"``, ``"io_uring"`` or ``"threads"``.
-        direct: read past the page cache.
-        forced: take nothing from the page cache, as if it were always empty.
-        waits: tells of long waits.
+        backend: backend of the native fetcher, until it is created: ``"any"``, ``"io_uring"`` or ``"threads"``.
+        direct: whether to bypass the page cache.
+        forced: whether to fetch everything, as if the page cache were always empty.
+        waits: accounts for time spent waiting, and warns.
     """
 
     def __init__(
-        self, corpus: Deserializer, timeline: Timeline, chunks: ChunkSet, stats: Stats, budget: int | None
+        self, corpus: Deserializer, timeline: Timeline, chunks: ChunkSet, stats: Stats, budget_bytes: int | None
     ) -> None:
         self._corpus, self._timeline, self._chunks, self._stats = corpus, timeline, chunks, stats
         self._whole = timeline.shuffle and timeline.window is None
         self._in_place = not timeline.shuffle
-        self._whole_window = budget is None
-        self._budget = LEAST_AHEAD if budget is None else budget
+        self._whole_window = budget_bytes is None
+        self._budget_bytes = LEAST_AHEAD_BYTES if budget_bytes is None else budget_bytes
         self.backend, self.direct, self.forced = "any", True, False
         lies_in = next(iter(corpus.paths()), corpus.name)
-        self.waits = Waits(lies_in, WHOLE if self._whole else BLOCKS if budget is None else NOT_AHEAD)
-        # A unit is what is fetched as one: an entry of the timeline's table, or in order a block of it.
+        self.waits = Waits(lies_in, WHOLE if self._whole else BLOCKS if budget_bytes is None else NOT_AHEAD)
+        # A unit is fetched as a whole: an entry of the timeline's table, or in order a block of it.
         blocks = timeline.blocks if isinstance(timeline, BlockOrder) else None
         if self._in_place and blocks is None:
             blocks = Blocks(timeline.table)
@@ -164,47 +166,48 @@ class FetchingReader(Reader):
             self._first = np.zeros(len(self._table), np.int64)
         self._mapped = np.full(len(timeline.chunk_table), -1, np.int64)  # slot of each chunk's views
         self._unknown = len(self._mapped)  # chunks without one
+        self._errors: dict[int, Chunk] = {}  # by slot: views, of whole chunks or of blocks, with unreadable sequences
         self._fetcher: _native.Fetcher | None = None
-        self._files: dict[int, tuple[MappedFile, int | None]] = {}  # by address, with numbers of those it could open
-        self._sample: Chunk | None = None  # some chunk: what pieces sequences are made of
+        self._files: dict[int, tuple[MappedFile, int | None]] = {}  # by address; None: it could not be opened
+        self._sample: Chunk | None = None  # some chunk: shows the layout of sequences
         self._keep: list[int] | None = None
         self._units: dict[int, _Unit] = {}
-        self._ahead = 0  # bytes of those that are not taken in yet
+        self._ahead = 0  # bytes of those not adopted yet
         self._plans: dict[tuple[int, int], _Held] = {}
         self._in_file = _Held(None, np.empty(0, np.uint32), np.empty(0, np.int64))  # marks segments of mapped slots
-        self._next = 0  # in order: the block behind the last that was asked for
+        self._next = 0  # in order: the next block to fetch
         self._wraps = False  # in order: whether another sweep follows
-        self._behind: deque[int] = deque()  # in order: blocks taken in, oldest first
+        self._behind: deque[int] = deque()  # in order: adopted blocks, oldest first
         self._cold = False
-        self._calm = 0  # how long everything has been found in the page cache, while fetching
+        self._calm = 0  # minibatches or bytes since a fetch last missed the page cache
         self._look_at = 0.0
-        self._covered: Segment | None = None  # in order: one that lies in there, whose chunks are known
-        self._seen = (0, 0)  # in order: the sequences, from and to, for which that need not be found out again
-        self._faulty = 0  # blocks held that cannot be read as a whole
+        self._covered: Segment | None = None  # in order: a segment in the page cache, whose chunks are known
+        self._seen = (0, 0)  # in order: range of sequences that need not be checked again
+        self._faulty = 0  # blocks that cannot be read as a whole
 
-    # ---- for the source ---------------------------------------------------------------------------
+    # ---- called by the source ---------------------------------------------------------------------
 
     @property
     def scattered(self) -> bool:
-        """Whether sequences may be taken from anywhere at any time: there is no window to be held."""
+        """See `Reader.scattered`."""
         return self._whole or self._in_place
 
     @property
     def stages(self) -> bool:
-        """Whether sequences are to be staged, one by one, before they are copied."""
+        """See `Reader.stages`."""
         return self._faulty > 0 or (self._whole and (self._cold or self.forced))
 
     def prepare(self, segment: Segment) -> None:
-        """Know the chunk of the segment's first sequence."""
+        """Map the chunk of the segment's first sequence."""
         entry = segment.plan.chunks[segment.place[:1]]
         self._slots_of(self._chunks_of(segment.plan, entry))
 
     def prepared(self, segment: Segment) -> bool:
-        """Whether `take` has nothing to wait for; only of use for windows."""
+        """Return whether `take` would not block; only meaningful for windows."""
         return self.scattered or self.holds(segment.plan)
 
     def ready(self, parts: Sequence[SegmentSlice]) -> bool:
-        """Whether `take` has nothing to wait for."""
+        """See `Reader.ready`."""
         if self._in_place and (self._cold or self.forced):
             units = (
                 self._units.get(u) for s, a, b in parts for u in np.unique(self._units_of(s.ordinals[a:b])).tolist()
@@ -213,7 +216,7 @@ class FetchingReader(Reader):
         return all(self.prepared(segment) for segment, _, _ in parts)
 
     def take(self, parts: Sequence[SegmentSlice]) -> tuple[Slots, Ints]:
-        """Hold what ``parts`` need; returns where each of their sequences is: a slot, and an index there."""
+        """See `Reader.take`."""
         take = self._take_in_order if self._in_place else self._take_of_window
         slots, index = take(parts[0]) if len(parts) == 1 else together([take(part) for part in parts])
         if self._whole and not self._cold and (now := time.perf_counter()) >= self._look_at:
@@ -221,9 +224,10 @@ class FetchingReader(Reader):
         return slots, index
 
     def finds(self, ordinals: Ints) -> bool:
-        """Whether the page cache holds the sequences of these numbers in the corpus, as far as some looks tell.
+        """Return whether the page cache holds the sequences ``ordinals``, judged by a sample of pages.
 
-        Rising ones in the order of the corpus, any of a whole shuffle. If not, `take_ordinals` is to be asked for them.
+        The ordinals are ascending in the order of the corpus, arbitrary in a whole shuffle. If not, call
+        `take_ordinals`.
         """
         if self._cold or self.forced or not len(ordinals):
             return False
@@ -234,25 +238,26 @@ class FetchingReader(Reader):
         return not self._cold
 
     def take_ordinals(self, ordinals: Ints) -> tuple[Slots, Ints]:
-        """As `take`, of sequences that the page cache may lack."""
+        """Return slots and indices as `take` does, of sequences that the page cache may lack."""
         if self._in_place and len(ordinals):
             return self._blocks_in_order(ordinals)
         return self.in_files(ordinals)
 
     def in_files(self, ordinals: Ints) -> tuple[Slots, Ints]:
-        """Where sequences are in the views of their chunks."""
+        """Return slots and indices of sequences in the mapped chunks."""
         starts = self._timeline.chunk_table.starts
         chunks = np.searchsorted(starts, ordinals, side="right") - 1
         return self._slots_of(chunks), ordinals - starts[chunks]
 
     def stage(self, slots: Slots, index: Ints) -> _native.Staged:
-        """Begin to bring sequences into memory, each by itself."""
+        """See `Reader.stage`."""
         return self._chunks.stage(self._disk(), slots, index, None, self._kept())
 
     def stage_again(self, slots: Slots, index: Ints) -> _native.Staged | None:
-        """Read sequences that could not be copied, and everything from now on, past memory, if a file was cut.
+        """Switch to reading everything past the mapping if a file was truncated, and stage sequences that could not be
+        copied.
 
-        Where nothing was cut, what cannot be copied was written to, and no part of it can be trusted.
+        Return None if no file was truncated: then the data was overwritten, and none of it can be trusted.
         """
         known = [file for file, number in self._files.values() if number is not None]
         if not any(_is_cut(file) for file in known):
@@ -265,7 +270,7 @@ class FetchingReader(Reader):
         return self.stage(slots, index)
 
     def settle(self, staged: _native.Staged, ids: Ints) -> dict[int, DataError]:
-        """Wait for sequences that were staged; returns why some of them, with ordinals ``ids``, cannot be read."""
+        """See `Reader.settle`."""
         began = time.perf_counter()
         faults = staged.faults()
         waited = time.perf_counter() - began
@@ -281,20 +286,21 @@ class FetchingReader(Reader):
         return {fault[0]: self._error(fault, int(ids[fault[0]])) for fault in faults}
 
     def holds(self, plan: WindowPlan) -> bool:
-        """Whether all blocks of a window are in memory for it."""
+        """See `Reader.holds`."""
         return self.scattered or (plan.sweep, plan.number) in self._plans
 
     def chunk(self, slot: int) -> Chunk | None:
-        """None: chunks of stores have no unreadable sequences before these are read."""
-        return None
+        """See `Reader.chunk`. Unreadable sequences of stores are only detected while reading, those of other formats
+        (nulls, say) when a chunk is mapped."""
+        return self._errors.get(slot)
 
     @property
     def has_errors(self) -> bool:
-        """Never; see `chunk`."""
-        return False
+        """See `Reader.has_errors`."""
+        return bool(self._errors)
 
     def keep(self, plans: list[WindowPlan], upcoming: Upcoming | None) -> None:
-        """Let go of all windows but ``plans``, and fetch ahead in ``upcoming``."""
+        """See `Reader.keep`."""
         if self._whole:
             return
         if self._in_place:
@@ -307,22 +313,22 @@ class FetchingReader(Reader):
                 del self._plans[key]
             needed = {int(u) for plan in plans for u in plan.chunks}
             self._drop([u for u, unit in self._units.items() if unit.slot is not None and u not in needed])
-        if upcoming is not None and self._budget > 0:
+        if upcoming is not None and self._budget_bytes > 0:
             try:
                 self._fetch_ahead(upcoming)
             except Exception as error:
-                # What cannot be read is told when it is needed: what comes before it is still good.
+                # Raised when the data is needed: what comes before it is valid.
                 _log.debug("%s: not read ahead: %s", self._corpus.name, error)
 
     def read_on(self, upcoming: Upcoming) -> None:
-        """Nothing: what there is room for has been asked for."""
+        """Do nothing: all that there is room for has been requested."""
 
     def reset(self) -> None:
-        """Forget what was fetched ahead: the position has jumped."""
+        """See `Reader.reset`."""
         self._drop([u for u, unit in self._units.items() if unit.slot is None])
 
     def close(self) -> None:
-        """Let everything go and end the threads."""
+        """See `Reader.close`."""
         self._plans.clear()
         self._behind.clear()
         self._drop(list(self._units))
@@ -330,45 +336,53 @@ class FetchingReader(Reader):
         self._mapped[:] = -1
         self._unknown = len(self._mapped)
         self._files.clear()
+        self._errors.clear()
         self._fetcher = self._sample = None
 
     # ---- mapped files -----------------------------------------------------------------------------
 
     def _disk(self) -> _native.Fetcher:
         if self._fetcher is None:
-            keep = self._budget if not self._whole_window else max(self._budget, self._window_bytes())
+            keep = self._budget_bytes if not self._whole_window else max(self._budget_bytes, self._window_bytes())
             self._fetcher = _native.Fetcher(self.backend, _DEPTH, keep)
         return self._fetcher
 
     def _window_bytes(self) -> int:
         window = self._timeline.window
         if window is None or window.bytes is None:
-            return LEAST_AHEAD
+            return LEAST_AHEAD_BYTES
         return min(window.bytes, int(self._table.bytes.sum()))
 
     def _know(self, file: MappedFile) -> None:
-        """Make a file known to the fetcher."""
+        """Add a file to the fetcher."""
         if file.address in self._files:
             return
         try:
-            # The shares of all processes lie in the same blocks: each is read once, and found in the page cache by the
-            # others. Sequences of a whole shuffle are a process's own.
+            # The shares of all processes lie in the same blocks: one process reads each, and the others find it in the
+            # page cache. In a whole shuffle, every process reads other sequences.
             share = self.shared and not self._whole
             number = self._disk().add(
-                file.path, file.size, file.address, file.identity, self.direct, not self.forced, file.first, share
+                file.path,
+                file.size,
+                file.address,
+                file.identity,
+                direct=self.direct,
+                ask=not self.forced,
+                first=file.first,
+                share=share,
             )
         except OSError as error:
             number = None
             _log.warning(
-                "%s: cannot be opened a second time (%s), so it is read through its map, a page at a time where it is "
-                "not in memory; raise the limit on descriptors (ulimit -n) if that is what is missing",
+                "%s: cannot be opened a second time (%s), so it is read through its mapping, a page at a time if it is "
+                "not in memory; raise the limit on descriptors (ulimit -n) if that is the cause",
                 file.path,
                 error.strerror,
             )
         self._files[file.address] = file, number
 
     def _slots_of(self, chunks: Ints) -> Slots:
-        """Slots of the views of ``chunks``."""
+        """Return the slots of the mapped ``chunks``, mapping them if necessary."""
         slots = self._mapped[chunks]
         if len(slots) and slots.min() < 0:
             missing = np.unique(chunks[slots < 0]).tolist()
@@ -378,7 +392,10 @@ class FetchingReader(Reader):
             for chunk in missing:
                 began = time.perf_counter()
                 views = self._sample = self._corpus.read(chunk)
-                self._mapped[chunk] = self._chunks.add(views)
+                slot = self._chunks.add(views)
+                if views.errors:
+                    self._errors[slot] = views
+                self._mapped[chunk] = slot  # last, so that after an interrupt it is added again, with its errors
                 self._unknown -= 1
                 self._stats.chunks_read += 1
                 self._stats.read_seconds += time.perf_counter() - began
@@ -386,17 +403,17 @@ class FetchingReader(Reader):
         return slots.astype(np.uint32)
 
     def _chunks_of(self, plan: WindowPlan, entries: Ints) -> Ints:
-        """The chunks that entries of a plan are, or are parts of."""
+        """Return the chunks that entries of a plan are, or are blocks of."""
         if self._in_place and not isinstance(self._timeline, BlockOrder):
             return entries
         return self._chunk_of[entries]
 
     def _from_files(self, part: SegmentSlice) -> tuple[Slots, Ints]:
-        """Where the sequences of ``part`` are in the views of their chunks."""
+        """Return slots and indices of the sequences of ``part`` in the mapped chunks."""
         segment, a, b = part
         if segment.held is not self._in_file:
             if self._unknown and not (self._in_place and int(segment.place[-1]) - int(segment.place[0]) < _SOON):
-                # Chunk by chunk as they are needed: those of a segment may be all of a large store.
+                # Map chunks as they are needed: a segment may span all chunks of a large store.
                 return self._views(segment, slice(a, b))
             segment.slots, segment.taken = self._views(segment, slice(None))
             segment.held = self._in_file
@@ -411,22 +428,24 @@ class FetchingReader(Reader):
         return self._slots_of(chunks), index if chunks is entries else index + self._first[entries]
 
     def _kept(self) -> list[int]:
-        """For each stream, which of its pieces the page cache is to keep: those that would cost a read each again.
+        """Return, for each stream, a bit mask of parts that the page cache should keep, as each would cost another
+        read.
 
-        Small rows, and the bounds of sequences and rows, as far as all of them fit; by the sizes of one chunk.
+        These are small rows, and the offsets of sequences and rows, as far as all of them fit; estimated from one
+        chunk.
         """
         if self._keep is None:
             chunk = self._sample
             assert chunk is not None
             total = self._timeline.table.total_sequences / max(chunk.num_sequences, 1)
-            room = LEAST_AHEAD
+            room = LEAST_AHEAD_BYTES
             if self._whole:
                 room = max(room, (available() or 0) // 16)
             pieces = []
             for number, value in enumerate(chunk.values.values()):
                 rows, bounds = _sizes(value)
                 pieces.append((bounds * total, number, 2))
-                if rows <= _SMALL_ROW * chunk.num_sequences:
+                if rows <= _SMALL_ROW_BYTES * chunk.num_sequences:
                     pieces.append((rows * total, number, 1))
             self._keep = [0] * len(chunk.values)
             for nbytes, number, bit in sorted(pieces):
@@ -436,7 +455,7 @@ class FetchingReader(Reader):
         return self._keep
 
     def _lacks(self, units: Ints, most: int) -> bool:
-        """Whether some of at most ``most`` of ``units`` are not in the page cache."""
+        """Return whether any of at most ``most`` of ``units`` are missing from the page cache."""
         if self.forced:
             return True
         if len(units) > most:
@@ -444,12 +463,15 @@ class FetchingReader(Reader):
         slots = self._slots_of(self._chunk_of[units])
         counts = self._table.sequences[units]
         some = counts > 0
-        return self._chunks.lacking(self._disk(), slots[some], self._first[units][some], counts[some], most, 1) > 0
+        return (
+            self._chunks.lacking(self._disk(), slots[some], self._first[units][some], counts[some], most=most, pages=1)
+            > 0
+        )
 
     # ---- blocks -----------------------------------------------------------------------------------
 
     def _begin(self, units: Iterable[int]) -> None:
-        """Have ``units`` fetched, those that have sequences and are not on their way."""
+        """Begin to fetch those of ``units`` that have sequences and are not being fetched."""
         group: list[int] = []
         nbytes = 0
         for unit in units:
@@ -475,7 +497,7 @@ class FetchingReader(Reader):
         self._stats.peak_bytes = max(self._stats.peak_bytes, self._stats.held_bytes)
 
     def _slot(self, unit: int) -> int:
-        """Where a block is held, that was begun; -1 if it cannot be read as a whole."""
+        """Wait for a block that is being fetched; return its slot, or -1 if it cannot be read as a whole."""
         found = self._units[unit]
         if found.slot is None:
             group = found.group
@@ -496,6 +518,10 @@ class FetchingReader(Reader):
                 self._faulty += 1
             else:
                 found.slot = self._chunks.adopt(group.staged, found.run)
+                whole = self._errors.get(int(self._mapped[self._chunk_of[unit]]))
+                if whole is not None:
+                    first = int(self._first[unit])
+                    self._errors[found.slot] = whole.slice(first, first + int(self._table.sequences[unit]))
                 self._stats.chunks_read += 1
         return found.slot
 
@@ -507,6 +533,7 @@ class FetchingReader(Reader):
             elif unit.slot == -1:
                 self._faulty -= 1
             else:
+                self._errors.pop(unit.slot, None)
                 self._chunks.drop(unit.slot)
             unit.group.left -= 1
             if unit.group.left == 0:
@@ -514,12 +541,12 @@ class FetchingReader(Reader):
                     unit.group.staged.forget()
                 self._stats.held_bytes -= unit.group.bytes
 
-    # ---- windows, and the whole -------------------------------------------------------------------
+    # ---- windows, and whole shuffles --------------------------------------------------------------
 
     def _take_of_window(self, part: SegmentSlice) -> tuple[Slots, Ints]:
         segment, a, b = part
         if self._whole:
-            if segment.held is self._in_file:  # once all chunks are known; the shortest way
+            if segment.held is self._in_file:  # fast path, once all chunks are known
                 assert segment.slots is not None
                 assert segment.taken is not None
                 return segment.slots[a:b], segment.taken[a:b]
@@ -550,10 +577,10 @@ class FetchingReader(Reader):
         return held
 
     def _fetch_ahead(self, upcoming: Upcoming) -> None:
-        """Ask for the blocks to come that there is room for, if some of them are not in the page cache."""
-        room = self._budget - self._ahead
+        """Begin to fetch the next blocks that there is room for, if the page cache lacks some of them."""
+        room = self._budget_bytes - self._ahead
         wanted: list[int] = []
-        while upcoming.passed < len(self._table):  # the axis has no end, but a sweep ahead is the whole corpus
+        while upcoming.passed < len(self._table):  # the axis may be endless, but one sweep is the whole corpus
             unit = upcoming.look()
             if unit is None or (self._whole_window and upcoming.window > 0):
                 break
@@ -566,9 +593,9 @@ class FetchingReader(Reader):
             self._begin(wanted)
 
     def _look(self, slots: Slots, index: Ints, now: float) -> None:
-        """Find out whether sequences of a whole shuffle have left the page cache."""
-        self._look_at = now + _LOOK_EVERY
-        if self.forced or self._chunks.lacking(self._disk(), slots, index, None, _LOOK_AT, 1):
+        """Check whether sequences of a whole shuffle have left the page cache."""
+        self._look_at = now + _LOOK_EVERY_S
+        if self.forced or self._chunks.lacking(self._disk(), slots, index, None, most=_LOOK_AT, pages=1):
             self._cold, self._calm = True, 0
 
     # ---- in the order of the corpus ---------------------------------------------------------------
@@ -592,7 +619,7 @@ class FetchingReader(Reader):
         units = self._units_of(ordinals)
         needed = np.unique(units).tolist()
         if any(unit not in self._units for unit in needed):
-            # The position has jumped, or is the first: what is needed now does not share the disk with what is not.
+            # A seek, or the first read: fetch what is needed now before anything ahead of it.
             self._begin(needed)
             for unit in needed:
                 if unit in self._units:
@@ -616,7 +643,8 @@ class FetchingReader(Reader):
         return slots, index
 
     def _there_in_order(self, segment: Segment, a: int, b: int) -> bool:
-        """As `_there`, of sequences ``a`` to ``b - 1`` of a segment; notes a segment that is there as a whole."""
+        """Apply `_there` to sequences ``a`` to ``b - 1`` of a segment, and remember a segment that is there as a
+        whole."""
         there = self._there(int(segment.ordinals[a]), int(segment.ordinals[b - 1]))
         low, high = self._seen
         whole = segment.held is self._in_file and low <= segment.ordinals[0] and segment.ordinals[-1] < high
@@ -624,14 +652,15 @@ class FetchingReader(Reader):
         return there
 
     def _there(self, first: int, last: int) -> bool:
-        """Whether the page cache holds sequences ``first`` to ``last``, or did when it was last asked."""
+        """Return whether the page cache holds sequences ``first`` to ``last``, or did when last checked."""
         low, high = self._seen
         return (low <= first and last < high) or not self._lacking_in_order(first, last)
 
     def _lacking_in_order(self, first: int, last: int) -> bool:
-        """Whether the page cache lacks some of the blocks from sequence ``first`` to some behind ``last``.
+        """Return whether the page cache lacks some of the blocks from sequence ``first`` to beyond ``last``.
 
-        Those ahead are fetched before they are needed, then. Looks at `_LOOK_UNITS` blocks, again behind half of them.
+        It looks ahead, so that missing blocks are fetched before they are needed: at `_LOOK_UNITS` blocks, again after
+        half of them.
         """
         starts = self._table.starts
         low, high = (int(np.searchsorted(starts, ordinal, side="right")) - 1 for ordinal in (first, last))
@@ -643,13 +672,13 @@ class FetchingReader(Reader):
         return True
 
     def _fetch_on(self, last: int) -> None:
-        """Ask for the blocks behind number ``last`` that there is room for, in whole groups."""
+        """Begin to fetch the blocks after number ``last`` that there is room for, in whole groups."""
         total = len(self._table)
         ahead = (self._next - last - 1) % total
         if ahead > len(self._units):  # the position has jumped
             self._next = last + 1
-        room = self._budget - self._ahead
-        while room >= min(_GROUP_BYTES, self._budget):
+        room = self._budget_bytes - self._ahead
+        while room >= min(_GROUP_BYTES, self._budget_bytes):
             group: list[int] = []
             nbytes, start = 0, self._next
             while nbytes < _GROUP_BYTES and len(group) < _GROUP_UNITS:
@@ -658,7 +687,7 @@ class FetchingReader(Reader):
                         break
                     self._next = 0
                 unit = self._next
-                if unit in self._units:  # all the corpus is here
+                if unit in self._units:  # the whole corpus is held
                     break
                 self._next += 1
                 group.append(unit)
@@ -669,7 +698,7 @@ class FetchingReader(Reader):
             try:
                 self._begin(group)
             except Exception as error:
-                # What cannot be read is told when it is needed: what comes before it is still good.
+                # Raised when the data is needed: what comes before it is valid.
                 _log.debug("%s: not read ahead: %s", self._corpus.name, error)
                 self._next = start
                 return
@@ -688,21 +717,21 @@ class FetchingReader(Reader):
     def _error(self, fault: tuple[int, int, int, str, int], ordinal: int) -> DataError:
         _, stream, number, path, byte = fault
         name = list(self._corpus.schema)[stream]
-        skip = 'pass on_error="skip" to the source to go on without such sequences and list them'
+        skip = 'pass on_error="skip" to the source to skip such sequences and list them'
         if number == 0:
             return DataError(
-                "expected offsets that never fall and stay inside their chunk, got others",
+                "expected ascending offsets within their chunk, got others",
                 path=self._corpus.name,
                 sequence=ordinal,
                 stream=name,
                 hint=f"the data is damaged: write it again, or {skip}",
             )
-        what = "got its end: the file was cut" if number < 0 else f"got an error of the disk: {os.strerror(number)}"
+        what = "got the end of the file" if number < 0 else f"got a disk error: {os.strerror(number)}"
         return DataError(
-            f"expected bytes that can be read, {what}",
+            f"expected readable bytes, {what}",
             path=path,
             byte=byte,
             sequence=ordinal,
             stream=name,
-            hint=f"restore the file or write it again, then go on from the last state, or {skip}",
+            hint=f"restore the file or write it again, then continue from the last state, or {skip}",
         )

@@ -1,8 +1,8 @@
-"""Calls that threads make, and waiting for them, that Ctrl-C can interrupt at any moment.
+"""Thread jobs that Ctrl-C can interrupt at any moment without deadlock.
 
-The standard library's futures, semaphores and events are written in Python: an interrupt that comes while one of their
-conditions is being entered leaves it locked for ever, and the next call hangs. Locks and `queue.SimpleQueue` are taken
-and released within one call of C, which a signal's handler cannot come between.
+The standard library's futures, semaphores and events are written in Python: an interrupt while one of their conditions
+is being entered leaves it locked forever, and the next call hangs. Locks and `queue.SimpleQueue` are acquired and
+released within one C call, which a signal handler cannot interrupt.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from typing import Any, Generic, TypeVar, cast
 
 Result = TypeVar("Result")
 
-#: What the system calls the threads.
+#: Name of the threads in the operating system.
 NAME = "feedline-read"
 
-_PATIENCE_S = 0.5  # between looks, for when an interrupt came between taking a lock and releasing it
+_PATIENCE_S = 0.5  # poll interval: an interrupt may leave the lock taken by another waiter
 
 
 class Job(Generic[Result]):
     """The outcome of a call.
 
     Attributes:
-        begun: somebody makes the call, or has.
-        done: it has an outcome.
-        error: what was raised.
+        begun: whether the call has begun.
+        done: whether it has an outcome.
+        error: the exception it raised.
     """
 
     __slots__ = ("_call", "_lock", "_value", "begun", "cancelled", "done", "error")
@@ -45,10 +45,10 @@ class Job(Generic[Result]):
         self.begun = self.done = self.cancelled = False
 
     def run(self) -> None:
-        """Make the call, unless somebody has taken that on or it was cancelled, and keep what comes of it."""
+        """Make the call, unless it has begun or was cancelled, and store the outcome."""
         if self.begun:
             return
-        self.begun = True  # no call in between, so no other thread, nor an interrupt
+        self.begun = True  # atomic with the test: there is no call in between
         try:
             if self.cancelled or self._call is None:
                 raise CancelledError
@@ -61,7 +61,7 @@ class Job(Generic[Result]):
             self._lock.release()
 
     def cancel(self) -> None:
-        """Let it be done without a call, if that has not begun."""
+        """Skip the call if it has not begun."""
         self.cancelled = True
 
     @property
@@ -70,10 +70,10 @@ class Job(Generic[Result]):
         return self.done and self.error is not None
 
     def result(self) -> Result:
-        """What the call returned, once it is done.
+        """Wait for the call and return its result.
 
         Raises:
-            BaseException: what it raised; CancelledError if it was cancelled.
+            BaseException: what the call raised; CancelledError if it was cancelled.
         """
         while not self.done:
             if self._lock.acquire(timeout=_PATIENCE_S):
@@ -84,30 +84,30 @@ class Job(Generic[Result]):
 
 
 class Threads:
-    """Up to ``count`` threads that run jobs in the order in which they were submitted."""
+    """Up to ``count`` threads that run jobs in order of submission."""
 
     def __init__(self, count: int) -> None:
         self._queue: queue.SimpleQueue[Job[Any] | None] = queue.SimpleQueue()
         self._count = count
-        self._ends: list[Any] = []  # a lock for each thread, which it holds
+        self._ends: list[Job[None]] = []  # one per thread, done when the thread ends
         self._pid = os.getpid()
         self._closed = False
         weakref.finalize(self, self._queue.put, None).atexit = False
         _open.add(self)
 
     def submit(self, call: Callable[[], Result]) -> Job[Result]:
-        """Have ``call()`` made."""
+        """Queue ``call()`` for a thread."""
         job = Job(call)
         self._queue.put(job)
         if len(self._ends) < self._count:
-            end = _thread.allocate_lock()
-            end.acquire()
-            _thread.start_new_thread(_work, (self._queue, end))
+            jobs = self._queue
+            end = Job(lambda: _work(jobs))
+            _thread.start_new_thread(end.run, ())
             self._ends.append(end)
         return job
 
     def close(self) -> None:
-        """Drop what has not begun, and wait for what has."""
+        """Cancel the jobs that have not begun, and wait for the others. Idempotent."""
         if self._closed or self._pid != os.getpid():
             return
         try:
@@ -120,23 +120,18 @@ class Threads:
             pass
         self._queue.put(None)
         for end in self._ends:
-            while not end.acquire(timeout=_PATIENCE_S):
-                pass
-            end.release()
+            end.result()
         self._closed = True
 
 
-def _work(jobs: queue.SimpleQueue[Job[Any] | None], end: Any) -> None:
-    try:
-        # `threading` does not know of these threads; top and profilers do.
-        with contextlib.suppress(OSError), open(f"/proc/self/task/{_thread.get_native_id()}/comm", "wb") as name:
-            name.write(NAME.encode())
-        while (job := jobs.get()) is not None:
-            job.run()
-            del job  # or its outcome would live until the next one comes
-        jobs.put(None)  # for the other threads
-    finally:
-        end.release()
+def _work(jobs: queue.SimpleQueue[Job[Any] | None]) -> None:
+    # The system knows these threads by name; `threading` does not know them at all.
+    with contextlib.suppress(OSError), open(f"/proc/self/task/{_thread.get_native_id()}/comm", "wb") as name:
+        name.write(NAME.encode())
+    while (job := jobs.get()) is not None:
+        job.run()
+        del job  # else its outcome would live until the next job
+    jobs.put(None)  # for the other threads
 
 
 _open: weakref.WeakSet[Threads] = weakref.WeakSet()
@@ -144,6 +139,6 @@ _open: weakref.WeakSet[Threads] = weakref.WeakSet()
 
 @atexit.register
 def _close_all() -> None:
-    # A thread that still runs when the interpreter goes would be stopped anywhere.
+    # A thread still running at interpreter exit would be stopped at an arbitrary point.
     for threads in list(_open):
         threads.close()

@@ -1,7 +1,7 @@
-"""How many samples has each sequence of a segment, before it is delivered?
+"""The number of samples of each sequence of a segment, before it is delivered.
 
-From the corpus where chunk sizes are known before reading, else from the chunks of the window. Nothing here refers to
-a source, so that one that nobody uses any more is freed at once, and not when cycles are next looked for.
+Taken from the corpus if chunk sizes are known before reading, else from the chunks of the window. The functions hold no
+reference to a source, so that an unused source is freed at once rather than by the cycle collector.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ Lengths = Callable[[Segment], Ints | None]
 
 
 def indexed(corpus: Deserializer) -> Lengths:
-    """The lengths that ``corpus`` tells; None: one sample each."""
+    """Return the lengths from ``corpus``; None: one sample each."""
     return lambda segment: corpus.lengths(segment.ordinals)
 
 
 def read(reader: BufferedReader) -> Lengths:
-    """The lengths that the chunks of the segment's window have, read now if need be."""
+    """Return the lengths from the chunks of the segment's window, which are read now if necessary."""
 
     def of(segment: Segment) -> Ints | None:
         chunks = reader.fetch(segment.plan.chunks)
@@ -41,7 +41,7 @@ def read(reader: BufferedReader) -> Lengths:
 
 
 def single(lengths: Lengths, corpus: Deserializer) -> Lengths:
-    """As ``lengths``, for frame mode: raises a DataError for any sequence that has not exactly one sample."""
+    """Wrap ``lengths`` for frame mode: a sequence that does not have exactly one sample is a DataError."""
 
     def of(segment: Segment) -> Ints | None:
         found = lengths(segment)
@@ -54,7 +54,7 @@ def single(lengths: Lengths, corpus: Deserializer) -> Lengths:
 
 
 def no_frame(corpus: Deserializer, samples: int, ordinal: int, stream: str | None = None) -> DataError:
-    """Why a sequence cannot be fed in frame mode."""
+    """Return the error for a sequence that cannot be fed in frame mode."""
     return DataError(
         f"expected sequences of one sample in frame mode, got one of {samples} samples",
         path=corpus.name,

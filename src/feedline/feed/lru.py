@@ -1,4 +1,4 @@
-"""An LRU cache with a budget, for many threads."""
+"""A thread-safe LRU cache with a budget."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ Item = TypeVar("Item")
 
 
 class LruCache(Generic[Key, Item]):
-    """The results of ``make(key)``, the least recently used dropped first; for many threads.
+    """Caches the results of ``make(key)`` and evicts the least recently used. Thread-safe.
 
     Args:
-        make: called once for a key that is not kept, however many threads ask; what it raises is not kept.
-        cost: what an item costs, in the unit of ``budget``.
-        budget: what all kept items may cost together. An item that alone costs more is handed out, not kept.
+        make: function called once per missing key, however many threads request it; exceptions are not cached.
+        cost: function that returns the cost of an item, in the unit of ``budget``.
+        budget: maximum total cost of cached items. An item that costs more by itself is returned, but not cached.
     """
 
     def __init__(self, make: Callable[[Key], Item], cost: Callable[[Item], int], budget: int) -> None:
@@ -28,7 +28,7 @@ class LruCache(Generic[Key, Item]):
         self._shelf: PerProcess[_Shelf[Key, Item]] = PerProcess(_Shelf)
 
     def get(self, key: Key) -> Item:
-        """The item of ``key``, made now if need be."""
+        """Return the item of ``key``, made now if it is not cached."""
         shelf = self._shelf.get()
         with shelf.lock:
             job = shelf.items.get(key)
@@ -56,11 +56,11 @@ class LruCache(Generic[Key, Item]):
 
     @property
     def used(self) -> int:
-        """What the kept items cost together."""
+        """Total cost of the cached items."""
         return self._shelf.get().used
 
     def clear(self) -> None:
-        """Drop everything."""
+        """Remove all items."""
         self._shelf = PerProcess(_Shelf)
 
 

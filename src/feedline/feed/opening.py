@@ -1,7 +1,7 @@
-"""Which order and which reader a corpus gets.
+"""Choose the order and the reader of a corpus.
 
-The order may depend on the data and on what the user asked for, never on the machine: other ranks, and this one after
-a restart, must arrive at the same.
+The order may depend on the data and on the arguments, never on the machine: other ranks, and this one after a restart,
+must choose the same.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from feedline.feed.timeline import ORDERS, BlockOrder, ChunkTable, Timeline, Uns
 
 DEFAULT_WINDOW = Window(bytes=256 << 20)
 
-# A corpus on disk of up to this many stored bytes is shuffled as a whole by default. Random rows of 3 KB come from a
-# good disk at a tenth of its speed: 4 GiB of them in 18 s, once, as they then are in the page cache of any machine that
-# trains. A corpus of 1 TiB would take hours a sweep.
+# Maximum stored bytes of a corpus on disk that is shuffled as a whole by default. A good disk delivers random rows of 3
+# KB at a tenth of its speed: 4 GiB of them in 18 s, once, as they then are in the page cache of any machine that
+# trains. A corpus of 1 TiB would take hours per sweep.
 WHOLE_BYTES = 4 << 30
 
 
 class ReadyCorpus(NamedTuple):
-    """A corpus made ready to be walked.
+    """A corpus with its order and reader.
 
     Attributes:
-        timeline: its order.
-        reader: what brings its chunks, or the blocks of them that the order names, into memory.
-        lengths: samples of sequences.
+        timeline: order of the corpus.
+        reader: reader that brings its chunks, or the blocks that the order names, into memory.
+        lengths: function that returns the samples of sequences.
     """
 
     timeline: Timeline
@@ -50,14 +50,16 @@ def opened(
     threads: int,
     read_ahead: int | None,
 ) -> ReadyCorpus:
-    """Choose; the arguments are those of `MinibatchSource`, checked.
+    """Choose the order and the reader; the arguments are those of `MinibatchSource`, checked.
 
     Raises:
         DataError: the corpus is empty.
         ValueError: the corpus cannot be delivered in this order.
     """
     if not corpus.sized:
-        return _unsized(corpus, chunks, stats, order, seed, shuffle, threads, read_ahead)
+        return _unsized(
+            corpus, chunks, stats, order=order, seed=seed, shuffle=shuffle, threads=threads, read_ahead=read_ahead
+        )
     table = ChunkTable(corpus.chunks())
     if table.total_sequences == 0:
         raise DataError(f"expected at least one sequence in {corpus.name}, got none")
@@ -70,7 +72,13 @@ def opened(
         reader = MappedReader(read_from, chunks, stats)
     else:
         reader = BufferedReader(
-            read_from, chunks, stats, len(timeline.table), timeline.table.bytes, threads, read_ahead
+            read_from,
+            chunks,
+            stats,
+            total=len(timeline.table),
+            stored=timeline.table.bytes,
+            threads=threads,
+            budget_bytes=read_ahead,
         )
     return ReadyCorpus(timeline, reader, lengths.indexed(corpus))
 
@@ -81,7 +89,7 @@ def _timeline(corpus: Deserializer, table: ChunkTable, order: str, seed: int, sh
     if shuffle == "whole" and not corpus.random_access:
         raise ValueError(
             f'expected a corpus with random access for shuffle="whole", got {corpus.name}, whose chunks are read and '
-            "decoded whole: give a fl.Window, or convert it with fl.convert(..., shuffle=seed) once"
+            "decoded whole: give a fl.Window, or convert it once with fl.convert(..., shuffle=seed)"
         )
     if order == "feedline-2" and not corpus.sliceable:
         raise ValueError(
@@ -96,7 +104,7 @@ def _timeline(corpus: Deserializer, table: ChunkTable, order: str, seed: int, sh
         elif not corpus.random_access or (shuffle is True and order != "feedline-1" and _too_large(corpus, table)):
             window = DEFAULT_WINDOW
     if order == "feedline":
-        # Windows of chunks say what they are made of, and a whole shuffle is the same over any blocks.
+        # Windows of chunks name their own unit, and a whole shuffle is the same over any blocks.
         blocks = shuffled and corpus.sliceable and window is not None and window.chunks is None
         order = "feedline-2" if blocks else "feedline-1"
     return ORDERS[order](table, seed, shuffled, window)
@@ -110,6 +118,7 @@ def _unsized(
     corpus: Deserializer,
     chunks: ChunkSet,
     stats: Stats,
+    *,
     order: str,
     seed: int,
     shuffle: bool | str | Window,
@@ -125,7 +134,9 @@ def _unsized(
         )
     if corpus.num_chunks() < 1:
         raise DataError(f"expected at least one chunk in {corpus.name}, got none")
-    reader = BufferedReader(corpus, chunks, stats, corpus.num_chunks(), None, threads, read_ahead)
+    reader = BufferedReader(
+        corpus, chunks, stats, total=corpus.num_chunks(), stored=None, threads=threads, budget_bytes=read_ahead
+    )
     window = shuffle if isinstance(shuffle, Window) else None
     timeline = UnsizedOrder(corpus.num_chunks(), seed, shuffle is not False, window, reader.counts)
     return ReadyCorpus(timeline, reader, lengths.read(reader))

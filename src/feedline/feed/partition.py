@@ -1,7 +1,8 @@
-"""Which share of each minibatch is this reader's? (index, count), given or found."""
+"""Which share of each minibatch is this reader's: (index, count), given or from torch.distributed."""
 
 from __future__ import annotations
 
+import operator
 import os
 import sys
 
@@ -11,11 +12,11 @@ Share = tuple[int, int]
 
 
 class Partition:
-    """The share of a feed, settled at the first read.
+    """The share of a feed, fixed at the first read.
 
     Args:
-        given: (index, count); None: the rank and world size of torch.distributed if somebody has imported and
-            initialised it by the first read, else (0, 1).
+        given: (index, count); None: rank and world size of torch.distributed if it is imported and initialised by
+            the first read, else (0, 1).
     """
 
     def __init__(self, given: Share | None = None) -> None:
@@ -23,10 +24,10 @@ class Partition:
         self._given = given is not None
 
     def resolve(self, override: Share | None = None) -> Share:
-        """The share for one call.
+        """Return the share for one call.
 
         Raises:
-            StateError: the share that was found has changed since the first read.
+            StateError: the share found in torch.distributed has changed since the first read.
             ValueError: ``override`` is not a share.
         """
         if override is not None:
@@ -38,7 +39,7 @@ class Partition:
             self._settled = found
         elif found != self._settled:
             raise StateError(
-                "expected the partition that was found at the first read; torch.distributed has changed since. "
+                "expected the partition found at the first read, but torch.distributed has changed since. "
                 "Initialise it before the first minibatch, or pass partition=(index, count)",
                 saved={"partition": list(self._settled)},
                 current={"partition": list(found)},
@@ -46,26 +47,26 @@ class Partition:
         return self._settled
 
     def peek(self, override: Share | None = None) -> Share:
-        """The share as `resolve` would find it now, settling nothing."""
+        """Return the share as `resolve` would, without fixing it."""
         if override is not None:
             return checked(override)
         return self._settled if self._settled is not None else _distributed()
 
 
 def on_this_machine(count: int) -> int:
-    """How many of ``count`` workers run here, as torchrun says; all of them where nobody says."""
+    """Return how many of ``count`` workers run here, according to torchrun; all of them if unknown."""
     said = os.environ.get("LOCAL_WORLD_SIZE", "")
     return min(int(said), count) if said.isdecimal() else count
 
 
 def checked(share: Share) -> Share:
-    """``share`` as two ints.
+    """Return ``share`` as two ints.
 
     Raises:
-        ValueError: not two ints with 0 <= index < count.
+        ValueError: it is not two ints with 0 <= index < count.
     """
     try:
-        index, count = (int(n) for n in share)
+        index, count = map(operator.index, share)
     except (TypeError, ValueError):
         raise ValueError(f"expected partition=(index, count), got {share!r}") from None
     if not 0 <= index < count:

@@ -1,4 +1,4 @@
-"""Objects that a forked child makes anew, as it cannot use those of its parent."""
+"""Objects that a forked child recreates, as it cannot use its parent's."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ Item = TypeVar("Item")
 
 
 class PerProcess(Generic[Item]):
-    """An object that a forked child, or one that unpickles it, makes for itself.
+    """An object that a forked child, or a process that unpickles it, creates for itself.
 
-    A lock that a thread of the parent holds is locked for ever in a child, as the thread stayed behind.
+    A lock held by a thread of the parent would stay locked forever in the child, which does not have that thread.
     """
 
     def __init__(self, make: Callable[[], Item]) -> None:
         self._make, self._made = make, (os.getpid(), make())
 
     def get(self) -> Item:
-        """This process's object."""
+        """Return this process's object."""
         pid, item = self._made
         if pid != os.getpid():
             item = self._make()

@@ -1,4 +1,4 @@
-"""Values put together from pieces, for formats that read or write in other units than chunks."""
+"""Copy and concatenate values, for formats that read or write in other units than chunks."""
 
 from __future__ import annotations
 
@@ -6,20 +6,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline.data import Value
-from feedline.data.value import DenseValue, SparseValue
+from feedline.data.value import BytesValue, DenseValue, SparseValue
 
 
 def copied(value: Value) -> Value:
-    """A value over memory of its own."""
+    """Return a copy of a value in its own memory."""
+    offsets = None if value.one_sample_each else value.offsets.copy()
     if isinstance(value, SparseValue):
-        offsets = None if value.one_sample_each else value.offsets.copy()
         return SparseValue(value.indptr.copy(), value.indices.copy(), value.values.copy(), value.classes, offsets)
+    if isinstance(value, BytesValue):
+        return BytesValue(value.bounds.copy(), value.data.copy(), offsets, text=value.text)
     assert isinstance(value, DenseValue)
-    return DenseValue(value.rows.copy(), None if value.one_sample_each else value.offsets.copy())
+    return DenseValue(value.rows.copy(), offsets)
 
 
 def joined(values: list[Value]) -> Value:
-    """One value with the sequences of all; ragged if any of them is."""
+    """Return one value with the sequences of all; ragged if any of them is."""
     if len(values) == 1:
         return values[0]
     offsets = None
@@ -35,6 +37,10 @@ def joined(values: list[Value]) -> Value:
             first.classes,
             offsets,
         )
+    if isinstance(first, BytesValue):
+        strings = [value for value in values if isinstance(value, BytesValue)]
+        bounds, data = _stitch([value.bounds for value in strings]), np.concatenate([value.data for value in strings])
+        return BytesValue(bounds, data, offsets, text=first.text)
     return DenseValue(np.concatenate([value.rows for value in values if isinstance(value, DenseValue)]), offsets)
 
 

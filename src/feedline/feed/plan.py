@@ -1,7 +1,7 @@
-"""Minibatches before anything is read: which sequences stand in the next one, and the one after it.
+"""Plan minibatches without reading: the sequences of the next one, and of those after it.
 
-Walks the axis with the source's own packer, so that a plan and a delivery cannot disagree. Pure: the source stays
-where it is, no chunk is read. Costs what planning costs, some microseconds a minibatch.
+Walks the axis with the source's own packer, so that plan and delivery cannot disagree. Pure: the source stays where it
+is, and no chunk is read. Cost: some microseconds per minibatch.
 """
 
 from __future__ import annotations
@@ -14,21 +14,22 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from feedline.data import Position
+from feedline.data import Position, Span, Unit
 from feedline.feed.packing.axis import Axis, Cursor
 from feedline.feed.packing.packer import Packer, Plan
 from feedline.feed.packing.runs import RunPiece
+from feedline.feed.packing.whole import Whole
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PlannedMinibatch:
-    """What `MinibatchSource.next_minibatch` would deliver to this rank, were every sequence readable.
+    """A minibatch that `MinibatchSource.next_minibatch` would deliver to this rank if every sequence is readable.
 
     Attributes:
-        step: number of the minibatch, from 0 where the planning began.
-        position: of the first sequence of the global minibatch.
-        ids: int64 (n,), index of each sequence in the corpus, in delivered order; with ``truncation_length`` of
-            each piece of one.
+        step: number of the minibatch, counted from 0 at the start of the plan.
+        position: position of the first sequence of the global minibatch.
+        ids: int64 (n,), index of each sequence in the corpus, in delivered order; with ``truncation_length``, of
+            each piece.
         num_samples: samples of this rank's part.
         global_samples: samples of the global minibatch on the axis.
         sweep_end: the global minibatch contains the last sequence of a sweep.
@@ -47,7 +48,7 @@ class PlannedMinibatch:
         return len(self.ids)
 
     def to_json(self) -> dict[str, Any]:
-        """All figures by name, in JSON types."""
+        """Return all figures by name, in JSON types."""
         place = {"sweep": self.position.sweep, "sequence": self.position.ordinal, "samples": self.position.samples}
         return {
             "step": self.step,
@@ -68,17 +69,69 @@ class PlannedMinibatch:
 
 
 def planned(
-    axis: Axis, packer: Packer, cursor: Cursor, size: int, index: int, count: int
+    axis: Axis, packer: Packer, cursor: Cursor, *, size: int, index: int, count: int
 ) -> Iterator[PlannedMinibatch]:
-    """The minibatches from ``cursor`` to the end of the axis, as part ``index`` of ``count``."""
+    """Yield the minibatches from ``cursor`` to the end of the axis, as part ``index`` of ``count``."""
     step = 0
     while True:
         plan = packer.plan(axis, cursor, size, index, count)
         if plan.ended:
             return
         ids, samples = _content(plan)
-        yield PlannedMinibatch(step, axis.position(plan.start), ids, samples, plan.samples, plan.sweep_end)
+        yield PlannedMinibatch(
+            step,
+            axis.position(plan.start),
+            ids=ids,
+            num_samples=samples,
+            global_samples=plan.samples,
+            sweep_end=plan.sweep_end,
+        )
         step, cursor = step + 1, plan.after
+
+
+def count_left(
+    axis: Axis, packer: Packer, cursor: Cursor | None, until: Span | None, *, size: int, index: int, count: int
+) -> int:
+    """Return the number of minibatches from ``cursor`` to the end of the axis, or up to the end of ``until``.
+
+    With one sample per sequence and no span this is arithmetic, otherwise the minibatches are planned.
+
+    Args:
+        axis, packer: see `planned`; an endless axis needs ``until``.
+        cursor: None: at the end.
+        until: span from here.
+        size, index, count: see `planned`.
+    """
+    if cursor is None:
+        return 0
+    if until is None and isinstance(packer, Whole) and cursor.segment.ends is None:
+        return max(0, -(-_sequences_left(axis, cursor) // size))
+    found = taken = 0
+    while until is None or taken < until.count:
+        plan = packer.plan(axis, cursor, size, index, count)
+        if plan.ended:
+            break
+        found, cursor = found + 1, plan.after
+        if until is not None:
+            taken += _units(until.unit, plan)
+    return found
+
+
+def _units(unit: Unit, plan: Plan) -> int:
+    if unit is Unit.SAMPLE:
+        return plan.samples
+    return 1 if unit is Unit.MINIBATCH else int(plan.sweep_end)
+
+
+def _sequences_left(axis: Axis, cursor: Cursor) -> int:
+    """Return the sequences of one sample each from ``cursor`` to the end of the axis."""
+    left = []
+    if axis.max_sweeps is not None:
+        position, total = axis.position(cursor), axis.timeline.chunk_table.total_sequences
+        left.append((axis.max_sweeps - position.sweep) * total - position.ordinal)
+    if axis.max_samples is not None:
+        left.append(axis.max_samples - axis.samples(cursor))
+    return min(left)
 
 
 def _content(plan: Plan) -> tuple[NDArray[np.int64], int]:
@@ -90,7 +143,7 @@ def _content(plan: Plan) -> tuple[NDArray[np.int64], int]:
 
 
 def _ordinals(piece: RunPiece) -> list[int]:
-    """Sequences that the piece holds samples of."""
+    """Return the ordinals of the sequences that the piece has samples of."""
     run = piece.run
     first = bisect_right(run.ends, piece.start) - 1
     covered = [i for i in range(first, len(run.ends) - 1) if run.ends[i] < piece.stop and run.ends[i + 1] > run.ends[i]]

@@ -1,14 +1,14 @@
-"""Chunks into memory ahead of need: which are held, how soon they are read, and what that costs.
+"""Readers: bring chunks into memory ahead of need, hold them, and release them.
 
-A `Reader` takes sequences in for the source, so that they can be copied by slot and index.
+A `Reader` gives the source slots and indices from which sequences can be copied.
 
-`BufferedReader` reads and decodes chunks on threads, a chunk a thread, ahead of the window in use: the whole next
-window unless told otherwise, or as many bytes as it is given; deserializers release the GIL while they work. Where a
-corpus tells which parts of files a chunk is made of, these are fetched ahead of the threads (see `ranges`).
-`MappedReader` serves corpora whose chunks are views of memory or of a map: it takes them in when a segment first needs
-them and never lets go, as they own nothing.
+`BufferedReader` reads and decodes chunks in threads, one chunk per thread, ahead of the current window: the whole next
+window by default, or a given number of bytes. Deserializers release the GIL meanwhile. If a corpus knows the parts of
+files that a chunk consists of, these are fetched ahead of the threads (see `ranges`). `MappedReader` serves corpora
+whose chunks are views of memory or of a mapping: it adds a chunk when a segment first needs it and never releases it,
+as it owns nothing.
 
-Both leave nothing behind: threads end with the reader, and a forked child starts its own.
+Neither leaves anything behind: threads end with the reader, and a forked child starts its own.
 """
 
 from __future__ import annotations
@@ -29,32 +29,32 @@ from feedline.errors import DataError
 from feedline.feed.assembly import ChunkSet
 from feedline.feed.jobs import Job, Threads
 from feedline.feed.protocol import Deserializer
-from feedline.feed.ranges import ROOM, RangeFetcher
+from feedline.feed.ranges import ROOM_BYTES, RangeFetcher
 from feedline.feed.timeline import Segment, WindowPlan
 from feedline.feed.waiting import BLOCKS, NOT_AHEAD, Waits
 
 Ints = NDArray[np.int64]
 
-LEAST_AHEAD = 64 << 20
-"""Decoded bytes read ahead where nothing is said, or the next window, whichever is more."""
+LEAST_AHEAD_BYTES = 64 << 20
+"""Decoded bytes read ahead by default, or the next window, whichever is more."""
 
 
-_A_WAIT = 1e-4  # seconds; what takes less is no wait
+_A_WAIT_S = 1e-4  # seconds; shorter waits are not counted
 
 
 @dataclass(slots=True)
 class Stats:
-    """What a source has done so far in this process.
+    """Statistics of a source in this process.
 
     Attributes:
         chunks_read: chunks read (and decoded), repeats included.
         held_bytes, peak_bytes: decoded bytes of chunks in private memory, now and at most; a mapped chunk counts
             nothing, as its pages belong to the file.
         read_seconds: time spent reading and decoding, summed over threads.
-        wait_seconds: time ``next_minibatch`` waited for chunks.
-        minibatches, sequences, samples: delivered to this rank.
-        skipped: unreadable sequences passed over by this rank.
-        disk_bytes: fetched, mostly past the page cache, as it did not hold them.
+        wait_seconds: time that ``next_minibatch`` waited for chunks.
+        minibatches, sequences, samples: number delivered to this rank.
+        skipped: unreadable sequences skipped by this rank.
+        disk_bytes: bytes fetched, mostly past the page cache, as it did not hold them.
     """
 
     chunks_read: int = 0
@@ -69,7 +69,7 @@ class Stats:
     disk_bytes: int = 0
 
     def to_json(self) -> dict[str, int | float]:
-        """All figures by name."""
+        """Return all figures by name."""
         return asdict(self)
 
     def __repr__(self) -> str:
@@ -81,14 +81,14 @@ class Stats:
 
 
 class Upcoming:
-    """The chunks of the windows that follow, one at a time in the order of need; a reader stops where room ends.
+    """The chunks of the windows that follow, one at a time in order of need; a reader stops when it runs out of room.
 
-    Made anew for each window in use, and kept by whoever walks the windows: of a corpus whose sizes only reading tells,
-    the windows know the reader, which must not know them in turn.
+    Created for each current window, and owned by the code that walks the windows: those of a corpus of unknown chunk
+    sizes refer to the reader, which must not refer back to them.
 
     Attributes:
-        window: how many windows lie between the one in use and that of the chunk looked at last.
-        passed: chunks before it.
+        window: number of windows between the current one and that of the chunk considered last.
+        passed: number of chunks before it.
     """
 
     __slots__ = ("_chunks", "_next", "_windows", "passed", "window")
@@ -100,7 +100,7 @@ class Upcoming:
         self.window, self.passed = -1, 0
 
     def look(self) -> int | None:
-        """The next chunk; None where the axis ends."""
+        """Return the next chunk; None at the end of the axis."""
         while self._next is None:
             self._next = next(self._chunks, None)
             if self._next is None:
@@ -111,42 +111,42 @@ class Upcoming:
         return self._next
 
     def advance(self) -> None:
-        """Go on to the one behind it."""
+        """Move past the chunk returned by `look`."""
         self._next, self.passed = None, self.passed + 1
 
 
 SegmentSlice = tuple[Segment, int, int]
-"""Sequences a..b-1 of a segment."""
+"""The sequences a..b-1 of a segment."""
 
 
 class Reader(abc.ABC):
-    """What brings sequences into memory; see the module.
+    """Brings sequences into memory; see the module.
 
     Attributes:
-        shared: other processes of this machine read the same data at the same time, for their shares of it.
+        shared: whether other processes of this machine read the same data at the same time, for their shares of it.
     """
 
     shared = False
 
     @property
     def scattered(self) -> bool:
-        """Whether sequences may be taken from anywhere at any time: there is no window to be held."""
+        """Whether sequences may be taken in any order at any time: there are no windows to hold."""
         return False
 
     @abc.abstractmethod
     def prepare(self, segment: Segment) -> None:
-        """Take in what ``segment`` needs and set its ``slots``."""
+        """Read the chunks that ``segment`` needs and set its ``slots``."""
 
     @abc.abstractmethod
     def prepared(self, segment: Segment) -> bool:
-        """Whether `prepare` has nothing to read for ``segment``; if so, it is prepared."""
+        """Return whether ``segment`` is prepared, preparing it if that needs no reading."""
 
     def ready(self, parts: Sequence[SegmentSlice]) -> bool:
-        """Whether `take` has nothing to wait for."""
+        """Return whether `take` would not block."""
         return all(self.prepared(segment) for segment, _, _ in parts)
 
     def take(self, parts: Sequence[SegmentSlice]) -> tuple[NDArray[np.uint32], Ints]:
-        """Take in what ``parts`` need; returns where each of their sequences is: a slot, and an index there."""
+        """Read what ``parts`` need; return slot and index of each of their sequences."""
         for segment, _, _ in parts:
             self.prepare(segment)
         if len(parts) == 1 and segment.slots is not None:
@@ -156,30 +156,30 @@ class Reader(abc.ABC):
 
     @property
     def stages(self) -> bool:
-        """Whether sequences are to be staged, one by one, before they are copied."""
+        """Whether sequences should be staged, each by itself, before they are copied."""
         return False
 
     def stage(self, slots: NDArray[np.uint32], index: Ints) -> _native.Staged:
-        """Begin to bring sequences into memory, each by itself; only where `stages`."""
+        """Begin to read sequences into memory, each by itself; only if `stages`."""
         raise NotImplementedError
 
     def settle(self, staged: _native.Staged, ids: Ints) -> dict[int, DataError]:
-        """Wait for sequences that were staged; returns why some of them, with ordinals ``ids``, cannot be read."""
+        """Wait for staged sequences; return the errors of those, with ordinals ``ids``, that cannot be read."""
         raise NotImplementedError
 
     def stage_again(self, slots: NDArray[np.uint32], index: Ints) -> _native.Staged | None:
-        """Begin to read sequences, each by itself, that could not be copied since a mapped file was cut or its disk
-        fails; None where that would tell no more.
+        """Begin to read, each by itself, sequences that could not be copied because a mapped file was truncated or its
+        disk fails; None if that would not help.
         """
         return None
 
     @abc.abstractmethod
     def holds(self, plan: WindowPlan) -> bool:
-        """Whether all chunks of a window are in memory for it."""
+        """Return whether all chunks of a window are held in memory."""
 
     @abc.abstractmethod
     def chunk(self, slot: int) -> Chunk | None:
-        """The chunk at ``slot`` if some of its sequences cannot be read."""
+        """Return the chunk at ``slot`` if it has unreadable sequences."""
 
     @property
     @abc.abstractmethod
@@ -188,23 +188,23 @@ class Reader(abc.ABC):
 
     @abc.abstractmethod
     def keep(self, plans: list[WindowPlan], upcoming: Upcoming | None) -> None:
-        """Let go of all windows but ``plans``, and read ahead in ``upcoming``."""
+        """Release all windows except ``plans``, and read ahead in ``upcoming``."""
 
     @abc.abstractmethod
     def read_on(self, upcoming: Upcoming) -> None:
-        """Go on reading ahead, where there is room for more by now."""
+        """Continue to read ahead if there is more room by now."""
 
     @abc.abstractmethod
     def reset(self) -> None:
-        """Forget what was read ahead: the position has jumped."""
+        """Discard what was read ahead: the position has jumped."""
 
     @abc.abstractmethod
     def close(self) -> None:
-        """Let everything go and end the threads."""
+        """Release everything and stop the threads."""
 
 
 def together(found: Sequence[tuple[NDArray[np.uint32], Ints]]) -> tuple[NDArray[np.uint32], Ints]:
-    """Slots and indices of several parts, as those of one."""
+    """Concatenate slots and indices of several parts."""
     if len(found) == 1:
         return found[0]
     if not found:
@@ -214,7 +214,7 @@ def together(found: Sequence[tuple[NDArray[np.uint32], Ints]]) -> tuple[NDArray[
 
 
 class MappedReader(Reader):
-    """Chunks that cost nothing to hold; see the module."""
+    """Serves chunks that cost nothing to hold; see the module."""
 
     def __init__(self, corpus: Deserializer, chunks: ChunkSet, stats: Stats) -> None:
         self._corpus, self._chunks, self._stats = corpus, chunks, stats
@@ -223,11 +223,11 @@ class MappedReader(Reader):
 
     @property
     def scattered(self) -> bool:
-        """Always."""
+        """Always True."""
         return True
 
     def prepare(self, segment: Segment) -> None:
-        """Take in the chunks that ``segment`` needs and set its ``slots``."""
+        """See `Reader.prepare`."""
         if segment.slots is not None:
             return
         ids = segment.plan.chunks
@@ -242,14 +242,14 @@ class MappedReader(Reader):
                 slot = self._chunks.add(chunk)
                 if chunk.errors:
                     self._errors[slot] = chunk
-                self._slots[chunk_id] = slot  # last: interrupted before, it is taken in again, with its errors
+                self._slots[chunk_id] = slot  # last, so that after an interrupt it is added again, with its errors
                 self._stats.chunks_read += 1
                 self._stats.read_seconds += time.perf_counter() - began
             table[place] = slot
         segment.slots = table[segment.place]
 
     def prepared(self, segment: Segment) -> bool:
-        """Whether `prepare` has nothing to read for ``segment``; if so, it is prepared."""
+        """See `Reader.prepared`."""
         if segment.slots is None:
             if not self._slots.keys() >= set(segment.plan.chunks[np.unique(segment.place)].tolist()):
                 return False
@@ -257,36 +257,36 @@ class MappedReader(Reader):
         return True
 
     def holds(self, plan: WindowPlan) -> bool:
-        """Always: to hold chunks costs nothing."""
+        """Return True: holding chunks costs nothing."""
         return True
 
     def chunk(self, slot: int) -> Chunk | None:
-        """The chunk at ``slot`` if some of its sequences cannot be read."""
+        """See `Reader.chunk`."""
         return self._errors.get(slot)
 
     @property
     def has_errors(self) -> bool:
-        """Whether any chunk held has unreadable sequences."""
+        """See `Reader.has_errors`."""
         return bool(self._errors)
 
     def keep(self, plans: list[WindowPlan], upcoming: Upcoming | None) -> None:
-        """Nothing to let go of."""
+        """Do nothing: there are no windows to release."""
 
     def read_on(self, upcoming: Upcoming) -> None:
-        """Nothing is read ahead."""
+        """Do nothing: nothing is read ahead."""
 
     def reset(self) -> None:
-        """Nothing is read ahead."""
+        """Do nothing: nothing is read ahead."""
 
     def close(self) -> None:
-        """Let all chunks go."""
+        """Release all chunks."""
         self._chunks.keep(set())
         self._slots.clear()
         self._errors.clear()
 
 
 class _HeldChunk:
-    """One chunk: being read, read ahead, or held at a slot."""
+    """A chunk that is being read, has been read ahead, or is held in a slot."""
 
     __slots__ = ("bytes", "counted", "dropped", "job", "slot")
 
@@ -297,21 +297,21 @@ class _HeldChunk:
 
 
 class BufferedReader(Reader):
-    """Chunks that are read and decoded into private memory; see the module.
+    """Reads and decodes chunks into private memory; see the module.
 
     Args:
-        corpus: where from.
-        chunks: where to.
-        stats: what to count in.
+        corpus: corpus to read from.
+        chunks: chunk set to add chunks to.
+        stats: statistics to update.
         total: number of chunks.
-        stored: stored bytes of each chunk, or None if unknown.
-        threads: how many chunks are read at a time.
-        budget: decoded bytes that may be read ahead of the windows in use, 0 for none; None: the next window whatever
-            its size, and of those behind it as much as fits `LEAST_AHEAD` with it.
+        stored: stored bytes of each chunk; None: unknown.
+        threads: number of chunks read at a time.
+        budget_bytes: decoded bytes that may be read ahead of the current windows, 0 for none; None: the whole next
+            window, and as much of the following ones as fits into `LEAST_AHEAD_BYTES` with it.
 
     Attributes:
-        ranges: what fetches the stored bytes of chunks.
-        waits: tells of long waits for the disk.
+        ranges: fetches the stored bytes of chunks.
+        waits: accounts for time spent waiting for the disk, and warns.
     """
 
     def __init__(
@@ -319,69 +319,70 @@ class BufferedReader(Reader):
         corpus: Deserializer,
         chunks: ChunkSet,
         stats: Stats,
+        *,
         total: int,
         stored: Ints | None,
         threads: int,
-        budget: int | None,
+        budget_bytes: int | None,
     ) -> None:
         self._corpus, self._chunks, self._stats = corpus, chunks, stats
         self._total, self._stored, self._threads = total, stored, threads
-        self._whole_window = budget is None
-        self._budget = LEAST_AHEAD if budget is None else budget
+        self._whole_window = budget_bytes is None
+        self._budget_bytes = LEAST_AHEAD_BYTES if budget_bytes is None else budget_bytes
         self._entries: dict[int, _HeldChunk] = {}
         self._plans: dict[tuple[int, int], NDArray[np.uint32]] = {}  # slots of windows, by sweep and number
         self._errors: dict[int, Chunk] = {}
         self._ratio = 1.0  # decoded bytes per stored byte, as seen so far
         self._seen = (0, 0)  # chunks read, their decoded bytes
-        self._asked_at = 0  # chunks read when room for more was last looked for
+        self._asked_at = 0  # chunks read when reading ahead was last continued
         self._pool: Threads | None = None
         self.ranges = self._fresh()
         lies_in = next(iter(corpus.paths()), corpus.name)
-        self.waits = Waits(lies_in, BLOCKS if budget is None else NOT_AHEAD)
+        self.waits = Waits(lies_in, BLOCKS if budget_bytes is None else NOT_AHEAD)
         self._pid = os.getpid()
-        self._lock = threading.Lock()  # guards the figures that threads add to
+        self._lock = threading.Lock()  # guards the statistics that threads update
 
-    # ---- for the source ---------------------------------------------------------------------------
+    # ---- called by the source ---------------------------------------------------------------------
 
     def prepare(self, segment: Segment) -> None:
-        """Hold the chunks of the segment's window, reading what is missing, and set its ``slots``."""
+        """Hold the chunks of the segment's window, reading those that are missing, and set its ``slots``."""
         plan = segment.plan
         slots = self._plans.get((plan.sweep, plan.number))
         if slots is None:
             slots = self._hold(plan)
         if segment.held is not slots:
-            # Also when the window was let go meanwhile, as a minibatch failed, and has been read again.
+            # Also if the window was released after a failed minibatch, and has been read again.
             segment.slots, segment.held = slots[segment.place], slots
 
     def prepared(self, segment: Segment) -> bool:
-        """Whether `prepare` has nothing to read for ``segment``; if so, it is prepared."""
+        """See `Reader.prepared`."""
         if not self.holds(segment.plan):
             return False
         self.prepare(segment)
         return True
 
     def holds(self, plan: WindowPlan) -> bool:
-        """Whether all chunks of a window are in memory for it."""
+        """See `Reader.holds`."""
         return (plan.sweep, plan.number) in self._plans
 
     def chunk(self, slot: int) -> Chunk | None:
-        """The chunk at ``slot`` if some of its sequences cannot be read."""
+        """See `Reader.chunk`."""
         return self._errors.get(slot)
 
     @property
     def has_errors(self) -> bool:
-        """Whether any chunk held has unreadable sequences."""
+        """See `Reader.has_errors`."""
         return bool(self._errors)
 
     def counts(self, ids: Ints) -> Ints:
-        """Numbers of sequences of chunks, reading those that are not in memory; int64 (k,)."""
+        """Return the number of sequences of each chunk, reading those that are not in memory; int64 (k,)."""
         return np.array([chunk.num_sequences for chunk in self.fetch(ids)], np.int64)
 
     def fetch(self, ids: Ints) -> list[Chunk]:
-        """The chunks ``ids``, read now if need be.
+        """Return the chunks ``ids``, reading them if necessary.
 
         Raises:
-            Exception: what reading a chunk raised; it is read again when asked for again.
+            Exception: reading a chunk raised this; the next request reads it again.
         """
         self._after_fork()
         asked = set()
@@ -398,10 +399,9 @@ class BufferedReader(Reader):
         return chunks
 
     def _chunk_of(self, chunk_id: int, asked: bool) -> Chunk:
-        """A chunk that is being read.
+        """Wait for a chunk that is being read.
 
-        What could not be read ahead of need is read again, unless it was ``asked`` for just now: what stood in the way
-        may be gone.
+        If reading it ahead failed, read it again unless it was ``asked`` for just now: the cause may be gone.
         """
         while True:
             job = self._entries[chunk_id].job
@@ -411,34 +411,34 @@ class BufferedReader(Reader):
             except BaseException as error:
                 if job.failed:
                     del self._entries[chunk_id]
-                # Else it was read, or will be, and it is this thread that was interrupted.
+                # Otherwise it was or will be read, and this thread was interrupted.
                 if asked or error is not job.error:
                     raise
             self._submit(chunk_id)
             asked = True
 
     def keep(self, plans: list[WindowPlan], upcoming: Upcoming | None) -> None:
-        """Let go of all windows but ``plans``, and read ahead in ``upcoming``."""
+        """See `Reader.keep`."""
         self._after_fork()
         wanted = {(plan.sweep, plan.number) for plan in plans}
         if len(self._plans) > len(wanted) or not self._plans.keys() <= wanted:
             for key in [key for key in self._plans if key not in wanted]:
                 del self._plans[key]
             self._drop({int(c) for plan in plans for c in plan.chunks})
-        if upcoming is not None and self._budget > 0:
+        if upcoming is not None and self._budget_bytes > 0:
             self._read_ahead(upcoming)
 
     def read_on(self, upcoming: Upcoming) -> None:
-        """Go on reading ahead, if anything was read since, at next to no cost otherwise.
+        """Continue to read ahead if a chunk was read since the last call; otherwise costs next to nothing.
 
-        Sizes are guessed before a chunk is read and known afterwards, so there may be room for more by now.
+        The size of a chunk is estimated before it is read, and known afterwards, so there may be more room.
         """
-        if self._asked_at != self._seen[0] and self._budget > 0:
+        if self._asked_at != self._seen[0] and self._budget_bytes > 0:
             self._after_fork()
             self._read_ahead(upcoming)
 
     def reset(self) -> None:
-        """Forget what was read ahead: the position has jumped."""
+        """See `Reader.reset`."""
         self._after_fork()
         for chunk_id in [c for c, entry in self._entries.items() if entry.slot < 0]:
             entry = self._entries.pop(chunk_id)
@@ -448,7 +448,7 @@ class BufferedReader(Reader):
             self._uncount(entry)
 
     def close(self) -> None:
-        """Let everything go and end the threads."""
+        """See `Reader.close`."""
         self._after_fork()
         self._plans.clear()
         self._drop(set())
@@ -458,7 +458,7 @@ class BufferedReader(Reader):
             self._pool = None
         self.ranges.close()
 
-    # ---- within -----------------------------------------------------------------------------------
+    # ---- internals --------------------------------------------------------------------------------
 
     def _hold(self, plan: WindowPlan) -> NDArray[np.uint32]:
         chunks = self.fetch(plan.chunks)
@@ -469,7 +469,7 @@ class BufferedReader(Reader):
                 slot = self._chunks.add(chunk)
                 if chunk.errors:
                     self._errors[slot] = chunk
-                entry.slot = slot  # last: interrupted before, it is taken in again, never without its errors
+                entry.slot = slot  # last, so that after an interrupt it is added again, with its errors
             slots[i] = entry.slot
         self._plans[plan.sweep, plan.number] = slots
         return slots
@@ -477,13 +477,13 @@ class BufferedReader(Reader):
     def _waited(self, seconds: float) -> None:
         stats, ranges = self._stats, self.ranges
         stats.wait_seconds += seconds
-        if seconds > _A_WAIT and ranges.disk_bytes:
-            # The threads that were waited for waited for the disk for this part of their time.
+        if seconds > _A_WAIT_S and ranges.disk_bytes:
+            # Attribute to the disk the share of this wait that the threads spent waiting for it.
             share = min(1.0, ranges.wait_seconds / max(stats.read_seconds, seconds))
             self.waits.add(seconds * share, ranges.disk_bytes)
 
     def _fresh(self) -> RangeFetcher:
-        return RangeFetcher(self._corpus, ROOM if self._whole_window else min(ROOM, self._budget))
+        return RangeFetcher(self._corpus, ROOM_BYTES if self._whole_window else min(ROOM_BYTES, self._budget_bytes))
 
     def _drop(self, needed: set[int]) -> None:
         for chunk_id in [c for c, entry in self._entries.items() if entry.slot >= 0 and c not in needed]:
@@ -501,13 +501,13 @@ class BufferedReader(Reader):
     def _read_ahead(self, upcoming: Upcoming) -> None:
         self._asked_at = self._seen[0]
         used = sum(entry.bytes for entry in self._entries.values() if entry.slot < 0)
-        while upcoming.passed < self._total:  # the axis has no end, but a sweep ahead is the whole corpus
+        while upcoming.passed < self._total:  # the axis may be endless, but one sweep is the whole corpus
             chunk_id = upcoming.look()
             if chunk_id is None:
                 return
             if chunk_id not in self._entries:
                 used += self._estimate(chunk_id)
-                if used > self._budget and not (self._whole_window and upcoming.window == 0):
+                if used > self._budget_bytes and not (self._whole_window and upcoming.window == 0):
                     return
                 self._submit(chunk_id)
             upcoming.advance()
@@ -516,7 +516,7 @@ class BufferedReader(Reader):
         if self._stored is not None:
             return int(int(self._stored[chunk_id]) * self._ratio)
         chunks, decoded = self._seen
-        return decoded // chunks if chunks else self._budget
+        return decoded // chunks if chunks else self._budget_bytes
 
     def _submit(self, chunk_id: int) -> None:
         if self._pool is None:
@@ -549,8 +549,8 @@ class BufferedReader(Reader):
 
     def _after_fork(self) -> None:
         if self._pid != os.getpid():
-            # The threads stayed in the parent, and locks that they held are locked for ever: jobs have one each, so
-            # that nothing but what was taken in is used.
+            # The threads stayed in the parent, and locks that they held, one per job, stay locked forever; so keep only
+            # adopted chunks.
             self._pid, self._pool, self._lock = os.getpid(), None, threading.Lock()
             self.ranges = self._fresh()
             for chunk_id in [c for c, entry in self._entries.items() if entry.slot < 0]:
@@ -560,7 +560,7 @@ class BufferedReader(Reader):
 
 
 def errors_among(reader: Reader, slots: NDArray[np.uint32], index: Ints) -> dict[int, DataError]:
-    """Why sequences among those ``index`` of the chunks at ``slots`` cannot be read, by their place there."""
+    """Return the errors of unreadable sequences among those at ``index`` of the chunks at ``slots``, by place."""
     found: dict[int, DataError] = {}
     for slot in np.unique(slots).tolist():
         chunk = reader.chunk(slot)

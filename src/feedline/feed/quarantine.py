@@ -1,7 +1,8 @@
-"""The quarantine: unreadable sequences that were passed over, one JSON line each.
+"""The quarantine: a list of skipped unreadable sequences, one JSON line each.
 
-One file a rank, appended to, each sequence once a process. A line holds ``sequence`` (index in the corpus), ``path``,
-``line``, ``byte``, ``stream`` and ``reason``; it is on disk before the minibatch without the sequence is handed out.
+Each rank appends to its own file, each sequence once per process. A line holds ``sequence`` (index in the corpus),
+``path``, ``line``, ``byte``, ``stream`` and ``reason``; it is written before the minibatch without the sequence is
+delivered.
 """
 
 from __future__ import annotations
@@ -17,12 +18,32 @@ from feedline.feed.files.paths import open_to_append
 _log = logging.getLogger("feedline")
 
 
+class ListedError(DataError):
+    """Stands in the place of a sequence that a quarantine file lists: it is left out, whatever ``on_error`` says."""
+
+
+LISTED = ListedError("expected a sequence that no quarantine file lists")
+
+
+def line_of(sequence: int, error: DataError) -> str:
+    """Return the line of an unreadable sequence."""
+    line = {
+        "sequence": sequence,
+        "path": error.path,
+        "line": error.line,
+        "byte": error.byte,
+        "stream": error.stream,
+        "reason": error.what,
+    }
+    return json.dumps(line, default=_plain)
+
+
 class Quarantine:
-    """See the module.
+    """A quarantine file, appended to on demand.
 
     Args:
-        path: the file; None: ``quarantine-rank<i>.jsonl`` in the working directory.
-        max_errors: number of different sequences after which `add` raises; None: no limit.
+        path: path of the file; None: ``quarantine-rank<i>.jsonl`` in the working directory.
+        max_errors: number of distinct sequences after which `add` raises; None: no limit.
     """
 
     def __init__(self, path: str | Path | None, max_errors: int | None) -> None:
@@ -30,7 +51,7 @@ class Quarantine:
         self._seen: set[int] = set()
 
     def add(self, sequence: int, error: DataError, rank: int) -> None:
-        """List a sequence, unless it is listed already.
+        """Add a sequence, unless it is listed already.
 
         Raises:
             DataError: more than ``max_errors`` sequences, or the file cannot be written.
@@ -47,17 +68,9 @@ class Quarantine:
                 stream=error.stream,
             ) from error
         path = Path(self._path if self._path is not None else f"quarantine-rank{rank}.jsonl")
-        line = {
-            "sequence": sequence,
-            "path": error.path,
-            "line": error.line,
-            "byte": error.byte,
-            "stream": error.stream,
-            "reason": error.what,
-        }
         try:
             with open_to_append(path) as file:
-                file.write(json.dumps(line, default=_plain) + "\n")
+                file.write(line_of(sequence, error) + "\n")
         except OSError as cause:
             raise DataError(
                 f"cannot list unreadable sequence {sequence} in the quarantine file: {cause.strerror}",
@@ -65,11 +78,11 @@ class Quarantine:
                 hint="pass quarantine=<a file that can be written>",
             ) from cause
         if not self._seen:
-            # Once, so that a wrong declaration, which makes every sequence unreadable, does not go unnoticed.
-            _log.warning("passing over unreadable sequences, listed in %s; the first: %s", path, error)
+            # Once: a wrong declaration makes every sequence unreadable, and must not go unnoticed.
+            _log.warning("skipping unreadable sequences, listed in %s; the first: %s", path, error)
         self._seen.add(sequence)
 
 
 def _plain(value: Any) -> Any:
-    """NumPy's numbers as Python's."""
+    """Convert NumPy scalars for JSON."""
     return value.item() if hasattr(value, "item") else str(value)

@@ -1,12 +1,12 @@
-"""Stored bytes of chunks fetched ahead of need, so that reading and decoding overlap.
+"""Stored bytes of chunks, fetched ahead so that reading and decoding overlap.
 
-A chunk of text, of Parquet or of a compressed store is read whole, so what it is made of is known: parts of files
-(`Deserializer.extents`). Where the page cache holds these, the deserializer reads them as ever. Where it does not,
-native threads bring them in, in large pieces, many at a time, past the page cache and ahead of the threads that decode:
-these find their bytes in memory, and nobody else's pages are pushed out. (Processes of one machine that read the same
-data go through the page cache, so that it comes from the disk once.)
+A chunk of text, of Parquet or of a compressed store is read whole, so its parts of files are known
+(`Deserializer.extents`). If the page cache holds them, the deserializer reads them as usual. If not, native threads
+read them ahead of the decoding threads, in large pieces, many at a time, bypassing the page cache: the decoders find
+their bytes in memory, and no other pages are evicted. (Processes of one machine that read the same data go through the
+page cache, so that it is read from disk once.)
 
-Costs: memory for the chunks that are decoded at the moment, and for `ROOM` bytes or one chunk ahead of these.
+Cost: memory for the chunks being decoded, and for `ROOM_BYTES` bytes or one chunk ahead of them.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from feedline import _native
 from feedline.feed.files.paths import open_regular
 from feedline.feed.protocol import Deserializer, Extent, Piece, Unread
 
-ROOM = 64 << 20
-"""Stored bytes that are fetched before a thread is ready to decode them."""
+ROOM_BYTES = 64 << 20
+"""Stored bytes fetched before a thread is ready to decode them."""
 
 _DEPTH = 64
-_FILES = 32  # open at a time, but for those in use
-_LOOK_AT = 64  # pages of an extent that are looked at
+_FILES = 32  # open files, besides those in use
+_LOOK_AT = 64  # pages of an extent checked for residency
 
 _log = logging.getLogger("feedline")
 
 
 class _RangeFile:
-    """A file that the fetcher knows; mapped to be asked about, never to be read."""
+    """A file known to the fetcher; mapped to query its residency, never to be read."""
 
     __slots__ = ("map", "number", "users")
 
@@ -47,12 +47,12 @@ class _RangeFile:
             self.map = mmap.mmap(file.fileno(), about.st_size, access=mmap.ACCESS_READ)
         address = np.frombuffer(self.map, np.uint8).ctypes.data
         identity = (about.st_dev, about.st_ino)
-        self.number = fetcher.add(path, about.st_size, address, identity, direct, ask, 0, share)
+        self.number = fetcher.add(path, about.st_size, address, identity, direct=direct, ask=ask, share=share)
         self.users = 0
 
 
 class _RangeJob:
-    """A chunk on its way: begun if it has a fetch."""
+    """A chunk to fetch; begun if it has a fetch."""
 
     __slots__ = ("chunk", "extents", "fetch", "files", "size")
 
@@ -64,20 +64,20 @@ class _RangeJob:
 
 
 class RangeFetcher:
-    """See the module; for many threads.
+    """Fetches the extents of chunks ahead; thread-safe.
 
     Args:
-        corpus: tells the extents of its chunks.
-        room: bytes that may be fetched ahead; one chunk always may.
+        corpus: corpus whose chunks are fetched.
+        room: bytes that may be fetched ahead; one chunk is always allowed.
 
     Attributes:
-        backend, direct, forced: as of `FetchingReader`.
-        shared: other processes of this machine read the same data.
-        wait_seconds: what threads waited for the disk, summed.
-        disk_bytes: that came from it.
+        backend, direct, forced: as in `FetchingReader`.
+        shared: whether other processes of this machine read the same data.
+        wait_seconds: seconds that threads waited for the disk, summed.
+        disk_bytes: bytes read from it.
     """
 
-    def __init__(self, corpus: Deserializer, room: int = ROOM) -> None:
+    def __init__(self, corpus: Deserializer, room: int = ROOM_BYTES) -> None:
         self._corpus, self._room = corpus, room
         self.backend, self.direct, self.forced, self.shared = "any", True, False, False
         self.wait_seconds, self.disk_bytes = 0.0, 0
@@ -94,7 +94,7 @@ class RangeFetcher:
         self._failing.append((path, begin, end, error))
 
     def want(self, key: Hashable, chunk: int) -> None:
-        """Fetch a chunk when there is room, behind those that were asked for before; ``key`` stands for it."""
+        """Fetch a chunk when there is room, after those requested before; ``key`` identifies it."""
         extents = self._corpus.extents(chunk)
         if not extents:
             return
@@ -104,12 +104,12 @@ class RangeFetcher:
             self._begin()
 
     def take(self, key: Hashable) -> list[Piece] | None:
-        """The bytes of the extents of a chunk, waiting for them; None: it is to be read as ever."""
+        """Return the bytes of the extents of a chunk, waiting for them; None: read the chunk as usual."""
         with self._lock:
             job = self._jobs.pop(key, None)
             if job is None:
                 return None
-            if job.fetch is None:  # its turn has not come yet, and here is who wants it
+            if job.fetch is None:  # still queued, but needed now
                 with contextlib.suppress(ValueError):
                     self._queue.remove(key)
                 fetch = self._start(job)
@@ -132,7 +132,7 @@ class RangeFetcher:
         return [Unread(*piece) if isinstance(piece, tuple) else memoryview(piece) for piece in found]
 
     def forget(self, key: Hashable) -> None:
-        """A chunk is not wanted any more."""
+        """Cancel the fetch of a chunk."""
         with self._lock:
             job = self._jobs.pop(key, None)
             if job is None:
@@ -143,7 +143,7 @@ class RangeFetcher:
             job.fetch = None
 
     def close(self) -> None:
-        """End the threads, and close the files."""
+        """Stop the threads and close the files."""
         with self._lock:
             self._jobs.clear()
             self._queue.clear()
@@ -151,7 +151,7 @@ class RangeFetcher:
             self._used = 0
             self._fetcher = None
 
-    # ---- under the lock ---------------------------------------------------------------------------
+    # ---- called with the lock held ----------------------------------------------------------------
 
     def _begin(self) -> None:
         while self._queue:
@@ -182,7 +182,7 @@ class RangeFetcher:
                 job.fetch = self._fetcher.read(ranges)
                 return job.fetch
         except (OSError, ValueError) as error:
-            # It is told when the chunk is read, by who knows what it means.
+            # Reading the chunk raises this again, with context.
             _log.debug("%s: not fetched ahead: %s", self._corpus.name, error)
         self._let_go(job)
         return None

@@ -1,20 +1,16 @@
-"""A corpus written as a store in random order, larger than memory, in two passes that can be interrupted.
+"""Write a corpus larger than memory as a store in random order, in two passes that can be interrupted.
 
-Sequences are sorted by a key hashed from the seed and their ordinal, which is a random permutation that needs no table
-of itself and no count known in advance. The first pass sorts as much as fits into memory at a time into *runs*; the
-second merges them by ranges of keys. Each run and each merged range is a store of its own that appears when it is
-whole, so whoever is killed goes on behind the last of them. What it costs: the data is read and written twice, in large
-pieces, and takes twice its room while it is being written.
+Sequences are sorted by a key hashed from the seed and their ordinal: a random permutation that needs no table and no
+count in advance. The first pass sorts as much as fits into memory at a time into *runs*; the second merges them by
+ranges of keys. Each run and each merged range is a store that appears when it is complete, so an interrupted process
+continues after the last of them. Cost: the data is read and written twice, in large pieces, and takes twice its space
+meanwhile.
 """
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
-import json
-import os
-import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,38 +22,36 @@ from feedline.data import Chunk
 from feedline.errors import DataError
 from feedline.feed.assembly import ChunkSet
 from feedline.feed.files.atomic import atomic_file
-from feedline.feed.files.paths import open_file
+from feedline.feed.files.records import record, recorded
 from feedline.feed.formats.store import StoreDeserializer, StoreWriter
 from feedline.feed.formats.store.combine import combine
 from feedline.feed.formats.store.manifest import Manifest
-from feedline.feed.formats.store.staging import Workplace, clear_leftovers, discard
-from feedline.feed.formats.store.writer import COMPRESSED_CHUNK
+from feedline.feed.formats.store.staging import Workplace, clear_leftovers
+from feedline.feed.formats.store.writer import COMPRESSED_CHUNK_BYTES
+from feedline.feed.quarantine import ListedError
+from feedline.feed.unfinished import DONE, unfinished
 
 Keys = NDArray[np.uint64]
 
-# Level of the key, beside those of docs/explanation/order.md.
+# Level of the key; docs/explanation/order.md lists the others.
 SHUFFLED_STORE = 9
-# Files in the work folder: held by the process at work; there from just before the store appears.
-LOCK, DONE = "lock", "done"
 _GOLDEN = 0x9E3779B97F4A7C15
 
-# A pass holds chunks, a sorted copy of them, and what the writer has pending.
+# A pass holds chunks, a sorted copy of them, and the writer's pending data.
 _SHARE = 3
 
 
 class Settings(NamedTuple):
-    """What decides the bytes of the store: interrupted work is only gone on with under the same.
+    """What determines the bytes of the store: interrupted work is only continued under the same settings.
 
     Attributes:
-        source: stands for the content of the corpus.
-        seed: of the order.
+        source: digest of the corpus.
+        seed: seed of the order; None: that of the corpus.
         memory: bytes that a pass may hold.
-        chunk_bytes, part_bytes, compression: see `StoreWriter`.
-        on_error: see `feedline.convert`.
     """
 
     source: str
-    seed: int
+    seed: int | None
     memory: int
     chunk_bytes: int | None
     part_bytes: int
@@ -66,12 +60,12 @@ class Settings(NamedTuple):
 
 
 class _Run(NamedTuple):
-    """A sorted piece of the corpus.
+    """A sorted part of the corpus.
 
     Attributes:
         chunks: chunks of the corpus read up to its end.
-        sequences, skipped: sequences written up to its end, and left out as unreadable.
-        bytes: of its own data.
+        sequences, skipped: sequences written, and skipped as unreadable, up to its end.
+        bytes: bytes of its own data.
     """
 
     chunks: int
@@ -81,7 +75,7 @@ class _Run(NamedTuple):
 
 
 def keys_of(seed: int, first: int, count: int) -> Keys:
-    """Sort keys of the sequences ``first`` to ``first + count - 1``, uint64 (count,)."""
+    """Return the sort keys of the sequences ``first`` to ``first + count - 1``, uint64 (count,)."""
     z = np.arange(first + 1, first + count + 1, dtype=np.uint64) * np.uint64(_GOLDEN)
     z += np.uint64(_native.hash_key([seed, 0, SHUFFLED_STORE]))
     z = (z ^ z >> np.uint64(30)) * np.uint64(0xBF58476D1CE4E5B9)
@@ -90,7 +84,7 @@ def keys_of(seed: int, first: int, count: int) -> Keys:
 
 
 def shuffled(
-    chunks: Callable[[int], Iterator[tuple[Chunk, int, int]]],
+    chunks: Callable[[int], Generator[tuple[Chunk, int, int]]],
     destination: Path,
     settings: Settings,
     *,
@@ -100,106 +94,53 @@ def shuffled(
     """Write all sequences of ``chunks`` to a new store, in random order.
 
     Args:
-        chunks: ``chunks(n)`` gives the chunks of the corpus but for the first n, with bytes done and in all.
-        destination: the store; the work lies in a hidden folder beside it until it is done.
+        chunks: ``chunks(n)`` yields the chunks of the corpus except the first n, with bytes done and in total.
+        destination: path of the store; a hidden folder next to it holds the work until it is done.
         settings: see `Settings`.
-        overwrite: replace a store of that name.
-        progress: called as ``progress(done, total)``, in bytes of the corpus, counted once a pass.
+        overwrite: whether to replace a store of that name.
+        progress: called as ``progress(done, total)``, in bytes of the corpus, counted once per pass.
 
     Returns:
-        The manifest, and the number of unreadable sequences left out.
+        The manifest, and the number of unreadable sequences skipped.
 
     Raises:
-        DataError: an unreadable sequence, a full disk, or another process at the same work.
-        FileExistsError: something of that name is there already.
+        DataError: an unreadable sequence, a full disk, or another process doing the same work.
+        FileExistsError: the name is taken.
     """
-    work = destination.parent / f".{destination.name}.shuffling"
-    clear_leftovers(destination)
-    try:
-        StoreWriter.refuse_existing(destination, overwrite)
-    except FileExistsError:
-        if (work / DONE).exists():  # the call that made the store was killed before it could tidy up
-            discard(work, destination)
-        raise
-    with _claimed(work, settings):
+    with unfinished(destination, settings._asdict(), overwrite=overwrite) as work:
+        runs, total = _sort(chunks, work, settings, progress)
+        merged = _merge(work, runs, settings, progress, total)
+        clear_leftovers(destination)
+        place = Workplace(destination)
         try:
-            runs, total = _sort(chunks, work, settings, progress)
-            merged = _merge(work, runs, settings, progress, total)
-            clear_leftovers(destination)
-            place = Workplace(destination)
-            try:
-                manifest = combine(merged, place.folder)
-                StoreWriter.refuse_existing(destination, overwrite)
-                (work / DONE).touch()
-                place.publish()
-            except BaseException:
-                place.drop()
-                raise
-            discard(work, destination)
-        except BaseException as error:
-            error.add_note(f"what was done so far is in {work}: the same call goes on from there; delete it to give up")
+            manifest = combine(merged, place.folder)
+            StoreWriter.refuse_existing(destination, overwrite)
+            (work / DONE).touch()
+            place.publish()
+        except BaseException:
+            place.drop()
             raise
     return manifest, runs[-1].skipped
 
 
-@contextlib.contextmanager
-def _claimed(work: Path, settings: Settings) -> Iterator[None]:
-    """The work folder, ours alone, empty or with what was done under the same settings."""
-    with _locked(work):
-        plan, wanted = work / "plan.json", json.dumps(settings._asdict())
-        if not plan.is_file() or _text(plan) != wanted:
-            # The plan first: without it, what an interrupted removal leaves is nobody's work.
-            plan.unlink(missing_ok=True)
-            for entry in work.iterdir():
-                if entry.name != LOCK:
-                    shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
-            with atomic_file(plan) as file:
-                file.write(wanted.encode())
-        yield
-
-
-@contextlib.contextmanager
-def _locked(work: Path) -> Iterator[None]:
-    with contextlib.ExitStack() as held:
-        while True:
-            work.mkdir(exist_ok=True)
-            try:
-                lock = held.enter_context(open(work / LOCK, "ab"))
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                if os.path.samestat(os.fstat(lock.fileno()), os.stat(work / LOCK)):
-                    break
-            except BlockingIOError:
-                raise DataError(
-                    "expected to be alone at this work, got another process that shuffles into the same store",
-                    path=str(work),
-                    hint="wait for it, or write elsewhere",
-                ) from None
-            except FileNotFoundError:
-                pass  # another process was done at this moment, and discarded the folder
-        yield
-
-
-def _text(path: Path) -> str:
-    with open_file(path) as file:
-        return file.read().decode()
-
-
 def _sort(
-    chunks: Callable[[int], Iterator[tuple[Chunk, int, int]]],
+    chunks: Callable[[int], Generator[tuple[Chunk, int, int]]],
     work: Path,
     settings: Settings,
     progress: Callable[[int, int], None] | None,
 ) -> tuple[list[_Run], int]:
-    """The first pass; returns the runs and the bytes of the corpus."""
+    """Run the first pass; return the runs and the bytes of the corpus."""
     runs: list[_Run] = []
-    while (done := work / f"run-{len(runs):06d}.json").is_file():
-        runs.append(_Run(*json.loads(_text(done))))
+    while (done := recorded(work / f"run-{len(runs):06d}.json")) is not None:
+        runs.append(_Run(*done))
     begun = runs[-1] if runs else _Run(0, 0, 0, 0)
     read, skipped, held, total = begun.chunks, begun.skipped, 0, 0
+    seen = begun.sequences + begun.skipped
     pieces: list[Chunk] = []
 
     def write() -> None:
         before = runs[-1].sequences if runs else 0
+        assert settings.seed is not None
         keys = keys_of(settings.seed, before, sum(piece.num_sequences for piece in pieces))
         order = np.argsort(keys, kind="stable")
         number = len(runs)
@@ -210,27 +151,29 @@ def _sort(
         with atomic_file(work / f"run-{number:06d}.npy") as file:
             np.save(file, keys[order])
         run = _Run(read, before + len(keys), skipped, held)
-        with atomic_file(work / f"run-{number:06d}.json") as file:
-            file.write(json.dumps(run).encode())
+        record(work / f"run-{number:06d}.json", run)
         runs.append(run)
 
-    for mapped, done_bytes, total in chunks(begun.chunks):  # the total is that of the last
-        # A copy, which is checked: sequences with impossible entries are unreadable then.
-        chunk = mapped.take(np.arange(mapped.num_sequences))
-        if chunk.errors:
-            if settings.on_error == "raise":
-                raise chunk.errors[min(chunk.errors)]
-            skipped += len(chunk.errors)
-            chunk = chunk.take(np.setdiff1d(np.arange(chunk.num_sequences), list(chunk.errors)))
-        if pieces and held + chunk.nbytes > settings.memory // _SHARE:
-            write()
-            pieces, held = [], 0
-        read += 1
-        if chunk.num_sequences:
-            pieces.append(chunk)
-            held += chunk.nbytes
-        if progress is not None:
-            progress(done_bytes, 2 * total)
+    with contextlib.closing(chunks(begun.chunks)) as reading:
+        for mapped, done_bytes, total in reading:  # the last `total` is returned
+            # A copy, so that entries are checked: sequences with impossible entries become unreadable.
+            chunk = mapped.take(np.arange(mapped.num_sequences))
+            bad = len(chunk.errors)
+            if bad:
+                unlisted = [i for i, error in chunk.errors.items() if not isinstance(error, ListedError)]
+                if unlisted and settings.on_error == "raise":
+                    first = min(unlisted)
+                    raise chunk.errors[first].located(sequence=seen + first)
+                chunk = chunk.take(np.setdiff1d(np.arange(chunk.num_sequences), list(chunk.errors)))
+            if pieces and chunk.num_sequences and held + chunk.nbytes > settings.memory // _SHARE:
+                write()  # counts the chunks before this one
+                pieces, held = [], 0
+            read, seen, skipped = read + 1, seen + mapped.num_sequences, skipped + bad
+            if chunk.num_sequences:
+                pieces.append(chunk)
+                held += chunk.nbytes
+            if progress is not None:
+                progress(done_bytes, 2 * total)
     if pieces:
         write()
     if not runs:
@@ -241,10 +184,10 @@ def _sort(
 def _merge(
     work: Path, runs: list[_Run], settings: Settings, progress: Callable[[int, int], None] | None, total: int
 ) -> list[Path]:
-    """The second pass: stores that follow one another in the order of the keys."""
+    """Run the second pass; return stores whose sequences follow one another in key order."""
     chunk_bytes = settings.chunk_bytes
     if chunk_bytes is None and settings.compression is not None:
-        chunk_bytes = COMPRESSED_CHUNK  # also where "auto" finds that it does not pay
+        chunk_bytes = COMPRESSED_CHUNK_BYTES  # even if "auto" decides against compression
     count = max(1, -(-sum(run.bytes for run in runs) // max(1, settings.memory // _SHARE)))
     keys = [np.load(work / f"run-{i:06d}.npy", mmap_mode="r") for i in range(len(runs))]
     stores = [StoreDeserializer(work / f"run-{i:06d}") for i in range(len(runs))]
@@ -259,7 +202,7 @@ def _merge(
         if merged[-1:] == [path] and not path.is_dir():
             pieces = [p for store, (a, b) in zip(stores, bounds, strict=True) for p in _slices(store, a, b)]
             order = np.argsort(np.concatenate([k[a:b] for k, (a, b) in zip(keys, bounds, strict=True)]), kind="stable")
-            # What "auto" chose for the first is what all have.
+            # All use what "auto" chose for the first.
             codec = Manifest.load(merged[0]).compression if len(merged) > 1 else settings.compression
             with StoreWriter(
                 path,
@@ -277,7 +220,7 @@ def _merge(
 
 
 def _slices(store: StoreDeserializer, start: int, stop: int) -> Iterator[Chunk]:
-    """The sequences ``start:stop`` of a store, which the kernel is asked to read in large pieces."""
+    """Yield the sequences ``start:stop`` of a store, advising the kernel to read ahead."""
     first = 0
     for number, info in enumerate(store.chunks()):
         a, b = max(start - first, 0), min(stop - first, info.sequences)
@@ -288,7 +231,7 @@ def _slices(store: StoreDeserializer, start: int, stop: int) -> Iterator[Chunk]:
 
 
 def _gathered(pieces: list[Chunk], order: NDArray[Any]) -> Chunk:
-    """The sequences of all ``pieces``, numbered one after the other, in the order given."""
+    """Return the sequences of all ``pieces``, numbered consecutively, in the given order."""
     schema = pieces[0].schema
     chunks = ChunkSet(schema)
     counts = [piece.num_sequences for piece in pieces]

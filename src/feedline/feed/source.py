@@ -1,18 +1,17 @@
 """The minibatch source: one order, one clock, resumed from a few numbers.
 
-Joins the parts: a corpus (`formats`), its order (`timeline`), the rule that cuts it (`packing`), chunks in memory
-(`prefetch`) and the copy out of them (`assembly`). It guarantees the laws in tests/laws. What it costs: O(chunks) to
-open, a window of chunks and what is read ahead (the next window) in memory, one native call a minibatch.
+It joins a corpus (`formats`), its order (`timeline`), the rule that cuts it into minibatches (`packing`), chunks in
+memory (`prefetch`) and the copy out of them (`assembly`). tests/laws states its guarantees. Cost: O(chunks) to open, a
+window of chunks and the data read ahead (the next window) in memory, one native call per minibatch.
 """
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
-
-import numpy as np
 
 from feedline.data import Minibatch, Position, Schema, Span
 from feedline.errors import StateError
@@ -22,6 +21,7 @@ from feedline.feed.copy_ahead import CopyAhead
 from feedline.feed.delivery import Delivery
 from feedline.feed.device import mover
 from feedline.feed.formats.join import Join
+from feedline.feed.mistaken import refuse
 from feedline.feed.one_thread import refusal
 from feedline.feed.opening import opened
 from feedline.feed.packing import lanes
@@ -31,12 +31,14 @@ from feedline.feed.packing.local import Local
 from feedline.feed.packing.packer import Packer
 from feedline.feed.packing.whole import Whole
 from feedline.feed.partition import Partition, on_this_machine
-from feedline.feed.plan import PlannedMinibatch, planned
-from feedline.feed.prefetch import LEAST_AHEAD, Stats, Upcoming
-from feedline.feed.protocol import Deserializer, upto, whole_number
+from feedline.feed.plan import PlannedMinibatch, count_left, planned
+from feedline.feed.prefetch import LEAST_AHEAD_BYTES, Stats, Upcoming
+from feedline.feed.protocol import Deserializer, checked_seed, whole_number
 from feedline.feed.quarantine import Quarantine
+from feedline.feed.skipping import Paths, Skipping
 from feedline.feed.timeline import ORDERS, ChunkTable, UnsizedOrder, Window, WindowPlan
 from feedline.feed.transforms import Map
+from feedline.feed.until import Minibatches, upto
 
 DEFAULT_MINIBATCH_SIZE = 256
 
@@ -44,49 +46,51 @@ DEFAULT_MINIBATCH_SIZE = 256
 class MinibatchSource:
     """Minibatches of whole sequences from a corpus, in an order that depends on the seed alone.
 
-    One thread at a time may use a source; a second one is refused. `position` and `state_dict` may be asked for from
-    any thread, also while a minibatch is made. Forked children may use their copy.
+    Only one thread at a time may use a source; a second one gets an error. `position` and `state_dict` may be called
+    from any thread, even while a minibatch is being made. Forked children may use their copy.
 
     Args:
         corpus: a `Deserializer`; several of them are joined by key, see `Join`.
-        seed: of the order and of random transforms; 0 <= seed < 2**64.
-        shuffle: True: all data as one window where that is cheap (arrays in memory; stores and mapped arrays of up to
-            4 GiB), else windows of 256 MiB stored bytes. A `Window`: that much. ``"whole"``: all data as one window,
-            whatever it costs (corpora with random access). False: the order of the corpus.
-        partition: (index, count), the share of each minibatch that this reader takes. None: the rank and world size of
-            torch.distributed if it is initialised at the first read, else (0, 1).
-        max_sweeps, max_samples: where the source ends, counted from the start of the axis, not from a restore, and
+        seed: seed of the order and of random transforms; 0 <= seed < 2**64.
+        shuffle: True: all data as one window if that is cheap (arrays in memory; stores and mapped arrays of up to
+            4 GiB), else windows of 256 MiB stored bytes. A `Window`: windows of that size. ``"whole"``: all data as
+            one window, whatever the cost (corpora with random access). False: the order of the corpus.
+        partition: (index, count), the share of each minibatch that this reader takes. None: the rank and world size
+            of torch.distributed if it is initialised at the first read, else (0, 1).
+        max_sweeps, max_samples: end of the source, counted from the start of the axis, not from a restore, and
             checked before each sequence (the last may overshoot).
-        on_error: ``"raise"``, or ``"skip"``: an unreadable sequence keeps its place on the axis, is left out of the
-            minibatch and listed in the quarantine file.
-        quarantine: JSON-lines file for skipped sequences; None: ``quarantine-rank<i>.jsonl`` in the working directory,
-            written when the first one is met.
+        on_error: ``"raise"``, or ``"skip"``: an unreadable sequence keeps its place on the axis, is dropped from
+            the minibatch and listed in the quarantine file.
+        quarantine: JSON-lines file for skipped sequences; None: ``quarantine-rank<i>.jsonl`` in the working
+            directory, created for the first one.
         max_errors: with ``on_error="skip"``, the number of skipped sequences of this rank after which to raise;
             None: no limit.
-        order: ``"feedline"``: the best we know. ``"feedline-1"``, ``"feedline-2"``: that version of it, to go on from
-            states that name it. ``"cntk"``: the order of CNTK 2.7, bit for bit.
+        skip: quarantine file, or several, of sequences to leave out; they keep their places on the axis, without an
+            error or a line in the quarantine. States go with and without it.
+        order: ``"feedline"``: the current best. ``"feedline-1"``, ``"feedline-2"``: that version of it, to continue
+            from states that name it. ``"cntk"``: the order of CNTK 2.7, bit for bit.
         filling: ``"global"``: all ranks plan the same global minibatch and take their parts of it. ``"cntk"``: each
             rank fills its share of the size with sequences it owns, as CNTK 2.7 does; then positions and states
-            differ by rank, ranks may end at different times, and `Minibatch.global_samples` counts what was passed
-            on the axis.
-        truncation_length: for truncated BPTT: cut sequences into pieces of at most so many samples, delivered in
-            ``max(1, size // truncation_length)`` lanes (see `Minibatch.lanes`). All streams of a sequence must
-            have one length. Positions then name the next sequence to enter a lane, and count the samples that
-            have entered one; the state carries what is left in the lanes. `seek` empties them.
+            differ by rank, ranks may end at different times, and `Minibatch.global_samples` counts all samples
+            passed on the axis.
+        truncation_length: samples per piece for truncated BPTT: sequences are cut into pieces of at most this
+            length, delivered in ``max(1, size // truncation_length)`` lanes (see `Minibatch.lanes`). All streams of
+            a sequence must have the same length. Positions then name the next sequence to enter a lane, and count
+            the samples that have entered one; the state holds what is left in the lanes. `seek` empties them.
         transforms: `Map` objects, or plain functions of a sequence.
-        frame_mode: every sequence must have exactly one sample; a longer one is a DataError.
-        threads: chunks read at a time.
-        read_ahead: bytes of decoded chunks to read ahead of the window in use, and of minibatches to copy ahead of
-            need where they are large; 0: none. None: the whole next window, at least 64 MiB; less than a window
-            makes the first minibatch of each wait for the rest of it.
+        frame_mode: whether every sequence must have exactly one sample; a longer one is a DataError.
+        threads: number of chunks read at a time.
+        read_ahead: bytes of decoded chunks to read ahead of the current window, and of large minibatches to copy
+            ahead; 0: none. None: the whole next window, at least 64 MiB. With less than a window, the first
+            minibatch of each window waits for the rest of it.
 
     Attributes:
-        schema: the streams delivered, after transforms.
+        schema: streams delivered, after transforms.
         corpus: the deserializer.
 
     Raises:
         DataError: the corpus is empty.
-        ValueError: arguments that contradict each other.
+        ValueError: arguments contradict each other.
     """
 
     def __init__(
@@ -101,6 +105,7 @@ class MinibatchSource:
         on_error: str = "raise",
         quarantine: str | Path | None = None,
         max_errors: int | None = None,
+        skip: Paths | None = None,
         order: str = "feedline",
         filling: str = "global",
         truncation_length: int | None = None,
@@ -109,38 +114,44 @@ class MinibatchSource:
         threads: int = 2,
         read_ahead: int | None = None,
     ) -> None:
-        if isinstance(corpus, (list, tuple)):
+        if isinstance(corpus, (list, tuple)) and any(isinstance(part, Deserializer) for part in corpus):
             corpus = corpus[0] if len(corpus) == 1 else Join(*corpus)
         if not isinstance(corpus, Deserializer):
-            hint = "see docs/formats"
-            if isinstance(corpus, (str, Path)):
-                hint = f"fl.open_corpus({str(corpus)!r}) makes one of a path"
-            raise TypeError(f"expected a feedline Deserializer, got {type(corpus).__name__}; {hint}")
-        if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)) or not 0 <= seed < 2**64:
-            raise ValueError(f"expected 0 <= seed < 2**64, got {seed!r}")
+            if not isinstance(corpus, (str, Path)):
+                refuse(corpus, "MinibatchSource")
+            raise TypeError(
+                f"expected a feedline Deserializer, got {type(corpus).__name__}; "
+                f"fl.open_corpus({str(corpus)!r}) opens a path"
+            )
+        seed = checked_seed(seed)
         if order not in ("feedline", *ORDERS):
             raise ValueError(f"expected order to be one of 'feedline', {', '.join(map(repr, ORDERS))}, got {order!r}")
         if filling not in ("global", "cntk"):
             raise ValueError(f'expected filling to be "global" or "cntk", got {filling!r}')
         if truncation_length is not None:
-            whole_number("truncation_length", truncation_length, 1)
+            truncation_length = whole_number("truncation_length", truncation_length, 1)
             if frame_mode:
                 raise ValueError("expected truncation_length or frame_mode, got both: a frame cannot be truncated")
         if on_error not in ("raise", "skip"):
             raise ValueError(f'expected on_error to be "raise" or "skip", got {on_error!r}')
         if not isinstance(shuffle, (bool, Window)) and shuffle != "whole":
             raise TypeError(f'expected shuffle to be True, False, "whole" or a fl.Window, got {shuffle!r}')
-        limits = {"max_sweeps": (max_sweeps, 0), "max_samples": (max_samples, 1), "max_errors": (max_errors, 0)}
-        for name, (limit, least) in limits.items():
-            if limit is not None:
-                whole_number(name, limit, least)
-        whole_number("threads", threads, 1)
-        if read_ahead is not None:
-            whole_number("read_ahead", read_ahead, 0)
+        max_sweeps, max_samples, max_errors, read_ahead = (
+            None if limit is None else whole_number(name, limit, least)
+            for name, limit, least in (
+                ("max_sweeps", max_sweeps, 0),
+                ("max_samples", max_samples, 1),
+                ("max_errors", max_errors, 0),
+                ("read_ahead", read_ahead, 0),
+            )
+        )
+        threads = whole_number("threads", threads, 1)
         if callable(transforms):
             raise TypeError(f"expected a list of transforms, got {transforms!r}; write [{_name(transforms)}]")
+        if skip is not None:
+            corpus = Skipping(corpus, skip)
         self.corpus = corpus
-        self._seed = int(seed)
+        self._seed = seed
         self._partition = Partition(partition)
         self._truncated = truncation_length is not None
         self._packer: Packer = Local() if filling == "cntk" else Whole()
@@ -165,9 +176,11 @@ class MinibatchSource:
         if frame_mode:
             sizes = lengths.single(sizes, corpus)
         self._axis = Axis(self._timeline, sizes, max_sweeps, max_samples)
+        # Endless sources cannot fill a larger minibatch: every sample takes at least one byte.
+        self._largest = min(states.LARGEST, _memory_bytes()) if self.is_infinite else states.LARGEST
         # Lanes are cut from whole runs that are read once, and planning windows of unknown size reads them.
         looks = truncation_length is None and corpus.sized
-        copied = LEAST_AHEAD if read_ahead is None else read_ahead
+        copied = LEAST_AHEAD_BYTES if read_ahead is None else read_ahead
         self._ahead = CopyAhead(self._packer, self._axis, chunks, self._reader, copied if looks else 0)
         if on_error == "raise" and max_errors is not None:
             raise ValueError('expected on_error="skip" with max_errors, got on_error="raise"')
@@ -175,43 +188,45 @@ class MinibatchSource:
         self._delivery = Delivery(
             corpus,
             self._axis,
-            self._reader,
-            self._ahead,
-            made,
-            self.schema,
-            self._seed,
-            frame_mode,
-            listed,
-            self._stats,
+            reader=self._reader,
+            ahead=self._ahead,
+            transforms=made,
+            schema=self.schema,
+            seed=self._seed,
+            frame_mode=frame_mode,
+            quarantine=listed,
+            skip=corpus.ordinals if isinstance(corpus, Skipping) else None,
+            stats=self._stats,
         )
         self._identity = states.Identity(corpus, self._timeline, filling)
-        # Where the source stands while there is no cursor; its label samples are always those of the source.
+        # The position while there is no cursor; its label samples are always the source's.
         self._place = states.SavedPlace(Position(window=None if corpus.sized else 0), 0, [])
         self._cursor: Cursor | None = None
         self._window_in_use: WindowPlan | None = None
-        self._inside: int | None = None  # the thread that is in a call
+        self._inside: int | None = None  # the thread inside a call
         self._upcoming: Upcoming | None = None
         self._closed = False
 
     # ---- reading ----------------------------------------------------------------------------------
 
     def next_minibatch(self, size: int, partition: tuple[int, int] | None = None) -> Minibatch:
-        """The next minibatch, or this rank's part of it.
+        """Return the next minibatch, or this rank's part of it.
 
         Args:
-            size: budget of the global minibatch in samples: as many whole sequences as fit, or one longer one; with
-                ``truncation_length`` the pieces of as many lanes as fit, or of one.
-            partition: (index, count) for this call alone, instead of the source's own.
+            size: budget of the global minibatch in samples: as many whole sequences as fit, or a single longer one;
+                with ``truncation_length`` the pieces of as many lanes as fit, or of one.
+            partition: (index, count) for this call only, instead of the source's own.
 
         Returns:
-            A true `Minibatch`, perhaps with an empty part; a false one after the end, every time.
+            A true `Minibatch`, possibly with an empty part; a false one after the end, every time.
 
         Raises:
-            DataError: the data is damaged (and ``on_error="raise"``). The position stays where it was.
+            DataError: the data is damaged (and ``on_error="raise"``). The position is unchanged.
             StateError: the default partition has changed since the first read, or a loaded state names a place or
-                lanes that are not there, of a corpus whose chunks tell their sizes only when read.
-            ValueError: size below 1, or with ``filling="cntk"`` fewer lanes than ranks.
-            RuntimeError: another thread is in a call of this source.
+                lanes that do not exist, in a corpus of unknown chunk sizes.
+            ValueError: size below 1, above 2**62, or of a source without end above the bytes of memory; or with
+                ``filling="cntk"`` fewer lanes than ranks.
+            RuntimeError: another thread is inside a call of this source.
         """
         return self._next(size, partition)
 
@@ -221,14 +236,14 @@ class MinibatchSource:
         partition: tuple[int, int] | None,
         finish: Callable[[Minibatch], object] | None = None,
     ) -> Minibatch:
-        """See `next_minibatch`; ``finish`` is called with the minibatch before it counts as delivered."""
+        """Implement `next_minibatch`; ``finish`` is called with the minibatch before it counts as delivered."""
         me = threading.get_ident()
         if self._inside is not None:
             raise refusal("this source", self._inside)
         self._inside = me
         try:
-            if type(size) is not int or size < 1:
-                size = whole_number("a minibatch size", size, 1)
+            if type(size) is not int or not 1 <= size <= self._largest:
+                size = self._checked(size)
             index, count = self._partition.resolve(partition)
             if count > 1 and not self._reader.shared:
                 self._reader.shared = on_this_machine(count) > 1
@@ -252,8 +267,8 @@ class MinibatchSource:
             elif self._upcoming is not None:
                 self._reader.read_on(self._upcoming)
             self._ahead.refill(after, size, index, count, minibatch.num_sequences)
-            # Last, and nothing is called until the caller has the minibatch: whatever interrupts this, the position has
-            # moved if and only if the minibatch was delivered.
+            # Last, with no call before the return: whatever interrupts this, the position has advanced if and only if
+            # the minibatch was delivered.
             self._window_in_use, self._cursor = window, after
             return minibatch
         finally:
@@ -265,25 +280,56 @@ class MinibatchSource:
         until: Span | None = None,
         partition: tuple[int, int] | None = None,
         device: Any = None,
-    ) -> Iterator[Minibatch]:
-        """Minibatches from the current position to the end of the source.
+    ) -> Minibatches:
+        """Yield minibatches from the current position to the end of the source.
+
+        ``len`` of the iterator is the number of minibatches it has left, as ``tqdm`` asks for it; see `__len__`.
 
         Args:
             size: see `next_minibatch`.
             until: stop after the minibatch that completes this span, counted from here: ``fl.sweeps(1)`` stops at the
                 next minibatch that ends a sweep.
             partition: see `next_minibatch`.
-            device: of torch: `Minibatch.tensors` holds every stream there, padded (sparse ones as CSR); on CUDA they
-                are copied through pinned memory by a stream of their own.
+            device: torch device: `Minibatch.tensors` holds every stream there, padded (sparse ones as CSR); to CUDA
+                they are copied through pinned memory on a separate stream.
         """
+
+        def left(rest: Span | None) -> int:
+            return self._count_left(size, rest, partition)
+
         if device is None:
-            return upto(lambda: self.next_minibatch(size, partition), until)
+            return upto(lambda: self.next_minibatch(size, partition), until, left)
         move = mover(device)
-        return upto(lambda: self._next(size, partition, move), until)
+        return upto(lambda: self._next(size, partition, move), until, left)
 
     def __iter__(self) -> Iterator[Minibatch]:
-        """Minibatches of 256 samples to the end of the source."""
+        """Yield minibatches of 256 samples to the end of the source."""
         return self.minibatches()
+
+    def __len__(self) -> int:
+        """Return the number of minibatches that ``iter`` would yield: those of 256 samples from here to the end.
+
+        What has been delivered, also before a restore, does not count; all sweeps up to the end do. Reads no data: with
+        one sample per sequence it is a division, otherwise planning takes microseconds per minibatch.
+
+        Raises:
+            TypeError: the number is unknown: the source has no end, or the corpus does not know its chunk sizes.
+        """
+        return self._count_left(DEFAULT_MINIBATCH_SIZE, None, None)
+
+    def __bool__(self) -> bool:
+        return True  # not the length: it may be unknown
+
+    def _count_left(self, size: int, until: Span | None, partition: tuple[int, int] | None) -> int:
+        if isinstance(self._timeline, UnsizedOrder):
+            raise TypeError(
+                "the number of minibatches of a corpus without chunk_info is unknown: its chunks would have to be read"
+            )
+        if until is None and self.is_infinite:
+            raise TypeError("a source without an end has no length; pass max_sweeps or max_samples, or until= a span")
+        size = self._checked(size)
+        index, count = self._partition.peek(partition)
+        return count_left(self._axis, self._packer, self._here(), until, size=size, index=index, count=count)
 
     def plan(
         self,
@@ -291,51 +337,71 @@ class MinibatchSource:
         start: Position | None = None,
         partition: tuple[int, int] | None = None,
     ) -> Iterator[PlannedMinibatch]:
-        """Which sequences are in the minibatches to come; reads no data and leaves the source where it is.
+        """Plan which sequences the next minibatches hold, without reading data or moving the source.
 
         Args:
             size: see `next_minibatch`.
-            start: where to begin; None: at the current position.
+            start: position to begin at; None: the current one.
             partition: see `next_minibatch`.
 
         Returns:
-            An iterator over the minibatches up to the end of the source, without end if that is infinite.
-            Microseconds each.
+            An iterator over the minibatches up to the end of the source; endless if the source is. Takes
+            microseconds per minibatch.
 
         Raises:
-            ValueError: the corpus tells the sizes of its chunks only when they are read, or size below 1.
-            IndexError: no such position.
+            ValueError: the chunk sizes of the corpus are unknown before reading, or `next_minibatch` refuses the size.
+            IndexError: there is no such position.
         """
         if isinstance(self._timeline, UnsizedOrder):
             raise ValueError(
-                "expected a corpus that tells the sizes of its chunks before they are read, got one without "
-                "chunk_info: which sequences follow is known only once their window is read; implement chunk_info, "
+                "expected a corpus that knows the sizes of its chunks before reading them, got one without "
+                "chunk_info: the next sequences are known only once their window is read; implement chunk_info, "
                 "or convert the corpus to a store"
             )
-        size = whole_number("a minibatch size", size, 1)
+        size = self._checked(size)
         index, count = self._partition.peek(partition)
         if start is not None:
             start = states.given_position(start)
             states.check_position(self._timeline, start)
             cursor = self._cursor_at(states.SavedPlace(start, None, []))
         else:
-            cursor = self._cursor or self._cursor_at(self._place)
-        return iter(()) if cursor is None else planned(self._axis, self._packer, cursor, size, index, count)
+            cursor = self._here()
+        return (
+            iter(())
+            if cursor is None
+            else planned(self._axis, self._packer, cursor, size=size, index=index, count=count)
+        )
+
+    def _checked(self, size: Any) -> int:
+        """Return a minibatch size as an int, or refuse one that is too large."""
+        found = whole_number("a minibatch size", size, 1)
+        if found > states.LARGEST:
+            raise ValueError(f"expected a minibatch size of at most 2**62, got {found}")
+        if found > self._largest:
+            raise ValueError(
+                f"expected a minibatch size that fits into memory, as this source has no end, got {found} samples for "
+                f"{self._largest} bytes; pass max_sweeps=1 to get the rest of a sweep"
+            )
+        return found
 
     def _start(self) -> Cursor | None:
         self._cursor = self._cursor_at(self._place)
         return self._cursor
 
+    def _here(self) -> Cursor | None:
+        """Return the cursor at the current place, without keeping it; None if the axis ends before it."""
+        return self._cursor or self._cursor_at(self._place)
+
     def _cursor_at(self, place: states.SavedPlace) -> Cursor | None:
-        """The cursor at a place; None where the axis has ended before it."""
+        """Return the cursor at a place; None if the axis ends before it."""
         if self._closed:
-            raise ValueError(f"expected an open source, got one that is closed: {self.corpus.name}; make another")
+            raise ValueError(f"expected an open source, got a closed one: {self.corpus.name}; create another")
         axis = self._axis
         if axis.max_sweeps is not None and place.position.sweep >= axis.max_sweeps and not place.lanes:
             return None
         try:
             cursor = axis.at(place.position, place.fingerprint)
-        except IndexError as error:  # of a corpus whose windows have to be read to know how long they are
+        except IndexError as error:  # in a corpus whose windows must be read to know their size
             raise StateError(f"this place is not in the order of {self.corpus.name}: {error}") from error
         if place.lanes:
             cursor = cursor._replace(lanes=lanes.from_json(axis, cursor, place.lanes))
@@ -345,28 +411,29 @@ class MinibatchSource:
 
     @property
     def position(self) -> Position:
-        """What follows the last minibatch delivered; reading ahead does not count."""
+        """The position after the last minibatch delivered; reading ahead does not count."""
         return self._standing_at(self._place.position, self._cursor)
 
     def _standing_at(self, place: Position, cursor: Cursor | None) -> Position:
-        # Both are read once: another thread may move them meanwhile.
+        # Both are read only once: another thread may change them meanwhile.
         return place if cursor is None else self._axis.position(cursor, place.label_samples)
 
     def count_label_samples(self, count: int) -> None:
-        """Add label samples, summed over all ranks, to the clock; trainers call it once an update."""
+        """Add label samples, summed over all ranks, to the clock; trainers call it once per update."""
         self._place = self._place._replace(position=states.counted(self._place.position, count))
 
     def seek(self, position: Position | None = None, *, samples: int | None = None) -> None:
-        """Go to a place on the axis, forwards or backwards; reads no data where chunk sizes are known.
+        """Seek to a place on the axis, forwards or backwards; reads no data if chunk sizes are known.
 
         Args:
-            position: the place. Its counters are taken as given.
-            samples: instead: the first sequence that starts at or after so many samples from the start of the axis.
+            position: position to seek to. Its counters are taken as given.
+            samples: samples from the start of the axis, instead of a position: seek to the first sequence that
+                starts there or later.
 
-        The fingerprint is unknown afterwards (None in the state).
+            The fingerprint is unknown afterwards (None in the state).
 
         Raises:
-            IndexError: no such place.
+            IndexError: there is no such place.
             ValueError: not exactly one of the two is given.
         """
         if (position is None) == (samples is None):
@@ -398,13 +465,13 @@ class MinibatchSource:
             self._inside = None
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the source stands, in JSON types: a few numbers, the same on every rank.
+        """Return the state in JSON types: a few numbers, the same on every rank.
 
-        Load it under any minibatch size, partition, thread count or world size. With ``filling="cntk"`` it is the
-        state of this rank alone, and exact under the same world size only. With ``truncation_length``, ``lanes``
-        lists what has entered each lane and is not delivered: ``[sweep, sequence, count, done]`` for ``count``
-        consecutive sequences, ``done`` samples of the first of which were delivered (a fifth number is the window,
-        for corpora whose sizes are unknown before reading). It grows with the lanes: tens of bytes each.
+        It can be loaded under any minibatch size, partition, thread count or world size. With ``filling="cntk"`` it is
+        the state of this rank only, and exact only under the same world size. With ``truncation_length``, ``lanes``
+        lists the undelivered content of each lane: ``[sweep, sequence, count, done]`` for ``count`` consecutive
+        sequences, of the first of which ``done`` samples were delivered (a fifth number is the window, for corpora of
+        unknown chunk sizes). It grows with the lanes: tens of bytes each.
         """
         return states.to_json(self._identity, self._standing(), self._truncated)
 
@@ -416,40 +483,40 @@ class MinibatchSource:
         return states.SavedPlace(position, self._axis.fingerprint(cursor), lanes.to_json(self._timeline, cursor.lanes))
 
     def load_state_dict(self, state: Mapping[str, Any], *, verify: bool = False) -> None:
-        """Go to where ``state`` was taken; reads no data, whatever came before.
+        """Seek to where ``state`` was taken; reads no data, whatever came before.
 
         Args:
-            state: from `state_dict`, of this source or another over the same data, seed and window.
-            verify: recompute the order fingerprint from the start of the axis and compare (reads no data, costs
-                nanoseconds a sequence passed).
+            state: result of `state_dict`, of this source or another one over the same data, seed and window.
+            verify: whether to recompute the order fingerprint from the start of the axis and compare it (reads no
+                data, takes nanoseconds per sequence passed).
 
         Raises:
-            StateError: the state does not fit; the source stays where it was.
+            StateError: the state does not fit; the source is unchanged.
         """
         place = states.from_json(state, self._identity, self._timeline, self._truncated)
         if place.lanes and not self._closed and not isinstance(self._timeline, UnsizedOrder):
-            self._cursor_at(place)  # finds each sequence, and reads nothing
+            self._cursor_at(place)  # checks that each sequence exists; reads nothing
         if verify:
             states.verify(Axis(self._timeline, self._axis.lengths), place)
         self._jump(place)
 
-    # ---- the rest ---------------------------------------------------------------------------------
+    # ---- other --------------------------------------------------------------------------------------
 
     @property
     def num_sequences(self) -> int:
-        """Sequences a sweep.
+        """Number of sequences in a sweep.
 
         Raises:
-            ValueError: only reading tells.
+            ValueError: it is unknown before reading.
         """
         return self._table().total_sequences
 
     @property
     def num_samples(self) -> int:
-        """Samples a sweep.
+        """Number of samples in a sweep.
 
         Raises:
-            ValueError: only reading tells.
+            ValueError: it is unknown before reading.
         """
         return self._table().total_samples
 
@@ -460,24 +527,24 @@ class MinibatchSource:
 
     @property
     def is_infinite(self) -> bool:
-        """Whether neither ``max_sweeps`` nor ``max_samples`` ends it."""
+        """Whether the source is endless: neither ``max_sweeps`` nor ``max_samples`` is set."""
         return self._axis.max_sweeps is None and self._axis.max_samples is None
 
     def stats(self) -> Stats:
-        """What was read, held and delivered so far in this process."""
+        """Return what was read, held and delivered so far in this process."""
         return self._stats
 
     def close(self) -> None:
-        """Let chunks, threads and files go; the state can still be taken.
+        """Release chunks, threads and files; the state can still be saved. Idempotent.
 
         Raises:
-            RuntimeError: another thread is in a call of this source.
+            RuntimeError: another thread is inside a call of this source.
         """
         if self._inside not in (None, threading.get_ident()):
             raise refusal("this source", self._inside)
         self._place, self._cursor, self._closed = self._standing(), None, True
         try:
-            self._identity.corpus_digest()  # which needs the files
+            self._identity.corpus_digest()  # computed now, while the files are open
         finally:
             self._ahead.drop()
             self._reader.close()
@@ -486,7 +553,7 @@ class MinibatchSource:
     def __reduce__(self) -> NoReturn:
         raise TypeError(
             "a MinibatchSource has threads and chunks in memory and cannot be pickled or copied; "
-            "make another over the same corpus and give it state_dict()"
+            "create another over the same corpus and load state_dict() into it"
         )
 
     def __enter__(self) -> MinibatchSource:
@@ -502,6 +569,10 @@ class MinibatchSource:
             how = f"shuffled by {window!r}" if window is not None else "shuffled as a whole"
         rows = "\n".join(repr(self.schema).splitlines()[1:])
         return f"MinibatchSource({self.corpus.name}, {how}, seed {self._seed}, at {self.position!r})\n{rows}"
+
+
+def _memory_bytes() -> int:
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def _name(function: object) -> str:

@@ -1,8 +1,8 @@
-"""States: where a source stands as a few JSON numbers, and whether such numbers fit a source.
+"""The state of a source: a few numbers in JSON types, and the checks that it fits a source.
 
 A state names the data, the order and a place on the axis; nothing in it depends on minibatch sizes, ranks or machines.
-Guarantees: what does not fit is refused with saved and current side by side, before anything has changed. Costs:
-O(chunks) once for the identity; checking a place reads nothing.
+A state that does not fit is refused, showing saved and current values side by side, before anything has changed. Cost:
+O(chunks) once for the identity; checking a place reads no data.
 """
 
 from __future__ import annotations
@@ -15,27 +15,28 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from feedline.data import Position
+from feedline.data import Position, Schema
 from feedline.errors import StateError, shown
+from feedline.feed.mistaken import refuse_state, state_inside
 from feedline.feed.packing import lanes
 from feedline.feed.packing.axis import Axis
 from feedline.feed.protocol import Deserializer
 from feedline.feed.timeline import ORDERS, Timeline, UnsizedOrder, Window
 
 STATE_VERSION = 1
-#: Counts of a state are at most this, so that a feed can go on from it: native code, and other people's JSON, count in
-#: 64 bits.
+#: Upper bound of counts in a state, so that a feed can continue from it: native code, and other JSON readers, count in
+# 64 bits.
 LARGEST = 2**62
 _FINGERPRINT = re.compile("[0-9a-f]{16}")
 
 
 class SavedPlace(NamedTuple):
-    """What a state says besides what it fits.
+    """The part of a state that is not its identity.
 
     Attributes:
-        position: of the next sequence, and the counters.
-        fingerprint: of all sequences before it; None after a bare seek.
-        lanes: what has entered each lane of truncated BPTT and is not delivered, as `lanes.to_json` has it.
+        position: position of the next sequence, with the counters.
+        fingerprint: fingerprint of all sequences before it; None after a bare seek.
+        lanes: for truncated BPTT, the undelivered content of each lane, in the format of `lanes.to_json`.
     """
 
     position: Position
@@ -44,14 +45,19 @@ class SavedPlace(NamedTuple):
 
 
 class Identity:
-    """What must be equal for a state to fit: the order and what it orders."""
+    """What must match for a state to fit: the order, and the data it orders."""
 
     def __init__(self, corpus: Deserializer, timeline: Timeline, filling: str) -> None:
         self._corpus, self._timeline, self._filling = corpus, timeline, filling
         self._digest: str | None = None
 
+    @property
+    def formerly(self) -> Schema | None:
+        """What an earlier version read of the same data; see `Deserializer`."""
+        return self._corpus.formerly
+
     def to_json(self) -> dict[str, Any]:
-        """Order, seed, window, filling, streams and data."""
+        """Return order, seed, window, filling, streams and data."""
         timeline = self._timeline
         shuffle: Any = False
         if timeline.shuffle:
@@ -66,7 +72,7 @@ class Identity:
         }
 
     def corpus_digest(self) -> str:
-        """32 hex digits for the content and the chunk table; computed once."""
+        """Return 32 hex digits that identify content and chunk table; computed once."""
         if self._digest is None:
             h = hashlib.blake2b(self._corpus.digest().encode(), digest_size=16)
             table = self._timeline.chunk_table
@@ -77,7 +83,7 @@ class Identity:
 
 
 def to_json(identity: Identity, place: SavedPlace, truncated: bool) -> dict[str, Any]:
-    """A state; ``truncated``: with lanes, even if they are empty."""
+    """Return a state; if ``truncated``, with lanes, even if they are empty."""
     p = place.position
     where: dict[str, Any] = {"sweep": p.sweep, "sequence": p.ordinal}
     if p.window is not None:
@@ -96,14 +102,16 @@ def to_json(identity: Identity, place: SavedPlace, truncated: bool) -> dict[str,
 
 
 def from_json(state: Mapping[str, Any], identity: Identity, timeline: Timeline, truncated: bool) -> SavedPlace:
-    """The place that a state names.
+    """Return the place that a state names.
 
     Raises:
-        StateError: it is no state, is damaged, does not fit, or has lanes and the source (not ``truncated``) has none.
+        StateError: it is not a state, is damaged, does not fit, or has lanes although the source is not ``truncated``.
     """
+    refuse_state(state, "MinibatchSource")
     if not isinstance(state, Mapping) or "feedline" not in state:
         raise StateError(
-            f"expected a state of a feedline source, got {type(state).__name__} {shown(state, 80)}", hint=_inside(state)
+            f"expected a state of a feedline source, got {type(state).__name__} {shown(state, 80)}",
+            hint=state_inside(state),
         )
     if type(state["feedline"]) is not int or state["feedline"] != STATE_VERSION:
         raise StateError(
@@ -120,7 +128,7 @@ def from_json(state: Mapping[str, Any], identity: Identity, timeline: Timeline, 
             "this state was taken from other data, another order or other settings",
             saved={key: saved[key] for key in differing},
             current={key: current[key] for key in differing},
-            hint=_opened_as(saved, differing),
+            hint=_opened_as(saved, differing, identity.formerly),
         )
     try:
         fingerprint = _fingerprint(state["fingerprint"])
@@ -137,7 +145,7 @@ def from_json(state: Mapping[str, Any], identity: Identity, timeline: Timeline, 
         raise StateError(f"this state is damaged: {what}", hint="load another checkpoint") from error
     if unfinished and not truncated:
         raise StateError(
-            "this state holds sequences that were delivered in part: load it with truncation_length",
+            "this state holds partly delivered sequences: load it with truncation_length",
             saved={"lanes": unfinished},
             current={"lanes": None},
         )
@@ -145,10 +153,10 @@ def from_json(state: Mapping[str, Any], identity: Identity, timeline: Timeline, 
 
 
 def integer(what: str, value: Any) -> int:
-    """An integer of the caller's as Python's own, which JSON can say.
+    """Return a caller's integer as an ``int``, which JSON can represent.
 
     Raises:
-        TypeError: it is none.
+        TypeError: it is not an integer.
     """
     if isinstance(value, (bool, str)):
         raise TypeError(f"expected {what} as an int, got {value!r}")
@@ -159,10 +167,10 @@ def integer(what: str, value: Any) -> int:
 
 
 def counted(position: Position, label_samples: Any) -> Position:
-    """The position with so many label samples more on its clock.
+    """Return the position with ``label_samples`` added to its clock.
 
     Raises:
-        TypeError, ValueError: that is no count.
+        TypeError, ValueError: it is not a valid count.
     """
     total = position.label_samples + integer("a count of label samples", label_samples)
     if not position.label_samples <= total < 2**63:
@@ -171,10 +179,10 @@ def counted(position: Position, label_samples: Any) -> Position:
 
 
 def given_position(position: Any) -> Position:
-    """A position of the caller's, its fields in Python's integers.
+    """Return a caller's position with its fields as ``int``.
 
     Raises:
-        TypeError: it is none.
+        TypeError: it is not a position.
     """
     if not isinstance(position, Position):
         raise TypeError(f"expected a Position, got {shown(position, 80)}")
@@ -184,10 +192,10 @@ def given_position(position: Any) -> Position:
 
 
 def check_position(timeline: Timeline, p: Position) -> None:
-    """Whether a sequence of the order can stand at ``p``.
+    """Check that ``p`` is a position in the order.
 
     Raises:
-        IndexError: none can.
+        IndexError: it is not.
     """
     unsized = isinstance(timeline, UnsizedOrder)
     if min(p[:4]) < 0 or max(p[:4]) > LARGEST or (p.window is None) is unsized:
@@ -200,7 +208,7 @@ def check_position(timeline: Timeline, p: Position) -> None:
 
 
 def verify(axis: Axis, place: SavedPlace) -> None:
-    """Walk from the start of the axis, which has no limits, to the place, and compare counters and fingerprints.
+    """Walk an unlimited axis from its start to the place, and compare counters and fingerprint.
 
     Raises:
         StateError: they differ, or cannot be computed.
@@ -220,7 +228,7 @@ def verify(axis: Axis, place: SavedPlace) -> None:
             cursor = cursor._replace(k=k)
             break
         following = axis.settle(cursor._replace(k=segment.n))
-        assert following is not None  # an axis without limits does not end
+        assert following is not None  # an unlimited axis does not end
         cursor = following
     found = {"samples": axis.samples(cursor), "fingerprint": f"{axis.fingerprint(cursor):016x}"}
     saved = {"samples": position.samples, "fingerprint": f"{place.fingerprint:016x}"}
@@ -228,17 +236,8 @@ def verify(axis: Axis, place: SavedPlace) -> None:
         raise StateError("the order up to this state is not the one it was saved with", saved=saved, current=found)
 
 
-def _inside(state: object) -> str | None:
-    """Where in a checkpoint the state probably is."""
-    if isinstance(state, Mapping):
-        for key, value in state.items():
-            if isinstance(value, Mapping) and "feedline" in value:
-                return f"[{key!r}] looks like one"
-    return None
-
-
-def _opened_as(saved: Mapping[str, Any], differing: list[str]) -> str:
-    """How a source that fits is opened, as far as the state says."""
+def _opened_as(saved: Mapping[str, Any], differing: list[str], formerly: Schema | None) -> str:
+    """Return how to open a source that fits, as far as the state says."""
     settings, others = [], []
     for key in differing:
         value = saved[key]
@@ -254,28 +253,34 @@ def _opened_as(saved: Mapping[str, Any], differing: list[str]) -> str:
                 settings.append(f"filling={str(value)!r}")
         except (IndexError, TypeError, ValueError, RecursionError):
             return "load another checkpoint, or this one with the version of feedline that saved it"
+    if "schema" in differing and formerly is not None and saved["schema"] == formerly.digest:
+        # Their sizes are part of the corpus's digest, and of the windows: nothing else differs.
+        return (
+            "to continue: read the streams that were read without a declaration when this state was saved, "
+            f"streams={list(formerly)!r}; {formerly!r}"
+        )
     if "schema" in differing:
         others.append("declare the same streams, in the same order")
     if "corpus" in differing:
-        others.append("open the same files with the same chunk_size; data that has changed or grown is other data")
+        others.append("open the same files with the same chunk_size; data that has changed or grown does not fit")
     if settings:
         others.insert(0, f"pass {', '.join(settings)}")
-    return "to go on: " + "; ".join(others)
+    return "to continue: " + "; ".join(others)
 
 
 def _shuffle(value: object) -> str:
-    """The argument that a state's ``shuffle`` was made of."""
+    """Return the ``shuffle`` argument that corresponds to a state's entry."""
     if isinstance(value, Mapping):
         return f"fl.{Window(**value)!r}"
     return '"whole"' if value == "all" else str(bool(value))
 
 
 def counter(state: Mapping[str, Any], key: str) -> int:
-    """A count in a state.
+    """Return a count in a state.
 
     Raises:
-        KeyError: there is none.
-        TypeError: it is no int, negative, or larger than a count can be.
+        KeyError: it is missing.
+        TypeError: it is not an int, is negative, or exceeds `LARGEST`.
     """
     value = state[key]
     if type(value) is not int or not 0 <= value <= LARGEST:

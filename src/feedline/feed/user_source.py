@@ -1,7 +1,7 @@
-"""A source of one's own, minibatch by minibatch, as CNTK's `UserMinibatchSource`.
+"""A user-defined source that makes minibatches itself, like CNTK's `UserMinibatchSource`.
 
-For data that no corpus of chunks describes: generated, streamed, or sampled in an order of its own. The author says
-which samples come next and where that was; this makes a feed of it.
+For data that no corpus of chunks describes: generated, streamed, or sampled in its own order. The author supplies
+the next samples and the position; this class makes a feed of them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from feedline.data import Minibatch, Position, Schema, Span, Stream
 from feedline.errors import SchemaError, StateError
 from feedline.feed import states
 from feedline.feed.partition import Partition
-from feedline.feed.protocol import upto, whole_number
+from feedline.feed.protocol import whole_number
+from feedline.feed.until import upto
 from feedline.feed.user_values import given_values
 
 STATE_VERSION = 1
@@ -28,13 +29,13 @@ DEFAULT_MINIBATCH_SIZE = 256
 
 
 class UserMinibatch(NamedTuple):
-    """What `UserMinibatchSource.make_minibatch` returns to say more than data.
+    """A minibatch returned by `UserMinibatchSource.make_minibatch` with more than data.
 
     Attributes:
         streams: data by stream name.
-        sweep_end: the global minibatch completes a pass over the data.
-        global_samples, global_sequences: of the global minibatch over all workers; None: those of this part.
-        ids: int64 (num_sequences,), what identifies each sequence; None: they are counted in delivered order.
+        sweep_end: whether the global minibatch completes a sweep.
+        global_samples, global_sequences: size of the global minibatch over all workers; None: that of this part.
+        ids: int64 (num_sequences,), identifier of each sequence; None: numbers in delivered order.
     """
 
     streams: Mapping[str, Any]
@@ -45,27 +46,27 @@ class UserMinibatch(NamedTuple):
 
 
 class UserMinibatchSource(abc.ABC):
-    """Subclass this, and define ``make_minibatch`` and either ``streams`` or the attribute ``schema``.
+    """Base class of user-defined sources. Define ``make_minibatch`` and either ``streams`` or the attribute ``schema``.
 
-    To be resumed, define ``get_checkpoint_state`` and ``restore_from_checkpoint`` too. There is no ``__init__`` to
-    call. The source works wherever a `MinibatchSource` does.
+    To resume, also define ``get_checkpoint_state`` and ``restore_from_checkpoint``. There is no ``__init__`` to call.
+    The source works wherever a `MinibatchSource` does.
 
-    feedline's promises about data become the author's here:
+    The author keeps what feedline otherwise guarantees about data:
 
     - one order: the same state and calls give the same minibatches, under any number of workers;
-    - nothing lost, nothing twice: the parts of all workers make up the data, and all end;
-    - equal steps: every worker gets as many minibatches, an empty part where it has nothing to do;
-    - the budget: at most ``num_samples`` samples over all workers, a longer sequence alone;
+    - no losses, no repeats: the parts of all workers make up the data, and all of them end;
+    - equal steps: every worker gets the same number of minibatches, with an empty part if it has no data;
+    - the budget: at most ``num_samples`` samples over all workers; a longer sequence is delivered alone;
     - one clock: ``global_samples`` and ``global_sequences`` are the same on all workers. Left out, ``position`` counts
-      what this worker got, and positions and states differ by worker.
+      what this worker got, and positions and states differ between workers.
 
-    feedline keeps: streams are as declared, states are JSON, the position moves only when a minibatch was delivered,
-    and after the end every minibatch is false.
+    feedline guarantees: streams are as declared, states are JSON, the position advances only when a minibatch was
+    delivered, and after the end every minibatch is false.
 
     Attributes:
-        partition: (index, count) of this worker. None: torch.distributed's rank and world size if initialised at the
-            first read, else (0, 1).
-        device: handed to ``make_minibatch``; feedline's own values stay in host memory until
+        partition: (index, count) of this worker. None: torch.distributed's rank and world size if initialised at
+            the first read, else (0, 1).
+        device: passed to ``make_minibatch``; feedline's own values stay in host memory until
             ``minibatch["x"].torch(device)``.
         is_infinite: whether it never ends.
     """
@@ -77,32 +78,32 @@ class UserMinibatchSource(abc.ABC):
     # ---- for subclasses ---------------------------------------------------------------------------
 
     def streams(self) -> Mapping[str, Stream]:
-        """The streams delivered, by name; asked once."""
+        """Return the streams delivered, by name; called once."""
         raise NotImplementedError(f"{type(self).__name__} defines neither `streams()` nor the attribute `schema`")
 
     @abc.abstractmethod
     def make_minibatch(
         self, num_samples: int, number_of_workers: int, worker_rank: int, device: Any
     ) -> Mapping[str, Any] | UserMinibatch | None:
-        """The next minibatch, or this worker's part of it.
+        """Return the next minibatch, or this worker's part of it.
 
         Args:
-            num_samples: at most so many samples over all workers, as the longest stream counts them.
+            num_samples: maximum number of samples over all workers, as the longest stream counts them.
             number_of_workers, worker_rank: deliver this worker's share only, 0 <= worker_rank < number_of_workers.
-            device: where the caller wants data; a hint.
+            device: device on which the caller wants the data; a hint.
 
         Returns:
             Data by stream name: an array ``(N, *shape)`` or SciPy sparse matrix ``(N, size)`` of N sequences of one
-            sample, a list of arrays ``(length, *shape)`` or sparse matrices, or a `Value`; N may be 0. A
-            `UserMinibatch` to say more. None or ``{}`` at the end.
+                sample, a list of arrays ``(length, *shape)`` or sparse matrices, or a `Value`; N may be 0. A
+                `UserMinibatch` to return more than data. None or ``{}`` at the end.
         """
 
     def get_checkpoint_state(self) -> Mapping[str, Any]:
-        """Where the source stands, in JSON types."""
+        """Return the position of the source, in JSON types."""
         return {}
 
     def restore_from_checkpoint(self, state: dict[str, Any]) -> None:
-        """Go to where ``state`` was taken; what follows is what followed then."""
+        """Seek to where ``state`` was taken; the same minibatches must follow."""
         raise NotImplementedError
 
     # ---- the feed ---------------------------------------------------------------------------------
@@ -121,17 +122,17 @@ class UserMinibatchSource(abc.ABC):
         return Partition(self.partition)
 
     def next_minibatch(self, size: int, partition: tuple[int, int] | None = None) -> Minibatch:
-        """The next minibatch, or this worker's part of it.
+        """Return the next minibatch, or this worker's part of it.
 
         Args:
-            size: at most so many samples over all workers.
-            partition: (index, count) for this call alone, instead of the source's own.
+            size: maximum number of samples over all workers.
+            partition: (index, count) for this call only, instead of the source's own.
 
         Returns:
-            A true `Minibatch`, perhaps with an empty part; a false one after the end, every time.
+            A true `Minibatch`, possibly with an empty part; a false one after the end, every time.
 
         Raises:
-            SchemaError: the data is not as declared.
+            SchemaError: the data differs from the declarations.
             Exception: what ``make_minibatch`` raises.
         """
         return self._next(size, partition)
@@ -153,7 +154,7 @@ class UserMinibatchSource(abc.ABC):
     def minibatches(
         self, size: int = DEFAULT_MINIBATCH_SIZE, until: Span | None = None, partition: tuple[int, int] | None = None
     ) -> Iterator[Minibatch]:
-        """Minibatches from the current position to the end of the source.
+        """Yield minibatches from the current position to the end of the source.
 
         Args:
             size: see `next_minibatch`.
@@ -163,29 +164,29 @@ class UserMinibatchSource(abc.ABC):
         return upto(lambda: self._next(size, partition), until)
 
     def __iter__(self) -> Iterator[Minibatch]:
-        """Minibatches of 256 samples to the end of the source."""
+        """Yield minibatches of 256 samples to the end of the source."""
         return self.minibatches()
 
     @property
     def position(self) -> Position:
-        """What follows the last minibatch delivered; ``ordinal`` counts sequences since the last sweep end."""
+        """The position after the last minibatch delivered; ``ordinal`` counts sequences since the last sweep end."""
         return self._progress.position
 
     def count_label_samples(self, count: int) -> None:
-        """Add label samples, summed over all ranks, to the clock; trainers call it once an update."""
+        """Add label samples, summed over all ranks, to the clock; trainers call it once per update."""
         self._progress.position = states.counted(self._progress.position, count)
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the source stands, in JSON types: the clock, and what ``get_checkpoint_state`` says.
+        """Return the state in JSON types: the clock, and the result of ``get_checkpoint_state``.
 
         Raises:
-            StateError: ``get_checkpoint_state`` gives something else than JSON types.
+            StateError: ``get_checkpoint_state`` returns something other than JSON types.
         """
         own = None
         if self.resumes:
             own = self.get_checkpoint_state()
             _check_json(own, f"{type(self).__name__}.get_checkpoint_state()")
-            own = json.loads(json.dumps(own))  # a copy that the author's later changes do not reach
+            own = json.loads(json.dumps(own))  # a copy, unaffected by the author's later changes
         p = self.position
         return {
             "feedline": STATE_VERSION,
@@ -200,11 +201,11 @@ class UserMinibatchSource(abc.ABC):
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go to where ``state`` was taken.
+        """Seek to where ``state`` was taken.
 
         Raises:
-            StateError: the state belongs to another kind of source or other streams, the class cannot be restored,
-                or ``restore_from_checkpoint`` raised (the cause).
+            StateError: the state belongs to another kind of source or other streams, the class cannot be restored, or
+                ``restore_from_checkpoint`` raised (see the cause).
         """
         if not isinstance(state, Mapping) or "feedline" not in state:
             raise StateError(f"expected a state of a feedline source, got {type(state).__name__}")
@@ -241,7 +242,7 @@ class UserMinibatchSource(abc.ABC):
 
     @property
     def resumes(self) -> bool:
-        """Whether it can be put back where it was: its class defines how."""
+        """Whether it can be restored: its class defines how."""
         base, own = UserMinibatchSource, type(self)
         return (
             own.get_checkpoint_state is not base.get_checkpoint_state
@@ -249,7 +250,7 @@ class UserMinibatchSource(abc.ABC):
         )
 
     def close(self) -> None:  # noqa: B027  # optional: most sources hold nothing open
-        """Release what the source holds."""
+        """Release the source's resources."""
 
     def __enter__(self) -> UserMinibatchSource:
         return self
@@ -259,7 +260,7 @@ class UserMinibatchSource(abc.ABC):
 
 
 class _Progress:
-    """What was delivered so far."""
+    """The position, and whether the source has ended."""
 
     def __init__(self) -> None:
         self.position = Position()
@@ -278,7 +279,15 @@ class _Progress:
             if ids.shape != (count,):
                 raise SchemaError(f"expected one id for each of {count} sequences, got an array of shape {ids.shape}")
         everywhere = samples if made.global_samples is None else int(made.global_samples)
-        return Minibatch(schema, values, ids, samples, everywhere, self.position, bool(made.sweep_end))
+        return Minibatch(
+            schema,
+            values,
+            ids,
+            num_samples=samples,
+            global_samples=everywhere,
+            position=self.position,
+            sweep_end=bool(made.sweep_end),
+        )
 
     def pass_by(self, minibatch: Minibatch, made: UserMinibatch) -> None:
         p = self.position
@@ -289,7 +298,7 @@ class _Progress:
 
 
 def _check_json(value: Any, where: str) -> None:
-    """Refuse what JSON would lose or change: a state that comes back different resumes somewhere else."""
+    """Refuse what JSON would lose or change: a changed state would resume somewhere else."""
     if isinstance(value, Mapping):
         for key, item in value.items():
             if not isinstance(key, str):

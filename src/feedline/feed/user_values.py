@@ -1,7 +1,7 @@
-"""What users hand over, as values: arrays, matrices and lists against the stream they are declared for.
+"""Convert users' data to values: arrays, matrices and lists, checked against the stream's declaration.
 
-Nothing is copied that fits already. Numbers are converted to the declared dtype where nothing but precision can get
-lost; everything else that does not fit is a `SchemaError` that says which sequence of which stream.
+Data that fits is not copied. Numbers are converted to the declared dtype if nothing but precision can be lost; anything
+else that does not fit is a `SchemaError` that names sequence and stream.
 """
 
 from __future__ import annotations
@@ -15,18 +15,20 @@ from numpy.typing import NDArray
 from feedline.data import Schema, Stream, Value
 from feedline.data.value import unmasked
 from feedline.errors import SchemaError
+from feedline.feed.byte_strings import strings
 
 
 def given_values(schema: Schema, data: Mapping[str, Any], where: str) -> dict[str, Value]:
-    """One value per stream of ``schema``.
+    """Return one value per stream of ``schema``.
 
     Args:
-        schema: the streams declared.
-        data: by stream name, see `given_value`.
-        where: who handed it over, for errors.
+        schema: the declared streams.
+        data: data by stream name, see `given_value`.
+        where: source of the data, for errors.
 
-    Raises:
-        SchemaError: a stream is missing, too many or not as declared, or streams disagree on the number of sequences.
+        Raises:
+            SchemaError: a stream is missing, unknown or not as declared, or streams disagree on the number of
+                sequences.
     """
     if not isinstance(data, Mapping):
         raise SchemaError(f"expected a mapping from stream name to data from {where}, got {type(data).__name__}")
@@ -36,24 +38,25 @@ def given_values(schema: Schema, data: Mapping[str, Any], where: str) -> dict[st
     counts = {name: value.num_sequences for name, value in values.items()}
     if len(set(counts.values())) > 1:
         listed = ", ".join(f"`{name}` has {count}" for name, count in counts.items())
-        raise SchemaError(f"expected one number of sequences in all streams from {where}, got: {listed}")
+        raise SchemaError(f"expected the same number of sequences in all streams from {where}, got: {listed}")
     return values
 
 
 def given_value(name: str, stream: Stream, data: Any, where: str) -> Value:
-    """Data of one stream as a value.
+    """Return the data of one stream as a value.
 
     Args:
-        name: of the stream.
+        name: name of the stream.
         stream: its declaration.
         data: an array ``(N, *shape)`` or SciPy sparse matrix ``(N, size)`` of N sequences of one sample; or a list with
-            an array ``(length, *shape)`` or sparse matrix ``(length, size)`` per sequence; or a `Value`.
-        where: who handed it over, for errors.
+            an array ``(length, *shape)`` or sparse matrix ``(length, size)`` per sequence; or a `Value`. Of byte
+            strings: a list, NumPy or Arrow array with one per sequence, or a list of such.
+        where: source of the data, for errors.
     """
     try:
         value = _value(stream, data)
         value.check(name, stream)
-    except (TypeError, ValueError, RuntimeError, SchemaError) as error:  # RuntimeError: a tensor with a gradient
+    except (TypeError, ValueError, RuntimeError, SchemaError) as error:  # RuntimeError: a tensor that requires grad
         raise SchemaError(f"{error} (stream `{name}` from {where})") from error
     return value
 
@@ -61,6 +64,8 @@ def given_value(name: str, stream: Stream, data: Any, where: str) -> Value:
 def _value(stream: Stream, data: Any) -> Value:
     if isinstance(data, Value):
         return data
+    if stream.is_bytes:
+        return strings(data, stream.is_text)
     if hasattr(data, "tocsr"):
         return Value.from_scipy(_cast(data.tocsr(), stream.dtype))
     if not isinstance(data, (list, tuple)):
@@ -80,7 +85,7 @@ def _value(stream: Stream, data: Any) -> Value:
 
 
 def _cast(data: Any, dtype: np.dtype[Any]) -> Any:
-    """``data`` (an array or a CSR matrix) in ``dtype``; floats do not become integers, and integers must fit."""
+    """Return ``data`` (an array or a CSR matrix) in ``dtype``; floats do not become integers, and integers must fit."""
     if data.dtype == dtype:
         return data
     if dtype.kind in "iu" and data.dtype.kind in "iu":

@@ -1,5 +1,5 @@
-"""What does a network look like? Graphs of networks, and the pictures and tables that are made of them.
+"""Graphs of networks, and the pictures and tables made of them.
 
-`graph` is what `plot` draws and `summary` sums, read by `importers` from anybody's networks: of them, only those of
-torch's modules import torch.
+`graph` defines what `plot` draws and `summary` tabulates; `importers` read it from networks of several libraries. Only
+those for torch modules import torch.
 """

@@ -1,8 +1,8 @@
-"""What an operation costs: multiplications with an addition, and the memory of what it gives.
+"""Costs of operations: multiply-adds, and memory of outputs.
 
-Counted are products of matrices, convolutions, recurrent layers and attention, by closed formulas over shapes; work
-that is linear in its input (sums, activations, normalisation, pooling) is not, as everywhere. Kinds are words of torch,
-MXNet and CNTK alike.
+Matrix products, convolutions, recurrent layers and attention are counted, by closed formulas over shapes; work that is
+linear in its input (sums, activations, normalisation, pooling) is not, as is usual. Kinds are words of torch, MXNet and
+CNTK alike.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from feedline.graph.graph import Shape, TensorType, size, total
 
 
 def base(kind: str) -> str:
-    """The word without case and underscores: ``Conv2d``, ``conv2d``, ``relu_`` and ``ReLU`` agree over libraries."""
+    """Return a kind without case and underscores, so that those of different libraries agree."""
     return kind.replace("_", "").lower()
 
 
-# They hand out memory of their input.
+# Operations whose output shares the memory of their input.
 VIEWS = frozenset(
     (
         *("view", "viewas", "reshape", "reshapeas", "flatten", "unflatten", "squeeze", "unsqueeze", "expanddims"),
@@ -29,12 +29,12 @@ VIEWS = frozenset(
     )
 )
 
-# Their weights are read, not multiplied.
+# Operations that read weights without multiplying.
 LOOKS_UP = ("embedding", "embeddingbag")
 
 
 def activations(kind: str, outputs: Sequence[TensorType]) -> int | None:
-    """Bytes that an operation allocates for its outputs: none for views and in place; None: not known."""
+    """Return the bytes that an operation allocates for its outputs, 0 for views and in-place ones; None: unknown."""
     in_place = kind.endswith("_") and not kind.endswith("__")
     return 0 if in_place or base(kind) in VIEWS else total([t.bytes for t in outputs])
 
@@ -47,18 +47,18 @@ def multiply_adds(
     equation: str = "",
     layer: bool = False,
 ) -> int | None:
-    """Multiplications with an addition that one run costs.
+    """Return the multiply-adds of one run.
 
     Args:
-        kind: of the operation.
-        operands: shapes of what it is applied to, weights included, in the order of its arguments.
-        weights: shapes of those among them that are parameters.
-        output: shape of what it gives, the first if there are several.
-        equation: of an ``einsum``.
-        layer: the operation is a layer as a whole, which may do with its weights what no formula here tells.
+        kind: kind of the operation.
+        operands: shapes of its arguments, weights included, in order.
+        weights: shapes of the parameters among them.
+        output: shape of its first output.
+        equation: equation of an ``einsum``.
+        layer: whether the operation is a whole layer, whose use of its weights may not follow a formula.
 
     Returns:
-        their number; 0 for operations that have none; None if a shape or the formula is not known.
+        The number; 0 for operations without any; None if a shape or the formula is unknown.
     """
     formula = _FORMULAS.get(base(kind))
     if formula is None:
@@ -80,28 +80,8 @@ class OperationShapes(NamedTuple):
     equation: str
 
 
-def _linear(at: OperationShapes) -> int:
-    return size(at.out) * size(at.operands[1][-1:])
-
-
-def _convolution(at: OperationShapes) -> int:
-    return size(at.out) * size(at.operands[1][1:])  # weights are (out, in / groups, *kernel)
-
-
-def _transposed(at: OperationShapes) -> int:
-    return size(at.operands[0]) * size(at.operands[1][1:])  # weights are (in, out / groups, *kernel)
-
-
-def _product(at: OperationShapes) -> int:
-    return size(at.out) * size(at.operands[0][-1:])
-
-
-def _added_product(at: OperationShapes) -> int:
-    return size(at.out) * size(at.operands[1][-1:])
-
-
 def _times(at: OperationShapes) -> int:
-    """CNTK's product sums over the first axes of the right operand; how many, the ranks tell."""
+    """CNTK's product, which sums over the first axes of the right operand; their number follows from the ranks."""
     left, right = at.operands[:2]
     rank = sum(isinstance(n, int) for n in left) + sum(isinstance(n, int) for n in right)
     summed = (rank - sum(isinstance(n, int) for n in at.out)) // 2
@@ -109,13 +89,9 @@ def _times(at: OperationShapes) -> int:
 
 
 def _recurrent(at: OperationShapes) -> int | None:
-    """Every matrix of weights multiplies once for each step of each sequence; not known of weights in one vector."""
+    """Each weight matrix multiplies once for each step of each sequence; unknown for weights in one vector."""
     matrices = [size(shape) for shape in at.weights if len(shape) == 2]
     return size(at.operands[0][:-1]) * sum(matrices) if matrices else None
-
-
-def _bilinear(at: OperationShapes) -> int:
-    return size(at.operands[0][:-1]) * size(at.operands[2])
 
 
 def _attention(at: OperationShapes) -> int:
@@ -133,7 +109,7 @@ def _attention_layer(at: OperationShapes) -> int:
 
 
 def _einsum(at: OperationShapes) -> int | None:
-    """Of two operands: one for each combination of indices. Of more torch chooses the order: not known."""
+    """One for each combination of indices of two operands; unknown for more, whose order torch chooses."""
     terms = at.equation.replace(" ", "").split("->")[0].split(",")
     if len(terms) != 2 or len(at.operands) != 2 or "." in at.equation:
         return None
@@ -141,18 +117,22 @@ def _einsum(at: OperationShapes) -> int | None:
     return size(tuple(lengths.values()))
 
 
-_FORMULAS: dict[str, Callable[[OperationShapes], int | None]] = {
-    **dict.fromkeys(("linear", "fullyconnected"), _linear),
-    **dict.fromkeys(("conv1d", "conv2d", "conv3d", "convolution"), _convolution),
-    **dict.fromkeys(("convtranspose1d", "convtranspose2d", "convtranspose3d", "deconvolution"), _transposed),
-    **dict.fromkeys(("matmul", "mm", "bmm", "mv", "dot", "inner", "batchdot"), _product),
-    **dict.fromkeys(("addmm", "baddbmm", "addmv"), _added_product),
+_BY_WORDS: dict[str, Callable[[OperationShapes], int | None]] = {
+    # Weights are (out, in), (out, in / groups, *kernel), and (in, out / groups, *kernel).
+    "linear fullyconnected": lambda at: size(at.out) * size(at.operands[1][-1:]),
+    "conv1d conv2d conv3d convolution": lambda at: size(at.out) * size(at.operands[1][1:]),
+    "convtranspose1d convtranspose2d convtranspose3d deconvolution": (
+        lambda at: size(at.operands[0]) * size(at.operands[1][1:])
+    ),
+    "matmul mm bmm mv dot inner batchdot": lambda at: size(at.out) * size(at.operands[0][-1:]),
+    "addmm baddbmm addmv": lambda at: size(at.out) * size(at.operands[1][-1:]),
     "times": _times,
-    **dict.fromkeys(("lstm", "gru", "rnn", "rnntanh", "rnnrelu"), _recurrent),
-    **dict.fromkeys(("lstmcell", "grucell", "rnncell", "rnntanhcell", "rnnrelucell"), _recurrent),
-    "bilinear": _bilinear,
+    "lstm gru rnn rnntanh rnnrelu": _recurrent,
+    "lstmcell grucell rnncell rnntanhcell rnnrelucell": _recurrent,
+    "bilinear": lambda at: size(at.operands[0][:-1]) * size(at.operands[2]),
     "scaleddotproductattention": _attention,
     "multiheadattentionforward": _attention_layer,
-    "multiheadattention": lambda at: None,  # a layer may have the batch first, which shapes do not tell
+    "multiheadattention": lambda at: None,  # shapes do not tell whether the batch comes first
     "einsum": _einsum,
 }
+_FORMULAS = {word: formula for words, formula in _BY_WORDS.items() for word in words.split()}

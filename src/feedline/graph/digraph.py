@@ -1,4 +1,4 @@
-"""A `graphviz.Digraph` that notebooks show also where the program `dot` is missing; needs the package graphviz."""
+"""A `graphviz.Digraph` that notebooks can show even without the program `dot`; requires the package graphviz."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Picture(graphviz.Digraph):
     """A drawing: SVG in notebooks, DOT as text, files by `render`."""
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None, **settings: Any) -> dict[str, str]:
-        """For notebooks: the SVG; without `dot` a message with the source."""
+        """Return the SVG for notebooks, or without `dot` a message with the source."""
         try:
             found: dict[str, str] = super()._repr_mimebundle_(include, exclude, **settings)
         except graphviz.ExecutableNotFound:
@@ -28,5 +28,5 @@ class Picture(graphviz.Digraph):
 
 
 def quoted(text: str) -> Any:
-    """A text as it is: no escapes, no HTML, whatever is in it."""
-    return graphviz.escape(text.replace("&", "&amp;"))  # DOT knows the entities of HTML
+    """Quote a text so that nothing in it is read as an escape or HTML."""
+    return graphviz.escape(text.replace("&", "&amp;"))  # DOT decodes HTML entities

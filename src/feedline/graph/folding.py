@@ -1,7 +1,8 @@
-"""Smaller graphs with the same meaning: scopes that become one operation, equal scopes in sequence that are one.
+"""Folding of graphs: scopes collapsed into one operation, and runs of equal scopes into one scope.
 
-Both give a new `Graph`. Parameters, multiply-adds and memory of what is left out are kept in what stands for it, but
-for repeats, where they are those of one: the total is the graph's own. Linear in operations for each scope.
+Both return a new `Graph`. Parameters, multiply-adds and memory of the operations left out are attributed to their
+substitute, except for repeats, which show those of one: the graph itself has the totals. Linear in operations for each
+scope.
 """
 
 from __future__ import annotations
@@ -15,12 +16,13 @@ from feedline.graph.graph import Graph, Operation, OutputReference, Path, total
 
 
 def collapsed(graph: Graph, depth: int | None = None, expand: bool = False) -> Graph:
-    """A graph in which scopes are single operations.
+    """Return a graph in which scopes are single operations.
 
     Args:
-        graph: to make smaller.
-        depth: how many scopes may stand around an operation; what is deeper becomes one. None: as many as there are.
-        expand: leave layers of the library open, too; else those that hold no other module become one.
+        graph: graph to collapse.
+        depth: largest number of scopes around an operation; deeper scopes become one operation. None: no limit.
+        expand: whether to keep the inside of the library's layers; otherwise those without other modules become one.
+
 
     Raises:
         ValueError: a negative depth.
@@ -36,14 +38,14 @@ def collapsed(graph: Graph, depth: int | None = None, expand: bool = False) -> G
     together = _merged(graph, groups)
     if together is not None:
         return together
-    # Some wait for each other: one after the other, as far as it goes.
+    # Merged together, some would form a cycle: merge one after the other, as far as possible.
     for path, members in groups.items():
         graph = _merged(graph, {path: [graph[o.key] for o in members]}) or graph
     return graph
 
 
 def _border(graph: Graph, operation: Operation, depth: int | None, expand: bool, outer: frozenset[Path]) -> Path | None:
-    """The outermost scope around an operation that is to become one; None: it is to stay as it is."""
+    """Return the outermost scope around an operation that is to become one operation, or None."""
     for n in range(1, len(operation.scope) + 1):
         path = operation.scope[:n]
         if (depth is not None and n > depth) or (not expand and graph.scopes[path].builtin and path not in outer):
@@ -52,7 +54,7 @@ def _border(graph: Graph, operation: Operation, depth: int | None, expand: bool,
 
 
 def _merged(graph: Graph, groups: Mapping[Path, Sequence[Operation]]) -> Graph | None:
-    """Each group as one operation; None if they would wait for each other."""
+    """Merge each group into one operation; None if that makes a cycle."""
     group_of = {o.key: path for path, members in groups.items() for o in members}
     keys = _free_keys(graph, groups, group_of)
     taken: dict[Path, dict[OutputReference, None]] = {path: {} for path in groups}
@@ -103,7 +105,7 @@ def _rebuilt(
     moved: Mapping[OutputReference, OutputReference],
     gone: Collection[Path],
 ) -> Graph | None:
-    """Other operations for some, none for others; other sources for some; without some scopes. None: a cycle."""
+    """Replace or remove operations, redirect sources, and remove scopes; None if that makes a cycle."""
     operations = []
     for old in graph.operations:
         operation = changes.get(old.key, old)
@@ -116,7 +118,7 @@ def _rebuilt(
 
 
 def _sorted(operations: Sequence[Operation]) -> tuple[Operation, ...]:
-    """Each behind what it takes, in the given order as far as that allows; empty if they wait for each other."""
+    """Sort operations after their sources, in the given order where possible; empty if there is a cycle."""
     place = {o.key: i for i, o in enumerate(operations)}
     below = [{place[s.key] for s in o.inputs if not s.feedback} for o in operations]
     above: list[list[int]] = [[] for _ in operations]
@@ -137,10 +139,10 @@ def _sorted(operations: Sequence[Operation]) -> tuple[Operation, ...]:
 
 
 def folded(graph: Graph) -> Graph:
-    """A graph in which equal scopes in sequence, each fed by the one before, stand there once.
+    """Return a graph in which runs of equal scopes, each fed by the one before, appear once.
 
-    Scopes are equal if their operations, shapes, parameters' shapes and edges are; what they take from elsewhere must
-    be the same, too, and nobody else may take from any but the last.
+    Scopes are equal if their operations, shapes, parameters' shapes and edges are; their other sources must be the
+    same, too, and only the last may feed others.
     """
     done: set[Path] = set()
     while True:
@@ -161,7 +163,7 @@ Block = tuple[Path, tuple[Operation, ...]]
 
 
 def _families(graph: Graph) -> dict[Path, list[Block]]:
-    """Scopes directly within each scope, with their operations, in the order of their first ones; outer ones first."""
+    """Return the direct subscopes of each scope with their operations, in order of the first one; outer ones first."""
     inside: dict[Path, dict[Path, list[Operation]]] = {}
     for operation in graph.operations:
         for n in range(len(operation.scope)):
@@ -172,7 +174,7 @@ def _families(graph: Graph) -> dict[Path, list[Block]]:
 
 
 def _runs(graph: Graph, blocks: Sequence[Block], users: Mapping[str, set[str]]) -> list[list[Block]]:
-    """Longest runs of at least two blocks of which each follows from the one before."""
+    """Return the longest runs of at least two blocks, each of which follows from the one before."""
     runs: list[list[Block]] = []
     current = [blocks[0]]
     for block in blocks[1:]:
@@ -217,14 +219,14 @@ def _follows(graph: Graph, run: Sequence[Block], block: Block, users: Mapping[st
 
 
 def _same_place(run: Sequence[Block], s: OutputReference, t: OutputReference) -> bool:
-    """Whether a block takes from the one before what that took from the one before it."""
+    """Return whether a block uses the same output of the block before as that one does of its predecessor."""
     earlier = [o.key for o in run[-2][1]]
     here = [o.key for o in run[-1][1]]
     return s.key in earlier and earlier.index(s.key) == here.index(t.key) and s.index == t.index
 
 
 def _like(graph: Graph, operation: Operation, path: Path) -> tuple[object, ...]:
-    """What equal operations have in common."""
+    """Return the properties that equal operations share."""
     parameters = tuple((graph.parameters[name].type, graph.parameters[name].trains) for name in operation.parameters)
     inside = tuple(part.partition("@")[0] for part in operation.scope[len(path) :])
     costs = (operation.multiply_adds, operation.activations, operation.detail)
@@ -232,7 +234,7 @@ def _like(graph: Graph, operation: Operation, path: Path) -> tuple[object, ...]:
 
 
 def _folded(graph: Graph, run: Sequence[Block]) -> Graph:
-    """The first block of a run for all of them."""
+    """Replace a run by its first block."""
     (path, first), (last_path, last) = run[0], run[-1]
     moved = {
         OutputReference(o.key, i, feedback): OutputReference(f.key, i, feedback)

@@ -1,15 +1,15 @@
-"""What is drawn and summed of a network, whichever library it comes from.
+"""Graphs: library-independent descriptions of networks, for pictures and tables.
 
-A `Graph` is a list of operations, each after those that it takes from, with the modules (scopes) in which they ran and
-the parameters that they hold. It never changes and holds no tensors: an import may be kept, compared and folded while
-the network goes on learning. Checked when it is made, in time linear in operations and edges.
+A `Graph` is a list of operations, each after its sources, with the modules (scopes) in which they ran and their
+parameters. It is immutable and holds no tensors: it can be kept, compared and folded while the network is trained. It
+is validated on creation, in time linear in operations and edges.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
@@ -21,17 +21,17 @@ ROLES = ("input", "operation", "output")
 
 
 def size(shape: Shape) -> int:
-    """Numbers in a tensor; an axis that has a name instead of a length counts as one step."""
+    """Return the number of elements of a tensor; an axis with a name instead of a length counts as 1."""
     return math.prod(n for n in shape if isinstance(n, int))
 
 
 @dataclass(frozen=True, slots=True)
 class TensorType:
-    """Shape and element type of what runs along an edge.
+    """Shape and element type of a tensor.
 
     Attributes:
-        shape: lengths of the axes, or names where the length is open (``"batch"``); None: not known.
-        dtype: name of the element type; empty: not known.
+        shape: lengths of the axes, or names where the length is variable (``"batch"``); None: unknown.
+        dtype: name of the element type; empty: unknown.
     """
 
     shape: Shape | None = None
@@ -39,7 +39,7 @@ class TensorType:
 
     @property
     def bytes(self) -> int | None:
-        """Memory of its values, in bytes; one step of axes with names. None if the shape or type is not known."""
+        """Size in bytes, with length 1 for named axes; None if shape or type are unknown."""
         width = _WIDTHS.get(self.dtype)
         return None if self.shape is None or width is None else size(self.shape) * width
 
@@ -62,10 +62,10 @@ class Parameter:
     """A tensor that a network keeps between runs.
 
     Attributes:
-        name: unique in its graph; of several names of one tensor the first.
-        type: its shape and element type.
-        trains: learners update it.
-        buffer: running statistics, constants: kept, but no parameter, and counted nowhere.
+        name: name, unique in its graph; the first one if a tensor has several.
+        type: shape and element type.
+        trains: whether learners update it.
+        buffer: whether it is a buffer (running statistics, constants) instead of a parameter, and not counted.
     """
 
     name: str
@@ -75,7 +75,7 @@ class Parameter:
 
     @property
     def count(self) -> int | None:
-        """Numbers in it, 0 for a buffer; None: not known."""
+        """Number of elements, 0 for a buffer; None: unknown."""
         if self.buffer:
             return 0
         return None if self.type.shape is None else size(self.type.shape)
@@ -83,12 +83,12 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True)
 class OutputReference:
-    """What an operation takes: an output of another one.
+    """Reference to an output of an operation.
 
     Attributes:
-        key: of the other operation.
-        index: which of its outputs.
-        feedback: what it gave at an earlier step, so that it may stand behind.
+        key: key of the operation.
+        index: index of its output.
+        feedback: whether it is the output of an earlier step, so that the operation may come later in the graph.
     """
 
     key: str
@@ -101,18 +101,18 @@ class Operation:
     """One application of a function or module.
 
     Attributes:
-        key: unique in its graph; letters, digits and ``_ . @ -``.
-        kind: what is done, in the words of the library it comes from.
-        name: how people call it; need not be unique.
+        key: identifier, unique in its graph; letters, digits and ``_ . @ -``.
+        kind: name of the function or module in its library.
+        name: display name; need not be unique.
         role: ``"input"``, ``"operation"`` or ``"output"``.
-        scope: path of modules around it, outermost first.
-        inputs: what it takes, weights apart.
-        outputs: types of what it gives.
+        scope: path of the modules around it, outermost first.
+        inputs: references to its sources, without parameters.
+        outputs: types of its outputs.
         parameters: names of the parameters that it uses itself, in order.
-        multiply_adds: multiplications with an addition that one run costs; None: not known.
-        activations: bytes that it allocates for its outputs, 0 for views; None: not known.
-        detail: its settings, for people.
-        whole: it stands for all that happens in its scope, whose inside is not shown.
+        multiply_adds: number of multiply-adds of one run; None: unknown.
+        activations: bytes allocated for its outputs, 0 for views; None: unknown.
+        detail: settings, for display.
+        whole: whether it stands for its whole scope, whose inside is not shown.
     """
 
     key: str
@@ -131,15 +131,15 @@ class Operation:
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """A module around operations: one call of it.
+    """One call of a module, around operations.
 
     Attributes:
-        kind: name of its class.
-        builtin: it comes from the library, as a layer: pictures need not show its inside.
-        detail: its settings, for people.
-        repeats: how many equal modules in sequence it stands for, in a folded graph.
+        kind: name of the module's class.
+        builtin: whether it is a layer of the library, whose inside pictures need not show.
+        detail: settings, for display.
+        repeats: number of equal modules in sequence that it stands for, in a folded graph.
         last: name of the last of them.
-        tied: they have the same parameters, not only equal ones.
+        tied: whether they share their parameters.
     """
 
     kind: str
@@ -152,7 +152,7 @@ class Scope:
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """From an output of an operation to an input of another, and what runs along it."""
+    """Connection of an output of one operation to an input of another, with its type."""
 
     tail: str
     index: int
@@ -167,14 +167,14 @@ class Graph:
     """A network as operations and edges.
 
     Args:
-        operations: each behind those it takes from, feedback apart.
-        parameters: by name; those that no operation uses, too.
-        scopes: the modules, by path; every prefix of an operation's scope is there.
-        importer: what it was read with, such as ``"torch.export"``.
-        notes: what people should know about it: why no better importer would do, what is not shown.
+        operations: operations, each after its sources except for feedback.
+        parameters: parameters by name, including unused ones.
+        scopes: modules by path, including every prefix of an operation's scope.
+        importer: name of the importer, such as ``"torch.export"``.
+        notes: remarks for display: why a better importer failed, what is not shown.
 
     Raises:
-        ValueError: operations, outputs, parameters or scopes that are not there, or keys that are there twice.
+        ValueError: unknown operations, outputs, parameters or scopes, or a repeated key.
     """
 
     operations: tuple[Operation, ...]
@@ -196,7 +196,7 @@ class Graph:
     def _check(self, operation: Operation, before: Mapping[str, Operation], all_: Mapping[str, Operation]) -> None:
         where = f"operation {operation.key!r} of kind {operation.kind!r}"
         if not _KEY.fullmatch(operation.key) or operation.key in before:
-            raise ValueError(f"{where}: expected a key of letters, digits and _ . @ - that no other has")
+            raise ValueError(f"{where}: expected a unique key of letters, digits and _ . @ -")
         if operation.role not in ROLES:
             raise ValueError(f"{where}: expected a role of {', '.join(ROLES)}, got {operation.role!r}")
         for source in operation.inputs:
@@ -211,37 +211,58 @@ class Graph:
                 raise ValueError(f"{where}: expected one of the graph's scopes, got {operation.scope[:depth]}")
 
     def __getitem__(self, key: str) -> Operation:
-        """The operation of this key. Raises KeyError if there is none."""
+        """Return the operation with this key; raises KeyError if there is none."""
         index: Mapping[str, Operation] = self._index  # type: ignore[attr-defined]
         return index[key]
 
     def edges(self) -> Iterator[Edge]:
-        """All edges, by the order of their heads."""
+        """Iterate over all edges, in order of their target operations."""
         for head in self.operations:
             for position, source in enumerate(head.inputs):
                 type_ = self[source.key].outputs[source.index]
                 yield Edge(source.key, source.index, head.key, position, type_, source.feedback)
 
     def num_parameters(self, trains: bool | None = None) -> int | None:
-        """Numbers in all parameters, each counted once.
+        """Return the number of elements of all parameters, each counted once.
 
         Args:
-            trains: only those that learners update (True), or that they do not (False).
+            trains: count only trainable (True) or only frozen (False) parameters; None: all.
 
         Returns:
-            the sum; None if a shape is not known.
+            The number; None if a shape is unknown.
         """
         counts = [p.count for p in self.parameters.values() if trains is None or p.trains is trains]
         return total(counts)
 
 
+def output_operation(
+    i: int, name: str, sources: tuple[OutputReference, ...], parameters: tuple[str, ...] = ()
+) -> Operation:
+    """Return the operation of output ``i`` of a network: the end of its sources, or of parameters."""
+    return Operation(f"output.{i}", "output", name, "output", inputs=sources, parameters=parameters)
+
+
+def unique(wanted: str, taken: Iterable[str]) -> str:
+    """Return a name that is not taken: the wanted one, or with a number from 2."""
+    names, name, n = set(taken), wanted, 1
+    while name in names:
+        n += 1
+        name = f"{wanted}_{n}"
+    return name
+
+
+def number(n: int | None) -> str:
+    """Format a number with separators of thousands; ``?`` for None."""
+    return "?" if n is None else f"{n:,}"
+
+
 def called(part: str) -> str:
-    """A part of a path for people: ``layer@1`` is the second call of ``layer``."""
+    """Return a part of a path for display: ``layer@1`` is the second call of ``layer``."""
     name, _, number = part.partition("@")
     return f"{name} call {int(number) + 1}" if number else name
 
 
 def total(counts: list[int | None]) -> int | None:
-    """A sum that is unknown if a part is."""
+    """Return the sum, or None if an item is None."""
     known = [n for n in counts if n is not None]
     return sum(known) if len(known) == len(counts) else None

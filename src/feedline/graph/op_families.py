@@ -1,4 +1,4 @@
-"""Families of operations, which pictures tell apart: by the words of torch, MXNet and CNTK for them."""
+"""Families of operations, which pictures distinguish, by the names of operations in torch, MXNet and CNTK."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 
 from feedline.graph.costs import VIEWS, base
 
-# The first family that a kind matches is its own; words are without case and underscores.
+# The first family that matches a kind counts; words are without case and underscores.
 _WORDS = (
     ("loss", r".*loss.*|.*crossentropy.*|.*output|.*error|.*distance|.*similarity"),
     ("attention", r".*attention.*|transformer.*"),
@@ -35,7 +35,7 @@ _PATTERNS = tuple((family, re.compile(words)) for family, words in _WORDS)
 
 
 def family(kind: str) -> str:
-    """The family of an operation; a layer or module that matches none is ``"other"``."""
+    """Return the family of an operation; ``"other"`` if none matches."""
     word = base(kind)
     if word in ("input", "placeholder", "output"):
         return "input"

@@ -1,9 +1,8 @@
-"""Networks as pictures: `plot_network` writes a graph as DOT, the language of Graphviz.
+"""Pictures of networks: `plot_network` writes a graph as DOT, the language of Graphviz.
 
-A box is an operation or a layer, an arrow a tensor with its shape; frames are modules. Families of operations differ in
-colour and form and are named in a legend: the colours are after Okabe and Ito's, which people tell apart who see few
-of them, and what stands outside the boxes is a grey that can be read on white and on black. Time is dot's; writing DOT
-is linear.
+A box is an operation or layer, an arrow a tensor with its shape, a frame a module. Families of operations differ in
+colour and shape, explained in a legend. The colours follow Okabe and Ito's palette for colour-blind readers; text
+outside boxes is a grey that is legible on white and on black. dot takes the time; writing DOT is linear.
 """
 
 from __future__ import annotations
@@ -15,13 +14,13 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from feedline.graph.folding import collapsed, folded
-from feedline.graph.graph import Graph, Operation, Parameter, Path, Scope, called
+from feedline.graph.graph import Graph, Operation, Parameter, Path, Scope, called, number, total
 from feedline.graph.importers import graph_of
 from feedline.graph.op_families import family
 
 
 class Style(NamedTuple):
-    """How a family looks: Graphviz' shape, fill, the form in words, and Graphviz' style."""
+    """Style of a family: Graphviz' shape, fill, the shape in words, and Graphviz' style."""
 
     shape: str
     fill: str
@@ -31,7 +30,7 @@ class Style(NamedTuple):
 
 GREY = "#767676"  # 4.5:1 on white as on black
 INK = "#000000"
-# Form and fill of each family: Okabe and Ito's colours, lightened so that black text on them is 7:1 or better.
+# Shape and fill of each family: Okabe and Ito's colours, lightened for a contrast of at least 7:1 with black text.
 STYLES = {
     "input": Style("oval", "#ffffff", "oval"),
     "parameter": Style("cylinder", "#dddddd", "cylinder"),
@@ -47,8 +46,8 @@ STYLES = {
     "other": Style("note", "#ffffff", "folded corner"),
 }
 WORDS = 70  # characters in a line of a note
-# Operations; above that dot is told to be content sooner, and shapes stand at the heads of edges, where they need no
-# place of their own: each would be one more node to it.
+# Number of operations above which dot gets a lower effort, and shapes become head labels, which, unlike edge labels,
+# add no nodes to its layout.
 MANY = 300
 
 
@@ -70,27 +69,27 @@ def plot_network(
 
     Args:
         model: a `torch.nn.Module`, a network under CNTK's names, a symbol of MXNet or its JSON, or a
-            `feedline.graph.Graph`.
+            `feedline.graph.graph.Graph`.
         inputs: what the model is applied to, for shapes: one input, a sequence of them, or a mapping by keyword; each a
             tensor, an array, or a shape, a tuple of ints that stands for zeros. For symbols shapes by name.
         title: of the picture, and of the file that `render` writes.
         save_format: of that file: ``"svg"``, ``"pdf"``, ``"png"`` or another of Graphviz.
-        depth: how many modules may stand around an operation; deeper ones become a box. None: all.
-        expand: show the operations inside the library's own layers, too.
-        fold: draw equal modules in sequence once, with their number.
-        hide_weights: write numbers of parameters only; else draw each parameter.
-        node_attrs: Graphviz attributes of all operations, over those of their family.
-        legend: explain the forms and colours that occur.
-        direction: in which data flows: ``"TB"`` (down), ``"LR"``, ``"BT"`` or ``"RL"``.
+        depth: largest number of modules around an operation; deeper ones become a box. None: no limit.
+        expand: whether to show the operations inside the library's layers, too.
+        fold: whether to draw runs of equal modules once, with their number.
+        hide_weights: whether to show only numbers of parameters, instead of drawing each.
+        node_attrs: Graphviz attributes of all operations, which override those of their family.
+        legend: whether to explain the shapes and colours that occur.
+        direction: direction of the data flow: ``"TB"`` (down), ``"LR"``, ``"BT"`` or ``"RL"``.
 
     Returns:
-        a `graphviz.Digraph`: a picture in notebooks; ``.source`` is the DOT, ``.render(path)`` writes a file, for which
-        the program ``dot`` is needed.
+        A `graphviz.Digraph`: a picture in notebooks; ``.source`` is the DOT, ``.render(path)`` writes a file, which
+        requires the program ``dot``.
 
     Raises:
-        ModuleNotFoundError: the package graphviz is not there (``pip install 'feedline[viz]'``).
-        TypeError: the model is none of those, or the title or an attribute no text.
-        ValueError: the inputs do not fit, or an argument is none of those above.
+        ModuleNotFoundError: the package graphviz is not installed (``pip install 'feedline[viz]'``).
+        TypeError: a model of another type, or a title or attribute that is not a str.
+        ValueError: inputs that do not fit, or another argument out of range.
     """
     if direction not in ("TB", "LR", "BT", "RL"):
         raise ValueError(f"expected direction 'TB', 'LR', 'BT' or 'RL', got {direction!r}")
@@ -111,11 +110,6 @@ def plot_network(
     if legend:
         drawing.legend()
     return picture
-
-
-def number(n: int | None, unit: str = "") -> str:
-    """A count for people, thousands apart; ``?`` if it is not known."""
-    return "?" if n is None else f"{n:,}{unit}"
 
 
 def _caption(title: str, graph: Graph) -> str:
@@ -146,7 +140,7 @@ class _Drawing:
                 self._scopes.setdefault(around[:n], {})[around[: n + 1]] = None
 
     def settings(self, caption: str, direction: str) -> None:
-        """Attributes of the picture."""
+        """Set the attributes of the picture."""
         fonts = {"fontname": "Helvetica,Arial,sans-serif"}
         many = {"splines": "line", "nslimit": "0.1", "nslimit1": "1", "mclimit": "0.1"}
         self.picture.attr(
@@ -166,7 +160,7 @@ class _Drawing:
         self.picture.attr("edge", color=GREY, fontcolor=GREY, fontsize="10", arrowsize="0.7", **fonts)
 
     def scope(self, path: Path, into: Any = None) -> None:
-        """What is directly in a scope, and a frame for each scope in it."""
+        """Draw the operations directly in a scope, and a frame for each subscope."""
         into = into or self.picture
         for operation in self._inside.get(path, ()):
             self.operation(operation, into)
@@ -179,7 +173,7 @@ class _Drawing:
             into.subgraph(frame)
 
     def operation(self, operation: Operation, into: Any) -> None:
-        """A box, and cylinders for its parameters if weights are shown."""
+        """Draw a box, and cylinders for its parameters if weights are shown."""
         kin = family(operation.kind)
         self._families.setdefault(kin)
         into.node(
@@ -195,7 +189,7 @@ class _Drawing:
             return
         for name in operation.parameters:
             self._families.setdefault("parameter")
-            # A parameter that several use is one node, in the picture and outside all frames.
+            # A shared parameter is one node, outside all frames.
             shared = self._users[name] > 1
             parameter = self.graph.parameters[name]
             label = self.quoted(f"{name}\n{parameter.type}{_remark(parameter)}")
@@ -204,9 +198,7 @@ class _Drawing:
             self.picture.edge(key, operation.key, style="dashed", arrowhead="none")
 
     def _label(self, operation: Operation) -> str:
-        own = [self.graph.parameters[name].count for name in operation.parameters]
-        known = [n for n in own if n is not None]
-        count = sum(known) if len(known) == len(own) else None
+        count = total([self.graph.parameters[name].count for name in operation.parameters])
         lines = [operation.kind]
         if operation.whole:
             scope = self.graph.scopes[operation.scope]
@@ -227,7 +219,7 @@ class _Drawing:
         return "\n".join(line for line in lines if line)
 
     def edges(self) -> None:
-        """An arrow for every edge, with the shape."""
+        """Draw an arrow for every edge, with the shape."""
         for edge in self.graph.edges():
             label = "" if edge.type.shape is None else str(edge.type)
             extra = {"style": "dashed", "constraint": "false"} if edge.feedback else {}
@@ -235,7 +227,7 @@ class _Drawing:
             self.picture.edge(edge.tail, edge.head, **extra)
 
     def legend(self) -> None:
-        """A table of the families that occur."""
+        """Draw a table of the families that occur."""
         rows = "".join(
             f'<tr><td border="1" color="{GREY}" bgcolor="{STYLES[kin].fill}" width="18"></td>'
             f'<td align="left"><font color="{GREY}">{kin}: {STYLES[kin].words}</font></td></tr>'
@@ -262,7 +254,7 @@ def _times(scope: Scope) -> str:
 
 
 def _names(path: Path, scope: Scope) -> str:
-    """How the module is called in its parent, with the number of the call if it is not the first."""
+    """Return the module's name in its parent, with the number of the call unless it is the first."""
     around = path[-2].partition("@")[2] if len(path) > 1 else ""
     name = called(path[-1].removesuffix(f"@{around}") if around else path[-1])
     return f"{name} … {called(scope.last)}" if scope.repeats > 1 else name

@@ -1,7 +1,7 @@
-"""Networks as tables: `summary` lists layers with what they give, hold and cost.
+"""Tables of networks: `summary` lists layers with their outputs, parameters and costs.
 
-Every number stands in one row, so that the columns add up: a parameter in the row of the first layer that uses it, work
-and memory where they arise, and what the table does not open in the row that stands for it.
+Every number is in one row, so that columns add up: a parameter in the row of the first layer that uses it, work and
+memory where they arise, and those of a scope that is not expanded in its row.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from feedline.graph.folding import collapsed
-from feedline.graph.graph import Graph, Operation, Path, called, total
+from feedline.graph.graph import Graph, Operation, Path, called, number, total
 from feedline.graph.importers import graph_of
 
 HEAD = ("Layer", "Output shape", "Parameters", "Multiply-adds", "Activations")
@@ -21,18 +21,18 @@ HEAD = ("Layer", "Output shape", "Parameters", "Multiply-adds", "Activations")
 
 @dataclass(frozen=True, slots=True)
 class SummaryRow:
-    """One layer, operation or module.
+    """Row of a layer, operation or module.
 
     Attributes:
-        depth: how many modules stand around it.
-        name: how it is called there.
-        kind: its class or function.
-        shapes: of what it gives, as text.
-        parameters: numbers in the parameters that it is the first to use; None: not known.
-        multiply_adds: of one run; None: not known.
-        activations: bytes that it allocates for what it gives; None: not known.
-        shared: it uses parameters that stand in a row above.
-        heading: a module whose inside stands below, and in whose row no numbers are.
+        depth: number of modules around it.
+        name: name within its module.
+        kind: class or function.
+        shapes: shapes of its outputs, as text.
+        parameters: number of elements of the parameters that it is the first to use; None: unknown.
+        multiply_adds: number of multiply-adds of one run; None: unknown.
+        activations: bytes allocated for its outputs; None: unknown.
+        shared: whether it uses parameters of an earlier row.
+        heading: whether it is a module whose content follows, so that its row has no numbers.
     """
 
     depth: int
@@ -48,11 +48,11 @@ class SummaryRow:
 
 @dataclass(frozen=True)
 class Summary:
-    """The table of a network: text by ``print``, HTML in notebooks, a table in rich's consoles.
+    """Table of a network: text by ``print``, HTML in notebooks, a table in rich's consoles.
 
     Attributes:
-        graph: what it is the table of.
-        rows: in the order of computation.
+        graph: graph of the network.
+        rows: rows in the order of computation.
     """
 
     graph: Graph
@@ -60,22 +60,22 @@ class Summary:
 
     @property
     def parameters(self) -> int | None:
-        """Numbers in all parameters, each counted once; None: not known."""
+        """Number of elements of all parameters, each counted once; None: unknown."""
         return self.graph.num_parameters()
 
     @property
     def trainable(self) -> int | None:
-        """Numbers in the parameters that learners update."""
+        """Number of elements of the trainable parameters."""
         return self.graph.num_parameters(trains=True)
 
     @property
     def multiply_adds(self) -> int | None:
-        """Multiplications with an addition of one run: products, convolutions, recurrent layers, attention."""
+        """Number of multiply-adds of one run: products, convolutions, recurrent layers, attention."""
         return total([row.multiply_adds for row in self.rows])
 
     @property
     def activations(self) -> int | None:
-        """Bytes that one run allocates for outputs, if none is freed or used again."""
+        """Bytes that one run allocates for outputs, if none are freed or reused."""
         return total([row.activations for row in self.rows])
 
     def __str__(self) -> str:
@@ -88,8 +88,8 @@ class Summary:
     def _totals(self) -> list[str]:
         frozen = None if self.parameters is None or self.trainable is None else self.parameters - self.trainable
         return [
-            f"parameters     {_count(self.parameters)} (trainable {_count(self.trainable)}, frozen {_count(frozen)})",
-            f"multiply-adds  {_count(self.multiply_adds)}",
+            f"parameters     {number(self.parameters)} (trainable {number(self.trainable)}, frozen {number(frozen)})",
+            f"multiply-adds  {number(self.multiply_adds)}",
             f"activations    {_bytes(self.activations)}",
             f"read by        {self.graph.importer}",
             *self.graph.notes,
@@ -125,21 +125,21 @@ class Summary:
 
 
 def summary(model: Any, inputs: Any = None, *, depth: int | None = None, expand: bool = False) -> Summary:
-    """A network as a table of layers, with output shapes, parameters, multiply-adds and memory of activations.
+    """Return a table of a network's layers, with output shapes, parameters, multiply-adds and memory of activations.
 
     Args:
-        model: a `torch.nn.Module`, a network under CNTK's names, a symbol of MXNet or its JSON, or a
-            `feedline.graph.Graph`.
-        inputs: what the model is applied to, for shapes and costs, as `plot_network` takes it.
-        depth: how many modules may stand around a row; deeper ones become one. None: all.
-        expand: list the operations inside the library's own layers, too.
+        model: `torch.nn.Module`, network of the CNTK façade, symbol of MXNet or its JSON, or
+            `feedline.graph.graph.Graph`.
+        inputs: inputs of the model, for shapes and costs; see `plot_network`.
+        depth: largest number of modules around a row; deeper ones become one row. None: no limit.
+        expand: whether to list the operations inside the library's layers, too.
 
     Returns:
-        the table. Networks under CNTK's names are counted for one sample of one sequence.
+        The table. Networks of the CNTK façade are counted for one sample of one sequence.
 
     Raises:
-        TypeError: the model is none of those.
-        ValueError: the inputs do not fit, or the depth is negative.
+        TypeError: a model of another type.
+        ValueError: inputs that do not fit, or a negative depth.
     """
     graph = graph_of(model, inputs)
     return Summary(graph, tuple(_rows(graph, collapsed(graph, depth, expand))))
@@ -159,11 +159,9 @@ def _rows(graph: Graph, shown: Graph) -> Iterator[SummaryRow]:
                 yield SummaryRow(0, operation.name or operation.key, "input", _shapes(operation))
             continue
         outer = operation.scope[:-1] if operation.whole else operation.scope
-        same = next(
-            (n for n, (a, b) in enumerate(zip(outer, around, strict=False)) if a != b), min(len(outer), len(around))
-        )
-        for n in range(same, len(outer)):
-            yield SummaryRow(n, outer[n], shown.scopes[outer[: n + 1]].kind, heading=True)
+        for n, path in ((n, outer[: n + 1]) for n in range(len(outer))):
+            if path != around[: n + 1]:
+                yield SummaryRow(n, path[-1], shown.scopes[path].kind, heading=True)
         around = outer
         shared = any(graph.parameters[n].count != 0 for n in operation.parameters if n not in new)
         costs = (own, operation.multiply_adds, operation.activations)
@@ -183,9 +181,9 @@ def _cells(row: SummaryRow) -> list[str]:
     name = "  " * row.depth + called(row.name) + (f" ({row.kind})" if row.kind != row.name else "")
     if row.heading:
         return [name, "", "", "", ""]
-    parameters = _count(row.parameters) if row.parameters != 0 else ""
+    parameters = number(row.parameters) if row.parameters != 0 else ""
     parameters = f"{parameters} + shared" if row.shared and parameters else "shared" if row.shared else parameters
-    work = _count(row.multiply_adds) if row.multiply_adds != 0 else ""
+    work = number(row.multiply_adds) if row.multiply_adds != 0 else ""
     return [name, row.shapes, parameters, work, _bytes(row.activations) if row.activations != 0 else ""]
 
 
@@ -194,12 +192,8 @@ def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
     return "  ".join(parts).rstrip()
 
 
-def _count(n: int | None) -> str:
-    return "?" if n is None else f"{n:,}"
-
-
 def _bytes(n: int | None) -> str:
-    """Bytes in the largest unit of which there is at least one."""
+    """Format bytes in the largest unit of which there is at least one."""
     if n is None:
         return "?"
     amount, unit = float(n), "B"

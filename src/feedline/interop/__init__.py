@@ -1,5 +1,5 @@
-"""How does a batch reach a framework? One file a framework, the only one that imports it.
+"""Exporters to frameworks: one file each, the only one that imports the framework.
 
-`feedline` registers these exporters by name; a file is imported when a value is first handed to its framework.
-`tensor_file` keeps torch's tensors in files, for checkpoints and stores.
+`feedline` registers these exporters by name; a file is imported when a value is first exported to its framework.
+`tensor_file` stores torch tensors in files, for checkpoints and key-value stores.
 """

@@ -1,10 +1,10 @@
-"""Seals: JSON text that carries the SHA-256 of itself, and files that are read without being trusted.
+"""Seals: JSON text that contains its own SHA-256, and reading files without trusting them.
 
-A sealed text holds 64 hex digits at a place that its writer chose. They are the digest of the text with zeros in that
-place, so one changed byte anywhere, the seal's own included, is noticed. A seal says that a text is whole, not who
-wrote it: there is no key.
+A sealed text holds 64 hex digits at a place that its writer chose: the digest of the text with zeros in that place. So
+a change of any byte, the seal's own included, is detected. A seal proves that a text is intact, not who wrote it: there
+is no key.
 
-Cost: a microsecond, and a nanosecond or so for each byte of text.
+Cost: a microsecond, and about a nanosecond per byte of text.
 """
 
 from __future__ import annotations
@@ -17,35 +17,35 @@ from typing import BinaryIO
 
 from feedline.errors import StateError
 
-#: What stands in a text where its seal will be.
+#: Placeholder for a seal in a text.
 BLANK = "0" * 64
 _SEAL = re.compile(rb"[0-9a-f]{64}")
 
 
 def seal_of(text: bytes, at: int) -> str:
-    """The seal of a text that has, or is to have, one at ``at``."""
+    """Return the seal of a text that has, or will have, one at ``at``."""
     return hashlib.sha256(text[:at] + BLANK.encode() + text[at + len(BLANK) :]).hexdigest()
 
 
 def sealed(text: bytes, at: int) -> bytes:
-    """The text with its seal at ``at``, where `BLANK` is now."""
+    """Return the text with its seal at ``at``, in place of `BLANK`."""
     return text[:at] + seal_of(text, at).encode() + text[at + len(BLANK) :]
 
 
 def check_seal(text: bytes, at: int, what: str) -> str:
-    """The seal at ``at``.
+    """Check and return the seal at ``at``.
 
     Raises:
-        StateError: it is not that of the text; says of ``what``.
+        StateError: it does not match the text, which the error calls ``what``.
     """
     found = text[at : at + len(BLANK)]
     if not _SEAL.fullmatch(found) or found.decode() != seal_of(text, at):
-        raise StateError(f"expected the seal of {what} to be that of its content, got another: it was damaged")
+        raise StateError(f"expected the seal of {what} to match its content, got another: it is damaged")
     return found.decode()
 
 
 def open_regular(path: str | os.PathLike[str]) -> BinaryIO:
-    """Open a file for reading if it is one: a FIFO or a device in its place would block, or never end.
+    """Open a regular file for reading; opening a FIFO or a device in its place could block, or never end.
 
     Raises:
         StateError: it is something else.
@@ -62,10 +62,10 @@ def open_regular(path: str | os.PathLike[str]) -> BinaryIO:
 
 
 def read_regular(path: str | os.PathLike[str], limit: int) -> bytes:
-    """The content of a file of at most ``limit`` bytes.
+    """Return the content of a file of at most ``limit`` bytes.
 
     Raises:
-        StateError: it is larger, or no regular file.
+        StateError: it is larger, or not a regular file.
         OSError: it cannot be read.
     """
     with open_regular(path) as file:

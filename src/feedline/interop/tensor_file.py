@@ -1,16 +1,15 @@
-"""Tensors in a file, and a state with them: safetensors, checksums over every byte, nothing pickled.
+"""Tensors and a state in a safetensors file: checksums over every byte, nothing pickled.
 
-Tensors that share memory (tied weights) are written once. A file is forced to disk before it is done, and one that was
-torn or damaged is refused when it is read:
+Tensors that share memory (tied weights) are written once. A file is flushed to disk before it is complete, and a torn
+or damaged one is refused when it is read:
 
-- the header, and with it names, shapes, the state, what shares memory and the checksums below, has a `seal`;
-- each tensor has 64 bits of checksum: CRC-32C and CRC-32. Their polynomials have no common factor, so together they
-  are one CRC of 64 bits: no burst of up to 64 bits goes unnoticed, of other damage one in 2^64.
+- the header has a `seal`; it holds names, shapes, the state, aliases and the checksums below;
+- each tensor has 64 bits of checksum: CRC-32C and CRC-32. Their polynomials have no common factor, so together they are
+  one CRC of 64 bits: it detects every burst of up to 64 bits, and all but one in 2^64 of other damage.
 
 Files of version 0.1 have a CRC-32C for each tensor and for the state, and nothing over the header; they are still read.
 
-Costs: the bytes of the tensors once to disk, one fsync, and checksums, which a thread computes while the file is
-written.
+Cost: the tensors' bytes once to disk, one fsync, and checksums, which a thread computes while the file is written.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ from feedline.interop.seal import BLANK, check_seal, open_regular, sealed
 
 VERSION = 2
 
-#: As safetensors names them.
+#: dtypes by their names in safetensors.
 _DTYPES = {
     torch.bool: "BOOL",
     torch.uint8: "U8",
@@ -54,23 +53,23 @@ _DTYPES = {
 
 
 _NAMES = {name: dtype for dtype, name in _DTYPES.items()}
-#: The seal stands first, so that a file is known by its first bytes.
+#: The seal comes first, so that the first bytes identify a file.
 _SEALED = b'{"__metadata__": {"seal": "'
-#: Bytes of a header, as the safetensors library limits them.
-_LARGEST_HEADER = 100_000_000
-#: Where the seal stands in a file, whose first 8 bytes are the size of its header.
+#: Maximum bytes of a header, as in the safetensors library.
+_LARGEST_HEADER_BYTES = 100_000_000
+#: Offset of the seal in a file; the first 8 bytes are the size of its header.
 _AT = 8 + len(_SEALED)
-#: Bytes of tensors from which a thread for their checksums pays.
-_MANY = 1 << 20
+#: Bytes of tensors from which a thread for the checksums pays off.
+_MANY_BYTES = 1 << 20
 
 
 class Contents(NamedTuple):
-    """What a file holds.
+    """The content of a file.
 
     Attributes:
-        tensors: by name, on the CPU.
-        state: empty if there was none.
-        seal: of the header, and so of everything; None in files of version 0.1.
+        tensors: tensors by name, on the CPU.
+        state: the state; empty if there is none.
+        seal: seal of the header, and so of everything; None in files of version 0.1.
     """
 
     tensors: dict[str, torch.Tensor]
@@ -79,10 +78,11 @@ class Contents(NamedTuple):
 
 
 def replace_tensors(path: Path, tensors: Mapping[str, torch.Tensor], state: Mapping[str, Any] | None = None) -> None:
-    """As `save_tensors`, in place of a file that may be there: killed at any instant, ``path`` is the old or the new.
+    """Write like `save_tensors`, atomically replacing ``path``: after a kill at any instant it is the old or the new
+    file.
 
-    It is written as ``<path>.tmp``; what a killed process left of that is written over. Of several processes at once,
-    each waits for the one before it, and the last one's file stays.
+    The file is written as ``<path>.tmp``, overwriting what a killed process left. Concurrent processes wait for each
+    other, and the last one's file stays.
     """
     writing = path.with_name(f"{path.name}.tmp")
     with _claimed(writing) as file:
@@ -99,19 +99,19 @@ def replace_tensors(path: Path, tensors: Mapping[str, torch.Tensor], state: Mapp
 
 @contextlib.contextmanager
 def _claimed(path: Path) -> Iterator[BinaryIO]:
-    """The file at ``path``, made if it is not there, open and locked: nobody else writes it."""
+    """Create or open the file at ``path``, and lock it: nobody else writes it."""
     while True:
-        with contextlib.suppress(FileNotFoundError):  # looked at once: others come and go
+        with contextlib.suppress(FileNotFoundError):  # it may vanish meanwhile
             if not stat.S_ISREG(os.lstat(path).st_mode):
                 path.unlink()
         handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
         with os.fdopen(handle, "r+b") as file:
-            with contextlib.suppress(OSError):  # a file system without locks
+            with contextlib.suppress(OSError):  # the file system may have no locks
                 fcntl.flock(handle, fcntl.LOCK_EX)
             if _lies_at(file, path):
                 yield file
                 return
-        # Whoever had it locked has given it its name, or removed it.
+        # Its previous owner has renamed or removed it: try again.
 
 
 def _lies_at(file: BinaryIO, path: Path) -> bool:
@@ -122,20 +122,20 @@ def _lies_at(file: BinaryIO, path: Path) -> bool:
 
 
 def save_tensors(path: Path, tensors: Mapping[str, torch.Tensor], state: Mapping[str, Any] | None = None) -> str:
-    """Write tensors as one new safetensors file, forced to disk; names that share memory go to its metadata.
+    """Write tensors to a new safetensors file, flushed to disk; names that share memory go to its metadata.
 
-    Written by hand: the memory of the tensors goes to the file as it is, without the copy that the library makes.
+    Implemented here because the library would copy the tensors' memory.
 
     Args:
-        path: of the file.
-        tensors: by name, on any device.
-        state: JSON types that belong to them, kept in the metadata.
+        path: path of the file.
+        tensors: tensors by name, on any device.
+        state: state to store in the metadata, in JSON types.
 
     Returns:
         The file's seal.
 
     Raises:
-        TypeError: a tensor of a dtype that safetensors does not have, or a state that is not JSON.
+        TypeError: safetensors does not have a tensor's dtype, or the state is not JSON.
     """
     with open(path, "xb") as file:
         return _write(file, tensors, state)
@@ -147,17 +147,17 @@ def _write(file: BinaryIO, tensors: Mapping[str, torch.Tensor], state: Mapping[s
     aliases: dict[str, str] = {}
     owners: dict[Any, str] = {}
     for name, tensor in tensors.items():
-        # Conjugates and negatives may be views that share the memory of what they are of.
+        # Views that are conjugates or negatives share memory with their base; resolve them.
         plain = tensor.detach().resolve_conj().resolve_neg()
         if plain.dtype not in _DTYPES:
-            raise TypeError(f"expected tensor `{name}` of a dtype that a checkpoint can hold, got {plain.dtype}")
+            raise TypeError(f"expected a dtype that a checkpoint can hold for tensor `{name}`, got {plain.dtype}")
         where = (plain.device, plain.data_ptr(), plain.shape, plain.stride(), plain.dtype)
         if plain.numel() and where in owners:
             aliases[name] = owners[where]
             continue
         owners[where] = name
         stored[name] = plain.cpu().contiguous()
-    # The largest elements first: every tensor then begins at a multiple of its elements' size.
+    # Largest elements first, so that every tensor is aligned to the size of its elements.
     stored = dict(sorted(stored.items(), key=lambda item: -item[1].element_size()))
     told = None if state is None else json.dumps(check_json(state))
     header = _header(stored, aliases, dict.fromkeys(stored, "0" * 16), told)
@@ -179,7 +179,7 @@ def _write(file: BinaryIO, tensors: Mapping[str, torch.Tensor], state: Mapping[s
 def _header(
     stored: Mapping[str, torch.Tensor], aliases: Mapping[str, str], checksums: Mapping[str, str], told: str | None
 ) -> bytes:
-    """The header with its length, unsealed; its size does not depend on the checksums."""
+    """Return the header with its length, unsealed; its size does not depend on the checksums."""
     about = {"version": VERSION, "aliases": aliases, "crc64": checksums}
     metadata = {"seal": BLANK, "feedline": json.dumps(about)}
     if told is not None:
@@ -195,7 +195,7 @@ def _header(
 
 
 def load_tensors(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-    """Read what `save_tensors` wrote: the tensors and the state, empty if there was none.
+    """Read what `save_tensors` wrote: the tensors, and the state, empty if there is none.
 
     Raises:
         StateError: the file is missing, torn or damaged.
@@ -204,12 +204,12 @@ def load_tensors(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
 
 
 def load_contents(path: Path) -> Contents:
-    """As `load_tensors`, with the seal."""
+    """Read like `load_tensors`, with the seal."""
     return _read(path, True)
 
 
 def load_state(path: Path) -> dict[str, Any]:
-    """The state alone of what `save_tensors` wrote, without reading the tensors.
+    """Read only the state that `save_tensors` wrote.
 
     Raises:
         StateError: the file is missing, torn or damaged.
@@ -217,7 +217,7 @@ def load_state(path: Path) -> dict[str, Any]:
     return _read(path, False).state
 
 
-# What a file can say, if it is not what it should be, raises one of these where it is looked at.
+# Exceptions that the content of a damaged file can cause.
 _DAMAGED = (OSError, KeyError, ValueError, TypeError, AttributeError, RecursionError, OverflowError)
 
 
@@ -239,14 +239,14 @@ def _read(path: Path, all_of_it: bool) -> Contents:
             return Contents(tensors, state, seal)
     except _DAMAGED as error:
         why = error.strerror if isinstance(error, OSError) and error.strerror else repr(error)
-        raise StateError(f"expected tensors in {path}, got a torn or foreign file: {why}") from error
+        raise StateError(f"expected a file of tensors at {path}, got a torn or foreign file: {why}") from error
 
 
 def _read_header(file: BinaryIO, path: Path) -> tuple[dict[str, Any], int, str | None]:
-    """The header, where the tensors begin, and the seal."""
+    """Return the header, the offset of the tensors, and the seal."""
     size = file.read(8)
     length = int.from_bytes(size, "little")
-    if len(size) < 8 or not 2 <= length <= _LARGEST_HEADER:
+    if len(size) < 8 or not 2 <= length <= _LARGEST_HEADER_BYTES:
         raise ValueError(f"a header of {length} bytes")
     text = size + file.read(length)
     if len(text) != 8 + length:
@@ -257,7 +257,7 @@ def _read_header(file: BinaryIO, path: Path) -> tuple[dict[str, Any], int, str |
 
 
 def _places(header: Mapping[str, Any], size: int) -> list[tuple[str, torch.dtype, list[int]]]:
-    """Names, dtypes and shapes of the tensors, in the order in which they fill ``size`` bytes without a gap."""
+    """Return names, dtypes and shapes of the tensors, in the order in which they fill ``size`` bytes without gaps."""
     at, places = 0, []
     for name, about in sorted(header.items(), key=lambda item: item[1]["data_offsets"]):
         dtype, shape, (start, end) = _NAMES[about["dtype"]], about["shape"], about["data_offsets"]
@@ -307,12 +307,12 @@ class _Checksums:
         self._contents = [_bytes(tensor) for tensor in tensors]
         self.found: list[str] = []
         self._thread: threading.Thread | None = None
-        if sum(len(content) for content in self._contents) >= _MANY:
+        if sum(len(content) for content in self._contents) >= _MANY_BYTES:
             self._thread = threading.Thread(target=self._compute, name="feedline-checksums")
             self._thread.start()
 
     def join(self) -> None:
-        """Wait until all are there."""
+        """Wait until all are computed."""
         if self._thread is None:
             self._compute()
         else:
@@ -323,20 +323,20 @@ class _Checksums:
 
 
 def _checksum(content: Any) -> str:
-    """CRC-32C and CRC-32, as 16 hex digits."""
+    """Return CRC-32C and CRC-32 as 16 hex digits."""
     return f"{_native.crc32c(content):08x}{zlib.crc32(content):08x}"
 
 
 def _bytes(tensor: torch.Tensor) -> Any:
-    """The memory of a contiguous tensor."""
+    """Return the memory of a contiguous tensor."""
     return tensor.reshape(-1).view(torch.uint8).numpy() if tensor.numel() else bytearray()
 
 
 def check_json(state: Mapping[str, Any]) -> dict[str, Any]:
-    """A state as JSON gives it back.
+    """Return a state as JSON restores it.
 
     Raises:
-        TypeError: it is no mapping, or not of JSON types.
+        TypeError: it is not a mapping, or not of JSON types.
     """
     try:
         again = json.loads(json.dumps(state))
@@ -348,7 +348,7 @@ def check_json(state: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def sync(folder: Path) -> None:
-    """Force a folder's names to disk."""
+    """Flush a folder's names to disk."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)

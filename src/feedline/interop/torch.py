@@ -1,18 +1,18 @@
-"""Values as torch tensors: shared memory on the CPU where the layout allows, no copy hidden.
+"""Values as torch tensors, sharing memory on the CPU if the layout allows.
 
-A fresh tensor over fresh NumPy memory costs about a microsecond. torch is imported here and nowhere else in
-the feed.
+A new tensor over NumPy memory costs about a microsecond. torch is imported here and nowhere else in the feed.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 import warnings
 from typing import Any
 
 import numpy as np
 
-from feedline.data.value import DenseValue, SparseValue, Value
+from feedline.data.value import BytesValue, DenseValue, SparseValue, Value
 
 try:
     import torch
@@ -21,17 +21,37 @@ except ModuleNotFoundError as error:
 
 LAYOUTS = ("padded", "packed", "nested", "csr")
 
-# torch says once a process that CSR tensors are in beta. Whoever reads sparse streams cannot act on that, so it is
-# said here, to nobody.
+# torch warns once per process that CSR tensors are in beta. Users of sparse streams can do nothing about it, so provoke
+# the warning here and suppress it.
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     torch.eye(1).to_sparse_csr()
 
 
-def export(value: Value, device: Any = None, layout: str | None = None, pin_memory: bool = False) -> torch.Tensor:
+def export(value: Value, device: Any = None, layout: str | None = None, pin_memory: bool = False) -> Any:
     """See `Value.torch`."""
-    if layout is None:
-        layout = "csr" if value.is_sparse else "padded"
+    if isinstance(value, BytesValue):
+        return _strings(value, device, layout or "list", pin_memory)
+    return _export(value, device, layout or ("csr" if value.is_sparse else "padded"), pin_memory)
+
+
+def _strings(value: BytesValue, device: Any, layout: str, pin_memory: bool) -> Any:
+    if layout == "list":
+        whole = _export(Value.from_dense(value.data), device, "packed", pin_memory)
+        samples = list(whole.split(value.sizes.tolist()))
+        if value.one_sample_each:
+            return samples
+        return [samples[a:b] for a, b in itertools.pairwise(value.offsets.tolist())]
+    if layout == "nested":
+        if not value.one_sample_each:
+            raise ValueError("expected one byte string per sequence for a nested tensor; use layout='list'")
+        return _export(DenseValue(value.data, value.bounds), device, layout, pin_memory)
+    if layout == "csr":
+        raise ValueError("expected numbers for layout='csr', got byte strings; use 'list', 'padded' or 'nested'")
+    return _export(value, device, layout, pin_memory)
+
+
+def _export(value: Value, device: Any, layout: str, pin_memory: bool) -> torch.Tensor:
     if layout == "padded":
         tensor = _share(value.padded())
     elif layout == "packed":
@@ -41,7 +61,8 @@ def export(value: Value, device: Any = None, layout: str | None = None, pin_memo
     elif layout == "csr":
         tensor = _csr(value)
     else:
-        raise ValueError(f"expected layout to be one of {', '.join(map(repr, LAYOUTS))}, got {layout!r}")
+        more = ", or 'list' for byte strings" if layout == "list" else ""
+        raise ValueError(f"expected layout to be one of {', '.join(map(repr, LAYOUTS))}{more}, got {layout!r}")
     if pin_memory:
         if not torch.accelerator.is_available():
             raise RuntimeError("expected an accelerator to pin memory for, but torch finds none; leave out pin_memory")
@@ -50,8 +71,8 @@ def export(value: Value, device: Any = None, layout: str | None = None, pin_memo
 
 
 def _share(array: np.ndarray[Any, Any]) -> torch.Tensor:
-    # torch cannot mark memory read-only and warns about it; a mapped file must never be written through. Nor does it
-    # know other byte orders or steps backwards.
+    # torch warns about read-only memory, as it cannot mark tensors read-only; a mapped file must never be written
+    # through. Nor does it support other byte orders or negative strides.
     if not array.flags.writeable or not array.dtype.isnative or min(array.strides, default=0) < 0:
         array = array.astype(array.dtype.newbyteorder("="), order="C", copy=True)
     return torch.from_numpy(array)
@@ -59,8 +80,8 @@ def _share(array: np.ndarray[Any, Any]) -> torch.Tensor:
 
 def _csr(value: Value) -> torch.Tensor:
     if isinstance(value, SparseValue):
-        # check_invariants off: indices come in the order of the data, which torch would reject although all
-        # its kernels add duplicates up and none needs sorted columns.
+        # check_invariants off: torch would reject indices in the order of the data, although its kernels sum duplicates
+        # and none needs sorted columns.
         return torch.sparse_csr_tensor(
             _share(value.indptr),
             _share(value.checked_indices().astype(np.int64)),

@@ -1,6 +1,6 @@
-"""What the loader needs of torch: its collation, its generators, its worker info, its pinned memory.
+"""The parts of torch that the loader uses: collation, generators, worker info, pinned memory.
 
-Imported by name when torch is there; the loader works without.
+Imported by name if torch is installed; the loader works without.
 """
 
 from __future__ import annotations
@@ -19,12 +19,46 @@ import torch
 import torch.utils.data
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils.data import ConcatDataset, IterableDataset, StackDataset, Subset, TensorDataset
+from torch.utils.data import (
+    BatchSampler,
+    ConcatDataset,
+    DataLoader,
+    DistributedSampler,
+    IterableDataset,
+    IterDataPipe,
+    RandomSampler,
+    SequentialSampler,
+    StackDataset,
+    Subset,
+    TensorDataset,
+    WeightedRandomSampler,
+    graph_settings,
+)
 from torch.utils.data._utils import collate as collation
 from torch.utils.data._utils import worker as workers
 from torch.utils.data._utils.pin_memory import pin_memory
+from torch.utils.data.dataloader import _BaseDataLoaderIter as BaseIterator
+from torch.utils.data.dataloader import _DatasetKind
+from torch.utils.data.dataloader import _InfiniteConstantSampler as EndlessSampler
 
-__all__ = ["ConcatDataset", "IterableDataset", "StackDataset", "Subset", "TensorDataset", "pin_memory"]
+__all__ = [
+    "BaseIterator",
+    "BatchSampler",
+    "ConcatDataset",
+    "DataLoader",
+    "DistributedSampler",
+    "EndlessSampler",
+    "IterDataPipe",
+    "IterableDataset",
+    "RandomSampler",
+    "SequentialSampler",
+    "StackDataset",
+    "Subset",
+    "TensorDataset",
+    "WeightedRandomSampler",
+    "graph_settings",
+    "pin_memory",
+]
 
 default_collate = torch.utils.data.default_collate
 default_convert = torch.utils.data.default_convert
@@ -32,7 +66,7 @@ Tensor = torch.Tensor
 from_numpy = torch.from_numpy
 
 _COLLATE_MAP = dict(collation.default_collate_fn_map)
-# What NumPy and torch call the same element type; collating others is left to torch.
+# Element types that NumPy and torch share; torch collates others.
 DTYPES = {
     np.dtype(name): getattr(torch, torch_name)
     for name, torch_name in (
@@ -52,13 +86,18 @@ DTYPES = {
 _NUMPY = {dtype: name for name, dtype in DTYPES.items()}
 
 
+def kind_of(iterable: bool) -> int:
+    """torch's number for a kind of dataset."""
+    return int(_DatasetKind.Iterable if iterable else _DatasetKind.Map)
+
+
 def collates_as_usual() -> bool:
-    """Whether nobody has registered another way to collate."""
+    """Return whether torch's table of collate functions is unchanged."""
     return bool(collation.default_collate_fn_map == _COLLATE_MAP)
 
 
 def stack(tensors: Sequence[Any], empty: Callable[[Any, Any], Any]) -> Any:
-    """As ``torch.stack``, into memory from ``empty(shape, dtype)``; None if only torch itself can do it."""
+    """Stack like ``torch.stack``, into memory from ``empty(shape, dtype)``; None if only torch can do it."""
     first = tensors[0]
     dtype = _NUMPY.get(first.dtype)
     if dtype is None or first.layout is not torch.strided or first.device.type != "cpu" or first.is_nested:
@@ -70,57 +109,70 @@ def stack(tensors: Sequence[Any], empty: Callable[[Any, Any], Any]) -> Any:
     return torch.stack(tensors, 0, out=out) if all(t.shape == first.shape for t in tensors) else None
 
 
+def seed_pipe(pipe: Any, seed: int) -> None:
+    """Seed the shufflers of a data pipe."""
+    graph_settings.apply_random_seed(pipe, torch.Generator().manual_seed(_positive(seed)))
+
+
 def first_seed(generator: Any) -> int:
-    """A seed from ``generator``, or from torch's global one."""
+    """Draw a seed from ``generator``, or from torch's global one."""
     return int(torch.empty((), dtype=torch.int64).random_(generator=generator).item())
 
 
+def seed_of_rank_0(seed: int) -> int:
+    """Return the seed of rank 0; every rank of the process group calls this."""
+    seeds = [seed]
+    torch.distributed.broadcast_object_list(seeds, src=0)
+    return seeds[0]
+
+
 class GlobalGenerator:
-    """torch's global generator of the CPU, as something to look at, to put back and to seed."""
+    """torch's global CPU generator, which can be observed, restored and seeded."""
 
     def witness(self) -> Any:
-        """Its state as bytes."""
+        """Return its state as bytes."""
         return torch.default_generator.get_state().numpy().tobytes()
 
     def mark(self) -> Any:
-        """What `restore` needs."""
+        """Return what `restore` needs."""
         state = torch.default_generator.get_state()
         return state.numpy().tobytes(), state
 
     def changed(self, mark: Any) -> bool:
-        """Whether anything was drawn since ``mark``."""
+        """Return whether anything was drawn since ``mark``."""
         return bool(self.witness() != mark[0])
 
     def restore(self, mark: Any) -> None:
-        """Put it back."""
+        """Restore its state at ``mark``."""
         torch.default_generator.set_state(mark[1])
 
     def seed(self, number: int) -> None:
-        """Seed it; other devices' generators stay."""
+        """Seed it; generators of other devices are unchanged."""
         torch.default_generator.manual_seed(_positive(number))
 
     def save(self) -> dict[str, Any] | None:
-        """Its state in JSON types."""
+        """Return its state in JSON types."""
         return {"state": generator_state(torch.default_generator)}
 
     def load(self, saved: Mapping[str, Any]) -> None:
-        """Put it to a saved state."""
+        """Set it to a saved state."""
         set_generator_state(torch.default_generator, saved["state"])
 
 
 def _positive(number: int) -> int:
-    """A seed below 2**63: ``torch.initial_seed()`` in a sample has to fit the int64 that numbers are collated to.
+    """Return a seed below 2**63, as ``torch.initial_seed()`` in a sample must fit the int64 that numbers are collated
+    to.
 
-    The bit left out never counted: torch's generator of the CPU begins with the lower 32.
+    The dropped bit has no effect: torch's CPU generator uses the lower 32.
     """
     return number & 0x7FFF_FFFF_FFFF_FFFF
 
 
 class _GlobalGeneratorInMemory(GlobalGenerator):
-    """As above, looked at in memory: a call into torch costs a microsecond, and fifty where its code is not cached.
+    """The same, observed in memory: a call into torch costs a microsecond, and fifty if its code is not cached.
 
     Args:
-        address: of the words.
+        address: address of the words.
     """
 
     def __init__(self, address: int) -> None:
@@ -130,11 +182,11 @@ class _GlobalGeneratorInMemory(GlobalGenerator):
         self._state: Any = None
 
     def witness(self) -> Any:
-        """A few words that change with every draw."""
+        """Return a few words that change with every draw."""
         return bytes(self._head) + bytes(self._normals)
 
     def mark(self) -> Any:
-        """What `restore` needs."""
+        """Return what `restore` needs."""
         seen = self.witness()
         if seen != self._seen:
             self._state, self._seen = torch.default_generator.get_state(), seen
@@ -142,11 +194,11 @@ class _GlobalGeneratorInMemory(GlobalGenerator):
 
 
 _WORDS = 4 * 624
-_NORMALS = 24  # numbers put aside: an optional float and an optional double
+_NORMALS = 24  # cached normal numbers: an optional float and an optional double
 
 
 def _engine(generator: Any) -> int | None:
-    """Address of the words of a generator of the CPU; None if they do not lie where they are expected."""
+    """Return the address of the words of a CPU generator; None if they are not where they are expected."""
     state = generator.get_state().numpy().tobytes()
     if len(state) < 24 + 8 * 624:
         return None
@@ -163,7 +215,7 @@ def _engine(generator: Any) -> int | None:
 
 @functools.cache
 def _is_known() -> bool:
-    """Whether a generator lies in memory as expected, the normal number that it puts aside included."""
+    """Return whether a generator is laid out in memory as expected, including its cached normal number."""
     generator = torch.Generator().manual_seed(5)
     torch.rand(3, generator=generator)
     address = _engine(generator)
@@ -173,12 +225,12 @@ def _is_known() -> bool:
     for _ in range(3):
         seen.append((ctypes.string_at(address - 12, 12), ctypes.string_at(address + _WORDS, _NORMALS)))
         torch.randn(1, generator=generator)
-    # The second number of a pair changes nothing but what was put aside.
+    # The second number of a pair changes only the cache.
     return seen[0][0] != seen[1][0] == seen[2][0] and seen[0][1] != seen[1][1] != seen[2][1]
 
 
 def global_generator() -> GlobalGenerator:
-    """torch's global generator of the CPU."""
+    """Return torch's global CPU generator."""
     address = _engine(torch.default_generator) if _is_known() else None
     return GlobalGenerator() if address is None else _GlobalGeneratorInMemory(address)
 
@@ -192,14 +244,14 @@ _RANDOM = frozenset(
 
 
 class own_generator(TorchFunctionMode):  # noqa: N801  # a context manager
-    """While it is entered, random functions of torch called in this thread draw from the thread's own generator.
+    """A context in which torch's random functions, called in this thread, draw from the thread's own generator.
 
-    The global one is the loop's, which may be drawing at the same moment. Functions that take a generator are given
-    this one, for a microsecond; into those that take none (dropout, attention) it is brought an operation at a time,
-    for 50 us each. Other functions are left alone.
+    The training loop may be drawing from the global one at the same moment. Functions with a ``generator`` argument get
+    this one, at a cost of a microsecond; for functions without (dropout, attention) it is passed to each operation
+    inside, at 50 us each. Other functions are left alone.
 
     Args:
-        number: what seeds the generator for the sample of the moment.
+        number: function that returns the seed of the current sample.
     """
 
     def __init__(self, number: Callable[[], int]) -> None:
@@ -227,7 +279,7 @@ class own_generator(TorchFunctionMode):  # noqa: N801  # a context manager
 
 
 class _Within(TorchDispatchMode):
-    """Gives a generator to the operations that functions are made of."""
+    """Passes a generator to the operations that a function consists of."""
 
     def __init__(self, own: Callable[[], Any]) -> None:
         super().__init__()
@@ -242,23 +294,23 @@ class _Within(TorchDispatchMode):
 
 @functools.cache
 def _with_generator(op: Any) -> Any:
-    """An operation, or the overload of it that takes a generator and what it takes itself."""
+    """Return an operation, or its overload with an additional generator argument."""
     own = {argument.name for argument in op._schema.arguments} | {"generator"}
     for overload in (op._overloadname, *op.overloadpacket.overloads()):
         found = getattr(op.overloadpacket, overload)
         if {argument.name for argument in found._schema.arguments} == own:
             return found
     raise RuntimeError(
-        f"{op} draws from torch's global generator, which threads share with the loop, and takes no other: "
-        "expected worker processes for such a dataset (workers='process')"
+        f"{op} draws from torch's global generator, which threads share with the training loop, and accepts no other: "
+        "use worker processes for this dataset (workers='process')"
     )
 
 
 @functools.cache
 def _draws(func: Any) -> bool:
-    """Whether a function of torch draws random numbers: it says so, or it names one that does.
+    """Return whether a function of torch draws random numbers: it is random itself, or names a function that is.
 
-    Some only choose between two functions, which they hold.
+    Some functions only choose between two others, which they hold in closures.
     """
     names = {getattr(func, "__name__", "")}
     for function in (func, *inspect.getclosurevars(func).nonlocals.values()) if inspect.isfunction(func) else ():
@@ -284,13 +336,13 @@ _threads = _Threads()
 
 
 def set_worker_info(index: int, count: int, seed: int, dataset: Any, thread: bool) -> None:
-    """Make ``torch.utils.data.get_worker_info()`` say so in this process, or in this thread."""
+    """Set the result of ``torch.utils.data.get_worker_info()`` in this process, or in this thread."""
     info = workers.WorkerInfo(id=index, num_workers=count, seed=seed, dataset=dataset)
     if not thread:
         workers._worker_info = info
         return
     if not hasattr(workers, "_feedline_threads"):
-        # Datasets have imported the function by name, so that only its code can be given another meaning.
+        # Datasets have imported the function by name, so replacing its code is the only way to change it.
         workers._feedline_threads = _threads
         workers.get_worker_info.__code__ = _info_by_thread.__code__
     _threads.info = info
@@ -304,31 +356,31 @@ def _info_by_thread() -> Any:
 
 
 def pins(named: str) -> bool:
-    """Whether memory can be pinned here; warns, as torch does, where not, and of a device that was ``named``."""
+    """Return whether memory can be pinned; warn, as torch does, if not, and if a device was ``named``."""
     if named:
         warnings.warn(
-            f"pin_memory_device={named!r} is without effect: memory is pinned for the accelerator that torch finds",
+            f"pin_memory_device is deprecated: memory is pinned for the accelerator torch finds, not for {named!r}",
             UserWarning,
             stacklevel=4,
         )
     if torch.accelerator.is_available():
         return True
     warnings.warn(
-        "pin_memory=True was given, but torch finds no accelerator: nothing is pinned", UserWarning, stacklevel=4
+        "'pin_memory' argument is set as true but no accelerator is found: nothing is pinned", UserWarning, stacklevel=4
     )
     return False
 
 
 def pinned(batch: Any) -> Any:
-    """``batch`` with its tensors in pinned memory; objects with a ``pin_memory`` method pin themselves."""
+    """Return ``batch`` with its tensors in pinned memory; objects with a ``pin_memory`` method pin themselves."""
     return pin_memory(batch)
 
 
 class Transfer:
-    """Batches to a device; on CUDA by a stream of its own, so that the copy runs beside the computation.
+    """Copies batches to a device; to CUDA in its own stream, so that copies overlap with computation.
 
     Args:
-        device: where to.
+        device: target device.
     """
 
     def __init__(self, device: Any) -> None:
@@ -337,7 +389,7 @@ class Transfer:
         self._stream = torch.cuda.Stream(self.device) if self.asynchronous else None
 
     def start(self, batch: Any) -> tuple[Any, Any]:
-        """The batch on the device, perhaps still being copied, and what `finish` needs."""
+        """Return the batch on the device, possibly still being copied, and what `finish` needs."""
         if self._stream is None:
             return _moved(batch, lambda tensor: tensor.to(self.device), self._other), None
         held: list[Any] = []
@@ -354,13 +406,13 @@ class Transfer:
         return moved, (event, held)
 
     def finish(self, batch: Any, pending: Any) -> Any:
-        """The batch, safe to use on the current stream."""
+        """Return the batch, safe to use on the current stream."""
         if pending is not None:
             event, _ = pending
             current = torch.cuda.current_stream(self.device)
             current.wait_event(event)
 
-            # The allocator must not hand the memory out again before this stream is done with it.
+            # The allocator must not reuse the memory before this stream is done with it.
             def record(tensor: Any) -> Any:
                 if tensor.device.type == "cuda":
                     tensor.record_stream(current)
@@ -370,7 +422,7 @@ class Transfer:
         return batch
 
     def _other(self, value: Any) -> Any:
-        """A batch type of one's own moves itself, if it can."""
+        """Move a user-defined batch type, if it supports that."""
         return value.to(self.device) if callable(getattr(value, "to", None)) else value
 
 
@@ -393,20 +445,20 @@ def _moved(tree: Any, move: Callable[[Any], Any], other: Callable[[Any], Any]) -
 
 
 def generator_state(generator: Any) -> str:
-    """State of a ``torch.Generator`` as hex digits."""
+    """Return the state of a ``torch.Generator`` as hex digits."""
     return bytes(generator.get_state().numpy().tobytes()).hex()
 
 
 def set_generator_state(generator: Any, state: str) -> None:
-    """Put a ``torch.Generator`` to a state as `generator_state` gives it."""
+    """Set a ``torch.Generator`` to a state from `generator_state`."""
     generator.set_state(torch.frombuffer(bytearray.fromhex(state), dtype=torch.uint8))
 
 
 def check_generator_state(state: Any) -> None:
-    """Check that it is the state of a ``torch.Generator`` as `generator_state` gives it.
+    """Check a state of a ``torch.Generator`` from `generator_state`.
 
     Raises:
-        TypeError, ValueError: it is not.
+        TypeError, ValueError: it is invalid.
     """
     if not isinstance(state, str):
         raise TypeError(f"expected the state of a torch.Generator as hex digits, got {state!r:.80}")
@@ -417,12 +469,12 @@ def check_generator_state(state: Any) -> None:
 
 
 def is_generator(value: Any) -> bool:
-    """Whether it is a ``torch.Generator``."""
+    """Return whether a value is a ``torch.Generator``."""
     return isinstance(value, torch.Generator)
 
 
 def is_plain(tensor: Any) -> bool:
-    """Whether a tensor is host memory that NumPy can look at as it lies."""
+    """Return whether a tensor is host memory that NumPy can use directly."""
     return (
         tensor.device.type == "cpu"
         and tensor.layout is torch.strided

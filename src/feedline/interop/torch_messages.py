@@ -1,8 +1,7 @@
-"""Tensors as arrays on their way between processes: what the workers' messages do with torch.
+"""Tensors as arrays in the messages of workers.
 
-A dense tensor in the CPU's memory becomes an array over its own memory, and on the other side a tensor over the memory
-that the message was put in: no copy but the message's own. Everything else (sparse, quantised, nested, on a device) is
-pickled as torch does it.
+A dense CPU tensor becomes an array over its own memory and, on the other side, a tensor over the memory of the message:
+there is no copy but the message's own. All others (sparse, quantised, nested, on a device) are pickled by torch.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ _NUMPY = {
     torch.complex64,
     torch.complex128,
 }
-"""dtypes that NumPy has too; the others (bfloat16, float8, ...) travel as integers of their size."""
+"""dtypes that NumPy has too; others (bfloat16, float8, ...) travel as integers of the same size."""
 
 _INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
@@ -37,7 +36,7 @@ Reduce = Callable[[np.ndarray[Any, Any]], tuple[Any, tuple[Any, ...]]]
 
 
 def reducers(reduce: Reduce) -> dict[Any, Callable[[Any], Any]]:
-    """The entries of a pickler's dispatch table for tensors; ``reduce`` is what reduces an array."""
+    """Return the entries of a pickler's dispatch table for tensors; ``reduce`` reduces an array."""
 
     def tensor(value: torch.Tensor) -> Any:
         plain = (

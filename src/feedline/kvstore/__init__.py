@@ -1,4 +1,4 @@
-"""How do workers agree? Key-value stores: named arrays; gradients are pushed to them, weights are pulled from them.
+"""Key-value stores: named arrays to which workers push gradients, and from which they pull weights.
 
     store = fl.kvstore.create("local")
     store.init("w", torch.zeros(3))
@@ -6,7 +6,7 @@
     store.push("w", [gradient_of_device_0, gradient_of_device_1])
     store.pull("w", weight)
 
-`create` makes one; `KVStore` says what all of them do, and `register` adds kinds. Needs torch.
+`create` makes a store, `KVStore` is the interface of all, and `register` adds types. Requires torch.
 """
 
 from functools import partial

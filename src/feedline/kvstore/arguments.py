@@ -1,4 +1,4 @@
-"""What a call was given, as one list of tensors for each key; nothing but types and lengths is looked at here."""
+"""Arguments of store calls, normalized to one list of tensors for each key; only types and lengths are checked."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from feedline.kvstore.base import Key
 
 
 def checked_key(key: Any) -> Key:
-    """A key as it is stored.
+    """Return a key as plain int or str.
 
     Raises:
-        TypeError: it is neither int nor str.
+        TypeError: the key is neither int nor str.
     """
     if isinstance(key, str):
-        return key if type(key) is str else str.__str__(key)  # NumPy's strs are strs of another type
+        return key if type(key) is str else str.__str__(key)  # NumPy's strings subclass str
     if isinstance(key, int):
         return int(key)  # True is 1
     raise TypeError(f"expected an int or str as key, got {key!r}, of type {type(key).__name__}")
 
 
 def grouped(key: Any, value: Any, name: str) -> dict[Key, list[Any]]:
-    """What belongs to each key, in the order of the call; what comes for one key several times is one list.
+    """Return the arrays of each key, in the order of the call; those of a repeated key are joined.
 
     Raises:
         TypeError: a key or value of a wrong type, or keys of both kinds.
@@ -51,34 +51,34 @@ def grouped(key: Any, value: Any, name: str) -> dict[Key, list[Any]]:
 
 
 def listed(value: Any, name: str) -> list[Any]:
-    """One value or a list of them as a list of tensors."""
+    """Return one value, or a list of them, as a list of tensors."""
     if not isinstance(value, (list, tuple)):
         return [as_tensor(value, name)]
     if not value:
         raise RefusedError(f"expected at least one {name} for each key, got an empty list")
-    # Most of what comes is what it should be, and a call for each would cost more than all else.
+    # Most values are plain tensors already; a call for each would dominate the cost.
     plain = torch.Tensor
     return [one if type(one) is plain and not one.requires_grad else as_tensor(one, name) for one in value]
 
 
 def as_tensor(value: Any, name: str) -> torch.Tensor:
-    """A tensor outside autograd that shares the memory of what was given."""
+    """Return a tensor outside autograd that shares the array's memory."""
     if isinstance(value, torch.Tensor):
         return value.detach() if value.requires_grad else value
     if not isinstance(value, np.ndarray):
         raise TypeError(f"expected a torch tensor or NumPy array as {name}, got {type(value).__name__}")
-    if not value.flags.writeable or min(value.strides, default=0) < 0:  # torch knows neither
+    if not value.flags.writeable or min(value.strides, default=0) < 0:  # torch supports neither
         if name == "out":
             got = "a reversed one" if value.flags.writeable else "a read-only array"
-            raise RefusedError(f"expected an out that can be written to by torch, got {got}")
+            raise RefusedError(f"expected an out that torch can write to, got {got}")
         value = value.copy()
     try:
         return torch.from_numpy(value)
     except (TypeError, ValueError) as error:
-        raise TypeError(f"expected a NumPy array that torch can look at as {name}: {error}") from error
+        raise TypeError(f"expected a NumPy array that torch supports as {name}: {error}") from error
 
 
 def checked_priority(priority: Any) -> None:
-    """Raises TypeError for a priority that is no int."""
+    """Raise TypeError for a priority that is not an int."""
     if not isinstance(priority, int):
         raise TypeError(f"expected an int as priority, got {priority!r}")

@@ -1,16 +1,16 @@
-"""What a key-value store does: the interface that all kinds share, and the registry of kinds.
+"""Interface of key-value stores, and the registry of their types.
 
-A store holds one array for each key. Workers push what they have for a key (gradients, mostly) and pull what the store
-holds. A push adds up all values given for a key in one call, and then either the sum takes the place of what is stored
-(ASSIGN, the default) or an updater changes what is stored in place.
+A store holds one array for each key. Workers push values for a key (gradients, mostly) and pull the stored array. A
+push sums all values given for a key in one call; then the sum replaces the stored array (the default), or an updater
+changes the stored array in place.
 
-Guarantees, for every kind of store:
+Guarantees, for every type of store:
 
-- a push copies: what is done to the pushed arrays afterwards does not reach the store;
+- a push copies: later changes of the pushed arrays do not affect the store;
 - keys, shapes and dtypes are checked before anything changes; a refused call leaves the store as it was;
 - an updater's exception reaches the caller, and the store is as it was before the push;
-- keys are visited in one order, whatever the order in the call: int keys ascending, str keys in the order of `init`;
-- several threads may use one store.
+- keys are visited in one order, whatever their order in the call: int keys ascending, str keys in the order of `init`;
+- stores are thread-safe.
 """
 
 from __future__ import annotations
@@ -32,21 +32,21 @@ Updater = Callable[[Any, Any, Any], None]
 class KVStore(ABC):
     """Named arrays that workers agree on.
 
-    Wherever a method takes ``key`` and arrays, these forms are understood:
+    Methods that take ``key`` and arrays accept these forms:
 
-    - a key (int or str; one store has keys of one kind) and an array;
-    - a key and a list of arrays: one for each device, of one shape; a push adds them up, a pull fills them all;
-    - a list of keys and a list as long, each element an array or a list of arrays. A key may come several times.
+    - a key (int or str; all keys of a store have one type) and an array;
+    - a key and a list of arrays of one shape, one for each device; a push sums them, a pull fills them all;
+    - a list of keys and a list of the same length, each element an array or a list of arrays. Keys may repeat.
 
-    Arrays are torch tensors on any device, or NumPy arrays. Values may also be ``torch.sparse_coo`` tensors whose
-    first dimension is sparse: rows of the key's array, as embeddings with ``sparse=True`` get for gradients.
-    ``priority`` (int) says which of several calls matters first, larger is sooner; it never changes a result.
+    Arrays are torch tensors on any device, or NumPy arrays. Values may also be row-sparse: ``torch.sparse_coo`` tensors
+    whose first dimension is sparse, such as the gradients of embeddings with ``sparse=True``. Calls with a larger
+    ``priority`` (int) are sent sooner; it never changes a result.
 
     Attributes:
-        type: the name that `create` knows it by.
+        type: name of the store's type in `create`.
 
     Raises:
-        RefusedError: of any method below: a key that is not there, a shape or dtype that does not fit, a closed store.
+        RefusedError: by any method: an unknown key, a shape or dtype that does not fit, or a closed store.
         TypeError: a key or array of a wrong type.
     """
 
@@ -59,23 +59,23 @@ class KVStore(ABC):
 
     @property
     def num_workers(self) -> int:
-        """How many workers share the store."""
+        """Number of workers that share the store."""
         return 1
 
     @abstractmethod
     def init(self, key: Any, value: Any) -> None:
-        """Make keys, each with a copy of its value; once for each key. All keys of the call are made, or none."""
+        """Create keys, each with a copy of its value; once for each key. All keys of the call are created, or none."""
 
     @abstractmethod
     def push(self, key: Any, value: Any, priority: int = 0) -> None:
-        """Add up the values of each key, and assign the sum or hand it to the updater.
+        """Sum the values of each key, and assign the sum or pass it to the updater.
 
         Values have the key's shape and dtype.
         """
 
     @abstractmethod
     def pull(self, key: Any, out: Any, priority: int = 0) -> None:
-        """Copy what is stored to each out. Outs have the key's shape, and any dtype: they are cast to it."""
+        """Copy the stored array to each out. Outs have the key's shape, and any dtype, to which values are cast."""
 
     def pushpull(self, key: Any, value: Any, out: Any = None, priority: int = 0) -> None:
         """Push, then pull to ``out``, or back to the values themselves."""
@@ -83,7 +83,7 @@ class KVStore(ABC):
         self.pull(key, value if out is None else out, priority)
 
     def broadcast(self, key: Any, value: Any, out: Any, priority: int = 0) -> None:
-        """Make keys, and pull them to ``out``: all workers then hold the value of worker 0."""
+        """Create keys, and pull them to ``out``: all workers then hold the values of worker 0."""
         self.init(key, value)
         self.pull(key, out, priority)
 
@@ -91,25 +91,25 @@ class KVStore(ABC):
         """Copy chosen rows.
 
         Args:
-            key: as everywhere.
-            out: for each key a dense array of shape ``row_ids.shape + shape of a row``, which gets the rows in the
-                order asked for, repeated where they were asked for repeatedly; or a ``torch.sparse_coo`` tensor of the
-                key's shape, which gets each row once, ascending.
-            row_ids: integers of any shape, one array for all outs of a key, or one for each.
-            priority: as everywhere.
+            key: see the class.
+            out: for each key a dense array of shape ``row_ids.shape + shape of a row``, which receives the rows in the
+                order of ``row_ids``, repetitions included; or a ``torch.sparse_coo`` tensor of the key's shape, which
+                receives each row once, ascending.
+            row_ids: integers of any shape: one array for all outs of a key, or one for each.
+            priority: see the class.
 
         Raises:
-            RefusedError: a row that the key does not have.
+            RefusedError: a row number is out of range.
         """
         raise RefusedError(f"expected a store that pulls rows, got one of type {self.type!r}")
 
     def set_updater(self, updater: Updater | None) -> None:
-        """Let ``updater(key, merged, stored)`` change what is stored in place at each push.
+        """Set the function ``updater(key, merged, stored)``, which changes a stored array in place at each push.
 
         Args:
-            updater: called once for each key of a push, in the caller's thread. ``merged`` is the sum, which it may
-                read during the call (a ``torch.sparse_coo`` tensor where only rows were pushed); ``stored`` what it
-                changes. None: pushes assign again.
+            updater: function called once for each key of a push, in the caller's thread. ``merged`` is the sum, to be
+                read during the call only (a ``torch.sparse_coo`` tensor where only rows were pushed); ``stored`` is
+                the array to change. None: pushes assign.
         """
         raise RefusedError(f"expected a store with an updater, got one of type {self.type!r}")
 
@@ -118,30 +118,30 @@ class KVStore(ABC):
         self.set_updater(updater)
 
     def set_optimizer(self, optimizer: Any, **parameters: Any) -> None:
-        """Let an optimizer change what is stored, with pushes as gradients.
+        """Set an optimizer as updater; pushed values are its gradients.
 
         Args:
-            optimizer: a registered name, with its parameters behind; or a `feedline.kvstore.Optimizer`.
+            optimizer: registered name, or a `feedline.kvstore.Optimizer`.
             **parameters: numbers and flags, such as ``learning_rate=0.1``.
         """
         raise RefusedError(f"expected a store with an optimizer, got one of type {self.type!r}")
 
     def set_gradient_compression(self, parameters: Mapping[str, Any] | None) -> None:
-        """Send values in fewer bits; see `feedline.kvstore.compression`. None: as they are."""
+        """Compress pushed values; see `feedline.kvstore.compression`. None: no compression."""
         raise RefusedError(f"expected a store that compresses, got one of type {self.type!r}")
 
     def save_optimizer_states(self, path: str | os.PathLike[str], dump_optimizer: bool = False) -> None:
         """Write the optimizer's states to a file, whole or not at all: safetensors and JSON.
 
         Args:
-            path: replaced if there is one.
-            dump_optimizer: whether its parameters (learning rate, …) go with them; but never ``rescale_grad``, which
-                depends on how many workers push.
+            path: path of the file, which is replaced if it exists.
+            dump_optimizer: whether to write parameters (learning rate, …) as well, except ``rescale_grad``, which
+                depends on the number of workers.
         """
         raise RefusedError(f"expected a store with an optimizer, got one of type {self.type!r}")
 
     def load_optimizer_states(self, path: str | os.PathLike[str]) -> None:
-        """Take over the states of a file, and the parameters if it has them; ``rescale_grad`` stays as it is.
+        """Load the states of a file, and the parameters if it has them; ``rescale_grad`` stays as it is.
 
         Raises:
             StateError: the file is damaged, or was written by another optimizer.
@@ -149,25 +149,25 @@ class KVStore(ABC):
         raise RefusedError(f"expected a store with an optimizer, got one of type {self.type!r}")
 
     def is_capable(self, capability: str) -> bool:
-        """Whether the store can do something.
+        """Return whether the store has a capability.
 
         Args:
-            capability: ``"optimizer"``: let an optimizer change what is stored; ``"sum"``: let a `pushpull` give every
-                worker the sum of what all workers gave, as the store is set now.
+            capability: ``"optimizer"``: `set_optimizer` works; ``"sum"``: with the present settings, a `pushpull`
+                returns the sum of all workers' values to each of them.
 
         Raises:
-            ValueError: another question.
+            ValueError: an unknown capability.
         """
         asked = capability.lower()
         if asked not in ("optimizer", "sum"):
             raise ValueError(f"expected the capability 'optimizer' or 'sum', got {capability!r}")
         return asked == "optimizer" and type(self).set_optimizer is not KVStore.set_optimizer
 
-    def barrier(self) -> None:  # noqa: B027  # nothing is the right thing for a store without others
+    def barrier(self) -> None:  # noqa: B027  # nothing to do in a store of one worker
         """Wait until every worker has arrived; a store of one worker returns at once."""
 
     def close(self) -> None:  # noqa: B027
-        """Release everything; the store cannot be used afterwards. Idempotent."""
+        """Release all resources. Idempotent."""
 
     def __enter__(self) -> KVStore:
         return self
@@ -191,11 +191,11 @@ _FACTORIES: dict[str, Callable[..., KVStore]] = {}
 
 
 def register(name: str, factory: Callable[..., KVStore]) -> None:
-    """Let `create` know a kind of store.
+    """Register a type of store for `create`.
 
     Args:
-        name: in lower case.
-        factory: called with the options of `create`; a class, mostly.
+        name: name of the type, in lower case.
+        factory: function or class called with the options of `create`.
 
     Raises:
         ValueError: the name is taken, or not in lower case.
@@ -208,15 +208,15 @@ def register(name: str, factory: Callable[..., KVStore]) -> None:
 
 
 def create(type: str = "local", **options: Any) -> KVStore:
-    """Make a store.
+    """Create a store.
 
     Args:
-        type: ``local`` merges on the CPU, ``device`` where each key's first value lies; or a registered name.
-        **options: of that kind of store.
+        type: ``local`` merges on the CPU, ``device`` on the device of each key's first value; or a registered name.
+        **options: options of that type of store.
 
     Raises:
-        ValueError: no such type; the message lists the known.
-        TypeError: ``type`` is no str, or an option is unknown.
+        ValueError: an unknown type.
+        TypeError: ``type`` is not a str, or an option is unknown.
     """
     if not isinstance(type, str):
         raise TypeError(f"expected the type of a store as str, got {type!r}")

@@ -1,20 +1,20 @@
-"""Gradients in fewer bits: 2 or 1 with what was not sent kept for the next time, or half precision.
+"""Gradient compression: 2 bits or 1 with error feedback, or half precision.
 
-``{"type": "2bit", "threshold": 0.5}``: an element is sent as plus or minus the threshold, or not at all, once what was
-pushed and not yet sent has come that far. ``{"type": "1bit", "threshold": 0.0}``: plus or minus 1, always. Both keep
-the rest in a residual, so that what was sent and the residual add up to what was pushed; both take float32 alone, and
-code as MXNet does, bit for bit (native/include/feedline/quantize.h). ``{"type": "fp16"}`` and ``"bf16"`` round, keep
-nothing, and take floating point of any kind.
+``{"type": "2bit", "threshold": 0.5}`` sends plus or minus the threshold for an element whose sum of values not yet sent
+has reached it, otherwise zero. ``{"type": "1bit", "threshold": 0.0}`` always sends plus or minus 1. Both keep a
+residual, so that values sent and residual add up to the values pushed; both take only float32, and encode as MXNet
+does, bit for bit (native/include/feedline/codes.h). ``{"type": "fp16"}`` and ``"bf16"`` round without a residual,
+and take any floating point dtype.
 
-A sender keeps one `Channel` for each array that it sends. Costs: one pass to encode, one to decode; two residuals a
-channel, of which one becomes valid when the push has succeeded.
+A sender keeps one `Channel` for each array. Costs: one native pass to encode, one to decode and sum what all senders
+have sent, for float32 on the CPU; two residuals a channel, the new one of which takes effect when the push succeeds.
 """
 
 from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -24,46 +24,77 @@ from feedline import _native
 from feedline.collective.refusal import RefusedError
 from feedline.kvstore.base import Key
 
-#: Most that a threshold may be: it is kept in single precision.
+#: Largest threshold, which is kept in single precision.
 LARGEST = float(np.finfo(np.float32).max)
 
 
+#: A value, its residual, what is left (may be the residual), and codes; contiguous, on one device.
+EncodeJob = tuple[Any, Any, Any, Any]
+#: Codes of several senders, and where the sum of their values goes; contiguous, on one device.
+SumJob = tuple[Sequence[Any], Any]
+
+
 class Compression(ABC):
-    """How arrays are coded; equal parameters make equal codes.
+    """Encoding of arrays. Equal parameters make equal codes.
 
     Attributes:
-        name: the ``type`` among the parameters.
+        name: ``type`` among the parameters.
+        threshold: threshold of the encoding; 0 if it has none.
     """
 
     name: ClassVar[str]
+    threshold = 0.0
 
     @abstractmethod
     def parameters(self) -> dict[str, Any]:
-        """What `compression` makes an equal one of: JSON types."""
+        """Return the parameters from which `compression` makes an equal instance: JSON types."""
 
     @abstractmethod
     def check(self, key: Key, dtype: Any) -> None:
-        """Raise RefusedError for a dtype that cannot be coded."""
+        """Raise RefusedError for a dtype that cannot be encoded."""
 
     @abstractmethod
     def code_shape(self, shape: Any) -> tuple[tuple[int, ...], Any]:
-        """Shape and dtype of the codes of a tensor."""
+        """Return shape and dtype of a tensor's codes."""
+
+    def encode(self, jobs: Sequence[EncodeJob]) -> None:
+        """Write codes of values, and what those leave; in one native pass where that is possible."""
+        native = [job for job in jobs if _is_native(job[0])]
+        for value, residual, left, codes in jobs if len(native) < len(jobs) else ():
+            if not _is_native(value):
+                self.encode_by_torch(value, residual, left, codes)
+        if native:
+            addresses = [(job[0].numel(), *(tensor.data_ptr() for tensor in job)) for job in native]
+            _native.encode(self.name, self.threshold, addresses, torch.get_num_threads())
+
+    def decode_sums(self, jobs: Sequence[SumJob]) -> None:
+        """Write sums of the values that codes stand for, added from the first to the last; as `encode`."""
+        native = [job for job in jobs if _is_native(job[1])]
+        for codes, out in jobs if len(native) < len(jobs) else ():
+            if not _is_native(out):
+                self.decode_by_torch(codes[0], out)
+                for more in codes[1:]:
+                    self.decode_by_torch(more, decoded := torch.empty_like(out))
+                    out.add_(decoded)
+        if native:
+            addresses = [(out.numel(), [one.data_ptr() for one in codes], out.data_ptr()) for codes, out in native]
+            _native.decode_sums(self.name, self.threshold, addresses, torch.get_num_threads())
 
     @abstractmethod
-    def encode(self, value: Any, residual: Any, left: Any, codes: Any) -> None:
-        """Write codes of ``value + residual``, and what they leave to ``left``; contiguous, on one device."""
+    def encode_by_torch(self, value: Any, residual: Any, left: Any, codes: Any) -> None:
+        """Encode ``value + residual`` into ``codes``, and the remainder into ``left``; contiguous, on one device."""
 
     @abstractmethod
-    def decode(self, codes: Any, out: Any) -> None:
-        """Write the values that codes stand for."""
+    def decode_by_torch(self, codes: Any, out: Any) -> None:
+        """Decode codes into ``out``."""
 
 
 class Quantized(Compression):
-    """2 bits or 1, with residual.
+    """Quantization to 2 bits or 1, with a residual.
 
     Args:
         bits: 2 or 1.
-        threshold: above 0 for 2 bits.
+        threshold: threshold; above 0 for 2 bits.
 
     Raises:
         RefusedError: a threshold out of its range.
@@ -90,24 +121,17 @@ class Quantized(Compression):
         """See `Compression`."""
         return ((math.prod(shape) * self.bits + 31) // 32 * 4,), torch.uint8
 
-    def encode(self, value: Any, residual: Any, left: Any, codes: Any) -> None:
+    def encode_by_torch(self, value: Any, residual: Any, left: Any, codes: Any) -> None:
         """See `Compression`."""
-        if value.is_cpu:
-            flat = [tensor.view(-1).numpy() for tensor in (value, residual, left, codes)]
-            _native.quantize(self.bits, self.threshold, *flat)
-        else:
-            encode_by_torch(self.bits, self.threshold, value, residual, left, codes)
+        encode_by_torch(self.bits, self.threshold, value, residual, left, codes)
 
-    def decode(self, codes: Any, out: Any) -> None:
+    def decode_by_torch(self, codes: Any, out: Any) -> None:
         """See `Compression`."""
-        if out.is_cpu:
-            _native.dequantize(self.bits, self.threshold, codes.numpy(), out.view(-1).numpy())
-        else:
-            decode_by_torch(self.bits, self.threshold, codes, out)
+        decode_by_torch(self.bits, self.threshold, codes, out)
 
 
 class Rounded(Compression):
-    """Half precision: float16 or bfloat16, without residual."""
+    """Rounding to float16 or bfloat16, without a residual."""
 
     def __init__(self, name: str) -> None:
         self.name, self.dtype = name, {"fp16": torch.float16, "bf16": torch.bfloat16}[name]  # type: ignore[misc]
@@ -125,24 +149,28 @@ class Rounded(Compression):
         """See `Compression`."""
         return tuple(shape), self.dtype
 
-    def encode(self, value: Any, residual: Any, left: Any, codes: Any) -> None:
+    def encode_by_torch(self, value: Any, residual: Any, left: Any, codes: Any) -> None:
         """See `Compression`."""
         codes.copy_(value)
 
-    def decode(self, codes: Any, out: Any) -> None:
+    def decode_by_torch(self, codes: Any, out: Any) -> None:
         """See `Compression`."""
         out.copy_(codes)
 
 
+def _is_native(tensor: Any) -> bool:
+    return tensor.is_cpu and tensor.dtype is torch.float32
+
+
 def compression(parameters: Mapping[str, Any]) -> Compression:
-    """The compression of such parameters.
+    """Return the compression that the parameters describe.
 
     Args:
         parameters: ``type`` and, for ``2bit`` (default 0.5) and ``1bit`` (default 0), ``threshold``.
 
     Raises:
         RefusedError: an unknown type or parameter, or a threshold out of its range.
-        TypeError: no mapping.
+        TypeError: the parameters are not a mapping.
     """
     if not isinstance(parameters, Mapping):
         raise TypeError(f"expected a mapping such as {{'type': '2bit'}}, got {type(parameters).__name__}")
@@ -156,42 +184,49 @@ def compression(parameters: Mapping[str, Any]) -> Compression:
     else:
         raise RefusedError(f"expected a compression of type '2bit', '1bit', 'fp16' or 'bf16', got {name!r}")
     if given:
-        raise RefusedError(f"expected no more parameters for {name}, got {', '.join(map(repr, given))}")
+        raise RefusedError(f"expected no further parameters for {name}, got {', '.join(map(repr, given))}")
     return made
 
 
 class Channel:
-    """What a sender keeps for one array: codes, and the residual that they left.
+    """A sender's codes and residual for one array.
 
     Args:
-        compression: how it is coded.
-        shape: of the arrays sent.
-        dtype: of the arrays sent.
-        device: where they are coded.
+        compression: encoding.
+        shape: shape of the arrays sent.
+        dtype: dtype of the arrays sent.
+        device: device on which they are encoded.
+        codes: buffer for codes; None: allocate one.
 
     Attributes:
-        codes: of the last `send`.
-        residual: pushed and not yet sent.
+        codes: codes of the value encoded last.
+        residual: sum of the values pushed and not yet sent.
     """
 
-    def __init__(self, compression: Compression, shape: Any, dtype: Any, device: Any) -> None:
-        self._compression = compression
+    def __init__(self, compression: Compression, shape: Any, dtype: Any, device: Any, codes: Any = None) -> None:
+        self._compression, self._like = compression, (shape, dtype, device)
         code_shape, code_dtype = compression.code_shape(shape)
-        self.codes = torch.empty(code_shape, dtype=code_dtype, device=device)
+        self.codes = torch.empty(code_shape, dtype=code_dtype, device=device) if codes is None else codes
         keeps = isinstance(compression, Quantized)
         self.residual = torch.zeros(shape if keeps else 0, dtype=dtype, device=device)
         self._left = torch.empty_like(self.residual)
-        self.decoded = torch.empty(shape, dtype=dtype, device=device)
+        self._decoded: Any = None
+
+    def job(self, value: Any) -> EncodeJob:
+        """Return what `Compression.encode` takes for a value; the residual changes with `commit`."""
+        return value.to(self.codes.device).contiguous(), self.residual, self._left, self.codes
 
     def send(self, value: Any) -> Any:
-        """The value as a receiver gets it; the residual changes with `commit`."""
-        value = value.to(self.decoded.device).contiguous()
-        self._compression.encode(value, self.residual, self._left, self.codes)
-        self._compression.decode(self.codes, self.decoded)
-        return self.decoded
+        """Encode a value; returns it as a receiver decodes it. The residual changes with `commit`."""
+        self._compression.encode([self.job(value)])
+        if self._decoded is None:
+            shape, dtype, device = self._like
+            self._decoded = torch.empty(shape, dtype=dtype, device=device)
+        self._compression.decode_sums([((self.codes,), self._decoded)])
+        return self._decoded
 
     def commit(self) -> None:
-        """What was sent last has arrived."""
+        """Update the residual after the last value sent has arrived."""
         self.residual, self._left = self._left, self.residual
 
 
@@ -199,7 +234,7 @@ class Channel:
 
 
 def encode_by_torch(bits: int, threshold: float, value: Any, residual: Any, left: Any, codes: Any) -> None:
-    """As the native kernel, in torch operations, for tensors on other devices."""
+    """Do as the native kernel, in torch operations, for tensors on other devices."""
     limit = torch.tensor(threshold, dtype=torch.float32, device=value.device)
     r = (residual + value).reshape(-1)
     if bits == 2:
@@ -217,7 +252,7 @@ def encode_by_torch(bits: int, threshold: float, value: Any, residual: Any, left
 
 
 def decode_by_torch(bits: int, threshold: float, codes: Any, out: Any) -> None:
-    """As the native kernel, in torch operations, for tensors on other devices."""
+    """Do as the native kernel, in torch operations, for tensors on other devices."""
     values = [0.0, 0.0, -threshold, threshold] if bits == 2 else [-1.0, 1.0]
     table = torch.tensor(values, dtype=torch.float32, device=codes.device)
     code = (codes.to(torch.int64)[:, None] >> _shifts(bits, codes.device)) & (2**bits - 1)

@@ -1,27 +1,34 @@
-"""Stores of several processes: ``dist_sync`` keeps what it stores on the CPU, ``dist_device_sync`` on the device.
+"""Synchronous stores of several processes: ``dist_sync`` keeps arrays on the CPU, ``dist_device_sync`` on the device.
 
-Every worker has a replica. A push adds up what all workers give for a key, and every replica then assigns the same sum
-or makes the same update with it, so replicas stay equal, bit for bit. One call of a method is one round: every worker
-is counted once in it, and all of them make the same calls with the same keys, in one order, which is checked; what
-they give may differ in number, be rows at one and dense at another, or be nothing (``push(key, None)``).
+Every worker holds a replica. A push sums the values of all workers, and every replica then assigns the same sum, or
+makes the same update with it, so replicas stay equal bit for bit. Each call is one round: all workers make the same
+calls with the same keys in the same order, which is checked. Their values may differ in number, be row-sparse on one
+worker and dense on another, or be absent (``push(key, None)``).
 
-`init` is a round, too, and what worker 0 gives counts; so are `barrier`, `set_updater`, `set_optimizer` and
-`set_gradient_compression`. A `pull` is not: it concerns this worker alone.
+`init` is a round, too, in which worker 0's values count; so are `barrier`, `set_updater`, `set_optimizer` and
+`set_gradient_compression`. A `pull` is local.
 
-Keys are laid out in flat buffers at `init`. A push copies what is given into them and lets them travel; it is waited
-for at the next call that needs the outcome, so the caller computes meanwhile. Only with an updater that may fail, as a
-plain function may, a push waits at once: its exceptions belong to the push. If it fails on one worker, it fails on all.
+`init` lays out keys in flat buffers; keys created one by one share buffers from their first push together. A push
+copies its values into them and starts the all-reduce; the next call that needs the sums waits for them, so that the
+caller computes meanwhile. An updater that may fail, such as a plain function, makes a push wait at once, so that its
+exceptions surface there. If it fails on one worker, it fails on all.
 
-What goes wrong is as in `feedline.collective.communicator`: a `StoreError` names the worker that is missing, what is
-stored stays as it was, and all workers have to start again.
+**Pushes of a single key are collected**, and sent together: when all keys of the store are there, or 25 MB; before a
+push of a key that is among them; with a push of several keys, or with a priority above 0; and before any other call,
+a pull most often. So pushing key by key costs about what one call does. A push that other workers do not make is found
+out at that call. Workers need not collect alike: the pushes that all of them have made are sent, in their common order,
+and a worker that needs more waits for the next call of the others.
 
-**Ctrl-C drops nothing.** It comes out of a call at once where that waits for other workers. The call is under way
-still: the next one of this store completes it, with the values that were given, before it does anything else. (A note
-of the KeyboardInterrupt says so.) What is left in the middle all the same makes the store refuse every further call.
+Failures are those of `feedline.collective.communicator`: a `StoreError` names the missing worker, stored arrays stay
+as they were, and all workers have to be restarted.
 
-Costs of a push: one small exchange, and the bytes through an all-reduce of each buffer, or of the part of it that the
-keys of the call make up; so one call with all keys is much faster than one call a key. With an updater that may fail,
-another small exchange. Compressed gradients go to all workers as they are, and rows, too.
+**Ctrl-C drops nothing.** It interrupts a call at once where that waits for other workers. The call stays pending: the
+next call of this store completes it first, with the values that were given. (A note on the KeyboardInterrupt says so.)
+A call that cannot be completed makes the store refuse every further one.
+
+Costs of a push: one small exchange, and an all-reduce of each buffer, or of the part of it that the keys sent together
+make up. An updater that may fail costs another small exchange. Compressed and row-sparse gradients are gathered from
+all workers, not reduced.
 """
 
 from __future__ import annotations
@@ -34,39 +41,41 @@ from typing import Any, NamedTuple
 
 import torch
 
-from feedline.collective.buckets import laid_out
-from feedline.collective.communicator import SUMMED, TIMEOUT, Communicator
-from feedline.collective.exchanges import Waiting, checked_count, named
+from feedline.collective.buckets import BUCKET_BYTES, Bucket, laid_out
+from feedline.collective.communicator import SUMMED, TIMEOUT_S, Communicator
+from feedline.collective.exchanges import SHARED_BYTES, Waiting, checked_count, digest_of, named
 from feedline.collective.interrupts import DeferredInterrupt
 from feedline.collective.refusal import RefusedError
+from feedline.collective.sums import BucketSums
 from feedline.errors import StoreError
 from feedline.kvstore import merging
 from feedline.kvstore import row_sparse as rows
 from feedline.kvstore.arguments import checked_key, checked_priority, grouped
 from feedline.kvstore.base import Key, KVStore, Updater, check_updater
-from feedline.kvstore.compression import Channel, compression
+from feedline.kvstore.bucket_sums import ALIGNED, StoreSums
+from feedline.kvstore.compression import Channel, Compression, compression
 from feedline.kvstore.optimizer_states import load_states, save_states
 from feedline.kvstore.optimizers import Optimizer, optimizer_for
 from feedline.kvstore.table import Entry, Group, Table, grouped_ids
 
-#: What a worker has for a key: dense values, nothing, or at least 0 rows.
+#: Kinds of values that a worker has for a key; a number from 0 on counts rows.
 DENSE, NOTHING = -1, -2
 
 
 class DistStore(KVStore):
-    """A store of several processes; see the module, and `KVStore`.
+    """Synchronous store of several processes; see the module, and `KVStore`.
 
     Args:
         type: ``dist_sync`` or ``dist_device_sync``.
-        group: a torch.distributed group of the workers; None: see `feedline.collective.communicator.Communicator`.
+        group: torch.distributed group of the workers; None: see `feedline.collective.communicator.Communicator`.
         address: ``"host:port"`` where worker 0 listens for the others.
         rank: number of this worker, with ``address``.
-        num_workers: how many there are, with ``address``.
-        timeout: seconds that a worker waits for others.
+        num_workers: number of workers, with ``address``.
+        timeout: seconds to wait for other workers.
 
     Raises:
-        RuntimeError: no workers are known.
-        StoreError: a worker did not come.
+        RuntimeError: neither a process group nor an address is known.
+        StoreError: a worker did not arrive in time.
     """
 
     def __init__(
@@ -77,19 +86,23 @@ class DistStore(KVStore):
         address: str | None = None,
         rank: int | None = None,
         num_workers: int | None = None,
-        timeout: float = TIMEOUT,
+        timeout: float = TIMEOUT_S,
     ) -> None:
         self.type = type
         self._table = Table(on_cpu=type == "dist_sync")
-        self._ranks = Communicator(group, address=address, rank=rank, count=num_workers, timeout=timeout)
-        self._lock = self._ranks.turn  # with one of its own, two threads could wait for each other
+        self._ranks = Communicator(group, address=address, rank=rank, count=num_workers, timeout_s=timeout)
+        self._lock = self._ranks.turn  # a second lock could deadlock two threads
         self._ranks.agree(f"create {type!r}")
-        #: Sums under way, and whose they are.
-        self._travelling: list[tuple[Any, list[Entry]]] = []
-        #: What the updater raised in a push that has ended; the next to leave the store raises it.
-        self._failed: Exception | None = None
-        #: Of the file that the optimizer's states come from.
-        self._loaded = ""
+        #: Values pushed and not yet sent, in the order of the pushes; each key once.
+        self._collected: list[PushedValue] = []
+        #: Buffers for the codes of all workers.
+        self._rows: list[Any] | None = None
+        #: All-reduces in flight, each with the entries that it sums.
+        self._in_flight: list[tuple[Any, list[Entry]]] = []
+        #: Exception of the updater in a finished push; raised by the next call that returns to the caller.
+        self._update_error: Exception | None = None
+        #: Digest of the file that the optimizer's states were loaded from.
+        self._states_digest = ""
 
     @property
     def rank(self) -> int:
@@ -98,13 +111,20 @@ class DistStore(KVStore):
 
     @property
     def num_workers(self) -> int:
-        """How many workers share the store."""
+        """Number of workers that share the store."""
         return self._ranks.count
 
     @property
     def ranks(self) -> Communicator:
-        """The workers, for exchanges beside the store's: on all of them in one order with its own."""
+        """Communicator of the workers. Exchanges through it come in one order with the store's on every worker."""
         return self._ranks
+
+    def bucket_sums(self, buckets: Sequence[Bucket]) -> BucketSums:
+        """Return what adds up buckets over the workers, in the way that this store sends values, without keys.
+
+        For strategies of distributed learning, within a `Communicator.step` of `ranks`.
+        """
+        return StoreSums(self._ranks.exchanges, self._table, buckets)
 
     # ---- the six verbs --------------------------------------------------------------------------------------
 
@@ -116,10 +136,10 @@ class DistStore(KVStore):
             self._make(given)
 
     def push(self, key: Any, value: Any, priority: int = 0) -> None:
-        """See `KVStore`. ``value`` None: this worker has nothing for these keys."""
+        """See `KVStore`. ``value`` None: this worker has no values for these keys."""
         checked_priority(priority)
-        with self._calling():
-            self._push(self._table.values(_given(key, value)))
+        with self._calling(settled=False):
+            self._push(self._table.values(_given(key, value)), at_once=priority > 0)
 
     def pull(self, key: Any, out: Any, priority: int = 0) -> None:
         """See `KVStore`."""
@@ -129,14 +149,14 @@ class DistStore(KVStore):
             self._table.pull_to(key, out)
 
     def pushpull(self, key: Any, value: Any, out: Any = None, priority: int = 0) -> None:
-        """See `KVStore`. ``value`` may be None, as for `push`; ``out`` is needed then."""
+        """See `KVStore`. ``value`` may be None, as for `push`; ``out`` is then required."""
         checked_priority(priority)
         if value is None and out is None:
-            raise TypeError("expected an out where a worker has no value, got None")
-        with self._calling():
+            raise TypeError("expected an out in a pushpull without a value, got None")
+        with self._calling(settled=False):
             values = self._table.values(_given(key, value))
             outs = self._table.outs(grouped(key, value if out is None else out, "out"))
-            self._push(values)
+            self._push(values, at_once=True)
             self._settle()
             self._table.pull(outs)
 
@@ -161,25 +181,25 @@ class DistStore(KVStore):
     # ---- who updates ----------------------------------------------------------------------------------------
 
     def set_updater(self, updater: Updater | None) -> None:
-        """See `KVStore`. All workers set the same."""
+        """See `KVStore`. All workers set the same updater."""
         check_updater(updater)
         what = "a function" if updater is not None else "None"
         if isinstance(updater, Optimizer):
             what = f"{updater.name} {updater.parameters()}"
 
         async def set_it() -> None:
-            await self._arrive()
+            await self._await_sums()
             await self._ranks.exchanges.meet(f"set the updater to {what}")
             self._table.set_updater(updater, self)
-            self._loaded = ""
+            self._states_digest = ""
 
         with self._calling():
             self._run(set_it())
 
     def set_optimizer(self, optimizer: str | Optimizer, **parameters: Any) -> None:
-        """See `KVStore`. All workers set the same."""
+        """See `KVStore`. All workers set the same optimizer."""
         with self._calling():
-            self._settle()  # with the states that a rule set again is about to forget
+            self._settle()  # before an optimizer that is set again forgets its states
             self.set_updater(optimizer_for(optimizer, parameters, self))
 
     def _before_numbers_change(self) -> None:
@@ -187,11 +207,11 @@ class DistStore(KVStore):
             self._settle()
 
     def set_gradient_compression(self, parameters: Mapping[str, Any] | None) -> None:
-        """See `KVStore`. What a worker's values add up to is compressed on its way to the others; for dense values."""
+        """See `KVStore`. Each worker's sum is compressed before it is sent to the others; dense values only."""
         chosen = None if parameters is None else compression(parameters)
 
         async def set_it() -> None:
-            await self._arrive()
+            await self._await_sums()
             await self._ranks.exchanges.meet(f"compress by {None if chosen is None else chosen.parameters()}")
             self._table.compress(chosen)
 
@@ -199,93 +219,104 @@ class DistStore(KVStore):
             self._run(set_it())
 
     def save_optimizer_states(self, path: Any, dump_optimizer: bool = False) -> None:
-        """See `KVStore`. Every worker has the same states: one of them saves."""
+        """See `KVStore`. States are the same on every worker, so one of them saves."""
         with self._calling():
             self._settle()
             save_states(path, self._table.optimizer, dump_optimizer)
 
     def load_optimizer_states(self, path: Any) -> None:
-        """See `KVStore`. All workers load the same, which the next push makes sure of."""
+        """See `KVStore`. All workers load the same file, which the next push verifies."""
         with self._calling():
             self._settle()
             load_states(path, self._table.optimizer, self._table.stored())
-            self._loaded = hashlib.blake2b(Path(path).read_bytes(), digest_size=8).hexdigest()
+            self._states_digest = hashlib.blake2b(Path(path).read_bytes(), digest_size=8).hexdigest()
 
     def is_capable(self, capability: str) -> bool:
-        """See `KVStore`. It gives sums unless there is an updater."""
+        """See `KVStore`. It is capable of sums unless an updater is set."""
         return super().is_capable(capability) or (capability.lower() == "sum" and self._table.updater is None)
 
     def barrier(self) -> None:
         """See `KVStore`."""
 
         async def barrier() -> None:
-            await self._arrive()
+            await self._await_sums()
             await self._ranks.exchanges.meet("barrier")
 
         with self._calling():
             self._run(barrier())
 
     def close(self) -> None:
-        """See `KVStore`. Others that push afterwards are told that this worker has closed."""
+        """See `KVStore`. Notify peers; those that push afterwards get an error that says so."""
         with self._lock:
             try:
                 if not self._table.closed:
                     with contextlib.suppress(StoreError):
-                        self._settle()  # others may need what this worker sends
+                        self._settle()  # peers may be waiting for this worker's part
             finally:
                 self._ranks.close()
                 self._table.close(self)
 
-    # ---- what all workers do together -----------------------------------------------------------------------
+    # ---- rounds ---------------------------------------------------------------------------------------------
 
     def _check_open(self) -> None:
         self._table.check_open()
         if self._ranks.abandoned is not None:
             raise StoreError(
-                "expected a worker that is in step with the others, but this one has left them: "
-                f"{self._ranks.abandoned}\n  start all workers again, from the last checkpoint"
+                "expected a worker that is in step with the others, but this one abandoned an exchange: "
+                f"{self._ranks.abandoned}\n  restart all workers from the last checkpoint"
             )
 
     @contextlib.contextmanager
-    def _calling(self) -> Iterator[None]:
-        """A call: it may be left while it waits for others, and nowhere else; and comes after what was left before."""
+    def _calling(self, settled: bool = True) -> Iterator[None]:
+        """Run a call, after completing any interrupted one. Ctrl-C interrupts it only while it waits for others.
+
+        Args:
+            settled: whether to send collected pushes first.
+        """
         with self._lock, DeferredInterrupt(may_leave=True):
             self._complete()
+            if settled:
+                self._send_collected()
             yield
 
     def _complete(self) -> None:
-        """Complete what Ctrl-C has left."""
+        """Complete a call that Ctrl-C interrupted."""
         self._check_open()
-        if not self._table.updating:  # else it is an updater that asks, and it is in the middle of one
+        if not self._table.updating:  # called by an updater, amid an update
             self._ranks.complete()
             self._raise_failure()
 
+    def _send_collected(self) -> None:
+        while self._collected and not self._table.updating:
+            self._run(self._push_collected())
+
     def _settle(self) -> None:
-        """Complete what Ctrl-C has left, and what travels."""
+        """Complete an interrupted call, collected pushes, and the sums in flight."""
         self._complete()
-        if self._travelling and not self._table.updating:
-            self._run(self._arrive())
+        self._send_collected()
+        if self._in_flight and not self._table.updating:
+            self._run(self._await_sums())
 
     def _run(self, exchange: Coroutine[Any, Any, None]) -> None:
         self._ranks.run(exchange)
         self._raise_failure()
 
     def _raise_failure(self) -> None:
-        if self._failed is not None:
+        if self._update_error is not None:
             try:
-                raise self._failed
+                raise self._update_error
             finally:
-                self._failed = None
+                self._update_error = None
 
     def _make(self, given: Mapping[Key, Sequence[Any]]) -> None:
         about = "; ".join(f"{key!r} {tuple(v[0].shape)} {v[0].dtype}" for key, v in given.items())
         for key, values in given.items():
             if values[0].dtype not in SUMMED:
-                raise RefusedError(f"expected a dtype that workers can add up for key {key!r}, got {values[0].dtype}")
+                raise RefusedError(f"expected a dtype that workers can sum for key {key!r}, got {values[0].dtype}")
         self._run(self._make_together(about, self._table.entries_of(given)))
 
     async def _make_together(self, about: str, made: Sequence[Entry]) -> None:
-        await self._arrive()
+        await self._await_sums()
         await self._ranks.exchanges.meet(f"init {about}")
         await self._ranks.exchanges.broadcast([entry.stored for entry in made if entry.stored.numel()])
         like = [entry.stored for entry in made]
@@ -293,60 +324,108 @@ class DistStore(KVStore):
             held.fill(like)
             for place, stored, merged in zip(held.places, held.views, sums.views, strict=True):
                 made[place].stored, made[place].merged = stored, merged
+                made[place].lone = len(made) == 1
         self._table.add(made)
 
-    def _push(self, groups: Sequence[Group]) -> None:
+    def _push(self, groups: Sequence[Group], at_once: bool) -> None:
         mine = {entry.key for entry, _ in groups}
-        if any(entry.key in mine for _, entries in self._travelling for entry in entries):
+        if any(one.entry.key in mine for one in self._collected):
+            self._send_collected()
+        if any(entry.key in mine for _, entries in self._in_flight for entry in entries):
             self._settle()
-        rule = ""
         if isinstance(self._table.updater, Optimizer):
             for entry, _ in groups:
                 self._table.updater.prepare(entry.key, entry.stored)
+        # What is given is copied before the first wait, which Ctrl-C may leave.
+        if self._table.compression is None:
+            self._collected += [_summed(entry, values) for entry, values in groups]
+        else:
+            self._collected += self._coded(self._table.compression, groups)
+        if (
+            at_once
+            or len(groups) > 1
+            or len(self._collected) == len(self._table.entries)
+            or self._may_fail()
+            or sum(one.entry.stored.nbytes for one in self._collected) >= BUCKET_BYTES
+        ):
+            self._send_collected()
+
+    def _about(self, given: Sequence[PushedValue]) -> str:
+        """What a push is, in words; it has to be the same on all workers."""
+        rule = ""
+        if isinstance(self._table.updater, Optimizer):
             # Replicas would part if a number were changed, or states were loaded, on one worker alone.
             rule = f" by {self._table.updater.parameters()}"
-            if self._loaded:
-                rule += f" with states of file {self._loaded}"
-        about = f"push {', '.join(repr(entry.key) for entry, _ in groups)}{rule}"
-        # What is given is copied before the first wait, which Ctrl-C may leave.
-        self._run(self._push_together(about, [_taken(entry, values) for entry, values in groups]))
+            if self._states_digest:
+                rule += f" with states of file {self._states_digest}"
+        return f"push {', '.join(repr(one.entry.key) for one in given)}{rule}"
 
-    async def _push_together(self, about: str, given: Sequence[PushedValue]) -> None:
-        sparse = any(one.rows is not None for one in given)
-        flags = await self._ranks.exchanges.meet(about, [float(sparse)])
+    async def _push_collected(self) -> None:
+        """Let travel what all workers have collected, in their common order."""
+        given, exchanges = self._collected, self._ranks.exchanges
+        about = self._about(given)
+        try:
+            rows = await exchanges.meet(about, [len(given), digest_of(about), float(_has_rows(given))], kind="push")
+            common = min(checked_count(r, row[0], 1 << 40, "keys") for r, row in enumerate(rows))
+            sparse = any(row[2] for row in rows)
+            if any(row[:2] != rows[0][:2] for row in rows):
+                given = given[:common]
+                about = self._about(given)
+                sparse = any(flag for (flag,) in await exchanges.meet(about, [float(_has_rows(given))]))
+        except StoreError:
+            self._collected = []
+            raise
+        self._collected = self._collected[len(given) :]
+        await self._push_together(about, given, sparse)
+
+    async def _push_together(self, about: str, given: Sequence[PushedValue], sparse: bool) -> None:
         if self._table.compression is not None:
             await self._push_compressed(given)
-        elif any(flag for (flag,) in flags):
+        elif sparse:
             await self._push_rows(about, given)
         else:
             self._send(given)
             if self._may_fail():
-                await self._arrive()
+                await self._await_sums()
 
     def _may_fail(self) -> bool:
-        """Whether the updater may raise, and so has to be waited for."""
+        """Whether the updater may raise, in which case a push waits for it."""
         return self._table.updater is not None and not self._table.trusted
 
     def _send(self, given: Sequence[PushedValue]) -> None:
-        """Let sums of dense values travel."""
+        """Start all-reduces of dense values."""
+        self._lay_together([one.entry for one in given])
         for run in _runs([one.entry for one in given]):
             first, total = run[0].merged, sum(entry.merged.numel() for entry in run)
             if total:
                 flat = first.as_strided((total,), (1,))
-                self._travelling.append((self._ranks.exchanges.sum(flat), run))
+                self._in_flight.append((self._ranks.exchanges.sum(flat), run))
 
-    async def _arrive(self) -> None:
-        """Wait for what travels, and assign it or update with it."""
-        if not self._travelling:
+    def _lay_together(self, entries: Sequence[Entry]) -> None:
+        """Move keys created one by one, and pushed together, to shared buffers."""
+        lone = sorted([entry for entry in entries if entry.lone], key=lambda entry: entry.place)
+        if len(lone) > 1:
+            for name in ("stored", "merged"):
+                held = [getattr(entry, name) for entry in lone]
+                for bucket in laid_out(held):
+                    bucket.fill(held)
+                    for place, view in zip(bucket.places, bucket.views, strict=True):
+                        setattr(lone[place], name, view)
+            for entry in lone:
+                entry.lone = False
+
+    async def _await_sums(self) -> None:
+        """Wait for the sums in flight, then assign them or update with them."""
+        if not self._in_flight:
             return
         try:
-            await Waiting([work for work, _ in self._travelling])
-        finally:  # after an error it is lost; while it is waited for it stays
-            travelled, self._travelling = self._travelling, []
-        await self._take([(entry, entry.merged) for _, entries in travelled for entry in entries])
+            await Waiting([work for work, _ in self._in_flight])
+        finally:  # dropped after an error; an interrupted wait is resumed here
+            finished, self._in_flight = self._in_flight, []
+        await self._apply([(entry, entry.merged) for _, entries in finished for entry in entries])
 
-    async def _take(self, sums: Sequence[tuple[Entry, Any]]) -> None:
-        """Assign the workers' sums, or update with them: on all workers, or on none."""
+    async def _apply(self, sums: Sequence[tuple[Entry, Any]]) -> None:
+        """Assign the sums, or update with them, on all workers or on none."""
         if self._table.updater is None:
             for entry, total in sums:
                 if total is entry.merged:
@@ -364,71 +443,81 @@ class DistStore(KVStore):
         try:
             undo = self._table.attempt(sums)
         except Exception as error:
-            self._failed = error
-        flags = await exchanges.meet("update by a function", [float(self._failed is not None)])
+            self._update_error = error
+        flags = await exchanges.meet("update by a function", [float(self._update_error is not None)])
         failed = tuple(r for r, (flag,) in enumerate(flags) if flag)
         if not failed:
             return
-        told = await exchanges.gather_bytes("tell why the updater failed", repr(self._failed or "").encode())
+        reasons = await exchanges.gather_bytes("report why the updater failed", repr(self._update_error or "").encode())
         if undo is not None:
             undo()
-            why = "; ".join(f"rank {r}: {told[r].decode(errors='replace')}" for r in failed)
-            self._failed = StoreError(
-                f"expected an updater that fails on no worker, it did on {named(failed)}, and the push was taken back "
-                f"everywhere\n  {why}",
+            why = "; ".join(f"rank {r}: {reasons[r].decode(errors='replace')}" for r in failed)
+            self._update_error = StoreError(
+                f"expected an updater that succeeds on every worker, but it failed on {named(failed)}; the push was "
+                f"undone on all workers\n  {why}",
                 ranks=failed,
             )
+
+    def _coded(self, compression: Compression, groups: Sequence[Group]) -> list[PushedValue]:
+        """Codes of dense values."""
+        jobs = []
+        for entry, values in groups:
+            stored = entry.stored
+            if not entry.channels:
+                entry.channels = [Channel(compression, stored.shape, stored.dtype, stored.device)]
+            value = values[0] if len(values) == 1 else _summed(entry, values).entry.merged
+            jobs.append(entry.channels[0].job(value))
+        compression.encode(jobs)
+        return [PushedValue(entry, True, None) for entry, _ in groups]
 
     async def _push_compressed(self, given: Sequence[PushedValue]) -> None:
         compression = self._table.compression
         assert compression is not None
-        await self._arrive()
-        sums = []
+        await self._await_sums()
         entries = [one.entry for one in given]
-        for entry in entries:
-            stored = entry.stored
-            if not entry.channels:
-                entry.channels = [Channel(compression, stored.shape, stored.dtype, stored.device)]
-            entry.channels[0].send(entry.merged)
-        codes = [entry.channels[0].codes.reshape(-1).view(torch.uint8) for entry in entries]
-        sizes = [code.numel() for code in codes]
-        everywhere = await self._ranks.exchanges.gather_tensors(torch.cat(codes)) if sum(sizes) else []
-        for k, entry in enumerate(entries):
-            entry.merged.zero_()
-            shape, dtype = compression.code_shape(entry.stored.shape)
-            for received in everywhere:
-                # A copy of its own: codes may be wider than bytes, and parts then lie at odd addresses.
-                code = received.split(sizes)[k].clone().view(dtype).view(shape)
-                decoded = torch.empty_like(entry.merged)
-                compression.decode(code, decoded)
-                entry.merged.add_(decoded)
-            sums.append((entry, entry.merged))
-        await self._take(sums)
-        if self._failed is None:
+        sent, offsets = _codes_in_a_row([entry.channels[0] for entry in entries])
+        if sent.numel():
+            if self._rows is None or self._rows[0].shape != sent.shape or self._rows[0].device != sent.device:
+                self._rows = [torch.empty_like(sent) for _ in range(self._ranks.count)]
+            # What has arrived is decoded while the rest travels.
+            left = [one for one in zip(entries, offsets, strict=True) if one[0].channels[0].codes.numel()]
+            for arrived, work in enumerate(self._ranks.exchanges.begin_sharing(sent, self._rows), 1):
+                await Waiting([work])
+                jobs = []
+                for entry, at in left:
+                    codes = entry.channels[0].codes
+                    end = at + codes.nbytes
+                    if end > arrived * SHARED_BYTES:
+                        break
+                    jobs.append(([row[at:end].view(codes.dtype).view(codes.shape) for row in self._rows], entry.merged))
+                left = left[len(jobs) :]
+                compression.decode_sums(jobs)
+        await self._apply([(entry, entry.merged) for entry in entries])
+        if self._update_error is None:
             for entry in entries:
                 entry.channels[0].commit()
 
     async def _push_rows(self, about: str, given: Sequence[PushedValue]) -> None:
-        """Where a worker has rows: keys for which nobody has dense values travel as rows."""
+        """Push where some worker has rows: keys for which no worker has dense values are exchanged as rows."""
         exchanges = self._ranks.exchanges
-        await self._arrive()
+        await self._await_sums()
         kinds = [DENSE if one.dense else NOTHING if one.rows is None else one.rows._nnz() for one in given]
         everywhere = await exchanges.meet(f"rows of {about}", [float(kind) for kind in kinds])
-        travelling = []
+        pending = []
         sums = []
         for k, one in enumerate(given):
             entry, counts = one.entry, [row[k] for row in everywhere]
             if DENSE in counts or not entry.stored.dim():
                 if one.rows is not None:
                     entry.merged.add_(one.rows)
-                travelling.append(exchanges.sum(entry.merged.view(-1)))
+                pending.append(exchanges.sum(entry.merged.view(-1)))
                 sums.append((entry, entry.merged))
             else:
                 most = len(entry.stored)
                 known = [0 if n == NOTHING else checked_count(r, n, most, "rows") for r, n in enumerate(counts)]
                 sums.append((entry, await self._gathered(entry, one.rows, known)))
-        await Waiting(travelling)
-        await self._take(sums)
+        await Waiting(pending)
+        await self._apply(sums)
 
     async def _gathered(self, entry: Entry, own: Any, counts: Sequence[int]) -> Any:
         """The sum of all workers' rows, coalesced."""
@@ -455,12 +544,12 @@ class DistStore(KVStore):
 
 
 class PushedValue(NamedTuple):
-    """What a worker gives for a key: the sum of its dense values is in ``entry.merged``, zeros without any.
+    """A worker's values for a key, summed: the dense ones in ``entry.merged``, which is zero without any.
 
     Attributes:
-        entry: of the key.
+        entry: entry of the key.
         dense: whether there were dense values.
-        rows: the sum of those that are rows, in memory of its own; None: there were none.
+        rows: sum of the row-sparse values, not shared with them; None without any.
     """
 
     entry: Entry
@@ -468,8 +557,8 @@ class PushedValue(NamedTuple):
     rows: Any
 
 
-def _taken(entry: Entry, values: Sequence[Any]) -> PushedValue:
-    """Copies of values."""
+def _summed(entry: Entry, values: Sequence[Any]) -> PushedValue:
+    """Sum values into memory of the store."""
     dense = [value for value in values if value.layout is torch.strided]
     sparse = [value for value in values if value.layout is not torch.strided]
     if dense:
@@ -484,15 +573,40 @@ def _taken(entry: Entry, values: Sequence[Any]) -> PushedValue:
     return PushedValue(entry, bool(dense), summed)
 
 
+def _has_rows(given: Sequence[PushedValue]) -> bool:
+    return any(one.rows is not None for one in given)
+
+
+def _codes_in_a_row(channels: Sequence[Channel]) -> tuple[Any, list[int]]:
+    """One buffer with the codes of all channels, and where each begins; they lie in it from now on."""
+    offsets, end = [], 0
+    for channel in channels:
+        offsets.append(end)
+        end += -(-channel.codes.nbytes // ALIGNED) * ALIGNED
+    filled = [(channel, at) for channel, at in zip(channels, offsets, strict=True) if channel.codes.numel()]
+    if not filled:
+        return torch.empty(0, dtype=torch.uint8), offsets
+    first = filled[0][0].codes
+    storage = first.untyped_storage()
+    if storage.nbytes() != end or any(channel.codes.data_ptr() != storage.data_ptr() + at for channel, at in filled):
+        buffer = torch.zeros(end, dtype=torch.uint8, device=first.device)
+        for channel, at in filled:
+            codes = channel.codes
+            channel.codes = buffer[at : at + codes.nbytes].view(codes.dtype).view(codes.shape)
+            channel.codes.copy_(codes)
+        return buffer, offsets
+    return first.new_empty(0, dtype=torch.uint8).set_(storage), offsets
+
+
 def _given(key: Any, value: Any) -> dict[Key, list[Any]]:
-    """Values by key; none for each key where a worker has nothing."""
+    """Return values by key; an empty list for each key if ``value`` is None."""
     if value is not None:
         return grouped(key, value, "value")
     return {checked_key(one): [] for one in (key if isinstance(key, (list, tuple)) else [key])}
 
 
 def _runs(entries: Sequence[Entry]) -> list[list[Entry]]:
-    """Keys whose buffers lie one behind the other, together."""
+    """Group entries whose buffers are adjacent in memory."""
     runs: list[list[Entry]] = []
     end: tuple[Any, int] | None = None
     for entry in sorted(entries, key=lambda entry: entry.place):

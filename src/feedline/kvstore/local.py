@@ -1,6 +1,6 @@
-"""Stores within one process: ``local`` keeps what it stores on the CPU, ``device`` where a key's first value lay.
+"""Stores within one process: ``local`` keeps arrays on the CPU, ``device`` on the device of a key's first value.
 
-Costs: as those of `feedline.kvstore.table`; in a `pushpull` values, sum and outs are one pass.
+Costs: those of `feedline.kvstore.table`; a `pushpull` reads values, sums them and writes outs in one pass.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from feedline.kvstore.optimizer_states import load_states, save_states
 from feedline.kvstore.optimizers import Optimizer, optimizer_for
 from feedline.kvstore.table import Table, grouped_ids
 
-#: Elements up to which two calls of torch cost less than one of the native kernel.
+#: Largest number of elements for which two torch calls cost less than the native kernel.
 SMALL = 1 << 14
 
 
@@ -63,7 +63,7 @@ class LocalStore(KVStore):
         table = self._table
         with self._lock:
             if out is None and table.push_one(key, value):
-                return  # the value is the sum already
+                return  # a single value is its own sum
             entry = None if out is None else table.simple(key, out)
             if entry is not None and out.numel() < SMALL and out.is_contiguous() and table.push_one(key, value):
                 out.copy_(entry.stored)
@@ -108,7 +108,7 @@ class LocalStore(KVStore):
         self.set_updater(optimizer_for(optimizer, parameters, self._table))
 
     def set_gradient_compression(self, parameters: Mapping[str, Any] | None) -> None:
-        """See `KVStore`. Of a ``device`` store alone, as values of a ``local`` one go nowhere."""
+        """See `KVStore`. Only for ``device`` stores: values of a ``local`` one are not sent anywhere."""
         if self.type == "local":
             raise RefusedError("expected a store of type 'device' for compression, got 'local'")
         chosen = None if parameters is None else compression(parameters)
@@ -127,7 +127,7 @@ class LocalStore(KVStore):
             load_states(path, self._table.optimizer, self._table.stored())
 
     def is_capable(self, capability: str) -> bool:
-        """See `KVStore`. It gives sums unless there is an updater."""
+        """See `KVStore`. It is capable of sums unless an updater is set."""
         return super().is_capable(capability) or (capability.lower() == "sum" and self._table.updater is None)
 
     def close(self) -> None:

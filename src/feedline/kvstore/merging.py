@@ -1,9 +1,9 @@
-"""Sums of dense tensors and copies of each sum, as few passes over memory as there can be.
+"""Sums of dense tensors, and copies of each sum, in as few passes over memory as possible.
 
-All jobs of a call whose tensors are contiguous float32 or float64 on the CPU go through one native pass, on as many
-threads as torch has; what it leaves is done by torch. Either way values are added from the first to the last.
-Nothing is allocated but lists. Where torch gives DLPack's C functions (since 2.10), the native side looks at tensors
-itself, at a tenth of what that costs from Python.
+All jobs of a call whose tensors are contiguous float32 or float64 on the CPU share one native pass, on as many threads
+as torch uses; torch does the others. Either way values are added from first to last. Only lists are allocated. Where
+torch has DLPack's C exchange API (since 2.10), the native side inspects tensors itself, at a tenth of the cost of doing
+so from Python.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from feedline import _native
 from feedline.collective.refusal import RefusedError
 from feedline.kvstore.base import Key
 
-#: Tensors to add up, and where the sum goes. Outputs have the inputs' shape; the first one is the store's own.
+#: Tensors to sum, and outputs for the sum. Outputs have the inputs' shape; the store owns the first one.
 Job = tuple[Sequence[Any], Sequence[Any]]
 
 _NATIVE = {torch.float32: 4, torch.float64: 8}
@@ -26,9 +26,9 @@ _EXCHANGE = hasattr(torch.Tensor, "__dlpack_c_exchange_api__")
 
 
 def check_sum(key: Key, dtype: Any) -> None:
-    """Raise RefusedError for a dtype of which torch adds up no values (8 bits of float, most unsigned integers)."""
+    """Raise RefusedError for a dtype that torch cannot add (8-bit floats, most unsigned integers)."""
     if dtype not in _NATIVE and not _adds(dtype):
-        raise RefusedError(f"expected one value for key {key!r}, as torch cannot add up {dtype}, got several")
+        raise RefusedError(f"expected one value for key {key!r}, as torch cannot sum {dtype}, got several")
 
 
 @cache
@@ -41,7 +41,7 @@ def _adds(dtype: Any) -> bool:
 
 
 def run(jobs: Iterable[Job]) -> None:
-    """Do all jobs. Outputs may lie across inputs, but for a job's first one."""
+    """Run all jobs. Outputs may overlap inputs, except for each job's first output."""
     if _EXCHANGE:
         jobs = _native.merge_tensors(torch.Tensor, list(jobs), torch.get_num_threads())
     native: dict[int, list[tuple[int, list[int], list[int]]]] = {4: [], 8: []}
@@ -50,7 +50,7 @@ def run(jobs: Iterable[Job]) -> None:
         if dtype in _NATIVE and all(
             [t.dtype is dtype and t.is_cpu and t.is_contiguous() for t in (*inputs, *outputs)]  # noqa: C419
         ):
-            # A list is built faster than a generator is run.
+            # Building a list is faster than running a generator.
             addresses = [t.data_ptr() for t in inputs], [t.data_ptr() for t in outputs]
             native[_NATIVE[dtype]].append((inputs[0].numel(), *addresses))
         else:
@@ -61,11 +61,11 @@ def run(jobs: Iterable[Job]) -> None:
 
 
 def all_like(groups: Iterable[tuple[Any, Sequence[Any]]], dtypes: bool) -> bool:
-    """Whether all tensors are plain and fit, group by group; False also where that cannot be told cheaply.
+    """Return whether all tensors are plain and of the expected shapes; False also if native code cannot tell.
 
     Args:
-        groups: what tensors should be like, and they; their shapes count.
-        dtypes: whether their dtypes count, too.
+        groups: a tensor of the expected shape and dtype, and the tensors to compare.
+        dtypes: whether dtypes are compared as well.
     """
     return _EXCHANGE and _native.all_like(torch.Tensor, list(groups), dtypes)
 
@@ -75,7 +75,7 @@ def _by_torch(inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
     if len(inputs) > 1:
         total, *others = outputs
         own = total.data_ptr()
-        # What is stored may have been pushed back by an updater that kept it.
+        # A value may be the stored array itself, kept by an updater.
         terms = [t.clone() if t.data_ptr() == own else t for t in inputs[1:]]
         total.copy_(inputs[0])
         for term in terms:

@@ -1,6 +1,6 @@
-"""The states of an optimizer in a file: tensors as safetensors, everything else as JSON, nothing pickled.
+"""Files of optimizer states: tensors as safetensors, everything else as JSON, nothing pickled.
 
-A file appears whole or not at all, and a file that was there before stays until then.
+A file is replaced atomically.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ VERSION = 1
 
 
 def save_states(path: str | os.PathLike[str], rule: Optimizer, dump_optimizer: bool) -> None:
-    """Write all states of an optimizer, and its parameters if ``dump_optimizer``, but for those of the run at hand.
+    """Write all states of an optimizer and, with ``dump_optimizer``, its parameters, except those of the present run.
 
     Raises:
-        OSError: no space, no permission; what was there before is untouched.
+        OSError: no space, no permission; an existing file is untouched.
     """
-    # A number may have changed since the last push, and with it what the rule keeps.
+    # A parameter may have changed since the last push, and with it the names of the rule's states.
     found = {key: one for key, one in rule.states().items() if set(one[0]) == set(rule.keeps)}
     tensors = {f"{i}.{name}": t for i, (states, _) in enumerate(found.values()) for name, t in states.items()}
     about: dict[str, Any] = {
@@ -40,14 +40,14 @@ def save_states(path: str | os.PathLike[str], rule: Optimizer, dump_optimizer: b
 
 
 def load_states(path: str | os.PathLike[str], rule: Optimizer, weights: Mapping[Key, Any]) -> None:
-    """Take over what `save_states` wrote; all of it or, after an error, nothing.
+    """Load a file of `save_states` into an optimizer; after an error the optimizer is unchanged.
 
-    Numbers of the run at hand (``rescale_grad``) stay as they are, whatever is in the file: older ones have them.
+    Parameters of the present run (``rescale_grad``) are ignored; older files contain them.
 
     Args:
-        path: of the file.
-        rule: the optimizer that gets it.
-        weights: by key, where there are any, to hold shapes against.
+        path: path of the file.
+        rule: optimizer to load into.
+        weights: known weights by key, whose shapes the states must have.
 
     Raises:
         StateError: the file is missing or damaged, or was written by another optimizer or for other shapes.
@@ -68,16 +68,14 @@ def load_states(path: str | os.PathLike[str], rule: Optimizer, weights: Mapping[
             for i, (key, count) in enumerate(zip(keys, counts, strict=True))
         }
     except (KeyError, TypeError, ValueError) as error:
-        raise StateError(
-            f"expected whole states of an optimizer in {path}, got some that do not fit: {error}"
-        ) from error
+        raise StateError(f"expected states of an optimizer in {path}, got malformed ones: {error}") from error
     for key, (states, _) in found.items():
         for name, state in states.items():
             if not state.dtype.is_floating_point:
-                raise StateError(f"expected {name} of key {key!r} in {path} in floating point, got {state.dtype}")
+                raise StateError(f"expected floating point as {name} of key {key!r} in {path}, got {state.dtype}")
             if key in weights and state.shape != weights[key].shape:
                 raise StateError(
-                    f"expected {name} of key {key!r} in {path} in the shape of what is stored",
+                    f"expected {name} of key {key!r} in {path} in the shape of the stored array",
                     saved={"shape": tuple(state.shape)},
                     current={"shape": tuple(weights[key].shape)},
                 )
@@ -88,5 +86,5 @@ def load_states(path: str | os.PathLike[str], rule: Optimizer, weights: Mapping[
 
 def _checked_count(count: Any) -> int:
     if type(count) is not int or not 0 <= count < 1 << 63:
-        raise ValueError(f"expected a number of updates, got {count!r}")
+        raise ValueError(f"expected a non-negative count of updates, got {count!r}")
     return count

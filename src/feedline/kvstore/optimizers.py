@@ -1,11 +1,11 @@
-"""Optimizers that run inside a store: a registered name and numbers, so that they can go anywhere as JSON.
+"""Optimizers that run inside a store: a registered name and numbers, so that they can be sent as JSON.
 
-The rules are MXNet 1.9.1's, with its names and defaults. In all of them the gradient is first multiplied by
-``rescale_grad`` and then cut to ``clip_gradient`` each way, and ``wd`` is the weight decay. Pushed gradients are sums
-over devices and workers: to take their mean, ``rescale_grad`` is one over their number.
+The rules are MXNet 1.9.1's, with its names and defaults. All of them multiply the gradient by ``rescale_grad``, then
+clip it to ``clip_gradient`` in absolute value; ``wd`` is the weight decay. Pushed gradients are sums over devices and
+workers: for a mean, set ``rescale_grad`` to one over their number.
 
-Gradients of rows touch those rows alone in the rules that say so (``lazy_update``), their states and weight decay
-included; the others see zeros in all other rows.
+With ``lazy_update``, row-sparse gradients update only their rows, with the states and weight decay of those rows; other
+rules treat all other rows as zeros.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from __future__ import annotations
 import math
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 import torch
@@ -24,34 +24,35 @@ from feedline.collective.refusal import RefusedError
 from feedline.errors import StateError
 from feedline.kvstore.base import Key
 
+T = TypeVar("T")
 States = dict[str, Any]
 
-#: The largest parameter: what is worked out from it and applied to weights has to fit into single precision.
+#: Largest absolute value of a parameter, so that products with weights fit into single precision.
 MOST = 1e30
 
 
 @dataclass
 class Optimizer(ABC):
-    """A rule with its numbers, and for each key its states and how often it was updated.
+    """An update rule with its parameters, and the states and update count of each key.
 
-    Numbers may be changed at any time, and count from the next push on. A store of type ``dist_async`` refuses it, as
-    its servers have the rule.
+    Parameters may be changed at any time, with effect from the next push. A store of type ``dist_async`` refuses such a
+    change, as its servers have copies of the rule.
 
     Attributes:
-        learning_rate: factor on the step.
+        learning_rate: factor of the step.
         wd: weight decay.
-        rescale_grad: factor on gradients; never saved, as it depends on how many workers push.
-        clip_gradient: most that an element of a gradient may be, either way; None: no limit.
+        rescale_grad: factor of gradients; never saved, as it depends on the number of workers.
+        clip_gradient: largest absolute value of a gradient's elements; None: no limit.
     """
 
-    #: What `optimizer` knows it by.
+    #: Name of the rule in `optimizer`.
     name: ClassVar[str]
-    #: Tensors of the weight's shape that the rule keeps, by name; they start as zeros.
+    #: Names of the rule's states: tensors of the weight's shape, zero at first.
     keeps: ClassVar[tuple[str, ...]] = ()
-    #: Whether the rule cannot fail once `prepare` has passed: the store then keeps no copy to fall back on.
+    #: Whether the rule cannot fail after `prepare`; the store then keeps no copy to undo an update.
     cannot_fail: ClassVar[bool] = False
-    #: Numbers that follow from how many workers, devices or samples a push is made of. They belong to the run at hand,
-    #: and never go to a file: another run may have others. A rule with further ones adds them.
+    #: Parameters that depend on the number of workers, devices or samples in a push. They belong to the present run and
+    #: are never saved, as another run may differ. A rule with more of them adds their names.
     of_the_run: ClassVar[tuple[str, ...]] = ("rescale_grad",)
 
     learning_rate: float = 0.01
@@ -60,7 +61,7 @@ class Optimizer(ABC):
     clip_gradient: float | None = None
     _states: dict[Key, States] = field(default_factory=dict, init=False, repr=False, compare=False)
     _counts: dict[Key, int] = field(default_factory=dict, init=False, repr=False, compare=False)
-    #: Weak references to the stores that update by this rule.
+    #: Weak references to the stores that use this rule.
     _stores: list[Any] = field(default_factory=list, init=False, repr=False, compare=False)
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -74,10 +75,10 @@ class Optimizer(ABC):
         return {**self.__dict__, "_stores": []}
 
     def checked(self, name: str, value: Any) -> Any:
-        """One of the numbers as it is kept.
+        """Return a parameter's value, normalized.
 
         Raises:
-            RefusedError: it is none, or out of its range.
+            RefusedError: the value is not a number, or out of range.
         """
         if isinstance(value, np.generic):
             value = value.item()
@@ -85,18 +86,18 @@ class Optimizer(ABC):
         flag = name == "lazy_update" and isinstance(value, bool)
         if not (number or flag or (name == "clip_gradient" and value is None)):
             raise RefusedError(f"expected a number of at most {MOST:g} as {name} of {self.name}, got {value!r}")
-        # torch multiplies by integers of 64 bits, and by any float.
+        # torch accepts integer factors of up to 64 bits, and any float.
         return float(value) if number and abs(value) >= 2**63 else value
 
     def lasting_parameters(self) -> dict[str, Any]:
-        """Those of `parameters` that mean the same with any number of workers: all but `of_the_run`."""
+        """Return those of `parameters` that do not depend on the number of workers: all but `of_the_run`."""
         return {name: value for name, value in self.parameters().items() if name not in self.of_the_run}
 
     def set_parameters(self, parameters: Mapping[str, Any]) -> None:
-        """Take over numbers without asking the store, which gives them itself.
+        """Set parameters without notifying stores; called by the store itself.
 
         Raises:
-            RefusedError: an unknown name, or no number.
+            RefusedError: an unknown name, or a value that is not a number.
         """
         unknown = sorted(set(parameters) - set(self.parameters()))
         if unknown:
@@ -107,16 +108,16 @@ class Optimizer(ABC):
     # ---- stores ---------------------------------------------------------------------------------------------
 
     def check_free(self, store: Any) -> None:
-        """Raise RefusedError if another store updates by this rule, and their states would mingle."""
+        """Raise RefusedError if another store uses this rule, so that their states would mix."""
         if self.keeps and any(other is not store for other in _alive(self._stores)):
-            raise RefusedError(f"expected an optimizer for each store, as {self.name} keeps states, got one for two")
+            raise RefusedError(f"expected one optimizer per store, as {self.name} keeps states, got one for two")
 
     def hold(self, store: Any) -> None:
-        """``store`` updates by this rule from now on; it is told before a number changes."""
+        """Register a store that uses this rule, to be notified before a parameter changes."""
         self._stores = [*(one for one in self._stores if one() is not None), weakref.ref(store)]
 
     def release(self, store: Any) -> None:
-        """``store`` does so no more."""
+        """Unregister a store."""
         self._stores = [one for one in self._stores if one() not in (None, store)]
 
     @abstractmethod
@@ -124,26 +125,26 @@ class Optimizer(ABC):
         """Change weight and states in place.
 
         Args:
-            weight: dense.
-            gradient: as pushed, dense, of the weight's shape; not to be written to.
-            states: of this weight.
-            count: updates of this key, this one included.
+            weight: dense weight.
+            gradient: pushed gradient, dense, of the weight's shape; read-only.
+            states: states of this weight.
+            count: number of updates of this key, including this one.
         """
 
     def parameters(self) -> dict[str, Any]:
-        """The numbers and flags that `optimizer` takes: JSON types."""
+        """Return the parameters that `optimizer` takes: JSON types."""
         return {one.name: getattr(self, one.name) for one in fields(self) if one.init}
 
     def prepare(self, key: Key, weight: Any) -> None:
-        """Make states for a key that has none.
+        """Create the states that a key lacks.
 
         Raises:
-            RefusedError: a weight that is not floating point.
-            StateError: states were loaded for another shape.
+            RefusedError: the weight is not floating point.
+            StateError: loaded states have another shape.
         """
         if not weight.dtype.is_floating_point:
             raise RefusedError(f"expected floating point for key {key!r} under {self.name}, got {weight.dtype}")
-        # A rule keeps what its numbers say, and those may have changed.
+        # Which states a rule keeps depends on its parameters, which may have changed.
         known = self._states.get(key, {})
         states = {name: known[name] if name in known else torch.zeros_like(weight) for name in self.keeps}
         for name, state in states.items():
@@ -157,7 +158,7 @@ class Optimizer(ABC):
         self._states[key] = states
 
     def __call__(self, key: Key, gradient: Any, weight: Any) -> None:
-        """One update in place; of a dense gradient, or a coalesced ``torch.sparse_coo`` one."""
+        """Update a weight in place by a dense gradient, or a coalesced ``torch.sparse_coo`` one."""
         if key not in self._states:
             self.prepare(key, weight)
         count, states = self._counts.get(key, 0) + 1, self._states[key]
@@ -176,17 +177,17 @@ class Optimizer(ABC):
         self._counts[key] = count
 
     def scaled(self, gradient: Any) -> Any:
-        """A gradient after ``rescale_grad`` and ``clip_gradient``: a fresh tensor."""
+        """Return a new tensor: the gradient after ``rescale_grad`` and ``clip_gradient``."""
         return self.clipped(gradient * self.rescale_grad)
 
     def clipped(self, gradient: Any) -> Any:
-        """A gradient of our own, cut in place."""
+        """Clip a gradient in place."""
         return gradient if self.clip_gradient is None else gradient.clamp_(-self.clip_gradient, self.clip_gradient)
 
     # ---- states ---------------------------------------------------------------------------------------------
 
     def states(self, keys: Iterable[Key] | None = None) -> dict[Key, tuple[States, int]]:
-        """States and counts of the keys (all that have any), as they are, not copied."""
+        """Return states and counts of the keys (default: all) that have any, without copying."""
         chosen = self._states if keys is None else keys
         return {key: (self._states[key], self._counts.get(key, 0)) for key in chosen if key in self._states}
 
@@ -194,7 +195,7 @@ class Optimizer(ABC):
         """Replace the states of these keys.
 
         Raises:
-            StateError: states that this rule does not keep.
+            StateError: the names of the states are not those of this rule.
         """
         for key, (states, _) in found.items():
             if sorted(states) != sorted(self.keeps):
@@ -211,13 +212,24 @@ class Optimizer(ABC):
         self._states, self._counts = {}, {}
 
 
+def _shown_as(name: str) -> Callable[[type[T]], type[T]]:
+    """Name a class in logs and pickles as MXNet does, where code has to tell it from a learner of that name."""
+
+    def named(rule: type[T]) -> type[T]:
+        rule.__name__ = rule.__qualname__ = name
+        return rule
+
+    return named
+
+
+@_shown_as("SGD")
 @dataclass
 class SGDOptimizer(Optimizer):
-    """``v = momentum v - lr (g + wd w)``, ``w += v``; without momentum no state.
+    """SGD: ``v = momentum v - lr (g + wd w)``, ``w += v``; stateless without momentum.
 
     Attributes:
         momentum: 0 to 1.
-        lazy_update: whether gradients of rows touch those rows alone.
+        lazy_update: whether row-sparse gradients update only their rows.
     """
 
     name: ClassVar[str] = "sgd"
@@ -227,7 +239,7 @@ class SGDOptimizer(Optimizer):
 
     @property
     def keeps(self) -> tuple[str, ...]:  # type: ignore[override]
-        """The momentum, where there is one."""
+        """See `Optimizer`."""
         return ("momentum",) if self.momentum else ()
 
     def rule(self, weight: Any, gradient: Any, states: States, count: int) -> None:
@@ -250,21 +262,22 @@ class SGDOptimizer(Optimizer):
 
 @dataclass
 class Momentum(SGDOptimizer):
-    """`SGD` with a momentum of 0.9 unless told otherwise."""
+    """`SGDOptimizer` with a default momentum of 0.9."""
 
     name: ClassVar[str] = "momentum"
     momentum: float = 0.9
 
 
+@_shown_as("Adam")
 @dataclass
 class AdamOptimizer(Optimizer):
-    """Adam with bias correction in the rate; weight decay is part of the gradient, and is cut with it.
+    """Adam with bias correction in the learning rate; weight decay is added to the gradient before clipping.
 
     Attributes:
         beta1: decay of the mean.
         beta2: decay of the mean square.
         epsilon: added to the root of the mean square.
-        lazy_update: whether gradients of rows touch those rows alone.
+        lazy_update: whether row-sparse gradients update only their rows.
     """
 
     name: ClassVar[str] = "adam"
@@ -289,7 +302,7 @@ class AdamOptimizer(Optimizer):
         if self.wd:
             g.add_(weight, alpha=self.wd)
         self.clipped(g)
-        # MXNet takes one minus a beta in single precision, which moves weights by some 1e-5 of a step.
+        # MXNet computes one minus beta in single precision, which changes weights by about 1e-5 of a step.
         rest1, rest2 = (float(np.float32(1) - np.float32(beta)) for beta in (self.beta1, self.beta2))
         mean = states["mean"].mul_(self.beta1).add_(g, alpha=rest1)
         variance = states["variance"].mul_(self.beta2).addcmul_(g, g, value=rest2)
@@ -297,9 +310,10 @@ class AdamOptimizer(Optimizer):
         weight.addcdiv_(mean, torch.sqrt(variance, out=g).add_(self.epsilon), value=-rate)
 
 
+@_shown_as("RMSProp")
 @dataclass
 class RMSPropOptimizer(Optimizer):
-    """``n = gamma1 n + (1 - gamma1) g^2``, ``w -= lr g / sqrt(n + epsilon)``; ``g`` has the weight decay in it.
+    """RMSProp: ``n = gamma1 n + (1 - gamma1) g^2``, ``w -= lr g / sqrt(n + epsilon)``; ``g`` includes weight decay.
 
     Attributes:
         gamma1: decay of the mean square.
@@ -323,13 +337,14 @@ class RMSPropOptimizer(Optimizer):
         weight.addcdiv_(g, (square + self.epsilon).sqrt_(), value=-self.learning_rate)
 
 
+@_shown_as("AdaGrad")
 @dataclass
 class AdaGradOptimizer(Optimizer):
-    """``h += g^2``, ``w -= lr (g / sqrt(h + eps) + wd w)``.
+    """AdaGrad: ``h += g^2``, ``w -= lr (g / sqrt(h + eps) + wd w)``.
 
     Attributes:
         eps: added to the sum of squares.
-        lazy_update: whether gradients of rows touch those rows alone.
+        lazy_update: whether row-sparse gradients update only their rows.
     """
 
     name: ClassVar[str] = "adagrad"
@@ -350,7 +365,7 @@ class AdaGradOptimizer(Optimizer):
 
 @dataclass
 class Test(Optimizer):
-    """``w += rescale_grad g``: exact sums, for tests of stores; the other numbers are not used."""
+    """Exact sums for tests of stores: ``w += rescale_grad g``; other parameters are ignored."""
 
     name: ClassVar[str] = "test"
     cannot_fail: ClassVar[bool] = True
@@ -364,16 +379,19 @@ def _alive(stores: Iterable[Any]) -> list[Any]:
     return [store for store in (one() for one in stores) if store is not None]
 
 
+# Pickles find them under the names that they show.
+SGD, Adam, RMSProp, AdaGrad = SGDOptimizer, AdamOptimizer, RMSPropOptimizer, AdaGradOptimizer
+
 _RULES: dict[str, type[Optimizer]] = {
     rule.name: rule for rule in (SGDOptimizer, Momentum, AdamOptimizer, RMSPropOptimizer, AdaGradOptimizer, Test)
 }
 
 
 def register_optimizer(rule: type[Optimizer]) -> type[Optimizer]:
-    """Let `optimizer` know a rule by its ``name``, in lower case; may stand before a class as decorator.
+    """Register a rule for `optimizer` under its ``name``. Usable as a class decorator.
 
     Raises:
-        ValueError: the name is taken.
+        ValueError: the name is taken, or not in lower case.
     """
     if rule.name in _RULES or rule.name != rule.name.lower():
         raise ValueError(f"expected a new name in lower case, got {rule.name!r}")
@@ -382,10 +400,10 @@ def register_optimizer(rule: type[Optimizer]) -> type[Optimizer]:
 
 
 def optimizer(name: str, **parameters: Any) -> Optimizer:
-    """The rule of that name with such parameters.
+    """Return the rule of that name with these parameters.
 
     Raises:
-        RefusedError: an unknown name or parameter, or a parameter that is no number.
+        RefusedError: an unknown name or parameter, or a value that is not a number.
     """
     if name not in _RULES:
         raise RefusedError(f"expected an optimizer of {', '.join(map(repr, sorted(_RULES)))}, got {name!r}")
@@ -398,13 +416,14 @@ def optimizer(name: str, **parameters: Any) -> Optimizer:
 
 
 def optimizer_for(given: str | Optimizer, parameters: Mapping[str, Any], holder: Any) -> Optimizer:
-    """Return an optimizer without states for a store, or for whatever holds it."""
+    """Return an optimizer without states, for a store or another holder."""
     if isinstance(given, str):
         return optimizer(given, **parameters)
     if not isinstance(given, Optimizer):
         raise TypeError(f"expected the name of an optimizer, or a feedline.kvstore.Optimizer, got {given!r}")
     if parameters:
-        raise RefusedError(f"expected parameters with a name alone, got {', '.join(parameters)} besides an optimizer")
+        got = ", ".join(parameters)
+        raise RefusedError(f"expected parameters only with the name of an optimizer, got {got} with an object")
     given.check_free(holder)
     given.forget()
     return given

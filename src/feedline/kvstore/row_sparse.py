@@ -1,8 +1,7 @@
-"""Rows of an array: gradients that touch few of them, and pulls that ask for few.
+"""Row-sparse values: gradients of few rows, and pulls of few rows.
 
-Rows come as ``torch.sparse_coo`` tensors with one sparse dimension, the first. Rows that come several times are added
-up; rows that the array does not have are an error. What is stored is always dense, so a pull of rows is a gather and
-costs nothing for the rows that were not asked for.
+They are ``torch.sparse_coo`` tensors with one sparse dimension, the first. Repeated rows are summed; row numbers out of
+range are an error. Stored arrays are always dense, so a pull of rows is a gather and costs nothing for other rows.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from feedline.kvstore.base import Key
 
 
 def check_rows(key: Key, value: Any, shape: Any) -> None:
-    """Raise RefusedError unless a sparse value consists of rows that an array of ``shape`` has."""
+    """Raise RefusedError unless a sparse value consists of rows of an array of ``shape``."""
     if value.layout is not torch.sparse_coo or value.sparse_dim() != 1:
         raise RefusedError(
             f"expected rows for key {key!r}: a torch.sparse_coo tensor that is sparse in its first dimension alone, "
@@ -29,7 +28,7 @@ def check_rows(key: Key, value: Any, shape: Any) -> None:
 
 
 def check_ids(key: Key, ids: Any, rows: int) -> None:
-    """Raise RefusedError if an id is not one of ``rows`` rows."""
+    """Raise RefusedError for an id that is not from 0 to below ``rows``."""
     if ids.numel() == 0:
         return
     low, high = (int(bound) for bound in torch.aminmax(ids))
@@ -38,7 +37,7 @@ def check_ids(key: Key, ids: Any, rows: int) -> None:
 
 
 def merged(values: Sequence[Any], device: Any) -> Any:
-    """The sum of several sparse values: coalesced, rows ascending, each once."""
+    """Return the sum of sparse values: coalesced, with each row once, ascending."""
     if len(values) == 1:
         return values[0].to(device).coalesce()
     indices = torch.cat([value._indices().to(device) for value in values], 1)
@@ -47,13 +46,13 @@ def merged(values: Sequence[Any], device: Any) -> Any:
 
 
 def assign(stored: Any, value: Any) -> None:
-    """Make a dense tensor hold the rows of a coalesced value, and zeros elsewhere."""
+    """Fill a dense tensor with the rows of a coalesced value, and zeros elsewhere."""
     stored.zero_()
     stored.index_copy_(0, value.indices()[0], value.values())
 
 
 def checked_ids(key: Key, row_ids: Any, rows: int) -> Any:
-    """Row numbers as a tensor of integers, checked."""
+    """Return row numbers as a checked tensor of integers."""
     ids = as_tensor(row_ids, "row_ids") if isinstance(row_ids, np.ndarray) else row_ids
     if not isinstance(ids, torch.Tensor) or ids.dtype not in (torch.int64, torch.int32):
         got = ids.dtype if isinstance(ids, torch.Tensor) else type(row_ids).__name__
@@ -63,9 +62,9 @@ def checked_ids(key: Key, row_ids: Any, rows: int) -> Any:
 
 
 def check_memory(key: Key, out: Any) -> None:
-    """Raise RefusedError for a dense out of which several elements are one."""
+    """Raise RefusedError for a dense out whose elements share memory."""
     if not out.is_contiguous() and any(s == 0 and n > 1 for s, n in zip(out.stride(), out.shape, strict=True)):
-        raise RefusedError(f"expected an out with memory of its own for key {key!r}, got an expanded tensor")
+        raise RefusedError(f"expected an out whose elements share no memory for key {key!r}, got an expanded tensor")
 
 
 def check_out(key: Key, out: Any, ids: Any, stored: Any) -> None:
@@ -86,7 +85,7 @@ def check_out(key: Key, out: Any, ids: Any, stored: Any) -> None:
 
 
 def pull(stored: Any, ids: Any, out: Any) -> None:
-    """Fill an out that `check_out` has seen."""
+    """Fill an out that `check_out` has accepted."""
     ids = ids.to(stored.device)
     if out.layout is not torch.strided:
         once = torch.unique(ids.reshape(-1))

@@ -1,9 +1,9 @@
-"""A table of keys: entries, the checks of a call, sums, updates. What stores hold, each behind a lock of its own.
+"""Table of keys: entries, argument checks, sums, updates. Stores hold one each, behind their own lock.
 
-Costs: a push reads each value once and writes the sum once; with an updater the sum goes to a buffer, made at the
-first push of a key, and what is stored is copied first, so that a failed updater leaves no trace (the optimizers of
-`feedline.kvstore.optimizers` need neither). A pull reads what is stored once for all outs. All keys of a call share one
-call of the native kernel. Nothing is allocated in the steady state, except for row-sparse gradients and for values on
+Costs: a push reads each value once and writes the sum once. With an updater, the sum is written to a buffer, allocated
+at the first push of a key, and the stored array is copied first so that a failed update can be undone (the optimizers
+of `feedline.kvstore.optimizers` need neither). A pull reads the stored array once for all outs. All keys of a call
+share one call of the native kernel. The steady state allocates nothing, except for row-sparse gradients and values on
 other devices.
 """
 
@@ -25,41 +25,43 @@ from feedline.kvstore.optimizers import Optimizer
 
 
 class Entry:
-    """One key.
+    """A key and its array.
 
     Attributes:
-        key: its key.
-        place: how many keys were made before it.
-        stored: the array, contiguous.
-        merged: where sums go before an updater sees them; made when it is first needed.
-        spare: what `stored` was before an updater began; made when it is first needed.
-        channels: for each value of a push, what compression keeps.
+        key: the key.
+        place: number of keys created before it.
+        stored: stored array, contiguous.
+        merged: buffer for sums that an updater receives; allocated when first needed.
+        spare: copy of `stored` from before an update; allocated when first needed.
+        channels: compression channel for each value of a push.
+        lone: whether the key was created alone, and has buffers of its own.
     """
 
-    __slots__ = ("channels", "key", "merged", "place", "spare", "stored")
+    __slots__ = ("channels", "key", "lone", "merged", "place", "spare", "stored")
 
     def __init__(self, key: Key, place: int, stored: Any) -> None:
         self.key, self.place, self.stored = key, place, stored
         self.merged: Any = None
         self.spare: Any = None
         self.channels: list[Channel] = []
+        self.lone = False
 
 
-#: A key, and values of one push or outs of one pull.
+#: An entry, and its values in a push or outs in a pull.
 Group = tuple[Entry, Sequence[Any]]
 
 
 class Table:
-    """Entries by key, and what updates them. Not thread-safe.
+    """Entries by key, and their updater. Not thread-safe.
 
     Args:
-        on_cpu: whether arrays are kept on the CPU; otherwise where a key's first value lay.
+        on_cpu: whether arrays are kept on the CPU; otherwise on the device of a key's first value.
 
     Attributes:
-        entries: by key.
-        updater: changes what is stored at a push; None: the sum takes its place.
-        compression: of pushed values; None: none.
-        updating: whether the updater runs.
+        entries: entries by key.
+        updater: updater that a push calls; None: a push assigns the sum.
+        compression: compression of pushed values, or None.
+        updating: whether the updater is running.
         closed: whether the store was closed.
     """
 
@@ -78,8 +80,8 @@ class Table:
             raise RefusedError("expected an open store, got one that was closed")
 
     def simple(self, key: Any, tensor: Any) -> Entry | None:
-        """Look up the entry of the most frequent call: one key, one plain tensor of its shape. None: look closer."""
-        # 1.0 would be found as 1.
+        """Return the entry in the most frequent case, one key and one plain tensor of its shape; otherwise None."""
+        # 1.0 is equal to 1, but no key.
         if type(key) is not int and type(key) is not str:
             return None
         entry = self.entries.get(key)
@@ -95,7 +97,7 @@ class Table:
         return entry
 
     def found(self, given: Mapping[Key, Sequence[Any]]) -> list[Group]:
-        """Look up the entries of keys, in the order in which keys are visited."""
+        """Return the entries of keys, in the order in which keys are visited."""
         self.check_open()
         unknown = [key for key in given if key not in self.entries]
         if unknown:
@@ -110,7 +112,7 @@ class Table:
         return [(entries[key], given[key]) for key in order]
 
     def check_new(self, given: Mapping[Key, Sequence[Any]], outs: Mapping[Key, Sequence[Any]] | None = None) -> None:
-        """Raise RefusedError for keys that cannot be made, and for outs of their broadcast that do not fit."""
+        """Raise RefusedError for keys that cannot be created, and for outs of their broadcast that do not fit."""
         self.check_open()
         self.check_idle()
         for key, values in given.items():
@@ -120,12 +122,12 @@ class Table:
                 check_out(key, tensor, given[key][0].shape)
 
     def check_idle(self) -> None:
-        """Raise RefusedError within an updater."""
+        """Raise RefusedError while the updater runs."""
         if self.updating:
             raise RefusedError("expected no push or init from within an updater; change `stored` in place instead")
 
     def values(self, given: Mapping[Key, Sequence[Any]]) -> list[Group]:
-        """Check the values of a push."""
+        """Check the values of a push; returns them by entry."""
         self.check_idle()
         groups = self.found(given)
         for entry, values in groups:
@@ -138,7 +140,7 @@ class Table:
         return groups
 
     def outs(self, given: Mapping[Key, Sequence[Any]]) -> list[Group]:
-        """Check the outs of a pull."""
+        """Check the outs of a pull; returns them by entry."""
         groups = self.found(given)
         if merging.all_like([(e.stored, outs) for e, outs in groups], False):
             return groups
@@ -151,11 +153,11 @@ class Table:
     # ---- keys -----------------------------------------------------------------------------------------------
 
     def add(self, entries: Iterable[Entry]) -> None:
-        """Make new keys visible, all at once."""
+        """Add new entries, all at once."""
         self.entries.update({entry.key: entry for entry in entries})
 
     def entries_of(self, given: Mapping[Key, Sequence[Any]]) -> list[Entry]:
-        """Make entries with copies of the values; `add` makes them visible."""
+        """Create entries with copies of the values, to be added by `add`."""
         made = []
         for place, (key, values) in enumerate(given.items(), len(self.entries)):
             value = values[0]
@@ -168,20 +170,20 @@ class Table:
             made.append(Entry(key, place, stored))
         return made
 
-    # ---- work -----------------------------------------------------------------------------------------------
+    # ---- pushes and pulls -----------------------------------------------------------------------------------
 
     @property
     def trusted(self) -> bool:
-        """Whether an optimizer updates that cannot fail, so that nothing has to be undone."""
+        """Whether the updater is an optimizer that cannot fail, so that no copy to undo an update is needed."""
         return isinstance(self.updater, Optimizer) and self.updater.cannot_fail
 
     @property
     def _plain(self) -> bool:
-        """Whether a push is a copy."""
+        """Whether a push assigns its sum unchanged."""
         return self.updater is None and self.compression is None
 
     def push_one(self, key: Any, value: Any) -> bool:
-        """Push the most frequent kind of value, one plain tensor to one key, if it is that."""
+        """Push in the most frequent case, one plain tensor to one key; False: nothing was done."""
         entry = self.simple(key, value)
         if entry is None or not self._plain or value.dtype is not entry.stored.dtype:
             return False
@@ -189,7 +191,7 @@ class Table:
         return True
 
     def pull_to(self, key: Any, out: Any) -> None:
-        """Copy what is stored to every out."""
+        """Copy stored arrays to every out."""
         entry = self.simple(key, out)
         if entry is not None and out.is_contiguous():
             out.copy_(entry.stored)
@@ -201,7 +203,7 @@ class Table:
         todo = []
         for entry, tensors in self.found(outs):
             if entry.stored.dim() == 0:
-                raise RefusedError(f"expected a key with rows, got {entry.key!r}, which holds one number")
+                raise RefusedError(f"expected a key with rows, got {entry.key!r}, which is a scalar")
             wanted = [rows.checked_ids(entry.key, one, entry.stored.shape[0]) for one in ids[entry.key]]
             wanted = wanted * len(tensors) if len(wanted) == 1 else wanted
             if len(wanted) != len(tensors):
@@ -215,7 +217,7 @@ class Table:
             rows.pull(stored, one, tensor)
 
     def can_fuse(self, values: Sequence[Group], outs: Sequence[Group]) -> bool:
-        """Whether a push and a pull can be one pass: of the same keys, dense, and nobody changes the sum."""
+        """Whether a push and a pull can be one pass: same keys, dense values, no updater, no compression."""
         strided = torch.strided
         return (
             self._plain
@@ -226,11 +228,11 @@ class Table:
         )
 
     def push(self, groups: Sequence[Group]) -> None:
-        """Add up values, and assign the sums or hand them to the updater."""
+        """Sum the values, and assign the sums or pass them to the updater."""
         if self.compression is not None:
             groups = self._sent(groups)
         if self.updater is None:
-            with DeferredInterrupt():  # Ctrl-C finds all keys assigned, or none
+            with DeferredInterrupt():  # Ctrl-C must not leave some keys assigned
                 jobs = []
                 for entry, values in groups:
                     if all([value.layout is torch.strided for value in values]):  # noqa: C419  # faster
@@ -246,11 +248,11 @@ class Table:
                     channel.commit()
 
     def pull(self, groups: Iterable[Group]) -> None:
-        """Copy what is stored to outs."""
+        """Copy stored arrays to outs."""
         merging.run([((entry.stored,), outs) for entry, outs in groups])
 
     def _sent(self, groups: Sequence[Group]) -> list[Group]:
-        """The values as they arrive after compression."""
+        """Return the values as decoded after compression."""
         assert self.compression is not None
         arrived: list[Group] = []
         for entry, values in groups:
@@ -270,7 +272,7 @@ class Table:
             rows.assign(entry.stored, total)
 
     def _merged(self, groups: Sequence[Group]) -> list[tuple[Entry, Any]]:
-        """The sum of each key's values, as an updater sees it."""
+        """Return the sum of each key's values, as the updater receives it."""
         jobs, sums = [], []
         for entry, values in groups:
             sparse = [value for value in values if value.layout is not torch.strided]
@@ -291,29 +293,29 @@ class Table:
         return sums
 
     def update(self, sums: Sequence[tuple[Entry, Any]]) -> None:
-        """Hand each sum to the updater; after an exception everything is as it was."""
+        """Pass each sum to the updater; an exception undoes the whole update."""
         self.attempt(sums)
 
     def attempt(self, sums: Sequence[tuple[Entry, Any]]) -> Callable[[], None]:
-        """As `update`; returns what undoes the update, valid until the next one."""
+        """Update, as `update`; returns a function that undoes it, valid until the next update."""
         updater = self.updater
         assert updater is not None
         if isinstance(updater, Optimizer):
             for entry, _ in sums:
                 updater.prepare(entry.key, entry.stored)
             if self.trusted:
-                with DeferredInterrupt():  # of a rule that keeps no copies, half would remain
-                    self._hand_over(updater, sums)
+                with DeferredInterrupt():  # without copies, an interrupted update could not be undone
+                    self._apply(updater, sums)
                 return _nothing
-        undo = self._kept(updater, sums)
+        undo = self._backed_up(updater, sums)
         try:
-            self._hand_over(updater, sums)
+            self._apply(updater, sums)
         except BaseException:
             undo()
             raise
         return undo
 
-    def _hand_over(self, updater: Updater, sums: Sequence[tuple[Entry, Any]]) -> None:
+    def _apply(self, updater: Updater, sums: Sequence[tuple[Entry, Any]]) -> None:
         self.updating = True
         try:
             with torch.no_grad():
@@ -322,8 +324,8 @@ class Table:
         finally:
             self.updating = False
 
-    def _kept(self, updater: Updater, sums: Sequence[tuple[Entry, Any]]) -> Callable[[], None]:
-        """Copies of what an updater may change; returns what puts them back."""
+    def _backed_up(self, updater: Updater, sums: Sequence[tuple[Entry, Any]]) -> Callable[[], None]:
+        """Copy everything that an updater may change; returns a function that restores it."""
         rule = updater if isinstance(updater, Optimizer) else None
         states: dict[Key, Any] = {}
         if rule is not None:
@@ -341,14 +343,14 @@ class Table:
 
         return undo
 
-    # ---- who updates ----------------------------------------------------------------------------------------
+    # ---- updaters -------------------------------------------------------------------------------------------
 
     def set_updater(self, updater: Updater | None, holder: Any = None) -> None:
-        """Let an updater change what is stored; None: pushes assign.
+        """Set the updater.
 
         Args:
-            updater: a function or an optimizer.
-            holder: told before an optimizer's number changes; None: nobody has to know.
+            updater: function or optimizer; None: pushes assign.
+            holder: store to notify before a parameter of an optimizer changes; None: this table.
         """
         for rule, verb in ((self.updater, Optimizer.release), (updater, Optimizer.hold)):
             if isinstance(rule, Optimizer):
@@ -356,20 +358,20 @@ class Table:
         self.updater = updater
 
     def _before_numbers_change(self) -> None:
-        """Do nothing: pushes before the change have been applied with the old number."""
+        """Do nothing: earlier pushes have been applied with the old parameter."""
 
     def compress(self, compression: Compression | None) -> None:
-        """Compress pushed values from now on; what was held back is dropped."""
+        """Set the compression of later pushes, and drop residuals."""
         self.compression = compression
         for entry in self.entries.values():
             entry.channels = []
 
     @property
     def optimizer(self) -> Optimizer:
-        """The optimizer that updates.
+        """The updater, if it is an optimizer.
 
         Raises:
-            RefusedError: there is none.
+            RefusedError: no optimizer is set, or the store is closed.
         """
         self.check_open()
         if not isinstance(self.updater, Optimizer):
@@ -377,7 +379,7 @@ class Table:
         return self.updater
 
     def stored(self) -> dict[Key, Any]:
-        """Return what is stored, by key."""
+        """Return the stored arrays by key."""
         return {key: entry.stored for key, entry in self.entries.items()}
 
     def close(self, holder: Any = None) -> None:
@@ -387,13 +389,13 @@ class Table:
 
 
 def unknown_key(known: Iterable[Key], key: Key) -> RefusedError:
-    """Return the error for a key that was never made."""
+    """Return the error for an unknown key."""
     _check_kind(known, key)
     return RefusedError(f"expected a key that was initialised, got {key!r}; call init first")
 
 
 def check_new_key(known: Collection[Key], key: Key, values: Sequence[Any]) -> None:
-    """Raise RefusedError for a key that cannot be made of these values, given the known keys."""
+    """Raise RefusedError for a key that cannot be created from these values."""
     _check_kind(known, key)
     if key in known or len(values) > 1:
         again = "is initialised already" if key in known else f"has {len(values)} values"
@@ -403,7 +405,7 @@ def check_new_key(known: Collection[Key], key: Key, values: Sequence[Any]) -> No
 
 
 def check_values(key: Key, values: Sequence[Any], like: Any, compression: Compression | None) -> None:
-    """Raise RefusedError for values of a push that have not the shape and dtype of what is stored."""
+    """Raise RefusedError for pushed values without the stored array's shape and dtype."""
     shape, dtype, strided = like.shape, like.dtype, torch.strided
     for value in values:
         if value.shape != shape or value.dtype is not dtype:
@@ -422,18 +424,18 @@ def check_values(key: Key, values: Sequence[Any], like: Any, compression: Compre
 def _check_kind(known: Iterable[Key], key: Key) -> None:
     for one in known:
         if type(one) is not type(key):
-            raise RefusedError(f"expected a key of type {type(one).__name__}, as all keys of this store, got {key!r}")
+            raise RefusedError(f"expected a key of type {type(one).__name__}, like all of this store, got {key!r}")
         break
 
 
 def _nothing() -> None:
-    """Takes nothing back."""
+    """Do nothing, in place of an undo."""
 
 
 def _apart(values: Sequence[Group], outs: Sequence[Group]) -> bool:
-    """Whether no out of a key is a value of another, which may still have to be read."""
+    """Whether no out of a key shares memory with a value of another, which may still have to be read."""
     owners = {value.data_ptr(): entry for entry, given in values for value in given}
-    # Of what two keys share, the last one is the owner, and the other one's outs are then not apart.
+    # A value of several keys is assigned to the last one, so the others' outs do not count as apart.
     return all([owners.get(out.data_ptr(), entry) is entry for entry, to in outs for out in to])  # noqa: C419
 
 
@@ -448,7 +450,7 @@ def check_out(key: Key, out: Any, shape: Any) -> None:
 
 
 def grouped_ids(key: Any, row_ids: Any, outs: Mapping[Key, Sequence[Any]]) -> dict[Key, list[Any]]:
-    """Return for each key one array of row numbers, or one for each of its outs."""
+    """Return the arrays of row numbers by key: one, or one for each out."""
     if isinstance(key, (list, tuple)):
         if not isinstance(row_ids, (list, tuple)) or len(row_ids) != len(key):
             got = len(row_ids) if isinstance(row_ids, (list, tuple)) else type(row_ids).__name__

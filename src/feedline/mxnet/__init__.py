@@ -1,13 +1,11 @@
-"""The names of MXNet 1.9.1, translated onto feedline: one file for each of its modules, nothing new inside.
+"""The names of MXNet 1.9.1, implemented over feedline, with one file for each of its modules.
 
-``feedline.mxnet.install()``, or ``feedline run --as mxnet SCRIPT``, makes ``import mxnet`` mean this package, in that
-process only. What is there, what is approximated and what is absent stands in docs/compat/mxnet.md, made from `_names`.
-Needs torch.
+``feedline.mxnet.install()``, or ``feedline run --as mxnet SCRIPT``, makes ``import mxnet`` import this package, in that
+process only. docs/compat/mxnet.md, generated from `_names`, lists what is supported, approximated and absent. Requires
+torch.
 """
 
 from __future__ import annotations
-
-from typing import Any
 
 from feedline import _facades
 from feedline.mxnet import (
@@ -31,43 +29,14 @@ from feedline.mxnet import kvstore as kv
 from feedline.mxnet import ndarray as nd
 from feedline.mxnet import symbol as sym
 from feedline.mxnet import visualization as viz
-from feedline.mxnet._names import explain
+from feedline.mxnet._names import names_of
 from feedline.mxnet.attribute import AttrScope
 from feedline.mxnet.base import MXNetError
 from feedline.mxnet.context import Context, cpu, cpu_pinned, current_context, gpu, num_gpus
 
 __version__ = "1.9.1"
 
-__all__ = [
-    "AttrScope",
-    "Context",
-    "MXNetError",
-    "attribute",
-    "base",
-    "context",
-    "cpu",
-    "cpu_pinned",
-    "current_context",
-    "executor",
-    "gluon",
-    "gpu",
-    "init",
-    "initializer",
-    "install",
-    "io",
-    "kv",
-    "kvstore",
-    "metric",
-    "name",
-    "nd",
-    "ndarray",
-    "num_gpus",
-    "optimizer",
-    "sym",
-    "symbol",
-    "visualization",
-    "viz",
-]
+__all__, __getattr__ = names_of(__name__)
 
 
 def install() -> None:
@@ -77,7 +46,3 @@ def install() -> None:
         CompatError: another package was already imported as ``mxnet``.
     """
     _facades.install("mxnet")
-
-
-def __getattr__(name: str) -> Any:
-    raise explain("mxnet", name)

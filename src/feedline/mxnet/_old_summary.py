@@ -1,4 +1,4 @@
-"""`print_summary` as MXNet 1.9 has it: counts guessed from channels, heads mistaken for the first head's numbers."""
+"""MXNet 1.9's `print_summary` with its errors: counts guessed from channels, heads given the first head's numbers."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ def print_rows(symbol: Any, shapes: Mapping[str, Any] | None, table: Any) -> Non
     """Print the table.
 
     Args:
-        symbol: what to print.
-        shapes: of all outputs of all nodes, by name; None: not shown.
-        table: what prints rows.
+        symbol: symbol to print.
+        shapes: shapes of all outputs of all nodes, by name; None: not shown.
+        table: printer of rows.
 
     Raises:
-        IndexError: a layer is applied to an output of one axis, of which there are shapes.
+        IndexError: with shapes, a layer is applied to an output of one axis.
     """
     graph = json.loads(symbol.tojson())
     nodes, heads = graph["nodes"], set(graph["heads"][0])

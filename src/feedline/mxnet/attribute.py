@@ -1,24 +1,21 @@
-"""`mxnet.attribute`: attributes for all symbols that are made within a block."""
+"""`mxnet.attribute`: attributes for all symbols created within a block."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
-from typing import Any
 
-from feedline.mxnet._names import explain
+from feedline.mxnet._names import names_of
 
-__all__ = ["AttrScope"]
+__all__, __getattr__ = names_of(__name__)
 
 
 class AttrScope:
-    """Attributes for symbols made within ``with``; inner ones win over outer ones, and a symbol's own over both.
+    """Attributes for symbols created within ``with``; inner ones override outer ones, and a symbol's own override both.
 
     Raises:
         ValueError: an attribute that is not text.
     """
-
-    _local = threading.local()
 
     def __init__(self, **kwargs: str) -> None:
         for key, value in kwargs.items():
@@ -27,29 +24,27 @@ class AttrScope:
         self._attributes = dict(kwargs)
 
     def get(self, attr: Mapping[str, str] | None) -> dict[str, str]:
-        """These attributes, and ``attr`` over them."""
+        """Return these attributes, overridden by ``attr``."""
         return {**self._attributes, **(attr or {})}
 
     @classmethod
     def current(cls) -> AttrScope:
-        """That of the innermost ``with``, with all around it."""
-        return cls._stack()[-1]
-
-    @classmethod
-    def _stack(cls) -> list[AttrScope]:
-        if not hasattr(AttrScope._local, "stack"):
-            AttrScope._local.stack = [AttrScope()]
-        found: list[AttrScope] = AttrScope._local.stack
-        return found
+        """Return the scope of the innermost ``with``, which includes those around it."""
+        return _current.scopes[-1]
 
     def __enter__(self) -> AttrScope:
-        merged = AttrScope(**self.current().get(self._attributes))
-        self._stack().append(merged)
+        _current.scopes.append(AttrScope(**self.current().get(self._attributes)))
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._stack().pop()
+        _current.scopes.pop()
 
 
-def __getattr__(name: str) -> Any:
-    raise explain("mxnet.attribute", name)
+class _Current(threading.local):
+    """Scopes of a thread, the innermost last."""
+
+    def __init__(self) -> None:
+        self.scopes = [AttrScope()]
+
+
+_current = _Current()

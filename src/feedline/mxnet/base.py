@@ -1,18 +1,17 @@
-"""`mxnet.base`: the exceptions, and what scripts take from it to know types."""
+"""`mxnet.base`: exceptions, and type names that scripts import from it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import numpy as np
 
 from feedline.errors import StateError, StoreError
 from feedline.kvstore import RefusedError
-from feedline.mxnet._names import explain
+from feedline.mxnet._names import names_of
 
-__all__ = ["MXNetError", "NotImplementedForSymbol", "integer_types", "numeric_types", "py_str", "string_types"]
+__all__, __getattr__ = names_of(__name__)
 
 string_types = (str,)
 integer_types = (int, np.int32, np.int64)
@@ -20,24 +19,24 @@ numeric_types = (float, int, np.generic)
 
 
 class MXNetError(RuntimeError):
-    """What MXNet raises; the error of feedline beneath is the cause."""
+    """MXNet's base exception; feedline's error is the cause."""
 
 
 class NotImplementedForSymbol(MXNetError):  # noqa: N818 - MXNet's name
-    """What an array does and a symbol does not."""
+    """Operation on arrays that symbols do not support."""
 
 
 class MXNetStoreError(StoreError, MXNetError):
-    """A peer of a store is gone or disagrees."""
+    """Failure of a store: a peer is gone or disagrees."""
 
 
 class MXNetStateError(StateError, MXNetError):
-    """A file of states does not fit."""
+    """File of states that does not fit."""
 
 
 @contextmanager
 def as_mxnet() -> Iterator[None]:
-    """Errors of the store as MXNet's; what a user's updater raises passes as it is."""
+    """Convert errors of the store to MXNet's; exceptions of a user's updater are not converted."""
     try:
         yield
     except RefusedError as error:
@@ -49,9 +48,5 @@ def as_mxnet() -> Iterator[None]:
 
 
 def py_str(x: bytes) -> str:
-    """Text of bytes."""
+    """Decode bytes."""
     return x.decode("utf-8")
-
-
-def __getattr__(name: str) -> Any:
-    raise explain("mxnet.base", name)

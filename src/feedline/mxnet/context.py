@@ -1,4 +1,4 @@
-"""`mxnet.context`: where an array is said to lie. Every ``cpu(i)`` is the same memory, as in MXNet."""
+"""`mxnet.context`: devices of arrays. Every ``cpu(i)`` is the same memory, as in MXNet."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from typing import Any
 
 import torch
 
-from feedline.mxnet._names import explain
+from feedline.mxnet._names import names_of
 from feedline.mxnet.base import MXNetError
 
-__all__ = ["Context", "cpu", "cpu_pinned", "current_context", "gpu", "num_gpus"]
+__all__, __getattr__ = names_of(__name__)
 
 _TYPES = ("cpu", "gpu", "cpu_pinned", "cpu_shared")
 
 
 class Context:
-    """A device: its type and number. ``with`` makes it the default.
+    """A device: type and number. A ``with`` block makes it the default.
 
     Raises:
         ValueError: an unknown type, or a number below 0.
@@ -33,7 +33,7 @@ class Context:
         """The ``torch.device``.
 
         Raises:
-            MXNetError: a GPU that this machine does not have.
+            MXNetError: this machine has no such GPU.
         """
         if self.device_type != "gpu":
             return torch.device("cpu")
@@ -41,6 +41,7 @@ class Context:
             raise MXNetError(f"expected a GPU below {torch.cuda.device_count()}, got {self}")
         return torch.device("cuda", self.device_id)
 
+    # Not a dataclass's, which would make instances of a script's own subclass unequal to the same device.
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Context):
             return NotImplemented
@@ -61,32 +62,28 @@ class Context:
 
 
 def cpu(device_id: int = 0) -> Context:
-    """Host memory; any number."""
+    """Return the context of host memory; any number."""
     return Context("cpu", device_id)
 
 
 def cpu_pinned(device_id: int = 0) -> Context:
-    """Host memory; not pinned here."""
+    """Return the context of host memory; not pinned here."""
     return Context("cpu_pinned", device_id)
 
 
 def gpu(device_id: int = 0) -> Context:
-    """A CUDA device."""
+    """Return the context of a CUDA device."""
     return Context("gpu", device_id)
 
 
 def num_gpus() -> int:
-    """How many CUDA devices torch sees."""
+    """Return the number of CUDA devices of torch."""
     return int(torch.cuda.device_count())
 
 
 def current_context() -> Context:
-    """The default: that of the innermost ``with``, or ``cpu(0)``."""
+    """Return the default context: that of the innermost ``with``, or ``cpu(0)``."""
     return _defaults[-1]
 
 
 _defaults = [Context("cpu", 0)]
-
-
-def __getattr__(name: str) -> Any:
-    raise explain("mxnet.context", name)

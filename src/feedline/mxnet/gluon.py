@@ -1,19 +1,20 @@
-"""`mxnet.gluon`: `Trainer`, which lets a store add up gradients and update, over parameters of torch.
+"""`mxnet.gluon`: `Trainer`, which sums gradients and updates torch parameters through a store.
 
-A step forgets the gradients, so the next ``backward()`` writes them anew, as MXNet's does unless told otherwise. Losses
-are summed, not averaged, before ``backward()``: ``step(batch_size)`` divides.
+A step clears the gradients, so that the next ``backward()`` overwrites them, as MXNet's does by default. Losses are
+summed, not averaged, before ``backward()``: ``step(batch_size)`` divides.
 
-Costs: one call of the store a step, with all parameters. Without a store, or with updates outside it, parameters are
+Each step makes one call to the store, with all parameters. Without a store, or with updates outside it, parameters are
 updated on the first device and copied to the others.
 
-As in MXNet the store is made at the first step, behind the first ``backward()``: only then do all copies on all workers
-get the first one's values of worker 0. Begin with equal ones, by an equal seed.
+As in MXNet the store is created at the first step, after the first ``backward()``: only then do all copies on all
+workers get the values of worker 0's first copy. Use the same seed everywhere, so that they start with equal values.
 """
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +23,13 @@ import torch
 from feedline.kvstore.optimizer_states import load_states, save_states
 from feedline.kvstore.optimizers import Optimizer
 from feedline.mxnet import kvstore as kv
-from feedline.mxnet._names import explain
+from feedline.mxnet._names import names_of
 from feedline.mxnet.base import MXNetError, as_mxnet
 from feedline.mxnet.optimizer import create
 
-__all__ = ["Trainer"]
+__all__, __getattr__ = names_of(__name__)
 
-#: Elements of a parameter above which a ``local`` store does not update unless told to.
+#: Largest number of elements of a parameter that a ``local`` store updates by default.
 _LARGE = 16 << 20
 
 
@@ -36,17 +37,17 @@ class Trainer:
     """Updates parameters from their gradients, over the devices and workers of a store.
 
     Args:
-        params: torch parameters by name (``dict(model.named_parameters())``), sorted by it, or a list of them; where
-            there are several devices, for each parameter a list of its copies.
-        optimizer: an optimizer of `mxnet.optimizer`, or its name.
-        optimizer_params: its numbers, with a name.
-        kvstore: a store or its type; None: none. A type without ``dist`` in it makes no store for one device.
-        compression_params: as `KVStore.set_gradient_compression` takes them; without a store nothing travels.
-        update_on_kvstore: whether the store updates; None: wherever it can.
+        params: torch parameters by name (``dict(model.named_parameters())``), which are sorted, or a list of them; with
+            several devices, a list of copies for each parameter.
+        optimizer: optimizer of `mxnet.optimizer`, or its name.
+        optimizer_params: parameters of an optimizer given by name.
+        kvstore: store, or its type; None: no store. A type without ``dist`` creates no store for one device.
+        compression_params: see `KVStore.set_gradient_compression`; ignored without a store.
+        update_on_kvstore: whether the store updates; None: if it can.
 
     Raises:
-        ValueError: params that are no list or dict, or an optimizer together with numbers.
-        TypeError: a kvstore that is none.
+        ValueError: params that are not a list or dict, or optimizer_params with an optimizer object.
+        TypeError: a kvstore of another type.
     """
 
     def __init__(
@@ -61,7 +62,7 @@ class Trainer:
         self._names, self._copies = _listed(params)
         if isinstance(optimizer, Optimizer):
             if optimizer_params:
-                raise ValueError("expected optimizer_params with the name of an optimizer alone, not beside an object")
+                raise ValueError("expected optimizer_params only with an optimizer's name, got them with an object")
             self._optimizer = optimizer
         else:
             self._optimizer = create(optimizer, **(optimizer_params or {}))
@@ -73,23 +74,16 @@ class Trainer:
         self._on_store = False
         self._begun = False
 
-    # ---- the rate -------------------------------------------------------------------------------------------
+    # ---- learning rate -------------------------------------------------------------------------------------------
 
-    @property
-    def optimizer(self) -> Optimizer:
-        """The optimizer."""
-        return self._optimizer
-
-    @property
-    def learning_rate(self) -> float:
-        """Of the next step."""
-        return self._optimizer.learning_rate
+    optimizer = property(attrgetter("_optimizer"), doc="The optimizer.")
+    learning_rate = property(attrgetter("_optimizer.learning_rate"), doc="Learning rate of the next step.")
 
     def set_learning_rate(self, lr: float) -> None:
-        """Go on at another rate; on every worker of ``dist_sync``.
+        """Set the learning rate; called on every worker of ``dist_sync``.
 
         Raises:
-            MXNetError: the servers of ``dist_async`` have the optimizer.
+            MXNetError: the servers of ``dist_async`` have a copy of the optimizer.
         """
         self._change("learning_rate", lr)
 
@@ -98,22 +92,22 @@ class Trainer:
             return
         if self._on_store and self._store is not None and self._store.type == "dist_async":
             raise MXNetError(
-                f"expected no other {name} once the servers of 'dist_async' have the optimizer, got {value} after "
-                f"{getattr(self._optimizer, name)}; use 'dist_sync', or update_on_kvstore=False"
+                f"expected {name} to stay {getattr(self._optimizer, name)}, as the servers of 'dist_async' have copies "
+                f"of the optimizer, got {value}; use 'dist_sync', or update_on_kvstore=False"
             )
         setattr(self._optimizer, name, value)
 
-    # ---- a step ---------------------------------------------------------------------------------------------
+    # ---- steps ---------------------------------------------------------------------------------------------
 
     def step(self, batch_size: int, ignore_stale_grad: bool = False) -> None:
-        """Add up the gradients over devices and workers, and update.
+        """Sum the gradients over devices and workers, and update.
 
         Args:
-            batch_size: what gradients are divided by: samples of all workers.
-            ignore_stale_grad: leave parameters without a gradient as they are.
+            batch_size: number of samples of all workers, by which gradients are divided.
+            ignore_stale_grad: whether to skip parameters without a gradient.
 
         Raises:
-            UserWarning: a parameter has no gradient, unless that is to be ignored. As in MXNet, it is raised.
+            UserWarning: a parameter has no gradient, without ``ignore_stale_grad``. As in MXNet, it is raised.
             StoreError: a worker is missing.
         """
         self._change("rescale_grad", self._scale / batch_size)
@@ -130,19 +124,19 @@ class Trainer:
         self._forget(used)
 
     def _whole(self) -> contextlib.AbstractContextManager[None]:
-        """A step that all workers make or none: Ctrl-C between the sums and the update would leave one behind."""
+        """Make a step atomic for all workers: Ctrl-C between the sums and the update would leave one behind."""
         ranks = None if self._store is None else getattr(self._store._store, "ranks", None)
         return contextlib.nullcontext() if ranks is None else ranks.step()
 
     def allreduce_grads(self) -> None:
-        """Add up the gradients over devices and workers, in place; `update` follows. Not where the store updates."""
+        """Sum the gradients over devices and workers, in place, before `update`. Not allowed if the store updates."""
         self._begin()
         assert not self._on_store, "allreduce_grads() needs a Trainer with update_on_kvstore=False; call step()"
         with self._whole():
             self._add_up([i for i, copies in enumerate(self._copies) if all(c.grad is not None for c in copies)])
 
     def update(self, batch_size: int, ignore_stale_grad: bool = False) -> None:
-        """Update from gradients that `allreduce_grads` has added up; as `step`. Not where the store updates."""
+        """Update, as in `step`, from gradients summed by `allreduce_grads`. Not allowed if the store updates."""
         self._change("rescale_grad", self._scale / batch_size)
         self._begin()
         assert not self._on_store, "update() needs a Trainer with update_on_kvstore=False; call step()"
@@ -151,12 +145,12 @@ class Trainer:
         self._forget(used)
 
     def _fresh(self, ignore: bool) -> list[int]:
-        """Places of the parameters that have gradients on all devices."""
+        """Return the indices of the parameters that have gradients on all devices."""
         stale = [i for i, copies in enumerate(self._copies) if any(copy.grad is None for copy in copies)]
         if stale and not ignore:
             raise UserWarning(
-                f"expected gradients of all parameters since the last step, {self._names[stale[0]]!r} has none; call "
-                "backward() on a loss that depends on it, or pass ignore_stale_grad=True"
+                f"expected gradients of all parameters since the last step, got none for {self._names[stale[0]]!r}; "
+                "call backward() on a loss that depends on it, or pass ignore_stale_grad=True"
             )
         left = set(stale)
         return [i for i in range(len(self._copies)) if i not in left]
@@ -197,10 +191,10 @@ class Trainer:
             for copy in self._copies[i]:
                 copy.grad = None
 
-    # ---- the store ------------------------------------------------------------------------------------------
+    # ---- store ------------------------------------------------------------------------------------------
 
     def _begin(self) -> None:
-        """Make the store, once, and let all copies on all workers be the first one's of worker 0."""
+        """Create the store, once, and set all copies on all workers to worker 0's first one."""
         if self._begun:
             return
         asked, several = self._asked, len(self._copies[0]) > 1
@@ -221,13 +215,13 @@ class Trainer:
         self._begun = True
 
     def _where(self, store: kv.KVStore | None) -> bool:
-        """Whether the store updates."""
+        """Return whether the store updates."""
         asked, able = self._asked_on, store is not None and store.is_capable("optimizer")
         if asked and not able:
             got = "none" if store is None else repr(store.type)
             raise ValueError(f"expected a store that takes an optimizer for update_on_kvstore=True, got {got}")
         if store is not None and store.type == "dist_async" and asked is False:
-            raise ValueError("expected update_on_kvstore=True or None with 'dist_async', which never adds up")
+            raise ValueError("expected update_on_kvstore=True or None with 'dist_async', which sums no gradients")
         if asked is None and self._asked == "local" and max(copies[0].numel() for copies in self._copies) > _LARGE:
             return False
         return able if asked is None else asked
@@ -235,7 +229,7 @@ class Trainer:
     # ---- states ---------------------------------------------------------------------------------------------
 
     def save_states(self, fname: str) -> None:
-        """Write the optimizer's states and numbers: safetensors and JSON."""
+        """Write the optimizer's states and parameters, as safetensors and JSON."""
         self._begin()
         if self._on_store:
             assert self._store is not None
@@ -244,10 +238,10 @@ class Trainer:
             save_states(Path(fname), self._optimizer, True)
 
     def load_states(self, fname: str) -> None:
-        """Take over what `save_states` wrote.
+        """Load a file written by `save_states`.
 
         Raises:
-            StateError: the file is damaged, of another optimizer or of other shapes.
+            StateError: the file is damaged, or of another optimizer or other shapes.
         """
         self._begin()
         if self._on_store:
@@ -259,7 +253,7 @@ class Trainer:
 
 
 def _listed(params: Any) -> tuple[list[str], list[list[Any]]]:
-    """Names, and for each parameter its copies."""
+    """Return the names of parameters, and the copies of each."""
     if isinstance(params, Mapping):
         items: Iterator[tuple[str, Any]] = ((name, params[name]) for name in sorted(params))
     elif isinstance(params, (list, tuple)):
@@ -271,12 +265,8 @@ def _listed(params: Any) -> tuple[list[str], list[list[Any]]]:
         names.append(name)
         copies.append(list(one) if isinstance(one, (list, tuple)) else [one])
     if not copies or len({len(one) for one in copies}) != 1 or not copies[0]:
-        raise ValueError(f"expected as many copies of every parameter, got {[len(one) for one in copies]}")
+        raise ValueError(f"expected equally many copies of every parameter, got {[len(one) for one in copies]}")
     for name, one in zip(names, copies, strict=True):
         if not all(isinstance(copy, torch.Tensor) for copy in one):
-            raise ValueError(f"expected parameter {name!r} to be a tensor of torch, or a list of them")
+            raise ValueError(f"expected parameter {name!r} to be a torch tensor, or a list of them")
     return names, copies
-
-
-def __getattr__(name: str) -> Any:
-    raise explain("mxnet.gluon", name)

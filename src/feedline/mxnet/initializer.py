@@ -1,7 +1,7 @@
-"""`mxnet.initializer` (`mx.init`): first values of parameters, chosen by their names, drawn by torch.
+"""`mxnet.initializer` (`mx.init`): initial values of parameters, chosen by name, drawn by torch.
 
 ``initializer(name, array)`` fills an array in place: weights by the rule of the class, biases and ``beta`` with 0,
-``gamma`` with 1, running means with 0 and variances with 1. ``torch.manual_seed`` makes them repeat.
+``gamma`` with 1, running means with 0 and variances with 1. ``torch.manual_seed`` makes them reproducible.
 """
 
 from __future__ import annotations
@@ -11,20 +11,20 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from feedline.mxnet._names import explain
+from feedline.mxnet._names import names_of
 from feedline.mxnet.ndarray import NDArray
 
-__all__ = ["Constant", "InitDesc", "Initializer", "Normal", "One", "Uniform", "Xavier", "Zero", "create"]
+__all__, __getattr__ = names_of(__name__)
 
 _BY_NAME = {"bias": 0.0, "beta": 0.0, "gamma": 1.0, "min": 0.0, "max": 0.0, "mean": 0.0, "inv_var": 0.0, "var": 1.0}
 
 
 class InitDesc(str):
-    """The name of an array, with attributes of its variable: ``__init__`` there wins over the initializer at hand.
+    """Name of an array, with attributes of its variable, whose ``__init__`` overrides the initializer.
 
     Attributes:
-        attrs: of the variable.
-        global_init: what ``__init__`` falls back on.
+        attrs: attributes of the variable.
+        global_init: default initializer.
     """
 
     attrs: Mapping[str, str]
@@ -38,24 +38,24 @@ class InitDesc(str):
 
 
 class Initializer:
-    """Fills arrays; subclasses say how weights are filled.
+    """Base class of initializers; subclasses define how weights are filled.
 
     Args:
-        kwargs: numbers of the rule, which `dumps` writes.
+        kwargs: parameters of the rule, which `dumps` writes.
     """
 
     def __init__(self, **kwargs: Any) -> None:
         self._kwargs = kwargs
 
     def dumps(self) -> str:
-        """Class and numbers as JSON text."""
+        """Return class and parameters as JSON text."""
         return json.dumps([type(self).__name__.lower(), self._kwargs])
 
     def __call__(self, desc: str, arr: NDArray) -> None:
         """Fill an array in place.
 
         Raises:
-            ValueError: a name that does not tell what the array is.
+            ValueError: a name that does not determine the kind of array.
         """
         named = getattr(desc, "attrs", {}).get("__init__")
         if named:
@@ -133,7 +133,7 @@ class Xavier(Initializer):
     one of them.
 
     Raises:
-        ValueError: an unknown kind or factor, or, when it fills, an array of fewer than two axes.
+        ValueError: an unknown type or factor, or, on filling, an array of fewer than two axes.
     """
 
     def __init__(self, rnd_type: str = "uniform", factor_type: str = "avg", magnitude: float = 3.0) -> None:
@@ -156,20 +156,12 @@ class Xavier(Initializer):
             arr.tensor.normal_(0.0, scale)
 
 
-_CLASSES: dict[str, type[Initializer]] = {
-    "constant": Constant,
-    "normal": Normal,
-    "one": One,
-    "ones": One,
-    "uniform": Uniform,
-    "xavier": Xavier,
-    "zero": Zero,
-    "zeros": Zero,
-}
+_RULES: tuple[type[Initializer], ...] = (Constant, Normal, One, Uniform, Xavier, Zero)
+_CLASSES = {rule.__name__.lower(): rule for rule in _RULES} | {"ones": One, "zeros": Zero}
 
 
 def create(init: Any, **kwargs: Any) -> Initializer:
-    """An initializer by name, from the text that `Initializer.dumps` writes, or itself.
+    """Return an initializer by name, or from the text of `Initializer.dumps`; an initializer is returned unchanged.
 
     Raises:
         ValueError: an unknown name.
@@ -178,9 +170,5 @@ def create(init: Any, **kwargs: Any) -> Initializer:
         return init
     name, numbers = json.loads(init) if init.startswith("[") else (init, kwargs)
     if name.lower() not in _CLASSES:
-        raise ValueError(f"expected an initializer of {', '.join(_CLASSES)}, got {name!r}")
+        raise ValueError(f"expected an initializer of {', '.join(sorted(_CLASSES))}, got {name!r}")
     return _CLASSES[name.lower()](**numbers)
-
-
-def __getattr__(name: str) -> Any:
-    raise explain("mxnet.initializer", name)

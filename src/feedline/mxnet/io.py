@@ -1,7 +1,7 @@
 """`mxnet.io`: `NDArrayIter`, over a `feedline.MinibatchSource`.
 
-Batches come in feedline's order: a pure function of ``seed`` and the number of the epoch, so that `NDArrayIter` resumes
-at any batch and shuffles the same way everywhere. Arrays are not copied as a whole, batches are fresh.
+Batches come in feedline's order, a pure function of ``seed`` and the number of the epoch, so that `NDArrayIter` can
+resume at any batch and shuffles the same way everywhere. Arrays are not copied as a whole; each batch is a new copy.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ import torch
 from feedline.errors import StateError, shown
 from feedline.feed.formats.arrays import ArrayDeserializer
 from feedline.feed.source import MinibatchSource
-from feedline.mxnet._names import explain
+from feedline.mxnet._names import names_of
 from feedline.mxnet.context import current_context
 from feedline.mxnet.ndarray import NDArray
 
-__all__ = ["DataBatch", "DataDesc", "DataIter", "NDArrayIter"]
+__all__, __getattr__ = names_of(__name__)
 
 
 class DataDesc(tuple[str, tuple[int, ...]]):
-    """Name and shape of an input, the batch in front; a pair, with more attributes.
+    """Name and shape of an input: a pair with additional attributes.
 
     Attributes:
-        name: of the argument.
-        shape: with the batch.
-        dtype: NumPy's type.
-        layout: a letter an axis.
+        name: name of the argument.
+        shape: shape, batch axis first.
+        dtype: NumPy type.
+        layout: one letter per axis.
     """
 
     name: str
@@ -48,7 +48,7 @@ class DataDesc(tuple[str, tuple[int, ...]]):
 
     @staticmethod
     def get_batch_axis(layout: str | None) -> int:
-        """Where the batch is in a layout; 0 without one."""
+        """Return the index of the batch axis in a layout; 0 without one."""
         return 0 if layout is None else layout.find("N")
 
 
@@ -58,9 +58,9 @@ class DataBatch:
     Attributes:
         data: list of NDArrays.
         label: list of NDArrays.
-        pad: how many rows at the end fill it up, and do not count.
-        index: None, or numbers of the rows.
-        bucket_key: as given.
+        pad: number of padding rows at the end, which do not count.
+        index: indices of the rows, or None.
+        bucket_key: key of the bucket, as given.
         provide_data: list of `DataDesc`.
         provide_label: list of `DataDesc`.
     """
@@ -87,10 +87,12 @@ class DataBatch:
 
 
 class DataIter:
-    """What iterates over batches: `next` until StopIteration, then `reset`; subclasses give ``iter_next`` and getters.
+    """Base class of iterators over batches: `next` until StopIteration, then `reset`.
+
+    Subclasses define ``iter_next`` and the getters.
 
     Attributes:
-        batch_size: rows of a batch.
+        batch_size: number of rows of a batch.
     """
 
     def __init__(self, batch_size: int = 0) -> None:
@@ -103,36 +105,36 @@ class DataIter:
         return self.next()
 
     def reset(self) -> None:
-        """Begin the next epoch."""
+        """Start the next epoch."""
 
     def next(self) -> DataBatch:
-        """The next batch.
+        """Return the next batch.
 
         Raises:
-            StopIteration: the epoch is over.
+            StopIteration: the epoch has ended.
         """
         if not self.iter_next():
             raise StopIteration
         return DataBatch(data=self.getdata(), label=self.getlabel(), pad=self.getpad(), index=self.getindex())
 
     def iter_next(self) -> bool:
-        """Go to the next batch; False at the end of the epoch."""
+        """Advance to the next batch; returns False at the end of the epoch."""
         raise NotImplementedError(f"{type(self).__name__}.iter_next")
 
     def getdata(self) -> list[NDArray]:
-        """Data of this batch."""
+        """Return the data of this batch."""
         raise NotImplementedError(f"{type(self).__name__}.getdata")
 
     def getlabel(self) -> list[NDArray]:
-        """Labels of this batch."""
+        """Return the labels of this batch."""
         raise NotImplementedError(f"{type(self).__name__}.getlabel")
 
     def getpad(self) -> int | None:
-        """How many rows at the end of this batch do not count."""
+        """Return the number of padding rows at the end of this batch."""
         raise NotImplementedError(f"{type(self).__name__}.getpad")
 
     def getindex(self) -> Any:
-        """Numbers of the rows; None if they are not known."""
+        """Return the indices of the rows; None if unknown."""
         return None
 
 
@@ -140,18 +142,18 @@ class NDArrayIter(DataIter):
     """Batches of arrays.
 
     Args:
-        data: an array ``(N, ...)``, a list of them, or a dict by name; what is no NDArray becomes float32.
-        label: likewise; None: none.
-        batch_size: rows of a batch.
-        shuffle: another order every epoch.
-        last_batch_handle: what becomes of a last batch that is not full: ``"pad"`` fills it with the first rows of the
-            epoch, ``"discard"`` leaves it out, ``"roll_over"`` keeps its rows for the next epoch.
+        data: array ``(N, ...)``, a list of them, or a dict by name; other than NDArrays are converted to float32.
+        label: like ``data``; None: no labels.
+        batch_size: number of rows of a batch.
+        shuffle: whether every epoch has another order.
+        last_batch_handle: treatment of an incomplete last batch: ``"pad"`` fills it with the first rows of the epoch,
+            ``"discard"`` drops it, ``"roll_over"`` keeps its rows for the next epoch.
         data_name: name of the data, if it is one array.
         label_name: name of the label, if it is one array.
-        seed: of the order.
+        seed: seed of the order.
 
     Raises:
-        ValueError: no data, a number instead of rows, arrays of different lengths, fewer rows than a batch has, or an
+        ValueError: no data, a number instead of rows, arrays of different lengths, fewer rows than a batch, or an
             unknown ``last_batch_handle``.
     """
 
@@ -179,11 +181,11 @@ class NDArrayIter(DataIter):
         lengths = {name: len(rows) for name, rows in (*self.data, *self.label)}
         self.num_data = len(self.data[0][1])
         if len(set(lengths.values())) > 1:
-            raise ValueError(f"expected arrays of one length, got {lengths}")
+            raise ValueError(f"expected arrays of equal lengths, got {lengths}")
         if not 1 <= batch_size <= self.num_data:
-            raise ValueError(f"expected a batch_size from 1 to the {self.num_data} rows there are, got {batch_size}")
+            raise ValueError(f"expected a batch_size from 1 to {self.num_data}, the number of rows, got {batch_size}")
         self.shuffle, self.last_batch_handle = shuffle, last_batch_handle
-        # Data and label may have one name; streams are numbered.
+        # Data and label may have the same name, so streams are numbered.
         self._streams = {str(i): rows for i, (_, rows) in enumerate((*self.data, *self.label))}
         self._source = MinibatchSource(ArrayDeserializer(self._streams), seed=seed, shuffle=shuffle, partition=(0, 1))
         self._epoch = self._at = 0
@@ -209,11 +211,11 @@ class NDArrayIter(DataIter):
         return self._at >= end if self.last_batch_handle == "pad" else self._at + self.batch_size > end
 
     def reset(self) -> None:
-        """Begin the next epoch; with ``"roll_over"`` at the rows that were left. Before the first batch, nothing."""
+        """Start the next epoch, with ``"roll_over"`` at the rows left over. No effect before the first batch."""
         self._begin(keep=self.last_batch_handle == "roll_over" and self._over)
 
     def hard_reset(self) -> None:
-        """Begin the next epoch at its first row. Before the first batch, nothing."""
+        """Start the next epoch at its first row. No effect before the first batch."""
         self._begin(keep=False)
 
     def _begin(self, keep: bool) -> None:
@@ -266,18 +268,18 @@ class NDArrayIter(DataIter):
         return self._now()[1]
 
     def state_dict(self) -> dict[str, Any]:
-        """Where it stands, in JSON types."""
+        """Return the position in JSON types."""
         self._stand(self._at)
         return {"epoch": self._epoch, "begun": self._begun, "source": self._source.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Stand where another one stood.
+        """Restore a position.
 
         Raises:
-            StateError: no state of an iterator, or one of other data, another seed or another order.
+            StateError: a malformed state, or one of other data, another seed or another order.
         """
         if not isinstance(state, Mapping) or not {"epoch", "begun", "source"} <= set(state):
-            raise StateError(f"expected what state_dict() of an NDArrayIter gave, got {shown(state, 80)}")
+            raise StateError(f"expected a state of NDArrayIter.state_dict(), got {shown(state, 80)}")
         epoch, begun = state["epoch"], state["begun"]
         if type(epoch) is not int or not 0 <= epoch < 2**63 or type(begun) is not bool:
             raise StateError(
@@ -289,7 +291,7 @@ class NDArrayIter(DataIter):
 
 
 def _named(given: Any, name: str) -> list[tuple[str, Any]]:
-    """(name, NumPy array) of each array."""
+    """Return the name and NumPy array of each array."""
     if given is None:
         return []
     if isinstance(given, Mapping):
@@ -299,7 +301,3 @@ def _named(given: Any, name: str) -> list[tuple[str, Any]]:
     else:
         pairs = [(name, given)]
     return [(key, rows.asnumpy() if isinstance(rows, NDArray) else np.asarray(rows, np.float32)) for key, rows in pairs]
-
-
-def __getattr__(name: str) -> Any:
-    raise explain("mxnet.io", name)

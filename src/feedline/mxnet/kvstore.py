@@ -1,24 +1,25 @@
-"""`mxnet.kvstore` (`mx.kv`): stores by their old names and manners, on `feedline.kvstore`."""
+"""`mxnet.kvstore` (`mx.kv`): stores with MXNet's names and behaviour, over `feedline.kvstore`."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from operator import attrgetter
 from typing import Any
 
 import torch
 
 from feedline import kvstore
-from feedline.mxnet._names import explain
+from feedline.mxnet._names import names_of
 from feedline.mxnet.base import MXNetError, as_mxnet
 from feedline.mxnet.context import cpu, gpu
 from feedline.mxnet.ndarray import NDArray
 from feedline.mxnet.ndarray.sparse import RowSparseNDArray, from_dense
 from feedline.mxnet.optimizer import Updater
 
-__all__ = ["KVStore", "create"]
+__all__, __getattr__ = names_of(__name__)
 
-#: MXNet's names in addition to ours. MXNet took any text that contains one of them, and made a local store of others.
+#: MXNet's names besides ours. MXNet accepted any text that contains one of them, and made anything else a local store.
 _LEGACY = {
     "local_allreduce_cpu": "local",
     "local_update_cpu": "local",
@@ -31,10 +32,10 @@ _log = logging.getLogger("feedline")
 
 
 def create(name: str = "local") -> KVStore:
-    """A store by its name in MXNet, in any case of letters.
+    """Create a store by its MXNet name, in any case.
 
     Raises:
-        TypeError: no str.
+        TypeError: not a str.
         MXNetError: an unknown name.
     """
     if not isinstance(name, str):
@@ -48,11 +49,11 @@ def create(name: str = "local") -> KVStore:
 
 
 class KVStore:
-    """A store with MXNet's calls. Keys and values as in `feedline.kvstore.KVStore`; values are NDArrays.
+    """A store with MXNet's interface. Keys and values are those of `feedline.kvstore.KVStore`; values are NDArrays.
 
     Raises:
         AssertionError: keys or values of a wrong type or number, as in MXNet.
-        MXNetError: what the store refuses.
+        MXNetError: the store refused the call.
     """
 
     def __init__(self, store: kvstore.KVStore, type: str) -> None:
@@ -60,32 +61,21 @@ class KVStore:
         self._sparse: dict[Any, bool] = {}  # whether a key is of stype row_sparse
         self._assigns, self._has_optimizer = True, False
 
-    @property
-    def type(self) -> str:
-        """The name that the store was made by, in lower case."""
-        return self._type
+    type = property(attrgetter("_type"), doc="Name that the store was created by, in lower case.")
+    rank = property(attrgetter("_store.rank"), doc="Rank of this worker.")
+    num_workers = property(attrgetter("_store.num_workers"), doc="Number of workers.")
 
-    @property
-    def rank(self) -> int:
-        """Number of this worker."""
-        return self._store.rank
-
-    @property
-    def num_workers(self) -> int:
-        """How many workers there are."""
-        return self._store.num_workers
-
-    # ---- the six verbs --------------------------------------------------------------------------------------
+    # ---- keys and values --------------------------------------------------------------------------------------
 
     def init(self, key: Any, value: Any) -> None:
-        """Make keys, each with a copy of its value."""
+        """Create keys, each with a copy of its value."""
         pairs = _pairs(key, value)
         with as_mxnet():
             self._store.init(_keys(key), _beneath(value))
         self._sparse.update({one: isinstance(item, RowSparseNDArray) for one, item in pairs})
 
     def push(self, key: Any, value: Any, priority: int = 0) -> None:
-        """Add up the values of each key, and assign the sum or hand it to the updater."""
+        """Sum the values of each key, and assign the sum or pass it to the updater."""
         pairs = _pairs(key, value)
         with as_mxnet():
             self._store.push(_keys(key), _beneath(value), priority)
@@ -94,7 +84,7 @@ class KVStore:
             self._sparse.update({one: one not in dense for one, _ in pairs})
 
     def pull(self, key: Any, out: Any = None, priority: int = 0, ignore_sparse: bool = True) -> None:
-        """Copy what is stored to each out; row_sparse outs are left alone unless ``ignore_sparse=False``."""
+        """Copy the stored array to each out; row_sparse outs are ignored unless ``ignore_sparse=False``."""
         assert out is not None
         pairs = _pairs(key, out)
         dense = [(one, item.tensor) for one, item in pairs if isinstance(item, NDArray)]
@@ -123,7 +113,7 @@ class KVStore:
             self._store.pushpull(_keys(key), _beneath(value), None if out is None else _beneath(out), priority)
 
     def broadcast(self, key: Any, value: Any, out: Any, priority: int = 0) -> None:
-        """Make keys, and pull them to ``out``."""
+        """Create keys, and pull them to ``out``."""
         pairs = _pairs(key, value)
         _pairs(key, out)
         with as_mxnet():
@@ -160,10 +150,10 @@ class KVStore:
             if one not in self._sparse:
                 raise MXNetError(f"expected a key that was initialised, got {one!r}; call init first")
 
-    # ---- who updates ----------------------------------------------------------------------------------------
+    # ---- updates ----------------------------------------------------------------------------------------
 
     def set_updater(self, updater: Callable[[Any, Any, Any], None] | None) -> None:
-        """Let ``updater(key, received, stored)`` change what is stored in place at each push; None: assign again."""
+        """Set ``updater(key, received, stored)``, which changes stored arrays in place at each push; None: assign."""
         if isinstance(updater, Updater):
             self.set_optimizer(updater.optimizer)
             return
@@ -187,38 +177,38 @@ class KVStore:
         return wrapped
 
     def set_optimizer(self, optimizer: Any) -> None:
-        """Let an optimizer of `mxnet.optimizer`, or a name of one, change what is stored."""
+        """Set an optimizer of `mxnet.optimizer`, or its name, as updater."""
         with as_mxnet():
             self._store.set_optimizer(optimizer)
         self._assigns, self._has_optimizer = False, True
 
     def set_gradient_compression(self, compression_params: Mapping[str, Any]) -> None:
-        """Send values in fewer bits."""
+        """Compress pushed values."""
         assert isinstance(compression_params, Mapping)
         with as_mxnet():
             self._store.set_gradient_compression(compression_params)
 
     def is_capable(self, capability: str) -> bool:
-        """Whether the store takes an ``"optimizer"``."""
+        """Return whether the store supports an ``"optimizer"``."""
         return self._store.is_capable(capability)
 
     def save_optimizer_states(self, fname: str, dump_optimizer: bool = False) -> None:
-        """Write the optimizer's states, and its numbers too if ``dump_optimizer``; but for ``rescale_grad``.
+        """Write the optimizer's states and, with ``dump_optimizer``, its parameters except ``rescale_grad``.
 
-        MXNet writes that one too, and another number of workers then goes on with a wrong one.
+        MXNet writes ``rescale_grad``, too, which is wrong for another number of workers.
         """
         self._check_optimizer("save")
         with as_mxnet():
             self._store.save_optimizer_states(fname, dump_optimizer)
 
     def load_optimizer_states(self, fname: str) -> None:
-        """Take over states that `save_optimizer_states` wrote; MXNet's own files are pickles, and refused."""
+        """Load states written by `save_optimizer_states`; MXNet's own files, which are pickles, are refused."""
         self._check_optimizer("load")
         with as_mxnet():
             self._store.load_optimizer_states(fname)
 
     def _check_optimizer(self, verb: str) -> None:
-        assert self._has_optimizer, f"expected a store with an optimizer to {verb} states of, got one without"
+        assert self._has_optimizer, f"expected a store with an optimizer whose states to {verb}, got one without"
 
     def _barrier(self) -> None:
         self._store.barrier()
@@ -226,12 +216,12 @@ class KVStore:
     barrier = _barrier
 
     def close(self) -> None:
-        """Let go of everything."""
+        """Release all resources."""
         self._store.close()
 
 
 def _keys(key: Any) -> Any:
-    """Keys as the store takes them; MXNet's refusals."""
+    """Convert keys for the store; raises MXNet's errors."""
     if isinstance(key, (list, tuple)):
         keys = [_keys(one) for one in key]
         assert len({type(one) for one in keys}) <= 1, f"expected keys of one kind, got {keys}"
@@ -241,14 +231,14 @@ def _keys(key: Any) -> Any:
 
 
 def _beneath(value: Any) -> Any:
-    """What the store takes for NDArrays, or for lists of them, or for lists of lists."""
+    """Convert NDArrays, or lists or nested lists of them, for the store."""
     if isinstance(value, (list, tuple)):
         return [_beneath(one) for one in value]
     return value.coo() if isinstance(value, RowSparseNDArray) else value.tensor
 
 
 def _pairs(key: Any, value: Any) -> list[tuple[Any, Any]]:
-    """(key, array) for every array; MXNet's refusals."""
+    """Return (key, array) for every array; raises MXNet's errors."""
     keys = _keys(key)
     if isinstance(keys, list):
         assert isinstance(value, (list, tuple)), f"expected a list of arrays for a list of keys, got {type(value)}"
@@ -258,7 +248,3 @@ def _pairs(key: Any, value: Any) -> list[tuple[Any, Any]]:
     for item in items:
         assert isinstance(item, (NDArray, RowSparseNDArray)), f"expected an NDArray, got {type(item)}"
     return [(keys, item) for item in items]
-
-
-def __getattr__(name: str) -> Any:
-    raise explain("mxnet.kvstore", name)

@@ -1,7 +1,7 @@
-"""`mxnet.metric`: sums over batches, asked for their mean.
+"""`mxnet.metric`: metrics over batches.
 
-``update(labels, predictions)`` takes lists of NDArrays, ``get()`` gives name and value, NaN before the first update.
-All are computed by NumPy in float64.
+``update(labels, predictions)`` accepts lists of NDArrays; ``get()`` returns name and value, NaN before the first
+update. All metrics are computed by NumPy in float64.
 """
 
 from __future__ import annotations
@@ -12,26 +12,9 @@ from typing import Any
 
 import numpy as _numpy
 
-from feedline.mxnet._names import explain
+from feedline.mxnet._names import names_of
 
-__all__ = [
-    "F1",
-    "MAE",
-    "MSE",
-    "RMSE",
-    "Accuracy",
-    "CompositeEvalMetric",
-    "CrossEntropy",
-    "CustomMetric",
-    "EvalMetric",
-    "Loss",
-    "NegativeLogLikelihood",
-    "Perplexity",
-    "TopKAccuracy",
-    "check_label_shapes",
-    "create",
-    "np",
-]
+__all__, __getattr__ = names_of(__name__)
 
 
 def _array(given: Any) -> Any:
@@ -39,10 +22,10 @@ def _array(given: Any) -> Any:
 
 
 def check_label_shapes(labels: Any, preds: Any, wrap: bool = False, shape: bool = False) -> tuple[Any, Any]:
-    """Labels and predictions, in lists if ``wrap``.
+    """Check and return labels and predictions, in lists if ``wrap``.
 
     Raises:
-        ValueError: as many labels as predictions are not there; with ``shape``, shapes differ.
+        ValueError: numbers of labels and predictions differ, or, with ``shape``, their shapes.
     """
     mine, other = (labels.shape, preds.shape) if shape else (len(labels), len(preds))
     if mine != other:
@@ -54,14 +37,14 @@ def check_label_shapes(labels: Any, preds: Any, wrap: bool = False, shape: bool 
 
 
 class EvalMetric:
-    """A sum and a count; subclasses say what one pair of label and prediction adds.
+    """Base class of metrics: a sum and a count; subclasses define what a pair of label and prediction adds.
 
     Attributes:
-        name: of the value.
-        output_names: which predictions `update_dict` takes; None: all.
-        label_names: which labels `update_dict` takes; None: all.
-        sum_metric: so far.
-        num_inst: so far.
+        name: name of the metric.
+        output_names: predictions that `update_dict` uses; None: all.
+        label_names: labels that `update_dict` uses; None: all.
+        sum_metric: sum so far.
+        num_inst: count so far.
     """
 
     def __init__(
@@ -71,7 +54,7 @@ class EvalMetric:
         self.reset()
 
     def reset(self) -> None:
-        """Forget all updates."""
+        """Reset sum and count."""
         self.sum_metric, self.num_inst = 0.0, 0
 
     def update(self, labels: Any, preds: Any) -> None:
@@ -83,7 +66,7 @@ class EvalMetric:
             self.num_inst += int(count)
 
     def _measure(self, label: Any, pred: Any) -> tuple[float, int]:
-        """What one pair adds to the sum and to the count."""
+        """Return what a pair adds to the sum and to the count."""
         raise NotImplementedError(f"{type(self).__name__}._measure")
 
     def update_dict(self, label: Mapping[str, Any], pred: Mapping[str, Any]) -> None:
@@ -93,11 +76,11 @@ class EvalMetric:
         self.update(labels, preds)
 
     def get(self) -> tuple[Any, Any]:
-        """Name and value."""
+        """Return name and value."""
         return self.name, self.sum_metric / self.num_inst if self.num_inst else math.nan
 
     def get_name_value(self) -> list[tuple[str, float]]:
-        """Pairs of names and values."""
+        """Return pairs of names and values."""
         name, value = self.get()
         return list(zip(name, value, strict=True)) if isinstance(name, list) else [(name, value)]
 
@@ -106,7 +89,7 @@ class EvalMetric:
 
 
 class CompositeEvalMetric(EvalMetric):
-    """Several metrics, asked together."""
+    """Several metrics as one."""
 
     def __init__(self, metrics: Sequence[Any] | None = None, name: str = "composite", **names: Any) -> None:
         self.metrics = [create(one) for one in metrics or ()]
@@ -117,10 +100,10 @@ class CompositeEvalMetric(EvalMetric):
         self.metrics.append(create(metric))
 
     def get_metric(self, index: int) -> EvalMetric:
-        """One of them.
+        """Return one of the metrics.
 
         Raises:
-            ValueError: no such number.
+            ValueError: the index is out of range.
         """
         if not 0 <= index < len(self.metrics):
             raise ValueError(f"Metric index {index} is out of range 0 and {len(self.metrics)}")
@@ -142,13 +125,13 @@ class CompositeEvalMetric(EvalMetric):
             metric.update_dict(label, pred)
 
     def get(self) -> tuple[list[str], list[float]]:
-        """Names and values."""
+        """Return names and values."""
         pairs = [pair for metric in self.metrics for pair in metric.get_name_value()]
         return [name for name, _ in pairs], [value for _, value in pairs]
 
 
 class Accuracy(EvalMetric):
-    """Share of predictions whose greatest score is at the label; predictions of the labels' shape are classes."""
+    """Fraction of predictions whose largest score is the label's; predictions of the labels' shape are classes."""
 
     def __init__(self, axis: int = 1, name: str = "accuracy", **names: Any) -> None:
         super().__init__(name, **names)
@@ -162,7 +145,7 @@ class Accuracy(EvalMetric):
 
 
 class TopKAccuracy(EvalMetric):
-    """Share of labels among the ``top_k`` greatest scores.
+    """Fraction of labels among the ``top_k`` largest scores.
 
     Raises:
         ValueError: ``top_k`` below 2.
@@ -180,10 +163,10 @@ class TopKAccuracy(EvalMetric):
 
 
 class F1(EvalMetric):
-    """Harmonic mean of precision and recall of class 1 of two; the mean over batches, or of all (``"micro"``).
+    """Harmonic mean of precision and recall of class 1 of two, averaged over batches, or over all (``"micro"``).
 
     Raises:
-        ValueError: an unknown average, or, in updates, labels besides 0 and 1.
+        ValueError: an unknown average, or, in updates, labels other than 0 and 1.
     """
 
     def __init__(self, name: str = "f1", average: str = "macro", **names: Any) -> None:
@@ -217,7 +200,7 @@ def _f1(counts: Any) -> float:
 
 
 class _Regression(EvalMetric):
-    """The mean over batches of an error of each batch."""
+    """Mean over batches of an error of each batch."""
 
     def _measure(self, label: Any, pred: Any) -> tuple[float, int]:
         label = label.reshape(len(label), 1) if label.ndim == 1 else label
@@ -225,7 +208,7 @@ class _Regression(EvalMetric):
         return self._error(label.astype("float64") - pred), 1
 
     def _error(self, difference: Any) -> float:
-        """Of a batch."""
+        """Return the error of a batch."""
         raise NotImplementedError(f"{type(self).__name__}._error")
 
 
@@ -267,11 +250,17 @@ class CrossEntropy(EvalMetric):
         self.eps = eps
 
     def _measure(self, label: Any, pred: Any) -> tuple[float, int]:
-        label = label.ravel().astype("int64")
-        if len(label) != len(pred):
-            raise ValueError(f"expected a label for each of {len(pred)} rows, got {len(label)}")
-        chances = pred[_numpy.arange(len(label)), label].astype("float64")
+        label, chances = _chances(label, pred)
         return float(-_numpy.log(chances + self.eps).sum()), len(label)
+
+
+def _chances(label: Any, rows: Any, ignored: Any = None) -> tuple[Any, Any]:
+    """Return the labels that are not ignored, and their probabilities in float64."""
+    label = label.ravel().astype("int64")
+    if len(label) != len(rows):
+        raise ValueError(f"expected a label for each of {len(rows)} rows, got {len(label)}")
+    kept = _numpy.flatnonzero(label != ignored)
+    return label[kept], rows[kept, label[kept]].astype("float64")
 
 
 class NegativeLogLikelihood(CrossEntropy):
@@ -285,9 +274,9 @@ class Perplexity(EvalMetric):
     """Exponential of the mean of ``-log(p)`` of the label's probability.
 
     Args:
-        ignore_label: labels that do not count; None: all count.
-        axis: of the classes; the last one only.
-        name: of the value.
+        ignore_label: label to ignore; None: none.
+        axis: axis of the classes; only the last one.
+        name: name of the metric.
         names: see `EvalMetric`.
     """
 
@@ -296,21 +285,17 @@ class Perplexity(EvalMetric):
         self.ignore_label, self.axis = ignore_label, axis
 
     def _measure(self, label: Any, pred: Any) -> tuple[float, int]:
-        label = label.ravel().astype("int64")
         rows = _numpy.moveaxis(pred, self.axis, -1).reshape(-1, pred.shape[self.axis])
-        if len(label) != len(rows):
-            raise ValueError(f"expected a label for each of {len(rows)} rows, got {len(label)}")
-        kept = label != self.ignore_label
-        chances = rows[_numpy.arange(len(label))[kept], label[kept]].astype("float64")
-        return float(-_numpy.log(_numpy.maximum(chances, 1e-10)).sum()), int(kept.sum())
+        label, chances = _chances(label, rows, self.ignore_label)
+        return float(-_numpy.log(_numpy.maximum(chances, 1e-10)).sum()), len(label)
 
     def get(self) -> tuple[str, float]:
-        """Name and value."""
+        """Return name and value."""
         return self.name, math.exp(self.sum_metric / self.num_inst) if self.num_inst else math.nan
 
 
 class Loss(EvalMetric):
-    """Mean of the predictions themselves; labels do not count."""
+    """Mean of the predictions; labels are ignored."""
 
     def __init__(self, name: str = "loss", **names: Any) -> None:
         super().__init__(name, **names)
@@ -323,10 +308,10 @@ class Loss(EvalMetric):
 
 
 class CustomMetric(EvalMetric):
-    """The mean over batches of ``feval(label, prediction)``, arrays of NumPy, which gives a number or (sum, count).
+    """Mean over batches of ``feval(label, prediction)``, which gets NumPy arrays and returns a number or (sum, count).
 
     Attributes:
-        allow_extra_outputs: more predictions than labels may come; the first ones count.
+        allow_extra_outputs: whether there may be more predictions than labels; only the first are used.
     """
 
     def __init__(
@@ -352,33 +337,26 @@ class CustomMetric(EvalMetric):
 def np(
     numpy_feval: Callable[[Any, Any], Any], name: str | None = None, allow_extra_outputs: bool = False
 ) -> CustomMetric:
-    """A metric of a function of NumPy arrays."""
+    """Return a metric by a function of NumPy arrays."""
     return CustomMetric(numpy_feval, name, allow_extra_outputs)
 
 
+# Each under the name of its class, and some under others.
+_METRICS = (Accuracy, CrossEntropy, F1, Loss, MAE, MSE, NegativeLogLikelihood, Perplexity, RMSE, TopKAccuracy)
 _CLASSES: dict[str, Callable[..., EvalMetric]] = {
+    **{metric.__name__.lower(): metric for metric in _METRICS},
     "acc": Accuracy,
-    "accuracy": Accuracy,
     "ce": CrossEntropy,
     "composite": CompositeEvalMetric,
     "cross-entropy": CrossEntropy,
-    "crossentropy": CrossEntropy,
-    "f1": F1,
-    "loss": Loss,
-    "mae": MAE,
-    "mse": MSE,
-    "negativeloglikelihood": NegativeLogLikelihood,
     "nll_loss": NegativeLogLikelihood,
-    "perplexity": Perplexity,
-    "rmse": RMSE,
     "top_k_acc": TopKAccuracy,
     "top_k_accuracy": TopKAccuracy,
-    "topkaccuracy": TopKAccuracy,
 }
 
 
 def create(metric: Any, *args: Any, **kwargs: Any) -> EvalMetric:
-    """A metric by name, of a function, of a list, or itself.
+    """Return a metric by name, by a function, or of a list; a metric is returned unchanged.
 
     Raises:
         ValueError: an unknown name.
@@ -392,7 +370,3 @@ def create(metric: Any, *args: Any, **kwargs: Any) -> EvalMetric:
     if str(metric).lower() not in _CLASSES:
         raise ValueError(f"expected a metric of {', '.join(sorted(_CLASSES))}, got {metric!r}")
     return _CLASSES[metric.lower()](*args, **kwargs)
-
-
-def __getattr__(name: str) -> Any:
-    raise explain("mxnet.metric", name)

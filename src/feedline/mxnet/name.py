@@ -1,25 +1,22 @@
-"""`mxnet.name`: how symbols without a name get one: a counter for each kind of operator, a stack of managers."""
+"""`mxnet.name`: names of symbols without one: a counter for each operator, and a stack of managers."""
 
 from __future__ import annotations
 
 import threading
-from typing import Any
 
-from feedline.mxnet._names import explain
+from feedline.mxnet._names import names_of
 
-__all__ = ["NameManager", "Prefix"]
+__all__, __getattr__ = names_of(__name__)
 
 
 class NameManager:
-    """Gives names; ``with`` makes it the one that does, in this thread."""
-
-    _local = threading.local()
+    """Generator of names; ``with`` makes it the current one in this thread."""
 
     def __init__(self) -> None:
         self._counts: dict[str, int] = {}
 
     def get(self, name: str | None, hint: str) -> str:
-        """``name`` itself, or ``hint`` and a number that counts from 0."""
+        """Return ``name``, or ``hint`` with a number that counts from 0."""
         if name:
             return name
         count = self._counts.get(hint, 0)
@@ -28,27 +25,29 @@ class NameManager:
 
     @classmethod
     def current(cls) -> NameManager:
-        """The manager of the innermost ``with``, or this thread's own."""
-        stack = cls._stack()
-        return stack[-1]
-
-    @classmethod
-    def _stack(cls) -> list[NameManager]:
-        if not hasattr(NameManager._local, "stack"):
-            NameManager._local.stack = [NameManager()]
-        found: list[NameManager] = NameManager._local.stack
-        return found
+        """Return the manager of the innermost ``with``, or this thread's default."""
+        return _current.managers[-1]
 
     def __enter__(self) -> NameManager:
-        self._stack().append(self)
+        _current.managers.append(self)
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._stack().pop()
+        _current.managers.pop()
+
+
+class _Current(threading.local):
+    """Managers of a thread, the innermost last."""
+
+    def __init__(self) -> None:
+        self.managers = [NameManager()]
+
+
+_current = _Current()
 
 
 class Prefix(NameManager):
-    """Puts a prefix before all names, given ones too; variables keep theirs."""
+    """Prefix all names, including given ones; variables keep theirs."""
 
     def __init__(self, prefix: str) -> None:
         super().__init__()
@@ -57,7 +56,3 @@ class Prefix(NameManager):
     def get(self, name: str | None, hint: str) -> str:
         """See `NameManager.get`."""
         return self._prefix + super().get(name, hint)
-
-
-def __getattr__(name: str) -> Any:
-    raise explain("mxnet.name", name)

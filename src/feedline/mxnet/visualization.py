@@ -1,8 +1,8 @@
-"""`mxnet.visualization` (`mx.viz`): a symbol as a picture and as a table.
+"""`mxnet.visualization` (`mx.viz`): pictures and tables of symbols.
 
-`plot_network` gives the nodes, attributes and edges that MXNet 1.9 gives. `print_summary` has MXNet's layout; its
-numbers are counted from the shapes of the parameters, where MXNet guesses them from channels; ``exact_mxnet=True``
-reproduces MXNet's text, errors included. Both cost time linear in nodes and edges.
+`plot_network` makes the nodes, attributes and edges of MXNet 1.9. `print_summary` has MXNet's layout; its numbers are
+counted from the shapes of parameters, where MXNet guesses them from channels; ``exact_mxnet=True`` reproduces MXNet's
+text, errors included. Both take time linear in nodes and edges.
 """
 
 from __future__ import annotations
@@ -16,23 +16,15 @@ from typing import Any
 
 import numpy as np
 
-from feedline.mxnet._names import explain
+from feedline.mxnet._names import names_of
 from feedline.mxnet.symbol import Symbol
 from feedline.mxnet.symbol._infer import infer_shapes, lengths, told
 from feedline.mxnet.symbol._node import Node, topological
+from feedline.networks.importers.symbol import STATISTICS
 
-__all__ = ["plot_network", "print_summary"]
+__all__, __getattr__ = names_of(__name__)
 
-_WEIGHTS = (
-    "_weight",
-    "_bias",
-    "_beta",
-    "_gamma",
-    "_moving_var",
-    "_moving_mean",
-    "_running_var",
-    "_running_mean",
-)
+_WEIGHTS = ("_weight", "_bias", "_beta", "_gamma", *STATISTICS)
 _VARIABLE, _OTHER = "#8dd3c7", "#fccde5"
 _COLOURS = {
     "Activation": "#ffffb3",
@@ -58,22 +50,22 @@ def plot_network(
     node_attrs: Mapping[str, str] | None = None,
     hide_weights: bool = True,
 ) -> Any:
-    """The network as a ``graphviz.Digraph``; drawing it needs the program ``dot``, its ``source`` does not.
+    """Return the network as a ``graphviz.Digraph``; drawing it requires the program ``dot``, its ``source`` does not.
 
     Args:
-        symbol: what to draw.
+        symbol: symbol to draw.
         title: name of the graph.
-        save_format: of the file that ``render`` writes.
+        save_format: format of the file that ``render`` writes.
         shape: shapes of arguments by name, batch first; edges then show shapes without the batch.
         dtype: element types of arguments by name; edges then show them.
         node_attrs: Graphviz attributes of all nodes.
-        hide_weights: leave out edges to parameters.
+        hide_weights: whether to omit edges to parameters.
 
     Raises:
         ImportError: the package graphviz is not installed.
         TypeError: not a Symbol.
-        ValueError: shapes or types that do not suffice, or an unknown format.
-        MXNetError: shapes that contradict each other, or a name that is no argument.
+        ValueError: insufficient shapes or types, or an unknown format.
+        MXNetError: contradictory shapes, or a name that is not an argument.
     """
     try:
         from graphviz import Digraph
@@ -94,7 +86,7 @@ def plot_network(
             attributes.update(shape="oval", fillcolor=_VARIABLE)
         dot.node(name=node["name"], label=_label(node), **attributes)
     for node in nodes:
-        # What tells only a size is not drawn as an input of this one operator.
+        # The second input of this operator, which only provides a size, is not drawn.
         joined = node["inputs"][:1] if node["op"] == "_contrib_BilinearResize2D" else node["inputs"]
         for number, output, _ in joined:
             below = nodes[number]
@@ -109,7 +101,7 @@ _ARROW = {"dir": "back", "arrowtail": "open"}
 
 
 def _inferred(symbol: Symbol, what: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Shapes or types of all outputs of all nodes, by name."""
+    """Return shapes or types of all outputs of all nodes, by name."""
     internals = symbol.get_internals()
     infer = internals.infer_shape if what == "shape" else internals.infer_type
     _, found, _ = infer(**given)
@@ -147,12 +139,12 @@ def _label(node: Mapping[str, Any]) -> str:
 
 
 def _by(text: str) -> str:
-    """``(3, 3)`` as ``3x3``."""
+    """Format ``(3, 3)`` as ``3x3``."""
     return "x".join(re.findall(r"\d+", text))
 
 
 def _key(node: Mapping[str, Any]) -> str:
-    """Name of a node's output; of several always the last, as in MXNet."""
+    """Return the name of a node's output, of several the last, as in MXNet."""
     if node["op"] == "null":
         return str(node["name"])
     count = node.get("attrs", {}).get("num_outputs")
@@ -160,7 +152,7 @@ def _key(node: Mapping[str, Any]) -> str:
 
 
 def _edge(keys: Sequence[str], shapes: Mapping[str, Any] | None, types: Mapping[str, Any] | None) -> str:
-    """Shape and type of an output by MXNet's key; by its own name where MXNet finds nothing and fails."""
+    """Return shape and type of an output by MXNet's key, or by its name where MXNet fails."""
     known = types if shapes is None else shapes
     if known is None:
         return ""
@@ -182,22 +174,22 @@ def print_summary(
     *,
     exact_mxnet: bool = False,
 ) -> None:
-    """Print a table: layer, shape of its output without the batch, parameters, what it is applied to.
+    """Print a table of layers: output shape without the batch, parameters, inputs.
 
-    Parameters are counted from their shapes, each variable at the first layer that uses it. What cannot be known
-    without shapes is ``?``, and the total then says "at least".
+    Parameters are counted from their shapes, each variable at the first layer that uses it. Numbers that are unknown
+    without shapes are ``?``, and the total is then preceded by "at least".
 
     Args:
-        symbol: what to print.
+        symbol: symbol to print.
         shape: shapes of arguments by name, batch first.
-        line_length: characters of a line.
-        positions: where columns end, in characters or as shares of the line.
-        exact_mxnet: print what MXNet 1.9 prints, with its wrong counts, and fail where it fails.
+        line_length: number of characters of a line.
+        positions: ends of columns, in characters or as fractions of the line.
+        exact_mxnet: whether to print what MXNet 1.9 prints, with its wrong counts, and fail where it fails.
 
     Raises:
         TypeError: not a Symbol.
-        ValueError: shapes that do not suffice, or positions of fewer than four columns.
-        MXNetError: shapes that contradict each other, or a name that is no argument.
+        ValueError: insufficient shapes, or positions of fewer than four columns.
+        MXNetError: contradictory shapes, or a name that is not an argument.
         IndexError: with ``exact_mxnet``, where MXNet fails: an output of one axis below a layer.
     """
     if not isinstance(symbol, Symbol):
@@ -214,7 +206,7 @@ def print_summary(
 
 
 class _Table:
-    """Rows of columns that are cut and padded to their ends."""
+    """Printer of rows whose columns are cut and padded to fixed positions."""
 
     def __init__(self, length: int, positions: Sequence[float]) -> None:
         self.length = length
@@ -224,13 +216,13 @@ class _Table:
         self.ends = [int(length * p) if shares else int(p) for p in positions[: len(_HEAD)]]
 
     def head(self) -> None:
-        """Print the names of the columns."""
+        """Print the header."""
         self.line("_")
         self.row(*_HEAD)
         self.line("=")
 
     def line(self, character: str) -> None:
-        """Print a line across."""
+        """Print a horizontal line."""
         print(character * self.length)
 
     def row(self, *fields: Any) -> None:
@@ -275,7 +267,7 @@ def _print_rows(symbol: Symbol, shape: Mapping[str, Any] | None, table: _Table) 
 
 
 def _roles(order: Sequence[Node]) -> tuple[set[Node], set[Node]]:
-    """Variables that are parameters; and those that are neither parameters nor data: labels and states."""
+    """Return the variables that are parameters, and those that are labels or states."""
     parameters: set[Node] = set()
     aside: set[Node] = set()
     for node in order:
@@ -283,7 +275,3 @@ def _roles(order: Sequence[Node]) -> tuple[set[Node], set[Node]]:
             parameters.update(n for n in node.slots(node.operator.weights) if n.operator is None)
             aside.update(n for n in node.slots(node.operator.labels + node.operator.states) if n.operator is None)
     return parameters, aside
-
-
-def __getattr__(name: str) -> Any:
-    raise explain("mxnet.visualization", name)

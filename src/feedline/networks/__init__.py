@@ -1,7 +1,7 @@
-"""How does an old network run? Nodes, ways through them, and their execution by torch.
+"""Networks of old frameworks: nodes, traversals, and their execution by torch.
 
-`node`, `traverse`, `shapes` and `registry` need nothing but Python; `ops` and `compile` need torch and are imported by
-whoever runs a network.
+`node`, `traverse`, `shapes` and `registry` require only Python; `ops` and `compile` require torch and are imported only
+to run a network.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import importlib
 
 from feedline.networks.node import BATCH, Node, Type, Weights
 from feedline.networks.registry import DECLARING, apply
-from feedline.networks.traverse import clone, find_all, find_by_name, leaves, replace, topological
+from feedline.networks.traverse import clone, find_all, leaves, replace, topological
 
 __all__ = [
     "BATCH",
@@ -20,7 +20,6 @@ __all__ = [
     "apply",
     "clone",
     "find_all",
-    "find_by_name",
     "leaves",
     "replace",
     "topological",

@@ -1,4 +1,4 @@
-"""Fused recurrences as single operations, for where their kernels cannot run: as part of another recurrence."""
+"""Fused recurrences as single operations, for use inside other recurrences, where their kernels cannot run."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ CELLS = ("lstm", "rnn")
 
 
 def opened(cell: Node) -> tuple[Node, dict[Node, Node]]:
-    """What a fused recurrence gives at a step, and what each of its states becomes.
+    """Return the output of one step of a fused recurrence, and its next states.
 
     Args:
-        cell: an operation of `CELLS`.
+        cell: operation of `CELLS`.
 
     Returns:
-        the output; and for each state, a placeholder that is read by delays, the node that it stands for.
+        The output; and the next state for each state, a placeholder that delays read.
     """
     x, w, h, b, *initial = cell.inputs
     steps = -1 if cell.attributes.get("backwards", False) else 1
@@ -27,12 +27,11 @@ def opened(cell: Node) -> tuple[Node, dict[Node, Node]]:
     if cell.op == "rnn":
         output = apply(cell.attributes["activation"], [total], label=cell.name)
         return output, {states[0]: output}
-    # Gates stand as input, candidate, forget, output.
+    # The order of gates is input, candidate, forget, output.
     cells = h.type.shape[0] if h.type.shape is not None else 0
     i, g, f, o = (_part(total, k * cells, (k + 1) * cells) for k in range(4))
-    kept, new = _product(_sigmoid(f), before[1]), _product(_sigmoid(i), apply("tanh", [g]))
-    c = _plus(kept, new)
-    output = apply("element_times", [_sigmoid(o), apply("tanh", [c])], label=cell.name)
+    c = _plus(_gated(f, before[1]), _gated(i, apply("tanh", [g])))
+    output = _gated(o, apply("tanh", [c]), cell.name)
     return output, {states[0]: output, states[1]: c}
 
 
@@ -40,12 +39,8 @@ def _plus(*nodes: Node) -> Node:
     return apply("plus", nodes)
 
 
-def _product(*nodes: Node) -> Node:
-    return apply("element_times", nodes)
-
-
-def _sigmoid(node: Node) -> Node:
-    return apply("sigmoid", [node])
+def _gated(gate: Node, node: Node, label: str = "") -> Node:
+    return apply("element_times", [apply("sigmoid", [gate]), node], label=label)
 
 
 def _part(node: Node, begin: int, end: int) -> Node:

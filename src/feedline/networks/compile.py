@@ -1,8 +1,8 @@
-"""A network as a `torch.nn.Module`: a plan made once from the graph, run for every minibatch.
+"""Compilation of a network to a `torch.nn.Module`: a plan made once from the graph, run for every minibatch.
 
-The plan is a list of torch calls in order of computation; what a node needs to know besides its inputs' data is worked
-out when the plan is made. Running it costs about a microsecond a node above torch's own calls. torch's autograd gives
-the gradients. Parameters are those of the graph's leaves: networks compiled from graphs that share leaves share them.
+The plan is a list of torch calls in order of computation; everything that depends only on the node is computed when the
+plan is made. Running it adds about a microsecond a node to torch's calls. Gradients are torch's autograd's. Parameters
+belong to the graph's leaves: networks compiled from graphs that share leaves share parameters.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from feedline.networks.truncation import BPTTState, TruncatedBatch
 
 
 def tensor_of(weights: Weights) -> torch.nn.Parameter:
-    """The tensor behind a parameter or constant, filled now if it was not.
+    """Return the tensor of a parameter or constant, initialized if it was not.
 
     Raises:
-        ValueError: its shape has not settled.
+        ValueError: its shape is not known yet.
     """
     if weights.tensor is None:
         if not weights.settled:
@@ -36,24 +36,23 @@ def tensor_of(weights: Weights) -> torch.nn.Parameter:
         tensor = value if isinstance(value, torch.Tensor) else torch.from_numpy(np.array(value))
         tensor = tensor.to(getattr(torch, weights.dtype)).expand(weights.shape).contiguous()
         weights.tensor = torch.nn.Parameter(tensor, requires_grad=weights.trains)
-    found: torch.nn.Parameter = weights.tensor
-    return found
+    return weights.tensor
 
 
 class Network(torch.nn.Module):
-    """A graph to run.
+    """A compiled graph.
 
     Args:
-        roots: what to compute.
+        roots: nodes to compute.
 
     Raises:
-        ValueError: a placeholder is left, a shape is not known, or a recurrence cannot be run.
+        ValueError: a placeholder is left, a shape is unknown, or a recurrence cannot be run.
 
     Attributes:
-        roots: as given.
-        inputs: the input leaves that are fed.
-        memories: in training and otherwise, what recurrences keep for sequences that go on in the next minibatch.
-        batch: the minibatch of the last run; None before.
+        roots: nodes to compute.
+        inputs: input leaves to feed.
+        memories: BPTT states of recurrences, one for training and one for evaluation.
+        batch: minibatch of the last run; None before.
     """
 
     def __init__(self, roots: Iterable[Node]) -> None:
@@ -97,43 +96,37 @@ class Network(torch.nn.Module):
             self.register_parameter(name, tensor)
             self._held.append((i, self._parameters, name))
         else:
-            # Never changes, and so need not be saved; a buffer, to move with the module.
+            # A buffer, to move with the module; never changes, so it is not saved.
             self.register_buffer(name, tensor.detach(), persistent=False)
             self._held.append((i, self._buffers, name))
 
     @property
     def device(self) -> torch.device:
-        """Where the parameters are; the CPU without any."""
-        for _, held, name in self._held:
-            found: torch.device = held[name].device
-            return found
-        return torch.device("cpu")
+        """Device of the parameters; the CPU without any."""
+        return next((held[name].device for _, held, name in self._held), torch.device("cpu"))
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of the parameters; that of the first input without any."""
-        for _, held, name in self._held:
-            found: torch.dtype = held[name].dtype
-            return found
-        named: torch.dtype = getattr(torch, self.inputs[0].dtype) if self.inputs else torch.get_default_dtype()
-        return named
+        """Dtype of the parameters, or of the first input without any."""
+        fed = getattr(torch, self.inputs[0].dtype) if self.inputs else torch.get_default_dtype()
+        return next((held[name].dtype for _, held, name in self._held), fed)
 
     def forward(
         self, feeds: Mapping[Node, Value | Packed], lanes: Any = None, begins: Any = None
     ) -> tuple[Packed, ...]:
-        """Run it over a minibatch.
+        """Run the network on a minibatch.
 
         Args:
-            feeds: for each of `inputs` its value, or rows that are on the device already.
-            lanes, begins: of sequences that are pieces of longer ones, see `feedline.Minibatch`; None: they are whole.
+            feeds: value of each of `inputs`, or rows that are on the device already.
+            lanes, begins: lanes of truncated sequences, see `feedline.Minibatch`; None: sequences are whole.
 
         Returns:
-            for each root its rows.
+            The rows of each root.
 
         Raises:
-            ValueError: an input is not fed, has another shape, or another number of sequences than the others; or
-                pieces of sequences, and an operation that needs them whole.
-            StateError: pieces that go on where no minibatch before has ended.
+            ValueError: an input is not fed, or has another shape, or another number of sequences than the others; or
+                sequences are truncated, but an operation needs them whole.
+            StateError: sequences that do not continue from the last minibatch.
         """
         values: list[Any] = [None] * self._size
         for i, held, name in self._held:
@@ -142,7 +135,7 @@ class Network(torch.nn.Module):
         if begins is not None:
             if self._whole:
                 raise ValueError(
-                    f"{self._whole[0].label}: expected whole sequences, got pieces of them; leave truncation_length out"
+                    f"{self._whole[0].label}: expected whole sequences, got truncated ones; omit truncation_length"
                 )
             batch.cut = TruncatedBatch(lanes, begins, self.memories[self.training])
         for i, below, run, done in self._plan:
@@ -188,7 +181,7 @@ class Network(torch.nn.Module):
                     raise ValueError(
                         f"{node.label}: expected sequences of the same lengths as the other inputs along "
                         f"{node.axes[1]!r}, got {own.lengths.tolist()[:10]} and {other.lengths.tolist()[:10]}; "
-                        "declare it with an axis of its own"
+                        "declare it with a separate axis"
                     )
             if counted is None:
                 counted, count = node, mine
@@ -200,7 +193,7 @@ class Network(torch.nn.Module):
 
 
 def _below(node: Node) -> Sequence[Node]:
-    """What is computed before a node; a recurrence computes its own inside itself."""
+    """Return the nodes to compute before a node, without those inside a recurrence."""
     return operands(node) if node.op == "loop" else reads(node)
 
 

@@ -1,8 +1,8 @@
-"""Recurrences that no fused kernel knows: one step at a time, all sequences at once.
+"""Recurrences without a fused kernel: one step at a time, all sequences at once.
 
-What does not depend on the recurrence's own state is computed for all steps before the first: usually the product with
-the input, so that a step is left with the product with the state. Sequences stand longest first, so that those which
-are over leave at the end and nothing is masked. Python visits steps, never sequences.
+Everything that does not depend on the recurrence's state is computed for all steps before the first, usually the
+product with the input, so that a step has only the product with the state. Sequences are sorted longest first, so that
+those that have ended drop out at the end and no mask is needed. Python iterates over steps, never over sequences.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def _parts_behind(node: Node) -> tuple[list[Node], list[Node]]:
 
 
 def inside(node: Node) -> set[Node]:
-    """Nodes of a recurrence that depend on its own state, and so are done step by step."""
+    """Return the nodes of a recurrence that depend on its state, and are therefore computed step by step."""
     outputs, states = _parts_behind(node)
     found: set[Node] = set(states)
     for below in topological(outputs, reads):
@@ -34,7 +34,7 @@ def inside(node: Node) -> set[Node]:
 
 
 def operands(node: Node) -> list[Node]:
-    """What a recurrence needs of the outside, computed before its first step; in a fixed order."""
+    """Return the nodes outside a recurrence that it needs, computed before its first step; in a fixed order."""
     own = inside(node)
     outputs, _ = _parts_behind(node)
     found: dict[Node, None] = {}
@@ -45,14 +45,14 @@ def operands(node: Node) -> list[Node]:
 
 
 def loop(node: Node) -> Run:
-    """Lowering of a recurrence: takes its `operands`, returns its outputs."""
+    """Lower a recurrence to a function of its `operands` that returns its outputs."""
     outputs, states = _parts_behind(node)
     own = inside(node)
     outside = operands(node)
     ends = dict(zip(states, outputs[len(outputs) - len(states) :], strict=True))
     delays, order = _parts(own, outputs, states)
     axis, backwards = _direction(node, delays, order)
-    # Slots: operands, then delays, then what is computed.
+    # Slots: operands, then delays, then computed nodes.
     slot: dict[Node, int] = {n: i for i, n in enumerate([*outside, *delays, *order])}
     for state, end in ends.items():
         slot[state] = slot[end]
@@ -68,12 +68,12 @@ def loop(node: Node) -> Run:
     inner = slice(len(outside), size)
 
     def begun(batch: PackedBatch, tensors: Any, steps: Steps) -> list[Any]:
-        """Of each delay, what the pieces before ended with, in the order of steps; and as it came."""
+        """Return for each delay the last steps of the lanes' earlier pieces, in step order and as stored."""
         like = next((x for x in tensors if isinstance(x, torch.Tensor)), torch.zeros(0))
         found = []
         for d in delays:
             if backwards:
-                raise ValueError(f"{d.label}: expected whole sequences for a future value, got pieces of them")
+                raise ValueError(f"{d.label}: expected whole sequences for a future value, got truncated ones")
             before = batch.cut.before(d.uid, abs(d.attributes["steps"]), d.shape, like)
             found.append((*(x.index_select(0, steps.order) for x in before), before))
         return found
@@ -94,7 +94,7 @@ def loop(node: Node) -> Run:
                 if t >= back:
                     values[target] = history[source][t - back][:active]
                 else:
-                    values[target] = _before(values[initial], first, active, shape, steps)
+                    values[target] = _before(values[initial], first, active, shape)
                     if pieces is not None:
                         known, there, _ = pieces[i]
                         mine = there[:active, t].reshape(-1, *(1,) * len(shape))
@@ -132,11 +132,11 @@ def _parts(own: set[Node], outputs: Sequence[Node], states: Sequence[Node]) -> t
         for child in reads(node):
             if child in states:
                 raise ValueError(
-                    f"{node.label} uses the state {child.label} of its own step; read it by sequence.past_value or "
+                    f"{node.label} uses the state {child.label} of the same step; read it by sequence.past_value or "
                     "sequence.future_value"
                 )
         if not op(node.op).stepwise:
-            raise ValueError(f"{node.label} needs whole sequences, and so cannot be part of a recurrence")
+            raise ValueError(f"{node.label} needs whole sequences, so it cannot be part of a recurrence")
     return delays, order
 
 
@@ -144,7 +144,7 @@ def _direction(node: Node, delays: Sequence[Node], order: Sequence[Node]) -> tup
     signs = {d.attributes["steps"] > 0 for d in delays}
     if len(signs) != 1:
         kinds = "both past and future values" if signs else "no past or future value"
-        raise ValueError(f"expected a recurrence to go one way, got {kinds} of its state in {node.inputs[0].label}")
+        raise ValueError(f"expected a recurrence in one direction, got {kinds} of its state in {node.inputs[0].label}")
     axes = {n.axes for n in (*delays, *order)}
     if len(axes) != 1 or len(next(iter(axes))) < 2:
         raise ValueError(f"expected a recurrence along one axis of sequences, got {sorted(axes)}")
@@ -152,18 +152,16 @@ def _direction(node: Node, delays: Sequence[Node], order: Sequence[Node]) -> tup
 
 
 def _arranged(x: Any, axes: int, steps: Steps) -> Any:
-    """Rows in the order of steps, or of sequences, longest first."""
+    """Reorder rows by steps, or by sequences, longest first."""
     if axes == 0:
         return x
     if isinstance(x, SparseRows):
-        raise TypeError(
-            "expected dense data inside a recurrence, got sparse rows; multiply them with a parameter first"
-        )
+        raise TypeError("expected dense data inside a recurrence, got sparse rows; multiply them by a parameter first")
     return x.index_select(0, steps.rows if axes == 2 else steps.order)
 
 
-def _before(initial: Any, node: Node, active: int, shape: tuple[int, ...], steps: Steps) -> Any:
-    """What stands before the first step."""
+def _before(initial: Any, node: Node, active: int, shape: tuple[int, ...]) -> Any:
+    """Return the initial state."""
     if not node.axes:
         return initial.expand(active, *shape)
     rows = initial[:active]

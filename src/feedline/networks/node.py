@@ -1,11 +1,11 @@
-"""Nodes of a network: an operation, what it is applied to, and the type of what comes out.
+"""Nodes of a network: an operation, its inputs, and the type of its result.
 
-A node never changes; a changed network is a new one that shares what stayed. Leaves are inputs, placeholders,
-parameters and constants. The tensor of the latter two is in a `Weights`, which several networks share by holding the
-same leaf; its unknown dimensions settle once, at the first use that tells them.
+Nodes are immutable; a changed network is a new one that shares the unchanged nodes. Leaves are inputs, placeholders,
+parameters and constants. The tensor of the latter two is in a `Weights`, which networks with the same leaf share; its
+unknown dimensions are fixed once, at the first use that determines them.
 
-Shapes are those of one sample, row-major, without batch and sequences. Dynamic axes are names: `BATCH` first, then the
-axis of sequences if there is one. Making a node costs a few microseconds.
+Shapes are those of one sample, row-major, without batch and sequence axes. Dynamic axes are names: `BATCH` first, then
+the sequence axis if there is one. Creating a node takes a few microseconds.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from types import MappingProxyType
 from typing import Any
 
 BATCH = "batch"
-UNKNOWN = -1  # a dimension of a parameter that its first use tells
+UNKNOWN = -1  # a dimension of a parameter that its first use determines
 LEAVES = ("input", "placeholder", "parameter", "constant")
 
 _numbers = itertools.count()
@@ -25,11 +25,11 @@ _numbers = itertools.count()
 
 @dataclass(frozen=True, slots=True)
 class Type:
-    """What a node gives for each sample, and along which dynamic axes there are samples.
+    """Type of a node's result.
 
     Attributes:
-        shape: of one sample; None: not known before placeholders are replaced.
-        axes: dynamic axes, ``()``, ``(BATCH,)`` or ``(BATCH, name)``; None: not known.
+        shape: shape of one sample; None: unknown until placeholders are replaced.
+        axes: dynamic axes, ``()``, ``(BATCH,)`` or ``(BATCH, name)``; None: unknown.
     """
 
     shape: tuple[int, ...] | None = None
@@ -46,17 +46,17 @@ class Type:
 
 
 class Weights:
-    """The tensor behind a parameter or a constant: filled at its first use, shared by all who hold it.
+    """Shared tensor of a parameter or a constant, initialized at its first use.
 
     Args:
-        shape: of the tensor; `UNKNOWN` dimensions settle later. The first, if unknown, may stand for several.
-        fill: ``fill(shape)`` returns its first value, as an array or tensor.
+        shape: shape of the tensor; `UNKNOWN` dimensions are fixed later. The first, if unknown, may become several.
+        fill: function ``fill(shape)`` that returns the initial value, as an array or tensor.
         dtype: name of the element type.
-        trains: learners may update it.
-        keeps: it is not trained, but changes in training (running statistics), and is saved with the parameters.
+        trains: whether learners may update it.
+        keeps: whether it changes in training without learners (running statistics), and is saved with the parameters.
 
     Attributes:
-        tensor: the `torch.nn.Parameter`; None before the first use.
+        tensor: `torch.nn.Parameter`; None before the first use.
     """
 
     __slots__ = ("_shape", "dtype", "fill", "keeps", "tensor", "trains")
@@ -74,7 +74,7 @@ class Weights:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Its shape, with `UNKNOWN` in it before it settles."""
+        """Shape, with `UNKNOWN` for dimensions that are not fixed yet."""
         return self._shape
 
     @property
@@ -83,10 +83,10 @@ class Weights:
         return UNKNOWN not in self._shape
 
     def settle(self, shape: tuple[int, ...]) -> None:
-        """Fix the unknown dimensions; the first, if it is unknown, may become several.
+        """Fix the unknown dimensions; the first, if unknown, may become several.
 
         Raises:
-            ValueError: known dimensions are others.
+            ValueError: known dimensions differ.
         """
         own, new = self._shape, tuple(shape)
         more = len(new) - len(own)
@@ -102,15 +102,15 @@ class Node:
     """One application of an operation; compared by identity.
 
     Attributes:
-        op: name of the operation; for leaves one of `LEAVES`.
-        inputs: what it is applied to.
-        attributes: its settings.
-        given: type of what comes out; weights have their own.
-        name: given by the user; not unique.
-        weights: of a parameter or constant.
-        sparse: an input that is fed sparse rows.
+        op: name of the operation; one of `LEAVES` for leaves.
+        inputs: nodes that it is applied to.
+        attributes: settings of the operation.
+        given: type of the result; parameters and constants have that of their weights.
+        name: name given by the user; not unique.
+        weights: weights of a parameter or constant.
+        sparse: whether an input is fed sparse rows.
         dtype: element type of an input.
-        uid: unique in this process.
+        uid: identifier, unique in this process.
     """
 
     op: str
@@ -125,7 +125,7 @@ class Node:
 
     @property
     def type(self) -> Type:
-        """Shape and dynamic axes of what comes out."""
+        """Shape and dynamic axes of the result."""
         return self.given if self.weights is None else Type(self.weights.shape, ())
 
     @property
@@ -133,7 +133,7 @@ class Node:
         """Shape of one sample.
 
         Raises:
-            ValueError: it depends on a placeholder.
+            ValueError: the shape depends on a placeholder.
         """
         shape = self.type.shape
         if shape is None:
@@ -159,7 +159,7 @@ class Node:
 
     @property
     def label(self) -> str:
-        """How messages call it: operation and name."""
+        """Operation and name, for messages."""
         return f"{self.op} `{self.name or self.uid}`"
 
     def __repr__(self) -> str:
@@ -174,15 +174,15 @@ def input_node(
     sparse: bool = False,
     dtype: str = "float32",
 ) -> Node:
-    """A leaf that is fed."""
+    """Return an input leaf."""
     return Node("input", given=Type(tuple(shape), tuple(axes)), name=name, sparse=sparse, dtype=dtype)
 
 
 def placeholder_node(shape: tuple[int, ...] | None = None, axes: tuple[str, ...] | None = None, name: str = "") -> Node:
-    """A leaf that stands for what will be known later."""
+    """Return a leaf to be replaced by another node."""
     return Node("placeholder", given=Type(shape, axes), name=name)
 
 
 def parameter_node(weights: Weights, name: str = "") -> Node:
-    """A leaf with a tensor: a parameter if it trains, else a constant."""
+    """Return a leaf with a tensor: a parameter if it trains, else a constant."""
     return Node("parameter" if weights.trains else "constant", weights=weights, name=name, dtype=weights.dtype)

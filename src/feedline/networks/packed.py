@@ -1,9 +1,9 @@
-"""Minibatches as networks see them: packed rows on a device, and where sequences begin.
+"""Packed minibatches on a device: rows, and the offsets of sequences.
 
-Data with an axis of sequences is rows ``(num_samples, *shape)``, all sequences back to back; data with only the batch
-axis is ``(num_sequences, *shape)``; all else is ``shape``. Sparse rows stay indices. There is no padding, so a loss has
-as many numbers as there are samples. What recurrences and sequence operations need to know of the lengths is computed
-once a minibatch, when first asked for, by NumPy: it is small and never waits for a device.
+Data with a sequence axis is rows ``(num_samples, *shape)``, all sequences back to back; data with only the batch axis
+is ``(num_sequences, *shape)``; other data is ``shape``. Sparse rows stay indices. There is no padding, so a loss has as
+many numbers as there are samples. Index arrays that recurrences and sequence operations derive from the lengths are
+computed once a minibatch, on demand, by NumPy: they are small and need not wait for a device.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from feedline.data.value import SparseValue, Value
 
 
 class Sequences:
-    """Where the sequences of one axis begin and end in this minibatch.
+    """Offsets of the sequences of one axis in a minibatch.
 
     Attributes:
         offsets: int64 (num_sequences + 1,).
@@ -33,9 +33,11 @@ class Sequences:
         self.offsets, self.device = offsets, device
         self.lengths = np.diff(offsets)
         self.count, self.total = len(self.lengths), int(offsets[-1])
+        self._padded: dict[bool, list[Padded]] = {}
+        self._steps: dict[bool, Steps] = {}
 
     def same(self, other: Sequences) -> bool:
-        """Whether all lengths are equal."""
+        """Return whether all lengths equal those of ``other``."""
         return self is other or np.array_equal(self.offsets, other.offsets)
 
     def _to_device(self, array: NDArray[Any]) -> torch.Tensor:
@@ -47,32 +49,32 @@ class Sequences:
 
     @cached_property
     def _place(self) -> NDArray[np.int64]:
-        """Of each row, its place in its sequence."""
+        """Index of each row within its sequence."""
         return np.arange(self.total) - np.repeat(self.offsets[:-1], self.lengths)
 
     @cached_property
     def owner(self) -> torch.Tensor:
-        """int64 (num_samples,): which sequence each row belongs to."""
+        """Sequence of each row, int64 (num_samples,)."""
         return self._to_device(self._owner)
 
     @cached_property
     def first(self) -> torch.Tensor:
-        """int64 (num_sequences,): row of the first sample of each."""
+        """Row of each sequence's first sample, int64 (num_sequences,)."""
         self._none_empty("first")
         return self._to_device(self.offsets[:-1])
 
     @cached_property
     def last(self) -> torch.Tensor:
-        """int64 (num_sequences,): row of the last sample of each."""
+        """Row of each sequence's last sample, int64 (num_sequences,)."""
         self._none_empty("last")
         return self._to_device(self.offsets[1:] - 1)
 
     def _none_empty(self, what: str) -> None:
         if (self.lengths == 0).any():
-            raise ValueError(f"expected sequences with samples, to take the {what}, got one without")
+            raise ValueError(f"expected sequences with a {what} sample, got an empty one")
 
     def shift(self, steps: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """For each row, the row ``steps`` before it (after it, if negative), and bool: there is none, take row 0."""
+        """Return for each row the one ``steps`` before it (after, if negative), and whether there is none (row 0)."""
         place = self._place - steps
         outside = (place < 0) | (place >= np.repeat(self.lengths, self.lengths))
         row = np.where(outside, 0, np.arange(self.total) - steps)
@@ -80,20 +82,14 @@ class Sequences:
 
     @cached_property
     def longest(self) -> int:
-        """Samples of the longest sequence."""
+        """Length of the longest sequence."""
         return int(self.lengths.max(initial=0))
 
     def padded(self, backwards: bool) -> list[Padded]:
-        """Sequences side by side, in groups of similar lengths if padding all to the longest would more than double."""
-        return self._padded_back if backwards else self._padded
-
-    @cached_property
-    def _padded(self) -> list[Padded]:
-        return [Padded(self, which, False) for which in self._groups]
-
-    @cached_property
-    def _padded_back(self) -> list[Padded]:
-        return [Padded(self, which, True) for which in self._groups]
+        """Return padded groups of sequences: one, or several of similar lengths if padding would double the size."""
+        if backwards not in self._padded:
+            self._padded[backwards] = [Padded(self, which, backwards) for which in self._groups]
+        return self._padded[backwards]
 
     @cached_property
     def _groups(self) -> list[NDArray[np.int64] | None]:
@@ -111,25 +107,19 @@ class Sequences:
         return groups
 
     def steps(self, backwards: bool) -> Steps:
-        """Rows in the order of steps, longest sequences first."""
-        return self._steps_back if backwards else self._steps
-
-    @cached_property
-    def _steps(self) -> Steps:
-        return Steps(self, False)
-
-    @cached_property
-    def _steps_back(self) -> Steps:
-        return Steps(self, True)
+        """Return the order of rows by steps, longest sequences first."""
+        if backwards not in self._steps:
+            self._steps[backwards] = Steps(self, backwards)
+        return self._steps[backwards]
 
 
 class Padded:
-    """Some sequences as kernels take them: steps first, (longest, count, ...), padded behind the end of each.
+    """Sequences in the layout of kernels: steps first, (longest, count, ...), padded at the end of each.
 
     Attributes:
-        which: int64 (count,): the sequences; None: all.
-        rows: int64 (num_samples,): their rows; None: all.
-        places: int64 (num_samples,): place of each row among ``longest * count``.
+        which: indices of the sequences, int64 (count,); None: all.
+        rows: their rows, int64 (num_samples,); None: all.
+        places: index of each row among ``longest * count``, int64 (num_samples,).
     """
 
     def __init__(self, sequences: Sequences, which: NDArray[np.int64] | None, backwards: bool) -> None:
@@ -149,24 +139,24 @@ class Padded:
             self.rows = to_device(np.repeat(sequences.offsets[which], lengths) + place)
 
     def padded(self, x: torch.Tensor) -> torch.Tensor:
-        """Rows (all samples, width) as (longest, count, width)."""
+        """Pad rows (all samples, width) to (longest, count, width)."""
         mine = x if self.rows is None else x.index_select(0, self.rows)
         steps = x.new_zeros(self.longest * self.count, x.shape[1]).index_copy(0, self.places, mine)
         return steps.reshape(self.longest, self.count, x.shape[1])
 
     def packed(self, steps: torch.Tensor) -> torch.Tensor:
-        """What was padded, (longest, count, width), as rows."""
+        """Return padded data (longest, count, width) as rows."""
         return steps.reshape(-1, steps.shape[-1]).index_select(0, self.places)
 
 
 class Steps:
-    """All first samples, then all second ones, and so on; sequences that are over have left at the end of each step.
+    """Order by steps: all first samples, then all second ones, and so on, without sequences that have ended.
 
     Attributes:
-        order: int64 (num_sequences,): sequences, longest first.
+        order: sequences, longest first, int64 (num_sequences,).
         active: number of sequences at each step.
-        rows: int64 (num_samples,): row of each place.
-        back: int64 (num_samples,): place of each row.
+        rows: row at each place in this order, int64 (num_samples,).
+        back: place of each row in this order, int64 (num_samples,).
     """
 
     def __init__(self, sequences: Sequences, backwards: bool) -> None:
@@ -187,11 +177,11 @@ class SparseRows:
     """Rows of a sparse stream on a device: indices and values, never dense.
 
     Attributes:
-        offsets: int64 (num_rows + 1,): where the entries of each row begin.
-        indices: int64 (entries,).
-        values: (entries,); None: all are 1.
+        offsets: offsets of each row's entries, int64 (num_rows + 1,).
+        indices: column of each entry, int64 (entries,).
+        values: value of each entry, (entries,); None: all are 1.
         width: number of columns.
-        one_hot: every row has exactly one entry, a 1.
+        one_hot: whether every row has exactly one entry, a 1.
     """
 
     def __init__(
@@ -208,12 +198,12 @@ class SparseRows:
         return torch.get_default_dtype() if self.values is None else self.values.dtype
 
     def owner(self) -> torch.Tensor:
-        """int64 (entries,): row of each entry."""
+        """Row of each entry, int64 (entries,)."""
         rows = torch.arange(len(self), device=self.offsets.device)
         return rows.repeat_interleave(self.offsets.diff(), output_size=len(self.indices))
 
     def index_select(self, dim: int, index: torch.Tensor, empty: torch.Tensor | None = None) -> SparseRows:
-        """Some rows, in another order, as of a tensor; those in ``empty`` (bool) without entries."""
+        """Select rows, like a tensor's `index_select`; those in ``empty`` (bool) get no entries."""
         assert dim == 0
         if self.one_hot and empty is None:
             taken = self.indices.index_select(0, index)
@@ -229,7 +219,7 @@ class SparseRows:
         return SparseRows(ends, self.indices.index_select(0, entries), values, self.width, False)
 
     def matmul(self, dense: torch.Tensor) -> torch.Tensor:
-        """Times ``dense`` (width, columns): a look-up and a sum for each row."""
+        """Multiply by ``dense`` (width, columns): a look-up and a sum for each row."""
         if self.one_hot:
             return torch.nn.functional.embedding(self.indices, dense)
         weights = None if self.values is None else self.values.to(dense.dtype)
@@ -240,7 +230,7 @@ class SparseRows:
         )
 
     def weighted(self, dense: torch.Tensor) -> torch.Tensor:
-        """(num_rows,): for each row the sum of ``dense[row, index] * value``."""
+        """Return the sum of ``dense[row, index] * value`` for each row, (num_rows,)."""
         if self.one_hot:
             return dense.gather(1, self.indices[:, None]).squeeze(1)
         owner = self.owner()
@@ -258,7 +248,7 @@ class Packed:
 
     Attributes:
         data: rows, see the module.
-        sequences: how they part into sequences; None: one row a sequence, or no dynamic axis.
+        sequences: sequences of the rows; None: one row per sequence, or no dynamic axis.
     """
 
     __slots__ = ("data", "sequences")
@@ -268,21 +258,21 @@ class Packed:
 
     @staticmethod
     def of(value: Value, device: torch.device, dtype: torch.dtype, ragged: bool) -> Packed:
-        """From a value as feeds deliver it; shares memory where the device is the CPU and the type fits.
+        """Convert a feed's value; shares memory if the device is the CPU and the dtype is the same.
 
         Args:
-            value: dense or sparse.
-            device: where it goes.
-            dtype: of floating point data.
-            ragged: it has an axis of sequences; otherwise every sequence must have one sample.
+            value: dense or sparse value.
+            device: target device.
+            dtype: target dtype of floating point data.
+            ragged: whether it has a sequence axis; otherwise every sequence must have one sample.
 
         Raises:
-            ValueError: sequences of several samples where none are expected.
+            ValueError: sequences of several samples without a sequence axis.
         """
         if not ragged and not value.one_sample_each and not (value.lengths == 1).all():
             raise ValueError(
-                f"expected one sample a sequence, got {value.num_samples} in {value.num_sequences} sequences; "
-                "declare the input with an axis of sequences"
+                f"expected one sample per sequence, got {value.num_samples} in {value.num_sequences} sequences; "
+                "declare the input with a sequence axis"
             )
         if isinstance(value, SparseValue):
             data: Rows = _sparse(value, device, dtype)
@@ -298,7 +288,7 @@ def _tensor(array: NDArray[Any], device: torch.device, dtype: torch.dtype | None
 
 
 def _moved(tensor: torch.Tensor, device: torch.device, dtype: torch.dtype | None) -> torch.Tensor:
-    # Asking costs less than a call of torch that has nothing to do.
+    # Cheaper than a torch call that has nothing to do.
     if device.type == "cpu" and dtype in (None, tensor.dtype):
         return tensor
     return tensor.to(device, dtype, non_blocking=True)
@@ -317,15 +307,15 @@ def _sparse(value: SparseValue, device: torch.device, dtype: torch.dtype) -> Spa
 
 
 class PackedBatch:
-    """What operations may know of the minibatch besides their inputs.
+    """Properties of a minibatch that operations use besides their inputs.
 
     Attributes:
         count: number of sequences.
-        sequences: by name of the axis.
-        training: dropout drops, statistics are of this minibatch.
-        cut: a `feedline.networks.truncation.TruncatedBatch`, if the sequences are pieces of longer ones; else None.
-        assignments: what is to be written to parameters and constants when everything is computed, in this order:
-            number, tensor, new value.
+        sequences: sequences by name of the axis.
+        training: whether in training mode, in which dropout is active and statistics are of this minibatch.
+        cut: `feedline.networks.truncation.TruncatedBatch` if sequences are truncated; else None.
+        assignments: values to write to parameters and constants after everything is computed, in this order: number,
+            tensor, new value.
     """
 
     __slots__ = ("assignments", "count", "cut", "sequences", "training")
@@ -335,16 +325,16 @@ class PackedBatch:
         self.assignments: list[tuple[int, torch.Tensor, torch.Tensor]] = []
 
     def spread(self, rows: Any, axis: str) -> Any:
-        """One row a sequence, repeated for each of its samples along the axis."""
+        """Repeat the row of each sequence for each of its samples along the axis."""
         return rows.index_select(0, self.sequences[axis].owner)
 
     def rows(self, axes: tuple[str, ...]) -> int:
-        """How many rows data along these axes has."""
+        """Return the number of rows of data along these axes."""
         return self.sequences[axes[1]].total if len(axes) > 1 else self.count
 
 
 class PackedStep(PackedBatch):
-    """One step of a recurrence: a row for each sequence that is not over, longest first.
+    """One step of a recurrence: a row for each sequence that has not ended, longest first.
 
     Attributes:
         active: number of those sequences.
@@ -357,11 +347,11 @@ class PackedStep(PackedBatch):
         self.active = active
 
     def spread(self, rows: Any, axis: str) -> Any:
-        """The rows of the sequences that are not over."""
+        """Return the rows of the sequences that have not ended."""
         return rows[: self.active]
 
     def rows(self, axes: tuple[str, ...]) -> int:
-        """As many as sequences are not over."""
+        """Return the number of sequences that have not ended."""
         return self.active if len(axes) > 1 else self.count
 
 

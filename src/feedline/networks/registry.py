@@ -1,8 +1,8 @@
-"""Operations by name: how each infers the type of its result, and how torch runs it.
+"""Registry of operations: how each infers the type of its result, and how torch runs it.
 
-An operation is one `Op`. Its rule sees a `Site`, the node about to be made, and returns a shape; dynamic axes are
-joined unless the operation says otherwise. Its lowering is called once for each node when a network is compiled, and
-returns the function that runs for every minibatch. Rules know no torch.
+An operation is an `Op`. Its shape rule receives a `Site`, a node about to be created, and returns a shape; dynamic axes
+are joined unless the operation overrides that. Its lowering is called once for each node when a network is compiled,
+and returns the function that runs for every minibatch. Rules do not use torch.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """A node about to be made: its operation, inputs and attributes.
+    """A node about to be created: its operation, inputs and attributes.
 
     Attributes:
-        guessing: 1 or 2 if shapes of a recurrence's own state are None, and the rule makes the best of the others;
-            parameters must not settle. 2: the second time, when the first has told nothing.
+        guessing: 1 or 2 if shapes of a recurrence's state are None, so that the rule has to guess from the others and
+            must not fix parameters' shapes. 2: the second attempt, after the first one found nothing.
     """
 
     op: str
@@ -39,7 +39,7 @@ class Site:
         return [t.shape for t in self.types]
 
     def shape(self, i: int) -> Shape:
-        """Shape of input ``i``; one that is not known, while guessing, ends the guess."""
+        """Return the shape of input ``i``; an unknown one, while guessing, ends the guess."""
         shape = self.types[i].shape
         if shape is None:
             raise UnknownShapeError
@@ -59,7 +59,7 @@ class Site:
 
 
 class UnknownShapeError(Exception):
-    """A shape is not known yet."""
+    """A shape is unknown so far."""
 
 
 ShapeRule = Callable[[Site], Shape]
@@ -68,7 +68,7 @@ Lowering = Callable[[Node], Callable[..., Any]]
 
 
 def join_axes(site: Site) -> tuple[str, ...] | None:
-    """All dynamic axes of the inputs: none, the batch, or the batch and one axis of sequences."""
+    """Return all dynamic axes of the inputs: none, the batch, or the batch and one sequence axis."""
     axes = [t.axes for t in site.types if t.axes is not None]
     longest = max(axes, key=len, default=())
     for mine in axes:
@@ -78,12 +78,12 @@ def join_axes(site: Site) -> tuple[str, ...] | None:
 
 
 def no_axes(site: Site) -> tuple[str, ...]:
-    """No dynamic axes: one result for the whole minibatch."""
+    """Return no dynamic axes: one result for the whole minibatch."""
     return ()
 
 
 def first_axes(site: Site) -> tuple[str, ...] | None:
-    """The dynamic axes of the first input."""
+    """Return the dynamic axes of the first input."""
     return site.types[0].axes
 
 
@@ -93,10 +93,10 @@ class Op:
 
     Attributes:
         shape: rule for the shape of the result.
-        lower: ``lower(node)`` returns ``run(batch, *tensors)``, see `feedline.networks.packed`.
-        axes: rule for its dynamic axes.
-        stepwise: it treats every sample alone, so that a recurrence may run it one step at a time.
-        whole: it needs sequences from their beginning to their end, and cannot be run on pieces of them.
+        lower: function ``lower(node)`` that returns ``run(batch, *tensors)``, see `feedline.networks.packed`.
+        axes: rule for the dynamic axes of the result.
+        stepwise: whether samples are independent, so that a recurrence can run it one step at a time.
+        whole: whether it needs whole sequences, and cannot be run on truncated ones.
     """
 
     name: str
@@ -108,7 +108,7 @@ class Op:
 
 
 OPS: dict[str, Op] = {}
-# Imports of modules that declare operations, called before a name is given up: they import torch.
+# Imports of modules that declare operations and import torch, called when a name is unknown.
 DECLARING: list[Callable[[], object]] = []
 
 
@@ -119,10 +119,10 @@ def declare(name: str, shape: ShapeRule, lower: Lowering, **settings: Any) -> No
 
 
 def op(name: str) -> Op:
-    """The operation of this name.
+    """Return the operation of this name.
 
     Raises:
-        ValueError: there is none.
+        ValueError: there is no such operation.
     """
     if name not in OPS:
         for load in DECLARING:
@@ -134,10 +134,10 @@ def op(name: str) -> Op:
 
 
 def infer(site: Site) -> Type:
-    """Type of what the node gives; unknown if an input's is, unless guessing.
+    """Infer the type of the node's result; unknown if an input's is, unless guessing.
 
     Raises:
-        ValueError: shapes or axes that do not fit; it names the node and both.
+        ValueError: shapes or axes that do not fit; names the node and the inputs.
     """
     declared = op(site.op)
     if not site.types:
@@ -152,12 +152,12 @@ def infer(site: Site) -> Type:
 
 
 def apply(name: str, inputs: Iterable[Node], attributes: Mapping[str, Any] | None = None, label: str = "") -> Node:
-    """A node that applies an operation.
+    """Create a node that applies an operation.
 
     Args:
-        name: of the operation.
-        inputs: nodes.
-        attributes: its settings.
+        name: name of the operation.
+        inputs: nodes to apply it to.
+        attributes: settings of the operation.
         label: name of the node.
 
     Raises:

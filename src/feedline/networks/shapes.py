@@ -1,7 +1,7 @@
-"""Rules for shapes: which shape an operation gives for those of its inputs.
+"""Shape rules of operations: the shape of the result, given those of the inputs.
 
-Shapes broadcast as in NumPy: aligned at the last axis, missing and 1-wide axes repeat. Axes are numbered from the first
-(0, 1, …) or from the last (-1, -2, …) of a sample.
+Shapes broadcast as in NumPy: aligned at the last axis; missing axes, and those of length 1, repeat. Axes are numbered
+from the first (0, 1, …) or from the last (-1, -2, …) of a sample.
 """
 
 from __future__ import annotations
@@ -15,19 +15,18 @@ from feedline.networks.registry import Shape, Site, UnknownShapeError
 
 
 def same(site: Site) -> Shape:
-    """That of the only, or first, input."""
+    """Shape of the first input."""
     return site.shape(0)
 
 
 def scalar(site: Site) -> Shape:
-    """One number a sample."""
+    """Shape of one number per sample."""
     return ()
 
 
 def told(site: Site) -> Shape:
-    """That of the attribute ``shape``."""
-    shape: Shape = site.attributes["shape"]
-    return shape
+    """Shape in the attribute ``shape``."""
+    return tuple(site.attributes["shape"])
 
 
 def broadcast(site: Site) -> Shape:
@@ -47,7 +46,7 @@ def broadcast(site: Site) -> Shape:
 
 
 def broadcast_shapes(site: Site, shapes: Sequence[Shape]) -> Shape:
-    """NumPy's rule, by hand: it is called for every node."""
+    """Broadcast as NumPy does, but faster, as it is called for every node."""
     rank = max(len(shape) for shape in shapes)
     out = [1] * rank
     for shape in shapes:
@@ -63,13 +62,13 @@ def broadcast_shapes(site: Site, shapes: Sequence[Shape]) -> Shape:
 
 def _filled(mine: Shape, other: Shape, site: Site) -> Shape:
     if len(mine) > len(other):
-        site.refuse("an input of as many axes as the parameter, whose unknown dimensions it tells")
+        site.refuse("an input with as many axes as the parameter, to fix its unknown dimensions")
     tail = other[len(other) - len(mine) :]
     return tuple(b if a == UNKNOWN else a for a, b in zip(mine, tail, strict=True))
 
 
 def from_end(axis: int, rank: int, site: Site | None = None) -> int:
-    """An axis of a sample as a negative number, which rows in front do not shift.
+    """Return an axis of a sample as a negative number, which does not depend on leading axes.
 
     Raises:
         ValueError: there is no such axis.
@@ -83,14 +82,14 @@ def from_end(axis: int, rank: int, site: Site | None = None) -> int:
 
 
 def axes_of(axis: int | Sequence[int] | None, rank: int, site: Site | None = None) -> tuple[int, ...]:
-    """One, several or all (None) axes as negative numbers."""
+    """Return one, several or all (None) axes as negative numbers."""
     if axis is None:
         return tuple(range(-rank, 0))
     return tuple(from_end(a, rank, site) for a in ((axis,) if isinstance(axis, int) else axis))
 
 
 def reduced(site: Site) -> Shape:
-    """Attributes ``axis`` (None: all) and ``keepdims``: without axis the result is one number a sample."""
+    """Attributes ``axis`` (None: all) and ``keepdims``: without axis the result is one number per sample."""
     shape, axis = site.shape(0), site.attributes.get("axis")
     if axis is None and not site.attributes.get("keepdims", False):
         return ()
@@ -101,7 +100,7 @@ def reduced(site: Site) -> Shape:
 
 
 def reshaped(site: Site) -> Shape:
-    """Attributes ``shape``, with at most one -1, and ``begin`` and ``end``, the axes that it stands for."""
+    """Attributes ``shape``, with at most one -1, and ``begin`` and ``end``, the axes that it replaces."""
     old, new = site.shape(0), tuple(site.attributes["shape"])
     begin = site.attributes.get("begin") or 0
     end = site.attributes.get("end")
@@ -121,7 +120,7 @@ def reshaped(site: Site) -> Shape:
 
 
 def transposed(site: Site) -> Shape:
-    """Attribute ``perm``: where each axis comes from."""
+    """Attribute ``perm``: the source of each axis."""
     shape, perm = site.shape(0), site.attributes["perm"]
     if sorted(perm) != list(range(len(shape))):
         site.refuse(f"a shape of {len(perm)} axes to permute by {tuple(perm)}")
@@ -129,9 +128,9 @@ def transposed(site: Site) -> Shape:
 
 
 def spliced(site: Site) -> Shape:
-    """Attribute ``axis``; inputs of fewer axes, or 1-wide ones, repeat along the others.
+    """Attribute ``axis``; inputs with fewer axes, or with axes of length 1, repeat along the others.
 
-    An axis one before the first makes a new one.
+    An axis one before the first creates a new one.
     """
     shapes = [site.shape(i) for i in range(len(site.inputs))]
     rank = max(len(s) for s in shapes)
@@ -149,13 +148,13 @@ def sliced(site: Site) -> Shape:
     for axis, part in slices(site.attributes, len(shape), site):
         size = len(range(*part.indices(shape[axis])))
         if size == 0:
-            site.refuse(f"something left along axis {axis} from {part.start} to {part.stop}")
+            site.refuse(f"a non-empty slice along axis {axis} from {part.start} to {part.stop}")
         shape[axis] = size
     return tuple(shape)
 
 
 def slices(attributes: Mapping[str, Any], rank: int, site: Site | None = None) -> list[tuple[int, slice]]:
-    """(axis from the end, slice with a positive step) for each sliced axis."""
+    """Return the axis, counted from the end, and the slice, with a positive step, of each sliced axis."""
     parts = (attributes[key] for key in ("axis", "begin", "end", "strides"))
     found = []
     for axis, begin, end, stride in zip(*parts, strict=True):
@@ -178,7 +177,7 @@ def product(site: Site) -> Shape:
         site.refuse(f"a right operand of at least {out} axes")
     inner = right[: len(right) - out]
     if left is None:
-        # A state whose shape is being guessed: as many axes as the right operand takes.
+        # A state whose shape is being guessed: as many axes as the right operand sums over.
         return right[len(right) - out :]
     if UNKNOWN in inner:
         taken = left[map_rank if map_rank >= 0 else len(left) + map_rank :] if map_rank is not None else None
@@ -203,6 +202,6 @@ def times_transpose(site: Site) -> Shape:
     """Left times the transpose of right, a matrix or a vector; a vector is one row, which leaves an axis of 1."""
     left, right = site.shape(0), site.shape(1)
     if len(right) > 2 or not left or not right or left[-1] != right[-1]:
-        site.refuse("a right operand of at most two axes, whose last is as wide as the left operand's last")
+        site.refuse("a right operand of at most two axes, whose last is as long as the left operand's last")
     rows = right[0] if len(right) == 2 else 1
     return (*left[:-1], rows)

@@ -1,6 +1,6 @@
-"""Ways through a graph: orders, search, and new graphs from old ones.
+"""Traversal and rewriting of graphs: orders, search, and new graphs from old ones.
 
-All of them visit each node once, without recursion, in time linear in nodes and edges.
+All functions visit each node once, without recursion, in time linear in nodes and edges.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ CLONES = ("share", "clone", "freeze")
 
 
 def topological(roots: Iterable[T], below: Callable[[T], Iterable[T]] = attrgetter("inputs")) -> list[T]:
-    """All nodes of any graph, inputs before those who use them; equal graphs give equal orders.
+    """Return all nodes of any graph, each after its inputs; equal graphs give equal orders.
 
     Args:
-        roots: where to begin.
-        below: the inputs to follow of a node.
+        roots: nodes to start from.
+        below: function that returns a node's inputs.
     """
     order: list[T] = []
     seen: set[T] = set()
@@ -46,7 +46,7 @@ def topological(roots: Iterable[T], below: Callable[[T], Iterable[T]] = attrgett
 
 
 def depth_first(roots: Iterable[Node]) -> list[Node]:
-    """All nodes, each before its inputs, in the order in which they are met from the roots."""
+    """Return all nodes in depth-first preorder from the roots."""
     order: list[Node] = []
     seen: set[Node] = set()
     stack = list(reversed(list(roots)))
@@ -61,92 +61,82 @@ def depth_first(roots: Iterable[Node]) -> list[Node]:
 
 
 def leaves(roots: Iterable[Node], *ops: str) -> list[Node]:
-    """Leaves of the given kinds, in the order in which they are met from the roots.
-
-    Placeholders that a recurrence has closed are its own state, and none of them.
-    """
+    """Return leaves of the given kinds, in depth-first order, without placeholders that are states of recurrences."""
     nodes = depth_first(roots)
     states = {state for node in nodes if node.op == "loop" for state in loop_parts(node)[1]}
     return [node for node in nodes if node.op in ops and node not in states]
 
 
 def loop_parts(loop: Node) -> tuple[tuple[Node, ...], tuple[Node, ...]]:
-    """Outputs and own states of a recurrence; the last outputs are what the states become."""
+    """Return outputs and states of a recurrence; its last outputs are the next states."""
     count = loop.attributes["count"]
     return loop.inputs[:count], loop.inputs[count:]
 
 
 def behind(node: Node) -> Node:
-    """What a name or a block stands for."""
+    """Return the node that a name or a block stands for."""
     while node.op == "alias":
         node = node.inputs[0]
     return node
 
 
 def reads(node: Node) -> list[Node]:
-    """What a node needs the values of; names and blocks are looked through."""
+    """Return the nodes whose values a node needs, with names and blocks resolved."""
     return [behind(child) for child in node.inputs]
 
 
 def find_all(roots: Iterable[Node], wanted: Callable[[Node], bool]) -> list[Node]:
-    """All nodes that are wanted, in the order in which they are met from the roots."""
+    """Return all nodes for which ``wanted`` is true, in depth-first order."""
     return [node for node in depth_first(roots) if wanted(node)]
 
 
-def find_by_name(roots: Iterable[Node], name: str) -> Node | None:
-    """The node of this name; None if there is none.
-
-    Raises:
-        ValueError: several nodes have it.
-    """
-    found = find_all(roots, lambda node: node.name == name)
-    if len(found) > 1:
-        raise ValueError(f"expected one node with the name {name!r}, got {len(found)}: {', '.join(map(repr, found))}")
-    return found[0] if found else None
-
-
 def replace(roots: Sequence[Node], changes: Mapping[Node, Node]) -> list[Node]:
-    """Roots of a graph in which other nodes stand for some; what does not depend on them is shared.
+    """Return the roots of a graph with some nodes replaced; unaffected nodes are shared.
 
-    Types are inferred anew, so that placeholders may be replaced by what has another shape.
+    Types are inferred again, so that a placeholder may be replaced by a node with another shape.
 
     Raises:
         ValueError: shapes or axes that do not fit.
     """
-    new: dict[Node, Node] = dict(changes)
-    for node in topological(roots, lambda n: () if n in changes else n.inputs):
-        if node in new:
-            continue
-        inputs = tuple(new[child] for child in node.inputs)
+
+    def shared(node: Node, inputs: tuple[Node, ...]) -> Node:
         same = all(a is b for a, b in zip(inputs, node.inputs, strict=True))
-        new[node] = node if same else remade(node, inputs)
-    return [new[root] for root in roots]
+        return node if same else remade(node, inputs)
+
+    return _rebuilt(roots, changes, shared)
 
 
 def clone(roots: Sequence[Node], method: str = "share", changes: Mapping[Node, Node] | None = None) -> list[Node]:
-    """A copy of a graph.
+    """Copy a graph.
 
     Args:
-        roots: where to begin.
-        method: what becomes of parameters: ``"share"``: the same; ``"clone"``: others of the same values; ``"freeze"``:
-            constants of the same values.
-        changes: what stands for some nodes.
+        roots: roots of the graph.
+        method: treatment of parameters: ``"share"``: the same; ``"clone"``: new ones with the same values;
+            ``"freeze"``: constants with the same values.
+        changes: replacements of nodes.
 
     Raises:
         ValueError: another method, or shapes or axes that do not fit.
     """
     if method not in CLONES:
         raise ValueError(f"expected one of {', '.join(map(repr, CLONES))}, got {method!r}")
-    new: dict[Node, Node] = dict(changes or {})
-    for node in topological(roots, lambda n: () if n in (changes or {}) else n.inputs):
-        if node in new:
-            continue
+
+    def copied(node: Node, inputs: tuple[Node, ...]) -> Node:
         if node.op in ("input", "placeholder") or (node.is_leaf and method == "share"):
-            new[node] = node
-        elif node.weights is not None:
-            new[node] = _copied(node, method)
-        else:
-            new[node] = remade(node, tuple(new[child] for child in node.inputs))
+            return node
+        return _copied(node, method) if node.is_leaf else remade(node, inputs)
+
+    return _rebuilt(roots, changes or {}, copied)
+
+
+def _rebuilt(
+    roots: Sequence[Node], changes: Mapping[Node, Node], make: Callable[[Node, tuple[Node, ...]], Node]
+) -> list[Node]:
+    """Return the roots with some nodes replaced, and ``make(node, inputs)`` for all others, from the leaves up."""
+    new = dict(changes)
+    for node in topological(roots, lambda n: () if n in changes else n.inputs):
+        if node not in new:
+            new[node] = make(node, tuple(new[child] for child in node.inputs))
     return [new[root] for root in roots]
 
 
@@ -167,17 +157,17 @@ def _values(weights: Weights) -> Callable[[tuple[int, ...]], object]:
 
 
 def close(roots: Sequence[Node], states: Mapping[Node, Node]) -> list[Node]:
-    """Tie a recurrence: each placeholder becomes what one of the nodes gave at an earlier or later step.
+    """Close a recurrence: each placeholder becomes a node's value at an earlier or later step.
 
     Args:
         roots: outputs of the recurrence.
-        states: for each placeholder the node that it stands for.
+        states: node for each placeholder.
 
     Returns:
-        for each root, and then for each state, a node that stands outside the recurrence.
+        A node outside the recurrence for each root, and then for each state.
 
     Raises:
-        ValueError: the state's type cannot be told, or is another one after a step.
+        ValueError: a state's type cannot be inferred, or differs after a step.
     """
     bodies = (*roots, *states.values())
     loop = _loop(bodies, tuple(states))
@@ -185,7 +175,7 @@ def close(roots: Sequence[Node], states: Mapping[Node, Node]) -> list[Node]:
 
 
 def _loop(bodies: tuple[Node, ...], states: tuple[Node, ...]) -> Node:
-    """Tells the types of the states from the bodies, unless these have placeholders that are still open."""
+    """Create the loop node; infers the types of states from the bodies, unless these have open placeholders."""
     bodies, states = _merged(bodies, states)
     settings, ends = {"count": len(bodies)}, bodies[len(bodies) - len(states) :]
     if not all(state.type.known for state in states):
@@ -199,8 +189,8 @@ def _loop(bodies: tuple[Node, ...], states: tuple[Node, ...]) -> Node:
         for state, end in zip(states, ends, strict=True):
             if not guess[end].known:
                 raise ValueError(
-                    f"expected a type for the state {state.label}, which nothing else in the recurrence tells; give "
-                    "the placeholder a shape and dynamic axes"
+                    f"expected a type for the state {state.label}, which the recurrence does not determine; give the "
+                    "placeholder a shape and dynamic axes"
                 )
             changes[state] = Node("placeholder", given=guess[end], name=state.name)
         bodies, states = tuple(replace(bodies, changes)), tuple(changes[state] for state in states)
@@ -212,7 +202,7 @@ def _loop(bodies: tuple[Node, ...], states: tuple[Node, ...]) -> Node:
 
 
 def _merged(bodies: tuple[Node, ...], states: tuple[Node, ...]) -> tuple[tuple[Node, ...], tuple[Node, ...]]:
-    """Recurrences that depend on the states of this one become part of it: one recurrence, with the states of all."""
+    """Merge recurrences that depend on this one's states into it: one recurrence, with the states of all."""
     dependent: set[Node] = set(states)
     order = topological(bodies)
     for node in order:
@@ -230,7 +220,7 @@ def _merged(bodies: tuple[Node, ...], states: tuple[Node, ...]) -> tuple[tuple[N
         elif node.op == "pick" and node.inputs[0] in inner:
             new[node] = new[loop_parts(node.inputs[0])[0][node.attributes["index"]]]
         elif node.op == "loop":
-            new[node] = node  # nobody takes from it but those above
+            new[node] = node  # only nodes above use it
             outputs, own = loop_parts(node)
             more.update(zip(own, (new[end] for end in outputs[len(outputs) - len(own) :]), strict=True))
         elif node.op in CELLS:
@@ -242,7 +232,7 @@ def _merged(bodies: tuple[Node, ...], states: tuple[Node, ...]) -> tuple[tuple[N
 
 
 def remade(node: Node, inputs: tuple[Node, ...]) -> Node:
-    """The same operation on other inputs; types are inferred anew.
+    """Apply the same operation to other inputs; types are inferred again.
 
     Raises:
         ValueError: shapes or axes that do not fit.
@@ -277,5 +267,5 @@ def _guessed(bodies: Sequence[Node], placeholders: Sequence[Node], guessing: int
 
 
 def renamed(node: Node, name: str) -> Node:
-    """The same node under another name."""
+    """Return the node with another name."""
     return changed(node, name=name, uid=node.uid)

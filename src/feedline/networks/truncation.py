@@ -1,9 +1,10 @@
-"""Truncated backpropagation through time (BPTT): what recurrences carry from one piece of a sequence to the next.
+"""Truncated backpropagation through time (BPTT): the state that recurrences carry from one piece of a sequence to the
+next.
 
 The pieces of a sequence follow each other in one lane, see `feedline.Minibatch`. For each operand that is read steps
 later, the last steps of a lane are kept, detached: gradients end where the minibatch begins. A `BPTTState` lives as
-long as the training, a `TruncatedBatch` one minibatch. The cost is a few torch calls for each operand and minibatch,
-whatever the number of lanes.
+long as the training, a `TruncatedBatch` one minibatch. Costs: a few torch calls for each operand and minibatch, for any
+number of lanes.
 """
 
 from __future__ import annotations
@@ -21,11 +22,11 @@ from feedline.networks.packed import Sequences
 
 @dataclass(frozen=True, slots=True)
 class LaneState:
-    """The last steps of each lane.
+    """Last steps of each lane.
 
     Attributes:
-        steps: (lanes, k, *shape), the newest last.
-        known: int64 (lanes,): how many of them are of the lane's sequence; -1: nothing is known of the lane.
+        steps: last steps, newest last, (lanes, k, *shape).
+        known: number of these that belong to the lane's sequence, int64 (lanes,); -1: the lane's state is unknown.
     """
 
     steps: torch.Tensor
@@ -33,10 +34,10 @@ class LaneState:
 
 
 class BPTTState(dict[str, LaneState]):
-    """By operand, what its lanes ended with."""
+    """Last steps of all lanes, by operand."""
 
     def tensors(self, names: Mapping[str, str]) -> dict[str, torch.Tensor]:
-        """As tensors, for a checkpoint, under the names of the operands."""
+        """Return tensors for a checkpoint, under the names of the operands."""
         found = {}
         for key, kept in self.items():
             found[f"{names[key]}/steps"] = kept.steps
@@ -45,7 +46,7 @@ class BPTTState(dict[str, LaneState]):
 
     @staticmethod
     def of(tensors: Mapping[str, torch.Tensor], keys: Mapping[str, str]) -> BPTTState:
-        """What `tensors` gave, under the keys of the names."""
+        """Create a state from a result of `tensors`, under the keys of the names."""
         memory = BPTTState()
         for name, steps in tensors.items():
             stem, _, part = name.rpartition("/")
@@ -55,12 +56,12 @@ class BPTTState(dict[str, LaneState]):
 
 
 class TruncatedBatch:
-    """The pieces of one minibatch.
+    """Pieces of sequences in a minibatch.
 
     Args:
-        lanes: int64 (pieces,): lane of each; those of one lane come in order.
-        begins: bool (pieces,): it starts its sequence.
-        memory: of the minibatch before; brought up to date.
+        lanes: lane of each piece, int64 (pieces,); those of one lane are in order.
+        begins: whether each piece starts its sequence, bool (pieces,).
+        memory: state after the last minibatch; updated.
     """
 
     def __init__(self, lanes: NDArray[np.int64], begins: NDArray[np.bool_], memory: BPTTState) -> None:
@@ -68,10 +69,10 @@ class TruncatedBatch:
         self._last = np.fromiter(dict(zip(lanes.tolist(), range(len(lanes)), strict=True)).values(), np.int64)
 
     def before(self, key: str, k: int, shape: tuple[int, ...], like: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """The k steps before each piece, (pieces, k, *shape), and bool (pieces, k): there is such a step.
+        """Return the k steps before each piece, (pieces, k, *shape), and whether each exists, bool (pieces, k).
 
         Raises:
-            StateError: a piece goes on in a lane of which nothing is known.
+            StateError: a piece continues in a lane whose state is unknown.
         """
         known = np.zeros(len(self.lanes), np.int64)
         kept = self._memory.get(key)
@@ -83,8 +84,8 @@ class TruncatedBatch:
         lanes = self.lanes[on]
         if kept is None or lanes.max() >= len(kept.known) or (kept.known[lanes] < 0).any():
             raise StateError(
-                "expected pieces that go on where the minibatch before ended, got one of a lane whose state is not "
-                "here: restore the trainer together with the source, or begin the source's next sweep"
+                "expected sequences that continue from the last minibatch, got one of a lane whose state is unknown: "
+                "restore the trainer together with the source, or start the source's next sweep"
             )
         known[on] = kept.known[lanes]
         steps = kept.steps.to(like).index_select(0, torch.from_numpy(np.where(on, self.lanes, 0)).to(like.device))
@@ -97,10 +98,10 @@ class TruncatedBatch:
         """Keep the last steps of each lane.
 
         Args:
-            key: the operand.
-            rows: packed.
-            sequences: how they part into pieces.
-            before: as `before` gave it.
+            key: key of the operand.
+            rows: packed rows.
+            sequences: pieces that the rows belong to.
+            before: result of `before`.
         """
         past, there = before
         k, device = past.shape[1], past.device
@@ -108,7 +109,7 @@ class TruncatedBatch:
         row = np.where(place >= 0, sequences.offsets[:-1, None] + place, 0)[self._last]
         mine = torch.from_numpy(place[self._last] >= 0).to(device).reshape(len(row), k, *(1,) * (past.ndim - 2))
         last = torch.from_numpy(self._last).to(device)
-        # What is older than this piece moves forward by its length.
+        # Steps older than this piece move forward by its length.
         older = torch.from_numpy(np.clip(place + k, 0, k - 1)[self._last]).to(device)
         each = torch.arange(len(row), device=device)[:, None]
         steps = past.index_select(0, last)[each, older]
@@ -118,7 +119,7 @@ class TruncatedBatch:
         self.keep(key, steps, count[self._last])
 
     def keep(self, key: str, steps: torch.Tensor, known: NDArray[np.int64]) -> None:
-        """Keep steps (lanes, k, *shape) of the lanes of this minibatch, in the order in which these first come."""
+        """Keep steps (lanes, k, *shape) of this minibatch's lanes, in order of first occurrence."""
         lanes = self.lanes[self._last]
         old = self._memory.get(key)
         size = max(int(lanes.max(initial=-1)) + 1, 0 if old is None else len(old.known))
@@ -132,6 +133,6 @@ class TruncatedBatch:
         self._memory[key] = LaneState(whole, counts)
 
     def keep_ends(self, key: str, ends: torch.Tensor) -> None:
-        """Keep what each piece ended with, (pieces, *shape), as the only step."""
+        """Keep the end of each piece, (pieces, *shape), as the only step."""
         last = torch.from_numpy(self._last).to(ends.device)
         self.keep(key, ends.index_select(0, last)[:, None], np.ones(len(self._last), np.int64))

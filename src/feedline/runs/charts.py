@@ -1,6 +1,6 @@
 """The charts of a run: from its history to tables of numbers.
 
-A chart without numbers is left out. Nothing here draws; see `drawing`.
+A chart without numbers is omitted. Nothing here draws; see `drawing`.
 """
 
 from __future__ import annotations
@@ -219,7 +219,7 @@ def _percent(share: float | None) -> float | None:
 
 
 def seconds_by_part(spans: Iterable[ProgressLine]) -> dict[str, float]:
-    """Wall time by what it was spent on, in seconds; parts that took none are left out, training never."""
+    """Wall time by what it was spent on, in seconds; parts that took none are omitted, except training."""
     parts = {"training": 0.0, "waiting for data": 0.0, "evaluating": 0.0, "saving": 0.0}
     for span in spans:
         others = {"waiting for data": span.waiting, "evaluating": span.evaluating, "saving": span.saving}

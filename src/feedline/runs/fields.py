@@ -55,9 +55,9 @@ def moment(value: Any, name: str) -> float:
 
 
 def words(value: Any, name: str) -> str:
-    """Check a text."""
+    """Check a string."""
     if not isinstance(value, str):
-        raise ValueError(f"{name}: expected a text, got {shown(value, 40)}")
+        raise ValueError(f"{name}: expected a string, got {shown(value, 40)}")
     return value
 
 

@@ -87,7 +87,7 @@ def _log(path: Path) -> Path:
     if path.is_file():
         return path
     if not path.is_dir():
-        raise FileNotFoundError(f"expected a run folder or a log, got {path}, which is not there")
+        raise FileNotFoundError(f"expected a run folder or a log, got {path}, which does not exist")
     for name in (LOG, f"{LOG}.rank0"):
         if (path / name).is_file():
             return path / name

@@ -43,7 +43,7 @@ class ChartTable:
 
 
 def joined(axis: str, columns: Mapping[str, Iterable[tuple[Number, Number | None]]]) -> ChartTable:
-    """Return a table of columns given as (place, number) pairs; columns without a number are left out."""
+    """Return a table of columns given as (place, number) pairs; columns without a number are omitted."""
     given = {name: pairs for name, column in columns.items() if (pairs := [p for p in column if p[1] is not None])}
     at: dict[Number, list[Number | None]] = {}
     for k, pairs in enumerate(given.values()):

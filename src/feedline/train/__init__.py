@@ -1,6 +1,6 @@
-"""How is it learned from? Schedules over the clock, learners, the trainer, the session and who is told of it.
+"""Training: schedules, learners, the trainer, the session and its reporters.
 
-Needs torch (the extra ``torch``).
+Requires torch (the extra ``torch``).
 """
 
 from feedline.train.controllers import GrowMinibatch, KeepBest, ReduceOnPlateau

@@ -1,16 +1,16 @@
-"""Checkpoints: one folder each, whole or not there, tensors as safetensors and everything else as JSON.
+"""Atomic checkpoints: one folder each, tensors as safetensors and everything else as JSON.
 
-A folder is written under a temporary name, forced to disk, and then takes its name; a process killed at any
-instant leaves either the whole checkpoint or none, and the ones before it untouched. One seal is over all of it: that
-of ``state.json``, which holds the seal of the tensors' file, which holds a checksum of each tensor. So no byte can
-change unnoticed, and a state goes with its own tensors alone. What is found torn, damaged or foreign is passed over
-with a warning that says why, and the one before it is used; where there are only such, the run does not start.
-Nothing is pickled, so a checkpoint from anywhere may be read.
+A folder is written under a temporary name, synced to disk, and renamed; a process killed at any moment leaves either
+the whole checkpoint or none, and earlier ones untouched. A seal covers everything: that of ``state.json``, which
+contains the seal of the tensors' file, which contains a checksum of each tensor. Any changed byte is detected, and so
+is a state with the tensors of another checkpoint. Incomplete, damaged or foreign checkpoints are skipped with a warning
+that says why, and the one before is used; if none is whole, the run does not start. Nothing is pickled, so checkpoints
+from untrusted places can be read.
 
 Checkpoints of version 0.1, which had checksums over the tensors alone, are still read.
 
-Costs: the bytes of the tensors once to disk, checksums while they are written, one fsync a file. Tensors that share
-memory (tied weights) are written once.
+Costs: the tensors are written once, with checksums computed on the way, and one fsync a file. Tensors that share memory
+(tied weights) are written once.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import os
 import re
 import shutil
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -31,42 +31,45 @@ import torch
 from feedline.errors import StateError, shown
 from feedline.interop.seal import BLANK, check_seal, read_regular, sealed
 from feedline.interop.tensor_file import check_json, load_contents, save_tensors, sync
+from feedline.train.shards import check_shards
 
 VERSION = 2
 TENSORS, STATE = "tensors.safetensors", "state.json"
 _NAME, _TEMPORARY = re.compile(r"checkpoint-([0-9]{1,18})-([0-9]{1,19})"), ".writing-"
 _PROCESS = re.compile(r"[0-9]{1,9}")
-#: Looks like one, but has a serial number that none of ours reaches and that no other could follow.
+#: Names like those of checkpoints, but with a serial number too large to be followed by another.
 _STRANGE = re.compile(r"checkpoint-[0-9]+-[0-9]+")
-#: The seal stands in the first bytes of a state.
+#: First bytes of a state, before the seal.
 _SEALED = f'{{"feedline": {VERSION}, "seal": "'.encode()
-_LARGEST_STATE = 1 << 30
+_LARGEST_STATE_BYTES = 1 << 30
 
 _log = logging.getLogger("feedline")
 
 
 class Checkpoint(NamedTuple):
-    """What was saved.
+    """A checkpoint in memory.
 
     Attributes:
-        path: the folder.
-        tensors: by name, on the CPU.
-        state: JSON types.
-        seal: stands for its content.
+        path: folder of the checkpoint.
+        tensors: tensors by name, on the CPU.
+        state: state in JSON types.
+        seal: checksum of the whole content.
+        shards: description of sharded tensors, see `feedline.train.shards`; None: there are none.
     """
 
     path: Path
     tensors: dict[str, torch.Tensor]
     state: dict[str, Any]
     seal: str
+    shards: Any = None
 
 
 class Checkpoints:
     """The checkpoints of one run, in one folder.
 
     Args:
-        folder: made if it is not there.
-        keep: how many to keep, the newest; None: all.
+        folder: folder, created if missing.
+        keep: number of checkpoints to keep, the newest; None: all.
 
     Raises:
         ValueError: ``keep`` below 1.
@@ -79,24 +82,32 @@ class Checkpoints:
         self._passed_over: set[Path] = set()
 
     def paths(self) -> list[Path]:
-        """Folders of checkpoints, oldest first; they need not be whole."""
+        """Return the folders of checkpoints, whole or not, oldest first."""
         if not self.folder.is_dir():
             return []
         found = [(int(m[1]), path) for path in self.folder.iterdir() if (m := _NAME.fullmatch(path.name))]
         return [path for _, path in sorted(found)]
 
-    def save(self, number: int, tensors: Mapping[str, torch.Tensor], state: Mapping[str, Any]) -> Path:
+    def save(
+        self,
+        number: int,
+        tensors: Mapping[str, torch.Tensor],
+        state: Mapping[str, Any],
+        shards: Callable[[Path], Any] | None = None,
+    ) -> Path:
         """Write a checkpoint, which becomes the newest.
 
         Args:
-            number: where the run stands (label samples, say), for the name; checkpoints are ordered by when they were
-                saved, as a run that fell back to an earlier one comes by the same numbers again.
-            tensors: by name, on any device.
-            state: JSON types.
+            number: progress of the run (label samples, say), for the name. Checkpoints are ordered by when they were
+                saved, as a run that fell back to an earlier one repeats these numbers.
+            tensors: tensors by name, on any device.
+            state: state in JSON types.
+            shards: function that writes sharded tensors to a folder, together with other ranks, and returns their
+                description; None: there are none.
 
         Raises:
-            TypeError: ``state`` is not made of JSON types.
-            StateError: the newest there has a serial number that no other can follow.
+            TypeError: ``state`` contains other than JSON types.
+            StateError: the serial number of the newest checkpoint is too large to be followed.
             OSError: no space, no permission; nothing is left behind and the other checkpoints are untouched.
         """
         given = check_json(state)
@@ -110,9 +121,12 @@ class Checkpoints:
         writing = self.folder / f"{_TEMPORARY}{os.getpid()}-{uuid.uuid4().hex[:8]}"
         try:
             writing.mkdir()
-            # With the name, checkpoints of equal tensors differ, too: a state goes with none but its own.
+            # With the name, checkpoints of equal tensors differ, too, and their states cannot be swapped.
             tie = save_tensors(writing / TENSORS, tensors, {"checkpoint": target.name})
-            text = json.dumps({"feedline": VERSION, "seal": BLANK, "tensors": tie, "state": given})
+            content = {"feedline": VERSION, "seal": BLANK, "tensors": tie, "state": given}
+            if shards is not None:
+                content["shards"] = shards(writing)
+            text = json.dumps(content)
             _write(writing / STATE, sealed(text.encode(), len(_SEALED)))
             sync(writing)
             writing.rename(target)
@@ -124,24 +138,24 @@ class Checkpoints:
         return target
 
     def latest(self) -> Checkpoint | None:
-        """The newest checkpoint that is whole, or None without any; warns of each one passed over.
+        """Return the newest whole checkpoint, or None without any; logs a warning for each one skipped.
 
         Raises:
-            StateError: there are some, and none is whole.
+            StateError: there are checkpoints, but none is whole.
         """
         return next(self.newest_first(), None)
 
     def newest_first(self) -> Iterator[Checkpoint]:
-        """Checkpoints that are whole; warns of each one passed over.
+        """Iterate over whole checkpoints, newest first; logs a warning for each one skipped.
 
         Raises:
-            StateError: there are some, and none is whole.
+            StateError: there are checkpoints, but none is whole.
         """
         paths, whole = self.paths(), False
         strange = self.folder.glob("checkpoint-*") if self.folder.is_dir() else ()
         for path in strange:
             if _STRANGE.fullmatch(path.name) and not _NAME.fullmatch(path.name):
-                _log.warning("passing over %s: expected at most 18 and 19 digits in its name", path)
+                _log.warning("skipping %s: expected at most 18 and 19 digits in its name", path)
         for path in reversed(paths):
             try:
                 found = load(path)
@@ -154,12 +168,12 @@ class Checkpoints:
             raise nothing_whole(self.folder, paths)
 
     def pass_over(self, path: Path, why: object) -> None:
-        """Warn of a checkpoint that is not used; it does not count as one of those to keep."""
-        _log.warning("passing over %s: %s", path, why)
+        """Log a warning for a checkpoint that is skipped; it does not count among those to keep."""
+        _log.warning("skipping %s: %s", path, why)
         self._passed_over.add(path)
 
     def _prune(self, paths: Iterable[Path]) -> None:
-        """Remove what is older than the newest checkpoints that are kept."""
+        """Remove checkpoints older than those to keep."""
         if self.keep is None:
             return
         left = self.keep
@@ -169,10 +183,10 @@ class Checkpoints:
             left -= left > 0 and path not in self._passed_over
 
     def _clear_unfinished(self) -> None:
-        """Remove what killed processes left half written."""
+        """Remove unfinished checkpoints of killed processes."""
         for path in self.folder.glob(f"{_TEMPORARY}*"):
             pid = path.name.removeprefix(_TEMPORARY).split("-")[0]
-            # One of our own number is a dead namesake's: containers give out the same few numbers again and again.
+            # One with our own process id belongs to a dead process: containers reuse the same few ids.
             if not _PROCESS.fullmatch(pid) or int(pid) == os.getpid() or not _alive(int(pid)):
                 shutil.rmtree(path, ignore_errors=True)
 
@@ -181,16 +195,17 @@ def load(path: str | os.PathLike[str]) -> Checkpoint:
     """Read one checkpoint.
 
     Raises:
-        StateError: it is torn, damaged, of another version, or no checkpoint at all.
+        StateError: the checkpoint is incomplete, damaged or of another version, or the folder is no checkpoint.
     """
     folder = Path(path)
     try:
-        text = read_regular(folder / STATE, _LARGEST_STATE)
+        text = read_regular(folder / STATE, _LARGEST_STATE_BYTES)
         if text.startswith(_SEALED):
             seal = check_seal(text, len(_SEALED), str(folder / STATE))
             content = json.loads(text)
-            state, tie = content["state"], content["tensors"]
+            state, tie, shards = content["state"], content["tensors"], content.get("shards")
         else:
+            shards = None
             state, tie, seal = _state_of_0_1(folder, text), None, hashlib.sha256(text).hexdigest()
     except OSError as error:
         raise StateError(f"expected a checkpoint in {folder}, got no {STATE}: {error.strerror}") from error
@@ -199,24 +214,26 @@ def load(path: str | os.PathLike[str]) -> Checkpoint:
     tensors, _, found = load_contents(folder / TENSORS)
     if found != tie:
         raise StateError(
-            f"expected the tensors that {folder / STATE} was saved with, got others in {folder / TENSORS}",
+            f"expected the tensors that were saved with {folder / STATE}, got others in {folder / TENSORS}",
             saved={"seal": tie},
             current={"seal": found},
         )
-    return Checkpoint(folder, tensors, state, seal)
+    if shards is not None:
+        check_shards(folder, shards)
+    return Checkpoint(folder, tensors, state, seal, shards)
 
 
 def nothing_whole(folder: Path, paths: Sequence[Path]) -> StateError:
-    """The error of a run whose checkpoints cannot be used."""
+    """Return the error for a run with no usable checkpoint."""
     return StateError(
         f"expected a whole checkpoint in {folder}, got {len(paths)} and all of them damaged; the newest is "
         f"{paths[-1].name}",
-        hint="the log says what is wrong with each: bring one back, take another folder, or pass restore=False",
+        hint="the log says what is wrong with each: recover one, use another folder, or pass restore=False",
     )
 
 
 def _state_of_0_1(folder: Path, text: bytes) -> dict[str, Any]:
-    """The state of a checkpoint that has no seal."""
+    """Return the state of a checkpoint of version 0.1, which has no seal."""
     state = json.loads(text)
     if not isinstance(state, dict) or state.get("feedline") != 1 or "seal" in state:
         found = state.get("feedline") if isinstance(state, dict) else type(state).__name__
@@ -230,7 +247,7 @@ def _state_of_0_1(folder: Path, text: bytes) -> dict[str, Any]:
 
 
 def _remove(path: Path) -> None:
-    """Delete a checkpoint, or what stands in its place."""
+    """Delete a checkpoint, or a file in its place."""
     try:
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)

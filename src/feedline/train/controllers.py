@@ -1,7 +1,7 @@
-"""What may be adjusted at the end of an epoch: learning rate, minibatch size, which model is kept.
+"""Controllers, which act at the end of an epoch: on the learning rate, the minibatch size, or the best model.
 
-A controller sees the sums of the epoch's training and of the validation made at its end, and acts on the run. Its
-state is in the checkpoints, so a restored run adjusts as the one that never stopped.
+A controller receives the sums of the epoch's training and of the validation at its end. Its state is in the
+checkpoints, so that a restored run is adjusted like an uninterrupted one.
 """
 
 from __future__ import annotations
@@ -20,21 +20,22 @@ from feedline.runs.fields import real, whole
 from feedline.train.checkpoint import Checkpoints
 from feedline.train.session import TrainingSession
 from feedline.train.summary import Summary
-from feedline.train.trainer import check_model, load_model, uncompiled
+from feedline.train.trainer import check_model, load_model
+from feedline.train.wrapped import unwrapped
 
 _log = logging.getLogger("feedline")
 
 
 class ReduceOnPlateau:
-    """Lowers the learning rate when the criterion stalls.
+    """Lower the learning rate when the criterion stalls.
 
-    The factor applies to every learner's schedule as it stands, and to what the schedule says later.
+    The factor applies to every learner's schedule, now and at later positions.
 
     Args:
-        factor: the rate is multiplied by it, between 0 and 1.
-        patience: epochs without an improvement that are waited for.
-        least: an improvement is smaller than the best by more than this share of it.
-        stop_below: end the training once all factors together fall below this; None: never.
+        factor: factor of the rate, between 0 and 1.
+        patience: number of epochs to wait for an improvement.
+        least: fraction of the best value by which a value has to be smaller to count as an improvement.
+        stop_below: product of all factors below which the training ends; None: never.
         watch: ``"loss"`` or ``"metric"``, of the validation if there is one, else of the training.
     """
 
@@ -57,7 +58,7 @@ class ReduceOnPlateau:
         self.product = 1.0
 
     def on_epoch_end(self, run: TrainingSession, training: Summary, validation: Summary | None) -> None:
-        """Count, and lower the rate when patience is out."""
+        """Lower the rate after too many epochs without an improvement."""
         value = _value(self.watch, training, validation)
         if _better(value, self.best, self.least):
             self.best, self.stalled = value, 0
@@ -74,30 +75,30 @@ class ReduceOnPlateau:
             run.stop()
 
     def state_dict(self) -> dict[str, Any]:
-        """What is watched, its best value, epochs stalled, product of factors."""
+        """Return the watched criterion, its best value, the epochs stalled, and the product of factors."""
         return {"watch": self.watch, "best": self.best, "stalled": self.stalled, "product": self.product}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on; the learners' own states hold their factors."""
+        """Restore a state; the learners' states contain their factors."""
         best = _best(self, state)
         stalled, product = (_of(self, state, key) for key in ("stalled", "product"))
         try:
             stalled, product = whole(stalled, "stalled"), float(real(product, "product"))
         except ValueError as error:
-            raise StateError(f"expected a state of {type(self).__name__}, got another number: {error}") from error
+            raise StateError(f"expected a state of {type(self).__name__}, got a malformed number: {error}") from error
         self.best, self.stalled, self.product = best, stalled, product
 
 
 class GrowMinibatch:
-    """Grows the minibatch while the loss allows: fewer, larger updates when they lose nothing.
+    """Grow the minibatch while the loss improves: fewer, larger updates.
 
-    After an epoch whose watched value improved on the best by at least ``least`` of it, the factor on the minibatch
-    size is multiplied by ``factor``; after one that got worse it is divided by it, never below 1.
+    After an epoch whose watched value improved on the best by at least ``least`` of it, the scale of the minibatch size
+    is multiplied by ``factor``; after a worse one it is divided by it, but stays at least 1.
 
     Args:
-        factor: above 1.
-        limit: largest factor on the run's minibatch size.
-        least: share of the best value that an improvement must reach.
+        factor: factor of the scale, above 1.
+        limit: largest scale of the run's minibatch size.
+        least: fraction of the best value that an improvement must reach.
         watch: ``"loss"`` or ``"metric"``, of the validation if there is one, else of the training.
     """
 
@@ -108,7 +109,7 @@ class GrowMinibatch:
         self.best: float | None = None
 
     def on_epoch_end(self, run: TrainingSession, training: Summary, validation: Summary | None) -> None:
-        """Compare, and scale."""
+        """Scale the minibatch size."""
         value = _value(self.watch, training, validation)
         if self.best is None:
             self.best = None if math.isnan(value) else value
@@ -119,7 +120,7 @@ class GrowMinibatch:
             run.scale = max(run.scale / self.factor, 1.0)
 
     def state_dict(self) -> dict[str, Any]:
-        """What is watched, and its best value; the factor itself is the run's."""
+        """Return the watched criterion and its best value; the run keeps the scale itself."""
         return {"watch": self.watch, "best": self.best}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -128,11 +129,11 @@ class GrowMinibatch:
 
 
 class KeepBest:
-    """Keeps the model of the best epoch as a checkpoint of its own; rank 0 writes it.
+    """Keep the model of the best epoch in a separate checkpoint, which rank 0 writes.
 
     Args:
-        folder: where, another one than that of the run's checkpoints; it holds one checkpoint, which
-            ``feedline.train.checkpoint.load`` reads.
+        folder: folder of that checkpoint, not the one of the run's checkpoints; ``feedline.train.checkpoint.load``
+            reads it.
         watch: ``"loss"`` or ``"metric"``, of the validation if there is one, else of the training.
     """
 
@@ -146,24 +147,24 @@ class KeepBest:
         if _better(value, self.best):
             self.best = value
             if run.ranks.rank == 0:
-                self._checkpoints.save(run.samples, uncompiled(run.trainer.model).state_dict(), {self.watch: value})
-            run.ranks.barrier()  # nobody goes on to read it before it is there
+                self._checkpoints.save(run.samples, unwrapped(run.trainer.model).state_dict(), {self.watch: value})
+            run.ranks.barrier()  # so that no rank reads it before it exists
 
     @property
     def folder(self) -> Path:
-        """Where it is kept."""
+        """Folder of the checkpoint."""
         return self._checkpoints.folder
 
     @property
     def own_folder(self) -> Path:
-        """Where no other session may write."""
+        """Folder that no other session may write to."""
         return self.folder
 
     def restore(self, model: torch.nn.Module) -> float:
-        """Load the best model's tensors into ``model``; returns the value it had.
+        """Load the best model's tensors into ``model``; returns its watched value.
 
         Raises:
-            StateError: none was kept, or one of another model; the model is as it was then.
+            StateError: no model was kept, or that of another architecture; the model is unchanged.
         """
         found = self._checkpoints.latest()
         if found is None:
@@ -180,7 +181,7 @@ class KeepBest:
         return value
 
     def state_dict(self) -> dict[str, Any]:
-        """What is watched, and its best value."""
+        """Return the watched criterion and its best value."""
         return {"watch": self.watch, "best": self.best}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -203,18 +204,18 @@ def _value(watch: str, training: Summary, validation: Summary | None) -> float:
 
 
 def _better(value: float, best: float | None, least: float = 0.0) -> bool:
-    """Whether it improves on the best; what is not a number never does."""
+    """Return whether a value improves on the best; NaN never does."""
     return not math.isnan(value) and (best is None or value < best - abs(best) * least)
 
 
 def _best(controller: ReduceOnPlateau | GrowMinibatch | KeepBest, state: Mapping[str, Any]) -> float | None:
-    """The saved best value, if it is of what the controller watches."""
+    """Return the saved best value; raises StateError unless it is of the watched criterion."""
     best, saved = _of(controller, state, "best"), _of(controller, state, "watch")
     if best is not None and (type(best) is not float or math.isnan(best)):
         raise StateError(f"expected a state of {type(controller).__name__} with a best value, got {shown(best, 40)}")
     if saved != controller.watch:
         raise StateError(
-            f"expected a state of {type(controller).__name__} that watches the same",
+            f"expected a state of {type(controller).__name__} with the same criterion",
             saved={"watch": saved},
             current={"watch": controller.watch},
         )
@@ -223,5 +224,5 @@ def _best(controller: ReduceOnPlateau | GrowMinibatch | KeepBest, state: Mapping
 
 def _of(controller: object, state: Mapping[str, Any], key: str) -> Any:
     if not isinstance(state, Mapping) or key not in state:
-        raise StateError(f"expected a state of {type(controller).__name__}, it lacks `{key}`")
+        raise StateError(f"expected a state of {type(controller).__name__}, got one without `{key}`")
     return state[key]

@@ -1,4 +1,4 @@
-"""What does a session evaluate on? Validation and test: their sources, sizes, checks and passes."""
+"""Validation and test of a session: their sources, sizes, checks and passes."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ Size = int | Schedule
 
 
 class SessionSource(Protocol):
-    """What a session reads from: a `MinibatchSource` or a user's own source."""
+    """Source of a session: a `MinibatchSource`, or a user-defined one."""
 
     @property
     def position(self) -> Position:
-        """The position behind the last minibatch."""
+        """Position after the last minibatch."""
 
     @property
     def is_infinite(self) -> bool:
-        """Whether it ends by itself."""
+        """Whether the source never ends."""
 
     def next_minibatch(self, size: int, partition: tuple[int, int] | None = None) -> Minibatch:
         """Read the next minibatch, false at the end: this rank's part, or the one that ``partition`` names."""
@@ -38,12 +38,12 @@ class SessionSource(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Evaluated:
-    """The outcome of a validation or test.
+    """Result of a validation or test.
 
     Attributes:
-        number: from 0.
-        summary: sums over its label samples; without samples where there is no source.
-        minibatches: how many.
+        number: index of the evaluation, from 0.
+        summary: sums over its label samples; empty without a source.
+        minibatches: number of minibatches.
     """
 
     number: int
@@ -53,14 +53,14 @@ class Evaluated:
 
 @dataclass(slots=True)
 class Evaluation:
-    """What to validate or test on.
+    """Settings of a validation or test.
 
     Args:
-        source: a limited source, read from its position and put back there afterwards; None: only a callback.
-        every: validation only: how often; None: at the end.
+        source: finite source, read from its position and reset to it afterwards; None: only a callback.
+        every: span between validations; None: at the end only. Not for tests.
         size: minibatch size, or a schedule of it over the samples of one pass.
-        max_samples: samples to look at; None: all.
-        callback: validation only: called with `Evaluated`; returning False ends the training.
+        max_samples: largest number of samples to evaluate on; None: all.
+        callback: function called with `Evaluated`; returning False ends the training. Not for tests.
     """
 
     source: SessionSource | None = None
@@ -71,7 +71,7 @@ class Evaluation:
 
 
 def evaluate(trainer: Trainer, evaluation: Evaluation, number: int) -> Evaluated:
-    """Test a trainer's model on an evaluation's source, and put the source back. A collective call."""
+    """Evaluate a trainer's model on an evaluation's source, and reset the source. A collective call."""
     source, strategy = evaluation.source, trainer.strategy
     if source is None:
         return Evaluated(number, NOTHING, 0)
@@ -103,7 +103,7 @@ def _minibatches(source: SessionSource, evaluation: Evaluation) -> Iterator[Mini
 
 
 def check_evaluation(name: str, testing: Evaluation | None, training: SessionSource) -> None:
-    """Check an evaluation before the run; see `TrainingSession` for what is refused."""
+    """Check an evaluation before the run; `TrainingSession` lists the errors."""
     if testing is None:
         return
     check_kind(name, testing, Evaluation, "such as Evaluation(source)")
@@ -114,24 +114,24 @@ def check_evaluation(name: str, testing: Evaluation | None, training: SessionSou
         if testing.callback is None:
             raise ValueError(f"expected a source or a callback for the {name}, got neither")
     elif testing.source is training:
-        raise ValueError(f"expected a source of its own for the {name}, got the one that is trained on")
+        raise ValueError(f"expected a separate source for the {name}, got the training source")
     elif testing.source.is_infinite and testing.max_samples is None:
         raise ValueError(f"expected a {name} source that ends, or max_samples, got neither")
     else:
-        check_resumes(name, testing.source, "otherwise it could not be put back where it was")
+        check_resumes(name, testing.source, "otherwise it could not be reset afterwards")
 
 
 def check_resumes(name: str, source: SessionSource, otherwise: str) -> None:
     """Raise ValueError for a source that cannot be resumed."""
     if not getattr(source, "resumes", True):
         raise ValueError(
-            f"expected a {name} source that can be resumed, got {type(source).__name__} without: define "
+            f"expected a {name} source that can be resumed, got {type(source).__name__}, which cannot: define "
             f"get_checkpoint_state and restore_from_checkpoint; {otherwise}"
         )
 
 
 def check_kind(name: str, given: Any, kind: type | tuple[str, ...], such: str) -> None:
-    """Raise TypeError for an argument that is not of a class, or lacks attributes; None is the caller's to check."""
+    """Raise TypeError for an argument that is not an instance of ``kind``, or lacks attributes. None is accepted."""
     fits = isinstance(given, kind) if isinstance(kind, type) else all(hasattr(given, method) for method in kind)
     if not fits and (given is not None or not isinstance(kind, type)):
         raise TypeError(f"expected {name} to be {such}, got {given!r:.80}")

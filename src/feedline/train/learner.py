@@ -1,22 +1,21 @@
-"""What all learners share: the clock, the rate, what is done to gradients before a rule and to parameters after it.
+"""Base class of learners: clock, learning rate, and the processing of gradients before and parameters after a rule.
 
-An update is the same eight steps for every rule, in this order; c is the number of samples that the given gradients
-were summed over (1 where they are means), w a parameter:
+An update has the same eight steps for every rule, in this order; c is the number of samples over which the given
+gradients were summed (1 for means), w a parameter:
 
 1. the rate is looked up; if it is 0, nothing changes and `update` returns False;
-2. gradients are clipped: element by element, or parameter by parameter to a norm, at ``clip`` times c;
+2. gradients are clipped at ``clip`` times c, by value, by the norm of each parameter's gradient, or by that of all;
 3. L2: ``l2 * c * w`` is added to the gradient;
-4. the gradient is seen as mean or as sum over the minibatch, as the learner was told (``gradients=``);
-5. the rule: one file each;
+4. the gradient is converted to a mean or sum over the minibatch (``gradients=``);
+5. the rule is applied; each has a file in `feedline.train.rules`;
 6. Gaussian noise is added to the parameters;
-7. L1: parameters are drawn towards 0 by ``l1`` times the rate, and stop there;
-8. the counters go on.
+7. L1: parameters are shrunk towards 0 by ``l1`` times the rate;
+8. the counters advance.
 
-Gradients are never written to. Scaling (step 4) costs no pass over memory: rules multiply it into scalars they use
-anyway. All parameters of a device and dtype are updated by fused (foreach) operations; on the CPU in pieces that fit
-a core's cache, which is what makes a rule of many operations several times faster than parameter lists in one piece.
-
-Parameters of half precision keep their state in float32, and their rules compute in it.
+Gradients are read-only. Scaling (step 4) costs no pass over memory: rules multiply it into scalars that they use
+anyway. All parameters of a device and dtype are updated by fused (foreach) operations, on the CPU in pieces that fit a
+core's cache, which makes rules of many operations several times faster than whole parameter lists would. Parameters of
+half precision have their state in float32, in which their rules compute.
 """
 
 from __future__ import annotations
@@ -37,6 +36,7 @@ from feedline.train.parameters import (
     Tensors,
     add_noise,
     clipped,
+    clipping_factor,
     computing_dtype,
     copied,
     cut_into_pieces,
@@ -45,6 +45,7 @@ from feedline.train.parameters import (
 )
 from feedline.train.schedules import Schedule, Values, at_least_zero, one_of, rates_schedule
 from feedline.train.strategy import Alone, Strategy
+from feedline.train.wrapped import plain_learner
 
 try:
     import torch
@@ -56,13 +57,13 @@ FORMAT = 1
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What a rule has to know of the minibatch.
+    """Numbers of an update, for a rule.
 
     Attributes:
-        position: the clock before the update.
-        samples: in the minibatch, over all ranks.
-        rate: what the rule multiplies its direction by, for gradients as the learner sees them (mean or sum).
-        scale: the gradients as the learner sees them are ``scale`` times the tensors given.
+        position: clock before the update.
+        samples: number of samples in the minibatch, over all ranks.
+        rate: factor of the rule's direction, for gradients that are means or sums as the learner is set.
+        scale: factor that converts the given tensors to these gradients.
     """
 
     position: Position
@@ -72,48 +73,50 @@ class Step:
 
 
 class Learner(ABC):
-    """Updates parameters from gradients, by one rule, at a rate that a schedule says.
+    """Updates parameters from gradients by one rule, at the rate of a schedule.
 
-    Learners are told how many samples a minibatch had, and count them: schedules are indexed by label samples seen,
-    or by sweeps done. The state is a few numbers, and tensors of the parameters' shapes.
+    Learners count samples and sweeps, by which schedules are indexed. The state is a few numbers, and tensors of the
+    parameters' shapes.
 
     Args:
-        parameters: tensors, or (name, tensor) pairs as of ``model.named_parameters()``; floating point, any shapes,
-            devices and dtypes. Unnamed ones are called by their place: ``"0"``, ``"1"``, …
-        lr: learning rate, at least 0; a `Schedule`, a number, or a list as a schedule takes it. With a reference
-            size the rate grows with the minibatch, otherwise it is for a whole minibatch of any size.
-        gradients: ``"mean"``: the rule sees the mean gradient of a minibatch. ``"sum"``: it sees the sum, and the
-            rate is divided by the number of samples, which is what CNTK does unless told otherwise. Both are the
-            same where a rule is linear in the gradient (sgd, momentum_sgd, nesterov), and differ elsewhere.
-        clip: most that a gradient may be for each sample; None: no limit.
-        clip_by: ``"value"``: each element is cut off; ``"norm"``: each parameter's gradient is scaled down.
-        l1: weight of the L1 penalty a sample, at least 0.
-        l2: weight of the L2 penalty a sample, at least 0.
+        parameters: tensors, or (name, tensor) pairs as from ``model.named_parameters()``; floating point, any shapes,
+            devices and dtypes. Unnamed ones are named by their index: ``"0"``, ``"1"``, …
+        lr: learning rate, at least 0; a `Schedule`, or values for one. With a reference size the rate grows with the
+            minibatch, otherwise it is for a whole minibatch of any size.
+        gradients: ``"mean"``: the rule uses the mean gradient of a minibatch. ``"sum"``: it uses the sum, and the rate
+            is divided by the number of samples, which is CNTK's default. Rules that are linear in the gradient (sgd,
+            momentum_sgd, nesterov) do not depend on it; others do.
+        clip: largest gradient per sample, in absolute value or norm; None: no limit.
+        clip_by: ``"value"``: each element is clipped; ``"norm"``: each parameter's gradient is scaled down;
+            ``"global_norm"``: those of all of the learner's parameters are scaled down together.
+        l1: weight of the L1 penalty per sample, at least 0.
+        l2: weight of the L2 penalty per sample, at least 0.
         noise: standard deviation of the Gaussian noise added to parameters after each update; a number or schedule.
-        seed: of the noise, which is a function of (seed, parameters' names, minibatches seen).
+        seed: seed of the noise, which is a function of (seed, parameters' names, minibatches seen).
 
     Attributes:
-        lr: the schedule; see `reset_learning_rate`.
-        scale: factor on whatever the schedule says, 1 at first; controllers lower it.
-        samples: counted so far.
-        minibatches: updates so far.
-        sweeps: sweeps so far whose end it was told of.
-        strategy: who else learns with it; set by `data_parallel`, `quantized`, `block_momentum`, `through_store`.
+        lr: schedule of the learning rate; see `reset_learning_rate`.
+        scale: factor of the scheduled rate, 1 at first; controllers lower it.
+        samples: number of samples counted.
+        minibatches: number of updates.
+        sweeps: number of sweeps that have ended.
+        strategy: how it trains with other ranks; set by `data_parallel`, `quantized`, `block_momentum`,
+            `through_store`.
 
     Raises:
-        TypeError: a parameter that is no floating-point tensor.
-        ValueError: no parameter, the same twice, or an option out of its range.
+        TypeError: a parameter is not a floating-point tensor.
+        ValueError: no parameters, a repeated one, or an option out of its range.
     """
 
-    #: The rule's name in states.
+    #: Name of the rule in states.
     rule: str
-    #: State tensors of each parameter, by name; they start as zeros.
+    #: Names of each parameter's state tensors, zero at first.
     tensors: ClassVar[tuple[str, ...]] = ()
-    #: State numbers of each parameter, by name; they start as 0.
+    #: Names of each parameter's state numbers, 0 at first.
     numbers: ClassVar[tuple[str, ...]] = ()
-    #: Whether the rule takes torch's sparse gradients.
+    #: Whether the rule accepts torch's sparse gradients.
     takes_sparse: ClassVar[bool] = False
-    #: Whether the rule gets all parameters at once, as they are, whatever their devices and dtypes.
+    #: Whether the rule receives all parameters at once, whatever their devices and dtypes.
     whole: ClassVar[bool] = False
 
     def __init__(
@@ -133,12 +136,12 @@ class Learner(ABC):
         self._list: Tensors = list(self._parameters.values())
         self.lr = rates_schedule(lr)
         one_of("gradients", gradients, ("mean", "sum"))
-        one_of("clip_by", clip_by, ("value", "norm"))
+        one_of("clip_by", clip_by, ("value", "norm", "global_norm"))
         if clip is not None and not clip > 0:
             raise ValueError(f"expected clip to be above 0, got {clip}; None is no limit")
         at_least_zero("l1", l1)
         at_least_zero("l2", l2)
-        self._sums, self._by_norm = gradients == "sum", clip_by == "norm"
+        self._sums, self._clip_by = gradients == "sum", clip_by
         self._clip = math.inf if clip is None else float(clip)
         self._l1, self._l2 = float(l1), float(l2)
         self._noise = Schedule.of(noise)
@@ -147,7 +150,7 @@ class Learner(ABC):
         self.samples, self.minibatches, self.sweeps = 0, 0, 0
         self.scale = 1.0
         self.strategy: Strategy = Alone()
-        self._lr_start = (0, 0)  # samples and sweeps at which the schedule was set
+        self._lr_start = (0, 0)  # samples and sweeps when the schedule was set
         self._lr_was_reset = False
         self._state: list[dict[str, torch.Tensor]] = [{} for _ in self._list]
         self._numbers: list[tuple[float, ...]] = [(0,) * len(self.numbers) for _ in self._list]
@@ -155,32 +158,32 @@ class Learner(ABC):
 
     @abstractmethod
     def _apply(self, batch: ParameterGroup, step: Step) -> tuple[float, ...]:
-        """The rule: changes ``batch.parameters`` and ``batch.state`` in place; returns the batch's new numbers."""
+        """Apply the rule: change ``batch.parameters`` and ``batch.state`` in place; returns the batch's new numbers."""
 
     # ---- what it is -----------------------------------------------------------------------------------------
 
     @property
     def parameters(self) -> Mapping[str, torch.Tensor]:
-        """The parameters by name, in their order."""
+        """Parameters by name, in order."""
         return MappingProxyType(self._parameters)
 
     @property
     def position(self) -> Position:
-        """The learner's clock: label samples and sweeps."""
+        """Clock of the learner: label samples and sweeps."""
         return Position(sweep=self.sweeps, samples=self.samples, label_samples=self.samples)
 
     def learning_rate(self) -> float:
-        """The number that the schedule says for the next update, for a minibatch of the reference size."""
+        """Learning rate of the next update, for a minibatch of the reference size."""
         return self.lr[self._lr_position()] * self.scale
 
     def reset_learning_rate(self, lr: Schedule | Values) -> None:
-        """Go on with another schedule, which starts here: its count 0 is the present.
+        """Replace the schedule; the new one starts at the present position.
 
         From then on the schedule is part of the state. (Before, it is not: a restored learner follows the schedule
-        it was made with.)
+        that it was created with.)
 
         Raises:
-            TypeError: what a schedule cannot be made of.
+            TypeError: values that do not make a schedule.
             ValueError: a negative rate.
         """
         self.lr, self._lr_start, self._lr_was_reset = rates_schedule(lr), (self.samples, self.sweeps), True
@@ -198,14 +201,14 @@ class Learner(ABC):
         sweep_end: bool = False,
         averaged: bool = False,
     ) -> bool:
-        """One update.
+        """Make one update.
 
-        A parameter without a gradient is left as it is, and so is its state.
+        A parameter without a gradient is unchanged, and so is its state.
 
         Args:
-            samples: label samples in the minibatch, over all ranks; at least 1.
-            gradients: sums over the minibatch's samples: by name, or one for each parameter (None: has none).
-                None altogether: the parameters' ``.grad``. They are not written to.
+            samples: number of label samples in the minibatch, over all ranks; at least 1.
+            gradients: sums over the minibatch's samples, read-only: a mapping by name, or one for each parameter (None
+                for one without). None: the parameters' ``.grad``.
             sweep_end: whether the minibatch contains the end of a sweep.
             averaged: whether ``gradients`` are means over the samples instead of sums.
 
@@ -213,8 +216,8 @@ class Learner(ABC):
             Whether it updated: False, with nothing changed or counted, if the rate is 0.
 
         Raises:
-            ValueError: an empty minibatch, gradients that do not fit the parameters, or sparse ones where the rule
-                or an option needs dense ones. Nothing has changed then.
+            ValueError: an empty minibatch, gradients that do not fit the parameters, or sparse ones where the rule or
+                an option needs dense ones; nothing has changed.
         """
         if samples < 1:
             raise ValueError(f"expected a minibatch of at least 1 sample, got {samples}; skip empty minibatches")
@@ -230,8 +233,9 @@ class Learner(ABC):
         counted, std = 1 if averaged else samples, self._noise[position]
         with torch.no_grad():
             generators = self._generators() if std > 0 else {}
+            factor = self._global_factor(given, counted)
             for chosen in self._chosen(given):
-                batch = self._batch(chosen, given, counted)
+                batch = self._batch(chosen, given, counted, factor)
                 numbers = self._apply(batch, step)
                 for i in chosen:
                     self._numbers[i] = numbers
@@ -245,22 +249,22 @@ class Learner(ABC):
         return True
 
     def skip(self, samples: int, *, sweep_end: bool = False) -> None:
-        """Let the clock go on without an update: others learned from this minibatch, or nobody could.
+        """Advance the clock without an update, for a minibatch that this learner does not learn from.
 
         Args:
-            samples: label samples in the minibatch, over all ranks; at least 0.
+            samples: number of label samples in the minibatch, over all ranks; at least 0.
             sweep_end: whether the minibatch contains the end of a sweep.
         """
         self.samples += samples
         self.sweeps += bool(sweep_end)
 
     def forget(self) -> None:
-        """Let the rule begin anew, as if it had never updated; the clock goes on."""
+        """Reset the rule's state; the clock is unchanged."""
         self._state = [{} for _ in self._list]
         self._numbers = [(0,) * len(self.numbers) for _ in self._list]
 
     def _rate(self, samples: int) -> float:
-        """The rate of this minibatch for mean gradients."""
+        """Return the rate of this minibatch for mean gradients."""
         return self.lr.rate(self._lr_position(), samples) * self.scale
 
     def _lr_position(self) -> Position:
@@ -268,7 +272,7 @@ class Learner(ABC):
         return Position(sweep=sweeps, samples=seen, label_samples=seen)
 
     def _collected(self, gradients: Any) -> list[torch.Tensor | None]:
-        """One gradient, or None, for each parameter; checked."""
+        """Return one checked gradient, or None, for each parameter."""
         if gradients is None:
             given = [parameter.grad for parameter in self._list]
         else:
@@ -296,12 +300,12 @@ class Learner(ABC):
         what = f"the rule {self.rule!r}" if not self.takes_sparse else "L2" if self._l2 else "clipping"
         if not self.takes_sparse or self._l2 or self._clip < math.inf:
             raise ValueError(
-                f"expected a dense gradient for parameter {name!r}: {what} does not take sparse ones; make the layer "
-                "with sparse=False, or use SGD without L2 and clipping"
+                f"expected a dense gradient for parameter {name!r}: {what} does not support sparse ones; create the "
+                "layer with sparse=False, or use SGD without L2 and clipping"
             )
 
     def _chosen(self, given: list[torch.Tensor | None]) -> Iterator[list[int]]:
-        """Places of parameters that go through the rule together."""
+        """Yield indices of parameters that are updated together."""
         if self.whole:
             chosen = [i for i, gradient in enumerate(given) if gradient is not None]
             yield from [chosen] if chosen else []
@@ -317,17 +321,28 @@ class Learner(ABC):
             yield from alike.values()
 
     def _passes_often(self) -> bool:
-        """Whether an update goes over memory more than once, so that it pays to stay within a cache."""
+        """Whether an update passes over memory more than once, so that pieces that fit a cache pay off."""
         plain = self._clip == math.inf and self._l1 == self._l2 == 0 and not any(self._noise.numbers)
         return bool(self.tensors) or not plain
 
-    def _batch(self, chosen: list[int], given: Sequence[Any], counted: int) -> ParameterGroup:
+    def _global_factor(self, given: Sequence[Any], counted: int) -> torch.Tensor | None:
+        """What all gradients are multiplied by, so that their common norm is not above the limit; None: nothing."""
+        present = [gradient for gradient in given if gradient is not None]
+        if self._clip == math.inf or self._clip_by != "global_norm" or not present:
+            return None
+        return clipping_factor(present, self._clip * counted)
+
+    def _batch(
+        self, chosen: list[int], given: Sequence[Any], counted: int, factor: torch.Tensor | None
+    ) -> ParameterGroup:
         parameters, gradients = [self._list[i] for i in chosen], [given[i] for i in chosen]
         dtype = computing_dtype(parameters[0])
         if not self.whole and any(gradient.dtype is not dtype for gradient in gradients):
             gradients = [gradient.to(dtype) for gradient in gradients]
-        if self._clip < math.inf:
-            gradients = clipped(gradients, self._clip * counted, self._by_norm)
+        if factor is not None:
+            gradients = [gradient * factor.to(gradient.device, gradient.dtype) for gradient in gradients]
+        elif self._clip < math.inf:
+            gradients = clipped(gradients, self._clip * counted, self._clip_by == "norm")
         if self._l2 > 0:
             gradients = torch._foreach_add(gradients, parameters, alpha=self._l2 * counted)
         for i in chosen:
@@ -337,7 +352,7 @@ class Learner(ABC):
         return ParameterGroup(parameters, gradients, state, self._numbers[chosen[0]], dtype)
 
     def _generators(self) -> dict[torch.device, torch.Generator]:
-        """A generator for each device, a function of seed and minibatch: so no generator is part of the state."""
+        """Return a generator for each device, seeded from seed and minibatch, so that the state contains none."""
         text = f"{self._noise_key}\n{self.minibatches}".encode()
         key = int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little") >> 1
         devices = {parameter.device for parameter in self._list}
@@ -346,9 +361,9 @@ class Learner(ABC):
     # ---- state ----------------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """The state: JSON types, and under ``"tensors"`` a flat mapping of names to tensors.
+        """Return the state: JSON types, and under ``"tensors"`` a flat mapping of names to tensors.
 
-        The tensors are the learner's own and change with the next update: write or copy them before it.
+        The tensors are not copied and change with the next update: write or copy them before it.
         """
         tensors, own = self._saved()
         return {
@@ -365,24 +380,25 @@ class Learner(ABC):
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a state of a learner of the same rule over the same parameters; its tensors are copied.
+        """Restore a state of a learner with the same rule and parameters; its tensors are copied.
 
-        Options (momentum, penalties, the schedule unless it was reset) are those the learner was made with.
+        Options (momentum, penalties, the schedule unless it was reset) are not part of a state.
 
         Raises:
-            StateError: the state is of another rule or format, of other parameters, or incomplete. Nothing has
-                changed then.
+            StateError: the state is of another rule or format, of other parameters, or incomplete; nothing has
+                changed.
         """
         self.checked(state)()
 
     def checked(self, state: Mapping[str, Any]) -> Callable[[], None]:
-        """What loads a state, see `load_state_dict`; raises what that raises, and has changed nothing yet."""
+        """Check a state as `load_state_dict` does, and return a function that loads it."""
         keys = ("format", "rule", "parameters", "samples", "minibatches", "sweeps", "lr", "scale", "own", "tensors")
         if not isinstance(state, Mapping):
             raise StateError(f"expected a learner's state, got {shown(state, 80)}")
         missing = [key for key in keys if key not in state]
         if missing:
             raise StateError(f"expected a learner's state, got one without {', '.join(missing)}")
+        state = _plain(state)
         shapes = [[name, list(parameter.shape)] for name, parameter in self._parameters.items()]
         current = {"format": FORMAT, "rule": self.rule, "parameters": shapes}
         differing = [
@@ -391,7 +407,7 @@ class Learner(ABC):
         if differing:
             raise StateError(
                 "the state is of another rule, or of other parameters or another order of them: "
-                "make the learner as it was made then",
+                "create the learner as for the saved run",
                 saved={key: state[key] for key in differing},
                 current={key: current[key] for key in differing},
             )
@@ -399,7 +415,7 @@ class Learner(ABC):
             samples, minibatches, sweeps = (whole(state[key], key) for key in ("samples", "minibatches", "sweeps"))
             scale = amount(state["scale"], "scale")
         except ValueError as error:
-            raise StateError(f"expected a learner's state, got one with another number: {error}") from error
+            raise StateError(f"expected a learner's state, got one with a malformed number: {error}") from error
         schedule, start = self._lr_of(state["lr"], samples, sweeps)
         tensors = state["tensors"]
         if not isinstance(tensors, Mapping) or not all(isinstance(t, torch.Tensor) for t in tensors.values()):
@@ -419,44 +435,44 @@ class Learner(ABC):
         if saved is None:
             if self._lr_was_reset:
                 raise StateError(
-                    "the state follows the schedule its learner was made with, but this learner's has been reset: "
-                    "restore into a newly made one"
+                    "the state follows the schedule its learner was created with, but this learner's has been reset: "
+                    "restore into a new one"
                 )
             return None, (0, 0)
         try:
             samples, sweeps = (whole(count, "start") for count in saved["start"])
             if samples > now or sweeps > sweeps_now:
-                raise ValueError(f"it starts at {saved['start']}, behind {now} samples and {sweeps_now} sweeps")
+                raise ValueError(f"it starts at {saved['start']}, after {now} samples and {sweeps_now} sweeps")
             data = {key: value for key, value in saved.items() if key != "start"}
             return rates_schedule(Schedule.from_json(data)), (samples, sweeps)
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise StateError(
-                f"expected a schedule and where it starts under 'lr', got {shown(saved, 200)}: {error}"
+                f"expected a schedule and its start under 'lr', got {shown(saved, 200)}: {error}"
             ) from error
 
-    # What follows is for rules whose state is not made of `tensors` and `numbers` to override.
+    # Rules whose state is more than `tensors` and `numbers` override the methods below.
 
     def _saved(self) -> tuple[dict[str, torch.Tensor], Any]:
-        """The rule's state: tensors by name, and the rest as JSON types."""
+        """Return the rule's state: tensors by name, and the rest in JSON types."""
         tensors = {
             f"{kind}.{name}": tensor
             for name, state in zip(self._parameters, self._state, strict=True)
             for kind, tensor in state.items()
         }
         own: dict[str, Any] = {kind: [held[k] for held in self._numbers] for k, kind in enumerate(self.numbers)}
-        # Without it a parameter whose tensors were lost would look like one that had no gradient yet.
+        # Distinguishes a parameter that has had no gradient from one whose tensors were lost.
         own["begun"] = [bool(state) for state in self._state]
         return tensors, own
 
     def _restored(self, tensors: Mapping[str, torch.Tensor], own: Any) -> Callable[[], None]:
-        """What takes over what `_saved` gave; raises a StateError where it does not fit, and changes nothing yet."""
+        """Check the state that `_saved` returned (StateError), and return a function that restores it."""
         wanted = dict.fromkeys((*self.numbers, "begun"), len(self._list))
         try:
             found = {kind: len(values) for kind, values in own.items()}
         except (AttributeError, TypeError) as error:
             raise StateError(f"expected lists of numbers by name in the state, got {shown(own, 80)}") from error
         if found != wanted:
-            raise StateError("expected other numbers in the state", saved=found, current=wanted)
+            raise StateError("expected this rule's numbers in the state", saved=found, current=wanted)
         try:
             numbers = {kind: [amount(number, kind) for number in own[kind]] for kind in self.numbers}
             if not all(type(begun) is bool for begun in own["begun"]):
@@ -469,7 +485,7 @@ class Learner(ABC):
             kinds = self.tensors if begun else ()
             lost = [f"{kind}.{name}" for kind in kinds if f"{kind}.{name}" not in left]
             if lost:
-                raise StateError(f"the state has lost tensors: {_shown(lost)}")
+                raise StateError(f"the state lacks tensors: {_shown(lost)}")
             dtype = computing_dtype(parameter)
             copies.append({k: copied(f"{k}.{name}", left.pop(f"{k}.{name}"), parameter, dtype) for k in kinds})
         if left:
@@ -480,6 +496,13 @@ class Learner(ABC):
             self._numbers = [tuple(numbers[kind][i] for kind in self.numbers) for i in range(len(self._list))]
 
         return restore
+
+
+def _plain(state: Mapping[str, Any]) -> Mapping[str, Any]:
+    try:
+        return plain_learner(state)
+    except (AttributeError, TypeError, ValueError):
+        return state  # malformed fields are reported below
 
 
 def _shown(names: Iterable[str]) -> str:

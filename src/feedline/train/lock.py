@@ -1,17 +1,14 @@
-"""One session a folder: a lock that says who holds it, and that ends with its process.
+"""Folder lock: at most one session writes to a folder. The lock names its holder and ends with its process.
 
-The lock is a file, ``.lock``, on which the operating system holds a lock (``flock``) for as long as the holder's
-process lives, however it ends; in it stand the holder's host, process and the time that process began. Whoever finds
-it held is told by whom.
+It is a file, ``.lock``, on which the operating system holds a lock (``flock``) until the holder's process ends, however
+it ends. The file contains the holder's host, process id and start time, which the error of a second session reports.
 
-- A file that a dead process has left is taken over: nobody has a lock on it. Its text alone keeps nobody out, unless it
-  names a process of this host that is alive and began when the text says; a process number that was given out again
-  is therefore not believed.
-- Between machines that share a folder, it works where the file system passes these locks on, as NFS version 4 and
-  version 3 with its lock service do. Mounted with ``local_lock`` or ``nolock``, NFS keeps out sessions of the same
-  machine alone.
-- Where there are no such locks, the text decides: a holder on this host that is dead is replaced, one on another host
-  is believed to be alive until somebody removes the file. Two that begin in the same instant are not told apart.
+- A file left by a dead process is taken over, since no process has a lock on it. Its text alone excludes others only if
+  it names a live process of this host with that start time, so a reused process id does not count.
+- Machines that share a folder exclude each other if the file system forwards locks, as NFS version 4, and version 3
+  with its lock service, do. Mounted with ``local_lock`` or ``nolock``, NFS only excludes sessions of the same machine.
+- Without such locks, the text decides: a dead holder on this host is replaced, one on another host is presumed alive
+  until the file is removed. Two sessions that start at the same instant may both get the lock.
 
 A forked child does not hold the lock. Cost: a millisecond a run.
 """
@@ -34,20 +31,20 @@ from typing import NamedTuple
 from feedline.errors import StateError
 
 NAME = ".lock"
-_LARGEST = 4096
-#: What a file system without locks answers.
+_LARGEST_BYTES = 4096
+#: Errors of a file system without locks.
 _WITHOUT_LOCKS = frozenset({errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL})
 
 _log = logging.getLogger("feedline")
 
 
 class Holder(NamedTuple):
-    """Who has a lock.
+    """Holder of a lock.
 
     Attributes:
-        host: its name.
-        process: its number.
-        began: when the process began, in the host's clock ticks since it was started; None where that is not told.
+        host: name of the host.
+        process: process id.
+        began: start time of the process, in clock ticks since the host's boot; None if unknown.
     """
 
     host: str
@@ -61,7 +58,7 @@ class Holder(NamedTuple):
 
     @property
     def alive(self) -> bool:
-        """Whether it may still run; on another host it may."""
+        """Whether the process may still run; always true for another host."""
         if self.host != socket.gethostname():
             return True
         try:
@@ -78,14 +75,14 @@ class Holder(NamedTuple):
 
 
 class FolderLock:
-    """A folder that no other session writes to, until `release`.
+    """Lock on a folder, held until `release`.
 
     Args:
-        folder: made if it is not there.
+        folder: folder, created if missing.
 
     Raises:
-        StateError: another session has it; names its host and process.
-        OSError: no permission, or no folder.
+        StateError: another session holds the lock; names its host and process.
+        OSError: no permission, or not a folder.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -95,10 +92,10 @@ class FolderLock:
         _held.add(self)
 
     def release(self) -> None:
-        """Let others in; again is as once."""
+        """Release the lock. Idempotent."""
         handle = self._forget()
         if handle is not None:
-            # Removed while it is held: whoever has opened it meanwhile finds that it is no longer the folder's.
+            # Removed while held, so that a process that has just opened it notices that the file was replaced.
             if _is_at(handle, self._path):
                 with contextlib.suppress(OSError):
                     self._path.unlink()
@@ -138,11 +135,11 @@ class FolderLock:
             return False
         holder, this = _read(handle), Holder.this()
         if holder is not None:
-            # With the lock in our hand, of others only a living process of this host is believed, not its text alone.
+            # We hold the lock: of other holders only a live process of this host counts, not the text alone.
             if holder.alive and (not locks or (holder.host == this.host and holder != this)):
-                raise self._refusal(holder, f"; if that one is no more, remove {self._path}")
+                raise self._refusal(holder, f"; if that one has ended, remove {self._path}")
             say = _log.info if holder.host == this.host else _log.warning
-            say("taking over %s from %s, which did not give it back", self._path, holder)
+            say("taking over %s from %s, which did not release it", self._path, holder)
         os.ftruncate(handle, 0)
         os.pwrite(handle, json.dumps(this._asdict()).encode(), 0)
         return True
@@ -151,10 +148,10 @@ class FolderLock:
         return StateError(f"expected a regular file at {self._path}, got something else: remove it")
 
     def _refusal(self, holder: Holder | None, otherwise: str) -> StateError:
-        who = "one that does not say which it is" if holder is None else str(holder)
+        who = "an unknown one" if holder is None else str(holder)
         return StateError(
             f"expected a folder that no other session writes to, got {self._path.parent}, which is held by {who}",
-            hint=f"give each session a folder of its own, or wait until that one has ended{otherwise}",
+            hint=f"give each session its own folder, or wait until that one has ended{otherwise}",
         )
 
     def _forget(self) -> int | None:
@@ -164,7 +161,7 @@ class FolderLock:
 
 
 def lock_folders(folders: Iterable[Path]) -> contextlib.ExitStack:
-    """Locks on all of the folders, until what is returned is closed; none of them where one is refused, see there."""
+    """Lock all folders, or none if one is refused (see `FolderLock`); closing the returned stack releases them."""
     with contextlib.ExitStack() as taken:
         for folder in folders:
             taken.callback(FolderLock(folder).release)
@@ -172,9 +169,9 @@ def lock_folders(folders: Iterable[Path]) -> contextlib.ExitStack:
 
 
 def _read(handle: int) -> Holder | None:
-    """Who has written itself there."""
+    """Return the holder that the file names."""
     try:
-        told = json.loads(os.pread(handle, _LARGEST, 0))
+        told = json.loads(os.pread(handle, _LARGEST_BYTES, 0))
         holder = Holder(told["host"], told["process"], told["began"])
     except (ValueError, KeyError, TypeError, RecursionError):
         return None
@@ -183,7 +180,7 @@ def _read(handle: int) -> Holder | None:
 
 
 def _is_at(handle: int, path: Path) -> bool:
-    """Whether the open file is the one of that name."""
+    """Return whether the open file is the one at the path."""
     try:
         return os.path.samestat(os.fstat(handle), os.stat(path, follow_symlinks=False))
     except FileNotFoundError:
@@ -191,10 +188,10 @@ def _is_at(handle: int, path: Path) -> bool:
 
 
 def _began(process: int) -> int | None:
-    """When a process of this host began."""
+    """Return the start time of a process of this host."""
     try:
         with open(f"/proc/{process}/stat", "rb") as file:
-            # The name, in parentheses, may hold anything; the time is the 20th field behind it.
+            # The name, in parentheses, may contain any character; the time is the 20th field after it.
             return int(file.read().rpartition(b")")[2].split()[19])
     except (OSError, IndexError, ValueError):
         return None
@@ -204,7 +201,7 @@ _held: weakref.WeakSet[FolderLock] = weakref.WeakSet()
 
 
 def _in_a_child() -> None:
-    """A forked child has the same open files, and the lock would last as long as the child."""
+    """Close a forked child's copies of the lock files, which would keep the locks as long as the child lives."""
     for lock in list(_held):
         handle = lock._forget()
         if handle is not None:

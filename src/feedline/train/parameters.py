@@ -1,4 +1,4 @@
-"""Parameters as learners see them: named, in groups that are updated together, and changed by fused operations."""
+"""Parameters of learners: names, groups that are updated together, and fused operations on them."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ from typing import Any
 import torch
 
 from feedline.errors import StateError
+from feedline.train.shards import is_sharded
+from feedline.train.wrapped import plain_names
 
-#: Bytes of parameters updated together on the CPU: with gradients, state and temporaries within a core's cache.
-PIECE = 1 << 20
+#: Bytes of parameters updated at once on the CPU: with gradients, state and temporaries they fit a core's cache.
+PIECE_BYTES = 1 << 20
 
 
 Tensors = list[torch.Tensor]
@@ -23,11 +25,11 @@ class ParameterGroup:
     """Parameters that are updated together: same device, same dtype, same numbers.
 
     Attributes:
-        parameters: to be changed in place.
-        gradients: to be read only; times `Step.scale`. Of dtype ``dtype``.
-        state: for each of the rule's `Learner.tensors` a list, to be changed in place. Of dtype ``dtype``.
-        numbers: one for each of the rule's `Learner.numbers`: numbers that these parameters' states have in common.
-        dtype: in which the rule computes: float64 for float64 parameters, otherwise float32.
+        parameters: parameters, changed in place.
+        gradients: gradients of dtype ``dtype``, read-only, to be multiplied by `Step.scale`.
+        state: a list of tensors of dtype ``dtype`` for each of the rule's `Learner.tensors`, changed in place.
+        numbers: a number for each of the rule's `Learner.numbers`, common to these parameters.
+        dtype: dtype in which the rule computes: float64 for float64 parameters, otherwise float32.
     """
 
     parameters: Tensors
@@ -41,7 +43,7 @@ def copied(name: str, saved: torch.Tensor, like: torch.Tensor, dtype: torch.dtyp
     """Copy a saved tensor to the device and memory format of ``like``.
 
     Raises:
-        StateError: it has another shape than ``like``, or another dtype than ``dtype``.
+        StateError: its shape is not that of ``like``, or its dtype is not ``dtype``.
     """
     if saved.shape != like.shape or saved.dtype != dtype:
         raise StateError(
@@ -54,28 +56,33 @@ def copied(name: str, saved: torch.Tensor, like: torch.Tensor, dtype: torch.dtyp
 
 
 def named(parameters: Iterable[Any]) -> dict[str, torch.Tensor]:
-    """Name parameters: (name, tensor) pairs, or tensors, which are named by their index.
+    """Return parameters by name, given (name, tensor) pairs, or tensors, which are named by their index.
 
     Raises:
-        TypeError: something that is no floating-point tensor.
-        ValueError: none, the same twice, or two of one name.
+        TypeError: an item is not a floating-point tensor.
+        ValueError: no parameters, or a repeated parameter or name.
     """
     if isinstance(parameters, torch.Tensor):
         raise TypeError("expected an iterable of parameters, got one tensor; put it in a list")
+    if isinstance(parameters, torch.nn.Module):
+        kind = type(parameters).__name__
+        raise TypeError(f"expected an iterable of parameters, got the module {kind}; pass its named_parameters()")
+    given = [
+        item if isinstance(item, tuple) and len(item) == 2 else (str(place), item)
+        for place, item in enumerate(parameters)
+    ]
     found: dict[str, torch.Tensor] = {}
-    for place, item in enumerate(parameters):
-        name, tensor = item if isinstance(item, tuple) and len(item) == 2 else (str(place), item)
-        name = str(name).removeprefix("_orig_mod.")  # of a compiled model: it is the same parameter as before
+    for name, (_, tensor) in zip(plain_names([str(name) for name, _ in given]), given, strict=True):
         if not isinstance(tensor, torch.Tensor) or not tensor.is_floating_point():
-            kind = tensor.dtype if isinstance(tensor, torch.Tensor) else type(tensor).__name__
-            raise TypeError(f"expected parameter {name!r} to be a floating-point tensor, got {kind}")
+            got = tensor.dtype if isinstance(tensor, torch.Tensor) else type(tensor).__name__
+            raise TypeError(f"expected parameter {name!r} to be a floating-point tensor, got {got}")
         if name in found:
-            raise ValueError(f"expected parameters of different names, got {name!r} twice")
+            raise ValueError(f"expected parameters with distinct names, got {name!r} twice")
         found[name] = tensor
     if not found:
         raise ValueError("expected at least one parameter, got none")
     if len({id(tensor) for tensor in found.values()}) < len(found):
-        raise ValueError("expected each parameter once, got one of them twice; shared parameters are listed once")
+        raise ValueError("expected each parameter once, got one twice; list shared parameters once")
     return found
 
 
@@ -85,13 +92,13 @@ def computing_dtype(parameter: torch.Tensor) -> torch.dtype:
 
 
 def cut_into_pieces(parameters: Tensors, finely: bool) -> list[list[int]]:
-    """Group indices of parameters by device and dtype; ``finely``: on the CPU into pieces of `PIECE` bytes."""
+    """Group indices of parameters by device and dtype; with ``finely``, on the CPU in pieces of `PIECE_BYTES` bytes."""
     groups: dict[tuple[torch.device, torch.dtype], list[int]] = {}
     for i, parameter in enumerate(parameters):
         groups.setdefault((parameter.device, parameter.dtype), []).append(i)
     pieces: list[list[int]] = []
     for (device, _), places in groups.items():
-        limit = PIECE if finely and device.type == "cpu" else math.inf
+        limit = PIECE_BYTES if finely and device.type == "cpu" else math.inf
         piece: list[int] = []
         held = 0
         for i in places:
@@ -105,10 +112,9 @@ def cut_into_pieces(parameters: Tensors, finely: bool) -> list[list[int]]:
 
 
 def clipped(gradients: Tensors, limit: float, by_norm: bool) -> Tensors:
-    """Limit gradients element by element, or parameter by parameter to a norm."""
+    """Clip gradients by value, or each parameter's gradient by its norm."""
     if by_norm:
-        factors = torch._foreach_norm(gradients)
-        torch._foreach_reciprocal_(factors)
+        factors = torch._foreach_reciprocal(_norms(gradients))
         torch._foreach_mul_(factors, limit)
         torch._foreach_clamp_max_(factors, 1.0)
         clipped: Tensors = torch._foreach_mul(gradients, factors)
@@ -118,6 +124,30 @@ def clipped(gradients: Tensors, limit: float, by_norm: bool) -> Tensors:
     return clipped
 
 
+def clipping_factor(gradients: Tensors, limit: float) -> torch.Tensor:
+    """Return the factor, at most 1, that limits the norm of all gradients together; on the first one's device."""
+    norms = [_whole(norm).float() for norm in _norms(gradients)]
+    together = torch.linalg.vector_norm(torch.stack([norm.to(norms[0].device) for norm in norms]))
+    return (limit / together).clamp_(max=1.0)
+
+
+def _norms(gradients: Tensors) -> Tensors:
+    """The norm of each gradient, over all ranks that hold a part of it."""
+    norms = torch._foreach_norm(gradients)
+    return [norm.redistribute(placements=_everywhere(norm)) if is_sharded(norm) else norm for norm in norms]
+
+
+def _everywhere(norm: Any) -> Any:
+    from torch.distributed.tensor import Replicate
+
+    return [Replicate()] * len(norm.placements)
+
+
+def _whole(norm: Any) -> torch.Tensor:
+    found: torch.Tensor = norm.to_local() if is_sharded(norm) else norm
+    return found
+
+
 def add_noise(parameters: Tensors, std: float, generators: Mapping[torch.device, torch.Generator]) -> None:
     """Add Gaussian noise."""
     noise = [torch.empty_like(p).normal_(0.0, std, generator=generators[p.device]) for p in parameters]
@@ -125,7 +155,7 @@ def add_noise(parameters: Tensors, std: float, generators: Mapping[torch.device,
 
 
 def shrink(parameters: Tensors, by: float) -> None:
-    """Draw parameters towards 0 by at most ``by``: ``sign(w) * max(|w| - by, 0)``."""
+    """Shrink parameters towards 0 by at most ``by``: ``sign(w) * max(|w| - by, 0)``."""
     cut = torch._foreach_clamp_min(parameters, -by)
     torch._foreach_clamp_max_(cut, by)
     torch._foreach_sub_(parameters, cut)

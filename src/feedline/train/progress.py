@@ -1,4 +1,4 @@
-"""How far is a run, and when is something due? Marks on its counts, and the running sums of a progress span."""
+"""Progress of a run: marks at which something is due, and running sums of a progress span."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from feedline.train.summary import NOTHING, Summary, listed, plus, summary_from_
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """What was done since the last progress.
+    """Report of a progress span.
 
     Attributes:
-        number: from 1.
+        number: number of the report, from 1.
         summary: sums over its label samples.
-        minibatches: updates in it.
-        seconds: wall time in it, without the time between a checkpoint and the restore from it.
-        waiting, evaluating, saving: shares of that time spent waiting for the source, in validations, and writing
-            checkpoints, 0 to 1.
-        fed: what this rank's feed delivered in it.
+        minibatches: number of updates.
+        seconds: wall time in seconds, without the time between a checkpoint and its restore.
+        waiting, evaluating, saving: fractions of that time, 0 to 1, spent waiting for the source, in validations, and
+            writing checkpoints.
+        fed: statistics of this rank's feed.
     """
 
     number: int
@@ -38,7 +38,7 @@ class Progress:
 
 
 class SpanMark:
-    """Notices that a span is full, by the counts of the run since the last time it was asked."""
+    """Detects the end of a span from the counts of a run."""
 
     __slots__ = ("_every", "_passed")
 
@@ -46,11 +46,11 @@ class SpanMark:
         if every is not None and not isinstance(every, Span):
             raise TypeError(f"expected a span such as fl.samples(10_000), got {every!r}")
         if every is not None and every.count < 1:
-            raise ValueError(f"expected a span of at least 1, got {every}; leave it out to have none")
+            raise ValueError(f"expected a span of at least 1, got {every}; omit it to have none")
         self._every, self._passed = every, 0
 
     def crossed(self, counts: Mapping[Unit, int]) -> bool:
-        """Whether it has become full, once or several times, since the last call."""
+        """Return whether a span has ended, once or several times, since the last call."""
         if self._every is None:
             return False
         before, self._passed = self._passed, counts[self._every.unit] // self._every.count
@@ -59,13 +59,13 @@ class SpanMark:
 
 @dataclass(slots=True)
 class Sums:
-    """Running sums of a progress span; its time continues where a checkpoint left it."""
+    """Running sums of a progress span; a restored span continues with the time up to its checkpoint."""
 
     summary: Summary = NOTHING
     minibatches: int = 0
-    waited: float = 0.0
-    evaluated: float = 0.0
-    saved: float = 0.0
+    waited_s: float = 0.0
+    evaluated_s: float = 0.0
+    saved_s: float = 0.0
     feeding: Feeding = field(default_factory=Feeding)
     before: float = 0.0
     began: float = 0.0
@@ -85,7 +85,7 @@ class Sums:
 
     def to_json(self) -> list[Any]:
         """Return the sums in JSON types."""
-        spent = [self.waited, self.evaluated, self.saved, self.seconds()]
+        spent = [self.waited_s, self.evaluated_s, self.saved_s, self.seconds()]
         return [summary_to_json(self.summary), self.minibatches, self.feeding.fed().to_json(), *spent]
 
     @classmethod
@@ -96,14 +96,14 @@ class Sums:
         try:
             feeding = Feeding(Fed.from_json(fed))
         except (KeyError, TypeError) as error:
-            raise ValueError(f"{name}: expected what a feed delivered, got {fed!r:.80}") from error
+            raise ValueError(f"{name}: expected statistics of a feed, got {fed!r:.80}") from error
         count = whole(minibatches, f"{name}, minibatches")
         return cls(summary_from_json(summary, name), count, waited, evaluated, saving, feeding, seconds)
 
     def progress(self, number: int, summary: Summary) -> Progress:
-        """Return the report of a full span, whose sums over all ranks are ``summary``."""
+        """Return the report of a span, whose sums over all ranks are ``summary``."""
         seconds = self.seconds()
-        spent = (self.waited, self.evaluated, self.saved)
+        spent = (self.waited_s, self.evaluated_s, self.saved_s)
         waiting, evaluating, saving = (min(1.0, part / seconds) if seconds else 0.0 for part in spent)
         fed = self.feeding.fed()
         return Progress(number, summary, self.minibatches, seconds, waiting, evaluating, saving, fed)

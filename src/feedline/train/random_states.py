@@ -1,4 +1,4 @@
-"""Random generators in checkpoints: those that user code may draw from, of torch, Python and NumPy."""
+"""States of the random generators of torch, Python and NumPy, which user code may use, for checkpoints."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def checked_random_state(states: Any, own: int) -> Callable[[], None]:
     A rank that the saved run did not have seeds its generators from rank 0's state.
 
     Raises:
-        StateError: these are not states of generators.
+        StateError: the states are malformed.
     """
     if not isinstance(states, list) or not states:
         raise StateError(f"expected states of random generators by rank, got {states!r:.80}")
@@ -51,7 +51,7 @@ def random_state() -> dict[str, Any]:
 
 
 def _checked(state: Any) -> Callable[[], None]:
-    """Try states on throw-away generators first."""
+    """Check states on temporary generators; returns a function that restores them."""
     try:
         cpu, cuda = _bytes(state["torch"]), [_bytes(text) for text in state["cuda"]]
         torch.Generator().set_state(cpu)

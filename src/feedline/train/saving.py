@@ -1,4 +1,4 @@
-"""When and where is a run saved? Checkpoints of a session: due, locked, written by rank 0, found by all ranks."""
+"""Checkpoints of a session: when they are due, who writes them, and how all ranks find the same one."""
 
 from __future__ import annotations
 
@@ -19,17 +19,20 @@ from feedline.train.agreement import latest
 from feedline.train.checkpoint import Checkpoint, Checkpoints
 from feedline.train.lock import lock_folders
 from feedline.train.progress import SpanMark
+from feedline.train.shards import is_sharded, load_placed, save_shards
+from feedline.train.trainer import Trainer
+from feedline.train.wrapped import unwrapped
 
 
 @dataclass(slots=True)
 class Saving:
-    """When and where to checkpoint.
+    """Settings of checkpoints.
 
     Args:
-        folder: one folder a run.
-        every: a span, seconds, or text such as ``"30min"``, ``"2h"``, ``"90s"``: a power cut costs no more. None: at
-            the end only. Wall time is decided by rank 0 for all ranks.
-        keep: how many of the newest to keep; None: all.
+        folder: folder of the checkpoints, one for each run.
+        every: span, number of seconds, or text such as ``"30min"``, ``"2h"``, ``"90s"``: the most that a power cut can
+            cost. None: at the end only. Rank 0's clock counts for all ranks.
+        keep: number of checkpoints to keep, the newest; None: all.
         restore: whether to continue from the latest checkpoint in the folder.
     """
 
@@ -40,14 +43,14 @@ class Saving:
 
 
 class Saver:
-    """The checkpoints of a session.
+    """Writer and reader of a session's checkpoints.
 
     Args:
-        saving: when and where; None: nowhere.
+        saving: settings; None: no checkpoints.
 
     Attributes:
-        asked: whether a checkpoint was asked for since the last one.
-        pending: whether there is something that the last checkpoint does not hold.
+        asked: whether a checkpoint was requested since the last one.
+        pending: whether the run has progressed since the last checkpoint.
     """
 
     def __init__(self, saving: Saving | None) -> None:
@@ -61,15 +64,15 @@ class Saver:
         self.asked = self.pending = False
 
     def start_clock(self) -> None:
-        """Count the time between checkpoints from now."""
+        """Start counting the time between checkpoints."""
         self._written_at = time.monotonic()
 
     def due(self, counts: Mapping[Unit, int]) -> bool:
-        """Whether a span of samples, minibatches or sweeps has become full since the last call."""
+        """Return whether a span of samples, minibatches or sweeps has ended since the last call."""
         return self._mark.crossed(counts)
 
     def due_by_time(self) -> bool:
-        """Whether the last checkpoint is older than it may become."""
+        """Return whether the last checkpoint is older than ``every``."""
         return self._seconds is not None and time.monotonic() - self._written_at >= self._seconds
 
     @contextmanager
@@ -80,24 +83,60 @@ class Saver:
             yield
 
     def begin(self) -> bool:
-        """Note that a checkpoint is made now; whether there is a folder for it."""
+        """Record that a checkpoint is being made; returns whether there is a folder for it."""
         self.start_clock()
         self.asked = self.pending = False
         return self._checkpoints is not None
 
-    def write(self, samples: int, tensors: Mapping[str, torch.Tensor], state: Mapping[str, Any]) -> Path:
-        """Write a checkpoint; on rank 0 alone."""
+    def write(
+        self, samples: int, tensors: Mapping[str, torch.Tensor], state: Mapping[str, Any], ranks: Ranks | None = None
+    ) -> Path | None:
+        """Write a checkpoint.
+
+        Args:
+            samples: for its name.
+            tensors: of rank 0; of all ranks, where they are sharded.
+            state: of rank 0.
+            ranks: that all write, as tensors are sharded; None: rank 0 alone calls this.
+
+        Returns:
+            Its folder; None on other ranks than 0.
+        """
         assert self._checkpoints is not None
-        return self._checkpoints.save(samples, tensors, state)
+        if ranks is None:
+            return self._checkpoints.save(samples, tensors, state)
+        shards = {name: tensor for name, tensor in tensors.items() if is_sharded(tensor)}
+        path, error, begun = None, None, False
+        if ranks.rank:
+            folder = ranks.gather_json(None)[0]
+            if folder is not None:
+                save_shards(Path(folder), shards)
+        else:
+
+            def save(folder: Path) -> Any:
+                nonlocal begun
+                begun = True
+                ranks.gather_json(str(folder))
+                return save_shards(folder, shards)
+
+            whole = {name: tensor for name, tensor in tensors.items() if name not in shards}
+            try:
+                path = self._checkpoints.save(samples, whole, state, save)
+            except OSError as raised:
+                error = raised
+                if not begun:
+                    ranks.gather_json(None)
+        ranks.check(error)
+        return path
 
     def restore(self, ranks: Ranks, load: Callable[[Checkpoint], None]) -> Path | None:
         """Load the latest checkpoint that every rank can read. A collective call.
 
         Returns:
-            The folder; None if nothing was restored.
+            Path of the checkpoint; None if there is none.
 
         Raises:
-            StateError: it does not fit, on one rank or on all.
+            StateError: the checkpoint does not fit the run, on one rank or on all.
         """
         found = latest(self._checkpoints, ranks) if self._checkpoints is not None and self._restores else None
         if found is None:
@@ -106,12 +145,12 @@ class Saver:
         try:
             load(found)
         except StateError as error:
-            what = f"the run cannot go on from {found.path}: {error.what}"
+            what = f"the run cannot continue from {found.path}: {error.what}"
             trouble = StateError(what, saved=error.saved, current=error.current, hint=error.hint)
             trouble.__cause__ = error
         except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError, RecursionError) as error:
             trouble = StateError(
-                f"expected a session's checkpoint in {found.path}, it does not fit: {shown(error, 200)}"
+                f"expected a session's checkpoint in {found.path}, got a malformed one: {shown(error, 200)}"
             )
             trouble.__cause__ = error
         ranks.check(trouble)
@@ -119,11 +158,25 @@ class Saver:
         return found.path.parent
 
 
-def seconds_of(duration: float | str) -> float:
-    """Seconds of a number of them, or of text such as ``"30min"``, ``"2h"``, ``"1h30min"``, ``"90s"``.
+def placed(found: Checkpoint, trainer: Trainer) -> dict[str, torch.Tensor]:
+    """Return the tensors of a checkpoint as a trainer holds them: whole, or this rank's parts of them.
 
     Raises:
-        ValueError: not a duration, or not positive.
+        StateError: a file is damaged.
+    """
+    if found.shards is None and not trainer.strategy.shards:
+        return found.tensors
+    parameters = dict(unwrapped(trainer.model).named_parameters())
+    for learner in trainer.learners:
+        parameters |= learner.parameters
+    return load_placed(found.tensors, found.path, found.shards, trainer.state_dict()[0], parameters)
+
+
+def seconds_of(duration: float | str) -> float:
+    """Return a duration in seconds: a number of them, or text such as ``"30min"``, ``"2h"``, ``"1h30min"``, ``"90s"``.
+
+    Raises:
+        ValueError: the text is no duration, or the duration is not positive.
     """
     seconds = duration
     if isinstance(duration, str):

@@ -1,8 +1,8 @@
-"""Numbers over the clock: learning rates, momentum, minibatch sizes.
+"""Schedules: numbers as functions of training progress, for learning rates, momentum and minibatch sizes.
 
-A schedule is a value: immutable, comparable, written to JSON and back without loss. What it says at a position
-depends on that position alone (label samples seen, or sweeps done), so a resumed run needs no state of it. Looking
-a number up costs one binary search.
+A schedule is a value: immutable, comparable, converted to JSON and back without loss. Its number at a position depends
+on that position alone (label samples seen, or sweeps done), so it has no state to resume. A look-up costs one binary
+search.
 """
 
 from __future__ import annotations
@@ -19,34 +19,33 @@ from feedline.data import Position, Unit
 from feedline.errors import shown
 
 _LARGEST = 2**63 - 1
-#: A number for ever, or a list of numbers and of (count, number) pairs, each for so many epochs.
+#: One number, or a list of numbers (one epoch each) and of (count, number) pairs (``count`` epochs each).
 Values: TypeAlias = "float | Sequence[float | Sequence[float]]"
 
 
 @dataclass(frozen=True, slots=True, init=False, repr=False)
 class Schedule:
-    """A number for every position; the last one holds for ever.
+    """A number for every position; the last one has no end.
 
-    ``Schedule([(2, 0.1), 0.05], epoch_size=60_000)`` is 0.1 for the first 120,000 label samples, 0.05 after them;
-    without ``epoch_size`` an epoch is a sweep. ``schedule[position]`` is the number there, ``schedule[count]`` the
-    number after so many label samples or sweeps, whichever it counts.
+    ``Schedule([(2, 0.1), 0.05], epoch_size=60_000)`` is 0.1 for the first 120,000 label samples, then 0.05; without
+    ``epoch_size`` an epoch is a sweep. ``schedule[position]`` is the number at a position, ``schedule[count]`` the
+    number after ``count`` label samples or sweeps, depending on `unit`.
 
     Args:
-        values: a number, or a list of numbers (one epoch each) and of (count, number) pairs (so many epochs each).
-            A count of 0 may stand in last place only, where counts mean nothing. Integers stay integers.
-        epoch_size: label samples in an epoch; None: epochs are sweeps. A single number has no epochs.
-        reference: the reference minibatch size, in samples: the number is meant for a minibatch of that many, and
-            `rate` and `momentum` carry it over to minibatches of other sizes. 1: the number is per sample. None:
-            it is for a whole minibatch, whatever its size.
+        values: one number, or a list of numbers (one epoch each) and of (count, number) pairs (``count`` epochs each).
+            The last count is ignored, and may be 0. Integers stay integers.
+        epoch_size: number of label samples in an epoch; None: an epoch is a sweep. A single number has no epochs.
+        reference: reference minibatch size in samples, for which the numbers are meant; `rate` and `momentum` convert
+            them to other sizes. 1: the numbers are per sample. None: they are for a whole minibatch of any size.
 
     Attributes:
         steps: (count, number) pairs, the last count 1.
-        epoch_size: see above.
-        reference: see above.
+        epoch_size: number of label samples in an epoch, or None.
+        reference: reference minibatch size in samples, or None.
 
     Raises:
-        TypeError: something that is no number where a number belongs.
-        ValueError: an empty list, a count below 1 before the last place, a number that is not finite, an epoch or
+        TypeError: a value that is not a number.
+        ValueError: an empty list, a count below 1 before the last item, a number that is not finite, an epoch or
             reference size below 1, or an epoch size for a single number.
     """
 
@@ -58,11 +57,11 @@ class Schedule:
     def __init__(self, values: Values, *, epoch_size: int | None = None, reference: int | None = None) -> None:
         for what, size in (("epoch_size", epoch_size), ("reference", reference)):
             if size is not None and (_integer(size, what) < 1):
-                raise ValueError(f"expected {what} to be at least 1 sample, got {size}; leave it out to have none")
+                raise ValueError(f"expected {what} to be at least 1 sample, got {size}; omit it to have none")
         if _is_number(values):
             if epoch_size is not None:
                 raise ValueError(
-                    f"expected no epoch_size beside a single number, got {epoch_size}: the number holds for ever; "
+                    f"expected no epoch_size with a single number, got {epoch_size}: the number never changes; "
                     "pass a list for values that change"
                 )
             values = [values]  # type: ignore[list-item]
@@ -76,24 +75,24 @@ class Schedule:
 
     @classmethod
     def of(cls, values: Schedule | Values) -> Schedule:
-        """A schedule as it is; numbers as ``Schedule(numbers)``."""
+        """Return a schedule unchanged, and numbers as ``Schedule(numbers)``."""
         return values if isinstance(values, Schedule) else cls(values)
 
     @classmethod
     def per_sample(cls, values: Values, *, epoch_size: int | None = None) -> Schedule:
-        """Numbers per sample: reference size 1."""
+        """Return a schedule of numbers per sample: reference size 1."""
         return cls(values, epoch_size=epoch_size, reference=1)
 
     @classmethod
     def time_constant(cls, values: Values, *, epoch_size: int | None = None) -> Schedule:
-        """Momentum as time constant: so many samples until a gradient has decayed to 1/e of its weight.
+        """Return a schedule of momentum from time constants: samples until a gradient's weight decays to 1/e.
 
         Args:
             values: time constants in samples, at least 0; 0 is no momentum.
-            epoch_size: as in the constructor.
+            epoch_size: see `Schedule`.
 
         Raises:
-            ValueError: a negative time constant, or what the constructor raises.
+            ValueError: a negative time constant, or see `Schedule`.
         """
 
         def momentum(samples: float) -> float:
@@ -105,11 +104,11 @@ class Schedule:
 
     @classmethod
     def sizes(cls, values: Values, *, epoch_size: int | None = None) -> Schedule:
-        """Minibatch sizes in samples: integers of at least 0, where 0 ends the training.
+        """Return a schedule of minibatch sizes in samples: integers of at least 0, where 0 ends the training.
 
         Raises:
-            TypeError: a size that is no integer.
-            ValueError: a negative size, or what the constructor raises.
+            TypeError: a size that is not an integer.
+            ValueError: a negative size, or see `Schedule`.
         """
 
         def size(value: float) -> int:
@@ -121,16 +120,16 @@ class Schedule:
 
     @property
     def unit(self) -> Unit:
-        """What it counts: `Unit.SAMPLE` (label samples) with an epoch size, otherwise `Unit.SWEEP`."""
+        """Unit of counts: `Unit.SAMPLE` (label samples) with an epoch size, otherwise `Unit.SWEEP`."""
         return Unit.SWEEP if self.epoch_size is None else Unit.SAMPLE
 
     @property
     def numbers(self) -> tuple[float, ...]:
-        """All numbers it ever says, in order."""
+        """All numbers of the schedule, in order."""
         return tuple(number for _, number in self.steps)
 
     def __getitem__(self, at: Position | int) -> float:
-        """The number at a position, or after so many label samples or sweeps (`unit`).
+        """Return the number at a position, or after a count of label samples or sweeps (`unit`).
 
         Raises:
             ValueError: a negative count.
@@ -138,30 +137,30 @@ class Schedule:
         if isinstance(at, Position):
             count = at.sweep if self.epoch_size is None else at.label_samples
         else:
-            count = _integer(at, f"a place of a schedule (a Position, or a count of {self.unit.value}s)")
+            count = _integer(at, f"an index of a schedule (a Position, or a count of {self.unit.value}s)")
         if count < 0:
             raise ValueError(f"expected a count of {self.unit.value}s of at least 0, got {count}")
         return self.steps[bisect_right(self._ends, count)][1]
 
     def rate(self, at: Position | int, samples: int) -> float:
-        """The learning rate for the mean gradient of a minibatch of ``samples``: number x samples / reference."""
+        """Return the learning rate for the mean gradient over ``samples``: number x samples / reference."""
         return self[at] if self.reference is None else self[at] * samples / self.reference
 
     def momentum(self, at: Position | int, samples: int) -> float:
-        """The momentum over a minibatch of ``samples``: number ** (samples / reference)."""
+        """Return the momentum over a minibatch of ``samples``: number ** (samples / reference)."""
         return self[at] if self.reference is None else self[at] ** (samples / self.reference)
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON types; `from_json` makes an equal schedule of it."""
+        """Return JSON types from which `from_json` makes an equal schedule."""
         values = [list(step) for step in self.steps]
         return {"values": values, "epoch_size": self.epoch_size, "reference": self.reference}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Schedule:
-        """What `to_json` wrote.
+        """Return the schedule that `to_json` described.
 
         Raises:
-            ValueError: a key is missing, or one too many; or what the constructor raises.
+            ValueError: a missing or unknown key, or see `Schedule`.
         """
         if not isinstance(data, Mapping) or set(data) != {"values", "epoch_size", "reference"}:
             raise ValueError(f"expected a mapping of values, epoch_size and reference, got {shown(data, 80)}")
@@ -211,11 +210,11 @@ def _steps(values: Any) -> tuple[tuple[int, float], ...]:
     for place, item in enumerate(values):
         pair = item if isinstance(item, Sequence) and not isinstance(item, (str, bytes)) else (1, item)
         if len(pair) != 2:
-            raise TypeError(f"expected a number or a (count, number) pair, got {shown(item, 80)} in place {place}")
+            raise TypeError(f"expected a number or a (count, number) pair, got {shown(item, 80)} at index {place}")
         count, last = _integer(pair[0], "a count"), place == len(values) - 1
         if count < 0 or (count == 0 and not last):
             raise ValueError(
-                f"expected counts of at least 1 before the last place, got {shown(item, 80)} in place {place}"
+                f"expected counts of at least 1 before the last item, got {shown(item, 80)} at index {place}"
             )
         steps.append((1 if last else count, _number(pair[1])))
     return tuple(steps)
@@ -225,7 +224,7 @@ def one_of(what: str, value: object, allowed: Sequence[str]) -> None:
     """Check an option.
 
     Raises:
-        ValueError: it is none of ``allowed``.
+        ValueError: the value is not in ``allowed``.
     """
     if value not in allowed:
         raise ValueError(f"expected {what} to be one of {', '.join(map(repr, allowed))}, got {value!r}")
@@ -235,7 +234,7 @@ def at_least_zero(what: str, value: float) -> None:
     """Check a number.
 
     Raises:
-        ValueError: it is negative, infinite or not a number.
+        ValueError: the value is negative, infinite or NaN.
     """
     if not 0 <= value < math.inf:
         raise ValueError(f"expected {what} to be at least 0, got {value}")
@@ -245,7 +244,7 @@ def momentum_schedule(what: str, values: Schedule | Values, below_one: bool = Fa
     """Return a schedule of momentum.
 
     Raises:
-        ValueError: a number outside 0 to 1, or 1 where it has to be below.
+        ValueError: a number outside 0 to 1, or 1 with ``below_one``.
     """
     schedule = Schedule.of(values)
     if not all(0 <= number <= 1 for number in schedule.numbers):

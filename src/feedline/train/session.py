@@ -1,13 +1,13 @@
-"""Training runs as data: what is read, what is learned, and how often to look, validate and save.
+"""Training session: reads, trains, reports, validates and saves at set intervals.
 
-`TrainingSession.run` continues from the latest checkpoint, or from the start, to the end. Everything that decides what
-happens next is in a checkpoint: model and learners, the source's position, random generators, counters and running
-sums, controllers, whether the run was stopped. Law (tests/train/test_session.py): killed at any point and started
-again, a run on the CPU ends with the parameters, bit for bit, of the run that never stopped.
+`TrainingSession.run` continues from the latest checkpoint, or from the start, to the end. Checkpoints contain
+everything that determines the rest of the run: model and learners, the source's position, random generators, counters
+and running sums, controllers, whether the run was stopped. Law (tests/train/test_session.py): a run on the CPU that is
+killed at any point and restarted ends with the same parameters, bit for bit, as an uninterrupted one.
 
 After an update come, in this order: progress, validation, controllers at the end of an epoch, checkpoint. A checkpoint
-therefore holds the outcome of everything before it. Spans count label samples, minibatches or sweeps of the run; a
-minibatch that crosses several marks triggers one action. Several ranks make collective decisions together, see
+therefore contains the outcome of all others. Spans count label samples, minibatches or sweeps of the run; a minibatch
+that crosses several marks triggers one action. Several ranks make collective decisions, see
 `feedline.train.agreement`.
 """
 
@@ -39,7 +39,7 @@ from feedline.train.evaluation import (
 )
 from feedline.train.progress import Progress, SpanMark, Sums
 from feedline.train.random_states import checked_random_state
-from feedline.train.saving import Saver, Saving
+from feedline.train.saving import Saver, Saving, placed
 from feedline.train.stop_signals import Stopping
 from feedline.train.strategy import Decision
 from feedline.train.summary import NOTHING, Summary, plus
@@ -49,71 +49,71 @@ _log = logging.getLogger("feedline")
 
 
 class Reporter(Protocol):
-    """Told what happens; see `feedline.train.report` for some. All sums are over label samples."""
+    """Receiver of a session's events; see `feedline.train.report`. All sums are over label samples."""
 
     def on_start(self, run: TrainingSession) -> None:
-        """The run begins or goes on."""
+        """Called when the run starts or resumes."""
 
     def on_update(self, run: TrainingSession, summary: Summary) -> None:
-        """A minibatch was trained on."""
+        """Called after each update."""
 
     def on_progress(self, run: TrainingSession, progress: Progress) -> None:
-        """A progress span is full, or the run ends with one begun."""
+        """Called after each progress span, and at the end of the run if one has begun."""
 
     def on_test(self, run: TrainingSession, what: str, result: Evaluated) -> None:
-        """A validation (``what`` is ``"validation"``) or the test at the end (``"test"``) is done."""
+        """Called after a validation (``what`` is ``"validation"``) or the final test (``"test"``)."""
 
     def on_checkpoint(self, run: TrainingSession, path: Path) -> None:
-        """A checkpoint is on disk."""
+        """Called when a checkpoint is on disk."""
 
     def on_end(self, run: TrainingSession) -> None:
-        """The run is over, one way or another."""
+        """Called when the run has ended, for whatever reason."""
 
 
 class Controller(Protocol):
-    """Adjusts the run at the end of an epoch; see `feedline.train.controllers`."""
+    """Adjustment of a run at the end of each epoch; see `feedline.train.controllers`."""
 
     def on_epoch_end(self, run: TrainingSession, training: Summary, validation: Summary | None) -> None:
-        """An epoch is over; ``validation`` is the one made at this place, if there was one."""
+        """Called at the end of an epoch; ``validation`` is the one made there, if any."""
 
     def state_dict(self) -> dict[str, Any]:
-        """In JSON types."""
+        """Return the state in JSON types."""
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from there."""
+        """Restore a state."""
 
 
 class TrainingSession:
-    """See the module.
+    """A training run; see the module.
 
     Args:
-        trainer: model, loss, metric, learners.
-        source: training data.
+        trainer: trainer with model, loss, metric and learners.
+        source: training source.
         size: minibatch size in samples over all ranks, or a schedule of it over label samples (``Schedule.sizes``);
             a size of 0 ends the training.
-        max_samples: label samples to train on; None: until the source ends.
-        progress: how often to report; None: once at the end.
-        reporters: who is told.
-        saving: checkpoints; None: none.
+        max_samples: number of label samples to train on; None: until the source ends.
+        progress: span between reports; None: one at the end.
+        reporters: receivers of events.
+        saving: settings of checkpoints; None: no checkpoints.
         validation: cross validation; None: none.
-        test: a test at the end; None: none.
-        epoch: the span at whose end is validated if there are controllers, which look then, and a checkpoint written;
-            label samples or sweeps.
-        controllers: learning-rate control, minibatch-size scaling and the like.
+        test: test at the end; None: none.
+        epoch: span of label samples or sweeps at whose end controllers act, after a validation, and a checkpoint is
+            written.
+        controllers: controllers of learning rate, minibatch size and the like.
 
     Attributes:
-        samples, minibatches, sweeps: trained so far.
-        stopped: a callback, a controller, `stop` or a rate of 0 ended the training. It is in the checkpoints: a run
-            that was stopped is over, and started again it does nothing more.
-        interrupted: Ctrl-C or SIGTERM ended the last `run`.
-        ranks: that run it; see `feedline.collective.ranks`.
-        scale: factor on the minibatch size, for controllers.
+        samples, minibatches, sweeps: numbers of each trained so far.
+        stopped: whether a callback, a controller, `stop` or a rate of 0 ended the training. Checkpoints contain it: a
+            stopped run is over, and does nothing when restarted.
+        interrupted: whether Ctrl-C or SIGTERM ended the last `run`.
+        ranks: ranks that run it; see `feedline.collective.ranks`.
+        scale: factor of the minibatch size, for controllers.
 
     Raises:
-        ValueError: no end in sight, controllers without an epoch or without the metric they watch, nothing to
-            validate or test with, a span of 0, a negative size, a source that cannot be put back where it was though
-            it has to, one source for training and testing, one folder for checkpoints and a controller's model.
-        TypeError: a size that is no integer, something of another kind than is told above.
+        ValueError: a run without an end, controllers without an epoch or the metric they watch, an evaluation without
+            source and callback, a span of 0, a negative size, a source that cannot be resumed or reset though it must,
+            one source for training and testing, or one folder for checkpoints and a controller's model.
+        TypeError: a size that is not an integer, or another argument of a wrong type.
     """
 
     def __init__(
@@ -131,6 +131,7 @@ class TrainingSession:
         epoch: Span | None = None,
         controllers: Sequence[Controller] = (),
     ) -> None:
+        check_kind("trainer", trainer, ("train_minibatch", "strategy"), "a Trainer")
         check_kind("source", source, ("next_minibatch", "state_dict"), "a MinibatchSource or UserMinibatchSource")
         check_kind("saving", saving, Saving, 'such as Saving("checkpoints")')
         reporters = _listed("reporters", reporters, "on_update")
@@ -147,7 +148,7 @@ class TrainingSession:
             check_resumes("training", source, "pass Saving(..., restore=False)")
         if saving is not None and any(_same_folder(c, saving.folder) for c in controllers):
             raise ValueError(
-                f"expected a folder of its own for the best model, got that of the checkpoints, {saving.folder}"
+                f"expected a separate folder for the best model, got that of the checkpoints, {saving.folder}"
             )
         self.trainer, self.source, self.size = trainer, source, checked_sizes(size)
         self.max_samples = None if max_samples is None else whole_number("max_samples", max_samples, 0)
@@ -165,22 +166,22 @@ class TrainingSession:
         self._progress_done = self._validations_done = 0
         self._since = Sums()
         self._epoch_sum = NOTHING
-        self._validated: Summary | None = None  # the outcome of the last validation
-        self._validated_at = -1  # minibatches before it
+        self._validated: Summary | None = None  # result of the last validation
+        self._validated_at = -1  # number of minibatches before it
 
     # ---- the run ------------------------------------------------------------------------------------------------
 
     def run(self) -> TrainingSession:
         """Train to the end; returns itself.
 
-        Ctrl-C or SIGTERM ends it after the update under way, with a checkpoint; a second one at once. After SIGTERM the
-        process ends as well, unless it has a handler of its own, which is then called. Where there are several ranks,
-        a signal at one ends the run of all of them, after the same update.
+        Ctrl-C or SIGTERM ends the run after the present update, with a checkpoint; a second one ends it at once. After
+        SIGTERM the process ends as well, unless it has a handler, which is then called. A signal to one of several
+        ranks ends the run on all of them, after the same update.
 
         Raises:
-            StoreError: another rank is missing; names it. Start all again: they go on from the latest checkpoint.
-            StateError: the latest checkpoint is of another run: other data, model, learners or controllers; there are
-                checkpoints, and all of them are damaged; or another session writes to the folder.
+            StoreError: another rank is missing; names it. Restart all ranks, which continue from the latest checkpoint.
+            StateError: the latest checkpoint is of a run with other data, model, learners or controllers; all
+                checkpoints are damaged; or another session writes to the folder.
         """
         self.interrupted = False
         self._stopping = Stopping()
@@ -204,7 +205,7 @@ class TrainingSession:
 
     @contextmanager
     def _ready(self) -> Iterator[None]:
-        """Open a block with this session's ranks, and no other session in its folders."""
+        """Open a block in which the ranks are connected and the session's folders locked."""
         folders = [controller.own_folder for controller in self.controllers if hasattr(controller, "own_folder")]
         try:
             with self._saver.locked(self.ranks, folders), self.trainer.within(self.ranks):
@@ -225,27 +226,31 @@ class TrainingSession:
             self._save()
 
     def stop(self) -> None:
-        """End the training after the update under way, with everything that is due at its end."""
+        """End the training after the present update, with everything due at its end."""
         self.stopped = True
 
     def save(self) -> None:
-        """Write a checkpoint after the update under way, when all that belongs to it is done."""
+        """Write a checkpoint after the present update, and after everything due with it."""
         self._saver.asked = True
 
     def next_size(self) -> int:
-        """Size of the next minibatch in samples; 0: the training ends."""
+        """Return the size of the next minibatch in samples; 0: the training ends."""
+        size = self._whole_size()
+        return size if self.max_samples is None else max(0, min(size, self.max_samples - self.samples))
+
+    def _whole_size(self) -> int:
+        """Return the size of the next minibatch, however many samples are left."""
         size = int(self.size[Position(self.sweeps, 0, self.samples, self.samples)])
         if size and self.scale != 1.0:
             size = max(1, round(size * self.scale))
-        size *= self.trainer.strategy.scale(self.trainer.samples)
-        return size if self.max_samples is None else max(0, min(size, self.max_samples - self.samples))
+        return size * self.trainer.strategy.scale(self.trainer.samples)
 
     def _ended_by_rate(self) -> bool:
-        """Whether all rates are 0: that is how a schedule ends a training."""
+        """Return whether all rates are 0, by which a schedule ends a training."""
         return not any(learner.learning_rate() for learner in self.trainer.learners)
 
     def _step(self) -> Summary | None:
-        """One minibatch; None where the run ends."""
+        """Train on one minibatch; None: the run ends."""
         size = self.next_size()
         if size == 0:
             return None
@@ -256,12 +261,14 @@ class TrainingSession:
         trainer, strategy = self.trainer, self.trainer.strategy
         partition = strategy.partition(trainer.samples)
         minibatch = self.source.next_minibatch(size, **({} if partition is None else {"partition": partition}))
-        self._since.waited += time.perf_counter() - began
+        self._since.waited_s += time.perf_counter() - began
         sweeps, summary = trainer.sweeps, NOTHING
         decision = strategy.decide(minibatch)
+        if decision is Decision.SKIP and size < self._whole_size():
+            decision = Decision.END  # what is left of `max_samples` is not enough for all ranks, nor would it ever be
         if decision is Decision.LEARN:
             summary = trainer.train_minibatch(minibatch, ended=not minibatch)
-        elif decision is Decision.PASS:
+        elif decision is not Decision.END:
             trainer.pass_by(minibatch)
         if decision is Decision.END or trainer.ended:
             return None
@@ -270,7 +277,8 @@ class TrainingSession:
             count(trainer.counted)
         self.samples += trainer.counted
         self.minibatches += 1
-        self.sweeps += trainer.sweeps - sweeps
+        # Alone, those of the data, whether or not a learner learned; several ranks end sweeps together.
+        self.sweeps += bool(minibatch.sweep_end) if self.ranks.alone else trainer.sweeps - sweeps
         self._since.feeding.add(minibatch)
         return summary
 
@@ -295,7 +303,7 @@ class TrainingSession:
             self._save()
 
     def _agree(self) -> None:
-        """Let all ranks stop, save and go on alike."""
+        """Make all ranks agree whether to stop and save, and on the next size."""
         save = self._saver.asked or (self.ranks.rank == 0 and self._saver.due_by_time())
         size = 0
         if not self.ranks.alone and not self.stopped:
@@ -307,7 +315,7 @@ class TrainingSession:
         return {Unit.SAMPLE: self.samples, Unit.MINIBATCH: self.minibatches, Unit.SWEEP: self.sweeps}
 
     def _finish(self) -> None:
-        """Finish whatever has begun, once; nothing is left to do where a restored run was over already."""
+        """Complete what is due at the end, once; a restored run that was over has nothing due."""
         self.trainer.strategy.settle()
         if self._since.minibatches:
             self._report_progress()
@@ -330,7 +338,7 @@ class TrainingSession:
         assert self.validation is not None
         began = time.perf_counter()
         result = evaluate(self.trainer, self.validation, self._validations_done)
-        self._since.evaluated += time.perf_counter() - began
+        self._since.evaluated_s += time.perf_counter() - began
         self._validations_done += 1
         self._validated, self._validated_at = result.summary, self.minibatches
         self._report_test("validation", result)
@@ -348,7 +356,7 @@ class TrainingSession:
         training, self._epoch_sum = self._epoch_sum, NOTHING
         if self.controllers:
             training = self.trainer.strategy.summed(training)
-            self.trainer.strategy.settle()  # controllers look at the model
+            self.trainer.strategy.settle()  # controllers read the model
         for controller in self.controllers:
             controller.on_epoch_end(self, training, validated)
 
@@ -366,20 +374,21 @@ class TrainingSession:
             self.ranks,
             self.trainer.strategy.splits_sums,
         )
-        if self.ranks.rank != 0:
+        shards = self.trainer.strategy.shards
+        if self.ranks.rank != 0 and not shards:
             return
         tensors, state["trainer"] = self.trainer.state_dict()
         began = time.perf_counter()
-        path = self._saver.write(self.samples, tensors, state)
-        self._since.saved += time.perf_counter() - began
-        for reporter in self.reporters:
+        path = self._saver.write(self.samples, tensors, state, self.ranks if shards else None)
+        self._since.saved_s += time.perf_counter() - began
+        for reporter in self.reporters if path is not None else ():
             reporter.on_checkpoint(self, path)
 
     def _restore(self) -> None:
         folder = self._saver.restore(self.ranks, self._go_to)
         if folder is not None and self.stopped:
             _log.warning(
-                "the run in %s was stopped after %d label samples and is over; to train anew, take another folder or "
+                "the run in %s was stopped after %d label samples and is over; to train anew, use another folder or "
                 "restore=False",
                 folder,
                 self.samples,
@@ -399,10 +408,11 @@ class TrainingSession:
         if place.validation is not None and self.validation is not None and self.validation.source is not None:
             targets.append((self.validation.source, place.validation))
         targets += zip(self.controllers, (own for _, own in place.controllers), strict=True)
-        saved.load_together(targets, lambda: self.trainer.load_state_dict(found.tensors, place.trainer))
+        tensors = placed(found, self.trainer)
+        saved.load_together(targets, lambda: self.trainer.load_state_dict(tensors, place.trainer))
         self._stand(place.standing)
-        # A checkpoint is written when all marks have been asked: where they stand follows from the counts, also for
-        # spans other than those of the saved run.
+        # All marks were checked before a checkpoint, so the counts determine them, even for spans that differ from
+        # those of the saved run.
         for mark in (self._progress_mark, self._validation_mark, self._epoch_mark):
             mark.crossed(self._counts())
         self._saver.due(self._counts())

@@ -1,10 +1,10 @@
-"""What a session's checkpoint holds besides tensors: running sums, counts, and what differs by rank.
+"""State of a session in a checkpoint, besides tensors: running sums, counts, and what differs by rank.
 
-Every field is checked before it is used, and nothing has changed when one is wrong.
+All fields are checked before anything changes.
 
-Of each rank a checkpoint keeps the random generators, the source's position where positions differ (as with
-``filling="cntk"``), and the part of the sums. With another number of ranks sums are added up, generators are seeded
-anew (`feedline.train.random_states`), and sources' positions have to be equal.
+A checkpoint keeps each rank's random generators, its source's position where positions differ (as with
+``filling="cntk"``), and its part of the sums. With another number of ranks the sums are combined, generators are seeded
+again (`feedline.train.random_states`), and positions of sources have to be equal.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from feedline.train.summary import NOTHING, Summary, listed, plus, summary_from_
 
 
 class Standing(NamedTuple):
-    """How far a run has come; see the attributes of a session."""
+    """Progress of a run; see the attributes of a session."""
 
     samples: int
     minibatches: int
@@ -39,13 +39,13 @@ class Standing(NamedTuple):
 
 
 class SavedSession(NamedTuple):
-    """A checkpoint's state, as far as the session itself uses it.
+    """A session's part of a checkpoint.
 
     Attributes:
-        standing: of this rank.
-        trainer, source: their states.
-        validation: the source's state, or None.
-        controllers: class name and state of each.
+        standing: progress of this rank.
+        trainer, source: states of trainer and source.
+        validation: state of the validation's source, or None.
+        controllers: class name and state of each controller.
         random: states of generators, by rank.
     """
 
@@ -65,18 +65,18 @@ def to_json(
     ranks: Ranks,
     splits_sums: bool,
 ) -> dict[str, Any]:
-    """Return all of a session's state but the trainer's. A collective call.
+    """Return a session's state without the trainer's. A collective call.
 
     Args:
-        standing: of this rank.
-        source: training data.
-        validation: validation data, if there is any.
-        controllers: in their order.
-        ranks: that run the session.
+        standing: progress of this rank.
+        source: training source.
+        validation: validation source, or None.
+        controllers: controllers, in order.
+        ranks: ranks of the session.
         splits_sums: whether each rank's sums are over its part alone.
     """
     since, epoch = standing.since.to_json(), summary_to_json(standing.epoch_sum)
-    parts = ranks.tell({"random": random_state(), "source": source.state_dict(), "since": since, "epoch": epoch})
+    parts = ranks.gather_json({"random": random_state(), "source": source.state_dict(), "since": since, "epoch": epoch})
     validated = standing.validated
     state = {
         "samples": standing.samples,
@@ -106,7 +106,7 @@ def from_json(state: Mapping[str, Any], ranks: Ranks, splits_sums: bool) -> Save
 
     Raises:
         ValueError, KeyError, TypeError: the state is not a session's.
-        StateError: sources stood at different places, and there are other ranks now.
+        StateError: positions of sources differed by rank, and the number of ranks has changed.
     """
     parts = [{"source": state["source"], "since": state["progress"][1], "epoch": state["epoch"]}]
     together = True
@@ -117,13 +117,13 @@ def from_json(state: Mapping[str, Any], ranks: Ranks, splits_sums: bool) -> Save
     own = ranks.rank if len(parts) == ranks.count else 0
     if len(parts) not in (1, ranks.count) and any(part["source"] != parts[0]["source"] for part in parts):
         raise StateError(
-            "this run's sources stood at a place of its own on every rank: go on with as many ranks",
+            "this run's sources had different positions by rank: continue with the same number of ranks",
             saved={"ranks": len(parts)},
             current={"ranks": ranks.count},
         )
     since, epoch = sums[own], epochs[own]
     if not splits_sums or together or len(parts) != ranks.count:
-        # From here every rank has the sums of all; or each has a part, and rank 0 has everything so far.
+        # Each rank continues with the sums of all; or, if each has a part, rank 0 has all sums so far.
         has = not splits_sums or ranks.rank == 0
         since.summary = _all_of([part.summary for part in sums], together) if has else NOTHING
         epoch = _all_of(epochs, together) if has else NOTHING
@@ -157,11 +157,11 @@ def from_json(state: Mapping[str, Any], ranks: Ranks, splits_sums: bool) -> Save
 
 
 def load_together(targets: Sequence[tuple[Any, Any]], last: Callable[[], None]) -> None:
-    """Load states into objects, and then do ``last``: all of it or, after an error, nothing.
+    """Load states into objects, and then call ``last``; an error undoes everything.
 
     Args:
-        targets: objects with ``state_dict`` and ``load_state_dict``, and what to load.
-        last: changes nothing when it fails.
+        targets: objects with ``state_dict`` and ``load_state_dict``, each with the state to load.
+        last: function that changes nothing if it fails.
     """
     before = [target.state_dict() for target, _ in targets]
     tried = 0
@@ -172,13 +172,13 @@ def load_together(targets: Sequence[tuple[Any, Any]], last: Callable[[], None]) 
         last()
     except BaseException:
         for (target, _), old in list(zip(targets, before, strict=True))[:tried]:
-            with contextlib.suppress(Exception):  # the first error is the one to be told
+            with contextlib.suppress(Exception):  # the first error is the one to report
                 target.load_state_dict(old)
         raise
 
 
 def _all_of(parts: Sequence[Summary], together: bool) -> Summary:
-    """The sums of all ranks, of sums that each rank had of all (``together``) or of its part."""
+    """Return the sums of all ranks, given each rank's sums: over all (``together``) or over its part."""
     total = NOTHING
     for part in parts[:1] if together else parts:
         total = plus(total, part)

@@ -1,7 +1,7 @@
-"""Ctrl-C and SIGTERM as a wish to stop, which a session fulfils when the update under way is done.
+"""Ctrl-C and SIGTERM as requests to stop, which a session honours after the present update.
 
-A session saves and then ends as if its data had: the process is not ended by it. What sent SIGTERM (a scheduler, a
-launcher) wants the process to end, though; so it is sent again when the session is over, to whatever handled it before.
+The session saves and returns, and the process continues. But a scheduler or launcher that sends SIGTERM expects the
+process to end, so the signal is sent again after the session, to the previous handler.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from typing import Any
 
 
 class Stopping:
-    """Within the block, the first SIGINT or SIGTERM is noted, and the second does what it always does.
+    """Block within which the first SIGINT or SIGTERM is recorded, and the second has its usual effect.
 
-    In another thread than the main one signals go where they go. A forked child has signals as they were before: its
-    parent ends it by SIGTERM.
+    Outside the main thread it has no effect on signals. A forked child gets the previous handlers, as its parent may
+    end it by SIGTERM.
 
     Attributes:
-        asked: whether one came.
+        asked: whether a signal was received.
     """
 
     def __init__(self) -> None:
@@ -32,7 +32,7 @@ class Stopping:
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGINT, signal.SIGTERM):
                 before = signal.getsignal(number)
-                # None: a handler that is not Python's, which could not be put back.
+                # None: a handler that was not set from Python and could not be restored.
                 if before is not None and not (before is signal.SIG_IGN and number == signal.SIGTERM):
                     self._before[number] = signal.signal(number, self._handle)
         return self
@@ -43,7 +43,7 @@ class Stopping:
         self._before = {}
 
     def pass_on(self) -> None:
-        """Send a SIGTERM that came within the block again, behind it."""
+        """Send a SIGTERM that was received within the block again, after it."""
         if self._terminated:
             self._terminated = False
             signal.raise_signal(signal.SIGTERM)

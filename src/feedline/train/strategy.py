@@ -1,8 +1,8 @@
-"""Who learns together? What a trainer and a session ask of a strategy, and the strategy of a trainer on its own.
+"""Interface of strategies, by which learners of several ranks train together, and the strategy of a single rank.
 
-A step of all ranks: each computes gradients of its part of the minibatch, `Strategy.reduce` sums them in place and
-returns a `Total`, which is the same on every rank, and each makes the same update from it. The strategies for several
-ranks are in `feedline.train.distributed`.
+In a step, each rank computes gradients of its part of the minibatch, `Strategy.reduce` sums them in place and returns a
+`Total`, which is the same on every rank, and each rank makes the same update from it. The strategies for several ranks
+are in `feedline.train.distributed`.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from feedline.train.summary import NOTHING, Summary
 
 
 class Contribution(NamedTuple):
-    """What one rank tells the others about its part of a step; numbers all, so that they travel as they are.
+    """Numbers of a rank's part of a step, sent to the others.
 
     Attributes:
-        samples: label samples, which its gradients are a sum over.
-        loss_sum: over these samples.
-        metric_sum: over these samples; None without a metric.
-        sweeps: sweeps whose end the rank has seen; infinite once it has run out of data, as it holds nobody up.
+        samples: number of label samples, over which its gradients are summed.
+        loss_sum: sum of the loss over these samples.
+        metric_sum: sum of the metric over these samples; None without a metric.
+        sweeps: number of sweeps whose end the rank has seen; infinite once it has run out of data.
         ended: whether its source has ended.
-        shared: whether it has all of the global minibatch.
+        shared: whether it has the whole global minibatch.
     """
 
     samples: float
@@ -46,15 +46,15 @@ class Contribution(NamedTuple):
 
 
 class Total(NamedTuple):
-    """What all ranks update from.
+    """Sums from which all ranks update.
 
     Attributes:
-        counted: label samples of all ranks, which clocks advance by.
-        learned: label samples that this rank's gradients are now a sum over.
+        counted: label samples of all ranks, by which clocks advance.
+        learned: label samples over which this rank's gradients are now summed.
         averaged: whether these gradients are means over the samples instead of sums.
-        sweeps: the fewest sweeps that any rank has seen the end of.
+        sweeps: smallest number of sweeps whose end a rank has seen.
         ended: whether every rank's source has ended.
-        summary: what this rank reports.
+        summary: sums that this rank reports.
     """
 
     counted: int
@@ -66,10 +66,10 @@ class Total(NamedTuple):
 
     @classmethod
     def of(cls, own: Contribution, rows: Sequence[Sequence[float]], learned: int | None = None) -> Total:
-        """Add up contributions.
+        """Sum contributions.
 
         Args:
-            own: of this rank.
+            own: contribution of this rank.
             rows: `Contribution.numbers` of every rank, by rank.
             learned: label samples in this rank's gradients; None: those of all ranks.
         """
@@ -88,24 +88,37 @@ class Total(NamedTuple):
 
 
 class Decision(enum.Enum):
-    """What becomes of the minibatches that the ranks have read, one each."""
+    """What to do with the minibatches that the ranks have read, one each.
+
+    Attributes:
+        LEARN: from it.
+        PASS: pass it by, as nobody has a part.
+        SKIP: pass it by, as somebody has none and the others cannot learn without that one.
+        END: of the run.
+    """
 
     LEARN = enum.auto()
     PASS = enum.auto()
+    SKIP = enum.auto()
     END = enum.auto()
 
 
 class Strategy:
-    """How the ranks of a job learn together. The defaults are those of a trainer that learns alone.
+    """How the ranks of a job train together. The defaults are those of a trainer on its own.
 
     Attributes:
-        solo: nobody else learns: empty minibatches can be skipped.
-        exchanges_in_backward: the model exchanges gradients during its backward pass, so every rank has to make one.
-        splits_sums: a session's running sums are of this rank's part; `summed` adds up those of all.
+        solo: whether this is the only rank that learns, so that empty minibatches can be skipped.
+        exchanges_in_backward: whether the model exchanges gradients in its backward pass, so every rank has to make
+            one.
+        begins_in_backward: whether a `step` begins with the last backward pass of a minibatch, not after it.
+        shards: whether each rank holds a part of the model, and writes it to checkpoints.
+        splits_sums: whether a session's running sums are of this rank's part alone; `summed` sums those of all.
     """
 
     solo = False
     exchanges_in_backward = False
+    begins_in_backward = False
+    shards = False
     splits_sums = False
 
     def session_ranks(self) -> Ranks:
@@ -113,55 +126,80 @@ class Strategy:
         return Ranks()
 
     def join(self, model: torch.nn.Module, learners: Sequence[Any]) -> None:
-        """Take over the model and its `Learner`s; called once, by the trainer.
+        """Receive the model and its `Learner`s; called once, by the trainer.
 
         Raises:
-            ValueError: the learners do not all learn together in one way.
+            ValueError: the learners do not all have this strategy with the same settings.
         """
 
     def partition(self, samples: int) -> tuple[int, int] | None:
-        """Return the part of a minibatch that this rank reads after so many label samples; None: as sources do."""
+        """Return the partition that this rank reads after ``samples`` label samples; None: the source's default."""
         return None
 
     def scale(self, samples: int) -> int:
-        """Return the factor on the size of a minibatch after so many label samples."""
+        """Return the factor of the minibatch size after ``samples`` label samples."""
         return 1
 
     def decide(self, minibatch: Minibatch) -> Decision:
         """Decide what all ranks do with the minibatches that they have read."""
         return Decision.LEARN if minibatch else Decision.END
 
+    def passes(self, minibatch: Minibatch) -> bool:
+        """Return whether all ranks pass a minibatch by, where no session has called `decide`; all ranks do, or none."""
+        return False
+
+    def prepare(self) -> None:
+        """Get ready to learn from a minibatch, before its forward pass; all ranks do, or none."""
+
     def step(self) -> AbstractContextManager[None]:
-        """Open a block with `reduce` and the update, which all ranks make or none."""
+        """Open a block with `reduce` and the update, which all ranks complete or none."""
         return contextlib.nullcontext()
 
     def reduce(self, own: Contribution) -> Total:
-        """Sum gradients over ranks, in the parameters' ``.grad``; call it within a `step`."""
+        """Sum gradients over ranks, in the parameters' ``.grad``; called within a `step`."""
         counted = int(own.samples)
         summary = Summary(own.loss_sum, own.metric_sum, counted) if counted else NOTHING
         return Total(counted, counted, False, own.sweeps, bool(own.ended), summary)
 
     def settle(self, saving: bool = False) -> None:
-        """Make the models of all ranks equal; before ``saving``, forget what a checkpoint does not keep."""
+        """Make the models of all ranks equal; before ``saving``, also drop state that a checkpoint does not keep."""
 
     def summed(self, summary: Summary) -> Summary:
         """Return the sums of all ranks, given a session's running sums on this one."""
         return summary
+
+    def pieces(self, count: int) -> None:
+        """Announce the number of pieces in which this rank processes its part of a minibatch.
+
+        Raises:
+            ValueError: other ranks do it in a number with which they cannot learn together.
+        """
 
     def accumulating(self) -> AbstractContextManager[None]:
         """Open a block with a backward pass before the last one of a minibatch."""
         return contextlib.nullcontext()
 
     def backward_of_nothing(self) -> None:
-        """Take part in the exchange of gradients without a sample."""
+        """Take part in the exchange of gradients without any sample."""
 
     def evaluating(self) -> AbstractContextManager[None]:
         """Open a block in which this rank runs the model without the others."""
         return contextlib.nullcontext()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what a checkpoint keeps in addition to model and learners: JSON types, and ``"tensors"``."""
+        """Return the state that a checkpoint keeps besides model and learners: JSON types, and ``"tensors"``."""
         return {}
+
+    def advice(self) -> dict[str, Any]:
+        """Return what a checkpoint keeps that makes a resumed run the same to the last bit: as `state_dict`."""
+        return {}
+
+    def take_advice(self, advice: Mapping[str, Any]) -> None:
+        """Take over the `advice` of a checkpoint, maybe another strategy's, as far as it fits.
+
+        Raises:
+            StateError: it is damaged.
+        """
 
     def checked(self, state: Mapping[str, Any]) -> Callable[[], None]:
         """Check a state and return a function that loads it.
@@ -171,13 +209,13 @@ class Strategy:
         """
         if state:
             raise StateError(
-                "expected the state of a trainer that learns alone", saved={"workers": state.get("way")}, current={}
+                "expected the state of a trainer on its own", saved={"workers": state.get("way")}, current={}
             )
         return _nothing
 
 
 class Alone(Strategy):
-    """The strategy of a trainer whose learners learn with nobody else."""
+    """Strategy of a trainer on its own."""
 
     solo = True
 

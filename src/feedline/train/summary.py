@@ -1,4 +1,4 @@
-"""Sums over label samples: what a trainer returns, a session adds up, and a checkpoint keeps."""
+"""Sums over label samples, returned by a trainer, accumulated by a session, and kept in checkpoints."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ class Summary:
     """Sums over the label samples of one or more minibatches.
 
     Attributes:
-        samples: label samples.
+        samples: number of label samples.
         updated: whether parameters were updated; False for an empty minibatch, the end of a source, a rate of 0, and
-            for every evaluation.
+            evaluations.
     """
 
     loss_sum: torch.Tensor | float
@@ -28,12 +28,12 @@ class Summary:
 
     @property
     def loss(self) -> float:
-        """Average loss a label sample; NaN without samples. Waits for the device."""
+        """Mean loss per label sample; NaN without samples. Waits for the device."""
         return float(self.loss_sum) / self.samples if self.samples else float("nan")
 
     @property
     def metric(self) -> float | None:
-        """Average metric a label sample; None without a metric. Waits for the device."""
+        """Mean metric per label sample; None without a metric. Waits for the device."""
         if self.metric_sum is None:
             return None
         return float(self.metric_sum) / self.samples if self.samples else float("nan")
@@ -55,19 +55,19 @@ class Summary:
         return f"Summary(loss {self.loss:.6g}{metric} over {self.samples} label samples)"
 
 
-#: No samples.
+#: Summary of no samples.
 NOTHING = Summary(0.0, None, 0)
 
 
 def plus(total: Summary, summary: Summary) -> Summary:
-    """Add two summaries; one without samples adds nothing."""
+    """Return the sum of two summaries; one without samples is ignored."""
     if summary.samples == 0:
         return total
     return summary if total.samples == 0 else total + summary
 
 
 def summed(ranks: Ranks, total: Summary, shared: bool = False) -> Summary:
-    """Add up the parts of all ranks, unless each of them saw (``shared``) all of every minibatch. A collective call."""
+    """Sum the parts of all ranks; with ``shared``, each rank saw all of every minibatch already. A collective call."""
     if ranks.alone:
         return total
     numbers = [float(total.loss_sum), float(total.metric_sum or 0.0), float(total.metric_sum is not None)]
@@ -80,7 +80,7 @@ def summed(ranks: Ranks, total: Summary, shared: bool = False) -> Summary:
 
 def summary_to_json(summary: Summary) -> list[Any]:
     """Return a summary in JSON types."""
-    # In full precision: a resumed run adds to the same numbers.
+    # In full precision, so that a resumed run continues with the same numbers.
     metric = None if summary.metric_sum is None else float(summary.metric_sum)
     return [float(summary.loss_sum), metric, summary.samples, summary.updated]
 
@@ -95,12 +95,12 @@ def summary_from_json(data: Any, name: str) -> Summary:
 
 
 def _number(value: Any, name: str) -> float:
-    """Check a sum, which may have become infinite or NaN."""
+    """Return a checked sum, which may be infinite or NaN."""
     return value if type(value) is float else real(value, name)
 
 
 def listed(value: Any, length: int | None, name: str) -> list[Any]:
-    """Check a list of ``length`` items; raises ValueError for anything else."""
+    """Return a list if it has ``length`` items; raises ValueError otherwise."""
     if not isinstance(value, list) or length not in (None, len(value)):
         raise ValueError(f"{name}: expected a list{'' if length is None else f' of {length}'}, got {value!r:.80}")
     return value

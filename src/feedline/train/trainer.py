@@ -1,12 +1,13 @@
-"""One minibatch in, one update, a summary out.
+"""Trainer: one minibatch in, one update, a summary out.
 
-The trainer counts *label samples*: the numbers that the loss gives, one for each label. Gradients are of their sum over
-the minibatch, or of their mean over all of it: every element of every sequence weighs the same whatever the length, and
-learners multiply or divide as their units say.
-A minibatch that does not fit the memory of a device is worked off in pieces; the update is the same up to rounding.
+The trainer counts *label samples*: the loss returns one number for each label. Gradients are those of the sum over the
+minibatch, or of the mean over all of it: every element of every sequence has the same weight whatever the length, and
+learners convert between sum and mean as their settings require.
 
-Costs on top of the model: a few microseconds a minibatch. Sums stay tensors on the device until somebody reads them,
-so that a step never waits for the device.
+A minibatch that does not fit the memory of a device is processed in pieces; the update is the same up to rounding.
+
+Costs besides the model: a few microseconds a minibatch. Sums stay tensors on the device until they are read, so that a
+step never waits for the device.
 """
 
 from __future__ import annotations
@@ -23,10 +24,13 @@ import torch
 from feedline.collective.ranks import Ranks
 from feedline.data import Minibatch
 from feedline.errors import StateError, shown
-from feedline.train.distributed.through_model import ThroughModel
+from feedline.train.distributed.sharded import of_model, sharded, through
+from feedline.train.distributed.through_model import in_parallel
+from feedline.train.functions import call_model, check_functions
 from feedline.train.learner import Learner
 from feedline.train.strategy import Contribution, Strategy, Total
 from feedline.train.summary import NOTHING, Summary, plus
+from feedline.train.wrapped import renamed, unwrapped
 
 Criterion = Callable[[Any, Minibatch], torch.Tensor]
 Forward = Callable[[torch.nn.Module, Minibatch], Any]
@@ -36,28 +40,31 @@ _HALF = (torch.float16, torch.bfloat16)
 
 
 class Trainer:
-    """A model, what is asked of it, and who updates it.
+    """A model with its loss, metric and learners.
 
     Args:
-        model: any `torch.nn.Module`, compiled or not.
-        loss: ``loss(output, minibatch)`` returns one number for each label sample, in a tensor of any shape: torch's
-            losses with ``reduction="none"``. Padding must not be in it: choose by the mask, or pack.
-        metric: likewise, for reports; None: none.
-        learners: one or several; each updates its own parameters of the model. With `data_parallel`, `quantized` or
-            `block_momentum` all ranks of torch.distributed learn together.
-        forward: ``forward(model, minibatch)`` returns the output; None: ``model(minibatch)``.
-        microbatch: work a minibatch off in pieces of at most so many samples, adding gradients up; None: whole.
-        autocast: a context manager for forward passes and losses, such as ``torch.autocast("cuda")``; None: none.
+        model: any `torch.nn.Module`, compiled or not. One wrapped in `DistributedDataParallel`, or sharded by FSDP2
+            (`fully_shard`), exchanges gradients itself; each label sample of all ranks then counts the same.
+        loss: function ``loss(output, minibatch)`` that returns one number for each label sample, in a tensor of any
+            shape, as torch's losses do with ``reduction="none"``. It must exclude padding: select by the mask, or pack.
+        metric: function like ``loss``, for reports; None: no metric.
+        learners: one or several learners; each updates its own parameters of the model. With `data_parallel`,
+            `quantized` or `block_momentum` all ranks of torch.distributed train together.
+        forward: function ``forward(model, minibatch)`` that returns the output; None: ``model(minibatch)``.
+        microbatch: largest number of samples to process at once; larger minibatches are processed in pieces whose
+            gradients are summed. None: no limit.
+        autocast: context manager for forward passes and losses, such as ``torch.autocast("cuda")``; None: none.
 
     Attributes:
-        strategy: how the learners learn together with those of other ranks; see `feedline.train.strategy`.
-        counted: label samples that the clocks advanced by with the last minibatch, over all ranks.
+        strategy: how the learners train together with those of other ranks; see `feedline.train.strategy`.
+        counted: label samples, over all ranks, by which the last minibatch advanced the clocks.
         ended: whether the sources of all ranks have ended; see `train_minibatch`.
 
     Raises:
-        TypeError: something else than learners.
-        ValueError: no learner, one that has a parameter which is not the model's, two with the same parameter, or
-            learners of which some learn together with other ranks, or not all in one way.
+        TypeError: an argument of the wrong kind: an item of ``learners`` that is not a learner, a function that takes
+            other arguments, or one of torch's losses, which take tensors.
+        ValueError: no learner, a learner with a parameter that is not the model's, two with the same parameter, or
+            learners with different strategies, or with one where the model exchanges gradients itself.
     """
 
     def __init__(
@@ -71,38 +78,46 @@ class Trainer:
         microbatch: int | None = None,
         autocast: Any = None,
     ) -> None:
+        check_functions(model, loss, metric, forward)
         self.model, self.loss, self.metric = model, loss, metric
         self.learners = _listed(learners)
-        self.forward: Forward = forward if forward is not None else _call
-        if microbatch is not None and (not isinstance(microbatch, int) or microbatch < 1):
+        self.forward: Forward = forward if forward is not None else call_model
+        if microbatch is not None and (type(microbatch) is not int or microbatch < 1):
             raise ValueError(f"expected microbatch of at least 1 sample or None, got {microbatch!r}")
+        if autocast is not None and not hasattr(autocast, "__enter__"):
+            raise TypeError(f'expected autocast to be a context such as torch.autocast("cuda"), got {autocast!r:.80}')
         self.microbatch = microbatch
         self.autocast = autocast if autocast is not None else contextlib.nullcontext()
         self.counted, self.ended = 0, False
         _check_parameters(model, self.learners)
         self._parameters = list(model.parameters())
         self.strategy: Strategy = self.learners[0].strategy
+        if (sharded(model) or in_parallel(model)) and not self.strategy.solo:
+            kind = "sharded model" if sharded(model) else "model in DistributedDataParallel"
+            raise ValueError(f"expected learners without strategy for a {kind}, which exchanges gradients itself")
         if len({learner.strategy.solo for learner in self.learners}) > 1:
-            raise ValueError("expected all learners to learn together with other ranks or none, got some of both")
+            raise ValueError("expected all learners to train together with other ranks or none, got some of both")
+        if self.strategy.solo:
+            self.strategy = of_model(model) or self.strategy
         self.strategy.join(model, self.learners)
-        self._own_sweeps = self.learners[0].sweeps  # whose end this rank has seen
+        self._own_sweeps = self.learners[0].sweeps  # number whose end this rank has seen
 
     @property
     def samples(self) -> int:
-        """Label samples that the first learner has counted."""
+        """Number of label samples that the first learner has counted."""
         return self.learners[0].samples
 
     @property
     def sweeps(self) -> int:
-        """Sweeps whose end the first learner has counted; over all ranks that learn together."""
+        """Number of sweeps that have ended on all ranks, as counted by the first learner."""
         return self.learners[0].sweeps
 
     @contextlib.contextmanager
     def within(self, ranks: Ranks) -> Iterator[None]:
-        """Open a block in which ``ranks`` run the same session: learners that learn alone go by the samples of all."""
+        """Open a block in which ``ranks`` run the same session: learners without strategy count all ranks' samples."""
         before = self.strategy
         if before.solo and not ranks.alone:
-            self.strategy = ThroughModel(self.model, ranks)
+            self.strategy = through(self.model, ranks)
         try:
             yield
         finally:
@@ -112,16 +127,16 @@ class Trainer:
         """Make one update.
 
         Args:
-            minibatch: an empty one, or the end of a source, changes nothing. Where ranks learn together, this rank's
-                part of a global minibatch; a rank whose part is empty, or whose source has ended, learns from the
-                others', and all have to be called equally often.
-            ended: whether this rank's source has ended; the attribute `ended` then says whether every rank's has.
+            minibatch: minibatch, or this rank's part of a global one where ranks train together. An empty one, or the
+                end of a source, changes nothing; but where ranks train together, such a rank takes part in the
+                others' update, and all ranks have to call this equally often.
+            ended: whether this rank's source has ended; the attribute `ended` tells whether every rank's has.
 
         Returns:
-            Sums over this minibatch, of all ranks that learn together; false if nothing was updated.
+            Sums over this minibatch, of all ranks that train together; false if nothing was updated.
 
         Raises:
-            ValueError: loss or metric is not a tensor of one number a label sample.
+            ValueError: loss or metric is not a tensor with one number for each label sample.
             StoreError: another rank is missing; names it.
         """
         solo, self.counted, self.ended = self.strategy.solo, 0, ended
@@ -129,18 +144,24 @@ class Trainer:
             if minibatch and minibatch.sweep_end:  # rates may change with it
                 self._skip(0)
             return NOTHING
+        if self.strategy.passes(minibatch):
+            self._step(minibatch, NOTHING)
+            return NOTHING
+        self.strategy.prepare()
         if not self.model.training:
             self.model.train()
         for parameter in self._parameters:
             parameter.grad = None
-        # In one piece the gradients are made as means, which no learner has to scale; in several, or on several ranks,
-        # the count is known only at the end.
+        # In one piece the gradients are computed as means, which no learner has to scale; in several pieces, or on
+        # several ranks, the count is known only at the end.
         averaged = solo and self.microbatch is None
-        own = self._backward_whole(minibatch) if averaged else self._backward_pieces(minibatch)
-        return self._step(minibatch, own, averaged)
+        if averaged:
+            return self._step(minibatch, self._backward_whole(minibatch), averaged)
+        with contextlib.ExitStack() as step:
+            return self._step(minibatch, self._backward_pieces(minibatch, step))
 
     def pass_by(self, minibatch: Minibatch) -> None:
-        """Learn nothing from a minibatch, as all ranks decided; clocks go on."""
+        """Skip a minibatch, as all ranks decided; the clocks advance."""
         self.counted = 0
         self._step(minibatch, NOTHING)
 
@@ -148,9 +169,9 @@ class Trainer:
         """Make the same update on every rank, given the sums of this rank's part."""
         strategy, updated = self.strategy, False
         with strategy.step():
-            # Within the step, as Ctrl-C may come before it, and the caller then calls again.
-            if strategy.solo:
-                self._own_sweeps = self.learners[0].sweeps
+            # Within the step, since after Ctrl-C before it the caller would call again.
+            counted = self.learners[0].sweeps  # by all ranks, so by this one too
+            self._own_sweeps = counted if strategy.solo else max(counted, self._own_sweeps)
             if minibatch and minibatch.sweep_end:
                 self._own_sweeps += 1
             contribution = Contribution(
@@ -159,11 +180,14 @@ class Trainer:
                 metric_sum=0.0 if own.metric_sum is None and self.metric is not None else own.metric_sum,
                 sweeps=self._own_sweeps if minibatch else math.inf,
                 ended=self.ended,
-                shared=strategy.exchanges_in_backward and minibatch.num_samples == minibatch.global_samples,
+                # The end of a source has all of its 0 samples, but no rank shares it.
+                shared=strategy.exchanges_in_backward
+                and bool(minibatch)
+                and minibatch.num_samples == minibatch.global_samples,
             )
             total = strategy.reduce(contribution)
             self.counted, self.ended = total.counted, total.ended
-            # Where ranks fill minibatches by themselves, a sweep is over when its end has come everywhere.
+            # Where ranks fill minibatches independently, a sweep ends when all ranks have seen its end.
             sweep_end = self.learners[0].sweeps < total.sweeps < math.inf
             if total.counted:
                 updated = self._update(total, sweep_end, averaged or total.averaged)
@@ -172,7 +196,7 @@ class Trainer:
         return replace(total.summary, updated=True) if updated else total.summary
 
     def _update(self, total: Total, sweep_end: bool, averaged: bool) -> bool:
-        """Let all learners learn; False, with nothing counted, if none does."""
+        """Update with all learners; False, with nothing counted, if none does."""
         learned, counted = total.learned, total.counted
         updated = [
             learner.update(learned, sweep_end=sweep_end, averaged=averaged) if learned else learner.learning_rate() != 0
@@ -180,17 +204,17 @@ class Trainer:
         ]
         if any(updated):
             for learner, did in zip(self.learners, updated, strict=True):
-                if not did or not learned:  # another time it may have a rate, or this rank samples
+                if not did or not learned:  # a later call may have a rate or samples
                     learner.skip(counted, sweep_end=sweep_end)
                 elif counted > learned:
                     learner.skip(counted - learned)
         return any(updated)
 
     def test_minibatch(self, minibatch: Minibatch) -> Summary:
-        """Loss and metric without an update, in evaluation mode; of this rank's part alone."""
+        """Compute loss and metric without an update, in evaluation mode, of this rank's part alone."""
         if not minibatch or minibatch.num_sequences == 0:
             return NOTHING
-        # Module by module: a part that is frozen in evaluation mode has to stay so.
+        # Module by module, so that those frozen in evaluation mode stay so.
         training = [module for module in self.model.modules() if module.training]
         if training:
             self.model.eval()
@@ -206,7 +230,7 @@ class Trainer:
                 module.training = True
 
     def test(self, minibatches: Iterable[Minibatch]) -> Summary:
-        """Loss and metric over all of ``minibatches``."""
+        """Compute loss and metric over all ``minibatches``."""
         total = NOTHING
         for minibatch in minibatches:
             total = plus(total, self.test_minibatch(minibatch))
@@ -218,13 +242,17 @@ class Trainer:
             summed.backward(torch.full_like(summed, 1.0 / summary.samples))
         return summary
 
-    def _backward_pieces(self, minibatch: Minibatch) -> Summary:
+    def _backward_pieces(self, minibatch: Minibatch, step: contextlib.ExitStack) -> Summary:
         total, pieces, strategy = NOTHING, list(self._pieces(minibatch)), self.strategy
+        if self.microbatch is not None:
+            strategy.pieces(len(pieces))
         for left, piece in zip(range(len(pieces) - 1, -1, -1), pieces, strict=True):
             with contextlib.nullcontext() if left == 0 else strategy.accumulating():
                 summary, summed = self._criteria(piece)
-                # Without a label sample a rank still takes part in the exchange that its model makes of gradients.
+                # Even without label samples, a rank takes part in its model's exchange of gradients.
                 if summary.samples or (strategy.exchanges_in_backward and left == 0 and summed.requires_grad):
+                    if strategy.begins_in_backward and left == 0:
+                        step.enter_context(strategy.step())
                     summed.backward()
                 total = plus(total, summary)
         if not pieces:
@@ -245,7 +273,7 @@ class Trainer:
             output = self.forward(self.model, minibatch)
             losses = self.loss(output, minibatch)
             _check_one_each("loss", losses)
-            # Half precision keeps three digits of a sum, and float16 no sum above 65,504.
+            # A sum in half precision has three digits, and in float16 at most 65,504.
             summed = losses.sum(dtype=torch.float32) if losses.dtype in _HALF else losses.sum()
             metric = None
             if self.metric is not None:
@@ -254,17 +282,17 @@ class Trainer:
                     _check_one_each("metric", measured)
                     if measured.numel() != losses.numel():
                         raise ValueError(
-                            f"expected one metric a label sample, as many as losses ({losses.numel()}), got "
-                            f"{measured.numel()}: leave the same padding out of both"
+                            f"expected one metric per label sample, as many as losses ({losses.numel()}), got "
+                            f"{measured.numel()}: exclude the same padding from both"
                         )
                     metric = measured.sum(dtype=torch.float64)
-        # Sums over an epoch outgrow the precision of the losses.
+        # Sums over an epoch exceed the precision of the losses.
         return Summary(summed.detach().double(), metric, losses.numel()), summed
 
     # ---- state ----------------------------------------------------------------------------------------------
 
     def state_dict(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-        """Model and learners: tensors by name (not copied), and the rest in JSON types."""
+        """Return the state of model and learners: tensors by name (not copied), and the rest in JSON types."""
         tensors = {f"model/{name}": tensor for name, tensor in _tensors(self.model).items()}
         rest: list[dict[str, Any]] = []
         for i, learner in enumerate(self.learners):
@@ -273,17 +301,21 @@ class Trainer:
             rest.append(state)
         together = self.strategy.state_dict()
         tensors |= {f"workers/{name}": tensor for name, tensor in together.pop("tensors", {}).items()}
-        return tensors, {"learners": rest, "training": self.model.training, "workers": together}
+        advice = self.strategy.advice()
+        tensors |= {f"advice/{name}": tensor for name, tensor in advice.pop("tensors", {}).items()}
+        more = {"advice": advice} if advice else {}
+        return tensors, {"learners": rest, "training": self.model.training, "workers": together, **more}
 
     def load_state_dict(self, tensors: dict[str, torch.Tensor], state: dict[str, Any]) -> None:
-        """Go on from a state.
+        """Restore a state.
 
         Raises:
-            StateError: it is of other learners, or of a model with other tensors. Nothing has changed then.
+            StateError: the state is of other learners, or of a model with other tensors; nothing has changed.
         """
         try:
             learners, training, workers = list(state["learners"]), state["training"], state["workers"]
-            if type(training) is not bool or not isinstance(workers, Mapping):
+            advice = state.get("advice", {})
+            if type(training) is not bool or not isinstance(workers, Mapping) or not isinstance(advice, Mapping):
                 raise TypeError(f"training {shown(training, 40)}, workers {shown(workers, 40)}")
             if not all(isinstance(own, Mapping) for own in learners):
                 raise TypeError(f"learners {shown(learners, 80)}")
@@ -291,15 +323,14 @@ class Trainer:
             raise StateError(
                 f"expected learners, training and workers in a trainer's state: {shown(error, 200)}"
             ) from error
-        saved = [len(learners), sorted(n for n in tensors if n.startswith("model/"))]
-        current = [len(self.learners), sorted(f"model/{n}" for n in _tensors(self.model))]
+        names = sorted(_tensors(self.model))
+        own_model = renamed(_under("model/", tensors), names)
+        saved = {"learners": len(learners), "model": sorted(own_model)}
+        current = {"learners": len(self.learners), "model": names}
         if saved != current:
             raise StateError(
-                "expected the state of a trainer with the same model and learners",
-                saved={"learners": saved[0], "model": saved[1]},
-                current={"learners": current[0], "model": current[1]},
+                "expected the state of a trainer with the same model and learners", saved=saved, current=current
             )
-        own_model = _under("model/", tensors)
         check_model(self.model, own_model)
         loads = [
             learner.checked({**own, "tensors": _under(f"learner{i}/", tensors)})
@@ -307,6 +338,7 @@ class Trainer:
         ]
         together = {**workers, "tensors": _under("workers/", tensors)} if workers else {}
         loads.append(self.strategy.checked(together))
+        self.strategy.take_advice({**advice, "tensors": _under("advice/", tensors)})
         load_model(self.model, own_model)
         for load in loads:
             load()
@@ -316,12 +348,13 @@ class Trainer:
 
 
 def check_model(model: torch.nn.Module, tensors: Mapping[str, torch.Tensor]) -> None:
-    """Whether tensors have the shapes that a model's have; modules that load in a way of their own decide themselves.
+    """Check the shapes of a model's tensors, except those of modules that override loading.
 
     Raises:
-        StateError: they have not; `torch.nn.Module.load_state_dict` would have changed others before it found out.
+        StateError: a shape differs; `torch.nn.Module.load_state_dict` would detect it after changing other tensors.
     """
-    plain, current = uncompiled(model), _tensors(model)
+    plain, current = unwrapped(model), _tensors(model)
+    tensors = renamed(tensors, current)
     own = {
         f"{prefix}.{name}" if prefix else name
         for prefix, module in plain.named_modules(remove_duplicate=False)
@@ -342,10 +375,10 @@ def load_model(model: torch.nn.Module, tensors: Mapping[str, torch.Tensor]) -> N
     """Load a model's tensors.
 
     Raises:
-        StateError: they are not those of this model.
+        StateError: the tensors are not those of this model.
     """
     try:
-        uncompiled(model).load_state_dict(tensors)
+        unwrapped(model).load_state_dict(renamed(tensors, _tensors(model)))
     except RuntimeError as error:
         raise StateError(f"expected the state of the same model: {error}") from error
 
@@ -360,28 +393,18 @@ def _under(prefix: str, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.
 
 
 def _check_one_each(what: str, numbers: Any) -> None:
-    """One number a label sample, not one for all of them."""
+    """Raise ValueError unless there is one number for each label sample, rather than a single one."""
     if not isinstance(numbers, torch.Tensor):
-        raise ValueError(f"expected a tensor of one {what} a label sample, got {type(numbers).__name__}")
+        raise ValueError(f"expected a tensor with one {what} per label sample, got {type(numbers).__name__}")
     if numbers.ndim == 0:
         raise ValueError(
-            f'expected one {what} a label sample, got a single number: use reduction="none" and no mean(), so that '
-            "every label counts the same"
+            f'expected one {what} per label sample, got a single number: use reduction="none" and no mean(), so that '
+            "every label has the same weight"
         )
 
 
-def _call(model: torch.nn.Module, minibatch: Minibatch) -> Any:
-    return model(minibatch)
-
-
-def uncompiled(model: torch.nn.Module) -> torch.nn.Module:
-    """What `torch.compile` was given: a state is under its names, whether the model is compiled or not."""
-    module: torch.nn.Module = getattr(model, "_orig_mod", model)
-    return module
-
-
 def _tensors(model: torch.nn.Module) -> dict[str, torch.Tensor]:
-    state = uncompiled(model).state_dict()
+    state = unwrapped(model).state_dict()
     other = [name for name, value in state.items() if not isinstance(value, torch.Tensor)]
     if other:
         raise TypeError(f"expected tensors only in the model's state, got others in {', '.join(other)}")
@@ -392,8 +415,10 @@ def _listed(learners: Any) -> list[Learner]:
     given = list(learners) if isinstance(learners, Sequence) else [learners]
     for learner in given:
         if not isinstance(learner, Learner):
-            wrap = "; wrap it: TorchLearner(optimizer)" if isinstance(learner, torch.optim.Optimizer) else ""
-            raise TypeError(f"expected a learner of feedline.train, or a list of them, got {learner!r:.80}{wrap}")
+            got = f"{learner!r:.80}"
+            if isinstance(learner, torch.optim.Optimizer):
+                got = f"torch's {type(learner).__name__}; wrap it: TorchLearner(optimizer)"
+            raise TypeError(f"expected a learner of feedline.train, or a list of them, got {got}")
     return given
 
 
@@ -405,7 +430,7 @@ def _check_parameters(model: torch.nn.Module, learners: list[Learner]) -> None:
     for i, learner in enumerate(learners):
         for name, parameter in learner.parameters.items():
             if id(parameter) not in mine:
-                raise ValueError(f"expected parameters of the model, got `{name}` in learner {i}, which is not one")
+                raise ValueError(f"expected parameters of the model in learner {i}, got `{name}`, which is not one")
             if id(parameter) in owners:
                 raise ValueError(
                     f"expected each parameter in one learner, got `{mine[id(parameter)]}` in "

@@ -1,4 +1,4 @@
-"""Characters of a text, whose state goes on from piece to piece as the script says."""
+"""Characters of a text, whose state continues from piece to piece as the script says."""
 
 import cntk as C
 import numpy as np

@@ -24,8 +24,8 @@ from feedline.feed.files import atomic, cache
 from feedline.feed.files.atomic import atomic_file
 from feedline.feed.files.paths import open_file
 from feedline.feed.formats import ctf_index
-from feedline.feed.formats.csv import read_csv_chunks
 from feedline.feed.formats.detect import infer_ctf_streams
+from tests.warm import Python
 
 # Waiting for a FIFO would last until then.
 pytestmark = pytest.mark.timeout(60)
@@ -60,7 +60,13 @@ READERS = {
     "parquet": ("a.parquet", fl.ParquetDeserializer),
     "npy": ("a.npy", fl.open_corpus),
     "npz": ("a.npz", fl.open_corpus),
-    "csv": ("a.csv", lambda path: list(read_csv_chunks(path))),
+    "csv": ("a.csv", fl.CSVDeserializer),
+    "json lines": ("a.jsonl", fl.JSONLinesDeserializer),
+    "tar": ("a.tar", fl.TarDeserializer),
+    "arrow": ("a.arrow", fl.ArrowDeserializer),
+    "hdf5": ("a.h5", fl.HDF5Deserializer),
+    "zarr archive": ("a.zip", fl.ZarrDeserializer),
+    "zarr": ("zarr.json", lambda path: fl.ZarrDeserializer(path.parent)),
     "converted csv": ("a.csv", lambda path: fl.convert(path, path.parent / "store")),
     "shuffled csv": ("a.csv", lambda path: fl.convert(path, path.parent / "store", shuffle=1)),
     "folder of npy": ("a.npy", lambda path: fl.open_corpus(path.parent)),
@@ -132,11 +138,12 @@ def test_a_fifo_as_quarantine_is_refused(text_file, tmp_path):
         source.next_minibatch(2)
 
 
-# What looks at files of its own making, by their names.
+# Modules that open only files of their own, by name.
 EXEMPT = {
     "feed/shuffling.py": "its work folder",
     "feed/formats/store/combine.py": "stores that the same call has written",
     "feed/formats/store/staging.py": "/proc, and folders",
+    "feed/formats/store/writer.py": "lengths that it has written",
     "feed/workers/limits.py": "/proc and /sys",
     "feed/disk.py": "measures, and never waits for a FIFO",
     "feed/files/paths.py": "is the one place",
@@ -144,7 +151,7 @@ EXEMPT = {
 
 
 def test_nothing_in_the_feed_opens_files_for_reading_by_itself():
-    """One place opens files, so that none can forget what a FIFO does."""
+    """Only one function opens files, so that none can block on a FIFO."""
     root = Path(fl.__file__).parent
     found = []
     for path in sorted((root / "feed").rglob("*.py")):
@@ -181,8 +188,8 @@ KILLED = """
 
 
 def writer(path, how):
-    command = [sys.executable, "-c", textwrap.dedent(KILLED), str(path), how]
-    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    command = ["-c", textwrap.dedent(KILLED), str(path), how]
+    return Python(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
 
 def temporary(folder):
@@ -282,7 +289,7 @@ def test_a_killed_indexing_leaves_nothing_to_the_next(tmp_path):
 
 @pytest.fixture
 def full_disk():
-    """Files may have 1000 bytes: what a full disk does, where mounting is not allowed."""
+    """Limit files to 1000 bytes, to simulate a full disk where mounting is not allowed."""
     limit = resource.getrlimit(resource.RLIMIT_FSIZE)
     ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limit[1]))
@@ -353,7 +360,7 @@ def builds(monkeypatch):
     """The indexes that are built."""
     calls = []
     build = ctf_index._build
-    monkeypatch.setattr(ctf_index, "_build", lambda *a: calls.append(a[1]) or build(*a))
+    monkeypatch.setattr(ctf_index, "_build", lambda *a, **k: calls.append(a[1]) or build(*a, **k))
     return calls
 
 
@@ -380,7 +387,7 @@ def test_an_index_that_others_may_have_written_is_not_believed(shared_folder, tm
     assert len(builds) == 1  # kept in the user's own cache folder; theirs is left to them
     assert only_index(shared_folder).read_bytes() == before
     assert only_index(tmp_path / "xdg" / "feedline")
-    shared_folder.chmod(0o755)  # now nobody else can have put it there
+    shared_folder.chmod(0o755)  # now no other user can have created it
     fl.CTFDeserializer(shared_folder / "data.ctf", X)
     assert len(builds) == 1
 
@@ -507,7 +514,7 @@ def test_a_disk_that_fails_at_any_read_is_told_with_the_file(tmp_path, make, nam
                     source.next_minibatch(100)
                     source.state_dict()
             except fl.DataError as error:
-                assert error.path == str(path)  # noqa: PT017  # what is no CTF is told either way
+                assert error.path == str(path)  # noqa: PT017  # files other than CTF raise it, too
             failed = len(calls) >= number
 
 
@@ -525,3 +532,22 @@ def test_a_place_that_nobody_can_look_at_is_told(look):
     with pytest.raises(fl.DataError) as error:
         look(name)
     assert error.value.path == name
+
+
+@pytest.mark.parametrize("error", [errno.EIO, errno.ESTALE, errno.ENXIO])
+@pytest.mark.parametrize("call", ["fsync", "replace"])
+def test_a_disk_that_fails_while_a_file_is_written_is_told_by_name(tmp_path, monkeypatch, error, call):
+    (tmp_path / "data.ctf").write_text("|x 1 2\n")
+
+    def fail(*args, **kwargs):
+        raise OSError(error, os.strerror(error))
+
+    monkeypatch.setattr(atomic.os, call, fail)
+    for write in (
+        lambda: fl.CTFDeserializer(tmp_path / "data.ctf", {"x": fl.Stream(2)}),
+        lambda: fl.write_ctf(tmp_path / "new.ctf", x=np.zeros((1, 2), "f4")),
+    ):
+        with pytest.raises(fl.DataError, match=f"expected to write .* in .*, got: {os.strerror(error)}") as caught:
+            write()
+        assert Path(caught.value.path).parent == tmp_path
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["data.ctf"]

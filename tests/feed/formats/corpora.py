@@ -1,5 +1,7 @@
 """Random corpora for the tests of formats: by stream name a `Value`."""
 
+import pickle
+
 import numpy as np
 from hypothesis import strategies as st
 
@@ -12,7 +14,7 @@ NAMES = ["x", "y", "label", "ein Strom", "流"]
 
 @st.composite
 def values(draw, sequences, dtypes=DTYPES, smallest=0):
-    """A value of so many sequences: dense or sparse, one sample each or ragged (empty sequences included)."""
+    """Draw a value of ``sequences`` sequences: dense or sparse, one sample each or ragged (even empty)."""
     dtype = np.dtype(draw(st.sampled_from(dtypes)))
     offsets, rows = None, sequences
     if draw(st.booleans()):
@@ -62,6 +64,24 @@ def assert_same(got, expected):
 def bits(value):
     stored = value.values if value.is_sparse else value.rows
     return [np.frombuffer(np.ascontiguousarray(stored).tobytes(), np.uint8)]
+
+
+def assert_read(corpus, rows, check):
+    """Chunks, selections and a pickled copy hold ``rows``, as ``check(chunk, rows)`` finds them, of the sizes told."""
+    assert len(corpus.chunks()) > 4
+    first = 0
+    for i, info in enumerate(corpus.chunks()):
+        chunk = corpus.read(i)
+        assert (len(chunk), chunk.errors) == (info.sequences, {})
+        check(chunk, rows[first : first + len(chunk)])
+        lengths = corpus.lengths(np.arange(first, first + len(chunk)))
+        assert lengths.tolist() == chunk.lengths.tolist()
+        assert info.samples == lengths.sum()
+        first += len(chunk)
+    assert first == len(rows)
+    wanted = [len(rows) - 1, 3, 3, 120]
+    check(corpus.select(np.array(wanted)), [rows[i] for i in wanted])
+    check(pickle.loads(pickle.dumps(corpus)).read(0), rows[: len(corpus.read(0))])
 
 
 def everything(corpus):

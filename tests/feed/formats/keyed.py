@@ -59,7 +59,7 @@ class KeyedCorpus(Deserializer):
 
 
 class SelectingCorpus(KeyedCorpus):
-    """One with a select of its own."""
+    """A corpus that overrides `select`."""
 
     def select(self, ordinals):
         return select_by_chunk(self, ordinals)

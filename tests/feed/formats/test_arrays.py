@@ -5,6 +5,7 @@ import os
 import pickle
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import scipy.sparse
 from hypothesis import given, settings
@@ -15,6 +16,9 @@ from feedline.data import Value
 from feedline.errors import DataError, SchemaError
 from feedline.feed.formats.arrays import ArrayDeserializer
 from tests.feed.formats.corpora import assert_same, corpora, everything
+
+# Arrow counts no null in it, as all indices are there.
+NULL_ENTRY = pa.DictionaryArray.from_arrays(pa.array([0, 0, 1], pa.int8()), pa.array(["a", None]))
 
 
 @given(corpora(), st.integers(1, 7))
@@ -110,9 +114,16 @@ def test_digest_sees_content_and_sizes_and_no_names():
     [
         ({}, SchemaError, "at least one stream"),
         ({"x": np.zeros(3), "y": np.zeros(4)}, SchemaError, "`x` has 3, `y` has 4"),
-        ({"x": np.array(["a"])}, TypeError, "dtype <U1.*class indices.*stream `x`"),
+        ({"x": np.array([["a"]])}, ValueError, r"array \(N,\) of <U1, got shape \(1, 1\) \(stream `x`\)"),
+        ({"x": np.array([np.datetime64("2026-01-01")])}, TypeError, "dtype datetime64.*class indices.*stream `x`"),
         ({"x": np.array([object()])}, TypeError, "dtype object.*stream `x`"),
-        ({"x": [["a"], ["b"]]}, TypeError, "stream `x`"),
+        ({"x": [["a"], [b"b"]]}, TypeError, "only str samples, got bytes.*stream `x`"),
+        ({"x": ["a", None]}, TypeError, "bytes or str.*None.*stream `x`"),
+        ({"x": ["\ud800"]}, ValueError, "UTF-8 can represent.*stream `x`"),
+        ({"x": pa.array(["a", None])}, ValueError, "no null, got one at index 1.*stream `x`"),
+        ({"x": pa.array(["a", None]).dictionary_encode()}, ValueError, "no null, got one at index 1.*stream `x`"),
+        ({"x": NULL_ENTRY}, ValueError, "no null, got one at index 2.*stream `x`"),
+        ({"x": pa.chunked_array([NULL_ENTRY[:2], NULL_ENTRY[2:]])}, ValueError, "no null, got one at index 2"),
         ({"x": Value.from_dense(np.array(["a"]))}, TypeError, "dtype <U1|stream `x`"),
         ({"x": scipy.sparse.eye(3, dtype=np.int64)}, TypeError, "float32 or float64 for sparse stream `x`"),
         ({"x": np.zeros((0, 3))}, DataError, "at least one sequence, got none in `x`"),
@@ -150,19 +161,19 @@ def test_a_mapped_array_that_is_cut_is_told(tmp_path, ahead):
         source.next_minibatch(100)
     source.state_dict()  # holds a digest of the content, which is made once
     os.truncate(path, 128 + 32 * 5000)
-    with pytest.raises(DataError, match="cut to 160128 bytes"):
+    with pytest.raises(DataError, match="truncated to 160128 bytes"):
         for minibatch in source.minibatches(100):  # those that were copied already
             assert minibatch["x"].rows[:, 0].tolist() == (4 * minibatch.ids + 1).tolist()
     state = source.state_dict()
     assert state["sequence"] <= 500
     for size in (100, 100, 10_000):
-        with pytest.raises(DataError, match="cut to 160128 bytes") as caught:
+        with pytest.raises(DataError, match="truncated to 160128 bytes") as caught:
             source.next_minibatch(size)
         assert caught.value.path == str(path)
         assert source.state_dict() == state
-    with pytest.raises(DataError, match="cut to 160128 bytes"):
+    with pytest.raises(DataError, match="truncated to 160128 bytes"):
         source.corpus.digest()
-    with pytest.raises(DataError, match="cut to 160128 bytes"):
+    with pytest.raises(DataError, match="truncated to 160128 bytes"):
         fl.ArrayDeserializer(x=source.corpus.read(0)["x"].rows)
     path.write_bytes(content)
     assert source.next_minibatch(100).ids[0] == state["sequence"]
@@ -186,7 +197,7 @@ def test_tensors_whose_sign_is_to_be_turned_are_turned():
 
 
 def test_what_lies_in_files_is_known(tmp_path):
-    """Maps of any kind and any place in the file; nothing that is memory, a copy of its own, or of a deleted file."""
+    """Maps of any kind and any place in the file; nothing that is memory, its own copy, or of a deleted file."""
     np.save(tmp_path / "x.npy", np.arange(6000.0).reshape(3000, 2))
     np.arange(30_000.0).tofile(tmp_path / "raw")
     x = np.load(tmp_path / "x.npy", mmap_mode="r")
@@ -215,7 +226,7 @@ def test_what_lies_in_files_is_known(tmp_path):
 
 @pytest.mark.parametrize("shuffle", [False, "whole", fl.Window(samples=500)])
 def test_maps_that_begin_within_a_file_are_fetched(tmp_path, shuffle):
-    """Beside rows with gaps, which stay where they are, and memory."""
+    """Rows with gaps, which are not copied, and arrays in memory, too."""
     np.arange(30_000.0).tofile(tmp_path / "raw")
     far = np.memmap(tmp_path / "raw", float, "r", offset=81920, shape=(3000, 2))
     near = np.memmap(tmp_path / "raw", float, "r", shape=(3000, 4))
@@ -229,3 +240,15 @@ def test_maps_that_begin_within_a_file_are_fetched(tmp_path, shuffle):
             seen += len(m.ids)
         assert seen == 3000
         assert feed.stats().disk_bytes > 0
+
+
+def test_streams_come_by_name():
+    """One array alone is refused with what to write; frames are mappings, though they have no truth value."""
+    with pytest.raises(TypeError, match=r"mapping from stream name to data, got ndarray; write .*x="):
+        ArrayDeserializer(np.zeros(3))
+
+    class Frame(dict):
+        def __bool__(self):
+            raise ValueError("ambiguous")
+
+    assert ArrayDeserializer(Frame(a=np.zeros(3))).schema.keys() == {"a"}

@@ -242,7 +242,7 @@ def test_chunks_and_selections(text, chunk_size, seed, tmp_path):
 )
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 def test_damaged_text_is_a_data_error_in_its_place(text, at, damage, tmp_path):
-    """Every read either gives all sequences or says which are bad; selecting agrees with reading."""
+    """Every read returns all sequences or marks the bad ones; `select` agrees with `read`."""
     path = tmp_path / "data.ctf"
     raw = text.encode()
     at %= len(raw)
@@ -273,7 +273,7 @@ def test_damaged_text_is_a_data_error_in_its_place(text, at, damage, tmp_path):
 @pytest.mark.parametrize("gap", [0, 30, 1000])
 def test_selections_read_in_several_runs(text_file, monkeypatch, gap):
     """Wide gaps between the chosen sequences part the reading; bytes of errors stay those of the file."""
-    monkeypatch.setattr(ctf, "_GAP", gap)
+    monkeypatch.setattr(ctf, "_GAP_BYTES", gap)
     rows = [f"{i} |x {i} {'?' if i % 10 == 7 else i} |y 0:1\n" for i in range(100)]
     path = text_file("".join(rows))
     corpus = fl.CTFDeserializer(path, XY, chunk_size=500)
@@ -305,7 +305,7 @@ def test_several_files_are_a_concatenation(text_file):
     assert "and 2 more" in corpus.name
     with pytest.raises(fl.DataError, match=r"expected files at .*txt, got none"):
         fl.CTFDeserializer(paths[0].parent / "*.txt", XY)
-    # Indexes lie beside the texts by now.
+    # Index files are next to the texts by now.
     assert fl.CTFDeserializer(paths[0].parent / "*", XY).digest() == corpus.digest()
     with pytest.raises(ValueError, match="empty list"):
         fl.CTFDeserializer([], XY)
@@ -405,7 +405,7 @@ def test_error_reads_like_this(text_file):
         f"expected at most 2 values for stream `x`, got 3\n"
         f"  at {path}:2 (byte 14), sequence 1\n"
         f"  if the data is right, declare a larger shape; "
-        f'pass on_error="skip" to the source to drop such sequences and count them'
+        f'pass on_error="skip" to the source to skip such sequences and count them'
     )
 
 
@@ -450,7 +450,7 @@ def test_file_that_is_cut_short_under_the_reader(text_file):
     path = text_file("".join(f"|x {i} {i} |y 0:1\n" for i in range(100)))
     corpus = fl.CTFDeserializer(path, XY, chunk_size=300)
     os.truncate(path, 400)
-    with pytest.raises(fl.DataError, match="cut short") as caught:
+    with pytest.raises(fl.DataError, match="truncated") as caught:
         corpus.read(len(corpus.chunks()) - 1)
     assert caught.value.path == str(path)
     with pytest.raises(fl.DataError, match="has changed since"):

@@ -1,4 +1,4 @@
-"""The stored index: used when it fits, built anew when it does not, never trusted, written atomically."""
+"""The stored index: used when it fits, built again when it does not, never trusted, written atomically."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ import feedline as fl
 from feedline import _native
 from feedline.feed.formats import ctf_index
 from feedline.feed.formats.ctf_index import CHUNK, ENTRY, Header
+from tests import warm
 
 STREAMS = {"x": fl.Stream(2)}
 TEXT = "".join(f"{i} |x {i} {i}\n" + (f"{i} |x 7 7\n" if i % 3 == 0 else "") for i in range(200))
@@ -43,7 +44,7 @@ def builds(monkeypatch):
     """Counts how often an index is built."""
     calls = []
     build = ctf_index._build
-    monkeypatch.setattr(ctf_index, "_build", lambda *a: calls.append(a[1]) or build(*a))
+    monkeypatch.setattr(ctf_index, "_build", lambda *a, **k: calls.append(a[1]) or build(*a, **k))
     return calls
 
 
@@ -195,7 +196,7 @@ def test_damage_found_late_is_repaired(text_file, builds):
 @pytest.mark.parametrize("where", [0, 8, 11, 15, 16, 19, 20])
 @pytest.mark.parametrize("bit", [1, 64])
 def test_an_index_that_is_changed_in_place_while_it_is_in_use(text_file, where, bit):
-    """Nobody should; whoever does, gets the right sequences, as they are looked for anew."""
+    """Unsupported, but the sequences are right, as they are searched for again."""
     path = text_file(TEXT)
     good = open_corpus(path, cache=False)
     which = np.array([7, 3, 150])
@@ -228,7 +229,7 @@ def test_an_index_that_changes_between_the_check_and_the_use(text_file, monkeypa
 
     real = ctf_index.CtfIndex.entries
     monkeypatch.setattr(ctf_index.CtfIndex, "entries", changed)
-    with pytest.raises(fl.DataError, match=r"an index that stays as it was checked.*outside the text") as caught:
+    with pytest.raises(fl.DataError, match=r"an unchanging index.*outside the text") as caught:
         corpus.read(0)
     assert caught.value.path == str(path)
 
@@ -287,7 +288,7 @@ def test_read_only_folder_falls_back_to_the_users_cache(mounted, tmp_path, monke
 
 
 def test_a_folder_in_the_place_of_the_index(text_file, tmp_path, monkeypatch):
-    """It is left alone: the index goes to the user's cache, or where no other place is allowed, an error says so."""
+    """The file is not touched: the index goes to the user's cache, or if no other folder is allowed, it is an error."""
     path = text_file(TEXT)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     expected = content(open_corpus(path))
@@ -327,7 +328,7 @@ def test_file_size_limit_is_an_error_without_debris(tmp_path):
         "try: fl.CTFDeserializer(sys.argv[1], x=fl.Stream(2))\n"
         "except fl.DataError as error: print(error.what)\n"
     )
-    run = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, text=True, check=True)
+    run = warm.run(["-c", code, str(path)], capture_output=True, text=True, check=True)
     assert "expected room for" in run.stdout
     assert [p.name for p in tmp_path.iterdir()] == ["data.ctf"]
 
@@ -336,7 +337,7 @@ def test_file_size_limit_is_an_error_without_debris(tmp_path):
 
 
 def test_progress_and_interruption(text_file, monkeypatch):
-    monkeypatch.setattr(ctf_index, "_BLOCK", 256)
+    monkeypatch.setattr(ctf_index, "_BLOCK_BYTES", 256)
     path = text_file(TEXT)
     other = text_file(TEXT, "other.ctf")
     seen = []
@@ -360,7 +361,7 @@ def test_progress_and_interruption(text_file, monkeypatch):
 
 
 def test_text_that_grows_while_it_is_indexed(text_file, monkeypatch):
-    monkeypatch.setattr(ctf_index, "_BLOCK", 256)
+    monkeypatch.setattr(ctf_index, "_BLOCK_BYTES", 256)
     path = text_file(TEXT)
 
     def grow(done, total):
@@ -384,10 +385,7 @@ def test_several_processes_build_at_once(tmp_path):
         "c = fl.CTFDeserializer(sys.argv[1], x=fl.Stream(2), chunk_size=20000)\n"
         "print(c.digest(), sum(float(c.read(i)['x'].rows.sum()) for i in range(len(c.chunks()))))\n"
     )
-    workers = [
-        subprocess.Popen([sys.executable, "-c", code, str(path), str(go)], stdout=subprocess.PIPE, text=True)
-        for _ in range(4)
-    ]
+    workers = [warm.Python(["-c", code, str(path), str(go)], stdout=subprocess.PIPE, text=True) for _ in range(4)]
     for worker in workers:
         assert worker.stdout.readline() == "ready\n"
     go.touch()

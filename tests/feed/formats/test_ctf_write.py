@@ -1,4 +1,4 @@
-"""write_ctf: what is written comes back equal; the file appears whole or not at all."""
+"""write_ctf: data reads back equal; the file appears whole or not at all."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_what_is_refused_leaves_the_old_file(tmp_path):
         ({}, {}, "at least one stream"),
         ({"a b": ones}, {}, "field name"),
         ({"#a": ones}, {}, "field name"),
-        ({"a": ones, "b": np.ones((3, 1))}, {}, "one number of sequences"),
+        ({"a": ones, "b": np.ones((3, 1))}, {}, "same number of sequences"),
         ({"a": ones * np.nan}, {}, "finite"),
         ({"a": fl.Value.from_dense(ones, [0, 2, 2])}, {}, "at least one sample"),
         ({"a": ones}, {"keys": [1, 1]}, "different keys"),

@@ -1,11 +1,27 @@
 """Guessing formats and streams."""
 
+import gzip
+import io
+import os
+import pickle
+import re
+import shutil
+import tarfile
+import zipfile
+from pathlib import Path
+
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
+import feedline as fl
 from feedline.data import Stream
 from feedline.errors import DataError
-from feedline.feed.formats.detect import guess_format, infer_ctf_streams
+from feedline.feed.files.paths import expand_braces
+from feedline.feed.formats.detect import FORMATS, guess_format, infer_ctf_streams, recognise
+from tests.feed.formats.corpora import everything
+from tests.oracles.cntk_files import htk, mlf
 
 
 def ctf(tmp_path, text):
@@ -35,11 +51,12 @@ def test_a_cut_last_line_is_left_out(tmp_path):
     ("text", "message"),
     [
         ("", "samples such as"),
-        ("a,b\n1,2\n", "samples such as"),
+        ("a,b\n1,2\n", "samples such as(.*\n)*.*deserializer"),
         ("|x 1\n|x 1:2\n", "got both(.*\n)*.*:2"),
         ("|x 1 1:2\n", "got both"),
         ("|x 1:1 a:2\n", "index:value pairs, got `a:2`(.*\n)*.*declare"),
-        ("|x 1 |y\n", "what `y` is"),
+        (f"|x {'9' * 5000}:2\n", "index:value pairs, got `9{80}`"),
+        ("|x 1 |y\n", "values of `y`"),
     ],
 )
 def test_text_that_tells_nothing(tmp_path, text, message):
@@ -73,3 +90,300 @@ def test_folders(tmp_path):
     assert guess_format(tmp_path) == "parquet"
     (tmp_path / "feedline.json").write_text("{}")
     assert guess_format(tmp_path) == "store"
+
+
+def test_folders_of_folders_name_those_that_can_be_opened(tmp_path):
+    for name in ("train", "val"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "index.json").write_text('{"version": 2, "shards": []}')
+    (tmp_path / "logs").mkdir()
+    with pytest.raises(fl.DataError, match=r"name a folder in it, or a list of them: train, val$"):
+        fl.open_corpus(tmp_path)
+
+
+# ---- content before names -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["a.parquet", "a.csv", "a", "a.txt"])
+def test_content_goes_before_the_name(tmp_path, name):
+    with open(tmp_path / name, "wb") as file:
+        np.save(file, np.arange(4))
+    assert guess_format(tmp_path / name) == "npy"
+    pq.write_table(pa.table({"x": [1]}), tmp_path / name)
+    assert guess_format(tmp_path / name) == "parquet"
+    for text in ("|x 1\n", "17 |x 1 2\n", "\ufeff0\t|x 1:2\n"):
+        (tmp_path / name).write_text(text, "utf-8")
+        assert guess_format(tmp_path / name) == "ctf"
+
+
+FOREIGN = {
+    "gzip": gzip.compress(b"|x 1\n"),
+    "Zstandard": b"\x28\xb5\x2f\xfd" + bytes(20),
+    "a Feather file (version 1)": b"FEA1" + bytes(20),
+    "a Python pickle": pickle.dumps([1, 2]),
+    "a JPEG picture": b"\xff\xd8\xff\xe0" + bytes(20),
+    "a JSON document": b'{\n  "x": 1\n}\n',
+}
+
+
+@pytest.mark.parametrize("what", FOREIGN)
+@pytest.mark.parametrize("suffix", ["", ".txt", ".parquet"])
+def test_what_is_not_read_is_named_with_the_next_step(tmp_path, what, suffix):
+    path = tmp_path / f"a{suffix}"
+    path.write_bytes(FOREIGN[what])
+    with pytest.raises(DataError, match=f"reads, got {re.escape(what)}") as caught:
+        fl.open_corpus(path)
+    assert (caught.value.path, bool(caught.value.hint)) == (str(path), True)
+
+
+@pytest.mark.parametrize("first", [0x7B, 640, 1152, 1408, 0x8B1F, 0x5A42])
+def test_the_first_token_of_a_file_does_not_say_what_it_is(tmp_path, first):
+    """Its two bytes are those that JSON, pickles, gzip or bzip2 begin with."""
+    np.array([65535, 65535, first, 0, 3, 0], "<u2").tofile(tmp_path / "pad.bin")  # or streams of Arrow's
+    assert fl.open_corpus(tmp_path / "pad.bin", tokens=fl.Stream(2, "uint16")).tokens == 6
+    np.array([first, 1, 2, 3], "<u2").tofile(tmp_path / "train.bin")
+    corpus = fl.open_corpus(tmp_path / "train.bin", tokens=fl.Stream(4, "uint16"))
+    assert corpus.read(0)["tokens"].rows.tolist() == [[first, 1, 2, 3]]
+
+
+@pytest.mark.parametrize("what", ["Zstandard"])
+def test_a_bin_file_that_is_surely_something_else(tmp_path, what):
+    (tmp_path / "a.bin").write_bytes(FOREIGN[what])
+    with pytest.raises(DataError, match=f"reads, got {what}"):
+        fl.open_corpus(tmp_path / "a.bin", tokens=fl.Stream(4, "uint16"))
+    with zipfile.ZipFile(tmp_path / "a.bin", "w") as archive:
+        archive.writestr("archive/data.pkl", b"")
+    with pytest.raises(DataError, match="a PyTorch checkpoint"):
+        fl.open_corpus(tmp_path / "a.bin", tokens=fl.Stream(4, "uint16"))
+    (tmp_path / "a.bin").write_bytes(b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19.")  # as torch.save once began
+    with pytest.raises(DataError, match="a PyTorch checkpoint"):
+        fl.open_corpus(tmp_path / "a.bin", tokens=fl.Stream(4, "uint16"))
+
+
+def test_archives_are_looked_into(tmp_path):
+    np.savez(tmp_path / "x.npz", x=np.arange(3))
+    os.rename(tmp_path / "x.npz", tmp_path / "x")
+    assert fl.open_corpus(tmp_path / "x").schema["x"].dtype == np.int64
+    for name, what in (("archive/data.pkl", "a PyTorch checkpoint"), ("a.txt", "a zip archive")):
+        with zipfile.ZipFile(tmp_path / "y", "w") as archive:
+            archive.writestr(name, b"")
+        with pytest.raises(DataError, match=what):
+            fl.open_corpus(tmp_path / "y")
+    (tmp_path / "z").write_bytes(b"PK\x03\x04 damaged")
+    with pytest.raises(DataError, match="a zip archive"):
+        fl.open_corpus(tmp_path / "z")
+
+
+def test_every_format_has_its_own_name():
+    assert len({form.name for form in FORMATS}) == len(FORMATS)
+    suffixes = [suffix for form in FORMATS for suffix in form.suffixes]
+    assert len(set(suffixes)) == len(suffixes)
+
+
+# ---- several files --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("pattern", "names"),
+    [
+        ("a", ["a"]),
+        ("a{}b{x}", ["a{}b{x}"]),
+        ("a{x,y}", ["ax", "ay"]),
+        ("{x,}b", ["xb", "b"]),
+        ("{8..11}", ["8", "9", "10", "11"]),
+        ("{08..11}", ["08", "09", "10", "11"]),
+        ("{3..1}", ["3", "2", "1"]),
+        ("{-1..1}", ["-1", "0", "1"]),
+        ("{0..0}", ["0"]),
+        ("{a,b}/{0..1}.x", ["a/0.x", "a/1.x", "b/0.x", "b/1.x"]),
+    ],
+)
+def test_braces(pattern, names):
+    assert expand_braces(pattern) == names
+
+
+@pytest.mark.parametrize("pattern", ["{0..9999999}", "{0..1999}{0..1999}"])
+def test_too_many_names_are_refused(pattern):
+    with pytest.raises(ValueError, match="at most 1048576 names"):
+        expand_braces(pattern)
+
+
+@pytest.fixture
+def shards(tmp_path):
+    """Twelve CTF and twelve Parquet files, of 3 sequences each that count on."""
+    for i in range(12):
+        rows = range(3 * i, 3 * i + 3)
+        (tmp_path / f"t-{i:02d}.ctf").write_text("".join(f"|x {k}\n" for k in rows))
+        pq.write_table(pa.table({"x": pa.array(rows, pa.float32())}), tmp_path / f"t-{i:02d}.parquet")
+    return tmp_path
+
+
+def numbers(corpus):
+    return np.concatenate([corpus.read(i)["x"].rows.ravel() for i in range(len(corpus.chunks()))]).astype(int).tolist()
+
+
+@pytest.mark.parametrize("kind", ["ctf", "parquet"])
+def test_patterns_and_lists(shards, kind):
+    whole = list(range(36))
+    path = str(shards / "t-")
+    assert numbers(fl.open_corpus(f"{path}*.{kind}")) == whole
+    assert numbers(fl.open_corpus(f"{path}{{00..11}}.{kind}")) == whole
+    assert numbers(fl.open_corpus(f"{path}{{01,00}}.{kind}")) == [3, 4, 5, 0, 1, 2]
+    assert numbers(fl.open_corpus([f"{path}1?.{kind}", f"{path}00.{kind}"])) == [*range(30, 36), 0, 1, 2]
+    loader = fl.DataLoader(f"{path}{{00..02}}.{kind}", batch_size=9)
+    assert next(iter(loader))["x"].ravel().tolist() == list(range(9))
+    fl.convert(f"{path}{{00..11}}.{kind}", shards / "store")
+    assert numbers(fl.open_corpus(shards / "store")) == whole
+
+
+def test_folders_of_several_files(shards):
+    assert numbers(fl.open_corpus(shards)) == list(range(36))  # the Parquet in it, as ever
+    for path in shards.glob("*.parquet"):
+        path.unlink()
+    assert numbers(fl.open_corpus(shards)) == list(range(36))
+
+
+def write_mds(folder, rows):
+    source = Path(__file__).parents[2] / "fixtures" / "mds" / "raw"
+    shutil.copytree(source, folder)
+
+
+def write_parquet(folder, rows):
+    folder.mkdir()
+    pq.write_table(pa.table({"x": pa.array(rows, pa.float32())}), folder / "a.parquet")
+
+
+def write_arrow(folder, rows):
+    folder.mkdir()
+    table = pa.table({"x": pa.array(rows, pa.float32())})
+    with pa.ipc.new_stream(str(folder / "a.arrow"), table.schema) as stream:
+        stream.write_table(table)
+
+
+def write_tar(folder, rows):
+    folder.mkdir()
+    (folder / "notes.txt").write_text("|x 1\n")
+    with tarfile.open(folder / "a.tar", "w") as archive:
+        for row in rows:
+            member = tarfile.TarInfo(f"{row}.cls")
+            member.size = len(str(row))
+            archive.addfile(member, io.BytesIO(str(row).encode()))
+
+
+def write_texts(folder, rows):
+    folder.mkdir()
+    (folder / "a.ctf").write_text("".join(f"|x {row}\n" for row in rows))
+
+
+def write_zarr(folder, rows):
+    pytest.importorskip("zarr")
+    from tests.feed.formats import zarr_files
+
+    zarr_files.write(folder, {"x": (np.array(rows, np.float32), {"chunks": (2,)})})
+
+
+FOLDERS = {
+    "arrow": write_arrow,
+    "ctf": write_texts,
+    "mds": write_mds,
+    "parquet": write_parquet,
+    "tar": write_tar,
+    "zarr": write_zarr,
+}
+
+
+@pytest.mark.parametrize("kind", FOLDERS)
+def test_patterns_and_braces_may_stand_for_folders(tmp_path, kind):
+    """A pattern that matched only folders was refused, and braces were taken for the files in them."""
+    for i in range(3):
+        FOLDERS[kind](tmp_path / f"f-{i}", range(3 * i, 3 * i + 3))
+    listed = fl.open_corpus([tmp_path / f"f-{i}" for i in range(3)])
+    expected = everything(listed)
+    assert len(fl.open_corpus(tmp_path / "f-1").chunks()) < len(listed.chunks())
+    for pattern in ("f-*", "f-?", "f-{0..2}", "f-{0,1,2}"):
+        found = fl.open_corpus(str(tmp_path / pattern))
+        assert (everything(found), type(found)) == (expected, type(listed)), pattern
+    backwards = recognise(str(tmp_path / "f-{2,1}")).paths
+    assert [part for path in backwards for part in Path(path).parts if part.startswith("f-")] == ["f-2", "f-1"]
+    with pytest.raises(DataError, match="No such file"):
+        fl.open_corpus(str(tmp_path / "f-{0..5}"))
+    with pytest.raises(DataError, match="got none"):
+        fl.open_corpus(str(tmp_path / "g-*"))
+
+
+def test_a_pattern_that_matches_files_stands_for_them_alone(shards):
+    (shards / "t-12.ctf").mkdir()
+    assert numbers(fl.open_corpus(str(shards / "t-*.ctf"))) == list(range(36))
+
+
+@pytest.mark.parametrize("kind", ["store", "npy"])
+def test_folders_that_cannot_be_one_corpus(tmp_path, kind):
+    for i in range(2):
+        if kind == "store":
+            fl.convert(fl.ArrayDeserializer(x=np.arange(3)), tmp_path / f"f-{i}")
+        else:
+            (tmp_path / f"f-{i}").mkdir()
+            np.save(tmp_path / f"f-{i}" / "x.npy", np.arange(3))
+    for pattern in ("f-*", "f-{0..1}"):
+        with pytest.raises(DataError, match="got 2, which cannot be read as one corpus"):
+            fl.open_corpus(str(tmp_path / pattern))
+
+
+@pytest.mark.parametrize("name", ["a.parquet", "a.npy", "a.tar", "a.arrow"])
+def test_what_a_folder_holds_besides_is_told(tmp_path, caplog, name):
+    """Once, and only of files that another format would read."""
+    for other in (name, "README.md", "notes.txt", "more.JSONL", "table.csv", "tokens.bin"):
+        (tmp_path / other).touch()
+    form = guess_format(tmp_path)
+    assert form.startswith(name.removeprefix("a."))
+    recognise(tmp_path)
+    (told,) = caplog.messages
+    assert "are read, not more.JSONL and 1 more" in told
+    assert str(tmp_path) in told
+
+
+def test_files_that_do_not_go_together(shards):
+    with pytest.raises(DataError, match=r"expected files of one format, got a CTF file .*t-00\.ctf.* and a Parquet"):
+        fl.open_corpus(str(shards / "t-*"))
+    with pytest.raises(DataError, match=r"expected a file \(and 1 more of 14\): No such file"):
+        fl.open_corpus(str(shards / "t-{00..13}.ctf"))
+    with pytest.raises(DataError, match=r"expected files at .*got none"):
+        fl.open_corpus(str(shards / "u-*.ctf"))
+    with pytest.raises(ValueError, match="at least one path"):
+        fl.open_corpus([])
+    for name in "ab":
+        np.save(shards / f"{name}.npy", np.arange(3))
+    with pytest.raises(DataError, match="expected a NumPy file, got 2"):
+        fl.open_corpus(str(shards / "?.npy"))
+    with pytest.raises(DataError, match="local path, got an address"):
+        recognise("s3://bucket/a.parquet")
+
+
+@pytest.mark.parametrize("what", [None, 3, b"a.ctf", {"a.ctf"}])
+def test_what_is_neither_a_path_nor_a_list_of_them(what):
+    with pytest.raises(TypeError, match=f"a pattern or a list of these, got {type(what).__name__}"):
+        fl.open_corpus(what)
+
+
+def test_a_name_with_braces_is_a_name(tmp_path):
+    (tmp_path / "{a,b}.ctf").write_text("|x 1\n")
+    assert recognise(tmp_path / "{a,b}.ctf").paths == [str(tmp_path / "{a,b}.ctf")]
+
+
+def test_formats_of_cntk_and_htk(tmp_path):
+    """By content first, as ctf2bin's files have any name; each opens as with its own deserializer."""
+    fl.write_cbf(tmp_path / "a.bin", x=np.arange(3.0))
+    (tmp_path / "b.lab").write_text(mlf({"u": [(2, "x 1")]}))
+    (tmp_path / "u.mfc").write_bytes(htk(np.ones((4, 2))))
+    (tmp_path / "c.scp").write_text("u=.../u.mfc[0,3]\n")
+    found = {name: guess_format(tmp_path / name) for name in ("a.bin", "b.lab", "c.scp")}
+    assert found == {"a.bin": "cbf", "b.lab": "mlf", "c.scp": "htk"}
+    assert isinstance(fl.open_corpus(tmp_path / "a.bin"), fl.CBFDeserializer)
+    assert isinstance(fl.open_corpus(tmp_path / "c.scp"), fl.HTKFeatureDeserializer)
+    assert isinstance(fl.open_corpus(tmp_path / "b.lab", y=Stream(2, sparse=True)), fl.MLFDeserializer)
+    with pytest.raises(DataError, match="declared stream for labels"):
+        fl.open_corpus(tmp_path / "b.lab")
+    with pytest.raises(ValueError, match="a CBF"):
+        fl.convert(tmp_path / "a.bin", tmp_path / "b.cbf")
+    fl.convert(tmp_path / "a.bin", tmp_path / "store")
+    assert fl.StoreDeserializer(tmp_path / "store").read(0)["x"].rows.tolist() == [[0], [1], [2]]

@@ -22,7 +22,7 @@ from .keyed import KeyedCorpus, SelectingCorpus
 def small_blocks(block=4, crc_rows=3):
     """Everything that is done in blocks is done in several of them, for a handful of keys too."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(join_table, "BLOCK", block)
+        patch.setattr(join_table, "BLOCK_KEYS", block)
         patch.setattr(join_table, "_CRC_ROWS", crc_rows)
         yield
 
@@ -322,7 +322,7 @@ def test_a_folder_that_cannot_be_written_is_done_without(tmp_path, monkeypatch, 
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(cache, "atomic_file", refuse)
-    assert plain(join(*some_parts(), cache=tmp_path).read(2)) == expected  # what is there is used
+    assert plain(join(*some_parts(), cache=tmp_path).read(2)) == expected  # the existing table is used
     assert not caplog.records
     only_file(tmp_path).write_bytes(kept[:-1])
     assert plain(join(*some_parts(), cache=tmp_path).read(2)) == expected
@@ -351,7 +351,7 @@ def test_secondary_chunks_are_kept_within_the_budget_and_read_once_if_it_suffice
 
 
 class Arithmetic(fl.Deserializer):
-    """So many sequences without any memory: the key of i is a bijection of i."""
+    """A corpus of any size without memory: the key of i is a bijection of i."""
 
     def __init__(self, name, count, backwards=False):
         self.name, self.schema = name, fl.Schema({name: fl.Stream(())})

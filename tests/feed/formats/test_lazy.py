@@ -1,4 +1,4 @@
-"""Views stay views, and what is read when it is sliced is read when it is needed."""
+"""Views stay views, and data that is read when sliced is read only when needed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ windows = np.lib.stride_tricks.sliding_window_view
 
 
 class Sliced:
-    """What HDF5 and Zarr have in common, in memory: rows are handed out by slices, and every slice is noted."""
+    """The common interface of HDF5 and Zarr, in memory: returns rows by slices, and records every slice."""
 
     def __init__(self, rows, chunks=None):
         self._rows, self.slices, self.inside = rows, [], 0
@@ -119,13 +119,13 @@ def test_views_as_sequences_of_several_samples_are_copied_and_said_so(monkeypatc
         warnings.simplefilter("error")
         corpus = ArrayDeserializer(x=value)  # a little is not worth a word
     assert corpus.read(0)["x"] == value
-    monkeypatch.setattr(arrays, "_WORTH_TELLING", 1000)
-    with pytest.warns(UserWarning, match=f"copied.* {rows.nbytes} bytes in place of the 8000"):
+    monkeypatch.setattr(arrays, "_WORTH_TELLING_BYTES", 1000)
+    with pytest.warns(UserWarning, match=f"copied.* {rows.nbytes} bytes instead of the 8000"):
         corpus = ArrayDeserializer(x=value)
     assert fl.MinibatchSource(corpus, shuffle=False, max_sweeps=1).next_minibatch(2000)["x"] == value
 
 
-# ---- what is read when it is sliced -------------------------------------------------------------------
+# ---- data that is read when sliced --------------------------------------------------------------------
 
 
 def test_nothing_is_read_before_it_is_needed():

@@ -1,4 +1,7 @@
-"""Parquet: what pyarrow wrote is delivered; damage is told, nulls keep their place."""
+"""Parquet: data written by pyarrow is delivered, damage is reported, nulls keep their place."""
+
+import json
+import pickle
 
 import numpy as np
 import pyarrow as pa
@@ -8,10 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from feedline.data import Stream, Value
-from feedline.errors import DataError, SchemaError
+from feedline.errors import DataError, SchemaError, StateError
+from feedline.feed.corpora import open_corpus
 from feedline.feed.formats.arrays import ArrayDeserializer
-from feedline.feed.formats.parquet import ParquetDeserializer, _Column, _decode
+from feedline.feed.formats.arrow_columns import Column, decode
+from feedline.feed.formats.parquet import ParquetDeserializer
 from feedline.feed.formats.store import columns
+from feedline.feed.source import MinibatchSource
 from tests.feed.formats.corpora import assert_same, corpora, everything
 
 
@@ -86,8 +92,17 @@ def mixed(tmp_path):
     return tmp_path / "mixed.parquet"
 
 
+NAMES = ["i", "f", "flag", "vector", "matrix", "words", "frames", "name"]  # of what can be a stream in `mixed`
+
+
 def test_streams_are_inferred_from_columns(mixed):
-    corpus = ParquetDeserializer(mixed)
+    """What cannot be a stream by itself is named."""
+    left_out = r"not read from .*'day' \(date32\[day\]\), 'nested' \(list<.*'pairs' \("
+    with pytest.warns(UserWarning, match=left_out):
+        corpus = ParquetDeserializer(mixed)
+    assert list(corpus.schema) == NAMES
+    again = pickle.loads(pickle.dumps(corpus))  # without another warning
+    assert (again.schema, again.digest()) == (corpus.schema, corpus.digest())
     assert dict(corpus.schema) == {
         "i": Stream((), "int16"),
         "f": Stream((), "float64"),
@@ -96,6 +111,7 @@ def test_streams_are_inferred_from_columns(mixed):
         "matrix": Stream((2, 3), "uint8"),
         "words": Stream((), "int64"),
         "frames": Stream(2),
+        "name": Stream(dtype="str"),
     }
     assert corpus.random_access is False
     got = everything(corpus)
@@ -131,9 +147,8 @@ def test_columns_are_chosen_by_name_and_by_declaration(mixed):
     ("streams", "error", "message"),
     [
         (["nothing"], SchemaError, "column 'nothing' in .*which has 'i', 'f'"),
-        (["name"], SchemaError, "numbers in column 'name' .*got string"),
         (["day"], SchemaError, "got date32"),
-        (["nested"], SchemaError, "numbers in column 'nested'"),
+        (["nested"], SchemaError, "numbers, bytes or text in column 'nested'"),
         (["pairs"], SchemaError, "sparse=True"),
         (
             {"f": Stream((), "float32")},
@@ -154,7 +169,7 @@ def test_a_name_that_does_not_define_size(mixed):
     with pytest.raises(SchemaError, match="one of i, got 'q'"):
         ParquetDeserializer(mixed, ["i"], defines_size="q")
     with pytest.raises(IndexError, match="from 0 to 1, got 2"):
-        ParquetDeserializer(mixed).read(2)
+        ParquetDeserializer(mixed, NAMES).read(2)
 
 
 def test_nulls_make_their_sequences_unreadable_and_keep_their_place(tmp_path):
@@ -189,7 +204,7 @@ def test_nulls_make_their_sequences_unreadable_and_keep_their_place(tmp_path):
 def test_a_null_list_makes_its_row_unreadable_even_over_numbers():
     inner = pa.FixedSizeListArray.from_arrays(pa.array([1.0] * 6, pa.float32()), 2, mask=pa.array([False, True, False]))
     array = pa.ListArray.from_arrays(pa.array([0, 1, 2, 3], pa.int32()), inner)
-    value, bad = _decode(pa.chunked_array([array]), _Column("x", Stream(2), True))
+    value, bad = decode(pa.chunked_array([array]), Column("x", Stream(2), True))
     assert bad.tolist() == [False, True, False]
     assert value.rows.shape == (3, 2)
 
@@ -231,7 +246,7 @@ def test_nothing_there(tmp_path):
     pq.write_table(pa.table({"x": pa.array([], pa.int64())}), tmp_path / "empty.parquet")
     with pytest.raises(DataError, match="at least one row"):
         ParquetDeserializer(tmp_path)
-    pq.write_table(pa.table({"x": ["a"]}), tmp_path / "empty.parquet")
+    pq.write_table(pa.table({"x": pa.array([0], pa.date32())}), tmp_path / "empty.parquet")
     with pytest.raises(SchemaError, match="a column of numbers"):
         ParquetDeserializer(tmp_path)
 
@@ -259,14 +274,14 @@ def test_damaged_pages_are_noticed(tmp_path):
 
 
 def test_a_file_that_changed_since_it_was_opened(mixed):
-    corpus = ParquetDeserializer(mixed)
+    corpus = ParquetDeserializer(mixed, NAMES)
     mixed.write_bytes(mixed.read_bytes() + b"\0")
-    with pytest.raises(DataError, match="as when it was opened"):
+    with pytest.raises(DataError, match="as when the file was opened"):
         corpus.read(0)
 
 
 def test_lengths_are_scanned_once(mixed, monkeypatch):
-    corpus = ParquetDeserializer(mixed)
+    corpus = ParquetDeserializer(mixed, NAMES)
     decoded = []
     real = corpus._files[0].decode
     monkeypatch.setattr(corpus._files[0], "decode", lambda *given: decoded.append(given[2]) or real(*given))
@@ -301,6 +316,241 @@ def test_damaged_declaration(tmp_path):
 
 
 def test_value_types_in_memory(mixed):
-    value = everything(ParquetDeserializer(mixed))["frames"]
+    value = everything(ParquetDeserializer(mixed, NAMES))["frames"]
     assert isinstance(value, Value)
     assert value.rows.flags.c_contiguous
+
+
+# ---- bytes and text -------------------------------------------------------------------------------------
+
+
+def strings_table(count=90):
+    """Every kind of column that holds byte strings, as a table and as Python's lists."""
+    blobs = [bytes([i]) * (i % 40) for i in range(count)]
+    words = [f"w{i % 3}é" for i in range(count)]
+    lists = [words[: i % 4] for i in range(count)]
+    columns = {
+        "b": pa.array(blobs, pa.binary()),
+        "large": pa.array(blobs, pa.large_binary()),
+        "s": pa.array(words),
+        "dictionary": pa.array(words).dictionary_encode(),
+        "view": pa.array(words, pa.string_view()),
+        "struct": pa.array([{"bytes": blob, "path": None} for blob in blobs]),
+        "l": pa.array(lists),
+        "y": pa.array(range(count)),
+    }
+    expected = {"b": blobs, "large": blobs, "struct": blobs, "s": words, "dictionary": words, "view": words, "l": lists}
+    return pa.table(columns), expected
+
+
+@pytest.mark.parametrize("memory", [1 << 30, 60_000])
+def test_columns_of_byte_strings(tmp_path, memory):
+    """With little memory they are decoded some rows at a time."""
+    table, expected = strings_table()
+    pq.write_table(table, tmp_path / "a.parquet", row_group_size=40)
+    corpus = ParquetDeserializer(tmp_path / "a.parquet", list(expected), memory=memory)
+    kinds = {name: stream.kind for name, stream in corpus.schema.items()}
+    assert {name for name, kind in kinds.items() if kind == "bytes"} == {"b", "large", "struct"}
+    chunks = [corpus.read(i) for i in range(len(corpus.chunks()))]
+    assert not any(chunk.errors for chunk in chunks)
+    assert {name: [x for chunk in chunks for x in chunk[name].tolist()] for name in expected} == expected
+
+
+def test_every_column_that_can_be_a_stream_is_one(tmp_path):
+    table, _ = strings_table()
+    pq.write_table(table, tmp_path / "a.parquet")
+    assert list(ParquetDeserializer(tmp_path / "a.parquet").schema) == table.column_names
+    declared = {"text": Stream(dtype="str", field="s"), "y": Stream((), "int64")}
+    assert dict(ParquetDeserializer(tmp_path / "a.parquet", declared).schema) == declared
+    for wrong in (Stream(dtype="bytes"), Stream((), "int64"), Stream(4)):
+        with pytest.raises(SchemaError, match="for stream `s`"):
+            ParquetDeserializer(tmp_path / "a.parquet", {"s": wrong})
+
+
+@pytest.mark.parametrize("numbers", [True, False])
+def test_a_state_of_fewer_streams_says_what_to_declare(tmp_path, numbers):
+    """feedline 0.1 read numbers alone where nothing was declared, and of a file without numbers what it knew."""
+    table = strings_table()[0] if numbers else pa.table({"s": ["a", "b"], "m": [[[1], [2]], [[3], [4]]]})
+    before = ["y"] if numbers else ["s"]
+    if not numbers:
+        shape = json.dumps([[2, 1], "int64"]).encode()
+        about = {b"ARROW:extension:name": b"datasets.features.features.Array2DExtensionType"}
+        field = pa.field("m", table.schema.field("m").type, metadata={**about, b"ARROW:extension:metadata": shape})
+        table = pa.table(table.columns, schema=pa.schema([table.schema.field("s"), field]))
+    pq.write_table(table, tmp_path / "a.parquet", row_group_size=10)
+    old = MinibatchSource(ParquetDeserializer(tmp_path / "a.parquet", before), seed=1)
+    old.next_minibatch(1)
+    state = old.state_dict()
+    wide = MinibatchSource(ParquetDeserializer(tmp_path / "a.parquet"), seed=1)
+    with pytest.raises(StateError, match=r"streams were|without a declaration") as caught:
+        wide.load_state_dict(state)
+    assert f"streams={before!r}" in str(caught.value)
+    again = MinibatchSource(ParquetDeserializer(tmp_path / "a.parquet", before), seed=1)
+    again.load_state_dict(state)
+    assert again.next_minibatch(1).ids.tolist() == old.next_minibatch(1).ids.tolist()
+
+
+@pytest.mark.parametrize("kind", [pa.list_(pa.list_(pa.float32())), pa.large_list(pa.list_(pa.float32(), 3))])
+def test_lists_of_equal_lengths_are_dense_if_declared(tmp_path, kind):
+    rows = [[[1, 2, 3], [4, 5, 6]], [[7, 8, 9], [1, 2, 3]], [[1, 2, 3]], None]
+    pq.write_table(pa.table({"m": pa.array(rows, kind)}), tmp_path / "a.parquet")
+    chunk = ParquetDeserializer(tmp_path / "a.parquet", {"m": Stream((2, 3))}).read(0)
+    assert (chunk["m"].shape, chunk["m"].one_sample_each) == ((2, 3), True)
+    assert chunk["m"].rows[:2].tolist() == rows[:2]
+    assert {i: error.stream for i, error in chunk.errors.items()} == {2: "m", 3: "m"}
+    assert "lists of 2" in str(chunk.errors[2])
+    chunk = ParquetDeserializer(tmp_path / "a.parquet", {"m": Stream(3)}).read(0)
+    assert [s.tolist() for s in chunk["m"]][:3] == rows[:3]
+    assert list(chunk.errors) == [3]
+
+
+def test_a_null_among_byte_strings_is_an_unreadable_sequence(tmp_path):
+    """Also in a list, and in a struct whose bytes are elsewhere."""
+    columns = {
+        "s": ["a", None, "c", "d"],
+        "l": [["a"], ["b"], ["c", None], []],
+        "i": [
+            {"bytes": b"x", "path": "p"},
+            {"bytes": b"", "path": None},
+            {"bytes": b"z", "path": "p"},
+            {"bytes": None, "path": "p"},
+        ],
+    }
+    pq.write_table(pa.table(columns), tmp_path / "a.parquet")
+    chunk = ParquetDeserializer(tmp_path / "a.parquet").read(0)
+    assert {i: error.stream for i, error in chunk.errors.items()} == {1: "s", 2: "l", 3: "i"}
+    assert "the file that it names is not in the data" in str(chunk.errors[3])
+    assert chunk.take(np.array([0])).values["i"].tolist() == [b"x"]
+
+
+@pytest.mark.parametrize("as_dictionary", [True, False])
+def test_a_small_file_of_long_strings_is_refused(tmp_path, as_dictionary):
+    """A kilobyte that becomes 10 GB: refused before it is decoded, whether Arrow keeps the dictionary or not."""
+    column = pa.DictionaryArray.from_arrays(np.zeros(100_000, np.int32), ["x" * 100_000])
+    pq.write_table(pa.table({"s": column}), tmp_path / "a.parquet", store_schema=as_dictionary)
+    assert (tmp_path / "a.parquet").stat().st_size < 1 << 15
+    with pytest.raises(DataError, match=r"at most 33554432 bytes in a decoded row group \(memory\)"):
+        ParquetDeserializer(tmp_path / "a.parquet", memory=32 << 20).read(0)
+
+
+# ---- folders of datasets on Hugging Face's Hub ----------------------------------------------------------
+
+
+def hub(folder, names, readme=None):
+    """Files of one row each, which says whose it is."""
+    for i, name in enumerate(names):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        pq.write_table(pa.table({"x": [i]}), folder / name)
+    if readme is not None:
+        (folder / "README.md").write_text(readme)
+    return folder
+
+
+def rows_of(corpus):
+    return everything(corpus)["x"].rows.tolist()
+
+
+SHARDS = ["data/train-00000-of-00002.parquet", "data/train-00001-of-00002.parquet", "data/test-00000-of-00001.parquet"]
+README = """---
+license: mit
+configs:
+- config_name: default
+  data_files:
+  - split: train
+    path: data/train-*
+  - split: held_out
+    path:
+    - data/test-*
+---
+# A dataset
+
+configs:
+"""
+
+
+@pytest.mark.parametrize("readme", [None, "# no front matter\n", README, "---\nlicense: mit\n---\n"])
+def test_splits_of_a_folder(tmp_path, readme):
+    folder = hub(tmp_path, SHARDS, readme)
+    other = "held_out" if readme == README else "test"
+    with pytest.raises(DataError, match=f"expected one split, got 2: .*{other}") as caught:
+        ParquetDeserializer(folder)
+    assert f"train: '{folder}/data/train-*-of-00002.parquet'" in str(caught.value)
+    assert f"'{folder}/**/*.parquet'" in str(caught.value)
+    assert rows_of(ParquetDeserializer(folder, split="train")) == [0, 1]
+    assert rows_of(ParquetDeserializer(folder, split=other)) == [2]
+    assert rows_of(open_corpus(f"{folder}/data/train-*-of-00002.parquet")) == [0, 1]
+    assert rows_of(open_corpus(f"{folder}/**/*.parquet")) == [2, 0, 1]
+    assert rows_of(pickle.loads(pickle.dumps(ParquetDeserializer(folder, split=other)))) == [2]
+    with pytest.raises(DataError, match=r"one of the splits .*got 'dev'"):
+        ParquetDeserializer(folder, split="dev")
+    with pytest.raises(DataError, match="one split"):
+        open_corpus(folder)
+
+
+@pytest.mark.parametrize(
+    ("names", "splits"),
+    [
+        (["train.parquet", "test.parquet"], ["train", "test"]),
+        (["default/train/0000.parquet", "default/validation/0000.parquet"], ["default/train", "default/validation"]),
+        (["en/train-00000-of-00001.parquet", "fr/train-00000-of-00001.parquet"], ["en/train", "fr/train"]),
+        (["dev-1.parquet", "my_training_2.parquet"], ["validation", "train"]),
+        (["train-0.parquet", "train-1.parquet"], None),
+        (["a.parquet", "test.parquet"], None),
+        (["b.parquet", "c/d.parquet"], None),
+    ],
+)
+def test_splits_by_the_names_of_files(tmp_path, names, splits):
+    folder = hub(tmp_path, names)
+    if splits is None:
+        assert rows_of(ParquetDeserializer(folder)) == [0, 1]
+        return
+    assert [rows_of(ParquetDeserializer(folder, split=split)) for split in splits] == [[0], [1]]
+    with pytest.raises(DataError, match="expected one split, got 2"):
+        ParquetDeserializer(folder)
+
+
+@pytest.mark.parametrize(
+    "configs",
+    [
+        "configs: [{config_name: default}]",
+        "configs:\n- config_name: a\n  data_files: [a, b]",
+        "configs:\n- {config_name: a}",
+        "configs:\n  - config_name: a\n    data_files: |\n      x",
+        "configs:\n- path: x",
+        "configs:\n- config_name: a\n  data_files:\n  - split: train",
+        "configs:\n- config_name: a\n  data_files: none-*",
+    ],
+)
+def test_a_readme_that_is_not_understood_is_an_error(tmp_path, configs):
+    folder = hub(tmp_path, SHARDS, f"---\n{configs}\n---\n")
+    with pytest.raises(DataError) as caught:
+        ParquetDeserializer(folder)
+    assert caught.value.path == str(folder / "README.md")
+
+
+@pytest.mark.parametrize("pattern", ["/**/*.parquet", "../**", "data/../../**"])
+def test_a_readme_that_names_files_elsewhere_is_refused_before_they_are_looked_for(tmp_path, monkeypatch, pattern):
+    folder = hub(tmp_path, SHARDS, f"---\nconfigs:\n- config_name: a\n  data_files: {pattern}\n---\n")
+    monkeypatch.setattr("glob.glob", lambda *_, **__: pytest.fail("looked for them"))
+    with pytest.raises(DataError, match="patterns within the folder"):
+        ParquetDeserializer(folder)
+
+
+def test_one_config_with_one_pattern(tmp_path):
+    folder = hub(tmp_path, SHARDS, "---\nconfigs:\n- config_name: default\n  data_files: 'data/train-*'\n---\n")
+    assert rows_of(ParquetDeserializer(folder)) == [0, 1]
+    listed = "---\nconfigs:\n- config_name: default\n  data_files:\n  - data/test-*\n  - data/train-*\n---\n"
+    assert rows_of(ParquetDeserializer(hub(tmp_path, SHARDS, listed))) == [2, 0, 1]
+
+
+def test_the_cache_of_the_hub(tmp_path):
+    """One revision, or the one that main names."""
+    place = tmp_path / "datasets--me--mine"
+    hub(place / "snapshots" / "aaa", ["data/train-00000-of-00001.parquet"])
+    assert rows_of(ParquetDeserializer(place)) == [0]
+    hub(place / "snapshots" / "bbb", ["data/train-00000-of-00001.parquet"] * 2)
+    with pytest.raises(DataError, match="one revision below snapshots/, got aaa, bbb"):
+        ParquetDeserializer(place)
+    (place / "refs").mkdir()
+    (place / "refs" / "main").write_text("bbb")
+    assert rows_of(open_corpus(place)) == [1]

@@ -1,4 +1,4 @@
-"""The store: what was written is read, uncopied; nothing half written stays; no damage is believed."""
+"""The store: data is read back without copies, nothing half written stays, damage is detected."""
 
 import itertools
 import json
@@ -22,11 +22,13 @@ from feedline.data import Chunk, Schema, Stream, Value
 from feedline.errors import DataError, FeedlineError, SchemaError
 from feedline.feed.formats.arrays import ArrayDeserializer
 from feedline.feed.formats.store import MANIFEST, StoreDeserializer, StoreWriter
+from tests.effort import stride
 from tests.feed.formats.corpora import assert_same, corpora, everything
+from tests.warm import run
 
 
 def write(path, data, cuts=(), **options):
-    """A store of the values ``data``, handed over in pieces cut at the ordinals ``cuts``."""
+    """Write a store of the values ``data``, in pieces split at the ordinals ``cuts``."""
     corpus = ArrayDeserializer(data)
     whole = corpus.read(0)
     bounds = [0, *sorted(cuts), whole.num_sequences]
@@ -249,12 +251,12 @@ def test_opening_reads_the_manifest_only(small, monkeypatch):
     store.digest()
     assert opened == []
     store.read(0)
-    # The part and the lengths; what Arrow is shown is no file.
+    # The part and the lengths; Arrow gets a buffer instead of a file.
     assert len([descriptor for descriptor, *_ in opened if descriptor >= 0]) == 2
 
 
 def advice_of(path):
-    """What the kernel was told about the maps of files in a folder: flags of /proc/self/smaps."""
+    """Return the advice given to the kernel for maps of files in a folder: flags of /proc/self/smaps."""
     found = set()
     mine = False
     for line in Path("/proc/self/smaps").read_text().splitlines():
@@ -387,8 +389,8 @@ FULL = """
 @pytest.mark.slow
 @pytest.mark.parametrize("limit", [0, 100, 5000, 100_000, 300_000, 450_000])
 def test_a_full_disk_is_told_and_leaves_nothing_behind(tmp_path, limit):
-    out = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(FULL), str(tmp_path / "a"), str(limit)],
+    out = run(
+        ["-c", textwrap.dedent(FULL), str(tmp_path / "a"), str(limit)],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
         check=True,
         capture_output=True,
@@ -506,7 +508,7 @@ def test_flipped_bytes_of_the_data_never_crash_nor_change_counts(small):
     generator = np.random.default_rng(2)
     for file in [*sorted(path.glob("part-*"))[:2], *path.glob("lengths-*")]:
         good = file.read_bytes()
-        for at in range(0, len(good), 3):
+        for at in range(0, len(good), stride(10)):
             damaged = bytearray(good)
             damaged[at] ^= 1 << int(generator.integers(8))
             file.write_bytes(damaged)
@@ -611,7 +613,7 @@ def test_forged_figures_are_noticed(small, change):
         (put("sequences", 61), "expected 61 sequences in all parts together, got 60"),
         (put("parts", 0, "samples", 7), r"expected 7 samples in the chunks of part-00000\.arrow"),
         (put("parts", 0, "file", "../../etc/passwd"), "expected a file name"),
-        (put("streams", 0, "name", "t"), "a name of its own"),
+        (put("streams", 0, "name", "t"), "a distinct valid name"),
     ],
 )
 def test_forged_figures_are_named(small, change, message):
@@ -718,3 +720,47 @@ def test_importing_does_not_import_arrow():
         check=True,
     )
     assert feedline
+
+
+# ---- bytes and text -------------------------------------------------------------------------------------
+
+
+def test_only_stores_with_byte_strings_have_the_version_that_holds_them(tmp_path):
+    """All other stores are unchanged, byte for byte: version 1, or 2 if compressed."""
+    numbers, strings = {"x": Stream(())}, {"x": Stream(()), "t": Stream(dtype="str")}
+    for streams, compression, version in (
+        (numbers, None, 1),
+        (numbers, "lz4", 2),
+        (strings, None, 3),
+        (strings, "lz4", 3),
+    ):
+        path = tmp_path / f"{len(streams)}-{compression}"
+        with StoreWriter(path, Schema(streams), compression=compression) as writer:
+            values = {"x": Value.from_dense(np.zeros(2, np.float32)), "t": Value.from_bytes(["a", "é"])}
+            writer.write({name: values[name] for name in streams})
+        manifest = json.loads((path / MANIFEST).read_text())
+        assert (manifest["version"], manifest.get("compression")) == (version, compression)
+        assert StoreDeserializer(path).schema == Schema(streams)
+
+
+def test_arrow_reads_byte_strings(tmp_path):
+    data = {"b": Value.from_bytes([b"", b"\0", b"abc"]), "t": Value.from_bytes([["x"], [], ["é", ""]])}
+    with StoreWriter(tmp_path / "a", Schema({"b": Stream(dtype="bytes"), "t": Stream(dtype="str")})) as writer:
+        writer.write(data)
+    table = pa.ipc.open_file(pa.memory_map(str(tmp_path / "a" / "part-00000.arrow"))).read_all()
+    table.validate(full=True)
+    assert table["b"].to_pylist() == [b"", b"\0", b"abc"]
+    assert table["t"].to_pylist() == [["x"], [], ["é", ""]]
+
+
+def test_a_store_of_nothing_but_empty_sequences_of_strings(tmp_path):
+    with StoreWriter(tmp_path / "a", Schema({"t": Stream(dtype="str"), "x": Stream(())})) as writer:
+        writer.write({"t": Value.from_bytes([[], []], "str"), "x": Value.from_dense(np.zeros(2, np.float32))})
+    assert StoreDeserializer(tmp_path / "a").read(0)["t"].tolist() == [[], []]
+
+
+def test_text_that_is_not_utf8_is_not_written(tmp_path):
+    with StoreWriter(tmp_path / "a", Schema({"t": Stream(dtype="str")})) as writer:
+        writer.write({"t": Value.from_bytes(["a"])})
+        with pytest.raises(DataError, match="UTF-8, got other bytes in the sequence at index 1"):
+            writer.write({"t": Value.from_buffer(b"a\xff", [0, 1, 2], "str")})

@@ -1,4 +1,4 @@
-"""Compressed stores: the same sequences in less room; damage, and sizes that lie, are told before they are used."""
+"""Compressed stores: the same sequences in less space; damage and wrong sizes are detected before use."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.feed.formats.corpora import assert_same, corpora, everything
 @given(corpora(), st.sampled_from(["lz4", "zstd", "auto"]), st.sampled_from([1, 100, None]))
 @settings(deadline=None, max_examples=60)
 def test_round_trip(tmp_path_factory, data, compression, chunk_bytes):
-    """What was written is read: dense, sparse, ragged, empty; by chunk and by ordinal."""
+    """Data is read back: dense, sparse, ragged, empty; by chunk and by ordinal."""
     path = tmp_path_factory.mktemp("c") / "s"
     fl.convert(ArrayDeserializer(data), path, compression=compression, chunk_bytes=chunk_bytes)
     store = StoreDeserializer(path, verify=True)
@@ -49,7 +49,7 @@ def ids(corpus, **how):
 
 
 def test_it_is_fed_in_windows_of_chunks_and_takes_less_room(packed, tmp_path):
-    """Chunks are decoded whole, so that they make up the windows; in order it is what the plain store is."""
+    """Chunks are decoded whole, so windows consist of them; in order it equals the plain store."""
     store = StoreDeserializer(packed)
     assert not store.random_access
     plain = fl.convert(pixels(), tmp_path / "plain")

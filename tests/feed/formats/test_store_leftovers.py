@@ -125,7 +125,7 @@ def test_a_living_writer_is_left_alone(tmp_path):
 
 @pytest.mark.slow
 def test_a_living_process_is_left_alone(tmp_path):
-    """Also one that stands still; once it is dead its folder goes."""
+    """Even a stopped writer keeps its folder; once it is dead, the folder is removed."""
     process = writer_process(tmp_path / "a", "stop")
     assert os.WIFSTOPPED(os.waitpid(process.pid, os.WUNTRACED)[1])
     fl.StoreWriter(tmp_path / "a", SCHEMA).abort()

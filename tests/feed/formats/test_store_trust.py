@@ -26,7 +26,7 @@ N = 600
 
 
 def data_of(n=N, seed=0):
-    """No entry is zero, so that what reads as zeros is told from what was written; lengths are never 0."""
+    """No entry is zero, so that zeros read past the end are recognised; lengths are never 0."""
     generator = np.random.default_rng(seed)
     lengths = generator.integers(1, 9, n)
     offsets = np.concatenate([[0], np.cumsum(lengths)])
@@ -88,7 +88,7 @@ SIZES = [0, 1, 7, 500, PAGE - 1, PAGE, PAGE + 1, 3 * PAGE + 2000, -1, -5, -7, -2
 @pytest.mark.parametrize("ahead", [False, True])
 @pytest.mark.parametrize("size", SIZES)
 def test_a_part_that_is_cut_under_a_source(store, expected, size, ahead, shuffle):
-    """What is delivered is right to the byte; then comes an error that names the file, as often as it is asked for."""
+    """Delivered data is right to the byte; then every call raises an error that names the file."""
     source = source_of(store, ahead, shuffle=shuffle)
     delivered = rows_of(source.next_minibatch(40)) | rows_of(source.next_minibatch(40))
     part = store / ("part-00001.arrow" if shuffle else "part-00000.arrow")
@@ -98,7 +98,7 @@ def test_a_part_that_is_cut_under_a_source(store, expected, size, ahead, shuffle
             delivered |= rows_of(minibatch)
     state = source.state_dict()
     for _ in range(3):
-        with pytest.raises(fl.DataError, match=r"cut|expected a file of") as caught:
+        with pytest.raises(fl.DataError, match=r"truncated|modified|end of the file|expected a file of") as caught:
             source.next_minibatch(40)
         assert caught.value.path == str(part)
         assert source.state_dict() == state
@@ -112,7 +112,7 @@ def test_lengths_that_are_cut_under_a_source(tmp_path, size):
     assert deserializer.lengths(np.arange(3000)).tolist() == [1 + i % 3 for i in range(3000)]
     file = corpus / "lengths-0.npy"
     os.truncate(file, size % file.stat().st_size)
-    with pytest.raises(fl.DataError, match=r"expected a file|got one that was cut") as caught:
+    with pytest.raises(fl.DataError, match=r"expected a file|got one that was truncated") as caught:
         deserializer.lengths(np.arange(3000))
     assert caught.value.path == str(file)
     with pytest.raises(fl.DataError) as caught:
@@ -159,7 +159,7 @@ CUT_WHILE_READING = """
 
 
 def test_a_part_that_is_cut_at_any_moment(store):
-    """Opening, verifying, reading and copying, while another thread cuts the file and mends it."""
+    """Open, verify, read and copy while another thread truncates and restores the file."""
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(CUT_WHILE_READING), str(store)],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
@@ -187,7 +187,7 @@ def test_all_ways_to_copy_tell_a_cut_file(store, tmp_path):
         corpus._map(corpus._manifest.parts[0]).file.check = lambda: None
         corpus.read = lambda i, chunk=chunk, read=corpus.read: chunk if i == 0 else read(i)
         os.truncate(tmp_path / name / "part-00000.arrow", 200)
-        with pytest.raises(fl.DataError, match="cut to 200 bytes") as caught:
+        with pytest.raises(fl.DataError, match="truncated to 200 bytes") as caught:
             use(corpus)
         assert caught.value.path == str(tmp_path / name / "part-00000.arrow")
     assert not (tmp_path / "copy").exists()
@@ -212,7 +212,7 @@ def test_a_store_that_is_whole_again_goes_on(store, expected):
 @settings(max_examples=60, deadline=None)
 @given(st.integers(0, 2**32), st.booleans())
 def test_other_bytes_of_the_same_size(whole, tmp_path_factory, seed, ahead):
-    """A part that is written over under its map: other numbers perhaps, but nothing that is no DataError."""
+    """A part overwritten while mapped: perhaps other numbers, but no errors except DataError."""
     folder = tmp_path_factory.mktemp("changed")
     path = shutil.copytree(whole, folder / "store")
     source = source_of(path, ahead, max_sweeps=2)
@@ -244,7 +244,7 @@ def test_other_bytes_of_the_same_size(whole, tmp_path_factory, seed, ahead):
 @settings(max_examples=60, deadline=None)
 @given(st.data())
 def test_slices_of_chunks_are_slices(whole, data):
-    """Read alone they are what slicing the chunk gives, offsets in memory of their own."""
+    """Read singly, they equal slices of the chunk, with separate offsets."""
     corpus = fl.StoreDeserializer(whole)
     number = data.draw(st.integers(0, len(corpus.chunks()) - 1))
     count = corpus.chunks()[number].sequences
@@ -292,7 +292,7 @@ def test_a_part_that_is_cut_under_windows_of_blocks(store, expected, size):
     delivered = rows_of(source.next_minibatch(100))
     part = store / "part-00000.arrow"
     os.truncate(part, size % part.stat().st_size)
-    with pytest.raises(fl.DataError, match=r"cut|expected a file of") as caught:
+    with pytest.raises(fl.DataError, match=r"truncated|modified|end of the file|expected a file of") as caught:
         for minibatch in source.minibatches(100):
             delivered |= rows_of(minibatch)
     assert caught.value.path == str(part)
@@ -427,7 +427,7 @@ def test_views_of_a_chunk_are_the_files_bytes(store):
 
 
 def rewrite(path, change):
-    """Write the first part anew with ``change(column number, array)``, as an enemy would; one chunk."""
+    """Write the first part again with ``change(column number, array)``, as an enemy would; one chunk."""
     part = path / "part-00000.arrow"
     table = pa.ipc.open_file(part).read_all().combine_chunks()
     batch = table.to_batches()[0]
@@ -504,8 +504,8 @@ def wrap_around(tree):
         (put("parts", 1, "file", "part-00000.arrow"), "each file once"),
         (put("lengths", "t", "file", "lengths-3.npy"), "each file once"),
         (put("lengths", "t", "bytes", 0), "expected 2528 bytes in lengths-1.npy for 600 sequences, got 0"),
-        (put("version", True), "version 1 or 2 of the store format, got True"),
-        (put("streams", 0, "name", "\ud800"), "a name of its own"),
+        (put("version", True), "version 1 to 3 of the store format, got True"),
+        (put("streams", 0, "name", "\ud800"), "a distinct valid name"),
         (wrap_around, "expected counts as samples of chunks"),
     ],
 )

@@ -1,4 +1,4 @@
-"""User corpora: both kinds resume, restoring reads a window, and what comes is compared with what was said."""
+"""User corpora: both kinds resume, restoring reads a window, and data is compared with its declaration."""
 
 import itertools
 import threading
@@ -231,7 +231,7 @@ def test_streams_must_be_those_declared_and_agree():
         type("Bare", (fl.UserDeserializer,), {"num_chunks": lambda s: 1, "get_chunk": lambda s, i: {}})().schema  # noqa: B018
 
 
-# ---- what was said, and what came ---------------------------------------------------------------------
+# ---- declared and actual data -------------------------------------------------------------------------
 
 
 class Lying(Sized):

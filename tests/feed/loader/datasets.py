@@ -21,7 +21,7 @@ class Plain:
 
 
 class Noisy(Plain):
-    """What torch's generator was seeded with, and what it draws."""
+    """Items of the seed of torch's generator, and a draw from it."""
 
     def __getitem__(self, index):
         import torch
@@ -109,7 +109,7 @@ class OwnIterator(Stateless):
 
 
 class MadeInIter(Stateless):
-    """What the state is kept in exists from `__iter__` on."""
+    """Its state exists only from `__iter__` on."""
 
     def __iter__(self):
         self.inner = {"at": 0}
@@ -129,7 +129,7 @@ class MadeInIter(Stateless):
 
 
 class Coarse(Stateless):
-    """The state is taken up by `__iter__` alone, as torchdata has it, and used up by that."""
+    """Only `__iter__` applies the state, as in torchdata, and consumes it."""
 
     begin = at = 0
 
@@ -188,7 +188,7 @@ class Iterator:
 
 
 class Drawing(OwnIterator):
-    """What the global generators say where an item is made."""
+    """Items of draws from the global generators."""
 
     def __init__(self, n, stateful):
         super().__init__(n)

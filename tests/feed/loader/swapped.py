@@ -25,13 +25,15 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 
 from torch.utils.data import Dataset, IterableDataset, get_worker_info  # noqa: E402
 
+from tests.warm import FEW, Python  # noqa: E402
+
 TORCH = torch.utils.data.DataLoader
 # torch waits 5 s for each worker of a loop that failed, and workers look as rarely for a parent that has gone.
 torch.utils.data._utils.MP_STATUS_CHECK_INTERVAL = 0.3
 torch.utils.data._utils.worker.MP_STATUS_CHECK_INTERVAL = 0.3
 
 
-#: torch's own half takes as long as ours, and says nothing of ours: ``make prove`` runs both.
+#: torch's runs take as long as ours, and test nothing of ours: ``make prove`` runs both.
 LOADERS = (TORCH, feedline.DataLoader) if os.environ.get("FEEDLINE_PROVE") else (feedline.DataLoader,)
 both = pytest.mark.parametrize(
     "Loader", [pytest.param(loader, id=loader.__module__.split(".")[0]) for loader in LOADERS]
@@ -39,7 +41,7 @@ both = pytest.mark.parametrize(
 #: In this process, and in two others.
 workers = pytest.mark.parametrize("workers", [0, 2])
 
-#: Longest that anything in another process may take; far over what it does take.
+#: Limit on the duration of anything in another process, far above the actual one.
 PATIENCE = 30.0
 
 Pair = namedtuple("Pair", ["data", "label"])
@@ -69,7 +71,7 @@ def alive(pid: int) -> bool:
 
 
 class Program:
-    """A program of its own in which `Loader` is the class tested."""
+    """A separate program in which `Loader` is the class tested."""
 
     def __init__(self, Loader, script: str, folder: Path, *arguments: str) -> None:
         # A file, not -c: workers that are not forked import the program.
@@ -77,8 +79,10 @@ class Program:
         head = f"from {Loader.__module__} import {Loader.__qualname__} as Loader\n"
         path.write_text(head + textwrap.dedent(script), encoding="utf-8")
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "PYTHONUNBUFFERED": "1"}
-        self.process = subprocess.Popen(
-            [sys.executable, str(path), *arguments],
+        self.process = Python(
+            [str(path), *arguments],
+            imported=FEW,
+            finalized=True,
             env=environment,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -138,7 +142,7 @@ class Stream(IterableDataset):
 
 
 class Whole(IterableDataset):
-    """0 … n-1 in every worker, whoever asks."""
+    """0 … n-1 in every worker."""
 
     def __init__(self, n: int = 10) -> None:
         self.n = n
@@ -160,7 +164,7 @@ def pid_of(index) -> int:
 
 
 def draw(index):
-    """What the three global generators say, each a float64."""
+    """Draws of the three global generators, each a float64."""
     return [torch.rand((), dtype=torch.float64), np.random.random(), random.random()]
 
 

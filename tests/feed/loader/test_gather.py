@@ -18,7 +18,7 @@ DTYPES = ["?", "u1", "i1", "i2", "i4", "i8", "f2", "f4", "f8", "c8", "c16"]
 
 
 def slowly(batch):
-    """A `collate_fn` that does what the default one does, and is not it."""
+    """A `collate_fn` that equals the default one, but is another function."""
     return torch.utils.data.default_collate(batch)
 
 

@@ -1,8 +1,9 @@
-"""What `DataLoader` has beyond torch's: arguments, states, skipping, lengths, corpora, devices, figures."""
+"""Additions of `DataLoader` to torch's: arguments, states, skipping, lengths, corpora, devices, figures."""
 
 from __future__ import annotations
 
 import copy
+import gc
 import json
 import pickle
 import subprocess
@@ -16,6 +17,7 @@ import feedline as fl
 from feedline.feed.loader import order
 from tests.laws.items import Plain, content
 from tests.oracles import loader as twins
+from tests.warm import Python
 
 try:
     import torch
@@ -110,7 +112,7 @@ def test_weighted_draws_equal_their_twin(n):
 
 
 def test_weights_are_met():
-    """Chi-square over 10^5 draws; an item of weight 0 never comes, nor does one behind 2^24 get lost."""
+    """Chi-square over 10^5 draws; an item of weight 0 never comes, and items beyond 2^24 do."""
     weights = np.array([0, 1, 2, 3, 0, 4.0])
     draws = order.Weighted(np.tile(weights, 20000), 1).take(0, 0, 120000) % 6
     found = np.bincount(draws, minlength=6)
@@ -124,7 +126,7 @@ def test_weights_are_met():
 
 
 def test_resuming_far_away_looks_at_nothing_before(monkeypatch):
-    """Ten million items: the order is asked for places from the state on, and a segment of them."""
+    """Ten million items: only one segment of the order is computed, from the state on."""
     asked = []
     take = order.Items.take
     monkeypatch.setattr(order.Items, "take", lambda self, s, a, b: asked.append((a, b)) or take(self, s, a, b))
@@ -137,16 +139,173 @@ def test_resuming_far_away_looks_at_nothing_before(monkeypatch):
     assert sum(b - a for a, b in asked) < 10**5
 
 
-def test_the_samplers_tell_the_next_sweep():
+def test_each_pass_over_a_sampler_is_the_next_sweep():
     loader = fl.DataLoader(Plain(10), batch_size=4, shuffle=True, seed=2)
-    for _ in range(2):
-        told = list(loader.sampler), list(loader.batch_sampler)
-        assert len(loader.sampler) == 10
-        assert flat(loader) == told[0] == sum(told[1], [])
+    sweeps = [flat(loader) for _ in range(5)]
+    loader = fl.DataLoader(Plain(10), batch_size=4, shuffle=True, seed=2)
+    assert len(loader.sampler) == 10
+    assert list(loader.sampler) == sweeps[0]
+    assert sum(loader.batch_sampler, []) == sweeps[1]
+    assert flat(loader) == sweeps[2]
+    assert list(map(len, loader.batch_sampler)) == [4, 4, 2]
     sampler = loader.sampler
     del loader
-    with pytest.raises(ReferenceError, match="gone"):
-        list(sampler)
+    gc.collect()
+    assert list(sampler) == sweeps[4]
+
+
+def test_a_state_follows_what_a_sampler_has_yielded():
+    loader = fl.DataLoader(Plain(10), batch_size=4, shuffle=True, seed=2)
+    expected = flat(loader)
+    loader = fl.DataLoader(Plain(10), batch_size=4, shuffle=True, seed=2)
+    indices = iter(loader.sampler)
+    taken = [next(indices) for _ in range(7)]
+    resumed = fl.DataLoader(Plain(10), batch_size=4, shuffle=True, seed=2)
+    resumed.load_state_dict(loader.state_dict())
+    assert taken + list(indices) == expected
+    assert expected[:4] + flat(resumed) == expected  # of the batch it was in, nothing was delivered
+
+
+def test_an_epoch_that_is_set_is_the_next_sweep():
+    loader = fl.DataLoader(Plain(10), batch_size=4, shuffle=True, seed=2)
+    sweeps = [flat(loader) for _ in range(4)]
+    loader.sampler.set_epoch(1)
+    assert loader.state_dict()["sweep"] == 1
+    assert flat(loader) == sweeps[1]
+    loader.sampler.set_epoch(2)
+    assert flat(loader) == sweeps[2]
+    iterator = iter(loader)
+    first = flat([next(iterator)])
+    loader.sampler.set_epoch(0)  # batches in flight are kept
+    state = loader.state_dict()
+    assert first + flat(iterator) == sweeps[3]
+    assert flat(loader) == sweeps[0]
+    loader.load_state_dict(state)
+    loader.sampler.set_epoch(0)
+    assert first + flat(loader) == sweeps[3]
+    with pytest.raises(ValueError, match="epoch"):
+        loader.sampler.set_epoch(-1)
+
+
+@needs_torch
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_state_has_the_epoch_of_a_users_sampler(workers):
+    def loader():
+        sampler = torch.utils.data.DistributedSampler(range(20), num_replicas=2, rank=1)
+        return fl.DataLoader(Plain(20), batch_size=2, sampler=sampler, num_workers=workers)
+
+    whole, resumed = loader(), loader()
+    whole.sampler.set_epoch(3)
+    expected = flat(whole)
+    iterator = iter(whole)
+    first = flat([next(iterator)])
+    resumed.load_state_dict(whole.state_dict())
+    assert first + flat(resumed) == expected
+    resumed.load_state_dict(whole.state_dict())
+    rest = iter(resumed)
+    resumed.sampler.set_epoch(3)  # as Lightning does, once workers have begun
+    assert first + flat(rest) == expected
+
+
+@needs_torch
+def test_batches_of_a_users_sampler_are_those_of_the_loader():
+    def loader():
+        torch.manual_seed(5)
+        return fl.DataLoader(Plain(20), batch_size=3, sampler=torch.utils.data.RandomSampler(range(20)))
+
+    expected, ours, later = loader(), loader(), loader()
+    sweeps = [[batch.tolist() for batch in expected] for _ in range(3)]
+    torch.rand(1)
+    assert list(ours.batch_sampler) == sweeps[0]
+    assert flat(ours) == [i for batch in sweeps[1] for i in batch]
+    later.batch_sampler.set_epoch(2)
+    assert list(later.batch_sampler) == sweeps[2]
+    batches = iter(ours.batch_sampler)
+    assert next(batches) == sweeps[2][0]
+    resumed = loader()
+    resumed.load_state_dict(ours.state_dict())
+    assert [batch.tolist() for batch in resumed] == sweeps[2][1:]
+    later.batch_sampler.sampler = range(20)  # as accelerate replaces it
+    assert next(iter(later.batch_sampler)) == [0, 1, 2]
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_state_is_true_however_epochs_are_set(workers):
+    how = {"batch_size": 4, "shuffle": True, "seed": 2, "num_workers": workers}
+    loader, resumed = fl.DataLoader(Plain(10), **how), fl.DataLoader(Plain(10), **how)
+    sweeps = [flat(loader) for _ in range(4)]
+    loader.sampler.set_epoch(3)
+    iterator = iter(loader)
+    first = flat([next(iterator)])
+    for epoch in (0, 1):
+        loader.sampler.set_epoch(epoch)
+        resumed.load_state_dict(loader.state_dict())
+        assert first + flat(resumed) == sweeps[3]
+    assert first + flat(iterator) == sweeps[3]
+    resumed.load_state_dict(loader.state_dict())
+    assert flat(resumed) == flat(loader) == sweeps[1]
+
+
+class Drawing(Plain):
+    """Items and what an augmentation draws."""
+
+    def __getitem__(self, index):
+        return np.array([index, fl.sample_rng().random()])
+
+
+@needs_torch
+@pytest.mark.parametrize(("workers", "kind"), [(0, "process"), (2, "process"), (2, "thread")])
+def test_a_generator_given_to_a_sampler_decides_what_samples_draw(workers, kind):
+    """Also if the loader has workers already."""
+    loader = fl.DataLoader(Drawing(12), batch_size=4, shuffle=True, num_workers=workers, workers=kind)
+    list(loader)
+    loader.sampler.generator = torch.Generator().manual_seed(7)
+    list(loader.sampler)
+    resumed = fl.DataLoader(Drawing(12), batch_size=4, shuffle=True)
+    resumed.load_state_dict(loader.state_dict())
+    for _ in range(2):
+        for got, expected in zip(loader, resumed, strict=True):
+            np.testing.assert_array_equal(got, expected)
+
+
+@needs_torch
+def test_a_generator_given_to_a_sampler_decides_its_order():
+    samplers = [fl.DataLoader(Plain(50), shuffle=True).sampler for _ in range(2)]
+    for sampler in samplers:
+        sampler.generator = torch.Generator().manual_seed(7)
+    first = [list(sampler) for sampler in samplers]
+    assert first[0] == first[1]
+    assert sorted(first[0]) == list(range(50))
+    second = list(samplers[0])
+    assert second != first[0]
+    samplers[1].set_epoch(0)  # an epoch's order is a function of the seed that was drawn, not of draws since
+    assert list(samplers[1]) == first[0]
+    samplers[1].set_epoch(1)
+    assert list(samplers[1]) == second
+    seeded = fl.DataLoader(Plain(50), shuffle=True, seed=1)
+    expected = flat(fl.DataLoader(Plain(50), shuffle=True, seed=1))
+    seeded.sampler.generator = torch.Generator()
+    assert list(seeded.sampler) == expected
+
+
+def test_a_collate_fn_that_cannot_take_an_empty_part_is_told_of_it():
+    how = {"batch_size": 2, "partition": (2, 3), "collate_fn": lambda samples: samples[0]}
+    assert list(fl.DataLoader(Plain(6), **how)) == [4]
+    with pytest.raises(IndexError) as caught:
+        list(fl.DataLoader(Plain(7), **how))
+    assert "drop_last=True" in caught.value.__notes__[0]
+
+
+@pytest.mark.parametrize("drop_last", [False, True])
+@pytest.mark.parametrize("items", [1, 15, 16, 17, 20])
+def test_a_partition_shows_in_the_samplers(items, drop_last):
+    for rank in range(3):
+        options = {"batch_size": 2, "shuffle": True, "seed": 1, "partition": (rank, 3), "drop_last": drop_last}
+        expected = [batch.tolist() for batch in fl.DataLoader(Plain(items), **options)]
+        loader = fl.DataLoader(Plain(items), **options)
+        assert len(loader.sampler) == sum(map(len, expected))
+        assert list(loader.batch_sampler) == [batch for batch in expected if batch]
+        assert (loader.sampler.num_replicas, loader.sampler.rank) == (3, rank)
 
 
 def test_a_dataset_that_grows_is_read_whole():
@@ -168,8 +327,8 @@ def test_partition_auto_finds_torch_distributed(tmp_path):
             print([batch.tolist() for batch in loader])
     """
     running = [
-        subprocess.Popen(
-            [sys.executable, "-c", textwrap.dedent(script), str(tmp_path / "meet"), str(rank)],
+        Python(
+            ["-c", textwrap.dedent(script), str(tmp_path / "meet"), str(rank)],
             stdout=subprocess.PIPE,
             text=True,
         )
@@ -214,10 +373,10 @@ def test_with_several_iterators_the_state_is_the_newest_s():
     ("change", "says"),
     [
         ({"seed": 8}, r"pass seed=7"),
-        ({"shuffle": False}, "give shuffle"),
+        ({"shuffle": False}, "pass the same shuffle"),
         ({"weights": [1] * 50, "shuffle": None}, "dataset, sampler and weights"),
         ({"sampler": [1, 2], "shuffle": None}, "sampler"),
-        ({"dataset": Plain(49)}, "grown or shrunk"),
+        ({"dataset": Plain(49)}, "with as many items"),
     ],
 )
 def test_a_state_that_does_not_fit_is_refused(change, says):
@@ -251,7 +410,7 @@ def test_a_damaged_state_is_refused(damage):
 
 
 def test_a_seed_that_was_drawn_is_that_of_the_state():
-    """And one that was given is not changed by a state that does not fit otherwise."""
+    """A seed in use is not changed by a state that is refused."""
     first, second = (fl.DataLoader(Plain(50), batch_size=50, shuffle=True) for _ in range(2))
     second.load_state_dict(first.state_dict())
     assert flat(second) == flat(first)
@@ -269,13 +428,14 @@ def test_a_copy_goes_on_by_itself(copied):
     next(iterator)
     twin = copied(loader)
     assert content(twin) == content(iterator)
-    assert list(twin.sampler) == flat(twin)
+    expected = flat(copied(twin))
+    assert list(twin.sampler) == expected
 
 
 @needs_torch
 @pytest.mark.parametrize("given", [True, False])
 def test_torch_s_random_samplers_are_replayed(given):
-    """Their order is drawn when they begin, from a generator of their own or the global one."""
+    """Their order is drawn when they begin, from their own generator or the global one."""
 
     def loader():
         generator = torch.Generator().manual_seed(4) if given else None
@@ -298,7 +458,7 @@ def test_torch_s_random_samplers_are_replayed(given):
     assert flat(third) == flat(first)
 
 
-# ---- what cannot be read ------------------------------------------------------------------------------------
+# ---- unreadable items ---------------------------------------------------------------------------------------
 
 
 def test_skipping_in_workers_and_single_items(tmp_path):
@@ -326,7 +486,7 @@ def test_a_rank_without_a_readable_item_is_an_error(tmp_path):
     loader = fl.DataLoader(
         Plain(10, bad=[2]), on_error="skip", quarantine=tmp_path / "q", batch_size=1, partition=(0, 2)
     )
-    with pytest.raises(fl.DataError, match="unequally often"):
+    with pytest.raises(fl.DataError, match="fall a step behind"):
         list(loader)
 
 
@@ -499,7 +659,7 @@ def test_without_torch():
 
 @needs_torch
 def test_on_a_device():
-    """The meta device stands for any: everything of a batch is there, and nothing is lost."""
+    """The meta device represents any: a batch arrives complete, and nothing is lost."""
     items = [{"x": torch.full((2,), float(i)), "more": (i, "name")} for i in range(5)]
     for workers in (0, 1):
         batches = list(fl.DataLoader(items, batch_size=2, device="meta", num_workers=workers))
@@ -516,7 +676,7 @@ def test_on_a_device():
 @needs_torch
 @pytest.mark.parametrize("fails", [None, 4])
 def test_one_batch_travels_while_another_is_used(monkeypatch, fails):
-    """States are those of what was handed out, errors come in their turn, and the end is the end."""
+    """States are those of delivered batches, errors come in order, and the end is final."""
     from feedline.interop import torch_loading
 
     log = []
@@ -582,7 +742,7 @@ def test_figures():
 
 
 class Ordered:
-    """A dataset that notes in a file what is read."""
+    """A dataset that records its reads in a file."""
 
     def __init__(self, file, n):
         self.file, self.n = file, n
@@ -597,7 +757,7 @@ class Ordered:
 
 
 def test_the_next_sweep_begins_before_this_one_ends(tmp_path):
-    """In workers, which have a dataset of their own; and no item is read twice for it."""
+    """In workers, which have their own copy of the dataset; and no item is read twice for it."""
     file = tmp_path / "reads"
     loader = fl.DataLoader(Ordered(file, 12), batch_size=3, num_workers=1, prefetch_factor=2)
     list(loader)
@@ -641,5 +801,5 @@ def test_a_corpus_without_sizes_is_refused_when_the_loader_is_made():
         def get_chunk(self, chunk):
             return {"x": [np.zeros(1, np.float32)]}
 
-    with pytest.raises(ValueError, match="tells the sizes of its chunks"):
+    with pytest.raises(ValueError, match="knows the sizes of its chunks"):
         fl.DataLoader(Unsized())

@@ -6,6 +6,7 @@ import os
 import re
 import signal
 
+import numpy as np
 import pytest
 
 import feedline as fl
@@ -74,18 +75,8 @@ def test_the_batch_size_leaves_the_order_alone():
 # ---- workers ------------------------------------------------------------------------------------------------
 
 
-def parent_of(index) -> int:
-    return os.getppid()
-
-
-def test_workers_are_no_forks_of_this_process():
-    """By default: forking a process that has threads can hang for ever."""
-    assert os.getpid() not in flat(fl.DataLoader(Function(parent_of, 4), num_workers=1))
-    assert set(flat(TORCH(Function(parent_of, 4), num_workers=1, multiprocessing_context="fork"))) == {os.getpid()}
-
-
 class DiesOnce(Numbers):
-    """A worker dies at sample 5, the first time that it is asked for."""
+    """A worker dies at sample 5, the first time that it is read."""
 
     def __init__(self, marker, how) -> None:
         super().__init__(12)
@@ -118,7 +109,7 @@ def dies_talking(index):
 
 
 def test_a_worker_that_dies_twice_says_all_it_knows():
-    """The sample, the signal, what it wrote last; what came before is delivered."""
+    """The error names sample, signal and last output; earlier batches are delivered."""
     iterator = iter(fl.DataLoader(Function(dies_talking), batch_size=2, num_workers=2))
     assert flat([next(iterator), next(iterator)]) == [0, 1, 2, 3]
     with pytest.raises(fl.WorkerError) as caught:
@@ -161,7 +152,7 @@ def stop_iteration(index):
 
 @workers
 def test_stop_iteration_in_a_sample_does_not_end_the_data(workers):
-    """torch takes it for the end, and the rest is lost without a word."""
+    """torch takes it as the end, and the rest is lost silently."""
     assert flat(TORCH(Function(stop_iteration), num_workers=workers)) == [0, 1, 2]
     with pytest.raises(RuntimeError, match="StopIteration"):
         list(fl.DataLoader(Function(stop_iteration), num_workers=workers))
@@ -209,3 +200,20 @@ def test_nothing_pads_and_nothing_is_lost_over_ranks():
 def test_a_partition_parts_our_order_only(options):
     with pytest.raises(ValueError, match="partition"):
         fl.DataLoader(Numbers(10), partition=(0, 2), **options)
+
+
+def test_a_warning_about_arguments_points_to_the_call():
+    def call():
+        return fl.DataLoader([1, 2, 3], num_workers=1000, workers="process")
+
+    with pytest.warns(UserWarning, match="1000 workers") as caught:
+        call()
+    assert (caught[0].filename, caught[0].lineno) == (__file__, call.__code__.co_firstlineno + 1)
+
+
+def test_batches_of_a_corpus_are_trees_without_a_collate_fn():
+    loader = fl.DataLoader(fl.ArrayDeserializer({"x": np.arange(8).reshape(4, 2)}), batch_size=4)
+    (before,) = loader
+    loader.collate_fn = None
+    (after,) = loader
+    assert np.array_equal(before["x"], after["x"])

@@ -1,4 +1,4 @@
-"""Random numbers of samples: whose they are, who is left alone, and what guessing costs."""
+"""Random numbers of samples: their seeds, generators that stay untouched, and the cost of wrong guesses."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 
 
 class Drawing:
-    """Item ``i`` is what `draw` says; reads are counted."""
+    """Item ``i`` is the result of `draw`; reads are counted."""
 
     def __init__(self, draw, n=24):
         self.draw, self.n, self.reads = draw, n, []
@@ -101,7 +101,7 @@ def test_a_cached_normal_number_of_the_loop_is_not_a_sample_s():
 
 
 def test_errors_come_of_seeded_numbers():
-    """An item that fails by chance fails for every schedule alike."""
+    """An item that fails at random fails in every schedule."""
 
     def fails(index):
         if index == 20 and random.random() < 2:
@@ -125,7 +125,7 @@ def test_sample_rng_outside_of_samples():
 
 
 def test_sample_rng_is_one_generator_a_sample():
-    """Asked twice it goes on; no two samples, and no two sweeps, share numbers."""
+    """Called twice, it continues; no two samples, and no two sweeps, share numbers."""
 
     def two(_):
         assert fl.sample_rng() is fl.sample_rng()
@@ -138,7 +138,7 @@ def test_sample_rng_is_one_generator_a_sample():
 
 
 def test_collate_fn_has_numbers_of_the_batch():
-    """Whatever makes it; another batch has others."""
+    """Whichever worker reads it; another batch has other numbers."""
 
     def mixed(samples):
         return torch.tensor([random.random(), fl.sample_rng().random()], dtype=torch.float64)
@@ -156,7 +156,7 @@ class Together(Drawing):
 
 @pytest.mark.parametrize("name", GLOBALS)
 def test_getitems_has_numbers_of_the_batch(name):
-    """The batch is read at once, so its numbers belong to it."""
+    """The batch is read in one call, so it has one seed."""
     expected = content(fl.DataLoader(Together(GLOBALS[name]), batch_size=6, seed=1))
     random.seed(0), np.random.seed(0), torch.manual_seed(0)
     assert content(fl.DataLoader(Together(GLOBALS[name]), batch_size=6, seed=1)) == expected
@@ -164,7 +164,7 @@ def test_getitems_has_numbers_of_the_batch(name):
 
 
 def test_a_subset_is_read_item_by_item():
-    """Where its dataset is: the batch size is not to be seen in the random numbers."""
+    """Items are read one by one: random numbers do not depend on the batch size."""
     subset = torch.utils.data.Subset(Drawing(GLOBALS["numpy"]), [5, 3, 8, 1])
     orders = [content(fl.DataLoader(subset, batch_size=size, seed=1)) for size in (1, 4)]
     assert orders[0] == orders[1]
@@ -237,7 +237,7 @@ def test_an_operation_that_can_be_given_no_generator_is_an_error_in_threads():
         return torch.native_dropout(LONG, 0.5, True)[0].sum()
 
     list(fl.DataLoader(Drawing(draw), batch_size=3, seed=1))
-    with pytest.raises(RuntimeError, match=r"native_dropout.*expected worker processes"):
+    with pytest.raises(RuntimeError, match=r"native_dropout.*use worker processes"):
         list(fl.DataLoader(Drawing(draw), batch_size=3, seed=1, num_workers=1, workers="thread"))
 
 

@@ -1,4 +1,4 @@
-"""Arrays that lie in files: the batches of arrays in memory, wherever the bytes are and whatever cannot be read."""
+"""Arrays in files give the batches of arrays in memory, wherever the bytes are, even if some cannot be read."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_batches_are_those_of_arrays_in_memory(folder, backend, seed, size, kind
 
 @pytest.mark.parametrize("shuffle", [False, True])
 def test_resumes_with_batches_on_their_way(folder, monkeypatch, shuffle):
-    """What was fetched ahead was not delivered: a state says what was."""
+    """Prefetched items were not delivered: a state covers only delivered ones."""
     fetching(monkeypatch)
     expected = list(fl.DataLoader(in_memory(folder), 64, shuffle=shuffle, seed=3))
     loader = fl.DataLoader(mapped(folder), 64, shuffle=shuffle, seed=3)
@@ -120,8 +120,8 @@ def test_resumes_with_batches_on_their_way(folder, monkeypatch, shuffle):
 
 @pytest.mark.parametrize("shuffle", [False, True])
 def test_tensors_and_subsets_over_files(folder, monkeypatch, shuffle):
-    """Whatever the arrays were wrapped in: their memory tells."""
-    monkeypatch.setattr(file_maps, "_WORTH_A_LOOK", 0)
+    """However the arrays are wrapped: their memory decides."""
+    monkeypatch.setattr(file_maps, "_WORTH_A_LOOK_BYTES", 0)
     fetching(monkeypatch)
     x = np.load(folder / "x.npy", mmap_mode="r+")
     picks = np.random.default_rng(0).permutation(ROWS)[:500].tolist()
@@ -140,7 +140,7 @@ def test_tensors_and_subsets_over_files(folder, monkeypatch, shuffle):
 @pytest.mark.parametrize("forced", [False, True])
 @pytest.mark.parametrize("shuffle", [False, True])
 def test_a_failing_disk_is_an_error_of_its_batch(folder, monkeypatch, shuffle, forced):
-    """With file, byte and item; the next call goes on behind it. Half resident: only what is not there fails."""
+    """Errors name file, byte and item; the next call continues after it. Only uncached items fail."""
     place = 128 + 1234 * WIDTH * 4
     fetching(monkeypatch, forced=forced, fail=("x.npy", place + 40, place + 50, errno.EIO))
     if not forced:
@@ -189,7 +189,7 @@ def test_items_that_cannot_be_read_are_passed_over(folder, monkeypatch, tmp_path
 def test_a_file_that_is_cut_costs_what_was_behind_the_cut(copy, monkeypatch, shuffle, forced):
     """Also where its pages were in memory; items before the cut are delivered."""
     fetching(monkeypatch, forced=forced)
-    monkeypatch.setattr("feedline.feed.fetching.LEAST_AHEAD", 1 << 20)
+    monkeypatch.setattr("feedline.feed.fetching.LEAST_AHEAD_BYTES", 1 << 20)
     monkeypatch.setattr("feedline.feed.loader.staged.STAGED", 256)
     arrays = mapped(copy)
     loader = fl.DataLoader(arrays, 64, shuffle=shuffle, seed=3, on_error="skip", quarantine=copy / "listed.jsonl")

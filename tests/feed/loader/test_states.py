@@ -1,4 +1,4 @@
-"""States of a loader: what they name, what they are refused for, and where a sweep ends."""
+"""States of a loader: their content, refusals, and the ends of sweeps."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def flat(batches):
 
 
 def saved(loader, batches):
-    """The state behind so many batches, as a file would hold it; and what follows."""
+    """Return the state after some batches, as a file would contain it, and the batches that follow."""
     iterator = iter(loader)
     for _ in range(batches):
         next(iterator)
@@ -55,7 +55,7 @@ Pair = collections.namedtuple("Pair", ["x", "y"])
 
 
 def kinds():
-    """Of each kind of data: what it is made of, and the same with one number changed."""
+    """Data of each kind, and the same with one number changed."""
     x, y = np.arange(40.0).reshape(20, 2), np.arange(20)
     z = y.copy()
     z[10] = 7
@@ -122,7 +122,7 @@ def test_the_same_data_somewhere_else(tmp_path):
 
 
 class WithFingerprint:
-    """What a Hugging Face dataset looks like from here."""
+    """A substitute for a Hugging Face dataset."""
 
     __module__ = "datasets.arrow_dataset"
 
@@ -144,7 +144,7 @@ def test_fingerprints():
 
 
 def test_of_some_datasets_nothing_is_known():
-    """Their length is all that is compared, and what is known of one side only is not."""
+    """Only lengths are compared, and only if both sides know them."""
     within = [1]
     within.append(within)
     unknown = [Plain(20), [object()] * 20, within, np.array([object()] * 20), [Plain(1)] * 20]
@@ -155,7 +155,7 @@ def test_of_some_datasets_nothing_is_known():
     assert "dataset" not in state
     fl.DataLoader(range(20), seed=1).load_state_dict(state)
     fl.DataLoader(Plain(20), seed=1).load_state_dict(fl.DataLoader(range(20), seed=1).state_dict())
-    with pytest.raises(fl.StateError, match="grown or shrunk"):
+    with pytest.raises(fl.StateError, match="with as many items"):
         fl.DataLoader(Plain(21), seed=1).load_state_dict(state)
 
 
@@ -281,7 +281,7 @@ def changed(tree, path, value):
 @pytest.mark.filterwarnings("ignore:.*no state_dict")
 @pytest.mark.parametrize("name", LOADERS)
 def test_every_field_is_checked_when_it_is_loaded(name):
-    """Refused as a StateError before anything has moved, or it goes on to the end without another error."""
+    """Refused as a StateError before anything has moved, or it continues to the end without another error."""
     make = LOADERS[name]
     loader = make()
     iterator = iter(loader)
@@ -292,7 +292,7 @@ def test_every_field_is_checked_when_it_is_loaded(name):
     for path in places_of(state):
         own = path[:2] == ("memo", "sampler") or (path[:2] == ("memo", "each") and path[3:4] == ("state",))
         if own and len(path) > (2 if path[1] == "sampler" else 4):
-            continue  # the user's class is asked, which checks what it likes
+            continue  # the user's class may check anything
         for value in [*HUGE, KeyError, rng.choice(HUGE)]:
             damaged = changed(state, path, value) if path or value is not KeyError else {}
             other = make()
@@ -343,12 +343,12 @@ def test_a_sampler_that_has_shrunk_is_refused():
     state, _ = saved(fl.DataLoader(range(13), batch_size=3, sampler=list(range(13)), seed=1), 3)
     loader = fl.DataLoader(range(13), batch_size=3, sampler=[1, 2, 3], seed=1)
     loader.load_state_dict(state)
-    with pytest.raises(fl.StateError, match="behind 9 indices of the sampler, which gives 3 now"):
+    with pytest.raises(fl.StateError, match="after 9 indices of the sampler, which now yields 3"):
         flat(loader)
 
 
 def test_a_sampler_that_cannot_take_its_state_is_refused():
-    """It began anew, silently."""
+    """It began again, silently."""
     state, _ = saved(fl.DataLoader(range(13), batch_size=3, sampler=Sampler(13), seed=1), 2)
     loader = fl.DataLoader(range(13), batch_size=3, sampler=list(range(13)), seed=1)
     loader.load_state_dict(state)
@@ -424,11 +424,10 @@ def test_length_samplers_and_batches_follow_a_dataset(options):
         data[:] = range(n)
         assert len(loader) == len(fl.DataLoader(list(data), **how))
         assert len(loader.sampler) == n
-        told = list(loader.sampler)
         batches = list(loader)
+        told = sorted(loader.sampler)
         assert len(batches) == len(fl.DataLoader(list(data), **how))
-        assert flat(batches) == told
-        assert sorted(told) == list(range(n))
+        assert sorted(flat(batches)) == told == list(range(n))
     loader.close()
 
 
@@ -469,7 +468,7 @@ def test_a_state_goes_with_the_dataset_as_it_is_now():
 @needs_torch
 @pytest.mark.parametrize("options", [{}, {"num_workers": 2}])
 def test_seeds_in_samples_collate(options):
-    """Below 2**63, whatever the loader's seed; what torch draws is what it drew with all 64 bits."""
+    """Below 2**63, whatever the loader's seed; torch draws the same numbers as with all 64 bits."""
     from feedline import _native
     from feedline.feed.loader.random import ITEM
 
@@ -517,7 +516,7 @@ def test_iterable_datasets_go_on_with_another_batch_size(kind, other):
 @pytest.mark.filterwarnings("ignore:.*no state_dict")
 @pytest.mark.parametrize("stateful", [True, False])
 def test_draws_in_next_go_on_behind_a_restore(stateful):
-    """In a process of its own a worker draws one stream a sweep; behind a restore it began again."""
+    """In its own process a worker draws one stream per sweep, which used to restart after a restore."""
     how = {"batch_size": 3, "seed": 2, "num_workers": 1}
     with fl.DataLoader(Drawing(14, stateful), **how) as loader, fl.DataLoader(Drawing(14, stateful), **how) as again:
         for batches in (1, 3, 2):
@@ -534,7 +533,7 @@ def test_draws_in_next_go_on_behind_a_restore(stateful):
 
 def test_a_dataset_whose_state_can_never_be_loaded_says_so():
     class Never(MadeInIter):
-        def __iter__(self):  # a generator: what load_state_dict needs is made when the first item is asked for
+        def __iter__(self):  # a generator: attributes that load_state_dict needs are created only with the first item
             self.inner = {"at": 0}
             while self.inner["at"] < self.n:
                 self.inner["at"] += 1
@@ -543,12 +542,12 @@ def test_a_dataset_whose_state_can_never_be_loaded_says_so():
     state, _ = saved(fl.DataLoader(Never(12), batch_size=3), 2)
     again = fl.DataLoader(Never(12), batch_size=3)
     again.load_state_dict(state)
-    with pytest.raises(fl.StateError, match=r"load_state_dict raised AttributeError.*\n?[\s\S]*make what it needs"):
+    with pytest.raises(fl.StateError, match=r"load_state_dict raised AttributeError.*\n?[\s\S]*create what it needs"):
         flat(again)
 
 
 def test_a_sweep_that_is_read_again_puts_back_a_dataset_that_keeps_its_place():
-    """A state from before a sweep, loaded when the dataset stands in its middle."""
+    """A state from before a sweep, loaded in the middle of it."""
     for options in APART.values():
         with fl.DataLoader(Resetting(12), batch_size=3, seed=1, **options) as loader:
             before = loader.state_dict()
@@ -582,3 +581,51 @@ def test_torch_agrees_on_growing_datasets():
     for n in (4, 7, 2):
         data.n = n
         assert len(ours) == len(theirs) == len(list(ours)) == len(list(theirs)) == n
+
+
+@pytest.mark.parametrize("kind", [np.int64, np.uint8])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"seed": 3},
+        {"batch_size": 3},
+        {"num_workers": 1, "workers": "thread", "prefetch_factor": 2},
+        {"on_error": "skip", "max_errors": 2},
+    ],
+    ids=str,
+)
+def test_any_integer_is_taken_and_a_state_is_json(options, kind):
+    def loader(kind):
+        given = {name: kind(value) if type(value) is int else value for name, value in options.items()}
+        return fl.DataLoader(np.arange(20), **{"seed": 1, "shuffle": True} | given)
+
+    with loader(kind) as first, loader(int) as second:
+        for one, other in zip(first, second, strict=True):
+            assert np.array_equal(one, other)
+            assert json.loads(json.dumps(first.state_dict())) == second.state_dict()
+        assert len(first) == len(second)
+
+
+def test_what_identifies_a_dataset_stays_known_when_an_attribute_is_set():
+    """It was found out when the sweep began; a dataset that has grown since is another one."""
+    for change in (lambda loader: setattr(loader, "timeout", 0), lambda loader: None):
+        data = list(range(8))
+        loader = fl.DataLoader(data, batch_size=2, seed=1)
+        next(iterator := iter(loader))
+        known = loader.state_dict()["dataset"]
+        change(loader)
+        data.append(8)
+        assert loader.state_dict()["dataset"] == known
+        del iterator
+
+
+def test_states_of_sources_and_of_loaders_are_told_apart():
+    """Each is refused by the other, by name rather than field by field; the formats of both know the version alone."""
+    corpus = fl.ArrayDeserializer(x=np.zeros(10))
+    loaders = [fl.DataLoader(range(10)), fl.DataLoader(corpus, batch_size=2), fl.DataLoader(range(10), shuffle=True)]
+    source = fl.MinibatchSource(corpus)
+    for loader in loaders:
+        with pytest.raises(fl.StateError, match="state of a feedline MinibatchSource, got one of a DataLoader"):
+            source.load_state_dict(loader.state_dict())
+        with pytest.raises(fl.StateError, match="state of a feedline DataLoader, got one of a MinibatchSource"):
+            loader.load_state_dict(source.state_dict())

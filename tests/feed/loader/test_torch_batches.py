@@ -1,4 +1,4 @@
-"""Which samples come in which batch: torch's DataLoader and ours alike."""
+"""The samples of each batch: both torch's DataLoader and ours."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def test_without_batching_collate_fn_gets_a_sample(Loader, workers):
 
 
 class AtOnce(Numbers):
-    """Takes a whole batch in one call; a single one never."""
+    """A dataset that accepts whole batches only."""
 
     def __getitem__(self, index):
         raise AssertionError("one by one")

@@ -1,4 +1,4 @@
-"""What a batch is made of: the rules of `default_collate`, the freedom of `collate_fn`; torch's DataLoader and ours."""
+"""The content of batches: `default_collate` and `collate_fn`; both torch's DataLoader and ours."""
 
 from __future__ import annotations
 

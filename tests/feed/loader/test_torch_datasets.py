@@ -1,4 +1,4 @@
-"""The datasets that torch brings along: torch's DataLoader and ours alike."""
+"""torch's own datasets: both torch's DataLoader and ours."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_tensor_dataset_shuffled(Loader, workers):
 
 
 def test_tensor_dataset_gives_copies(Loader, workers):
-    """What a loop writes into a batch is not in the data."""
+    """Writing into a batch does not change the data."""
     x = torch.zeros(6, 2)
     written = 0
     for (batch,) in Loader(TensorDataset(x), batch_size=2, num_workers=workers):

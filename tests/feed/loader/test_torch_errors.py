@@ -1,9 +1,10 @@
-"""What goes wrong reaches the loop as what it is: torch's DataLoader and ours alike."""
+"""Errors reach the loop with their own type: both torch's DataLoader and ours."""
 
 from __future__ import annotations
 
 import ctypes
 import os
+import re
 import signal
 import time
 
@@ -69,8 +70,8 @@ def test_an_error_in_a_worker_says_where_it_was(Loader, function, error, says):
     with pytest.raises(error) as caught:
         list(Loader(Function(function), num_workers=2))
     told = text_of(caught.value)
-    assert "worker" in told.lower()
-    assert "Traceback" in told
+    assert re.search(r"Caught \w+ in DataLoader worker process [01]\.", told)
+    assert "Original Traceback" in told
     assert function.__name__ in told
     assert says in told
 
@@ -208,7 +209,7 @@ def exits(index):
 
 @pytest.mark.parametrize("function", [segfault, killed, exits])
 def test_a_worker_that_always_dies_is_an_error(Loader, function):
-    with pytest.raises(RuntimeError, match=r"(?i)worker"):
+    with pytest.raises(RuntimeError, match=r"DataLoader worker \(pid.*\d+\).*(exited unexpectedly|killed by signal)"):
         # Numbers, not tensors: torch fetches those from the worker, and may find it gone while it does.
         list(Loader(Function(function), batch_size=2, num_workers=1, collate_fn=same))
 
@@ -267,7 +268,7 @@ def test_an_exception_in_the_loop_ends_the_workers(Loader, persistent):
 
 
 def test_an_exception_is_not_kept_for_later(Loader):
-    """A failed sweep leaves nothing in the way of one that goes well."""
+    """A failed sweep does not affect the next one."""
     with pytest.raises(ValueError, match="no sample"):
         list(Loader(Function(value_error), num_workers=2))
     assert flat(Loader(Numbers(), num_workers=2, collate_fn=same)) == list(range(10))

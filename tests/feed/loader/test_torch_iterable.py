@@ -1,4 +1,4 @@
-"""Iterable datasets: torch's DataLoader and ours alike."""
+"""Iterable datasets: both torch's DataLoader and ours."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def test_worker_init_fn_can_share_out(Loader):
 
 
 def test_one_that_is_its_own_iterator(Loader):
-    """As torch: `iter` is asked once an epoch, so that an exhausted one stays so."""
+    """As in torch, `iter` is called once per epoch, so an exhausted iterator stays exhausted."""
 
     class Once(IterableDataset):
         def __init__(self):
@@ -149,7 +149,8 @@ def test_a_collate_fn(Loader, workers):
 def test_more_than_said_is_a_warning(Loader, workers):
     loader = Loader(Stream(11, length=10), batch_size=None, num_workers=workers)
     assert len(loader) == 10
-    with pytest.warns(UserWarning, match="Length of IterableDataset.*10"):
+    says = r"Length of IterableDataset.* reported to be 10.*, but 11 samples have been fetched\."
+    with pytest.warns(UserWarning, match=says + (" For multiprocessing data-loading, this" if workers else "")):
         assert len(list(loader)) == 11
 
 

@@ -1,4 +1,4 @@
-"""Order of delivery, and what is left when a loop stops half-way: torch's DataLoader and ours alike."""
+"""Order of delivery, and leftovers of loops that stop halfway: both torch's DataLoader and ours."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ pytestmark = both
 
 
 class FirstLast(Numbers):
-    """Sample 0 is not there before a file is."""
+    """Sample 0 waits until a file exists."""
 
     def __init__(self, file) -> None:
         super().__init__(8)
@@ -157,7 +157,8 @@ def test_a_program_that_is_killed_takes_its_workers_along(Loader, number, tmp_pa
 
         if __name__ == "__main__":
             iterator = iter(Loader(Function(pid_of, 1000), num_workers=2))
-            print(*set(flat(next(iterator) for _ in range(4))))
+            pids = set(flat(next(iterator) for _ in range(4)))
+            print(*pids)  # with the batches gone: Python ignores an interrupt that comes in a finalizer
             time.sleep(60)
     """
     program = Program(Loader, script, tmp_path)
@@ -170,7 +171,7 @@ def test_a_program_that_is_killed_takes_its_workers_along(Loader, number, tmp_pa
 
 
 def test_an_endless_dataset_may_be_left(Loader):
-    """In the middle of what never ends, the workers end."""
+    """Workers end in the middle of an endless dataset."""
     loader = Loader(Forever(), batch_size=2, num_workers=2)
     pids = set()
     for i, batch in enumerate(loader):

@@ -1,4 +1,4 @@
-"""Orders and random numbers that repeat: torch's DataLoader and ours alike.
+"""Reproducible orders and random numbers: both torch's DataLoader and ours.
 
 The orders themselves differ between the two, the promises do not.
 """
@@ -45,6 +45,17 @@ def test_without_a_seed_two_loaders_differ(Loader, workers):
     assert epochs(shuffled(Loader, workers)) != epochs(shuffled(Loader, workers))
 
 
+def initial_seed(index):
+    return torch.initial_seed()
+
+
+def test_the_seed_of_a_sample_can_be_collated(Loader, workers):
+    """Seeds have 64 bits, and numbers are collated to signed ones."""
+    for seed in range(4):  # half of all seeds would not fit
+        torch.manual_seed(seed)
+        assert min(flat(Loader(Function(initial_seed, 6), batch_size=2, num_workers=workers))) >= 0
+
+
 def test_a_generator_leaves_the_global_one_alone(Loader, workers):
     torch.manual_seed(3)
     expected = torch.rand(3)
@@ -72,7 +83,7 @@ def test_random_numbers_in_samples_repeat_under_a_seed(Loader, workers, size):
 
 
 def test_shuffling_leaves_numpy_and_random_alone(Loader, workers):
-    """What samples draw in workers does not show here either."""
+    """Draws of samples in workers do not affect this process either."""
     np.random.seed(1)
     random.seed(1)
     expected = np.random.random(), random.random()

@@ -1,4 +1,4 @@
-"""Workers: who they are, how they start, how long they live; torch's DataLoader and ours alike."""
+"""Workers: identity, start, lifetime; both torch's DataLoader and ours."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from tests.feed.loader.swapped import (
     Function,
     Numbers,
     Program,
+    Stream,
     alive,
     both,
     flat,
@@ -31,7 +32,7 @@ pytestmark = both
 
 
 class Told(Numbers):
-    """Sample ``i`` is what the worker knows of itself."""
+    """Sample ``i`` is the worker's own information."""
 
     def __getitem__(self, index):
         info = get_worker_info()
@@ -71,7 +72,7 @@ def test_worker_info_cannot_be_changed(Loader):
 
 
 class Prepared(Numbers):
-    """Sample ``i`` is what `prepare` left in the worker's own copy."""
+    """Sample ``i`` is the value that `prepare` set in the worker's own copy."""
 
     prepared: tuple = ()
 
@@ -128,11 +129,6 @@ def test_persistent_workers_are_the_same_processes(Loader):
     assert wait_until(lambda: not any(map(alive, pids)))
 
 
-# Ours says so where threads run here, as those of other tests may.
-fork_is_warned_of = pytest.mark.filterwarnings("ignore:workers are forked:RuntimeWarning")
-
-
-@fork_is_warned_of
 @pytest.mark.parametrize("method", ["fork", "forkserver", pytest.param("spawn", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("as_object", [False, True])
 def test_start_methods(Loader, method, as_object):
@@ -142,10 +138,31 @@ def test_start_methods(Loader, method, as_object):
     assert loader.multiprocessing_context.get_start_method() == method
 
 
-@fork_is_warned_of
-def test_fork_takes_what_cannot_be_pickled(Loader):
-    data = Function(lambda index: index + 1, 4)
-    assert flat(Loader(data, num_workers=1, multiprocessing_context="fork")) == [1, 2, 3, 4]
+@pytest.mark.skipif(multiprocessing.get_start_method() != "fork", reason="workers are not forked by default here")
+def test_by_default_what_cannot_be_pickled_works(Loader):
+    class Local(Numbers):
+        pass
+
+    assert flat(Loader(Local(4), num_workers=1, collate_fn=lambda items: torch.tensor(items) + 1)) == [1, 2, 3, 4]
+
+
+UNGUARDED = """
+    import torch
+
+    class Local(torch.utils.data.Dataset):
+        def __len__(self):
+            return 6
+
+        def __getitem__(self, index):
+            return torch.tensor([float(index)])
+
+    print([len(batch) for batch in Loader(Local(), batch_size=4, num_workers=2, collate_fn=lambda items: items)])
+"""
+
+
+@pytest.mark.skipif(multiprocessing.get_start_method() != "fork", reason="workers are not forked by default here")
+def test_by_default_a_program_needs_no_guard(Loader, tmp_path):
+    assert Program(Loader, UNGUARDED, tmp_path).output() == "[4, 2]\n"
 
 
 # ---- several at once ----------------------------------------------------------------------------------------
@@ -258,3 +275,163 @@ def test_many_batches_held_with_few_descriptors(Loader, tmp_path):
 
 def small(index):
     return torch.full((300,), index)
+
+
+# ---- attributes changed between two sweeps -------------------------------------------------------------------
+
+
+def negative(samples):
+    return [-sample for sample in samples]
+
+
+@pytest.mark.parametrize("data", [Numbers(13), Stream(13)], ids=["map", "iterable"])
+@pytest.mark.parametrize("before", [0, 2])
+def test_another_collate_fn_is_used_from_the_next_sweep_on(Loader, data, before):
+    loader = Loader(data, batch_size=2, num_workers=before)
+    assert sorted(flat(loader)) == list(range(13))
+    loader.collate_fn = negative
+    assert sorted(flat(loader)) == [-i for i in reversed(range(13))]
+
+
+@pytest.mark.parametrize("data", [Numbers(13), Stream(13)], ids=["map", "iterable"])
+@pytest.mark.parametrize(("before", "after"), [(2, 1), (2, 0), (1, 2)])
+def test_another_number_of_workers_reads_the_same_samples(Loader, data, before, after):
+    loader = Loader(data, batch_size=2, num_workers=before)
+    assert sorted(flat(loader)) == list(range(13))
+    loader.num_workers = after
+    assert sorted(flat(loader)) == list(range(13))
+
+
+def test_another_worker_init_fn_prepares_new_workers(Loader):
+    loader = Loader(Prepared(4), num_workers=2, collate_fn=same)
+    assert {len(sample) for batch in loader for sample in batch} == {1}
+    loader.worker_init_fn = prepare
+    assert {len(sample) for batch in loader for sample in batch} == {4}
+
+
+# ---- a dataset that the loop changes between two sweeps ------------------------------------------------------
+
+
+class Scaled:
+    """A transform with a setting."""
+
+    def __init__(self, by: int = 1) -> None:
+        self.by = by
+
+    def __call__(self, value):
+        return self.by * value
+
+
+class Staged(Numbers):
+    """Has what training loops set: an epoch, transforms in a list, a part in a dictionary."""
+
+    def __init__(self, n: int = 6) -> None:
+        super().__init__(n)
+        self.epoch, self.transforms, self.parts = 0, [Scaled()], {"scale": Scaled()}
+
+    def __getitem__(self, index):
+        value = index + 100 * self.epoch
+        for transform in (*self.transforms, *self.parts.values()):
+            value = transform(value)
+        return value
+
+
+class StagedStream(Stream):
+    def __init__(self, n: int = 6) -> None:
+        super().__init__(n)
+        self.staged = Staged(n)
+
+    def __iter__(self):
+        return (self.staged[index] for index in super().__iter__())
+
+
+class Rest(Numbers):
+    """Wraps a dataset, as `Subset` does."""
+
+    def __init__(self, dataset) -> None:
+        super().__init__(len(dataset))
+        self.dataset = dataset
+
+    def __getitem__(self, index):
+        return self.dataset[index]
+
+
+def set_epoch(staged):
+    staged.epoch = 1
+
+
+def replace_a_transform(staged):
+    staged.transforms[0] = Scaled(3)
+
+
+def set_a_transform(staged):
+    staged.transforms[0].by = 3
+
+
+def add_a_transform(staged):
+    staged.transforms.append(Scaled(3))
+
+
+def set_a_part(staged):
+    staged.parts["scale"].by = 3
+
+
+def shadow_a_method(staged):
+    staged.transforms = [Scaled(3).__call__]
+
+
+CHANGES = [set_epoch, replace_a_transform, set_a_transform, add_a_transform, set_a_part, shadow_a_method]
+
+
+@pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
+def test_workers_see_what_the_loop_has_changed(Loader, change):
+    staged = Staged()
+    loader = Loader(staged, batch_size=2, num_workers=2)
+    assert flat(loader) == list(range(6))
+    change(staged)
+    changed = [staged[i] for i in range(6)]
+    assert flat(loader) == flat(loader) == changed != list(range(6))
+
+
+@workers
+@pytest.mark.parametrize("wrap", [Rest, lambda data: torch.utils.data.Subset(data, range(6))])
+def test_they_see_it_inside_other_datasets(Loader, workers, wrap):
+    staged = Staged()
+    loader = Loader(wrap(staged), batch_size=2, num_workers=workers)
+    assert flat(loader) == list(range(6))
+    set_a_transform(staged)
+    assert flat(loader) == [staged[i] for i in range(6)]
+
+
+@workers
+def test_workers_of_a_stream_see_what_the_loop_has_changed(Loader, workers):
+    data = StagedStream()
+    loader = Loader(data, batch_size=2, num_workers=workers)
+    assert sorted(flat(loader)) == list(range(6))
+    set_epoch(data.staged)
+    assert sorted(flat(loader)) == [data.staged[i] for i in range(6)]
+
+
+class Scaling:
+    """A collate_fn with a setting."""
+
+    by = 1
+
+    def __call__(self, samples):
+        return torch.tensor(samples) * self.by
+
+
+def test_workers_see_a_changed_collate_fn(Loader):
+    collate = Scaling()
+    loader = Loader(Numbers(6), batch_size=2, num_workers=2, collate_fn=collate)
+    assert flat(loader) == list(range(6))
+    collate.by = 5
+    assert flat(loader) == [5 * i for i in range(6)]
+
+
+def test_persistent_workers_keep_their_copies(Loader):
+    staged = Staged()
+    loader = Loader(staged, batch_size=2, num_workers=2, persistent_workers=True)
+    assert flat(loader) == list(range(6))
+    set_epoch(staged)
+    assert flat(loader) == list(range(6))

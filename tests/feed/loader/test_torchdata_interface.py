@@ -9,13 +9,14 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
-import subprocess
 import sys
+import textwrap
 
 import pytest
 
 import feedline as fl
 from tests.feed.loader.swapped import Function, IterableDataset, Numbers, flat, torch
+from tests.warm import run
 
 
 def test_constructor(Loader):
@@ -64,7 +65,7 @@ def test_at_the_end_of_an_epoch_the_next_one_comes(Loader):
 
 
 class Counting(IterableDataset):
-    """0 … 9, with a state of its own; says how often it was read from the beginning."""
+    """0 … 9, with its own state; says how often it was read from the beginning."""
 
     def __init__(self) -> None:
         self.next = 0
@@ -103,7 +104,7 @@ def test_an_iterable_with_a_state_in_workers(Loader):
 
 
 class Sampler:
-    """Backwards, with a state of its own."""
+    """Backwards, with its own state."""
 
     def __init__(self) -> None:
         self.left = 10
@@ -169,7 +170,32 @@ def test_in_torchdata(name):
         f"{name}(StatefulDataLoader)\n"
     )
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    ran = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, timeout=60)
+    ran = run(["-c", script], env=environment, capture_output=True, text=True, timeout=60)
+    assert ran.returncode == 0, ran.stderr
+
+
+@pytest.mark.skipif(importlib.util.find_spec("torchdata") is None, reason="torchdata is not installed")
+def test_torchdatas_loader_over_ours():
+    """Where ours was put in the place of torch's before torchdata was imported, theirs is a subclass of it."""
+    script = """
+        import warnings; warnings.simplefilter("ignore")
+        import copy, torch.utils.data, feedline
+        torch.utils.data.DataLoader = torch.utils.data.dataloader.DataLoader = feedline.DataLoader
+        from torchdata.stateful_dataloader import StatefulDataLoader
+        from tests.feed.loader.swapped import Numbers, flat
+        assert issubclass(StatefulDataLoader, feedline.DataLoader)
+        for workers in (0, 1):
+            loader = StatefulDataLoader(Numbers(7), batch_size=2, num_workers=workers)
+            assert len(loader) == 4 and "StatefulDataLoader" in repr(loader)
+            assert flat(loader) == flat(copy.copy(loader)) == list(range(7))
+            batches = iter(loader)
+            next(batches)
+            again = StatefulDataLoader(Numbers(7), batch_size=2, num_workers=workers)
+            again.load_state_dict(loader.state_dict())
+            assert flat(again) == flat(batches) == [2, 3, 4, 5, 6]
+    """
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    ran = run(["-c", textwrap.dedent(script)], env=environment, capture_output=True, text=True, timeout=60)
     assert ran.returncode == 0, ran.stderr
 
 

@@ -10,13 +10,13 @@ from tests.feed.workers.tasks import Gate, Task, alive, descriptors, eventually,
 
 @pytest.fixture(scope="session", autouse=True)
 def server():
-    """multiprocessing's own servers, once started, stay until the end: they are not what tests count."""
-    with Pool(Task(), 1) as pool:
+    """Start multiprocessing's own servers, which stay until the end, so that tests do not count them."""
+    with Pool(Task(), 1, method="forkserver") as pool, Pool(Task(), 1, method="spawn"):
         pool.result(pool.submit(("echo", 0)))
 
 
 @pytest.fixture(autouse=True)
-def nothing_left(server, monkeypatch):
+def nothing_left(server, collects_often, monkeypatch):
     """No test leaves a process, a descriptor or shared memory behind."""
     pids = []
     start = Pool.__init__

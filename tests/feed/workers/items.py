@@ -1,4 +1,4 @@
-"""Datasets for programs of their own, at the top of a module so that workers find them."""
+"""Datasets for their own programs, at the top of a module so that workers find them."""
 
 from __future__ import annotations
 

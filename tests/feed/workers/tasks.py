@@ -1,4 +1,4 @@
-"""Tasks for worker processes, and ways to see what is left of them."""
+"""Tasks for worker processes, and functions that find their leftovers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _own = threading.local()  # threads share one task
 
 
 class Task:
-    """Does what a unit says; started as usual."""
+    """A task that carries out its units."""
 
     def start(self, worker, workers):
         _own.worker, _own.workers, _own.counted = worker, workers, 0
@@ -26,7 +26,7 @@ class Task:
     def run(self, unit):
         return getattr(self, unit[0])(*unit[1:])
 
-    # ---- what units can ask for
+    # ---- actions of units
 
     def echo(self, value):
         return value
@@ -163,7 +163,7 @@ def alive(pid: int) -> bool:
 
 
 def descriptors() -> list[str]:
-    """What the open descriptors of this process are, those of multiprocessing's servers aside."""
+    """Return the open descriptors of this process, except those of multiprocessing's servers."""
     return sorted(filter(None, map(_link, os.listdir("/proc/self/fd"))))
 
 

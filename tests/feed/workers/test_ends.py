@@ -1,4 +1,4 @@
-"""However a program ends, its workers end too, and say what was wrong."""
+"""However a program ends, its workers end, too, and report errors."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.feed.workers.tasks import Task, results
 
 @pytest.fixture
 def program(tmp_path):
-    """Runs a main module; its process and what it said."""
+    """Run a main module; return its process and output."""
 
     def run(body, guard=True, wait=True, head=HEAD):
         path = tmp_path / "program.py"
@@ -146,10 +146,20 @@ def test_a_main_module_without_guard(program, method):
         f"pool = Pool(Task(), 2, method={method!r})\nprint(pool.result(pool.submit(('echo', 1))))\n", guard=False
     )
     assert done.returncode == 1
-    assert "An attempt has been made to start a new process before" in done.err
-    assert "if __name__ == '__main__'" in done.err
+    assert done.err.count("Traceback") == 1  # the parent's alone
     assert "WorkerError" in done.err
-    assert "before it was ready" in done.err
+    assert f"start method {method!r} imports it in each worker" in done.err
+    assert "if __name__ == '__main__'" in done.err
+    assert 'workers="thread" or multiprocessing_context="fork"' in done.err
+
+
+@pytest.mark.parametrize("method", ["forkserver", "spawn"])
+def test_what_cannot_be_pickled(program, method):
+    done = program(f"task = Task()\ntask.function = lambda: 1\nPool(task, 2, method={method!r})\n")
+    assert done.returncode == 1
+    assert done.err.count("Traceback") == 1
+    assert f"can be pickled, as start method {method!r} sends them to workers; got: " in done.err
+    assert 'workers="thread" or multiprocessing_context="fork"' in done.err.splitlines()[-1]
 
 
 def test_threads_at_the_end(program):

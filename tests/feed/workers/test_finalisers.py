@@ -1,4 +1,4 @@
-"""Garbage in any order: the collector, the end of the interpreter and forks may finalise in whatever order they like.
+"""Garbage in any order: the collector, the end of the interpreter and forks may finalise in any order.
 
 Each case is a program of its own, as what goes wrong here is a crash or a hang. Its last line says that it came
 through; no process, descriptor or mapping of a pool may be left then, nor afterwards.
@@ -13,6 +13,7 @@ import textwrap
 
 import pytest
 
+from tests import warm
 from tests.feed.workers.tasks import alive, eventually
 
 HEAD = """
@@ -33,21 +34,25 @@ def nothing_left(before):
 """
 
 
+@pytest.fixture(scope="module", autouse=True)
+def interpreter():
+    """Started before anybody counts descriptors."""
+    warm.start(warm.FEW)
+
+
 @pytest.fixture
 def through(tmp_path):
-    """Runs a main module, and looks at what it leaves."""
+    """Run a main module, and check its leftovers."""
 
-    def run(body, timeout=120):
+    def run(body, timeout=120, cold=False):
         path = tmp_path / "program.py"
         path.write_text(HEAD + "if __name__ == '__main__':\n" + textwrap.indent(textwrap.dedent(body), "    "))
-        done = subprocess.run(
-            [sys.executable, path],
-            capture_output=True,
-            text=True,
-            timeout=timeout,
-            env=os.environ | {"PYTHONPATH": os.pathsep.join([os.getcwd(), *filter(None, sys.path)])},
-            check=False,
-        )
+        environment = os.environ | {"PYTHONPATH": os.pathsep.join([os.getcwd(), *filter(None, sys.path)])}
+        options = {"capture_output": True, "text": True, "timeout": timeout, "env": environment}
+        if cold:
+            done = subprocess.run([sys.executable, path], check=False, **options)
+        else:
+            done = warm.run([path], imported=warm.FEW, finalized=True, **options)
         assert done.returncode == 0, (done.returncode, done.stderr[-3000:])
         lines = done.stdout.splitlines()
         assert lines, done.stderr
@@ -62,7 +67,8 @@ def through(tmp_path):
 @pytest.mark.parametrize("torch", ["", "import torch"])
 def test_failed_loops(through, torch):
     """An exception keeps its frames, these the loader, and all of it becomes garbage in one cycle."""
-    done = through(f"""
+    done = through(
+        f"""
         {torch}
         before = len(descriptors()) + 8, 0  # what multiprocessing keeps once it has started
         for _ in range(3):
@@ -77,13 +83,15 @@ def test_failed_loops(through, torch):
                     del error, loader
             gc.collect()
         nothing_left(before)
-    """)
+    """,
+        cold=True,  # torch comes before the first loader, or with it
+    )
     assert done.stderr == ""
 
 
 @pytest.mark.parametrize("kind", ["here", "thread", "process"])
 def test_by_hand_in_every_order(through, kind):
-    """Every finaliser there is of what a loader is made of, called in every order."""
+    """Call the finalisers of all parts of a loader in every order."""
     through(f"""
         before = len(descriptors()) + 8, 0
         found = 0
@@ -111,7 +119,7 @@ def test_by_hand_in_every_order(through, kind):
 @pytest.mark.parametrize("kind", ["here", "thread", "process"])
 @pytest.mark.parametrize("first", [True, False])
 def test_with_finalisers_of_the_user(through, kind, first):
-    """One that is garbage together with a loader, older or younger than it, and still uses it."""
+    """An object that is garbage together with a loader, older or younger than it, and still uses it."""
     through(f"""
         before = len(descriptors()) + 8, 0
         told = []
@@ -224,7 +232,7 @@ def test_in_a_thread_of_the_pool_that_holds_its_lock(through):
 @pytest.mark.parametrize("kind", ["here", "thread", "process"])
 @pytest.mark.parametrize("ending", ["pass", "sys.exit(0)", "gc.disable()", "del Rows, np, fl, Pool, gc"])
 def test_the_end_of_the_interpreter(through, kind, ending):
-    """With everything still in the module, in a cycle, and in a thread that goes on reading."""
+    """With everything still in the module, in a cycle, and in a thread that continues reading."""
     done = through(f"""
         loader = fl.DataLoader(Rows(4000), batch_size=4, **KINDS[{kind!r}])
         iterator = iter(loader)
@@ -244,7 +252,7 @@ def test_the_end_of_the_interpreter(through, kind, ending):
 
 
 def test_forks(through):
-    """A child that ends by itself, and collects what it has copies of, changes nothing in the parent."""
+    """A child that exits, and collects its copies of objects, changes nothing in the parent."""
     through("""
         before = len(descriptors()) + 8, 0
         loader = fl.DataLoader(Rows(60), batch_size=4, num_workers=2)
@@ -270,8 +278,28 @@ def test_forks(through):
     """)
 
 
+def test_forks_of_forks(through):
+    """What a child opens, perhaps by numbers that descriptors of its parent had, stays open in its own children."""
+    through("""
+        loader = fl.DataLoader(Rows(60), batch_size=4, num_workers=2)
+        iterator = iter(loader)
+        next(iterator)
+        print(*loader.pids, flush=True)
+        if (pid := os.fork()) == 0:
+            opened = [os.open("/dev/null", os.O_RDONLY) for _ in range(50)]
+            if (pid := os.fork()) == 0:
+                for fd in opened:
+                    os.fstat(fd)
+                os._exit(0)
+            os._exit(os.waitpid(pid, 0)[1] != 0)
+        assert os.waitpid(pid, 0)[1] == 0
+        assert sum(len(batch) for batch in iterator) == 60 - 4
+        print("through")
+    """)
+
+
 def test_memory_and_views_in_every_order(through):
-    """Mappings and loans are no one's to collect: they go with the last view."""
+    """Mappings and loans are not collected before the last view is freed."""
     through("""
         from feedline import _native
         for order in itertools.permutations(range(5)):

@@ -1,4 +1,4 @@
-"""What comes out of a worker is what its code returned: equal, writable, private, for as long as it is kept."""
+"""Results of a worker are equal to what its code returned, writable and private, as long as they are kept."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ARRAYS = hnp.arrays(
 
 
 def views(arrays):
-    """Arrays and what slicing and turning makes of them."""
+    """Draw arrays, also sliced and transposed."""
     steps = st.sampled_from([1, 2, -1])
     return st.builds(lambda a, turn, step: (a.T if turn else a)[::step] if a.ndim else a, arrays, st.booleans(), steps)
 
@@ -75,11 +75,11 @@ class Side:
 
 @given(TREES, st.sampled_from([0, 64, 4096]))
 def test_trees_come_back_equal(tree, inline):
-    before, message.INLINE = message.INLINE, inline
+    before, message.INLINE_BYTES = message.INLINE_BYTES, inline
     try:
         assert same(tree, Side().round_trip(tree))
     finally:
-        message.INLINE = before
+        message.INLINE_BYTES = before
 
 
 def test_trees_come_back_equal_from_a_process(pool):
@@ -196,7 +196,7 @@ def test_cancelled_results_give_their_memory_back(pool):
     results(pool, [("fill", 1)] * 4)
     for worker in pool._backend._members:
         assert eventually(lambda worker=worker: worker.running is None)
-    # Whatever is not free after this is being written, and nothing is.
+    # Segments that are not free after this are being written, and none is.
     pool.result(pool.submit(("echo", 1), worker=0)), pool.result(pool.submit(("echo", 1), worker=1))
     assert all(flag == 0 for worker in pool._backend._members for flag in worker._control.flags)
 

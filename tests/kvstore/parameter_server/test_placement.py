@@ -7,10 +7,10 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from feedline.kvstore.parameter_server.placement import SPLIT, home, parts
+from feedline.kvstore.parameter_server.placement import SPLIT_ELEMENTS, home, parts
 
 KEYS = st.one_of(st.integers(-(2**31), 2**31), st.text(max_size=8))
-SHAPES = st.lists(st.integers(0, 2 * SPLIT), max_size=2).map(lambda s: (*s, 3) if s else s)
+SHAPES = st.lists(st.integers(0, 2 * SPLIT_ELEMENTS), max_size=2).map(lambda s: (*s, 3) if s else s)
 
 
 @given(KEYS, SHAPES, st.integers(1, 9))
@@ -27,7 +27,7 @@ def test_every_row_lies_on_one_server(key, shape, servers):
 @given(KEYS, SHAPES, st.integers(1, 9))
 def test_large_arrays_are_shared_equally_and_small_ones_are_whole(key, shape, servers):
     found = parts(key, shape, servers)
-    if math.prod(shape) <= SPLIT or not shape:
+    if math.prod(shape) <= SPLIT_ELEMENTS or not shape:
         assert len(found) == 1
         assert found[0].server == home(key, servers)
     else:

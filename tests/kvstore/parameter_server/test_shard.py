@@ -1,4 +1,4 @@
-"""What a server holds: whatever is repeated, lost, killed and sent again, each push is taken once."""
+"""A server applies each push once, however messages are repeated or lost and servers killed."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def zeros(shapes=SHAPES, dtype=torch.float32):
 
 
 def push(shard, worker, number, value, shapes=SHAPES, skip=False):
-    """What a server does with a push of ``value`` everywhere; the answer of `due`."""
+    """Push ``value`` to all keys of a server, and return the answer of `due`."""
     due = shard.due(worker, number, skip)
     if due:
         run = as_run([torch.full(shape, float(value)) for shape in shapes.values()]).numpy()
@@ -50,7 +50,7 @@ STEPS = st.lists(
 
 @given(STEPS)
 def test_each_push_is_taken_once_whatever_dies(steps):
-    """Workers that send again what no snapshot has, and a server that dies at any moment, against plain sums."""
+    """Workers that resend pushes without a snapshot, and a server that dies at any moment, against plain sums."""
     shard = made()
     shard.set_rule(TEST, 1)
     snapshot = shard.snapshot()
@@ -185,6 +185,24 @@ def test_made_keys_stay_and_without_an_optimizer_there_are_no_states():
     assert stored(shard)["b"] == 5
     with pytest.raises(RefusedError, match="optimizer"):
         shard.states()
+
+
+@pytest.mark.parametrize(
+    ("keys", "kind", "said"),
+    [
+        ((1.5,), TypeError, "int or str as key, got 1.5"),
+        ((None,), TypeError, "int or str as key, got None"),
+        (("b", 1), TypeError, "keys of one kind"),
+        (("b", "b"), RefusedError, "'b' has 2 values"),
+        ((7,), RefusedError, "type str"),
+    ],
+)
+def test_keys_that_no_store_has_are_not_made(keys, kind, said):
+    shard = made({"a": (3,)})
+    run = as_run([torch.zeros(2) for _ in keys]).numpy()
+    with pytest.raises(kind, match=said):
+        shard.make([(key, (2,), "float32") for key in keys], run)
+    assert shard.size == 1
 
 
 def test_what_lies_together_is_not_copied():

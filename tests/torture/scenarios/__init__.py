@@ -13,15 +13,26 @@ from tests.torture.scenarios.few_descriptors import FewDescriptors
 from tests.torture.scenarios.forks import Forks
 from tests.torture.scenarios.full_disks import FullDisks
 from tests.torture.scenarios.hostile_arrays import HostileArrays
+from tests.torture.scenarios.hostile_arrow import HostileArrow
 from tests.torture.scenarios.hostile_cntk import HostileCNTK
 from tests.torture.scenarios.hostile_ctf import HostileCTF
+from tests.torture.scenarios.hostile_hdf5 import HostileHDF5
+from tests.torture.scenarios.hostile_images import HostileImages
 from tests.torture.scenarios.hostile_index import HostileIndex
+from tests.torture.scenarios.hostile_litdata import HostileLitData
 from tests.torture.scenarios.hostile_logs import HostileLogs
+from tests.torture.scenarios.hostile_mds import HostileMDS
 from tests.torture.scenarios.hostile_parquet import HostileParquet
+from tests.torture.scenarios.hostile_rows import HostileRows
+from tests.torture.scenarios.hostile_speech import HostileSpeech
 from tests.torture.scenarios.hostile_states import HostileStates
 from tests.torture.scenarios.hostile_store import HostileStore
 from tests.torture.scenarios.hostile_symbols import HostileSymbols
+from tests.torture.scenarios.hostile_tar import HostileTar
 from tests.torture.scenarios.hostile_tensors import HostileTensors
+from tests.torture.scenarios.hostile_tfrecord import HostileTFRecord
+from tests.torture.scenarios.hostile_tokens import HostileTokens
+from tests.torture.scenarios.hostile_zarr import HostileZarr
 from tests.torture.scenarios.interrupts import Interrupts
 from tests.torture.scenarios.killed_feeds import KilledFeeds
 from tests.torture.scenarios.killed_loaders import KilledLoaders
@@ -44,15 +55,26 @@ ALL: list[Scenario] = [
     Forks(),
     FullDisks(),
     HostileArrays(),
+    HostileArrow(),
     HostileCNTK(),
     HostileCTF(),
+    HostileImages(),
     HostileIndex(),
+    HostileLitData(),
     HostileLogs(),
+    HostileMDS(),
     HostileParquet(),
+    HostileRows(),
+    HostileSpeech(),
     HostileStates(),
     HostileStore(),
     HostileSymbols(),
+    HostileTar(),
     HostileTensors(),
+    HostileTFRecord(),
+    HostileTokens(),
+    HostileHDF5(),
+    HostileZarr(),
     Interrupts(),
     KilledFeeds(),
     KilledLoaders(),

@@ -24,7 +24,7 @@ from tests.torture.scenario import Scenario
 
 
 class Collector(Scenario):
-    """No order in which things are freed crashes, hangs, or changes what was handed out."""
+    """No order of freeing objects crashes, hangs, or changes delivered data."""
 
     name = "collector"
     asks = "may things be freed at any time, in any order?"
@@ -36,7 +36,7 @@ class Collector(Scenario):
         gc.set_threshold(*rng.choice([(1, 1, 1), (5, 2, 1), (700, 10, 10), (0, 10, 10)]))
         what = ("loader", "raising", "source", "store", "session")[case.number % 5]
         kept: list[Any] = []
-        getattr(self, f"_{what}")(case, rng, [])  # what is made once stays
+        getattr(self, f"_{what}")(case, rng, [])  # objects created once stay
         gc.collect()
         before = held()
         for round_ in range(rng.randint(1, 3)):
@@ -58,7 +58,7 @@ class Collector(Scenario):
                 break
             time.sleep(0.02)
         else:
-            told = f"(descriptors, threads, children) are {held()}, were {before}; {doings()}"
+            told = f"(descriptors, threads, children) are {held()}, were {before}; {opened()}; {doings()}"
             case.fail("left over", f"{what}: {told}")
 
     def _loader(self, case: Case, rng: random.Random, kept: list[Any]) -> None:
@@ -80,7 +80,7 @@ class Collector(Scenario):
 
         held = made() if rng.random() < 0.3 else None
         try:
-            # Held by nobody but the traceback, a loader is freed with all that it holds, in any order.
+            # A loader referenced only by the traceback is freed with all its parts, in any order.
             for batch in made() if held is None else held:
                 _keep(kept, batch[1], rng.random() < 0.5)
             case.fail("lost", "a raising item raised nothing")
@@ -124,10 +124,20 @@ class Collector(Scenario):
 
 
 def held() -> tuple[int, int, int]:
-    """Descriptors, threads of Python and children of this process."""
-    with contextlib.suppress(ChildProcessError):
-        os.waitpid(-1, os.WNOHANG)
+    """Descriptors, threads of Python and children of this process, ended ones that nobody has waited for among them.
+
+    Waiting for them here would take their exit statuses from those who started them and wait for them.
+    """
     return len(os.listdir("/proc/self/fd")), len(sys._current_frames()), len(children(os.getpid()))
+
+
+def opened() -> str:
+    """What this process's descriptors refer to."""
+    told = []
+    for number in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):
+            told.append(f"{number}: {os.readlink(f'/proc/self/fd/{number}')}")
+    return ", ".join(told)
 
 
 def doings() -> str:
@@ -147,7 +157,7 @@ def _keep(kept: list[Any], array: Any, whether: bool) -> None:
 
 
 def _cycle(rng: random.Random, things: list[Any]) -> None:
-    """Things that hold each other, dropped: who is freed first is the collector's choice."""
+    """Drop objects in a reference cycle: the collector chooses which is freed first."""
     rng.shuffle(things)
     things.append(things)
     if rng.random() < 0.5:

@@ -12,7 +12,7 @@ from tests.torture.scenario import Scenario
 
 
 class DamagedCheckpoints(Scenario):
-    """What is not whole is passed over with a warning; the run ends as the one that nothing happened to."""
+    """Damaged checkpoints are skipped with a warning; the run ends like an uninterrupted one."""
 
     name = "damaged-checkpoints"
     asks = "is a damaged checkpoint passed over, and never believed?"
@@ -51,7 +51,7 @@ class DamagedCheckpoints(Scenario):
             case.fail("silent", f"{what}: passed over without a warning; began at {got['began']}, told {heard.told}")
 
     def _best(self, case: Case) -> None:
-        """The best model that was kept: it alone is in its folder."""
+        """The best model kept, which is alone in its folder."""
         place = case.folder / "run" / "best"
         (path,) = place.glob("checkpoint-*")
         expected = self._kept(place)
@@ -88,5 +88,5 @@ class DamagedCheckpoints(Scenario):
             path.symlink_to("/nonexistent")
         elif change.kind == "file":
             path.write_text("x")
-        # One that is not there is no damage: there is then nothing to see.
+        # A missing one is not damage, as nothing can be detected.
         return change.kind != "gone"

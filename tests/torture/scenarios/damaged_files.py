@@ -17,11 +17,15 @@ FILES = {
     "npz": ("data.npz",),
     "npy": ("arrays/x.npy", "arrays/y.npy"),
     "join": ("features.ctf", "labels.ctf"),
+    "tar": ("features.ctf", "data.tar"),
+    "mds": ("features.ctf", *(f"data.mds/{name}" for name in ("index.json", "shard.00000.mds", "shard.00001.mds"))),
+    "litdata": tuple(f"data.litdata/{name}" for name in ("index.json", "chunk-0-0.bin", "chunk-0-1.bin")),
+    "hdf5": ("data.h5",),
 }
 
 
 class DamagedFiles(Scenario):
-    """These formats carry no checksum of everything: other content may come, but no crash, hang or foreign error."""
+    """These formats have no full checksums: content may differ, but without crash, hang or foreign error."""
 
     name = "damaged-files"
     asks = "does a file of data that changes, even under its reader, end in words?"
@@ -35,7 +39,7 @@ class DamagedFiles(Scenario):
             (folder / file).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(case.data / "few" / file, folder / file)
         options = {"seed": rng.randrange(99), "max_sweeps": 2, "shuffle": rng.random() < 0.7}
-        if rng.random() < 0.5 and kind in ("ctf", "join"):
+        if rng.random() < 0.5 and kind in ("ctf", "join", "tar", "mds"):
             _opened(kind, folder)  # so that there is an index already
         in_use, in_place = rng.random() < 0.6, rng.random() < 0.7
         source, seen = None, 0

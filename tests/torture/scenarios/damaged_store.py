@@ -48,14 +48,14 @@ class DamagedStore(Scenario):
         if isinstance(case.attempt(what, read), Refused):
             case.compare(f"{what}, up to the error", *_content_only(expected[: len(got)], got, verify and not in_use))
         elif "another" in what and change.file.endswith("feedline.json"):
-            return  # a whole manifest of a store with the same sizes: nothing can tell, but for its checksums
+            return  # a valid manifest of a store with the same sizes, which only checksums can detect
         else:
             # What is mapped has been checked already: later changes of it are other data, as in memory.
             case.compare(what, *_content_only(expected, got, verify and not in_use))
 
 
 def used(minibatch: fl.Minibatch) -> None:
-    """What a training does with it: whatever trusts indices, trusts them here."""
+    """Use the data as training does, trusting its indices."""
     for name, classes in (("word", data.WORDS), ("y", data.CLASSES)):
         value = minibatch[name]
         if not (np.asarray(value.indices) < classes).all() or not (np.asarray(value.indices) >= 0).all():

@@ -55,7 +55,7 @@ NOISE = ("Exception ignored", "Fatal Python error", "leaked", "Segmentation", "r
 
 
 class Exits(Scenario):
-    """The exit code that Python gives, no noise from finalisers, nobody left behind."""
+    """Python's own exit code, no noise from finalisers, no process left behind."""
 
     name = "exits"
     asks = "does a program end cleanly wherever it ends?"

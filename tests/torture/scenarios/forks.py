@@ -1,4 +1,4 @@
-"""Processes that fork in the middle of a feed, and both go on."""
+"""Processes that fork in the middle of a feed, and both continue."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.torture.victims import Victim
 
 
 class Forks(Scenario):
-    """Parent and child go on from where they were, each for itself; the end of one is nothing to the other."""
+    """Parent and child continue independently; the end of one does not affect the other."""
 
     name = "forks"
     asks = "does a forked child's feed go on by itself, and its end leave the parent alone?"
@@ -46,7 +46,7 @@ class Forks(Scenario):
         return None
 
     def _loader(self, case: Case) -> None:
-        """Children of a program that uses a loader with workers: they end, and the loader goes on."""
+        """Children of a program that uses a loader with workers: they end, and the loader continues."""
         rng = case.rng
         options: dict[str, Any] = {"seed": rng.randrange(1 << 64), "shuffle": True}
         workers = {"num_workers": 2, "workers": rng.choice(["process", "thread"]), "multiprocessing_context": "fork"}
@@ -77,7 +77,7 @@ def go_on(source: Any, luck: float) -> list[data.Item]:
 
 
 def ends(loader: Any, luck: float) -> None:
-    """In a child that has no use for the loader: it is collected, or the process just ends."""
+    """In a child that does not use the loader: it is collected, or the process just ends."""
     rng = random.Random(luck)
     if rng.random() < 0.5:
         del loader

@@ -17,7 +17,7 @@ PAGE = 4096
 
 
 class FullDisks(Scenario):
-    """Refused in words, nothing left behind, what was there untouched; with room, it goes on.
+    """An error, nothing left behind, existing files untouched; with room, it continues.
 
     As root the disk is a small memory file system; else the size of a file is limited.
     """
@@ -77,7 +77,7 @@ class FullDisks(Scenario):
 
 
 class Disk:
-    """A place with so many bytes of room.
+    """A folder with limited room.
 
     Args:
         case: where.
@@ -101,14 +101,14 @@ class Disk:
         return f"{'a disk' if self._mounted else 'files'} of {self._room} bytes"
 
     def limited(self, program: Any, *arguments: Any) -> Any:
-        """Run a program, in a process of its own, within the limit."""
+        """Run a program, in its own process, within the limit."""
         if not self._mounted:
-            room = max(1, self._room // 3)  # of one file: what is written is several
+            room = max(1, self._room // 3)  # limit per file, of which several are written
             resource.setrlimit(resource.RLIMIT_FSIZE, (room, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
         return program(*arguments)
 
     def fill(self, left: int) -> None:
-        """Leave so many bytes of room."""
+        """Leave ``left`` bytes free."""
         found = os.statvfs(self.folder)
         if self._mounted and (size := found.f_bavail * found.f_frsize - left) > 0:
             resize_memory(self.folder, (found.f_blocks * found.f_frsize - size) // PAGE * PAGE)

@@ -50,7 +50,7 @@ class HostileArrays(Hostile):
         return f"{kind}: {how}", lambda: _read(path, on_error)
 
     def _bomb(self, rng: Any, path: Any) -> str:
-        """A member of a few bytes that says it is, or becomes, much."""
+        """A member of a few bytes that claims to be, or expands to, many."""
         count = rng.choice([1 << 20, 1 << 30, 1 << 40, 1 << 62])
         header = f"{{'descr': '<f4', 'fortran_order': False, 'shape': ({count},), }}".encode().ljust(117) + b"\n"
         member = b"\x93NUMPY\x01\x00" + struct.pack("<H", 118) + header + bytes(rng.choice([0, 64, 8 << 20]))

@@ -1,4 +1,4 @@
-"""CTF texts that are none, under all options of the reader."""
+"""Invalid CTF texts, under all options of the reader."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ WORDS = (
 
 
 class HostileCTF(Hostile):
-    """Reads what is one-hot in range, dense in shape, or refuses."""
+    """Reads one-hot samples in range and dense ones in shape, or refuses."""
 
     name = "hostile-ctf"
     asks = "does any text make the CTF reader crash, or hand out what is out of range?"

@@ -1,4 +1,4 @@
-"""Index files of CTF that agree with their checksums and lie all the same."""
+"""Malicious index files of CTF with valid checksums."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _BYTES = 128
 
 
 class HostileIndex(Hostile):
-    """Nothing outside the text is read, and nothing but feedline's errors comes of it."""
+    """Nothing outside the text is read, and only feedline's errors are raised."""
 
     name = "hostile-index"
     asks = "does an index that was made to do harm crash whoever opens the text?"

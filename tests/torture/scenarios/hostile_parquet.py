@@ -13,7 +13,7 @@ from tests.torture.hostile import Hostile
 
 
 class HostileParquet(Hostile):
-    """Reads or refuses; what pyarrow cannot stand never reaches it."""
+    """Reads or refuses; inputs that would crash pyarrow never reach it."""
 
     name = "hostile-parquet"
     asks = "does any change of a Parquet file end the process, or take memory without bound?"
@@ -26,7 +26,7 @@ class HostileParquet(Hostile):
         rng = case.rng
         text, other = ((case.data / name / "data.parquet").read_bytes() for name in ("few", "twin"))
         if rng.random() < 0.6:
-            # The footer is where everything is said, so half of the changes go there.
+            # The footer contains all metadata, so half of the changes go there.
             size = int.from_bytes(text[-8:-4], "little")
             footer, how = mutated(rng, text[-8 - size : -8], other[-8 - size : -8])
             text = text[: -8 - size] + footer + len(footer).to_bytes(4, "little") + text[-4:]

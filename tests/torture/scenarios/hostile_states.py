@@ -19,7 +19,7 @@ KINDS = (*data.FORMATS, "source", "lanes", "loader", "session", "optimizer")
 
 
 class HostileStates(Hostile):
-    """Refused with a `StateError` and without a trace, or good for going on."""
+    """Refused with a `StateError` and without side effects, or usable to continue."""
 
     name = "hostile-states"
     asks = "does a state with a wrong field fail when it is loaded, and only then?"
@@ -70,7 +70,7 @@ class HostileStates(Hostile):
         return f"{kind}: {how}", load
 
     def _session(self, case: Case, k: int) -> tuple[str, Callable[[], Any]]:
-        """A checkpoint that is whole, and says what it should not."""
+        """A sealed checkpoint with wrong content."""
         from feedline.train.checkpoint import Checkpoints
 
         folder = case.folder / str(k)

@@ -1,4 +1,4 @@
-"""Stores whose files agree with their checksums and lie all the same."""
+"""Malicious stores with valid checksums."""
 
 from __future__ import annotations
 

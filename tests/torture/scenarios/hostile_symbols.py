@@ -13,7 +13,7 @@ from tests.torture.hostile import Hostile
 
 
 class HostileSymbols(Hostile):
-    """A symbol that answers, or an `MXNetError`."""
+    """A symbol that works, or an `MXNetError`."""
 
     name = "hostile-symbols"
     asks = "is every failure of an MXNet symbol's JSON an MXNetError?"

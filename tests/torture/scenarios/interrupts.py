@@ -1,4 +1,4 @@
-"""Ctrl-C at any bytecode of a feed, in a program that goes on, as in a notebook."""
+"""Ctrl-C at any bytecode of a feed, in a program that continues, as in a notebook."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.torture.scenario import Scenario
 
 
 class Interrupts(Scenario):
-    """After an interrupt the feed stands before the minibatch or after it, and what follows is what should."""
+    """After an interrupt the feed is before or after the minibatch, and continues correctly."""
 
     name = "interrupts"
     asks = "is a feed whole after Ctrl-C anywhere in it?"
@@ -24,7 +24,7 @@ class Interrupts(Scenario):
         interrupter = Interrupter()
         if case.number % 3 == 2:
             return self._loader(case, interrupter)
-        # Not a user's own source: it moves on as its author wrote it, whoever is interrupted.
+        # Not a user-defined source: it advances as its author wrote it, even when interrupted.
         kind = list(data.FORMATS)[case.number % len(data.FORMATS)]
         order = data.settings(rng, kind)
 
@@ -43,7 +43,7 @@ class Interrupts(Scenario):
                 case.tally("interrupts")
                 now = json.dumps(source.state_dict())
                 if now != before:
-                    # It had been made: only that the caller did not get it.
+                    # It had been created, but the caller did not get it.
                     source.load_state_dict(json.loads(before))
                     minibatch = source.next_minibatch(size)
                     if json.dumps(source.state_dict()) != now:
@@ -84,13 +84,13 @@ class Interrupts(Scenario):
                 left -= 1
                 case.tally("interrupts")
                 if loader.state_dict() != place:
-                    # The batch had been handed over, and the caller did not get it.
+                    # The batch had been delivered, but the caller did not get it.
                     loader, iterator = made(place)
                 elif anew:
                     loader, iterator = made(loader.state_dict())
             elif batch is None:
                 if loader.state_dict() == place and len(got) < n:
-                    # An iterator may be over after it raised: the loader still says where to go on.
+                    # An iterator may have ended after raising: the loader still knows where to continue.
                     loader, iterator = made(place)
                 else:
                     break

@@ -18,11 +18,11 @@ from tests.torture.victims import Victim, draw, run
 
 KINDS = (*data.FORMATS, "source", "lanes", "skipping")
 LANES = 40
-"""Samples of a minibatch in lanes: its size decides how many there are, so it stays."""
+"""Samples of a minibatch in lanes: fixed, as the size determines the number of lanes."""
 
 
 class KilledFeeds(Scenario):
-    """What was delivered over all starts is what one that was never killed delivers."""
+    """All starts together deliver the same as an uninterrupted feed."""
 
     name = "killed-feeds"
     asks = "is the sequence of a feed whole after kills, in every format?"
@@ -84,7 +84,7 @@ def listed_in(path: Path) -> set[int]:
 
 
 def make(kind: str, corpus: Path, order: dict[str, Any], listed: Path, **speed: Any) -> Any:
-    """The feed of all starts."""
+    """Create the feed of all starts."""
     if kind == "source":
         return data.Walk(data.count_of(corpus), 2)
     if kind == "lanes":
@@ -97,7 +97,7 @@ def make(kind: str, corpus: Path, order: dict[str, Any], listed: Path, **speed: 
 
 
 def items_of(kind: str, minibatch: Any) -> list[data.Item]:
-    """What a minibatch delivers; pieces of sequences in lanes."""
+    """Return the sequences of a minibatch, or pieces of sequences in lanes."""
     if kind != "lanes":
         return data.items(minibatch)
     pieces = minibatch["word"].sequences()
@@ -106,7 +106,7 @@ def items_of(kind: str, minibatch: Any) -> list[data.Item]:
 
 
 def everything(kind: str, source: Any) -> list[data.Item]:
-    """All that a feed delivers."""
+    """Return everything that a feed delivers."""
     return [item for minibatch in source.minibatches(LANES) for item in items_of(kind, minibatch)]
 
 
@@ -130,14 +130,14 @@ def deliver(kind: str, corpus: Path, order: dict[str, Any], path: Path, listed: 
 
 
 def commit(path: Path, state: Any, length: int) -> None:
-    """From now on, ``length`` bytes of the record count, and ``state`` is behind them."""
+    """Commit ``length`` bytes of the record, and the ``state`` after them."""
     new = path.with_suffix(".new")
     new.write_text(json.dumps({"state": state, "length": length}))
     os.replace(new, path.with_suffix(".state"))
 
 
 def committed(path: Path) -> tuple[Any, int]:
-    """The state, and how much of the record counts."""
+    """Return the state, and the committed length of the record."""
     place = path.with_suffix(".state")
     if not place.exists():
         return None, 0
@@ -146,7 +146,7 @@ def committed(path: Path) -> tuple[Any, int]:
 
 
 def delivered(path: Path) -> list[data.Item]:
-    """What counts of the record."""
+    """Return the committed part of the record."""
     _, length = committed(path)
     lines = path.read_bytes()[:length].splitlines() if path.exists() else []
     return [tuple(json.loads(line)) for line in lines]

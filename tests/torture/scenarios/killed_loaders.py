@@ -19,12 +19,12 @@ from tests.torture.victims import Victim, draw, run
 
 
 class KilledLoaders(Scenario):
-    """The items over all starts are those of one that was never killed; no worker outlives its loader."""
+    """All starts together deliver the items of an uninterrupted loader; no worker outlives its loader."""
 
     name = "killed-loaders"
     asks = "are a loader's items whole after kills of it and its workers, and do workers end?"
     seconds = 240.0
-    # The socket of Python's fork server, whose folder Python removes when it ends by itself.
+    # The socket of Python's fork server, whose folder Python removes at a normal exit.
     leaves = ("pymp-*",)
 
     def run(self, case: Case) -> None:
@@ -36,7 +36,7 @@ class KilledLoaders(Scenario):
         expected = [item for _ in range(2) for batch in reference for item in items.contents(batch)]
         path = case.folder / "record"
         operations = 80
-        # Processes that import everything anew take seconds: most cases fork their workers.
+        # Processes that import everything again take seconds: most cases fork their workers.
         context = "fork" if rng.random() < 0.93 else rng.choice(["forkserver", "spawn"])
         kills = rng.randint(1, 5) if context == "fork" else 1
         seconds = 0.2 if context == "fork" else 4.0
@@ -64,9 +64,9 @@ class KilledLoaders(Scenario):
 
 
 def deliver(n: int, wide: int, order: dict[str, Any], path: Path, context: str, luck: float) -> None:
-    """The loop of a start; now and then it kills one of its workers, and goes on."""
+    """The loop of a start; now and then it kills one of its workers, and continues."""
     rng = random.Random(luck)
-    # A worker that is killed by its item, or by us, is an error that the loop survives by going on.
+    # A worker killed by its item, or by us, is an error after which the loop continues.
     deadly = rng.randrange(n) if rng.random() < 0.3 else None
     dataset = items.Augmented(n, rng.choice([0.0, 0.003]), deadly, str(path.with_suffix(f".{rng.random()}")), wide)
     options: dict[str, Any] = {"num_workers": rng.choice([0, 1, 2, 3]), "batch_size": rng.choice([1, 4, 9, 30])}

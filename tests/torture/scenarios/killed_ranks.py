@@ -28,7 +28,7 @@ MANY = 45
 
 
 class KilledRanks(Scenario):
-    """A lost rank is an error at all others, soon; started again, a job ends as one that was left alone."""
+    """A lost rank is soon an error at all others; restarted, a job ends like an uninterrupted one."""
 
     name = "killed-ranks"
     asks = "do ranks end in words when one is lost, and go on to the same end?"
@@ -68,7 +68,7 @@ class KilledRanks(Scenario):
         rng = case.rng
         world = rng.choice([2, 3])
         if rng.random() < 0.5:
-            # Either it is as if nothing had happened, or the ranks part with an error: never do replicas differ.
+            # Either nothing changed, or the ranks end with an error: replicas never differ.
             ends = _job(case, world, push, rng.random())
             for rank, ended in enumerate(ends):
                 if ended.error is not None and not ended.promised:
@@ -125,14 +125,14 @@ def _in_time(ranks: list[Victim], first: list[int]) -> list[Ended]:
 
 
 def _results(case: Case, what: str, ends: list[Ended]) -> list[Any] | None:
-    """What ranks returned, if all did."""
+    """Return the results of the ranks if all returned."""
     for rank, ended in enumerate(ends):
         if ended.error is not None:
             case.fail("lost" if ended.promised else "foreign", f"{what}: rank {rank}: {ended.error}")
     return None if any(ended.result is None for ended in ends) else [ended.result for ended in ends]
 
 
-# ---- what ranks do --------------------------------------------------------------------------------------
+# ---- code of ranks --------------------------------------------------------------------------------------
 
 
 def _meet(rank: int, world: int, port: int) -> None:
@@ -141,7 +141,7 @@ def _meet(rank: int, world: int, port: int) -> None:
 
 
 def _init() -> None:
-    """The program's own group; that it cannot be made without a lost rank is torch's to tell."""
+    """The program's own group; torch reports if it cannot be created without a lost rank."""
     try:
         torch.distributed.init_process_group("gloo", timeout=datetime.timedelta(seconds=2 * TIMEOUT))
     except RuntimeError as error:
@@ -208,7 +208,7 @@ def train_plain(rank: int, world: int, port: int, folder: Path, corpus: Path, la
 
 
 def push(rank: int, world: int, port: int, luck: float) -> list[float]:
-    """Pushes to a store, and pulls, interrupted now and then while it waits for sums, and goes on."""
+    """Pushes to a store, and pulls, interrupted now and then while it waits for sums, and continues."""
     _meet(rank, world, port)
     rng = random.Random(f"{luck}/{rank}")
     interrupter = Interrupter()

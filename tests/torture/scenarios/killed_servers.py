@@ -29,7 +29,7 @@ class KilledServers(Scenario):
         return "Ray is not installed" if importlib.util.find_spec("ray") is None else None
 
     def run(self, case: Case) -> None:
-        # Ray listens for signals and starts threads: its worker is a program of its own.
+        # Ray handles signals and starts threads, so its worker is a separate program.
         worker = subprocess.Popen(
             [sys.executable, "-m", "tests.torture.scenarios.killed_servers", str(case.rng.random()), case.name],
             cwd=ROOT,

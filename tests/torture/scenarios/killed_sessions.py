@@ -15,7 +15,7 @@ from tests.torture.victims import Victim, draw, run
 
 
 class KilledSessions(Scenario):
-    """Started again until it is done, a training ends with the parameters, counts and events of one left alone."""
+    """Restarted until it is done, a training ends with the parameters, counts and events of an uninterrupted one."""
 
     name = "killed-sessions"
     asks = "does a training end the same, bit for bit, however often it is killed?"

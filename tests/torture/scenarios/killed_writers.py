@@ -12,7 +12,7 @@ from tests.torture.victims import Victim, draw, run
 
 
 class KilledWriters(Scenario):
-    """What a killed writer leaves is whole or not there; the next one of that name clears up, and succeeds."""
+    """Output of a killed writer is whole or absent; the next one of that name cleans up, and succeeds."""
 
     name = "killed-writers"
     asks = "are files whole or absent after kills, and are left-overs cleared away?"
@@ -44,7 +44,7 @@ class KilledWriters(Scenario):
                 case.fail("lost", f"{what}: what is left cannot be read: {found.error}")
             elif found:
                 case.fail("silent", f"{what}: {found}")
-        for folder in (corpora, target):  # who finds one of these whole writes nothing, and so removes nothing
+        for folder in (corpora, target):  # a writer that finds one complete removes nothing
             for found in folder.rglob("*"):
                 if found.suffix in (".feedline-index", ".feedline-join"):
                     found.unlink()

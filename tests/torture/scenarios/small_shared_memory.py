@@ -14,7 +14,7 @@ from tests.torture.scenarios.few_descriptors import items_of
 
 
 class SmallSharedMemory(Scenario):
-    """The right items, or refused in words."""
+    """The right items, or an error."""
 
     name = "small-shared-memory"
     asks = "do loaders do without room in /dev/shm, or say so?"

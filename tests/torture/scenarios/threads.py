@@ -14,7 +14,7 @@ from tests.torture.scenario import Scenario
 
 
 class Threads(Scenario):
-    """Everything once, or a refusal that names the threads; never twice, never lost."""
+    """Everything once, or an error that names the threads; nothing twice, nothing lost."""
 
     name = "threads"
     asks = "are several threads at one feed served in turn, or refused?"
@@ -50,7 +50,7 @@ class Threads(Scenario):
         got = self._together(case, f"a loader with {workers}", lambda: next(iterator, None), rng.randint(2, 8))
         delivered = [item for batch in got for item in items.contents(batch)]
         delivered += [item for batch in iterator for item in items.contents(batch)]
-        # A batch does not say where it stands: threads may note it late.
+        # A batch does not contain its position, and threads may record it late.
         case.compare(f"a loader with {workers}, in several threads", sorted(expected), sorted(delivered))
 
     def _store(self, case: Case) -> None:
@@ -84,7 +84,7 @@ class Threads(Scenario):
             case.fail("lost", f"{threads} threads pushed {pushes} times: {[out.unique().tolist()[:4] for out in outs]}")
 
     def _together(self, case: Case, what: str, take: Callable[[], Any], threads: int) -> list[Any]:
-        """What so many threads get until the end, or until they are refused."""
+        """Return the results of several threads until the end, or until they are refused."""
         case.doing(f"{what} in {threads} threads")
         got: list[Any] = []
         begin = threading.Barrier(threads)

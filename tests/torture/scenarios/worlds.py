@@ -1,4 +1,4 @@
-"""Worlds of one to eight ranks that change their number, their minibatch sizes and their settings as they like."""
+"""Worlds of one to eight ranks that change their number, minibatch sizes and settings at random."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ KINDS = tuple(data.FORMATS)
 
 
 class Worlds(Scenario):
-    """The parts of all ranks together are the minibatches of one rank, whatever the world was before."""
+    """The parts of all ranks make up the minibatches of one rank, whatever the previous world."""
 
     name = "worlds"
     asks = "do worlds of 1 to 8 ranks, changing at random, deliver the one order?"

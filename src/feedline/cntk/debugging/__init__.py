@@ -1,18 +1,22 @@
-"""`cntk.debugging`: what a function looks like, as text."""
+"""`cntk.debugging`: textual descriptions of functions."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from feedline.cntk._names import explain
-from feedline.cntk.cntk_py import force_deterministic_algorithms, set_fixed_random_seed
+from feedline.cntk._names import names_of
+from feedline.cntk.cntk_py import (
+    force_deterministic_algorithms,
+    set_computation_network_trace_level,
+    set_fixed_random_seed,
+)
 from feedline.cntk.logging.graph import depth_first_search
 
-__all__ = ["dump_function", "dump_signature", "force_deterministic"]
+__all__, __getattr__ = names_of(__name__)
 
 
 def dump_signature(root: Any, tag: str | None = None) -> None:
-    """Print the arguments and outputs of a function, under its name, or ``tag``."""
+    """Print the arguments and outputs of a function under its name, or under ``tag``."""
     arguments = ", ".join(_typed(v) for v in root.signature)
     outputs = [_typed(v) for v in root.outputs]
     result = outputs[0] if len(outputs) == 1 else f"Tuple[{', '.join(outputs)}]"
@@ -20,14 +24,14 @@ def dump_signature(root: Any, tag: str | None = None) -> None:
 
 
 def dump_function(root: Any, tag: str | None = None) -> None:
-    """Print a function, and each operation and leaf below it, one a line."""
+    """Print a function, and each operation and leaf below it, one per line."""
     dump_signature(root, tag)
     for item in depth_first_search(root, lambda node: True, depth=-1):
         print(f"  {item!r}")
 
 
 def force_deterministic(seed: int) -> None:
-    """Fill parameters from one seed, and make torch use deterministic kernels."""
+    """Initialize all parameters from one seed, and make torch use deterministic kernels."""
     set_fixed_random_seed(seed)
     force_deterministic_algorithms()
 
@@ -39,7 +43,3 @@ def _typed(variable: Any) -> str:
     if axes == "Sequence":
         kind = f"Sequence[{kind}]"
     return f"{variable.name}: {kind}" if variable.name else kind
-
-
-def __getattr__(name: str) -> Any:
-    raise explain("cntk.debugging", name)

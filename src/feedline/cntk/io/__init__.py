@@ -1,12 +1,13 @@
-"""`cntk.io`: deserializers, minibatch sources and what they deliver, translated onto feedline.
+"""`cntk.io`: deserializers, minibatch sources and their data, over feedline.
 
-Order and filling are CNTK 2.7's. Where CNTK crashed, lost data or ignored a setting, this does what was meant; the
-table in docs/compat/cntk.md says where.
+Order and filling are CNTK 2.7's. Where CNTK crashed, lost data or ignored a setting, this does what was intended;
+docs/compat/cntk.md lists the cases.
 """
 
+from feedline.cntk._names import NAMES
 from feedline.cntk.cntk_py import FULL_DATA_SWEEP, INFINITELY_REPEAT
 from feedline.cntk.cntk_py import WINDOW_IN_CHUNKS as DEFAULT_RANDOMIZATION_WINDOW_IN_CHUNKS
-from feedline.cntk.io import _deserializers, transforms
+from feedline.cntk.io import transforms
 from feedline.cntk.io._data import MinibatchSourceFromData
 from feedline.cntk.io._deserializers import *
 from feedline.cntk.io._minibatch import MinibatchData
@@ -16,22 +17,5 @@ from feedline.cntk.io._text import sequence_to_cntk_text_format
 from feedline.cntk.io._user import UserDeserializer, UserFeed, UserMinibatchSource
 from feedline.cntk.logging import TraceLevel
 
-__all__ = [
-    *_deserializers.__all__,
-    "DEFAULT_RANDOMIZATION_WINDOW_IN_CHUNKS",
-    "FULL_DATA_SWEEP",
-    "INFINITELY_REPEAT",
-    "MinibatchData",
-    "MinibatchSource",
-    "MinibatchSourceFromData",
-    "StreamConfiguration",
-    "StreamDef",
-    "StreamDefs",
-    "StreamInformation",
-    "TraceLevel",
-    "UserDeserializer",
-    "UserFeed",
-    "UserMinibatchSource",
-    "sequence_to_cntk_text_format",
-    "transforms",
-]
+# Scripts import absent readers, too, which they do not always call.
+__all__ = [*NAMES["cntk.io"].importable, *NAMES["cntk.io"].absent]

@@ -1,4 +1,4 @@
-"""How many samples each stream has in a sweep, counted when somebody asks."""
+"""Number of samples of each stream in a sweep, counted on demand."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from feedline.feed.source import MinibatchSource
 
 
 class SampleCounts:
-    """Samples of each stream of a feed.
+    """Sample counts of a feed's streams.
 
-    Where chunk sizes tell, nothing is read; else the first question reads every chunk once.
+    If chunk sizes determine them, nothing is read; otherwise the first request reads every chunk once.
     """
 
     def __init__(self, feed: MinibatchSource) -> None:
@@ -19,7 +19,7 @@ class SampleCounts:
         self._counts: dict[str, int] | None = None
 
     def of(self, name: str) -> Callable[[], int]:
-        """A function that tells the samples of one stream."""
+        """Return a function that returns the number of samples of one stream."""
         return lambda: self._count(name)
 
     def _count(self, name: str) -> int:

@@ -1,4 +1,4 @@
-"""`MinibatchSourceFromData`: arrays in memory as a source, in their own order."""
+"""`MinibatchSourceFromData`: arrays in memory as a source, in order."""
 
 from __future__ import annotations
 
@@ -13,33 +13,31 @@ from feedline.cntk.core import Value
 from feedline.cntk.device import DeviceDescriptor
 from feedline.cntk.io._counts import SampleCounts
 from feedline.cntk.io._minibatch import MinibatchData
-from feedline.cntk.io._streams import StreamInformation
+from feedline.cntk.io._streams import ELEMENTS, StreamInformation
 from feedline.cntk.io._user import UserMinibatchSource
 from feedline.data import Position
 from feedline.errors import SchemaError
 from feedline.feed.formats.arrays import ArrayDeserializer
 from feedline.feed.source import MinibatchSource as Modern
 
-_DTYPES = tuple(np.dtype(t) for t in ("float32", "float64", "float16", "int8", "int16"))
-
 
 class MinibatchSourceFromData(UserMinibatchSource):
-    """Minibatches of data in memory, in order, again and again; none goes beyond a sweep.
+    """Minibatches of data in memory, in order, repeated; none crosses the end of a sweep.
 
-    Several workers share each minibatch and count their own part of it.
+    Several workers share each minibatch, and each counts its own part.
 
     Args:
-        data_streams: by stream name: an array ``(N, *shape)``, a SciPy CSR matrix ``(N, size)``, a `Value`, or a list
-            with one array or matrix a sequence; or a tuple of those and a type, which is not needed.
-        max_samples: where it ends; a minibatch is cut there.
+        data_streams: data by stream name: an array ``(N, *shape)``, a SciPy CSR matrix ``(N, size)``, a `Value`, or a
+            list with one array or matrix per sequence; or a tuple of one of these and a type, which is ignored.
+        max_samples: number of samples after which it ends; the last minibatch is cut there.
 
     Raises:
         ValueError: no stream, or no data.
-        TypeError: data of another kind, or streams of different lengths.
+        TypeError: data of another type, or streams of different lengths.
         RuntimeError: an element type that CNTK does not have.
 
     Attributes:
-        feed: the `feedline.MinibatchSource` beneath.
+        feed: underlying `feedline.MinibatchSource`.
     """
 
     def __init__(self, data_streams: Mapping[str, Any], max_samples: int = INFINITELY_REPEAT) -> None:
@@ -54,9 +52,9 @@ class MinibatchSourceFromData(UserMinibatchSource):
         except SchemaError as error:
             raise TypeError(str(error)) from error
         for name, stream in corpus.schema.items():
-            if stream.dtype not in _DTYPES:
+            if stream.dtype not in ELEMENTS:
                 raise RuntimeError(
-                    f"expected one of {', '.join(t.name for t in _DTYPES)} for stream `{name}`, got "
+                    f"expected one of {', '.join(t.name for t in ELEMENTS)} for stream `{name}`, got "
                     f"{stream.dtype.name}; use .astype(np.float32)"
                 )
         self.feed = Modern(corpus, shuffle=False, partition=(0, 1))
@@ -68,7 +66,7 @@ class MinibatchSourceFromData(UserMinibatchSource):
         super().__init__()
 
     def stream_infos(self) -> list[StreamInformation]:
-        """The streams delivered."""
+        """Return the streams delivered."""
         return list(self._infos)
 
     def next_minibatch(
@@ -78,11 +76,11 @@ class MinibatchSourceFromData(UserMinibatchSource):
         worker_rank: int = 0,
         device: DeviceDescriptor | None = None,
     ) -> dict[StreamInformation, MinibatchData]:
-        """See `UserMinibatchSource.next_minibatch`; a sequence that alone is longer comes alone."""
+        """See `UserMinibatchSource.next_minibatch`; a sequence longer than the size is returned alone."""
         p = self.feed.position
         if p.samples >= self._max_samples:
             return {}
-        # Never beyond the sweep: what is left of it is the budget.
+        # The rest of the sweep limits the size.
         left = (p.sweep + 1) * self.feed.num_samples - p.samples
         with as_cntk():
             minibatch = self.feed.next_minibatch(
@@ -95,19 +93,19 @@ class MinibatchSourceFromData(UserMinibatchSource):
         }
 
     def is_infinite(self) -> bool:
-        """Whether ``max_samples`` was left out."""
+        """Return whether there is no ``max_samples``."""
         return self._max_samples == INFINITELY_REPEAT
 
     def get_checkpoint_state(self) -> dict[str, Any]:
-        """``cursor``, the next sequence, and ``total_num_samples`` delivered."""
+        """Return ``cursor``, the next sequence, and ``total_num_samples`` delivered."""
         p = self.feed.position
         return {"cursor": p.ordinal, "total_num_samples": p.samples}
 
     def restore_from_checkpoint(self, state: Mapping[str, Any]) -> None:
-        """Go to where ``state`` was taken.
+        """Restore a state.
 
         Raises:
-            ValueError: a key is missing, or no such place.
+            ValueError: a key is missing, or the position does not exist.
         """
         try:
             cursor, samples = int(state["cursor"]), int(state["total_num_samples"])
@@ -134,7 +132,7 @@ def _count(data: Any) -> int:
 
 
 def _value(packed: Any, device: DeviceDescriptor | None) -> Value:
-    """Of data without a time axis, an array without one, as CNTK hands it out."""
+    """Return a value; data without a time axis becomes an array without one, as in CNTK."""
     if not packed.one_sample_each:
         return Value.of(packed, device)
     return Value.over(packed.to_scipy() if packed.is_sparse else packed.rows, device=device)

@@ -1,6 +1,6 @@
-"""Configurations of readers, and the feedline corpora they stand for.
+"""Configurations of readers, and the corresponding feedline corpora.
 
-Text is read; binary, image and speech formats are not, and say what to use instead.
+Text, CNTK's binary format and HTK features with labels are read; image formats raise errors that name a replacement.
 """
 
 from __future__ import annotations
@@ -9,43 +9,40 @@ from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
 from feedline.cntk import cntk_py
-from feedline.cntk._names import explain
+from feedline.cntk._names import NAMES, explain
+from feedline.cntk.io import _speech
+from feedline.cntk.io._speech import HTKFeatureDeserializer, HTKMLFDeserializer
 from feedline.cntk.io._streams import StreamConfiguration
 from feedline.data import Stream
-from feedline.errors import CompatError
+from feedline.errors import CompatError, SchemaError
+from feedline.feed.formats.cbf import CBFDeserializer as BinaryCorpus
 from feedline.feed.formats.ctf import CTFDeserializer as TextCorpus
+from feedline.feed.protocol import Deserializer
 
-__all__ = [
-    "Base64ImageDeserializer",
-    "CBFDeserializer",
-    "CTFDeserializer",
-    "HTKFeatureDeserializer",
-    "HTKMLFBinaryDeserializer",
-    "HTKMLFDeserializer",
-    "ImageDeserializer",
-    "LatticeDeserializer",
-]
+_ABSENT = NAMES["cntk.io"].absent
+__all__ = ["CBFDeserializer", "CTFDeserializer", "HTKFeatureDeserializer", "HTKMLFDeserializer", *_ABSENT]
 
 _CTF = "CNTKTextFormatDeserializer"
+_CBF = "CNTKBinaryFormatDeserializer"
 _FIXED = {"type", "module", "file", "input"}
 _OPTIONS = {"cacheIndex", "skipSequenceIds", "maxErrors", "chunkSizeInBytes"}
 
 
 def CTFDeserializer(filename: str, streams: Mapping[str, Any]) -> cntk_py.Dictionary:
-    """The configuration of a reader of CNTK text.
+    """Return the configuration of a reader of CNTK text.
 
     Args:
-        filename: the file.
-        streams: stream name to `StreamDef`.
+        filename: path of the file.
+        streams: mapping from stream names to `StreamDef`.
 
     Raises:
         ValueError: a stream without ``field``.
         AttributeError: a stream without ``shape``.
-        NotImplementedError: a shape that is no int.
+        NotImplementedError: a shape that is not an int.
     """
     for name, stream in streams.items():
         if stream.stream_alias is None:
-            raise ValueError(f"expected the name in the file for stream `{name}`, got none: StreamDef(field=...)")
+            raise ValueError(f"expected the field of stream `{name}` in the file, got none: StreamDef(field=...)")
     return cntk_py.ctf_deserializer(
         filename,
         [
@@ -55,24 +52,79 @@ def CTFDeserializer(filename: str, streams: Mapping[str, Any]) -> cntk_py.Dictio
     )
 
 
-def corpus_of(config: Any, max_errors: int) -> TextCorpus:
-    """The corpus that a configuration stands for; opens and indexes the file.
+def CBFDeserializer(filename: str, streams: Mapping[str, Any] | None = None) -> cntk_py.Dictionary:
+    """Return the configuration of a reader of CNTK's binary format.
 
     Args:
-        config: a dictionary as `CTFDeserializer` makes it.
-        max_errors: allowed errors where the configuration does not say.
+        filename: path of the file.
+        streams: mapping from names to `StreamDef`, whose ``field`` is the stream's name in the file; the rest comes
+            from the file. Streams that are not listed keep their names.
+    """
+    inputs = {
+        name: cntk_py.Dictionary({"alias": stream.stream_alias or name}) for name, stream in (streams or {}).items()
+    }
+    return cntk_py.Dictionary(
+        {"type": _CBF, "module": "CNTKBinaryReader", "file": str(filename), "input": cntk_py.Dictionary(inputs)}
+    )
+
+
+def corpora_of(config: Any, max_errors: int, frames: bool, first: bool) -> list[Deserializer]:
+    """Create the corpora that a configuration describes, to be joined; opens and indexes their files.
+
+    Args:
+        config: dictionary as returned by `CTFDeserializer` and others.
+        max_errors: number of errors to tolerate in text, unless the configuration sets it.
+        frames: whether to split sequences into frames.
+        first: whether it decides the order.
 
     Raises:
         TypeError: not a dictionary.
-        CompatError: a reader or an option that is not there.
+        RuntimeError: a reader at a position that CNTK does not allow for it.
+        CompatError: an unsupported reader or option.
     """
     if not isinstance(config, Mapping):
         raise TypeError(f"expected a deserializer, got {type(config).__name__}; make one with cntk.io.CTFDeserializer")
-    if config.get("type") != _CTF:
-        raise CompatError(
-            f"expected a reader of type {_CTF!r}, got {config.get('type')!r}: decode images in transforms=[...] of "
-            "fl.MinibatchSource over a store or Parquet, or write a fl.UserDeserializer"
+    kind = config.get("type")
+    if kind == _CTF:
+        return [_text(config, max_errors)]
+    if kind == _CBF:
+        if not first:
+            raise RuntimeError("expected CBFDeserializer as the first one: its sequences have no keys to look up")
+        return [_binary(config)]
+    if kind == _speech.FEATURES:
+        return _speech.feature_corpora(config)
+    if kind == _speech.LABELS:
+        if first:
+            raise RuntimeError(
+                "MLFDeserializer currently does not support primary mode: give the features first, then the labels"
+            )
+        return _speech.label_corpora(config, frames)
+    raise CompatError(
+        f"expected a reader of type {_CTF!r}, {_CBF!r}, {_speech.FEATURES!r} or {_speech.LABELS!r}, got {kind!r}: "
+        "decode images in transforms=[...] of fl.MinibatchSource over a store or Parquet, or write a "
+        "fl.UserDeserializer"
+    )
+
+
+def _binary(config: Mapping[str, Any]) -> BinaryCorpus:
+    # CNTK's order shuffles the file's own chunks.
+    names = {given["alias"]: name for name, given in config["input"].items()}
+    file = BinaryCorpus([config["file"]], chunk_size=0)
+    if missing := names.keys() - set(file.schema):
+        raise SchemaError(f"expected the streams {', '.join(sorted(missing))} in {config['file']}, got {file.schema}")
+    streams = {
+        names.get(name, name): Stream(stream.shape, "float32", stream.sparse, field=name)
+        for name, stream in file.schema.items()
+    }
+    if any(stream.dtype != "float32" for stream in file.schema.values()):
+        raise RuntimeError(
+            f"expected float32 in {config['file']}, got float64: precision of reader and file must match; write it "
+            "again as float32, or read it with fl.CBFDeserializer, which converts"
         )
+    return BinaryCorpus([config["file"]], streams, chunk_size=0)
+
+
+def _text(config: Mapping[str, Any], max_errors: int) -> TextCorpus:
     unknown = config.keys() - _FIXED - _OPTIONS
     if unknown:
         raise CompatError(
@@ -93,7 +145,7 @@ def corpus_of(config: Any, max_errors: int) -> TextCorpus:
         what = f"no {error}" if isinstance(error, KeyError) else str(error)
         raise ValueError(
             f"expected a file, and inputs with dim, format, alias and definesMBSize, got a configuration with {what}; "
-            "make it with cntk.io.CTFDeserializer"
+            "create it with cntk.io.CTFDeserializer"
         ) from error
     return TextCorpus(
         [file],
@@ -111,15 +163,9 @@ def _absent(name: str) -> Callable[..., NoReturn]:
         raise explain("cntk.io", name)
 
     function.__name__ = function.__qualname__ = name
-    function.__doc__ = "Raise CompatError, which says what to use: there is no such reader."
+    function.__doc__ = "Raise CompatError, which names a replacement; feedline has no such reader."
     return function
 
 
 # Scripts import readers that they do not always call.
-Base64ImageDeserializer = _absent("Base64ImageDeserializer")
-CBFDeserializer = _absent("CBFDeserializer")
-HTKFeatureDeserializer = _absent("HTKFeatureDeserializer")
-HTKMLFBinaryDeserializer = _absent("HTKMLFBinaryDeserializer")
-HTKMLFDeserializer = _absent("HTKMLFDeserializer")
-ImageDeserializer = _absent("ImageDeserializer")
-LatticeDeserializer = _absent("LatticeDeserializer")
+globals().update({name: _absent(name) for name in _ABSENT})

@@ -1,23 +1,23 @@
-"""The data of one stream in one minibatch."""
+"""Data of one stream in a minibatch."""
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from feedline.cntk.core import Value
 
 
 class MinibatchData:
-    """A `Value`, and what was counted.
+    """A `Value` and its counts.
 
     Args:
-        value: the data.
+        value: data.
         num_sequences: number of sequences.
-        num_samples: samples of this stream.
-        sweep_end: the minibatch touches or crosses the end of a sweep.
+        num_samples: number of samples of this stream.
+        sweep_end: whether the minibatch contains the end of a sweep.
     """
 
     def __init__(self, value: Value, num_sequences: int, num_samples: int, sweep_end: bool) -> None:
@@ -25,35 +25,12 @@ class MinibatchData:
         self.number_of_sequences, self.number_of_samples = num_sequences, num_samples
         self.sweep_end = sweep_end
 
-    @property
-    def num_sequences(self) -> int:
-        """Number of sequences."""
-        return self.number_of_sequences
-
-    @property
-    def num_samples(self) -> int:
-        """Samples of this stream."""
-        return self.number_of_samples
-
-    @property
-    def end_of_sweep(self) -> bool:
-        """Whether the minibatch touches or crosses the end of a sweep."""
-        return self.sweep_end
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """(sequences, samples of the longest, *sample)."""
-        return self.data.shape
-
-    @property
-    def mask(self) -> NDArray[np.uint8]:
-        """See `Value.mask`."""
-        return self.data.mask
-
-    @property
-    def is_sparse(self) -> bool:
-        """Whether the data is sparse."""
-        return self.data.is_sparse
+    num_sequences = property(attrgetter("number_of_sequences"), doc="Number of sequences.")
+    num_samples = property(attrgetter("number_of_samples"), doc="Number of samples of this stream.")
+    end_of_sweep = property(attrgetter("sweep_end"), doc="Whether the minibatch contains the end of a sweep.")
+    shape = property(attrgetter("data.shape"), doc="Shape: (sequences, samples of the longest, *sample).")
+    mask = property(attrgetter("data.mask"), doc="See `Value.mask`.")
+    is_sparse = property(attrgetter("data.is_sparse"), doc="Whether the data is sparse.")
 
     @property
     def value(self) -> Any:
@@ -72,7 +49,7 @@ class MinibatchData:
         return self.data.__array__(dtype, copy)
 
     def __len__(self) -> int:
-        return self.num_sequences
+        return int(self.num_sequences)  # of a subclass, too
 
     def __repr__(self) -> str:
         return f"MinibatchData(data={self.data!r}, samples={self.num_samples}, seqs={self.num_sequences})"

@@ -1,9 +1,10 @@
-"""`MinibatchSource`, CNTK's arguments and answers over `feedline.MinibatchSource`."""
+"""`MinibatchSource` with CNTK's arguments and results, over `feedline.MinibatchSource`."""
 
 from __future__ import annotations
 
 import operator
 from collections.abc import Hashable, Mapping
+from operator import attrgetter
 from typing import Any
 
 from feedline.cntk import cntk_py
@@ -12,7 +13,7 @@ from feedline.cntk.cntk_py import FULL_DATA_SWEEP, INFINITELY_REPEAT, MinibatchS
 from feedline.cntk.core import Value
 from feedline.cntk.device import DeviceDescriptor
 from feedline.cntk.io._counts import SampleCounts
-from feedline.cntk.io._deserializers import corpus_of
+from feedline.cntk.io._deserializers import corpora_of
 from feedline.cntk.io._minibatch import MinibatchData
 from feedline.cntk.io._streams import StreamInformation
 from feedline.cntk.io._user import UserCorpus, UserDeserializer, stream_named
@@ -20,6 +21,8 @@ from feedline.cntk.logging import TraceLevel
 from feedline.cntk.variables import Record
 from feedline.data import Minibatch, Position
 from feedline.errors import CompatError
+from feedline.feed.formats.frames import Frames
+from feedline.feed.formats.htk import HTKFeatureDeserializer
 from feedline.feed.formats.join import Join
 from feedline.feed.protocol import Deserializer
 from feedline.feed.source import MinibatchSource as Modern
@@ -35,24 +38,24 @@ class MinibatchSource:
     """Minibatches from deserializers, in CNTK 2.7's order and filling.
 
     Args:
-        deserializers: one or a list of them, joined by sequence key; a `UserDeserializer` stands alone.
-        max_samples, max_sweeps: where it ends, counted from the start, not from a restore; one of them.
-        randomization_window_in_chunks, randomization_window_in_samples: how much is shuffled together; one of them.
-        randomization_seed: of the first sweep; each sweep adds 1.
-        trace_level: kept; nothing is printed.
-        multithreaded_deserializer: kept; chunks are always read in background threads.
-        frame_mode: every sequence has one sample.
-        truncation_length: samples of a piece, for truncated backpropagation; 0: none.
-        randomize: False: in the order of the data.
-        max_errors: errors that text readers may pass over, where their own ``maxErrors`` does not say.
+        deserializers: deserializer, or a list of them to join by sequence key; a `UserDeserializer` must be alone.
+        max_samples, max_sweeps: limits, counted from the start, not from a restore; at most one of them.
+        randomization_window_in_chunks, randomization_window_in_samples: size of the window; at most one of them.
+        randomization_seed: seed of the first sweep; each sweep adds 1.
+        trace_level: accepted; nothing is printed.
+        multithreaded_deserializer: accepted; chunks are always read in background threads.
+        frame_mode: whether every sequence has one sample.
+        truncation_length: samples per piece for truncated backpropagation; 0: no truncation.
+        randomize: whether to shuffle.
+        max_errors: number of errors that text readers tolerate, unless their ``maxErrors`` is set.
 
     Raises:
         ValueError: no deserializer, or a `UserDeserializer` with others.
-        RuntimeError: settings that contradict each other, streams of one name, a file that is not there or is no CTF.
-        CompatError: a setting that has no meaning here.
+        RuntimeError: contradictory settings, streams of one name, a missing file, or one that is not CTF.
+        CompatError: a setting without meaning here.
 
     Attributes:
-        feed: the `feedline.MinibatchSource` beneath.
+        feed: underlying `feedline.MinibatchSource`.
     """
 
     def __init__(
@@ -82,7 +85,7 @@ class MinibatchSource:
             config.is_multithreaded.set(multithreaded_deserializer)
         config.check()
         if len(given) > 1 and any(isinstance(d, UserDeserializer) for d in given):
-            raise ValueError("expected a UserDeserializer alone, got it with others: it has no keys to be joined by")
+            raise ValueError("expected a UserDeserializer as the only one, got several: it has no keys to join by")
         self._config = config
         with as_cntk():
             self.feed = _feed(config, max_errors)
@@ -101,16 +104,13 @@ class MinibatchSource:
     # ---- streams ----------------------------------------------------------------------------------
 
     def stream_infos(self) -> list[StreamInformation]:
-        """The streams delivered."""
+        """Return the streams delivered."""
         return list(self._infos)
 
-    @property
-    def streams(self) -> Record:
-        """The streams delivered, by name."""
-        return self._streams
+    streams = property(attrgetter("_streams"), doc="Streams delivered, by name.")
 
     def stream_info(self, name: str) -> StreamInformation:
-        """The stream of this name.
+        """Return the stream of this name.
 
         Raises:
             RuntimeError: no such stream.
@@ -130,22 +130,22 @@ class MinibatchSource:
         num_data_partitions: int | None = None,
         partition_index: int | None = None,
     ) -> dict[Hashable, MinibatchData]:
-        """The next minibatch, or this worker's part of it.
+        """Return the next minibatch, or this worker's part of it.
 
         Args:
-            minibatch_size_in_samples: over all workers: as many whole sequences as fit, or one longer one.
-            input_map: keys for the result, with the stream that each stands for; None: the streams themselves.
-            device: where data is wanted.
+            minibatch_size_in_samples: size over all workers: as many whole sequences as fit, or one longer one.
+            input_map: mapping from keys of the result to streams; None: the streams are the keys.
+            device: device on which data will be used.
             num_data_partitions: number of workers; None: 1.
-            partition_index: this worker; None: 0.
+            partition_index: index of this worker; None: 0.
 
         Returns:
-            `MinibatchData` by key; ``{}`` at the end, and where this worker has no share.
+            `MinibatchData` by key; ``{}`` at the end, and where this worker has no part.
 
         Raises:
             ValueError: a size of 0, or fewer lanes than workers under truncation.
             RuntimeError: the data is damaged, a size above 2**31 - 1, or a `UserDeserializer` raised (the cause).
-            KeyError: a stream in ``input_map`` that is not of this source.
+            KeyError: a stream in ``input_map`` that this source does not have.
         """
         minibatch = self._next(minibatch_size_in_samples, (partition_index or 0, num_data_partitions or 1))
         if not minibatch or minibatch.num_sequences == 0:
@@ -165,26 +165,26 @@ class MinibatchSource:
         if samples >= _LARGEST and (not self._config.randomizes or self.is_infinite()):
             raise RuntimeError(
                 f"expected a minibatch size below 2**31, got {samples}; for one pass set max_sweeps=1, and read until "
-                "nothing comes"
+                "the minibatch is empty"
             )
         with as_cntk():
             minibatch = self.feed.next_minibatch(min(samples, _UNBOUNDED), partition=partition)
             if minibatch and minibatch.num_sequences == 0:
-                # Behind the end of a sweep its next sequence did not fit: it comes first now. CNTK hands out nothing
-                # there, which reads as the end. Empty again: it owns nothing in a whole sweep.
+                # The sweep ended, and the next sequence did not fit; the second read returns it. CNTK returns an empty
+                # minibatch there, which looks like the end. Empty twice: the worker has no part in a whole sweep.
                 crossed = minibatch.sweep_end
                 minibatch = self.feed.next_minibatch(min(samples, _UNBOUNDED), partition=partition)
                 minibatch.sweep_end = minibatch.sweep_end or crossed
         return minibatch
 
     def is_infinite(self) -> bool:
-        """Whether neither limit was given."""
+        """Return whether there is no limit."""
         return self.feed.is_infinite
 
     def reset(self) -> None:
-        """Go to the start of the next sweep; at the start of one, stay there.
+        """Move to the start of the next sweep, unless at the start of one.
 
-        What is half delivered under truncation is let go.
+        Sequences partly delivered under truncation are dropped.
         """
         p = self.feed.position
         begins = p.ordinal == 0 and not p.window
@@ -195,18 +195,18 @@ class MinibatchSource:
 
     def _next_sweep(self, p: Position) -> Position:
         if p.window is not None:
-            # Nobody knows how many samples are passed over without reading them: those delivered go on counting.
+            # Skipped samples cannot be counted without reading them, so only delivered ones are.
             return Position(p.sweep + 1, 0, p.samples, p.label_samples, 0)
         return Position(p.sweep + 1, 0, (p.sweep + 1) * self.feed.num_samples, p.label_samples)
 
     # ---- checkpoints ------------------------------------------------------------------------------
 
     def get_checkpoint_state(self) -> dict[str, Any]:
-        """Where it stands, under CNTK's keys; reading ahead does not count.
+        """Return the position under CNTK's keys, independent of read-ahead.
 
-        ``minibatchSourcePosition``, samples since the start of all data, those of other workers included. For a
-        `UserDeserializer`, chunk, sequence and sweep instead. Under truncation also ``feedline``, with what is half
-        delivered.
+        ``minibatchSourcePosition`` is the number of samples since the start, those of other workers included; for a
+        `UserDeserializer`, chunk, sequence and sweep instead. Under truncation there is also ``feedline``, with the
+        sequences partly delivered.
         """
         p = self.feed.position
         state: dict[str, Any] = _user_state(p, self._config) if self._is_user else {_POSITION: p.samples}
@@ -215,9 +215,9 @@ class MinibatchSource:
         return state
 
     def restore_from_checkpoint(self, checkpoint: Mapping[str, Any]) -> None:
-        """Go to where ``checkpoint`` was taken; reads no data, or one window of a `UserDeserializer`.
+        """Restore a position; reads no data, or one window of a `UserDeserializer`.
 
-        A position inside a sequence is that of the next one.
+        A position inside a sequence is rounded up to the next sequence.
 
         Raises:
             ValueError: a key is missing, or the state does not fit.
@@ -236,7 +236,7 @@ class MinibatchSource:
 
     @property
     def current_position(self) -> dict[str, Any]:
-        """As `get_checkpoint_state` and `restore_from_checkpoint`."""
+        """Position, as in `get_checkpoint_state` and `restore_from_checkpoint`."""
         return self.get_checkpoint_state()
 
     @current_position.setter
@@ -259,8 +259,8 @@ def _feed(config: MinibatchSourceConfig, max_errors: int) -> Modern:
         max_samples, max_sweeps = None, 1
     if not corpus.sized and config.randomization_window_in_samples:
         raise CompatError(
-            "expected randomization_window_in_chunks with a UserDeserializer, got a window in samples: the sizes of "
-            "its chunks are not known before reading; or write a fl.UserDeserializer with chunk_info"
+            "expected randomization_window_in_chunks with a UserDeserializer, got a window in samples: sizes of its "
+            "chunks are unknown before reading; or write a fl.UserDeserializer with chunk_info"
         )
     return Modern(
         corpus,
@@ -279,8 +279,17 @@ def _corpus(config: MinibatchSourceConfig, max_errors: int) -> Deserializer:
     first, *others = config.deserializers
     if isinstance(first, UserDeserializer):
         return UserCorpus(first)
-    corpora = [corpus_of(given, max_errors) for given in (first, *others)]
-    return Join(*corpora, cache=False) if others else corpora[0]
+    frames = config.is_frame_mode_enabled
+    corpora = [
+        corpus
+        for number, given in enumerate((first, *others))
+        for corpus in corpora_of(given, max_errors, frames, number == 0)
+    ]
+    if corpora[0].broadcast:
+        raise RuntimeError(f"expected features of whole utterances first, got {corpora[0].name} with broadcast=True")
+    whole = Join(*corpora, cache=False) if len(corpora) > 1 else corpora[0]
+    # Only CNTK's speech readers split sequences into frames; those of other readers must be frames already.
+    return Frames(whole) if frames and isinstance(corpora[0], HTKFeatureDeserializer) else whole
 
 
 def _window(config: MinibatchSourceConfig) -> bool | Window:

@@ -1,9 +1,10 @@
-"""Streams, as CNTK's readers and sources declare them."""
+"""CNTK's declarations of streams."""
 
 from __future__ import annotations
 
 import operator
 from collections.abc import Callable
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from feedline.data import Stream
 from feedline.errors import CompatError
 
 _STORAGE = {"dense": cntk_py.StorageFormat_Dense, "sparse": cntk_py.StorageFormat_SparseCSC}
-_ELEMENTS: dict[np.dtype[Any], int] = {
+ELEMENTS: dict[np.dtype[Any], int] = {
     np.dtype(np.float32): cntk_py.DataType_Float,
     np.dtype(np.float64): cntk_py.DataType_Double,
     np.dtype(np.float16): cntk_py.DataType_Float16,
@@ -37,14 +38,17 @@ def StreamDef(
     defines_mb_size: bool = False,
     max_sequence_length: int = 65535,
 ) -> Record:
-    """The declaration of one stream for a deserializer.
+    """Declare one stream of a deserializer.
 
     Args:
-        field: its name in the data.
+        field: name of the stream in the data.
         shape: number of values in a sample, or of classes of a sparse one.
-        is_sparse: samples are sparse.
-        transforms, context, scp, mlf, broadcast, max_sequence_length: of image and speech readers, which are absent.
-        defines_mb_size: its samples count against the minibatch size.
+        is_sparse: whether samples are sparse.
+        context, scp, mlf, broadcast: options of speech readers: (left, right) neighbours of a frame, the script of
+            features, label files, and whether utterances of one frame are repeated.
+        transforms: option of image readers, which are not supported.
+        max_sequence_length: no effect, as in CNTK.
+        defines_mb_size: whether its samples count for the minibatch size.
     """
     optional = {
         "dim": shape,
@@ -67,14 +71,14 @@ class StreamConfiguration:
     """A stream of a text reader.
 
     Args:
-        name: of the stream.
+        name: name of the stream.
         dim: number of values in a sample.
-        is_sparse: samples are sparse.
-        stream_alias: its name in the data; empty: the stream's own.
-        defines_mb_size: its samples count against the minibatch size.
+        is_sparse: whether samples are sparse.
+        stream_alias: name of the stream in the data; empty: ``name``.
+        defines_mb_size: whether its samples count for the minibatch size.
 
     Raises:
-        NotImplementedError: ``dim`` is no int.
+        NotImplementedError: ``dim`` is not an int.
     """
 
     def __init__(
@@ -91,17 +95,17 @@ class StreamConfiguration:
 
 
 class StreamInformation:
-    """A stream that a source delivers; the key of what `next_minibatch` returns.
+    """A stream that a source delivers, used as key in the result of `next_minibatch`.
 
-    Two are equal if name, number, storage, element type and shape are.
+    Two are equal if name, id, storage, element type and shape are.
 
     Args:
-        name: of the stream.
-        stream_id: unique among the streams of a source.
+        name: name of the stream.
+        stream_id: number of the stream, unique within its source.
         storage_format: ``"dense"`` or ``"sparse"``.
         dtype: element type.
-        shape: of a sample.
-        defines_mb_size: its samples count against the minibatch size.
+        shape: shape of a sample.
+        defines_mb_size: whether its samples count for the minibatch size.
 
     Raises:
         KeyError: another storage format.
@@ -118,10 +122,10 @@ class StreamInformation:
         defines_mb_size: bool = False,
     ) -> None:
         kind = np.dtype(dtype)
-        if kind not in _ELEMENTS:
-            raise ValueError(f"expected one of {', '.join(t.name for t in _ELEMENTS)}, got {kind.name}")
+        if kind not in ELEMENTS:
+            raise ValueError(f"expected one of {', '.join(t.name for t in ELEMENTS)}, got {kind.name}")
         self.m_storage_format = _STORAGE[storage_format]
-        self.m_element_type = _ELEMENTS[kind]
+        self.m_element_type = ELEMENTS[kind]
         self.m_name, self.m_id, self.m_defines_mb_size = name, stream_id, bool(defines_mb_size)
         self.storage_format, self.dtype = storage_format, kind
         self.sample_shape = tuple(shape)
@@ -130,16 +134,13 @@ class StreamInformation:
 
     @classmethod
     def of(cls, name: str, number: int, stream: Stream, count: Callable[[], int]) -> StreamInformation:
-        """What CNTK tells of a feedline stream, and how its samples are counted."""
+        """Create CNTK's description of a feedline stream; ``count`` returns its samples in a sweep."""
         storage = "sparse" if stream.sparse else "dense"
         info = cls(name, number, storage, stream.dtype, stream.shape, stream.defines_size)
         info._count = count
         return info
 
-    @property
-    def name(self) -> str:
-        """Name of the stream."""
-        return self.m_name
+    name = property(attrgetter("m_name"), doc="Name of the stream.")
 
     @property
     def is_sparse(self) -> bool:
@@ -154,13 +155,13 @@ class StreamInformation:
     def size(self) -> int:
         """Samples of this stream in one sweep.
 
-        Known at once where each sequence has one sample; else the first call reads the data once.
+        Known without reading if each sequence has one sample; otherwise the first call reads the data once.
 
         Raises:
-            CompatError: a stream of a source that does not know, such as a user's own.
+            CompatError: a stream of a source that does not know it, such as a user-defined one.
         """
         if self._count is None:
-            raise CompatError(f"the number of samples of stream `{self.m_name}` is not known: its source does not tell")
+            raise CompatError(f"the number of samples of stream `{self.m_name}` is unknown: its source does not say")
         return self._count()
 
     def __eq__(self, other: object) -> bool:

@@ -9,17 +9,17 @@ import numpy as np
 
 
 def sequence_to_cntk_text_format(seq_idx: int, alias_tensor_map: Mapping[str, Any]) -> str:
-    """One sequence as CTF, a line a time step; streams that are shorter end earlier.
+    """Return a sequence as CTF, one line per time step; shorter streams end earlier.
 
-    For whole corpora prefer `feedline.write_ctf`.
+    For whole corpora use `feedline.write_ctf`.
 
     Args:
         seq_idx: id of the sequence.
-        alias_tensor_map: name in the file to samples: an array or nested lists ``(length, ...)``, or a list with one
-            dictionary from index to value a sample.
+        alias_tensor_map: mapping from names in the file to samples: an array or nested lists ``(length, ...)``, or a
+            list with one dictionary from index to value per sample.
 
     Returns:
-        Lines without a newline at the end; empty if no stream has a sample.
+        Lines without a final newline; empty if no stream has a sample.
 
     Raises:
         ValueError: samples that are neither.

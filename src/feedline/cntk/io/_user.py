@@ -1,4 +1,4 @@
-"""Sources and deserializers that scripts write themselves, and what feedline makes of them."""
+"""User-defined sources and deserializers, and their adapters to feedline."""
 
 from __future__ import annotations
 
@@ -21,10 +21,11 @@ from feedline.feed.user_source import UserMinibatchSource as ModernSource
 
 
 class UserMinibatchSource:
-    """Base of sources that make minibatches in Python.
+    """Base class of user-defined sources.
 
-    Subclasses define `stream_infos` and `next_minibatch`, and to be resumed `get_checkpoint_state` and
-    `restore_from_checkpoint`; this constructor asks for the streams, so call it last in your own.
+    Subclasses define `stream_infos` and `next_minibatch`, and, to be resumable, `get_checkpoint_state` and
+    `restore_from_checkpoint`. This constructor calls `stream_infos`, so call it last in your own.
+
 
     Attributes:
         streams: `StreamInformation` by name, in a `Record`.
@@ -38,7 +39,7 @@ class UserMinibatchSource:
         raise NotImplementedError("define stream_infos(): a list of StreamInformation")
 
     def stream_info(self, name: str) -> StreamInformation:
-        """The stream of this name.
+        """Return the stream of this name.
 
         Raises:
             RuntimeError: no such stream, or several.
@@ -51,35 +52,35 @@ class UserMinibatchSource:
     def next_minibatch(
         self, num_samples: int, number_of_workers: int, worker_rank: int, device: DeviceDescriptor | None = None
     ) -> Mapping[StreamInformation, MinibatchData]:
-        """This worker's part of the next minibatch; ``{}`` at the end.
+        """Return this worker's part of the next minibatch; ``{}`` at the end.
 
         Args:
-            num_samples: most samples to return.
-            number_of_workers, worker_rank: whose part.
-            device: where data is wanted.
+            num_samples: largest number of samples to return.
+            number_of_workers, worker_rank: number of workers, and the one that asks.
+            device: device on which data will be used.
         """
         raise NotImplementedError("define next_minibatch(num_samples, number_of_workers, worker_rank, device)")
 
     def get_checkpoint_state(self) -> dict[str, Any]:
-        """Where it stands; strings as keys."""
+        """Return the state, with strings as keys."""
         return {}
 
     def restore_from_checkpoint(self, state: Mapping[str, Any]) -> None:
-        """Go to where ``state`` was taken.
+        """Restore a state.
 
         Raises:
-            NotImplementedError: there is a state, and the subclass does not define this.
+            NotImplementedError: the state is not empty, and the subclass does not define this.
         """
         if state:
             raise NotImplementedError("define restore_from_checkpoint(state) to resume from a state that is not empty")
 
     def is_infinite(self) -> bool:
-        """Whether it never ends."""
+        """Return whether the source never ends."""
         return False
 
 
 class UserDeserializer:
-    """Base of deserializers in Python: chunks of sequences, by number.
+    """Base class of user-defined deserializers: chunks of sequences, by number.
 
     Subclasses define `stream_infos`, `num_chunks` and `get_chunk`.
     """
@@ -89,21 +90,21 @@ class UserDeserializer:
         raise NotImplementedError("define stream_infos(): a list of StreamInformation")
 
     def num_chunks(self) -> int:
-        """Number of chunks."""
+        """Return the number of chunks."""
         raise NotImplementedError("define num_chunks()")
 
     def get_chunk(self, chunk_id: int) -> Mapping[str, Any]:
-        """The sequences of a chunk, the same at every call.
+        """Return the sequences of a chunk, the same at every call.
 
         Returns:
-            By stream name: an array ``(N, *shape)`` or CSR matrix ``(N, size)`` of N sequences of one sample, or a list
-            with one array ``(length, *shape)`` or CSR matrix ``(length, size)`` a sequence.
+            Data by stream name: an array ``(N, *shape)`` or CSR matrix ``(N, size)`` of N sequences of one sample, or a
+            list with one array ``(length, *shape)`` or CSR matrix ``(length, size)`` per sequence.
         """
         raise NotImplementedError("define get_chunk(chunk_id): a dictionary by stream name")
 
 
 class UserCorpus(ModernDeserializer):
-    """A `UserDeserializer` as a feedline corpus.
+    """Adapter of a `UserDeserializer` to a feedline corpus.
 
     Raises:
         ValueError: no stream or no chunk.
@@ -120,27 +121,27 @@ class UserCorpus(ModernDeserializer):
             )
 
     def streams(self) -> dict[str, Stream]:
-        """What `UserDeserializer.stream_infos` says."""
+        """See `UserDeserializer.stream_infos`."""
         return {info.m_name: info.stream for info in self.infos}
 
     def num_chunks(self) -> int:
-        """What `UserDeserializer.num_chunks` says."""
+        """See `UserDeserializer.num_chunks`."""
         return self._chunks
 
     def get_chunk(self, chunk: int) -> Mapping[str, Any]:
-        """What `UserDeserializer.get_chunk` hands over."""
+        """See `UserDeserializer.get_chunk`."""
         return self._given.get_chunk(chunk)
 
 
 class UserFeed(ModernSource):
-    """A `UserMinibatchSource` as a feedline feed, for trainers and sessions.
+    """Adapter of a `UserMinibatchSource` to a feedline feed, for trainers and sessions.
 
-    States are those of the source; nothing is resumed that it does not resume.
+    States are those of the source.
 
     Args:
-        source: the script's.
-        partition: (index, count); None: as `feedline.UserMinibatchSource` finds it.
-        device: handed to ``next_minibatch``.
+        source: user-defined source.
+        partition: (index, count); None: see `feedline.UserMinibatchSource`.
+        device: device passed to ``next_minibatch``.
     """
 
     def __init__(
@@ -153,13 +154,13 @@ class UserFeed(ModernSource):
         self.is_infinite = source.is_infinite()
 
     def streams(self) -> dict[str, Stream]:
-        """Streams of the source."""
+        """Return the streams of the source."""
         return {info.m_name: info.stream for info in self.source.stream_infos()}
 
     def make_minibatch(
         self, num_samples: int, number_of_workers: int, worker_rank: int, device: Any
     ) -> UserMinibatch | None:
-        """What ``next_minibatch`` of the source delivers."""
+        """Return the result of the source's ``next_minibatch``."""
         made = self.source.next_minibatch(num_samples, number_of_workers, worker_rank, device)
         if not made:
             return None
@@ -167,21 +168,21 @@ class UserFeed(ModernSource):
         return UserMinibatch(streams, any(data.end_of_sweep for data in made.values()))
 
     def get_checkpoint_state(self) -> dict[str, Any]:
-        """State of the source."""
+        """Return the state of the source."""
         return dict(self.source.get_checkpoint_state())
 
     def restore_from_checkpoint(self, state: dict[str, Any]) -> None:
-        """Restore the source."""
+        """Restore the state of the source."""
         self.source.restore_from_checkpoint(state)
 
 
 def sequences_of(value: Value, info: StreamInformation) -> Packed:
-    """A value's data as sequences of the samples that a stream declares.
+    """Convert a value to sequences of samples as a stream declares them.
 
-    Of an array with one axis more than sample and batch together, the second axis is time.
+    If an array has one axis more than batch and sample together, its second axis is time.
 
     Raises:
-        SchemaError: an array that is neither.
+        SchemaError: an array with another shape.
     """
     if value.packed is not None:
         packed = value.packed
@@ -206,10 +207,10 @@ def sequences_of(value: Value, info: StreamInformation) -> Packed:
 
 
 def stream_named(infos: list[StreamInformation], name: str) -> StreamInformation:
-    """The one stream of this name.
+    """Return the only stream of this name.
 
     Raises:
-        RuntimeError: none, or several.
+        RuntimeError: no stream, or several.
     """
     found = [info for info in infos if info.m_name == name]
     if len(found) != 1:

@@ -1,6 +1,6 @@
 """`cntk.io.transforms`: descriptions of image transforms, as dictionaries.
 
-They describe what CNTK's image reader did. feedline has no image reader: `cntk.io.ImageDeserializer` says what to use.
+They configured CNTK's image reader, which feedline does not have: `cntk.io.ImageDeserializer` names a replacement.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def crop(
     aspect_ratio: Range = 1.0,
     jitter_type: str = "none",
 ) -> Dictionary:
-    """Cut out a part of the image.
+    """Crop the image.
 
     Raises:
         ValueError: a range whose lower end is above its upper end.
@@ -49,7 +49,7 @@ def scale(
     scale_mode: str = "fill",
     pad_value: int = -1,
 ) -> Dictionary:
-    """Bring the image to a size."""
+    """Scale the image to a size."""
     names = ("width", "height", "channels", "interpolations", "scaleMode", "padValue")
     values: tuple[Any, ...] = (width, height, channels, interpolations, scale_mode, pad_value)
     return Dictionary({"type": "Scale", **dict(zip(names, values, strict=True))})
@@ -73,7 +73,7 @@ def color(brightness_radius: float = 0.0, contrast_radius: float = 0.0, saturati
 
 
 def _pair(name: str, value: Any, ordered: bool = True) -> str:
-    """``a:b``; a single number stands for both."""
+    """Return ``a:b``; a single number is used for both."""
     low, high = value if isinstance(value, (tuple, list)) else (value, value)
     if ordered and low > high:
         raise ValueError(f"expected {name} as a range from low to high, got {low} to {high}")

@@ -1,4 +1,4 @@
-"""What layer factories share: activations, parameters, blocks."""
+"""Helpers of layer factories: activations, parameters, blocks."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ INFERRED = (-1,)
 
 
 def parameter(shape: tuple[int, ...], init: Any, name: str, **ranks: int) -> Parameter:
-    """A parameter; the initializer takes the ranks that it was not given."""
+    """Return a parameter; ``ranks`` apply to an initializer that has none."""
     if init is None:
         raise ValueError(f"expected an initial value for {name}, got None")
     return Parameter(shape, initializer_with_rank(init, **ranks), name=name)
 
 
 def activated(x: Any, activation: Any) -> Any:
-    """Through an activation: a function, or None for none."""
+    """Apply an activation; None: return ``x`` unchanged."""
     return x if activation is None else activation(x)
 
 
 def layer(
     body: Callable[..., Any], op_name: str, name: str, members: Mapping[str, Any] | None = None, inputs: Any = ("x",)
 ) -> Function:
-    """A function of placeholders whose graph is one block."""
+    """Return a function of placeholders whose graph is one block."""
     arguments = [placeholder(name=label) for label in inputs]
     result = body(*arguments)
     outputs = result if isinstance(result, tuple) else (result,)

@@ -1,7 +1,7 @@
 """`cntk.layers.blocks`: recurrent steps, stabilizers and identity.
 
-The steps are CNTK's: an LSTM's gates stand as input, candidate, forget, output; a GRU resets the state before its
-product, unlike torch's; none has a second bias.
+The steps are CNTK's: an LSTM's gates are ordered input, candidate, forget, output; a GRU resets the state before
+multiplying it, unlike torch's; no step has a second bias.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from feedline.cntk import ops
-from feedline.cntk._names import explain
+from feedline.cntk._names import names_of
 from feedline.cntk._nodes import dims
 from feedline.cntk.default_options import default_override_or, overridable
 from feedline.cntk.initializer import glorot_uniform
@@ -18,7 +18,7 @@ from feedline.cntk.layers._making import INFERRED, activated, layer, parameter
 from feedline.cntk.ops.functions import Function
 from feedline.cntk.variables import Variable, placeholder
 
-__all__ = ["GRU", "LSTM", "ForwardDeclaration", "RNNStep", "RNNUnit", "Stabilizer", "identity"]
+__all__, __getattr__ = names_of(__name__)
 
 
 @dataclass(frozen=True)
@@ -29,13 +29,11 @@ class FusedStep:
         op: operation of the graph.
         weights: parameters, in the order of the operation.
         attributes: attributes of the operation.
-        states: number of states.
     """
 
     op: str
     weights: tuple[Any, ...]
     attributes: dict[str, Any]
-    states: int
 
 
 def identity(keep: Any) -> Any:
@@ -44,7 +42,7 @@ def identity(keep: Any) -> Any:
 
 
 def ForwardDeclaration(name: str = "forward_declaration") -> Variable:
-    """Return a placeholder with a method ``resolve_to(function)``, which ties a recurrence."""
+    """Return a placeholder with a method ``resolve_to(function)``, which closes a recurrence."""
     declared = placeholder(name=name)
 
     def resolve_to(function: Any) -> None:
@@ -56,10 +54,10 @@ def ForwardDeclaration(name: str = "forward_declaration") -> Variable:
 
 @overridable
 def Stabilizer(steepness: float = 4, enable_self_stabilization: Any = default_override_or(True), name: str = "") -> Any:
-    """Scale by a learned factor, which a softplus of this steepness keeps positive; the identity if disabled."""
+    """Return a layer that scales by a learned factor, kept positive by a softplus; the identity if disabled."""
     if not enable_self_stabilization:
         return identity
-    # The factor begins as 1: softplus(steepness * 0.99537863) / steepness for a steepness of 4, as in CNTK.
+    # The initial factor is 1: softplus(steepness * 0.99537863) / steepness for a steepness of 4, as in CNTK.
     factor = parameter((), 0.99537863, "alpha")
     beta = ops.softplus(factor * steepness) * (1 / steepness)
     return layer(lambda x: beta * x, "Stabilizer", name, {"alpha": factor, "beta": beta})
@@ -76,16 +74,16 @@ def LSTM(
     enable_self_stabilization: Any = default_override_or(False),
     name: str = "",
 ) -> Function:
-    """One step of an LSTM: ``(h, c, x) -> (h, c)``.
+    """Return the step of an LSTM, ``(h, c, x) -> (h, c)``.
 
     Args:
         shape: number of outputs.
-        cell_shape: number of cells, projected to the outputs; None: that of outputs, without a projection.
+        cell_shape: number of cells, projected to the outputs; None: as many as outputs, without a projection.
         activation: activation of candidates and outputs.
-        use_peepholes: let gates see the cells.
+        use_peepholes: whether gates see the cells.
         init: initializer of weights.
         init_bias: initial value of the bias.
-        enable_self_stabilization: scale states by learned factors.
+        enable_self_stabilization: whether to scale states by learned factors.
         name: name of the block.
 
     Raises:
@@ -112,7 +110,7 @@ def LSTM(
     members = {"b": b, "W": W, "H": H, "Ci": Ci, "Cf": Cf, "Co": Co, "P": P}
     function = layer(step, "LSTM", name, members, ("dh", "dc", "x"))
     if activation is ops.tanh and not use_peepholes and P is None and not enable_self_stabilization:
-        function.step = FusedStep("lstm", (W, H, b), {}, 2)
+        function.step = FusedStep("lstm", (W, H, b), {})
     return function
 
 
@@ -126,13 +124,13 @@ def GRU(
     enable_self_stabilization: Any = default_override_or(False),
     name: str = "",
 ) -> Function:
-    """One step of a gated recurrent unit: ``(h, x) -> h``; arguments as for `LSTM`."""
+    """Return the step of a gated recurrent unit, ``(h, x) -> h``; arguments as for `LSTM`."""
     outputs, cells = _vectors("GRU", shape, cell_shape)
     b, W, H = _weights(outputs, cells, 3, 2, init, init_bias)
     H1 = parameter((outputs, cells), init, "H1")
     P = _projection(outputs, cells, cell_shape, init)
     if P is not None and cells != outputs:
-        raise ValueError(f"GRU: expected as many cells as outputs, as the state is of both, got {cells} and {outputs}")
+        raise ValueError(f"GRU: expected as many cells as outputs, which are its state, got {cells} and {outputs}")
     Sdh, Sht = _stabilizers(2, enable_self_stabilization)
 
     def step(dh: Any, x: Any) -> Any:
@@ -157,7 +155,7 @@ def RNNStep(
     enable_self_stabilization: Any = default_override_or(False),
     name: str = "",
 ) -> Function:
-    """One step of a plain recurrence, ``h = activation(x W + h H + b)``: ``(h, x) -> h``; arguments as for `LSTM`."""
+    """Return the step of a plain RNN, ``(h, x) -> h = activation(x W + h H + b)``; arguments as for `LSTM`."""
     outputs, cells = _vectors("RNNStep", shape, cell_shape)
     b, W, H = _weights(outputs, cells, 1, 1, init, init_bias)
     P = _projection(outputs, cells, cell_shape, init)
@@ -170,7 +168,7 @@ def RNNStep(
     function = layer(step, "RNNStep", name, {"b": b, "W": W, "H": H, "P": P}, ("dh", "x"))
     kernel = {ops.tanh: "tanh", ops.relu: "relu"}.get(activation)
     if kernel is not None and P is None and not enable_self_stabilization:
-        function.step = FusedStep("rnn", (W, H, b), {"activation": kernel}, 1)
+        function.step = FusedStep("rnn", (W, H, b), {"activation": kernel})
     return function
 
 
@@ -178,7 +176,7 @@ RNNUnit = RNNStep
 
 
 def _weights(outputs: int, cells: int, gates: int, of_state: int, init: Any, init_bias: Any) -> tuple[Any, Any, Any]:
-    """Bias, weights of the input, and weights of the state, which fewer gates may see."""
+    """Return the bias, the weights of the input, and those of the state, which fewer gates may use."""
     return (
         parameter((gates * cells,), init_bias, "b"),
         parameter((*INFERRED, gates * cells), init, "W"),
@@ -206,9 +204,5 @@ def _vectors(what: str, shape: Any, cell_shape: Any) -> tuple[int, int]:
     outputs = dims(shape)
     cells = outputs if cell_shape is None else dims(cell_shape)
     if len(outputs) != 1 or len(cells) != 1:
-        raise ValueError(f"{what}: expected vectors as shape and cell_shape, got {outputs} and {cells}")
+        raise ValueError(f"{what}: expected shape and cell_shape to be vectors, got {outputs} and {cells}")
     return outputs[0], cells[0]
-
-
-def __getattr__(name: str) -> Any:
-    raise explain("cntk.layers.blocks", name)

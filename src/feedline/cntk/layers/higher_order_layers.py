@@ -1,4 +1,4 @@
-"""`cntk.layers.higher_order_layers`: layers made of layers."""
+"""`cntk.layers.higher_order_layers`: layers composed of layers."""
 
 from __future__ import annotations
 
@@ -7,26 +7,28 @@ from collections.abc import Iterable
 from typing import Any
 
 from feedline.cntk import ops
-from feedline.cntk._names import explain
+from feedline.cntk._names import names_of
+from feedline.cntk._tracing import parameters_of
 from feedline.cntk.layers._making import layer
 from feedline.cntk.ops.functions import Function
 
-__all__ = ["For", "ResNetBlock", "Sequential", "SequentialClique"]
+__all__, __getattr__ = names_of(__name__)
 
 
 def as_function(f: Any) -> Function:
-    """A Python function as a `Function`; a `Function` stays itself."""
+    """Convert a Python function to a `Function`; a `Function` is returned unchanged."""
     return f if isinstance(f, Function) else Function(f)
 
 
 def Sequential(layers: Any, name: str = "") -> Any:
-    """One layer after the other; a tuple stands for layers side by side, whose results the next one gets all.
+    """Apply layers one after another; the layers of a tuple run in parallel.
 
-    Layers side by side get all results of the one before, or one each if they are as many and take one.
+    Each layer gets all results of those before it. Parallel layers each get a single one, in order, if there are as
+    many results as layers and each layer takes one argument.
 
     Args:
         layers: functions, tuples or lists of them.
-        name: its name.
+        name: name of the function.
 
     Raises:
         TypeError: neither a list nor a function.
@@ -44,7 +46,7 @@ def Sequential(layers: Any, name: str = "") -> Any:
 
 
 def then(item: Any, given: tuple[Any, ...]) -> tuple[Any, ...]:
-    """What a layer, or layers side by side, give for the results of the one before; see `Sequential`."""
+    """Apply a layer, or parallel layers, to the results of those before; see `Sequential`."""
     if isinstance(item, tuple):
         return tuple(_applied(side, mine) for side, mine in zip(item, _one_each(item, given), strict=True))
     result = _applied(item, given)
@@ -52,7 +54,7 @@ def then(item: Any, given: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def _one_each(sides: tuple[Any, ...], given: tuple[Any, ...]) -> list[tuple[Any, ...]]:
-    """What each side gets: all results; or the one in its place, if as many sides take one each."""
+    """Return the arguments of each parallel layer: all results, or one each if the numbers match."""
     paired = len(sides) == len(given) and all(isinstance(f, Function) and len(f.arguments) == 1 for f in sides)
     return [(x,) for x in given] if paired else [given] * len(sides)
 
@@ -66,7 +68,7 @@ def _applied(item: Any, given: tuple[Any, ...]) -> Any:
 
 
 def _names(layers: Any) -> tuple[str, ...]:
-    """Names of the arguments of the first layer that says."""
+    """Return the argument names of the first layer that declares them."""
     first = layers[0] if layers else None
     while isinstance(first, (list, tuple)) and first:
         first = first[0]
@@ -74,19 +76,17 @@ def _names(layers: Any) -> tuple[str, ...]:
         return tuple(v.name or f"x{i}" for i, v in enumerate(first.arguments)) or ("x",)
     if first is None or not callable(first) or first.__module__.startswith("feedline.cntk.ops"):
         return ("x",)
-    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    found = [p.name for p in inspect.signature(first).parameters.values() if p.kind in kinds and p.default is p.empty]
-    return tuple(found) or ("x",)
+    return tuple(parameters_of(first)) or ("x",)
 
 
 def For(what_range: Iterable[Any], constructor: Any, name: str = "") -> Any:
-    """`Sequential` over what ``constructor`` makes for each item of a range; it may take the item or nothing."""
+    """Apply `Sequential` to one layer per item of a range, made by ``constructor()`` or ``constructor(item)``."""
     takes = len(inspect.signature(constructor).parameters) > 0
     return Sequential([constructor(i) if takes else constructor() for i in what_range], name)
 
 
 def SequentialClique(functions: Any, name: str = "") -> Function:
-    """Layers of which each gets the sum of the input and all results before."""
+    """Apply layers one after another, each to the sum of the input and all previous results."""
 
     def clique(x: Any) -> Any:
         total = x
@@ -101,7 +101,3 @@ def SequentialClique(functions: Any, name: str = "") -> Function:
 def ResNetBlock(f: Any, name: str = "") -> Function:
     """``x + f(x)``."""
     return layer(lambda x: ops.plus(f(x), x), "ResNetBlock", name)
-
-
-def __getattr__(name: str) -> Any:
-    raise explain("cntk.layers.higher_order_layers", name)

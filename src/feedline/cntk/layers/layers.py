@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from feedline.cntk import ops
-from feedline.cntk._names import explain
+from feedline.cntk._names import names_of
 from feedline.cntk._nodes import dims
 from feedline.cntk.default_options import default_override_or, get_default_override, overridable
 from feedline.cntk.initializer import glorot_uniform
@@ -15,28 +15,7 @@ from feedline.cntk.ops.functions import Function
 from feedline.cntk.variables import Constant
 from feedline.errors import CompatError
 
-__all__ = [
-    "Activation",
-    "AveragePooling",
-    "BatchNormalization",
-    "Convolution",
-    "Convolution1D",
-    "Convolution2D",
-    "Convolution3D",
-    "ConvolutionTranspose",
-    "ConvolutionTranspose1D",
-    "ConvolutionTranspose2D",
-    "ConvolutionTranspose3D",
-    "Dense",
-    "Dropout",
-    "Embedding",
-    "GlobalAveragePooling",
-    "GlobalMaxPooling",
-    "Label",
-    "LayerNormalization",
-    "MaxPooling",
-    "MaxUnpooling",
-]
+__all__, __getattr__ = names_of(__name__)
 
 
 @overridable
@@ -50,20 +29,20 @@ def Dense(
     init_bias: Any = default_override_or(0),
     name: str = "",
 ) -> Function:
-    """``activation(x W + b)``.
+    """Return a fully connected layer, ``activation(x W + b)``.
 
     Args:
         shape: shape of the result.
         activation: a function, or None.
         init: initializer of W, (*input, *shape).
-        input_rank: number of last axes of the input to multiply; None: all.
-        map_rank: number of first axes of the input to leave alone; not with ``input_rank``.
+        input_rank: number of trailing axes of the input to contract with W; None: all.
+        map_rank: number of leading axes of the input to keep; excludes ``input_rank``.
         bias: whether to add b.
         init_bias: initial value of b, (*shape).
-        name: its name.
+        name: name of the layer.
 
     Raises:
-        ValueError: ``input_rank`` and ``map_rank``.
+        ValueError: both ``input_rank`` and ``map_rank``.
     """
     if input_rank is not None and map_rank is not None:
         raise ValueError("Dense: expected input_rank or map_rank, got both")
@@ -83,13 +62,13 @@ def Dense(
 def Embedding(
     shape: Any = None, init: Any = default_override_or(glorot_uniform()), weights: Any = None, name: str = ""
 ) -> Function:
-    """``x E``: look up embeddings of one-hot samples.
+    """Return a layer that looks up embeddings of one-hot samples, ``x E``.
 
     Args:
         shape: shape of an embedding.
         init: initializer of E, (classes, *shape).
-        weights: an array to use as E, which is not learned then.
-        name: its name.
+        weights: array to use as a constant E instead of learning it.
+        name: name of the layer.
 
     Raises:
         ValueError: neither a shape nor weights, or both.
@@ -124,51 +103,41 @@ def Convolution(
     op_name: str = "Convolution",
     name: str = "",
 ) -> Function:
-    """Convolution of (channels, *sizes).
+    """Return a convolution over samples (channels, *sizes).
 
     Args:
         filter_shape: shape of the window.
-        num_filters: number of channels of the result; None, with ``reduction_rank=0``: no channels.
-        sequential: over a sequence: refused.
+        num_filters: number of output channels; None, with ``reduction_rank=0``: no channel axis.
+        sequential: convolution over a sequence; not supported.
         activation: a function, or None.
         init: initializer of W, (filters, channels, *window).
-        pad: centre windows on every (strided) cell, or keep them inside; one for all axes or one each.
-        strides: one for all axes or one each.
-        sharing: True: all else is refused.
+        pad: whether to pad, so that windows are centred on every (strided) cell; for all axes or for each.
+        strides: stride for all axes or for each.
+        sharing: True; no other value is supported.
         bias: whether to add b.
         init_bias: initial value of b, (filters, 1, ...).
         reduction_rank: 1, or 0 for data without channels.
-        transpose_weight: refused; use `ConvolutionTranspose`.
+        transpose_weight: not supported; use `ConvolutionTranspose`.
         dilation: distance between cells of a window.
         groups: number of groups of channels, which are convolved separately.
-        max_temp_mem_size_in_samples: not used.
+        max_temp_mem_size_in_samples: accepted; no effect.
         op_name, name: names of the operation and of the block.
 
     Raises:
-        CompatError: ``sequential``, no sharing, or ``transpose_weight``.
+        CompatError: ``sequential``, ``sharing=False`` or ``transpose_weight``.
     """
     if sequential or not sharing or transpose_weight:
-        raise CompatError("expected a shared kernel over static axes; ConvolutionTranspose has transposed weights")
+        raise CompatError("expected a shared kernel over static axes; use ConvolutionTranspose for transposed weights")
     window = dims(filter_shape)
     rank = len(window)
     filters = () if num_filters is None else dims(num_filters)
-    kernel = (
-        ((filters or (1,)) + (INFERRED if reduction_rank else ()) + window)
-        if filters or reduction_rank
-        else (1, *window)
-    )
+    kernel = (*(filters or (1,)), *(INFERRED if reduction_rank else ()), *window)
     W = parameter(kernel, init, "W", filter_rank=rank, output_rank=-1)
     b = parameter((filters or (1,)) + (1,) * rank, init_bias, "b") if bias else None
 
     def convolve(x: Any) -> Any:
         y = ops.convolution(
-            W,
-            x,
-            strides=_each(strides, rank),
-            auto_padding=_each(pad, rank),
-            dilation=_each(dilation, rank),
-            reduction_rank=reduction_rank,
-            groups=groups,
+            W, x, strides, auto_padding=pad, dilation=dilation, reduction_rank=reduction_rank, groups=groups
         )
         y = y if b is None else y + b
         if not filters:
@@ -188,22 +157,22 @@ def _ranked(rank: int, filter_shape: Any) -> tuple[int, ...]:
 
 
 def Convolution1D(filter_shape: Any, num_filters: Any = None, **options: Any) -> Function:
-    """`Convolution` over one axis."""
+    """Return a `Convolution` over one axis."""
     return Convolution(_ranked(1, filter_shape), num_filters, **_with(Convolution1D, options, "Convolution1D"))
 
 
 def Convolution2D(filter_shape: Any, num_filters: Any = None, **options: Any) -> Function:
-    """`Convolution` over two axes; one number is a square window."""
+    """Return a `Convolution` over two axes; a single number means a square window."""
     return Convolution(_ranked(2, filter_shape), num_filters, **_with(Convolution2D, options, "Convolution2D"))
 
 
 def Convolution3D(filter_shape: Any, num_filters: Any = None, **options: Any) -> Function:
-    """`Convolution` over three axes; one number is a cubic window."""
+    """Return a `Convolution` over three axes; a single number means a cubic window."""
     return Convolution(_ranked(3, filter_shape), num_filters, **_with(Convolution3D, options, "Convolution3D"))
 
 
 def _with(factory: Any, options: dict[str, Any], op_name: str) -> dict[str, Any]:
-    """Options, with those that a with-block gives for this factory alone."""
+    """Return options, overridden by those that a with-block sets for this factory only."""
     given = dict(options)
     for name in ("activation", "init", "pad", "bias", "init_bias"):
         if name not in given:
@@ -231,7 +200,7 @@ def ConvolutionTranspose(
     max_temp_mem_size_in_samples: int = 0,
     name: str = "",
 ) -> Function:
-    """Transposed convolution of (channels, *sizes); W is (channels, filters, *window). See `Convolution`."""
+    """Return a transposed convolution over (channels, *sizes); W is (channels, filters, *window). See `Convolution`."""
     if not sharing:
         raise CompatError("expected a shared kernel")
     window, filters = dims(filter_shape), dims(num_filters)
@@ -243,10 +212,10 @@ def ConvolutionTranspose(
         y = ops.convolution_transpose(
             W,
             x,
-            strides=_each(strides, rank),
-            auto_padding=_each(pad, rank),
+            strides,
+            auto_padding=pad,
             output_shape=output_shape,
-            dilation=_each(dilation, rank),
+            dilation=dilation,
             reduction_rank=reduction_rank,
         )
         return activated(y if b is None else y + b, activation)
@@ -255,23 +224,23 @@ def ConvolutionTranspose(
 
 
 def ConvolutionTranspose1D(filter_shape: Any, num_filters: Any, **options: Any) -> Function:
-    """`ConvolutionTranspose` over one axis."""
+    """Return a `ConvolutionTranspose` over one axis."""
     return ConvolutionTranspose(_ranked(1, filter_shape), num_filters, **options)
 
 
 def ConvolutionTranspose2D(filter_shape: Any, num_filters: Any, **options: Any) -> Function:
-    """`ConvolutionTranspose` over two axes."""
+    """Return a `ConvolutionTranspose` over two axes."""
     return ConvolutionTranspose(_ranked(2, filter_shape), num_filters, **options)
 
 
 def ConvolutionTranspose3D(filter_shape: Any, num_filters: Any, **options: Any) -> Function:
-    """`ConvolutionTranspose` over three axes."""
+    """Return a `ConvolutionTranspose` over three axes."""
     return ConvolutionTranspose(_ranked(3, filter_shape), num_filters, **options)
 
 
 @overridable
 def MaxPooling(filter_shape: Any, strides: Any = 1, pad: Any = default_override_or(False), name: str = "") -> Function:
-    """Maximum of windows over the last axes."""
+    """Return a layer that takes the maximum of each window over the last axes."""
     return _pooling(ops.MAX_POOLING, filter_shape, strides, pad, "MaxPooling", name)
 
 
@@ -279,52 +248,44 @@ def MaxPooling(filter_shape: Any, strides: Any = 1, pad: Any = default_override_
 def MaxUnpooling(
     filter_shape: Any, strides: Any = 1, pad: Any = default_override_or(False), name: str = ""
 ) -> Function:
-    """What `MaxPooling` made of its second operand, put back where the maxima were: ``(x, pooled) -> y``."""
-    size = dims(filter_shape)
-    step = dims(strides) if isinstance(strides, (tuple, list)) else (strides,) * len(size)
-    padded = pad if isinstance(pad, (tuple, list)) else (pad,) * len(size)
-
-    def unpool(x: Any, y: Any) -> Any:
-        return ops.unpooling(x, y, ops.MAX_UNPOOLING, size, step, padded)
-
-    return layer(unpool, "MaxUnpooling", name, inputs=("x", "y"))
+    """Return the inverse of `MaxPooling`, ``(x, pooled) -> y``: puts maxima back where they were, 0 elsewhere."""
+    return layer(
+        lambda x, y: ops.unpooling(x, y, ops.MAX_UNPOOLING, filter_shape, strides, pad),
+        "MaxUnpooling",
+        name,
+        inputs=("x", "y"),
+    )
 
 
 @overridable
 def AveragePooling(
     filter_shape: Any, strides: Any = 1, pad: Any = default_override_or(False), name: str = ""
 ) -> Function:
-    """Average of windows over the last axes; padding is not counted."""
+    """Return a layer that averages each window over the last axes, without padding."""
     return _pooling(ops.AVG_POOLING, filter_shape, strides, pad, "AveragePooling", name)
 
 
 def _pooling(kind: int, filter_shape: Any, strides: Any, pad: Any, op_name: str, name: str) -> Function:
-    window = dims(filter_shape)
-    steps, padded = _each(strides, len(window)), _each(pad, len(window))
-    return layer(lambda x: ops.pooling(x, kind, window, strides=steps, auto_padding=padded), op_name, name)
+    return layer(lambda x: ops.pooling(x, kind, filter_shape, strides, pad), op_name, name)
 
 
 def GlobalMaxPooling(name: str = "") -> Function:
-    """Maximum of each channel; the other axes stay, 1 wide."""
-    return _over_channels("global_max_pooling", "GlobalMaxPooling", name)
+    """Return a layer that takes the maximum of each channel; the other axes are kept, of length 1."""
+    return layer(lambda x: made("global_max_pooling", [x], None, ""), "GlobalMaxPooling", name)
 
 
 def GlobalAveragePooling(name: str = "") -> Function:
-    """Average of each channel; the other axes stay, 1 wide."""
-    return _over_channels("global_average_pooling", "GlobalAveragePooling", name)
-
-
-def _over_channels(op: str, op_name: str, name: str) -> Function:
-    return layer(lambda x: made(op, [x], None, ""), op_name, name)
+    """Return a layer that averages each channel; the other axes are kept, of length 1."""
+    return layer(lambda x: made("global_average_pooling", [x], None, ""), "GlobalAveragePooling", name)
 
 
 def Dropout(
     dropout_rate: float | None = None, keep_prob: float | None = None, seed: Any = None, name: str = ""
 ) -> Function:
-    """In training, sets elements to 0 with a probability, or keeps them with one.
+    """Return a layer that, in training, zeroes elements with a probability, or keeps them with one.
 
     Raises:
-        ValueError: both, or neither, probability.
+        ValueError: both probabilities, or neither.
     """
     if (dropout_rate is None) == (keep_prob is None):
         raise ValueError("Dropout: expected dropout_rate or keep_prob, got both or neither")
@@ -334,7 +295,7 @@ def Dropout(
 
 @overridable
 def Activation(activation: Any = default_override_or(None), name: str = "") -> Function:
-    """An activation as a layer."""
+    """Return an activation as a layer."""
     return layer(lambda x: activated(ops.alias(x), activation), "Activation", name)
 
 
@@ -348,7 +309,9 @@ def BatchNormalization(
     disable_regularization: bool = False,
     name: str = "",
 ) -> Function:
-    """Normalises each element, or each channel (``map_rank=1``), over the minibatch; see `ops.batch_normalization`.
+    """Return a layer that normalises each element, or each channel (``map_rank=1``), over the minibatch.
+
+    See `ops.batch_normalization`.
 
     Raises:
         CompatError: another ``map_rank``.
@@ -382,7 +345,7 @@ def BatchNormalization(
 def LayerNormalization(
     initial_scale: Any = 1, initial_bias: Any = 0, epsilon: float = 0.00001, name: str = ""
 ) -> Function:
-    """Normalises each sample by its mean and standard deviation, to which ``epsilon`` is added."""
+    """Return a layer that normalises each sample by its mean and its standard deviation plus ``epsilon``."""
     scale = parameter(INFERRED, initial_scale, "scale")
     bias = parameter(INFERRED, initial_bias, "bias")
 
@@ -395,15 +358,5 @@ def LayerNormalization(
 
 
 def Label(name: str) -> Function:
-    """The operand under a name."""
+    """Return a layer that gives its operand a name."""
     return layer(lambda x: ops.alias(x, name), "Label", name)
-
-
-def _each(value: Any, rank: int) -> tuple[Any, ...]:
-    """One for each axis."""
-    items = tuple(value) if isinstance(value, (list, tuple)) else (value,) * rank
-    return items if len(items) == rank else items * rank if len(items) == 1 else items
-
-
-def __getattr__(name: str) -> Any:
-    raise explain("cntk.layers.layers", name)

@@ -1,4 +1,4 @@
-"""`cntk.layers.sequence`: layers along sequences. Steps that torch has a kernel for run by it."""
+"""`cntk.layers.sequence`: layers along sequences. Steps for which torch has a fused kernel use it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import numbers
 from typing import Any
 
 from feedline.cntk import ops
-from feedline.cntk._names import explain
+from feedline.cntk._names import names_of
 from feedline.cntk._nodes import node_of
 from feedline.cntk._tracing import block_of
 from feedline.cntk.default_options import default_override_or, overridable
@@ -18,12 +18,12 @@ from feedline.cntk.variables import Constant, placeholder
 from feedline.networks import apply
 from feedline.networks.traverse import close
 
-__all__ = ["Delay", "Fold", "PastValueWindow", "Recurrence", "RecurrenceFrom", "UnfoldFrom"]
+__all__, __getattr__ = names_of(__name__)
 
 
 @overridable
 def Delay(T: int = 1, initial_state: Any = default_override_or(0), name: str = "") -> Function:
-    """The sample T steps before; negative: after."""
+    """Return a layer that delays samples by T steps; negative: advances them."""
     return layer(lambda x: sequence.delay(x, initial_state, T), "Delay", name)
 
 
@@ -31,7 +31,7 @@ def Delay(T: int = 1, initial_state: Any = default_override_or(0), name: str = "
 def PastValueWindow(
     window_size: int, axis: Any, go_backwards: Any = default_override_or(False), name: str = ""
 ) -> Function:
-    """The last samples of each sequence, spliced along an axis, and 1 for each that there is: two outputs."""
+    """Return a layer of two outputs: the last samples of each sequence, spliced along an axis, and a mask of them."""
     end, sign = (sequence.first, -1) if go_backwards else (sequence.last, 1)
 
     def window(x: Any) -> Any:
@@ -51,17 +51,17 @@ def Recurrence(
     return_full_state: bool = False,
     name: str = "",
 ) -> Function:
-    """Runs a step over each sequence: ``x -> h``.
+    """Return a layer that runs a step over each sequence, ``x -> h``.
 
     Args:
-        step_function: ``(states..., x) -> states``.
-        go_backwards: from the last sample to the first.
-        initial_state: before the first step: a number, an array, a variable, or one of these for each state.
-        return_full_state: give all states, not only the first.
-        name: its name.
+        step_function: function ``(states..., x) -> states``.
+        go_backwards: whether to run from the last sample to the first.
+        initial_state: state before the first step: a number, an array, a variable, or one of these for each state.
+        return_full_state: whether to return all states, not only the first.
+        name: name of the layer.
 
     Raises:
-        TypeError: a step with other numbers of states before and after.
+        TypeError: a step that returns another number of states than it takes.
     """
     step = as_function(step_function)
     states = _states(step)
@@ -77,7 +77,7 @@ def RecurrenceFrom(
     return_full_state: bool = False,
     name: str = "",
 ) -> Function:
-    """As `Recurrence`, with initial states as arguments: ``(states..., x) -> h``."""
+    """Return a `Recurrence` with initial states as arguments, ``(states..., x) -> h``."""
     step = as_function(step_function)
     initial = [placeholder(name=f"initial_{v.name}") for v in _states(step)]
     x = placeholder(name="x")
@@ -92,7 +92,7 @@ def Fold(
     return_full_state: bool = False,
     name: str = "",
 ) -> Function:
-    """As `Recurrence`, but gives only what the last step gave."""
+    """Return a `Recurrence` that returns only the result of the last step."""
     recurrence = Recurrence(folder_function, go_backwards, initial_state, return_full_state)
     end = sequence.first if go_backwards else sequence.last
 
@@ -105,17 +105,17 @@ def Fold(
 def UnfoldFrom(
     generator_function: Any, until_predicate: Any = None, length_increase: float = 1, name: str = ""
 ) -> Function:
-    """Generates sequences from a state: ``(initial_state, dynamic_axes_like) -> sequences``.
+    """Return a layer that generates sequences from a state, ``(initial_state, dynamic_axes_like) -> sequences``.
 
-    Sequences are as long as those of ``dynamic_axes_like``, times ``length_increase``, or shorter where
-    ``until_predicate`` ends them. All steps are computed in any case.
+    Sequences are as long as those of ``dynamic_axes_like``, times ``length_increase``, or shorter if
+    ``until_predicate`` ends them. All steps are computed in either case.
 
     Args:
-        generator_function: ``state -> output``, which is the next state, or ``state -> (output, next state)``. It may
-            hold recurrences along what is generated.
-        until_predicate: ``output -> number``; a sequence ends with the first output for which it is 1.
-        length_increase: see above.
-        name: its name.
+        generator_function: function ``state -> output``, the next state, or ``state -> (output, next state)``. It may
+            contain recurrences along the generated sequence.
+        until_predicate: function ``output -> number``; a sequence ends with the first output for which it is 1.
+        length_increase: ratio of the generated length to that of ``dynamic_axes_like``.
+        name: name of the layer.
 
     Raises:
         TypeError: a generator with more than two results.
@@ -141,7 +141,7 @@ def UnfoldFrom(
 
 
 def _states(step: Function) -> tuple[Any, ...]:
-    # Variables that a step closes over are not among its states.
+    # Variables that a step captures are not states.
     own = step.arguments[: len(step._order) or None]
     states = own[:-1]
     if not states or len(states) != len(step.outputs):
@@ -170,7 +170,7 @@ def _run(
 
 
 def _plain(state: Any) -> bool:
-    """A number or an array; variables may turn out to have sequences, of which the last item would be meant."""
+    """Return whether a value is a number or an array; a variable may turn out to have a sequence axis."""
     return isinstance(state, (numbers.Number, Constant)) or not hasattr(state, "node")
 
 
@@ -188,7 +188,3 @@ def _looped(step: Function, initial: list[Any], x: Any, backwards: bool) -> list
     after = step(*before, x)
     ends = [v.node for v in after.outputs]
     return close(ends, {s.node: end for s, end in zip(states, ends, strict=True)})[: len(ends)]
-
-
-def __getattr__(name: str) -> Any:
-    raise explain("cntk.layers.sequence", name)

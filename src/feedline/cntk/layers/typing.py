@@ -1,6 +1,6 @@
-"""`cntk.layers.typing`: types of arguments, ``Tensor[13]``, ``Sequence[SparseTensor[9000]]``, and where they stand.
+"""`cntk.layers.typing`: types of arguments, such as ``Tensor[13]`` and ``Sequence[SparseTensor[9000]]``.
 
-A type is a `Record` of a shape, dynamic axes, sparsity and, if given, an element type: what `input_variable` takes.
+A type is a `Record` of the arguments of `input_variable`: shape, dynamic axes, sparsity and, if given, element type.
 """
 
 from __future__ import annotations
@@ -10,27 +10,19 @@ from typing import Any
 
 import numpy as np
 
-from feedline.cntk._names import explain
+from feedline.cntk._names import names_of
 from feedline.cntk._nodes import dims
 from feedline.cntk._tracing import parameters_of
 from feedline.cntk.axis import Axis
 from feedline.cntk.variables import Record
 
-__all__ = [
-    "ParameterTensor",
-    "Sequence",
-    "SequenceOver",
-    "Signature",
-    "SparseTensor",
-    "Tensor",
-    "tensor",
-]
+__all__, __getattr__ = names_of(__name__)
 
 _TYPES = (float, np.float16, np.float32, np.float64)
 
 
 class _Tensors:
-    """``Tensor[13, 42]``, ``Tensor[np.float64, 13]``: one sample along some axes."""
+    """Type of one sample without a sequence axis: ``Tensor[13, 42]``, ``Tensor[np.float64, 13]``."""
 
     def __init__(self, name: str, axes: list[Axis], sparse: bool = False) -> None:
         self._name, self._axes, self._sparse = name, axes, sparse
@@ -47,7 +39,7 @@ class _Tensors:
 
 
 class _Sequences:
-    """``Sequence[Tensor[13]]``: samples along an axis of sequences."""
+    """Type of samples along a sequence axis: ``Sequence[Tensor[13]]``."""
 
     def __init__(self, axis: Axis) -> None:
         self._axis = axis
@@ -60,7 +52,7 @@ class _Sequences:
 
 
 class _SequencesOver:
-    """``SequenceOver[axis][Tensor[13]]``: sequences along a given axis."""
+    """Type of samples along a given sequence axis: ``SequenceOver[axis][Tensor[13]]``."""
 
     def __getitem__(self, axis: Axis) -> _Sequences:
         return _Sequences(axis)
@@ -75,11 +67,11 @@ tensor = Record(shape=None, is_sparse=False, dynamic_axes=[Axis.default_batch_ax
 
 
 def Signature(*args: Any, **kwargs: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """A decorator that annotates the parameters of a Python function with types, for `Function`.
+    """Return a decorator that annotates the parameters of a Python function with types, for `Function`.
 
     Raises:
-        TypeError: other parameters.
-        ValueError: annotations are there already.
+        TypeError: types that do not match the parameters.
+        ValueError: a function that already has annotations.
     """
 
     def annotate(f: Callable[..., Any]) -> Callable[..., Any]:
@@ -93,7 +85,3 @@ def Signature(*args: Any, **kwargs: Any) -> Callable[[Callable[..., Any]], Calla
         return f
 
     return annotate
-
-
-def __getattr__(name: str) -> Any:
-    raise explain("cntk.layers.typing", name)

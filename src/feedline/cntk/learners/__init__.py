@@ -1,21 +1,21 @@
 """`cntk.learners`: update rules, their options and schedules, over `feedline.train.rules`.
 
 Learners take torch parameters: ``model.parameters()`` or ``model.named_parameters()``. All rules share these options,
-by keyword, or by position behind their own:
+by keyword, or by position after their own:
 
-- ``l1_regularization_weight``, ``l2_regularization_weight``: of penalties, a sample;
-- ``gaussian_noise_injection_std_dev``: of the noise added to parameters after each update; a number or a schedule;
-- ``gradient_clipping_threshold_per_sample``: most that a gradient may be, a sample;
+- ``l1_regularization_weight``, ``l2_regularization_weight``: weights of penalties per sample;
+- ``gaussian_noise_injection_std_dev``: standard deviation of the noise added after each update; number or schedule;
+- ``gradient_clipping_threshold_per_sample``: largest gradient per sample;
   ``gradient_clipping_with_truncation``: clip element by element, otherwise each parameter's gradient to that norm;
-- ``minibatch_size``: the size in samples that numbers without one of their own are meant for; `IGNORE`: the rule sees
-  mean gradients, and numbers are for any size. Left out, the rule sees sums, and rates are divided by the samples;
-- ``use_mean_gradient``: older spelling of ``minibatch_size=IGNORE``;
-- ``epoch_size``: samples in an epoch of lists given as schedules; left out: a sweep.
+- ``minibatch_size``: reference size in samples of numbers without one; `IGNORE`: the rule uses mean gradients, and
+  numbers are for any size. By default the rule uses sums, and rates are divided by the samples;
+- ``use_mean_gradient``: deprecated spelling of ``minibatch_size=IGNORE``;
+- ``epoch_size``: samples in an epoch of lists given as schedules; default: a sweep.
 
-``lr`` and ``momentum`` are schedules, numbers, or lists as `learning_parameter_schedule` takes them. All raise:
+``lr`` and ``momentum`` are schedules, numbers, or lists for `learning_parameter_schedule`. All raise:
 
-- ValueError: no parameter, one of them twice, or a number outside its range;
-- TypeError: a parameter that is no floating-point tensor.
+- ValueError: no parameters, a repeated one, or a number out of range;
+- TypeError: a parameter that is not a floating-point tensor.
 """
 
 from __future__ import annotations
@@ -27,9 +27,11 @@ from typing import Any
 
 from feedline import train as modern
 from feedline.cntk._criterion import tensors_of
+from feedline.cntk._names import names_of
 from feedline.cntk._seeds import pass_over
 from feedline.cntk.learners._assignments import Assignments
-from feedline.cntk.learners._learner import Learner, UserLearner
+from feedline.cntk.learners._learner import Learner as Learner
+from feedline.cntk.learners._learner import UserLearner
 from feedline.cntk.learners._schedules import (
     IGNORE,
     TrainingParameterSchedule,
@@ -47,41 +49,18 @@ from feedline.cntk.learners._schedules import (
 from feedline.cntk.variables import Parameter
 from feedline.train.parameters import named
 
-__all__ = [
-    "IGNORE",
-    "Learner",
-    "UnitType",
-    "UserLearner",
-    "adadelta",
-    "adagrad",
-    "adam",
-    "default_unit_gain_value",
-    "fsadagrad",
-    "learning_parameter_schedule",
-    "learning_parameter_schedule_per_sample",
-    "learning_rate_schedule",
-    "momentum_as_time_constant_schedule",
-    "momentum_schedule",
-    "momentum_schedule_per_sample",
-    "momentum_sgd",
-    "nesterov",
-    "rmsprop",
-    "set_default_unit_gain_value",
-    "sgd",
-    "training_parameter_schedule",
-    "universal",
-]
+__all__, __getattr__ = names_of(__name__)
 
 _unit_gain = True
 
 
 def default_unit_gain_value() -> bool:
-    """What `set_default_unit_gain_value` was given last."""
+    """Return the last value of `set_default_unit_gain_value`."""
     return _unit_gain
 
 
 def set_default_unit_gain_value(value: bool) -> None:
-    """Keep a value. As in CNTK, learners made without ``unit_gain`` have unit gain all the same."""
+    """Set a value without effect: as in CNTK, learners without ``unit_gain`` have unit gain."""
     global _unit_gain
     _unit_gain = bool(value)
 
@@ -104,7 +83,7 @@ class _Options:
             self.minibatch_size = IGNORE
 
     def rate(self, given: Any) -> TrainingParameterSchedule:
-        """The learning rate; with ``use_mean_gradient`` one per sample is taken for a whole minibatch."""
+        """Return the learning rate; with ``use_mean_gradient`` one per sample counts for a whole minibatch."""
         schedule = self.momentum(given)
         return with_reference(schedule, IGNORE) if self.use_mean_gradient and schedule.minibatch_size == 1 else schedule
 
@@ -116,7 +95,7 @@ class _Options:
         """Return the learner that a modern rule makes with its specific options."""
         clip = self.gradient_clipping_threshold_per_sample
         given = list(parameters)
-        pass_over(None)  # that of the noise
+        pass_over(None)  # the seed of the noise
         made = rule(
             tensors_of(given),
             self.rate(lr).modern,
@@ -131,7 +110,7 @@ class _Options:
         return Learner(made, self.minibatch_size, reported, parameters=given)
 
     def with_momentum(self, rule: Any, parameters: Iterable[Any], lr: Any, momentum: Any, unit_gain: bool) -> Learner:
-        """A learner whose momentum is reported too."""
+        """Return a learner that also reports its momentum."""
         schedule = self.momentum(momentum)
         return self.learner(rule, parameters, lr, reported=schedule, momentum=schedule.modern, unit_gain=unit_gain)
 
@@ -145,7 +124,7 @@ class _Options:
         variance_momentum: Any,
         **own: Any,
     ) -> Learner:
-        """A learner with a momentum of squares too."""
+        """Return a learner that also has a momentum of squares."""
         variance = momentum_as_time_constant_schedule(720_000) if variance_momentum is None else variance_momentum
         own |= {"momentum": self.momentum(momentum).modern, "variance_momentum": self.momentum(variance).modern}
         return self.learner(rule, parameters, lr, unit_gain=unit_gain, **own)
@@ -159,7 +138,7 @@ def sgd(parameters: Iterable[Any], lr: Any, *options: Any, **named_options: Any)
 def momentum_sgd(
     parameters: Iterable[Any], lr: Any, momentum: Any, unit_gain: bool = True, *options: Any, **named_options: Any
 ) -> Learner:
-    """Gradient descent with momentum; ``unit_gain``: gradients count 1 - momentum."""
+    """Gradient descent with momentum; ``unit_gain``: gradients are multiplied by 1 - momentum."""
     given = _Options(*options, **named_options)
     return given.with_momentum(modern.MomentumSGD, parameters, lr, momentum, unit_gain)
 
@@ -167,7 +146,7 @@ def momentum_sgd(
 def nesterov(
     parameters: Iterable[Any], lr: Any, momentum: Any, unit_gain: bool = True, *options: Any, **named_options: Any
 ) -> Learner:
-    """Gradient descent with Nesterov's momentum; ``unit_gain``: gradients count 1 - momentum."""
+    """Gradient descent with Nesterov's momentum; ``unit_gain``: gradients are multiplied by 1 - momentum."""
     given = _Options(*options, **named_options)
     return given.with_momentum(modern.Nesterov, parameters, lr, momentum, unit_gain)
 
@@ -175,7 +154,7 @@ def nesterov(
 def adagrad(
     parameters: Iterable[Any], lr: Any, need_ave_multiplier: bool = True, *options: Any, **named_options: Any
 ) -> Learner:
-    """AdaGrad; ``need_ave_multiplier``: rates mean what they do in gradient descent."""
+    """AdaGrad; ``need_ave_multiplier``: rates are scaled as in gradient descent."""
     given = _Options(*options, **named_options)
     return given.learner(modern.AdaGrad, parameters, lr, average=need_ave_multiplier)
 
@@ -188,7 +167,7 @@ def adadelta(
     *options: Any,
     **named_options: Any,
 ) -> Learner:
-    """AdaDelta; ``lr`` left out is 1 per sample."""
+    """AdaDelta; ``lr`` is 1 per sample by default."""
     rate = learning_parameter_schedule_per_sample(1.0) if lr is None else lr
     return _Options(*options, **named_options).learner(modern.AdaDelta, parameters, rate, rho=rho, epsilon=epsilon)
 
@@ -202,7 +181,7 @@ def fsadagrad(
     *options: Any,
     **named_options: Any,
 ) -> Learner:
-    """FSAdaGrad; ``variance_momentum`` left out is a time constant of 720,000 samples."""
+    """FSAdaGrad; ``variance_momentum`` is a time constant of 720,000 samples by default."""
     given = _Options(*options, **named_options)
     return given.with_variance(modern.FSAdaGrad, parameters, lr, momentum, unit_gain, variance_momentum)
 
@@ -218,7 +197,7 @@ def adam(
     adamax: bool = False,
     **named_options: Any,
 ) -> Learner:
-    """Adam, or AdaMax; ``variance_momentum`` left out is a time constant of 720,000 samples."""
+    """Adam, or AdaMax; ``variance_momentum`` is a time constant of 720,000 samples by default."""
     own = {"epsilon": epsilon, "adamax": adamax}
     given = _Options(*options, **named_options)
     return given.with_variance(modern.Adam, parameters, lr, momentum, unit_gain, variance_momentum, **own)
@@ -236,13 +215,13 @@ def rmsprop(
     *options: Any,
     **named_options: Any,
 ) -> Learner:
-    """RMSProp with a step an element.
+    """RMSProp with a step size for each element.
 
     Raises:
         RuntimeError: not 0 < gamma < 1, inc > 1, 0 < dec < 1 and 0 < min < max.
     """
     taken = list(parameters)
-    named(tensors_of(taken))  # an error in them is another one than that of a number below
+    named(tensors_of(taken))  # raises its own errors, unlike those of numbers below
     given = _Options(*options, **named_options)
     rate = given.rate(lr)
     own = {"gamma": gamma, "inc": inc, "dec": dec, "max": max, "min": min, "average": need_ave_multiplier}
@@ -253,18 +232,18 @@ def rmsprop(
 
 
 def universal(update_func: Callable[[list[Any], list[Any]], Any], parameters: Iterable[Any]) -> Learner:
-    """Learn by a rule that the script defines.
+    """Return a learner with a user-defined rule.
 
     Args:
-        update_func: ``update_func(parameters, gradients)``, gradients being sums over the samples. For parameters of
-            functions it is called once, with them and with a constant for each gradient, and returns a function of
-            `assign`, which is run at every update; what it assigns to constants is in checkpoints. For torch tensors it
-            is called at every update, without autograd, and changes the parameters in place.
-        parameters: what it updates.
+        update_func: function ``update_func(parameters, gradients)`` of sums over the samples. For parameters of
+            functions it is called once, with them and a constant for each gradient, and returns a function of `assign`,
+            which is run at every update; constants that it assigns to are in checkpoints. For torch tensors it is
+            called at every update, without autograd, and changes the parameters in place.
+        parameters: parameters to update.
 
     Raises:
-        TypeError: no function came back.
-        RuntimeError: a parameter is not in it.
+        TypeError: ``update_func`` returned no function.
+        RuntimeError: a parameter is not in that function.
     """
     taken = list(parameters)
     pass_over(None)

@@ -1,4 +1,4 @@
-"""The rule of `universal` as CNTK documents it: a function of assignments, run at every update."""
+"""Rule of `universal` as CNTK documents it: a function of assignments, run at every update."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from feedline.train.learner import Step
 
 
 class Assignments:
-    """Calls ``update_func`` once, and runs what it returned.
+    """Rule that calls ``update_func`` once, and runs its result at every update.
 
     Args:
-        update_func: ``update_func(parameters, gradients)`` returns a function of `assign`.
-        parameters: what it updates.
+        update_func: function ``update_func(parameters, gradients)`` that returns a function of `assign`.
+        parameters: parameters to update.
 
     Raises:
-        TypeError: no function came back.
-        RuntimeError: a parameter is not in it.
+        TypeError: ``update_func`` returned no function.
+        RuntimeError: a parameter is not in that function.
 
     Attributes:
         state: tensors of constants that it assigns to, by name.
@@ -46,7 +46,7 @@ class Assignments:
         assigned = [node.inputs[0] for node in nodes if node.op == "assign"]
         own = dict.fromkeys(node for node in assigned if node.op == "constant")
         for node in (*own, *(g.node for g in self._gradients)):
-            # A tensor of the network, which moves with it and stays the constant's.
+            # The constant's tensor, which moves with the network.
             assert node.weights is not None
             node.weights.keeps = True
         constants = [variable_of(node) for node in own]
@@ -54,7 +54,7 @@ class Assignments:
         self._network = update.network()
 
     def __call__(self, parameters: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor], step: Step) -> None:
-        """One update; parameters without a gradient have one of 0."""
+        """Make one update; parameters without a gradient get one of 0."""
         given = {id(p): g for p, g in zip(parameters, gradients, strict=True)}
         self._network.to(parameters[0].device)
         for parameter, constant in zip(self._parameters, self._gradients, strict=True):

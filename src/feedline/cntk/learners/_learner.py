@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -18,17 +19,17 @@ from feedline.train.parameters import ParameterGroup
 
 
 class Learner:
-    """Updates parameters; made by the functions of this module.
+    """A learner, created by the functions of this module.
 
     Args:
-        modern: the feedline learner beneath.
-        minibatch_size: as given to the function, after older options; None: not given.
-        momentum: reported with the learning rate; None: not reported.
+        modern: underlying feedline learner.
+        minibatch_size: reference size in samples, if it was given; else None.
+        momentum: momentum to report with the learning rate, or None.
         reports: whether it reports numbers at all.
-        parameters: as the script gave them; None: the tensors.
+        parameters: parameters as the script passed them; None: the tensors.
 
     Attributes:
-        modern: see above.
+        modern: underlying feedline learner.
     """
 
     def __init__(
@@ -43,27 +44,24 @@ class Learner:
         tensors = modern.parameters.values()
         given = tensors if parameters is None else parameters
         self._parameters = tuple(p if isinstance(p, Parameter) else t for p, t in zip(given, tensors, strict=True))
-        # From now on the schedule is in the state, and a checkpoint's takes the place of the one in the script.
+        # Makes the schedule part of the state, so that a checkpoint's replaces that of the script.
         modern.reset_learning_rate(modern.lr)
         self._size, self._momentum, self._reports = minibatch_size, momentum, reports
         self._reported: dict[str, float] = {}
 
-    @property
-    def parameters(self) -> tuple[Any, ...]:
-        """What it updates: parameters of functions, or tensors."""
-        return self._parameters
+    parameters = property(attrgetter("_parameters"), doc="Parameters to update: parameters of functions, or tensors.")
 
     @property
     def minibatch_size(self) -> int:
-        """The reference size given to it, in samples; `IGNORE`: none."""
+        """Reference size in samples; `IGNORE`: none."""
         return self._size or IGNORE
 
     def is_compatible_mode(self) -> bool:
-        """Whether the rule sees mean gradients: ``minibatch_size=IGNORE`` was given, or ``use_mean_gradient``."""
+        """Whether the rule uses mean gradients: with ``minibatch_size=IGNORE`` or ``use_mean_gradient``."""
         return self._size == IGNORE
 
     def learning_rate(self) -> float:
-        """The number that the schedule says for the next update."""
+        """Return the scheduled learning rate of the next update."""
         return self.modern.learning_rate()
 
     @property
@@ -71,7 +69,7 @@ class Learner:
         return TrainingParameterSchedule(self.modern.lr, True)
 
     def reset_learning_rate(self, learning_rate: TrainingParameterSchedule) -> None:
-        """Go on with another schedule, whose count 0 is the present.
+        """Replace the schedule; the new one starts at the present position.
 
         Raises:
             ValueError: not a schedule, or a negative rate.
@@ -83,25 +81,25 @@ class Learner:
         self.modern.reset_learning_rate(taken_over(learning_rate, self._size, None).modern)
 
     def total_number_of_samples_seen(self) -> int:
-        """Samples that it has learned from."""
+        """Number of samples that it has learned from."""
         return self.modern.samples
 
     def update(
         self, gradient_values: Mapping[Any, Any], training_sample_count: int, is_sweep_end: bool = False
     ) -> bool:
-        """One update.
+        """Make one update.
 
         Args:
-            gradient_values: for each parameter the sum of the gradients over the samples: an array, tensor or
-                `NDArrayView` of its shape.
-            training_sample_count: samples in the minibatch.
-            is_sweep_end: whether the minibatch touches or crosses the end of a sweep.
+            gradient_values: sum of gradients over the samples for each parameter: an array, tensor or `NDArrayView` of
+                its shape.
+            training_sample_count: number of samples in the minibatch.
+            is_sweep_end: whether the minibatch contains the end of a sweep.
 
         Returns:
             False, with nothing changed, if the learning rate is 0.
 
         Raises:
-            ValueError: no sample, no gradient for a parameter, or one of another shape.
+            ValueError: no samples, no gradient for a parameter, or one of another shape.
         """
         missing = sum(parameter not in gradient_values for parameter in self.parameters)
         if missing:
@@ -111,7 +109,7 @@ class Learner:
         return self.modern.update(training_sample_count, gradients, sweep_end=is_sweep_end)
 
     def changed(self) -> list[tuple[str, float]]:
-        """Numbers of the next update that were not told yet, under CNTK's names, such as rate and momentum."""
+        """Return numbers of the next update that changed since the last report, under CNTK's names."""
         if not self._reports:
             return []
         now = [("Learning rate", self.learning_rate(), self.modern.lr.reference)]
@@ -127,15 +125,15 @@ class Learner:
 
 
 class UserLearner(Learner):
-    """Base class of learners in Python: override `update`.
+    """Base class of user-defined learners, which override `update`.
 
     Args:
-        parameters: of a function, tensors, or (name, tensor) pairs.
-        lr_schedule: kept for `learning_rate`; the update uses it or not. If it says 0, there is no update.
-        as_numpy: gradients come as NumPy arrays; otherwise as tensors.
+        parameters: parameters of a function, tensors, or (name, tensor) pairs.
+        lr_schedule: schedule of `learning_rate`, which the update may use. There is no update where it is 0.
+        as_numpy: whether gradients are NumPy arrays; otherwise tensors.
 
     Raises:
-        ValueError: no parameter, or the same twice.
+        ValueError: no parameters, or a repeated one.
     """
 
     def __init__(
@@ -151,18 +149,18 @@ class UserLearner(Learner):
         """Update the parameters, in place; called without autograd.
 
         Args:
-            gradient_values: for each parameter that has one the sum of the gradients over the samples.
-            training_sample_count: samples in the minibatch.
-            sweep_end: whether the minibatch touches or crosses the end of a sweep.
+            gradient_values: sum of gradients over the samples, for each parameter that has one.
+            training_sample_count: number of samples in the minibatch.
+            sweep_end: whether the minibatch contains the end of a sweep.
 
         Returns:
-            False to end the learning.
+            False to end the training.
         """
         raise NotImplementedError("define update(gradient_values, training_sample_count, sweep_end)")
 
 
 class _OwnRule(Modern):
-    """Hands gradients to a `UserLearner`, and counts what it has learned from."""
+    """Adapter that passes gradients to a `UserLearner`, and counts samples."""
 
     rule = "user"
     whole = True

@@ -1,4 +1,4 @@
-"""Schedules under CNTK's names: a `feedline.train.Schedule`, and whether its reference size was given."""
+"""CNTK's schedules: a `feedline.train.Schedule`, and whether its reference size was set explicitly."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from typing import Any
 from feedline.data import Unit
 from feedline.train.schedules import Schedule
 
-#: As a minibatch size: numbers are for a whole minibatch, whatever its size.
+#: Minibatch size for numbers that are meant for a whole minibatch of any size.
 IGNORE = 0
 
 
 class UnitType(enum.Enum):
-    """What a number of an older schedule is for."""
+    """Unit of an older schedule's numbers."""
 
     sample = "sample"
     minibatch = "minibatch"
 
 
 class TrainingParameterSchedule:
-    """Numbers over samples, or over sweeps without an epoch size; made by the functions of this module.
+    """Numbers over samples, or over sweeps without an epoch size; created by the functions of this module.
 
     ``schedule[n]`` is the number after n samples or sweeps.
 
     Attributes:
-        modern: the `feedline.train.Schedule` beneath.
-        is_minibatch_size_explicitly_specified: whether a learner's ``minibatch_size`` leaves it alone.
+        modern: underlying `feedline.train.Schedule`.
+        is_minibatch_size_explicitly_specified: whether its reference size overrides a learner's ``minibatch_size``.
     """
 
     def __init__(self, modern: Schedule, explicit: bool) -> None:
@@ -36,7 +36,7 @@ class TrainingParameterSchedule:
 
     @property
     def minibatch_size(self) -> int:
-        """The minibatch size in samples that the numbers are meant for; `IGNORE`: any."""
+        """Reference minibatch size in samples; `IGNORE`: any."""
         return self.modern.reference or IGNORE
 
     @property
@@ -54,19 +54,18 @@ class TrainingParameterSchedule:
 def learning_parameter_schedule(
     schedule: Any, minibatch_size: int | None = None, epoch_size: int | None = None
 ) -> TrainingParameterSchedule:
-    """Numbers for minibatches of a size.
+    """Return a schedule of numbers for minibatches of a size.
 
     Args:
-        schedule: a number; or a list of numbers, one for each epoch, and of ``(count, number)`` pairs, for ``count``
-            epochs each. The last number holds for ever. A schedule is returned unchanged.
-        minibatch_size: the size in samples that the numbers are meant for; `IGNORE`: any; None: what the learner says,
-            or any.
-        epoch_size: samples in an epoch; None or 0: a sweep.
+        schedule: number; or list of numbers, one for each epoch, and of ``(count, number)`` pairs, for ``count`` epochs
+            each. The last number has no end. A schedule is returned unchanged.
+        minibatch_size: reference minibatch size in samples; `IGNORE`: any; None: the learner's, or any.
+        epoch_size: number of samples in an epoch; None or 0: a sweep.
 
     Raises:
         ValueError: neither a number nor a list.
-        RuntimeError: an empty list, or a count of 0 before the last place.
-        NotImplementedError: something else than numbers in the list.
+        RuntimeError: an empty list, or a count of 0 before the last item.
+        NotImplementedError: the list contains other than numbers.
     """
     if isinstance(schedule, TrainingParameterSchedule):
         return schedule
@@ -74,14 +73,14 @@ def learning_parameter_schedule(
 
 
 def learning_parameter_schedule_per_sample(schedule: Any, epoch_size: int | None = None) -> TrainingParameterSchedule:
-    """Numbers per sample; see `learning_parameter_schedule`."""
+    """Return a schedule of numbers per sample; see `learning_parameter_schedule`."""
     return learning_parameter_schedule(schedule, 1, epoch_size)
 
 
 def training_parameter_schedule(
     schedule: Any, unit: UnitType = UnitType.minibatch, epoch_size: int | None = None
 ) -> TrainingParameterSchedule:
-    """Numbers per sample or per minibatch; see `learning_parameter_schedule`."""
+    """Return a schedule of numbers per sample or per minibatch; see `learning_parameter_schedule`."""
     return learning_parameter_schedule(schedule, 1 if UnitType(unit) is UnitType.sample else IGNORE, epoch_size)
 
 
@@ -93,17 +92,17 @@ def learning_rate_schedule(lr: Any, unit: UnitType, epoch_size: int | None = Non
 def momentum_schedule(
     momentum: Any, epoch_size: int | None = None, minibatch_size: int | None = None
 ) -> TrainingParameterSchedule:
-    """Momentum for minibatches of a size; see `learning_parameter_schedule`."""
+    """Return a schedule of momentum for minibatches of a size; see `learning_parameter_schedule`."""
     return learning_parameter_schedule(momentum, minibatch_size, epoch_size)
 
 
 def momentum_schedule_per_sample(momentum: Any, epoch_size: int | None = None) -> TrainingParameterSchedule:
-    """Momentum per sample; see `learning_parameter_schedule`."""
+    """Return a schedule of momentum per sample; see `learning_parameter_schedule`."""
     return learning_parameter_schedule(momentum, 1, epoch_size)
 
 
 def momentum_as_time_constant_schedule(momentum: Any, epoch_size: int | None = None) -> TrainingParameterSchedule:
-    """Momentum as time constants: samples until a gradient has decayed to 1/e of its weight; 0: no momentum."""
+    """Return a schedule of momentum as time constants: samples until a gradient's weight decays to 1/e; 0: none."""
     if isinstance(momentum, TrainingParameterSchedule):
         return momentum
     constants = _modern(momentum, 1, epoch_size)
@@ -112,20 +111,20 @@ def momentum_as_time_constant_schedule(momentum: Any, epoch_size: int | None = N
 
 
 def minibatch_size_schedule(schedule: Any, epoch_size: int = 1) -> TrainingParameterSchedule:
-    """Minibatch sizes in samples, over samples.
+    """Return a schedule of minibatch sizes in samples, over samples.
 
     Args:
-        schedule: an int; or a list of ints and of ``(count, int)`` pairs, as `learning_parameter_schedule` takes it.
-        epoch_size: samples in an epoch.
+        schedule: int; or list of ints and of ``(count, int)`` pairs, see `learning_parameter_schedule`.
+        epoch_size: number of samples in an epoch.
 
     Raises:
         ValueError: neither an int nor a list, or an epoch size for an int.
-        RuntimeError: an empty list, or a count of 0 before the last place.
-        NotImplementedError: something else than ints in the list.
+        RuntimeError: an empty list, or a count of 0 before the last item.
+        NotImplementedError: the list contains other than ints.
     """
     if _is_number(schedule) and isinstance(schedule, int):
         if epoch_size != 1:
-            raise ValueError(f"expected no epoch_size beside a single number, got {epoch_size}")
+            raise ValueError(f"expected no epoch_size with a single number, got {epoch_size}")
         return TrainingParameterSchedule(Schedule.sizes(schedule), False)
     if not isinstance(schedule, list):
         raise ValueError(f"expected an int or a list of ints, got {type(schedule).__name__}")
@@ -133,10 +132,10 @@ def minibatch_size_schedule(schedule: Any, epoch_size: int = 1) -> TrainingParam
 
 
 def sizes_of(given: Any, what: str) -> TrainingParameterSchedule:
-    """Minibatch sizes as sessions take them: an int, or what `minibatch_size_schedule` made.
+    """Return the schedule of a session's minibatch size: an int, or a `minibatch_size_schedule`.
 
     Raises:
-        ValueError: anything else.
+        ValueError: another type.
     """
     if isinstance(given, int):
         return minibatch_size_schedule(given)
@@ -148,10 +147,10 @@ def sizes_of(given: Any, what: str) -> TrainingParameterSchedule:
 
 
 def taken_over(given: Any, minibatch_size: int | None, epoch_size: int | None) -> TrainingParameterSchedule:
-    """What a learner makes of a number, list or schedule: its own reference size where none was given.
+    """Convert a learner's number, list or schedule; without a reference size it gets the learner's.
 
     Raises:
-        ValueError: something else.
+        ValueError: another type.
     """
     if not isinstance(given, TrainingParameterSchedule):
         return learning_parameter_schedule(given, minibatch_size, epoch_size)
@@ -161,7 +160,7 @@ def taken_over(given: Any, minibatch_size: int | None, epoch_size: int | None) -
 
 
 def with_reference(given: TrainingParameterSchedule, minibatch_size: int) -> TrainingParameterSchedule:
-    """The same numbers for minibatches of another size."""
+    """Return the same numbers for minibatches of another size."""
     steps, epoch_size = given.modern.steps, given.modern.epoch_size
     return TrainingParameterSchedule(Schedule(steps, epoch_size=epoch_size, reference=minibatch_size or None), True)
 
@@ -180,7 +179,7 @@ def _modern(schedule: Any, minibatch_size: int | None, epoch_size: int | None) -
 
 
 def _list(make: Any, values: list[Any], **options: Any) -> Schedule:
-    """A schedule from a list, with CNTK's errors."""
+    """Create a schedule from a list; raises CNTK's errors."""
     try:
         schedule: Schedule = make(values, **options)
     except TypeError as error:

@@ -1,7 +1,7 @@
-"""`cntk.logging`: how much is told, and progress writers.
+"""`cntk.logging`: trace level and progress writers.
 
-feedline tells nothing by itself but warnings of the `feedline` logger and of Python's `warnings`; the level is kept,
-checked and handed back.
+feedline logs only warnings, through the `feedline` logger and Python's `warnings`; the trace level is stored and
+validated, but has no effect.
 """
 
 from __future__ import annotations
@@ -10,37 +10,11 @@ import enum
 import importlib
 from typing import Any
 
-from feedline.cntk._names import explain
+from feedline.cntk._names import NAMES, explain
 from feedline.cntk.logging import graph
-from feedline.cntk.logging.graph import (
-    depth_first_search,
-    find_all_with_name,
-    find_by_name,
-    find_by_uid,
-    get_node_outputs,
-    plot,
-)
+from feedline.cntk.logging.graph import *
 
-_WITH_TORCH = (
-    "ProgressPrinter",
-    "TensorBoardProgressWriter",
-    "TrainingSummaryProgressCallback",
-    "log_number_of_parameters",
-)
-
-__all__ = [
-    *_WITH_TORCH,
-    "TraceLevel",
-    "depth_first_search",
-    "find_all_with_name",
-    "find_by_name",
-    "find_by_uid",
-    "get_node_outputs",
-    "get_trace_level",
-    "graph",
-    "plot",
-    "set_trace_level",
-]
+__all__ = NAMES["cntk.logging"].importable
 
 
 class TraceLevel(enum.IntEnum):
@@ -55,7 +29,7 @@ _level = TraceLevel.Warning
 
 
 def get_trace_level() -> int:
-    """The process-wide level, 0 to 2."""
+    """Return the process-wide level, 0 to 2."""
     return int(_level)
 
 
@@ -70,7 +44,7 @@ def set_trace_level(value: int | TraceLevel) -> None:
 
 
 def __getattr__(name: str) -> Any:
-    if name in (*_WITH_TORCH, "progress_print"):
+    if name in (*NAMES["cntk.logging.progress_print"].importable, "progress_print"):  # which imports torch
         module = importlib.import_module("feedline.cntk.logging.progress_print")
         return module if name == "progress_print" else getattr(module, name)
     raise explain("cntk.logging", name)

@@ -1,14 +1,33 @@
-"""`ProgressWriter`: the base of progress writers, which decides when each is called."""
+"""`ProgressWriter`: base class of progress writers, which decides when their methods are called."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 # Running totals since the last summary: before and after the updates that a callback reports.
 Counts = tuple[int, int]
 Sums = tuple[float, float]
+
+
+class Totals(NamedTuple):
+    """A part of the training, or a test, when it is summarized; as `ProgressWriter` passes it on.
+
+    Attributes:
+        samples: number of label samples.
+        updates: number of minibatches.
+        summaries: number of summaries so far, this one included.
+        loss, metric: sums over the samples.
+        milliseconds: time that it took.
+    """
+
+    samples: int
+    updates: int
+    summaries: int
+    loss: float
+    metric: float
+    milliseconds: int
 
 
 class ProgressWriter:
@@ -54,17 +73,27 @@ class ProgressWriter:
         elapsed_milliseconds: int,
     ) -> None:
         """Handle the end of a part of the training; ``summaries`` counts from 1."""
+        self._training_summary(
+            Totals(samples, updates, summaries, aggregate_loss, aggregate_metric, elapsed_milliseconds)
+        )
 
     def on_write_test_summary(
         self, samples: int, updates: int, summaries: int, aggregate_metric: float, elapsed_milliseconds: int
     ) -> None:
         """Handle the end of a test; ``summaries`` counts from 1."""
+        self._test_summary(Totals(samples, updates, summaries, 0.0, aggregate_metric, elapsed_milliseconds))
+
+    def _training_summary(self, totals: Totals) -> None:
+        """Handle the end of a part of the training, in writers of this package."""
+
+    def _test_summary(self, totals: Totals) -> None:
+        """Handle the end of a test, likewise."""
 
     def on_training_update_end(self) -> None:
-        """Handle the end of an update, whether it is due or not."""
+        """Handle the end of every update."""
 
     def write(self, key: str, value: float) -> None:
-        """Write a number of a learner, at its first use and at each change: ``"Learning rate per minibatch"``."""
+        """Write a learner's number, such as ``"Learning rate per minibatch"``, at its first use and each change."""
 
     # ---- for trainers -----------------------------------------------------------------------------
 
@@ -98,17 +127,14 @@ class ProgressWriter:
 
     def write_training_summary(self, aggregate_loss: Any, aggregate_metric: Any) -> None:
         """Summarize a part of the training."""
-        w = self._training
-        elapsed = w.summarize(aggregate_loss, aggregate_metric)
-        self.on_write_training_summary(w.samples[1], w.updates[1], w.summaries, w.loss[1], w.metric[1], elapsed)
-        w.reset()
+        self.on_write_training_summary(*self._training.summarize(aggregate_loss, aggregate_metric))
+        self._training.reset()
 
     def write_test_summary(self, aggregate_metric: Any) -> None:
         """Summarize a test."""
-        w = self._test
-        elapsed = w.summarize(None, aggregate_metric)
-        self.on_write_test_summary(w.samples[1], w.updates[1], w.summaries, w.metric[1], elapsed)
-        w.reset()
+        samples, updates, summaries, _, metric, elapsed = self._test.summarize(None, aggregate_metric)
+        self.on_write_test_summary(samples, updates, summaries, metric, elapsed)
+        self._test.reset()
 
     def total_training_updates(self) -> int:
         """Return the number of updates so far."""
@@ -144,11 +170,12 @@ class _Window:
             self.samples, self.updates = (self.samples[1],) * 2, (self.updates[1],) * 2
             self.loss, self.metric = (self.loss[1],) * 2, (self.metric[1],) * 2
 
-    def summarize(self, loss: Any, metric: Any) -> int:
+    def summarize(self, loss: Any, metric: Any) -> Totals:
         if self.samples[1]:
             self._take(loss, metric)
         self.summaries += 1
-        return int((time.perf_counter() - self._began) * 1000)
+        elapsed = int((time.perf_counter() - self._began) * 1000)
+        return Totals(self.samples[1], self.updates[1], self.summaries, self.loss[1], self.metric[1], elapsed)
 
     def _take(self, loss: Any, metric: Any) -> None:
         # Converting to float waits for the device.

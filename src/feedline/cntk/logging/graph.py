@@ -1,4 +1,4 @@
-"""`cntk.logging.graph`: ways through the graph of a function."""
+"""`cntk.logging.graph`: search in the graph of a function, and its display."""
 
 from __future__ import annotations
 
@@ -6,39 +6,37 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from feedline.cntk._names import explain
+from feedline.cntk._names import names_of
 from feedline.cntk._tracing import called
 from feedline.cntk.ops._function import operand_of
 from feedline.graph.plot import plot_network
 from feedline.networks import Node
-from feedline.networks.traverse import depth_first, topological
+from feedline.networks.traverse import depth_first, find_all, topological
 
-__all__ = ["depth_first_search", "find_all_with_name", "find_by_name", "find_by_uid", "get_node_outputs", "plot"]
+__all__, __getattr__ = names_of(__name__)
 
 
 def depth_first_search(root: Any, visitor: Callable[[Any], bool], depth: int = 0) -> list[Any]:
-    """Functions and variables below a function for which ``visitor`` is true, each before what it is applied to.
+    """Return functions and variables below a function for which ``visitor`` is true, in depth-first preorder.
 
     Args:
-        root: a function or a variable.
-        visitor: gets a function, or a variable that is a leaf.
-        depth: not looked at: blocks are open.
+        root: function or variable.
+        visitor: predicate of a function, or of a variable that is a leaf.
+        depth: ignored: blocks are open.
     """
     return [item for item in map(operand_of, depth_first(_roots(root))) if visitor(item)]
 
 
 def find_all_with_name(node: Any, node_name: str, depth: int = 0) -> list[Any]:
-    """All functions and variables of this name below one."""
-    return depth_first_search(
-        node, lambda x: x.name == node_name and all(called(n, node_name) for n in _roots(x)), depth
-    )
+    """Return all functions and variables of this name below a node."""
+    return [operand_of(found) for found in find_all(_roots(node), lambda n: called(n, node_name))]
 
 
 def find_by_name(node: Any, node_name: str, depth: int = 0) -> Any:
-    """The function or variable of this name below one; None if there is none.
+    """Return the function or variable of this name below a node, or None.
 
     Raises:
-        ValueError: there are several, or the name is no text.
+        ValueError: there are several, or the name is not a str.
     """
     if not isinstance(node_name, str):
         raise ValueError(f"expected a name as text, got {type(node_name).__name__}")
@@ -49,10 +47,10 @@ def find_by_name(node: Any, node_name: str, depth: int = 0) -> Any:
 
 
 def find_by_uid(node: Any, node_uid: str, depth: int = 0) -> Any:
-    """The function or variable with this `uid` below one; None if there is none.
+    """Return the function or variable with this `uid` below a node, or None.
 
     Raises:
-        ValueError: the uid is no text.
+        ValueError: the uid is not a str.
     """
     if not isinstance(node_uid, str):
         raise ValueError(f"expected a uid as text, got {type(node_uid).__name__}")
@@ -61,25 +59,25 @@ def find_by_uid(node: Any, node_uid: str, depth: int = 0) -> Any:
 
 
 def get_node_outputs(node: Any, depth: int = 0) -> list[Any]:
-    """Outputs of all functions below one, its own first."""
+    """Return the outputs of all functions below a node, its own first."""
     found = depth_first_search(node, lambda x: hasattr(x, "outputs"), depth)
     return [output for function in found for output in function.outputs]
 
 
 def plot(root: Any, filename: str | None = None) -> str:
-    """A network as text, and as a picture if a file is named: feedline's own, see `feedline.plot_network`.
+    """Return a network as text, and write a picture if a file is named; see `feedline.plot_network`.
 
     Args:
-        root: a function or a variable.
-        filename: ends in ``.svg``, ``.pdf`` or ``.png``, for which the program ``dot`` is needed, or in ``.dot``.
+        root: function or variable.
+        filename: path that ends in ``.svg``, ``.pdf`` or ``.png``, which require the program ``dot``, or in ``.dot``.
 
     Returns:
-        one line for each operation, inputs first: ``operation(inputs) -> output;``, all by `uid`.
+        One line for each operation, inputs first: ``operation(inputs) -> output;``, all by `uid`.
 
     Raises:
         ValueError: another ending.
-        ModuleNotFoundError: the package graphviz is not there (``pip install 'feedline[viz]'``).
-        graphviz.ExecutableNotFound: the program ``dot`` is not there.
+        ModuleNotFoundError: the package graphviz is not installed (``pip install 'feedline[viz]'``).
+        graphviz.ExecutableNotFound: the program ``dot`` is not installed.
     """
     roots = _roots(root)
     if filename is not None:
@@ -101,7 +99,3 @@ def _roots(root: Any) -> list[Node]:
 
 def _line(node: Node) -> str:
     return f"{node.op}({', '.join(child.uid for child in node.inputs)}) -> {node.uid};"
-
-
-def __getattr__(name: str) -> Any:
-    raise explain("cntk.logging.graph", name)

@@ -1,4 +1,4 @@
-"""`cntk.logging.progress_print`: progress as lines, as TensorBoard events, as calls of a function."""
+"""`cntk.logging.progress_print`: progress as lines, TensorBoard events, or function calls."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from feedline.cntk.logging._writer import Counts, ProgressWriter, Sums
+from feedline.cntk._names import names_of
+from feedline.cntk.logging._writer import Counts, ProgressWriter, Sums, Totals
 from feedline.train.report.format import (
     HEARTBEAT,
     HEARTBEAT_SECONDS,
@@ -24,30 +25,25 @@ from feedline.train.report.format import (
 )
 from feedline.train.report.tensorboard import event_writer
 
-__all__ = [
-    "ProgressPrinter",
-    "TensorBoardProgressWriter",
-    "TrainingSummaryProgressCallback",
-    "log_number_of_parameters",
-]
+__all__, __getattr__ = names_of(__name__)
 
 _NEVER = sys.maxsize
 
 
 class ProgressPrinter(ProgressWriter):
-    """CNTK's lines, to the character, on standard output or in a file.
+    """CNTK's lines, character for character, on standard output or in a file.
 
     Args:
         freq: minibatches between two lines; 0: a table, with a row after 1, 3, 7, 15, … minibatches; None: none.
-        first: number of first minibatches that have a line each.
-        tag: stands in the lines of summaries.
-        log_to_file: name of a file instead of standard output.
-        rank: of this worker, appended to the name as ``rank<i>``; None: nothing is appended.
-        gen_heartbeat: print a sign of life on standard output every 10 seconds or so.
-        num_epochs: how many summaries there will be; None: not known.
-        test_freq, test_first: as ``freq`` and ``first``, for tests.
-        metric_is_pct: the metric is a share: print it in percent.
-        distributed_freq, distributed_first: as ``freq`` and ``first``, for meetings of workers.
+        first: number of minibatches at the start that have a line each.
+        tag: label in the lines of summaries.
+        log_to_file: name of a file to write instead of standard output.
+        rank: rank of this worker, appended to the name as ``rank<i>``; None: nothing is appended.
+        gen_heartbeat: whether to print a heartbeat on standard output about every 10 seconds.
+        num_epochs: total number of summaries; None: unknown.
+        test_freq, test_first: ``freq`` and ``first`` for tests.
+        metric_is_pct: whether the metric is a fraction to print as a percentage.
+        distributed_freq, distributed_first: ``freq`` and ``first`` for synchronizations of workers.
     """
 
     def __init__(
@@ -79,7 +75,7 @@ class ProgressPrinter(ProgressWriter):
         self._log.line(message)
 
     def end_progress_print(self, msg: str = "") -> None:
-        """Write the last line, and in a file ``msg`` behind it."""
+        """Write the last line, and in a file ``msg`` after it."""
         self._log.line(ReportFile.END)
         if msg and self._log.to_file:
             self._log.line(msg)
@@ -92,11 +88,11 @@ class ProgressPrinter(ProgressWriter):
     def on_write_training_update(
         self, samples: Counts, updates: Counts, aggregate_loss: Sums, aggregate_metric: Sums
     ) -> None:
-        """One line or row."""
+        """Write one line or row."""
         self._write_update(samples, updates, aggregate_loss, aggregate_metric, self.freq == 0)
 
     def on_write_test_update(self, samples: Counts, updates: Counts, aggregate_metric: Sums) -> None:
-        """One line or row."""
+        """Write one line or row."""
         self._write_update(samples, updates, None, aggregate_metric, self.test_freq == 0)
 
     def _write_update(self, samples: Counts, updates: Counts, loss: Sums | None, metric: Sums, as_row: bool) -> None:
@@ -116,30 +112,20 @@ class ProgressPrinter(ProgressWriter):
             f"#Samples elapsed = {samples[1] - samples[0]}"
         )
 
-    def on_write_training_summary(
-        self,
-        samples: int,
-        updates: int,
-        summaries: int,
-        aggregate_loss: float,
-        aggregate_metric: float,
-        elapsed_milliseconds: int,
-    ) -> None:
+    def _training_summary(self, totals: Totals) -> None:
         """Write one line, unless there is a table."""
         if self.freq != 0:
-            loss, metric = _average(aggregate_loss, samples), _average(aggregate_metric, samples)
-            seconds, percent = elapsed_milliseconds / 1000, self.metric_is_pct
-            self._log.line(epoch_line(summaries, self.num_epochs, self.tag, loss, metric, samples, seconds, percent))
+            samples, seconds, percent = totals.samples, totals.milliseconds / 1000, self.metric_is_pct
+            loss, metric, number = _average(totals.loss, samples), _average(totals.metric, samples), totals.summaries
+            self._log.line(epoch_line(number, self.num_epochs, self.tag, loss, metric, samples, seconds, percent))
 
-    def on_write_test_summary(
-        self, samples: int, updates: int, summaries: int, aggregate_metric: float, elapsed_milliseconds: int
-    ) -> None:
+    def _test_summary(self, totals: Totals) -> None:
         """One line."""
-        metric = _average(aggregate_metric, samples)
-        self._log.line(evaluation_line(summaries, updates, metric, samples, self.metric_is_pct))
+        samples, metric = totals.samples, _average(totals.metric, totals.samples)
+        self._log.line(evaluation_line(totals.summaries, totals.updates, metric, samples, self.metric_is_pct))
 
     def on_training_update_end(self) -> None:
-        """The sign of life, if it is time."""
+        """Print a heartbeat if one is due."""
         now = time.monotonic()
         if self.gen_heartbeat and now - self._last_beat >= HEARTBEAT_SECONDS:
             print(HEARTBEAT, flush=True)
@@ -148,20 +134,20 @@ class ProgressPrinter(ProgressWriter):
     # ---- without a trainer, as older scripts do it ------------------------------------------------
 
     def update(self, loss: float, minibatch_size: int, metric: float | None = None) -> None:
-        """A minibatch was trained on, with these averages. Deprecated: give the printer to the trainer."""
+        """Add a trained minibatch with these averages. Deprecated: pass the printer to the trainer."""
         _deprecated("update")
         self._by_hand[0] += loss * minibatch_size
         self._by_hand[1] += (metric or 0.0) * minibatch_size
         self.update_training(minibatch_size, *self._by_hand)
 
     def update_with_trainer(self, trainer: Any, with_metric: bool = False) -> None:
-        """As `update`, for what ``trainer`` has just done. Deprecated: give the printer to the trainer."""
+        """Add the last minibatch of ``trainer``. Deprecated: pass the printer to the trainer."""
         if trainer is not None and trainer.previous_minibatch_sample_count:
             metric = trainer.previous_minibatch_evaluation_average if with_metric else None
             self.update(trainer.previous_minibatch_loss_average, trainer.previous_minibatch_sample_count, metric)
 
     def epoch_summary(self, with_metric: bool = False) -> None:
-        """The line of an epoch, over what `update` was told. Deprecated: `Trainer.summarize_training_progress`."""
+        """Write the line of an epoch, over calls of `update`. Deprecated: `Trainer.summarize_training_progress`."""
         _deprecated("epoch_summary")
         self.write_training_summary(self._by_hand[0], self._by_hand[1] if with_metric else None)
         self._by_hand = [0.0, 0.0]
@@ -173,8 +159,8 @@ class TensorBoardProgressWriter(ProgressWriter):
     Args:
         freq: minibatches between two events of training; None: summaries only.
         log_dir: folder of the event file.
-        rank: of this worker: others than 0 and None write nothing.
-        model: kept; its graph is not drawn.
+        rank: rank of this worker; those other than 0 and None write nothing.
+        model: accepted; its graph is not drawn.
 
     Raises:
         ValueError: a frequency below 1.
@@ -189,25 +175,25 @@ class TensorBoardProgressWriter(ProgressWriter):
         self.closed = False
 
     def write_value(self, name: str, value: float, step: int) -> None:
-        """A number at a step.
+        """Write a number at a step.
 
         Raises:
-            RuntimeError: it was closed.
+            RuntimeError: the writer was closed.
         """
         if (events := self._open()) is not None:
             events.add_scalar(str(name), float(value), int(step))
 
     def write_image(self, name: str, data: Any, step: int) -> None:
-        """Images at a step.
+        """Write images at a step.
 
         Args:
-            name: of the images.
-            data: (images, channels, height, width), with 1 or 3 channels, floating point in 0 to 1 or uint8; or a
-                dictionary of which the first value is that, as a model's outputs are given.
-            step: at which they were made.
+            name: name of the images.
+            data: array (images, channels, height, width), with 1 or 3 channels, floating point in 0 to 1 or uint8; or a
+                dictionary whose first value is such an array, as for a model's outputs.
+            step: step of the images.
 
         Raises:
-            RuntimeError: it was closed.
+            RuntimeError: the writer was closed.
             ValueError: another shape.
         """
         images = np.asarray(next(iter(data.values())) if isinstance(data, dict) else data)
@@ -217,56 +203,46 @@ class TensorBoardProgressWriter(ProgressWriter):
             events.add_images(str(name), images, int(step))
 
     def flush(self) -> None:
-        """Write to disk what was not.
+        """Write pending events to disk.
 
         Raises:
-            RuntimeError: it was closed.
+            RuntimeError: the writer was closed.
         """
         if (events := self._open()) is not None:
             events.flush()
 
     def close(self) -> None:
-        """End the event file.
+        """Close the event file.
 
         Raises:
-            RuntimeError: it was closed.
+            RuntimeError: the writer was closed.
         """
         if (events := self._open()) is not None:
             events.close()
         self.closed = True
 
     def write(self, key: str, value: float) -> None:
-        """A number of a learner, over updates."""
+        """Write a learner's number, over updates."""
         self.write_value(key, value, self.total_training_updates())
 
     def on_write_training_update(
         self, samples: Counts, updates: Counts, aggregate_loss: Sums, aggregate_metric: Sums
     ) -> None:
-        """Averages since the last event."""
+        """Write averages since the last event."""
         step = self.total_training_updates()
         self.write_value("minibatch/avg_loss", _recent(aggregate_loss, samples), step)
         self.write_value("minibatch/avg_metric", _recent(aggregate_metric, samples), step)
 
-    def on_write_training_summary(
-        self,
-        samples: int,
-        updates: int,
-        summaries: int,
-        aggregate_loss: float,
-        aggregate_metric: float,
-        elapsed_milliseconds: int,
-    ) -> None:
-        """Averages since the last summary."""
-        self.write_value("summary/avg_loss", _average(aggregate_loss, samples), summaries)
-        self.write_value("summary/avg_metric", _average(aggregate_metric, samples), summaries)
+    def _training_summary(self, totals: Totals) -> None:
+        """Write averages since the last summary."""
+        self.write_value("summary/avg_loss", _average(totals.loss, totals.samples), totals.summaries)
+        self.write_value("summary/avg_metric", _average(totals.metric, totals.samples), totals.summaries)
 
-    def on_write_test_summary(
-        self, samples: int, updates: int, summaries: int, aggregate_metric: float, elapsed_milliseconds: int
-    ) -> None:
-        """The average, over updates where there are any."""
+    def _test_summary(self, totals: Totals) -> None:
+        """Write the average, over updates if there are any."""
         trained = self.total_training_updates()
-        group, step = ("minibatch", trained) if trained else ("summary", summaries)
-        self.write_value(f"{group}/test_avg_metric", _average(aggregate_metric, samples), step)
+        group, step = ("minibatch", trained) if trained else ("summary", totals.summaries)
+        self.write_value(f"{group}/test_avg_metric", _average(totals.metric, totals.samples), step)
 
     def _open(self) -> Any:
         if self.closed:
@@ -275,36 +251,27 @@ class TensorBoardProgressWriter(ProgressWriter):
 
 
 class TrainingSummaryProgressCallback(ProgressWriter):
-    """Calls a function at each summary of a training.
+    """Progress writer that calls a function at each summary of a training.
 
     Args:
-        epoch_size: kept; the session's ``progress_frequency`` decides.
-        callback: ``callback(epoch, loss, metric, samples)``: the number of the epoch from 0, and sums over it.
+        epoch_size: accepted; the session's ``progress_frequency`` decides.
+        callback: function ``callback(epoch, loss, metric, samples)`` of the epoch's number, from 0, and its sums.
     """
 
     def __init__(self, epoch_size: int, callback: Callable[[int, float, float, int], Any]) -> None:
         super().__init__(_NEVER, 0, _NEVER, 0, _NEVER, 0)
         self._callback = callback
 
-    def on_write_training_summary(
-        self,
-        samples: int,
-        updates: int,
-        summaries: int,
-        aggregate_loss: float,
-        aggregate_metric: float,
-        elapsed_milliseconds: int,
-    ) -> None:
-        """The call."""
-        self._callback(summaries - 1, aggregate_loss, aggregate_metric, samples)
+    def _training_summary(self, totals: Totals) -> None:
+        self._callback(totals.summaries - 1, totals.loss, totals.metric, totals.samples)
 
 
 def log_number_of_parameters(model: Any, trace_level: int = 0) -> None:
-    """Print how many parameters a model has, and with a ``trace_level`` their shapes.
+    """Print the number of a model's parameters, and with a ``trace_level`` their shapes.
 
     Args:
-        model: a function, or a `torch.nn.Module`.
-        trace_level: 0, or more for shapes.
+        model: function, or a `torch.nn.Module`.
+        trace_level: 0, or more to print shapes.
     """
     given = model.parameters() if callable(model.parameters) else model.parameters
     shapes = [tuple(parameter.shape) for parameter in given]

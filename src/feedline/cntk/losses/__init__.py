@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from feedline.cntk._names import explain
+from feedline.cntk._names import names_of
 from feedline.cntk.ops import (
     binary_cross_entropy,
     cosine_distance,
@@ -13,14 +11,4 @@ from feedline.cntk.ops import (
     weighted_binary_cross_entropy,
 )
 
-__all__ = [
-    "binary_cross_entropy",
-    "cosine_distance",
-    "cross_entropy_with_softmax",
-    "squared_error",
-    "weighted_binary_cross_entropy",
-]
-
-
-def __getattr__(name: str) -> Any:
-    raise explain("cntk.losses", name)
+__all__, __getattr__ = names_of(__name__)

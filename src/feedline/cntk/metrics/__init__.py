@@ -4,11 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from feedline.cntk._names import explain
+from feedline.cntk._names import names_of
 from feedline.cntk.ops import classification_error
 
-__all__ = ["classification_error"]
-
-
-def __getattr__(name: str) -> Any:
-    raise explain("cntk.metrics", name)
+__all__, __getattr__ = names_of(__name__)

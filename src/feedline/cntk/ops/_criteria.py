@@ -1,30 +1,21 @@
-"""Losses and metrics, and the drawing of classes for them."""
+"""Losses and metrics, and random samples of classes for them."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from feedline._facades import defined_in
 from feedline.cntk._seeds import pass_over
 from feedline.cntk.axis import Axis
 from feedline.cntk.ops._function import Function
 from feedline.cntk.ops._making import made, one_axis
 
-__all__ = [
-    "binary_cross_entropy",
-    "classification_error",
-    "cosine_distance",
-    "cross_entropy_with_softmax",
-    "random_sample",
-    "squared_error",
-    "weighted_binary_cross_entropy",
-]
-
 
 def cross_entropy_with_softmax(output_vector: Any, target_vector: Any, axis: Any = -1, name: str = "") -> Function:
-    """``logsumexp(output) - target . output``, of shape (1,) for vectors; targets may be sparse.
+    """Return ``logsumexp(output) - target . output``, of shape (1,) for vectors; targets may be sparse.
 
-    Which is ``-sum(target * log(softmax(output)))`` for targets that sum to 1. Of matrices all rows of outputs meet all
-    rows of targets, unless another axis than the last is given, which then stays, 1 wide.
+    For targets that sum to 1 this is ``-sum(target * log(softmax(output)))``. For matrices each row of outputs is
+    paired with each row of targets, unless ``axis`` is not the last; that axis is then kept, of length 1.
     """
     return made("cross_entropy_with_softmax", [output_vector, target_vector], {"axis": _classes(axis)}, name)
 
@@ -32,10 +23,11 @@ def cross_entropy_with_softmax(output_vector: Any, target_vector: Any, axis: Any
 def classification_error(
     output_vector: Any, target_vector: Any, axis: Any = -1, topN: int = 1, name: str = ""
 ) -> Function:
-    """1 less the target of the largest output, of shape (1,) for vectors.
+    """Return 1 minus the target of the largest output, of shape (1,) for vectors.
 
-    With ``topN``: how many samples of the minibatch have their largest target outside the ``topN`` largest outputs.
-    Along another axis than the last: the share of vectors of which the largest outputs are not exactly the targets.
+    With ``topN``, return the number of samples in the minibatch whose largest target is not among the ``topN`` largest
+    outputs. Along an axis other than the last, return the fraction of vectors whose one-hot maxima differ from the
+    targets.
 
     Raises:
         ValueError: ``topN`` below 1 or above the number of classes, or together with another axis.
@@ -47,38 +39,42 @@ def classification_error(
 
 
 def squared_error(output: Any, target: Any, name: str = "") -> Function:
-    """Sum of squared differences of a sample."""
+    """Return the sum of squared differences of each sample."""
     return made("squared_error", [output, target], None, name)
 
 
 def binary_cross_entropy(output: Any, target: Any, name: str = "") -> Function:
-    """``-(target * log(output) + (1 - target) * log(1 - output))``, element by element.
+    """Return ``-(target * log(output) + (1 - target) * log(1 - output))``, element by element.
 
-    1e-6 is added to what the logarithms are of.
+    1e-6 is added to the arguments of the logarithms.
     """
     return made("binary_cross_entropy", [output, target], None, name)
 
 
 def weighted_binary_cross_entropy(output: Any, target: Any, weight: Any, name: str = "") -> Function:
-    """`binary_cross_entropy` of one number a sample, weighted and summed over the minibatch.
+    """Return the `binary_cross_entropy` of one number per sample, weighted and summed over the minibatch.
 
-    Its value is for weights of 1 on average, its gradient for the weights as they are: CNTK's.
+    As in CNTK, the value is normalised to a mean weight of 1, but the gradient uses the weights unchanged.
     """
     return made("weighted_binary_cross_entropy", [output, target, weight], None, name)
 
 
 def cosine_distance(x: Any, y: Any, name: str = "") -> Function:
-    """Cosine of the angle between two samples."""
+    """Return the cosine of the angle between two samples."""
     return made("cosine_distance", [x, y], None, name)
 
 
 def random_sample(weights: Any, num_samples: int, allow_duplicates: bool, seed: Any = None, name: str = "") -> Function:
-    """Classes drawn by their weights, one-hot: (num_samples, classes), dense; ``seed`` is not used."""
+    """Draw classes by weight; returns them one-hot, (num_samples, classes), dense. ``seed`` is not used."""
     pass_over(seed)
     attributes = {"many": int(num_samples), "replacement": bool(allow_duplicates)}
     return made("random_sample", [weights], attributes, name)
 
 
 def _classes(axis: Any) -> int | None:
-    """The axis of the classes; None: all of a sample."""
+    """Return the axis of the classes; None: the whole sample."""
     return None if isinstance(axis, Axis) and axis == Axis.all_static_axes() else one_axis(axis)
+
+
+if not TYPE_CHECKING:  # type checkers find out themselves
+    __all__ = defined_in(globals())

@@ -1,91 +1,29 @@
-"""Operations on every element: arithmetic, comparisons, activations."""
+"""Element-wise operations: arithmetic, comparisons, activations."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from feedline._facades import defined_in
 from feedline.cntk._nodes import constant_node, nodes_of
 from feedline.cntk.ops._function import Function
-from feedline.cntk.ops._making import kind, made, one_axis
+from feedline.cntk.ops._making import kind, made, named, one_axis
 from feedline.networks import apply
-
-__all__ = [
-    "abs",
-    "acos",
-    "asin",
-    "asinh",
-    "atan",
-    "atanh",
-    "ceil",
-    "clip",
-    "cos",
-    "cosh",
-    "element_and",
-    "element_divide",
-    "element_max",
-    "element_min",
-    "element_not",
-    "element_or",
-    "element_select",
-    "element_times",
-    "element_xor",
-    "elu",
-    "equal",
-    "exp",
-    "floor",
-    "greater",
-    "greater_equal",
-    "hard_sigmoid",
-    "hardmax",
-    "leaky_relu",
-    "less",
-    "less_equal",
-    "log",
-    "log_add_exp",
-    "log_softmax",
-    "mean",
-    "minus",
-    "negate",
-    "not_equal",
-    "param_relu",
-    "plus",
-    "pow",
-    "reciprocal",
-    "relu",
-    "round",
-    "selu",
-    "sigmoid",
-    "sin",
-    "sinh",
-    "softmax",
-    "softplus",
-    "softsign",
-    "sqrt",
-    "square",
-    "stop_gradient",
-    "sum",
-    "tan",
-    "tanh",
-]
 
 
 def _unary(op: str, what: str) -> Callable[..., Function]:
     def function(x: Any, name: str = "") -> Function:
         return made(op, [x], None, name)
 
-    function.__name__ = function.__qualname__ = op
-    function.__doc__ = what
-    return function
+    return named(function, op, what)
 
 
 def _binary(op: str, what: str) -> Callable[..., Function]:
     def function(left: Any, right: Any, name: str = "") -> Function:
         return made(op, [left, right], None, name)
 
-    function.__name__ = function.__qualname__ = op
-    function.__doc__ = what
-    return function
+    return named(function, op, what)
 
 
 def _chain(op: str, what: str) -> Callable[..., Function]:
@@ -96,60 +34,58 @@ def _chain(op: str, what: str) -> Callable[..., Function]:
             total = apply(op, [total, other], None, name if i == len(node) else "")
         return Function.of([total])
 
-    function.__name__ = function.__qualname__ = op
-    function.__doc__ = what
-    return function
+    return named(function, op, what)
 
 
-plus = _chain("plus", "Sum of two or more operands, which broadcast.")
-element_times = _chain("element_times", "Product element by element of two or more operands, which broadcast.")
-element_max = _chain("element_max", "The larger of two or more operands; of equal ones the last gets the gradient.")
-element_min = _chain("element_min", "The smaller of two or more operands; of equal ones the last gets the gradient.")
-log_add_exp = _chain("log_add_exp", "Logarithm of the sum of exponentials of two or more operands.")
-minus = _binary("minus", "Difference of operands that broadcast.")
-element_divide = _binary("element_divide", "Quotient of operands that broadcast; 0 where the divisor is 0.")
-pow = _binary("pow", "``left`` to the power of ``right``; 0 where left is 0 and right below it.")
-equal = _binary("equal", "1 where operands are equal, else 0.")
-not_equal = _binary("not_equal", "1 where operands differ, else 0.")
-less = _binary("less", "1 where left is less, else 0.")
-less_equal = _binary("less_equal", "1 where left is not greater, else 0.")
-greater = _binary("greater", "1 where left is greater, else 0.")
-greater_equal = _binary("greater_equal", "1 where left is not less, else 0.")
-element_and = _binary("element_and", "1 where both operands are above 0, else 0.")
-element_or = _binary("element_or", "1 where an operand is above 0, else 0.")
-element_xor = _binary("element_xor", "1 where exactly one operand is above 0, else 0.")
+plus = _chain("plus", "Return the sum of two or more operands, with broadcasting.")
+element_times = _chain("element_times", "Return the element-wise product of several operands, with broadcasting.")
+element_max = _chain("element_max", "Return the largest of several operands; the last of equal ones gets the gradient.")
+element_min = _chain("element_min", "Return the least of several operands; the last of equal ones gets the gradient.")
+log_add_exp = _chain("log_add_exp", "Return the logarithm of the sum of exponentials of two or more operands.")
+minus = _binary("minus", "Return the difference of two operands, with broadcasting.")
+element_divide = _binary("element_divide", "Return the quotient, with broadcasting; 0 where the divisor is 0.")
+pow = _binary("pow", "Return ``left`` to the power of ``right``; 0 where left is 0 and right negative.")
+equal = _binary("equal", "Return 1 where operands are equal, else 0.")
+not_equal = _binary("not_equal", "Return 1 where operands differ, else 0.")
+less = _binary("less", "Return 1 where left < right, else 0.")
+less_equal = _binary("less_equal", "Return 1 where left <= right, else 0.")
+greater = _binary("greater", "Return 1 where left > right, else 0.")
+greater_equal = _binary("greater_equal", "Return 1 where left >= right, else 0.")
+element_and = _binary("element_and", "Return 1 where both operands are positive, else 0.")
+element_or = _binary("element_or", "Return 1 where at least one operand is positive, else 0.")
+element_xor = _binary("element_xor", "Return 1 where exactly one operand is positive, else 0.")
 
-negate = _unary("negate", "The negative.")
-reciprocal = _unary("reciprocal", "1 over the operand; 0 where that is 0.")
-relu = _unary("relu", "The operand where it is positive, else 0.")
-sigmoid = _unary("sigmoid", "``1 / (1 + exp(-x))``.")
-tanh = _unary("tanh", "Hyperbolic tangent.")
-exp = _unary("exp", "Exponential.")
-log = _unary("log", "Natural logarithm; below 1e-37 it is -85.1.")
-sqrt = _unary("sqrt", "Square root; 0 below 0.")
-square = _unary("square", "Square.")
-abs = _unary("abs", "Absolute value.")
-floor = _unary("floor", "The largest integer not above.")
-ceil = _unary("ceil", "The smallest integer not below.")
-round = _unary("round", "The nearest integer; a half goes up.")
-sin = _unary("sin", "Sine.")
-cos = _unary("cos", "Cosine.")
-tan = _unary("tan", "Tangent.")
-asin = _unary("asin", "Inverse sine.")
-acos = _unary("acos", "Inverse cosine.")
-atan = _unary("atan", "Inverse tangent.")
-sinh = _unary("sinh", "Hyperbolic sine.")
-cosh = _unary("cosh", "Hyperbolic cosine.")
-asinh = _unary("asinh", "Inverse hyperbolic sine.")
-atanh = _unary("atanh", "Inverse hyperbolic tangent.")
-softplus = _unary("softplus", "``log(1 + exp(x))``.")
-softsign = _unary("softsign", "``x / (1 + abs(x))``.")
-element_not = _unary("element_not", "1 where the operand is not above 0, else 0.")
-stop_gradient = _unary("stop_gradient", "The operand, through which no gradient flows.")
+negate = _unary("negate", "Return ``-x``.")
+reciprocal = _unary("reciprocal", "Return ``1 / x``; 0 where x is 0.")
+relu = _unary("relu", "Return the operand where it is positive, else 0.")
+sigmoid = _unary("sigmoid", "Return ``1 / (1 + exp(-x))``.")
+tanh = _unary("tanh", "Return the hyperbolic tangent.")
+exp = _unary("exp", "Return the exponential.")
+log = _unary("log", "Return the natural logarithm; -85.1 for operands below 1e-37.")
+sqrt = _unary("sqrt", "Return the square root; 0 for negative operands.")
+square = _unary("square", "Return the square.")
+abs = _unary("abs", "Return the absolute value.")
+floor = _unary("floor", "Round down.")
+ceil = _unary("ceil", "Round up.")
+round = _unary("round", "Round to the nearest integer; halves are rounded up.")
+sin = _unary("sin", "Return the sine.")
+cos = _unary("cos", "Return the cosine.")
+tan = _unary("tan", "Return the tangent.")
+asin = _unary("asin", "Return the inverse sine.")
+acos = _unary("acos", "Return the inverse cosine.")
+atan = _unary("atan", "Return the inverse tangent.")
+sinh = _unary("sinh", "Return the hyperbolic sine.")
+cosh = _unary("cosh", "Return the hyperbolic cosine.")
+asinh = _unary("asinh", "Return the inverse hyperbolic sine.")
+atanh = _unary("atanh", "Return the inverse hyperbolic tangent.")
+softplus = _unary("softplus", "Return ``log(1 + exp(x))``.")
+softsign = _unary("softsign", "Return ``x / (1 + abs(x))``.")
+element_not = _unary("element_not", "Return 1 where the operand is not positive, else 0.")
+stop_gradient = _unary("stop_gradient", "Return the operand, and stop gradients from flowing through it.")
 
 
 def elu(x: Any, alpha: float = 1.0, name: str = "") -> Function:
-    """The operand where it is positive, else ``alpha * (exp(x) - 1)``."""
+    """Return the operand where it is positive, else ``alpha * (exp(x) - 1)``."""
     return made("elu", [x], {"alpha": float(alpha)}, name)
 
 
@@ -159,60 +95,64 @@ def selu(
     alpha: float = 1.6732632423543772848170429916717,
     name: str = "",
 ) -> Function:
-    """``scale`` times `elu`."""
+    """Return ``scale`` times `elu`."""
     return made("element_times", [constant_node(scale, kind(x)), elu(x, alpha)], None, name)
 
 
 def leaky_relu(x: Any, alpha: float = 0.01, name: str = "") -> Function:
-    """The operand where it is positive, else ``alpha`` times it."""
+    """Return the operand where it is positive, else ``alpha`` times it."""
     return made("leaky_relu", [x], {"alpha": float(alpha)}, name)
 
 
 def param_relu(alpha: Any, x: Any, name: str = "") -> Function:
-    """As `leaky_relu`, with a variable slope."""
+    """Return `leaky_relu` with a variable as slope."""
     return made("param_relu", [alpha, x], None, name)
 
 
 def hard_sigmoid(x: Any, alpha: float, beta: float, name: str = "") -> Function:
-    """``alpha * x + beta`` kept within 0 and 1."""
+    """Return ``alpha * x + beta``, clipped to 0 and 1."""
     return made("hard_sigmoid", [x], {"alpha": float(alpha), "beta": float(beta)}, name)
 
 
 def clip(x: Any, min_value: Any, max_value: Any, name: str = "") -> Function:
-    """The operand, kept within two others, which get no gradient; it has its own on the bounds too."""
+    """Clip the operand to two bounds, which get no gradient; the operand keeps its own where it equals a bound."""
     return made("clip", [x, min_value, max_value], None, name)
 
 
 def element_select(flag: Any, value_if_true: Any, value_if_false: Any, name: str = "") -> Function:
-    """One operand where ``flag`` is not 0, else the other; all broadcast."""
+    """Return one operand where ``flag`` is not 0, else the other, with broadcasting."""
     return made("element_select", [flag, value_if_true, value_if_false], None, name)
 
 
 def softmax(x: Any, axis: Any = None, name: str = "") -> Function:
-    """Exponentials divided by their sum along an axis; None: over all of a sample."""
+    """Return exponentials divided by their sum along an axis; None: over the whole sample."""
     return made("softmax", [x], {"axis": one_axis(axis, None)}, name)
 
 
 def log_softmax(x: Any, axis: Any = None, name: str = "") -> Function:
-    """Logarithm of the softmax along an axis; None: the last."""
+    """Return the logarithm of the softmax along an axis; None: the last."""
     return made("log_softmax", [x], {"axis": one_axis(axis)}, name)
 
 
 def hardmax(x: Any, name: str = "") -> Function:
-    """1 at the largest element of a sample, the first of equals, else 0."""
+    """Return 1 at the largest element of a sample, the first of equal ones, else 0."""
     return made("hardmax", [x], {"axis": None}, name)
 
 
 def sum(*operands: Any, name: str = "") -> Function:
-    """Sum of operands, or of a list of them, which broadcast."""
+    """Return the sum of operands, or of a list of them, with broadcasting."""
     items = _flattened(operands)
     return made("alias", items, None, name) if len(items) == 1 else plus(*items, name=name)
 
 
 def mean(*operands: Any, name: str = "") -> Function:
-    """Mean of operands, or of a list of them, which broadcast."""
+    """Return the mean of operands, or of a list of them, with broadcasting."""
     return element_divide(sum(*operands), len(_flattened(operands)), name)
 
 
 def _flattened(operands: tuple[Any, ...]) -> list[Any]:
     return list(operands[0]) if len(operands) == 1 and isinstance(operands[0], (list, tuple)) else list(operands)
+
+
+if not TYPE_CHECKING:  # type checkers find out themselves
+    __all__ = defined_in(globals())

@@ -1,4 +1,4 @@
-"""`Evaluable`: compute values and gradients of outputs, by networks that are compiled once and kept."""
+"""`Evaluable`: values and gradients of outputs, computed by networks that are compiled once and cached."""
 
 from __future__ import annotations
 
@@ -38,8 +38,12 @@ class Evaluable(Outputs):
         wanted: Sequence[Node] = (),
         own: bool = False,
     ) -> Any:
-        """Return (network, feeds, results). Rows of ``wanted`` inputs are leaves of autograd; ``own`` copies data."""
+        """Return (network, feeds, results). Rows of ``wanted`` inputs are leaves of autograd.
+
+        With ``own`` data is copied, and sparse inputs may be among those wanted, which get no gradients.
+        """
         from feedline.networks.packed import Packed as Rows
+        from feedline.networks.packed import SparseRows
 
         chosen = None if outputs is None else [outputs] if isinstance(outputs, Operand) else list(outputs)
         network = self.network(chosen)
@@ -54,11 +58,12 @@ class Evaluable(Outputs):
             given = feeds.get(node)
             if isinstance(given, Packed):
                 given = Rows.of(given, network.device, network.dtype, len(node.axes) > 1)
-            if given is not None:
-                if not hasattr(given.data, "requires_grad_"):
-                    raise ValueError(f"expected dense data for {node.label}, to take gradients of, got sparse samples")
-                given.data.requires_grad_(True)
-                feeds[node] = given
+            if given is None or (own and isinstance(given.data, SparseRows)):
+                continue
+            if isinstance(given.data, SparseRows):
+                raise ValueError(f"expected dense data for {node.label}, to take gradients of, got sparse samples")
+            given.data.requires_grad_(True)
+            feeds[node] = given
         data, begins = begun(arguments)
         given = data.values() if isinstance(data, Mapping) else _listed(data)
         fed = {node: feeds[node] for node in network.inputs if node in feeds}
@@ -70,15 +75,15 @@ class Evaluable(Outputs):
         """Compute outputs in testing mode.
 
         Args:
-            arguments: data by variable or name, in order, or of the only argument; or a pair of that and a list with a
-                bool for each sequence: whether it begins here, or continues the sequence in the same place of the call
-                before.
+            arguments: data by variable or name, in order, or of the only argument; or a pair of that and a list of one
+                bool per sequence: whether it begins here, or continues the sequence at the same index in the previous
+                call.
             outputs: variables to compute; None: all outputs.
             device: device to run on; None: that of the parameters.
             as_numpy: return arrays; otherwise `Value` objects.
 
         Returns:
-            For one output an array (N, *shape), or a list with an array (length, *shape) for each sequence; otherwise
+            For one output an array (N, *shape), or a list of one array (length, *shape) per sequence; otherwise
             a dictionary of these by variable.
         """
         import torch
@@ -106,9 +111,8 @@ class Evaluable(Outputs):
         keep = bool(keep_for_backward)
         with torch.enable_grad() if keep else torch.no_grad():
             inputs = [v.node for v in self.arguments if v.is_input] if keep else []
-            # What is kept for backward must not change with the script's arrays.
-            wanted = _dense(inputs, arguments, self)
-            network, feeds, results = self._run(arguments, outputs, device, True, wanted, keep)
+            # The state kept for backward must not change with the script's arrays.
+            network, feeds, results = self._run(arguments, outputs, device, True, inputs, keep)
         state = (network, feeds, results) if keep else None
         return state, handed(network, results, as_numpy)
 
@@ -128,7 +132,7 @@ class Evaluable(Outputs):
         by_node = {node_of(key): value for key, value in root_gradients.items()}
         pairs = [(r.data, by_node[n], n) for n, r in zip(network.roots, results, strict=True) if n in by_node]
         wanted = list(variables)
-        tensors = [_leaf(v.node, network, feeds) for v in wanted]
+        tensors = [_leaf(v.node, feeds) for v in wanted]
         roots, weights = [data for data, _, _ in pairs], [rows_of(g, data, n.shape) for data, g, n in pairs]
         gradients = _differentiated(roots, tensors, weights, keep=True)
         return _gradients(wanted, tensors, gradients, feeds, as_numpy)
@@ -146,15 +150,15 @@ class Evaluable(Outputs):
 
         Args:
             at: data, as in `eval`.
-            wrt: variables; None: all arguments that need gradients, or, failing these, all inputs.
+            wrt: variables; None: all arguments that need gradients, or all inputs if there are none.
             outputs: variables to compute as well.
             device: device to run on.
             as_numpy: return arrays; otherwise `Value` objects.
             grad_root: variable to differentiate; None: the only output.
 
         Returns:
-            For one variable its gradient, otherwise a dictionary by variable; with ``outputs`` a pair of that and their
-            values.
+            For one variable its gradient, otherwise a dictionary by variable; with ``outputs``, a pair of that and the
+            values of the outputs.
         """
         import torch
 
@@ -168,7 +172,7 @@ class Evaluable(Outputs):
         with torch.enable_grad():
             every: list[Any] = [variable_of(root), *more]
             network, feeds, results = self._run(at, every, device, True, fed)
-            tensors = [_leaf(v.node, network, feeds) for v in wanted]
+            tensors = [_leaf(v.node, feeds) for v in wanted]
             gradients = _differentiated([results[0].data.sum()], tensors, None)
         found = _gradients(wanted, tensors, gradients, feeds, as_numpy)
         result = next(iter(found.values())) if len(found) == 1 else found
@@ -183,18 +187,12 @@ def _listed(arguments: Any) -> Sequence[Any]:
 
 
 def handed(network: Any, results: Sequence[Any], as_numpy: bool = True) -> dict[Variable, Any]:
-    """Return results by variable; they belong to the last outputs of the network."""
+    """Return by variable the results, which are those of the network's last outputs."""
     found = {}
     for node, packed in zip(network.roots[len(network.roots) - len(results) :], results, strict=True):
-        array = arrays_of(packed, node)
+        array = arrays_of(packed)
         found[variable_of(node)] = array if as_numpy else value_of(array)
     return found
-
-
-def _dense(nodes: Sequence[Node], arguments: Any, function: Evaluable) -> list[Node]:
-    """Return the nodes that are fed dense rows, which have gradients."""
-    feeds = feeds_of(arguments, nodes, [v.node for v in function.arguments])
-    return [n for n in nodes if n in feeds and not getattr(feeds[n], "is_sparse", False)]
 
 
 def _owned(given: Any) -> Any:
@@ -218,7 +216,7 @@ def _differentiated(roots: Sequence[Any], tensors: Sequence[Any], weights: Any, 
     return [by_place.get(i) for i in range(len(tensors))]
 
 
-def _leaf(node: Node, network: Any, feeds: Mapping[Node, Any]) -> Any:
+def _leaf(node: Node, feeds: Mapping[Node, Any]) -> Any:
     if node.op == "parameter":
         return node.weights.tensor  # type: ignore[union-attr]
     given = feeds.get(node)
@@ -238,6 +236,6 @@ def _gradients(
     for variable, tensor, gradient in zip(wanted, tensors, gradients, strict=True):
         rows = torch.zeros_like(tensor) if gradient is None else gradient
         given = feeds.get(variable.node)
-        array = arrays_of(Rows(rows, getattr(given, "sequences", None)), variable.node)
+        array = arrays_of(Rows(rows, getattr(given, "sequences", None)))
         found[variable] = array if as_numpy else value_of(array)
     return found

@@ -33,13 +33,13 @@ class CloneMethod(Enum):
 class Function(Evaluable):
     """A graph with one or several outputs.
 
-    As a decorator of a Python function it calls that function once, with a placeholder for each parameter, and takes
-    the result: ``@Function def f(x, y): return x * y``.
+    As a decorator it calls a Python function once, with a placeholder for each parameter, and returns the graph of the
+    result: ``@Function def f(x, y): return x * y``.
 
     Args:
-        f: a Python function of variables.
-        make_block: wrap the graph in a block.
-        op_name: the operation that the block is named after.
+        f: Python function of variables.
+        make_block: whether to wrap the graph in a block.
+        op_name: name of the block's operation.
         name: name of the instance.
     """
 
@@ -65,7 +65,7 @@ class Function(Evaluable):
 
         Args:
             roots: nodes of the outputs.
-            order: the arguments that come first, in this order.
+            order: arguments that come first, in this order.
             members: additional attributes by name.
         """
         function = object.__new__(Function)
@@ -75,7 +75,7 @@ class Function(Evaluable):
     def _take(self, roots: Sequence[Node], order: Sequence[Node], members: Mapping[str, Any] | None = None) -> None:
         self._roots = list(roots)
         self._order, self._members = list(order), dict(members or {})
-        self.step: Any = None  # what `Recurrence` may run by a fused kernel; see cntk.layers.blocks
+        self.step: Any = None  # step that `Recurrence` may run by a fused kernel; see cntk.layers.blocks
 
     @staticmethod
     def with_signature(*args: Any, **kwargs: Any) -> Callable[[Callable[..., Any]], Function]:
@@ -100,7 +100,7 @@ class Function(Evaluable):
     # ---- composing --------------------------------------------------------------------------------
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Apply the function to variables and functions, which returns a function, or to data, which runs it.
+        """Apply the function: to variables and functions, which returns a function, or to data, which runs it.
 
         Args:
             *args: values of the arguments in order; or one dictionary by variable.
@@ -145,7 +145,7 @@ class Function(Evaluable):
         return named[0]
 
     def __rshift__(self, other: Any) -> Any:
-        # Not `Sequential`, which would replace the operands that are bound already.
+        # Not `Sequential`, which would replace operands that are already bound.
         results = registered("then")(other, self.outputs if len(self._roots) > 1 else (self,))
         return Function.of([node for item in results for node in roots_of(item)], self._order)
 
@@ -171,7 +171,7 @@ class Function(Evaluable):
     def replace_placeholders(self, substitutions: Mapping[Any, Any]) -> Function:
         """Replace placeholders, in this function and in all functions that share its nodes.
 
-        Replacing a placeholder by something that depends on it ties a recurrence, through `sequence.past_value` or
+        Replacing a placeholder by something that depends on it closes a recurrence, through `sequence.past_value` or
         `sequence.future_value`.
 
         Raises:
@@ -200,7 +200,7 @@ class Function(Evaluable):
         return self.replace_placeholders({open_ones[0]: substitution})
 
     def find_all_by_name(self, name: str, depth: int = 0) -> list[Any]:
-        """Return all functions and variables of a name. ``depth`` is ignored: the search looks into blocks."""
+        """Return all functions and variables of a name. ``depth`` is ignored: the search descends into blocks."""
         return [operand_of(node) for node in find_all(self._roots, lambda n: called(n, name))]
 
     def find_by_name(self, name: str, depth: int = 0) -> Any:
@@ -232,8 +232,10 @@ class Function(Evaluable):
         if len(found) == 1:
             return operand_of(found[0])
         if found:
-            raise AttributeError(f"{len(found)} parameters, constants or functions are called {name!r}: choose by hand")
-        raise AttributeError(f"the function has no attribute, output, parameter, constant or function {name!r}")
+            raise AttributeError(
+                f"expected one parameter, constant or function {name!r}, got {len(found)}; use find_all_by_name"
+            )
+        raise AttributeError(f"expected an attribute, output, parameter, constant or function, got {name!r}")
 
     def _inside(self) -> list[Node]:
         """Return the nodes inside the blocks, without their operands; without blocks all nodes."""
@@ -278,8 +280,8 @@ class Function(Evaluable):
         """Train by this criterion, a loss or a loss and a metric: `Trainer` and `training_session` in one.
 
         Args:
-            minibatch_source: a source, or a tuple of arrays, one for each argument.
-            minibatch_size: a number, or a schedule from `minibatch_size_schedule`.
+            minibatch_source: source, or tuple of arrays, one for each argument.
+            minibatch_size: number of samples, or a schedule from `minibatch_size_schedule`.
             streams: streams of the source, one for each argument.
             model_inputs_to_streams: the same as a dictionary by variable.
             parameter_learners: learners that update the parameters.
@@ -287,7 +289,7 @@ class Function(Evaluable):
                 `TestConfig`.
             progress_frequency: samples between summaries; None: ``epoch_size``.
             max_epochs: number of epochs; None: one.
-            epoch_size: samples of an epoch; None: those of the arrays.
+            epoch_size: samples in an epoch; None: those of the arrays.
             max_samples: number of samples, instead of ``max_epochs``.
 
         Returns:
@@ -347,10 +349,10 @@ class Function(Evaluable):
         _files.save(filename, self._roots, [v.node for v in self.arguments], format)
 
     def restore(self, filename: str) -> None:
-        """Load values of parameters and constants from a file that a function of the same graph has saved.
+        """Load values of parameters and constants from a file saved by a function with the same graph.
 
         Raises:
-            StateError: the file has another graph.
+            StateError: the file contains another graph.
         """
         _files.take_values(self._roots, _files.load(filename)[0])
 
@@ -378,6 +380,6 @@ def operand_of(node: Node) -> Any:
 
 
 def _named(nodes: Iterable[Node], name: str) -> list[Node]:
-    """Return parameters and constants of a name, or, failing these, other nodes."""
+    """Return the parameters and constants of a name, or other nodes if there are none."""
     found = [node for node in nodes if called(node, name)]
     return [node for node in found if node.weights is not None] or found

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import builtins
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from feedline._facades import defined_in
 from feedline.cntk._nodes import dims, node_of, nodes_of
 from feedline.cntk._seeds import pass_over
 from feedline.cntk.ops._elementwise import element_divide, minus, plus, pow, sqrt, square
@@ -16,22 +17,6 @@ from feedline.cntk.ops._shape import pad, slice
 from feedline.cntk.variables import Constant
 from feedline.errors import CompatError
 from feedline.networks import apply
-
-__all__ = [
-    "AVG_POOLING",
-    "MAX_POOLING",
-    "MAX_UNPOOLING",
-    "PoolingType_Average",
-    "PoolingType_Max",
-    "batch_normalization",
-    "convolution",
-    "convolution_transpose",
-    "dropout",
-    "local_response_normalization",
-    "mean_variance_normalization",
-    "pooling",
-    "unpooling",
-]
 
 MAX_POOLING, AVG_POOLING = 0, 1
 PoolingType_Max, PoolingType_Average = MAX_POOLING, AVG_POOLING
@@ -51,26 +36,26 @@ def convolution(
     max_temp_mem_size_in_samples: int = 0,
     name: str = "",
 ) -> Function:
-    """Convolution of (channels, *sizes) by (filters, channels, *window).
+    """Convolve samples (channels, *sizes) with a kernel (filters, channels, *window).
 
     Args:
-        convolution_map: the kernel.
-        operand: the data.
-        strides: one for all axes or one each; a first one for channels is taken off.
-        sharing: True: all else is refused.
-        auto_padding: whether each axis is padded so that windows are centred on all (strided) cells.
-        sequential: over a sequence: refused.
-        dilation: distance of a kernel's cells.
+        convolution_map: kernel.
+        operand: data.
+        strides: stride for all axes or for each; a leading one for channels is dropped.
+        sharing: True; no other value is supported.
+        auto_padding: whether to pad each axis, so that windows are centred on all (strided) cells.
+        sequential: convolution over a sequence; not supported.
+        dilation: distance between cells of a kernel.
         reduction_rank: 1, or 0 for data without channels.
-        groups: of channels that are convolved alone.
-        max_temp_mem_size_in_samples: not used.
-        name: its name.
+        groups: number of groups of channels, which are convolved separately.
+        max_temp_mem_size_in_samples: accepted; no effect.
+        name: name of the operation.
 
     Raises:
-        CompatError: ``sequential``, or no sharing.
+        CompatError: ``sequential`` or ``sharing=False``.
     """
     if sequential or not all(as_list(sharing)):
-        raise CompatError("expected a shared kernel over static axes; splice shifted sequences for one over time")
+        raise CompatError("expected a shared kernel over static axes; splice delayed sequences to convolve over time")
     kernel, data = nodes_of(convolution_map, operand)
     rank = len(kernel.shape) - 1 - reduction_rank
     if reduction_rank == 0:
@@ -92,10 +77,10 @@ def convolution_transpose(
     max_temp_mem_size_in_samples: int = 0,
     name: str = "",
 ) -> Function:
-    """What the convolution with this kernel, (channels, filters, *window), takes gradients back by.
+    """Return the transposed convolution with a kernel (channels, filters, *window), the gradient of a convolution.
 
     Raises:
-        CompatError: no sharing, dilation, or data without channels.
+        CompatError: ``sharing=False``, dilation, or data without channels.
     """
     if not all(as_list(sharing)) or set(as_list(dilation)) != {1} or reduction_rank != 1:
         raise CompatError("expected a shared kernel without dilation over data with channels")
@@ -117,13 +102,13 @@ def pooling(
     include_pad: bool = False,
     name: str = "",
 ) -> Function:
-    """Maximum or average of windows over the last axes.
+    """Return the maximum or average of each window over the last axes.
 
     Raises:
         CompatError: ``ceil_out_dim`` or ``include_pad``.
     """
     if ceil_out_dim or include_pad:
-        raise CompatError("expected pooling without ceil_out_dim and include_pad: pad the operand before")
+        raise CompatError("expected pooling without ceil_out_dim and include_pad: pad the operand instead")
     size = dims(pooling_window_shape)
     op = {MAX_POOLING: "max_pooling", AVG_POOLING: "average_pooling"}[pooling_type]
     return made(op, [operand], {"window": size, **_steps(strides, auto_padding, len(size))}, name)
@@ -144,19 +129,19 @@ def batch_normalization(
     name: str = "",
     running_count: Any = None,
 ) -> Function:
-    """Normalise by the statistics of the minibatch in training, and by running ones else.
+    """Normalise by the statistics of the minibatch in training, and by running statistics otherwise.
 
     Args:
-        operand: along the batch.
-        scale, bias: parameters of the shape of a channel (``spatial``) or of a sample.
+        operand: data with a batch axis.
+        scale, bias: parameters with the shape of a channel (``spatial``) or of a sample.
         running_mean, running_inv_std: constants of that shape; the second holds the variance, whatever its name.
-        spatial: one statistic a channel, the first axis.
-        normalization_time_constant: samples after which 1/e of the old statistics is left; negative: average all.
-        blend_time_constant: weight in samples of the running statistics while training.
-        epsilon: added to the variance.
-        use_cudnn_engine, disable_regularization: not used.
-        name: its name.
-        running_count: a scalar constant: samples that have gone into the statistics.
+        spatial: whether to compute one statistic per channel, the first axis.
+        normalization_time_constant: samples after which the old statistics have decayed to 1/e; negative: average all.
+        blend_time_constant: weight in samples of the running statistics in training.
+        epsilon: number added to the variance.
+        use_cudnn_engine, disable_regularization: accepted; no effect.
+        name: name of the operation.
+        running_count: scalar constant, the number of samples in the running statistics.
     """
     attributes = {
         "spatial": builtins.bool(spatial),
@@ -170,7 +155,7 @@ def batch_normalization(
 
 
 def dropout(x: Any, dropout_rate: float = 0.0, seed: Any = None, name: str = "") -> Function:
-    """In training, elements become 0 with this probability, and the others are scaled up; ``seed`` is not used."""
+    """In training, zero elements with this probability, and scale up the others; ``seed`` is not used."""
     if not 0 <= dropout_rate < 1:
         raise ValueError(f"expected a dropout rate of at least 0 and below 1, got {dropout_rate}")
     pass_over(seed)
@@ -186,10 +171,10 @@ def unpooling(
     auto_padding: Any = (False,),
     name: str = "",
 ) -> Function:
-    """What maximum pooling made of ``pooling_input``, put back where the maxima were; 0 elsewhere.
+    """Put the maxima of windows of ``pooling_input`` back where they were, with 0 elsewhere.
 
     Raises:
-        ValueError: another type, or windows that overlap.
+        ValueError: another type, or overlapping windows.
     """
     if unpooling_type != MAX_UNPOOLING:
         raise ValueError(f"expected MAX_UNPOOLING, got {unpooling_type}")
@@ -205,7 +190,7 @@ def mean_variance_normalization(
     do_variance_scaling: bool = True,
     name: str = "",
 ) -> Function:
-    """Less its mean, and divided by its deviation plus ``epsilon``: of each channel of a sample, or of all of it."""
+    """Subtract the mean and divide by the standard deviation plus ``epsilon``, per channel or over a whole sample."""
     rank = len(node_of(operand).shape)
     axes = list(range(0 if use_stats_across_channels else 1, rank))
     if not axes:
@@ -219,9 +204,9 @@ def mean_variance_normalization(
 def local_response_normalization(
     operand: Any, depth_radius: int, bias: float, alpha: float, beta: float, name: str = ""
 ) -> Function:
-    """``x / (bias + alpha * s) ** beta``, s the mean square of channels at most ``depth_radius`` away.
+    """Return ``x / (bias + alpha * s) ** beta``, where s is the mean square of channels within ``depth_radius``.
 
-    Channels that are missing at either end count as 0.
+    Channels beyond either end count as 0.
     """
     channels, rank = node_of(operand).shape[0], len(node_of(operand).shape)
     around = pad(square(operand), [(depth_radius, depth_radius), *[(0, 0)] * (rank - 1)])
@@ -231,3 +216,7 @@ def local_response_normalization(
 
 def _steps(strides: Any, auto_padding: Any, rank: int) -> dict[str, Any]:
     return {"strides": spatial(strides, rank), "pad": spatial(auto_padding, rank)}
+
+
+if not TYPE_CHECKING:  # type checkers find out themselves
+    __all__ = defined_in(globals())

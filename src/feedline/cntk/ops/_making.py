@@ -1,9 +1,9 @@
-"""What the operations of this package share: making a node, and reading axes and lists."""
+"""Helpers of operations: creating nodes, and reading axes and lists."""
 
 from __future__ import annotations
 
 import numbers
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,12 @@ from feedline.networks import apply
 
 def made(op: str, operands: Sequence[Any], attributes: Mapping[str, Any] | None, name: str) -> Function:
     return Function.of([apply(op, nodes_of(*operands), attributes, name)])
+
+
+def named(function: Callable[..., Function], name: str, what: str) -> Callable[..., Function]:
+    function.__name__ = function.__qualname__ = name
+    function.__doc__ = what
+    return function
 
 
 def kind(x: Any) -> Any:
@@ -51,7 +57,7 @@ def as_list(value: Any) -> list[Any]:
 
 
 def spatial(value: Any, rank: int) -> tuple[Any, ...]:
-    """One for each spatial axis: one for all, one each, or one more in front, that of channels."""
+    """Return one value per spatial axis, from one for all, one for each, or one for channels and one for each."""
     items = as_list(value)
     if len(items) == 1:
         return tuple(items * rank)

@@ -1,7 +1,8 @@
-"""`Outputs`: nodes of a graph as outputs, and everything that can be read off the graph."""
+"""`Outputs`: output nodes of a graph, and the properties that follow from the graph."""
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import Any
 
 from feedline.cntk._operand import Operand
@@ -17,13 +18,13 @@ class Outputs(Operand):
     """Outputs of a graph: their types, their leaves, and the operation or block that computes them."""
 
     _held: list[Node]
-    _networks: dict[tuple[Node, ...], Any]  # compiled for these
+    _networks: dict[tuple[Node, ...], Any]  # outputs that the network was compiled for
     _order: list[Node]
     _seen: int
 
     @property
     def _roots(self) -> list[Node]:
-        """The nodes that stand for the outputs now."""
+        """Current nodes of the outputs."""
         if self._seen != replacements():
             self._roots = present(self._held)
         return self._held
@@ -40,7 +41,7 @@ class Outputs(Operand):
             ValueError: there are several.
         """
         if len(self._roots) != 1:
-            raise ValueError(f"expected a function with one output, got {len(self._roots)}: choose from .outputs")
+            raise ValueError(f"expected a function with one output, got {len(self._roots)}: choose one of .outputs")
         return self._roots[0]
 
     @property
@@ -61,10 +62,7 @@ class Outputs(Operand):
         first = [node for node in dict.fromkeys(order) if node in found]
         return tuple(variable_of(node) for node in [*first, *(n for n in found if n not in first)])
 
-    @property
-    def signature(self) -> tuple[Variable, ...]:
-        """Same as `arguments`."""
-        return self.arguments
+    signature = property(attrgetter("arguments"), doc="Same as `arguments`.")
 
     @property
     def placeholders(self) -> tuple[Variable, ...]:
@@ -87,25 +85,10 @@ class Outputs(Operand):
         kinds = ("input", "placeholder", "parameter", "constant")
         return tuple(variable_of(node) for node in leaves(self._roots, *kinds))
 
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Shape of the only output."""
-        return self.node.shape
-
-    @property
-    def dtype(self) -> Any:
-        """Element type of the only output."""
-        return self.output.dtype
-
-    @property
-    def dynamic_axes(self) -> Any:
-        """Dynamic axes of the only output."""
-        return self.output.dynamic_axes
-
-    @property
-    def is_sparse(self) -> bool:
-        """Whether the only output is sparse."""
-        return self.output.is_sparse
+    shape = property(attrgetter("node.shape"), doc="Shape of the only output.")
+    dtype = property(attrgetter("output.dtype"), doc="Element type of the only output.")
+    dynamic_axes = property(attrgetter("output.dynamic_axes"), doc="Dynamic axes of the only output.")
+    is_sparse = property(attrgetter("output.is_sparse"), doc="Whether the only output is sparse.")
 
     @property
     def name(self) -> str:
@@ -114,13 +97,12 @@ class Outputs(Operand):
 
     @name.setter
     def name(self, name: str) -> None:
-        self._roots[0] = (
-            apply("alias", [self._roots[0]], {}, name) if self._roots[0].is_leaf else renamed(self._roots[0], name)
-        )
+        root = self._roots[0]
+        self._roots[0] = apply("alias", [root], {}, name) if root.is_leaf else renamed(root, name)
 
     @property
     def uid(self) -> str:
-        """Unique in this process."""
+        """Identifier, unique in this process."""
         return "+".join(root.uid for root in self._roots)
 
     @property
@@ -173,10 +155,7 @@ class Outputs(Operand):
             raise ValueError(f"expected a block, got the operation {self.op_name!r}")
         return self._roots[0]
 
-    @property
-    def type(self) -> Any:
-        """Type of the only output."""
-        return self.output.type
+    type = property(attrgetter("output.type"), doc="Type of the only output.")
 
     def __repr__(self) -> str:
         inputs = ", ".join(repr(v) for v in self.arguments)

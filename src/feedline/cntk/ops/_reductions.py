@@ -3,27 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from feedline._facades import defined_in
 from feedline.cntk.axis import Axis
 from feedline.cntk.ops._function import Function
-from feedline.cntk.ops._making import axis_numbers, made, one_axis
+from feedline.cntk.ops._making import axis_numbers, made, named, one_axis
 from feedline.errors import CompatError
-
-__all__ = [
-    "argmax",
-    "argmin",
-    "reduce_l1",
-    "reduce_l2",
-    "reduce_log_sum",
-    "reduce_log_sum_exp",
-    "reduce_max",
-    "reduce_mean",
-    "reduce_min",
-    "reduce_prod",
-    "reduce_sum",
-    "reduce_sum_square",
-]
 
 
 def _reduction(op: str, what: str) -> Callable[..., Function]:
@@ -31,30 +17,29 @@ def _reduction(op: str, what: str) -> Callable[..., Function]:
         return _reduce(op, x, axis, name)
 
     name = {"reduce_log_sum_exp": "reduce_log_sum"}.get(op, op)
-    function.__name__ = function.__qualname__ = name
-    function.__doc__ = f"{what} over an axis, which stays 1 wide; None: over all of a sample, which leaves one number."
-    return function
+    over = "over an axis, which is kept, of length 1; None: over the whole sample, to a single number."
+    return named(function, name, f"Return the {what} {over}")
 
 
-reduce_sum = _reduction("reduce_sum", "Sum")
-reduce_mean = _reduction("reduce_mean", "Mean")
-reduce_max = _reduction("reduce_max", "Maximum")
-reduce_min = _reduction("reduce_min", "Minimum")
-reduce_prod = _reduction("reduce_prod", "Product")
-reduce_log_sum_exp = _reduction("reduce_log_sum_exp", "Logarithm of the sum of exponentials")
-reduce_log_sum = _reduction("reduce_log_sum_exp", "Logarithm of the sum of exponentials")
-reduce_l1 = _reduction("reduce_l1", "Sum of absolute values")
-reduce_l2 = _reduction("reduce_l2", "Root of the sum of squares")
-reduce_sum_square = _reduction("reduce_sum_square", "Sum of squares")
+reduce_sum = _reduction("reduce_sum", "sum")
+reduce_mean = _reduction("reduce_mean", "mean")
+reduce_max = _reduction("reduce_max", "maximum")
+reduce_min = _reduction("reduce_min", "minimum")
+reduce_prod = _reduction("reduce_prod", "product")
+reduce_log_sum_exp = _reduction("reduce_log_sum_exp", "logarithm of the sum of exponentials")
+reduce_log_sum = _reduction("reduce_log_sum_exp", "logarithm of the sum of exponentials")
+reduce_l1 = _reduction("reduce_l1", "sum of absolute values")
+reduce_l2 = _reduction("reduce_l2", "root of the sum of squares")
+reduce_sum_square = _reduction("reduce_sum_square", "sum of squares")
 
 
 def argmax(x: Any, axis: Any = None, name: str = "") -> Function:
-    """Number of the largest element along an axis, or of a flattened sample."""
+    """Return the index of the largest element along an axis, or of a flattened sample."""
     return made("argmax", [x], {"axis": one_axis(axis, None)}, name)
 
 
 def argmin(x: Any, axis: Any = None, name: str = "") -> Function:
-    """Number of the smallest element along an axis, or of a flattened sample."""
+    """Return the index of the smallest element along an axis, or of a flattened sample."""
     return made("argmin", [x], {"axis": one_axis(axis, None)}, name)
 
 
@@ -68,7 +53,11 @@ def _reduce(op: str, x: Any, axis: Any, name: str) -> Function:
         if axis.is_batch_axis:
             return made("reduce_batch", [x], {"how": how}, name)
         if how == "min":
-            raise CompatError("expected a static axis for reduce_min: negate sequence.reduce_max of the negative")
+            raise CompatError("expected a static axis for reduce_min: use -sequence.reduce_max(-x)")
         return made(f"sequence_reduce_{how}", [x], None, name)
     numbers_ = None if axis is None or axis == Axis.all_static_axes() else tuple(axis_numbers(axis))
     return made(op, [x], {"axis": numbers_}, name)
+
+
+if not TYPE_CHECKING:  # type checkers find out themselves
+    __all__ = defined_in(globals())

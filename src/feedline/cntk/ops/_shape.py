@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import builtins
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from feedline._facades import defined_in
 from feedline.cntk._nodes import dims, node_of
 from feedline.cntk.ops._function import Function
 from feedline.cntk.ops._graphs import alias
@@ -13,77 +14,50 @@ from feedline.cntk.ops._making import as_list, axis_number, axis_numbers, known_
 from feedline.errors import CompatError
 from feedline.networks import apply
 
-__all__ = [
-    "CONSTANT_PAD",
-    "REFLECT_PAD",
-    "SYMMETRIC_PAD",
-    "TIMES_NO_INFERRED_INPUT_RANK",
-    "TIMES_REDUCE_SEQUENCE_AXIS_WITHOUT_INFERRED_INPUT_RANK",
-    "crop_manual",
-    "depth_to_space",
-    "expand_dims",
-    "flatten",
-    "gather",
-    "one_hot",
-    "pad",
-    "reshape",
-    "slice",
-    "space_to_depth",
-    "splice",
-    "squeeze",
-    "swapaxes",
-    "times",
-    "times_transpose",
-    "top_k",
-    "transpose",
-]
-
 TIMES_NO_INFERRED_INPUT_RANK = -1
 TIMES_REDUCE_SEQUENCE_AXIS_WITHOUT_INFERRED_INPUT_RANK = -2
 CONSTANT_PAD, REFLECT_PAD, SYMMETRIC_PAD = 0, 1, 2
 
 
 def times(left: Any, right: Any, output_rank: int = 1, infer_input_rank_to_map: int = -1, name: str = "") -> Function:
-    """Product: the last axes of left with the first of right, whose last ``output_rank`` axes stay.
+    """Contract the last axes of left with the first axes of right, whose last ``output_rank`` axes are kept.
 
     Args:
-        left: dense, or sparse samples.
-        right: usually a parameter; one whose dimensions are unknown takes them from left.
-        output_rank: axes of right that the result keeps.
-        infer_input_rank_to_map: axes of left, from the first, that a parameter of unknown shape leaves alone; -1: as
-            many as its own number of axes says.
-        name: its name.
+        left: dense or sparse samples.
+        right: usually a parameter; one with unknown dimensions takes them from left.
+        output_rank: number of axes of right in the result.
+        infer_input_rank_to_map: number of leading axes of left to keep if right is a parameter of unknown shape; -1:
+            determined by its number of axes.
+        name: name of the operation.
     """
     if infer_input_rank_to_map == TIMES_REDUCE_SEQUENCE_AXIS_WITHOUT_INFERRED_INPUT_RANK:
-        raise CompatError("expected a product of samples: for one over sequences use sequence.reduce_sum of products")
+        raise CompatError("expected a product of samples: use sequence.reduce_sum of products for one over sequences")
     map_rank = None if infer_input_rank_to_map == TIMES_NO_INFERRED_INPUT_RANK else infer_input_rank_to_map
     return made("times", [left, right], {"output_rank": output_rank, "map_rank": map_rank}, name)
 
 
 def times_transpose(left: Any, right: Any, name: str = "") -> Function:
-    """``left`` times the transpose of ``right``, a matrix or a vector."""
+    """Return ``left`` times the transpose of ``right``, a matrix or a vector."""
     return made("times_transpose", [left, right], None, name)
 
 
 def reshape(x: Any, shape: Any, begin_axis: Any = None, end_axis: Any = None, name: str = "") -> Function:
-    """Another shape of as many elements, one of them -1 if wished, for the axes from ``begin_axis`` to ``end_axis``."""
+    """Reshape the axes from ``begin_axis`` to ``end_axis``; one length may be -1, and is inferred."""
     begin, end = (None if a is None else axis_number(a) for a in (begin_axis, end_axis))
     return made("reshape", [x], {"shape": dims(shape), "begin": begin, "end": end}, name)
 
 
 def squeeze(x: Any, axes: Any = None, name: str = "") -> Function:
-    """Without axes of width 1: all of them, or the given ones."""
+    """Remove axes of length 1: all of them, or the given ones."""
     shape = node_of(x).shape
-    gone = (
-        {a % len(shape) for a in axis_numbers(axes)} if axes is not None else {i for i, n in enumerate(shape) if n == 1}
-    )
+    gone = {i for i, n in enumerate(shape) if n == 1} if axes is None else {a % len(shape) for a in axis_numbers(axes)}
     if any(shape[i] != 1 for i in gone):
-        raise ValueError(f"expected axes of width 1, got {sorted(gone)} of the shape {shape}")
+        raise ValueError(f"expected axes of length 1, got {sorted(gone)} of the shape {shape}")
     return reshape(x, [n for i, n in enumerate(shape) if i not in gone], name=name)
 
 
 def expand_dims(x: Any, axis: Any, name: str = "") -> Function:
-    """With one more axis of width 1, at ``axis`` of the result."""
+    """Insert an axis of length 1, which becomes ``axis`` of the result."""
     shape = list(node_of(x).shape)
     at = axis_number(axis)
     shape.insert(at if at >= 0 else at + len(shape) + 1, 1)
@@ -91,7 +65,7 @@ def expand_dims(x: Any, axis: Any, name: str = "") -> Function:
 
 
 def flatten(x: Any, axis: Any = None, name: str = "") -> Function:
-    """A matrix: axes before ``axis`` (None: 0) by all others."""
+    """Reshape to a matrix: the axes before ``axis`` (None: 0) by all others."""
     shape = node_of(x).shape
     at = 0 if axis is None else axis_number(axis)
     at = at + len(shape) if at < 0 else at
@@ -99,13 +73,13 @@ def flatten(x: Any, axis: Any = None, name: str = "") -> Function:
 
 
 def transpose(x: Any, perm: Any, name: str = "") -> Function:
-    """Axes in another order: axis i of the result is axis ``perm[i]``."""
+    """Permute axes: axis i of the result is axis ``perm[i]`` of the operand."""
     order = [axis_number(a) for a in perm]
     return made("transpose", [x], {"perm": tuple(a + len(order) if a < 0 else a for a in order)}, name)
 
 
 def swapaxes(x: Any, axis1: Any = 0, axis2: Any = 1, name: str = "") -> Function:
-    """With two axes exchanged."""
+    """Exchange two axes."""
     order = list(range(len(node_of(x).shape)))
     a, b = axis_number(axis1), axis_number(axis2)
     order[a], order[b] = order[b], order[a]
@@ -113,7 +87,7 @@ def swapaxes(x: Any, axis1: Any = 0, axis2: Any = 1, name: str = "") -> Function
 
 
 def slice(x: Any, axis: Any, begin_index: Any, end_index: Any, strides: Any = None, name: str = "") -> Function:
-    """Part of a sample along one axis or several; an ``end_index`` of 0 is the end."""
+    """Return part of a sample along one or several axes; an ``end_index`` of 0 means the end."""
     axes = axis_numbers(axis)
     starts, ends = as_list(begin_index), as_list(end_index)
     steps = [1] * len(axes) if strides is None else as_list(strides)
@@ -124,7 +98,7 @@ def slice(x: Any, axis: Any, begin_index: Any, end_index: Any, strides: Any = No
 
 
 def splice(*inputs: Any, axis: Any = -1, name: str = "") -> Function:
-    """Operands one after the other along an axis."""
+    """Concatenate operands along an axis."""
     operands = list(inputs[0]) if len(inputs) == 1 and isinstance(inputs[0], (list, tuple)) else list(inputs)
     if len(operands) == 1:
         return alias(operands[0], name)
@@ -134,28 +108,28 @@ def splice(*inputs: Any, axis: Any = -1, name: str = "") -> Function:
 
 
 def one_hot(x: Any, num_classes: int, sparse_output: bool = False, axis: Any = -1, name: str = "") -> Function:
-    """1 at the place that the operand says, along a new axis."""
+    """Return one-hot vectors of the operand's elements, along a new axis."""
     attributes = {"classes": int(num_classes), "axis": axis_number(axis), "sparse": builtins.bool(sparse_output)}
     return made("one_hot", [x], attributes, name)
 
 
 def gather(reference: Any, indices: Any, axis: Any = None, name: str = "") -> Function:
-    """Parts of ``reference`` along its first axis, or ``axis``, by number."""
+    """Return slices of ``reference`` along its first axis, or ``axis``, by index."""
     number = None if axis is None else axis_number(axis)
     return made("gather", [indices, reference], {"axis": number}, name)
 
 
 def pad(x: Any, pattern: Any, mode: int = CONSTANT_PAD, constant_value: float = 0, name: str = "") -> Function:
-    """With cells before and after, ``pattern`` says how many for each axis."""
+    """Pad each axis; ``pattern`` has a pair (before, after) per axis."""
     if mode == SYMMETRIC_PAD:
-        raise CompatError("expected CONSTANT_PAD or REFLECT_PAD, got SYMMETRIC_PAD, which torch has not")
+        raise CompatError("expected CONSTANT_PAD or REFLECT_PAD, got SYMMETRIC_PAD, which torch lacks")
     kind = {CONSTANT_PAD: "constant", REFLECT_PAD: "reflect"}[mode]
     attributes = {"pattern": tuple(tuple(p) for p in pattern), "mode": kind, "value": float(constant_value)}
     return made("pad", [x], attributes, name)
 
 
 def depth_to_space(operand: Any, block_size: int, name: str = "") -> Function:
-    """Channels as blocks of cells: (block * block * channels, height, width) to (channels, height, width) * block."""
+    """Rearrange (block * block * channels, height, width) to (channels, block * height, block * width)."""
     channels, height, width = _image(operand)
     b = int(block_size)
     if channels % (b * b):
@@ -165,7 +139,7 @@ def depth_to_space(operand: Any, block_size: int, name: str = "") -> Function:
 
 
 def space_to_depth(operand: Any, block_size: int, name: str = "") -> Function:
-    """Blocks of cells as channels; the inverse of `depth_to_space`."""
+    """Rearrange blocks of cells into channels; the inverse of `depth_to_space`."""
     channels, height, width = _image(operand)
     b = int(block_size)
     if height % b or width % b:
@@ -175,13 +149,13 @@ def space_to_depth(operand: Any, block_size: int, name: str = "") -> Function:
 
 
 def crop_manual(node_input: Any, node_referent: Any, offset_x: int, offset_y: int, name: str = "") -> Function:
-    """The last two axes, from the offsets on, cut to the size of another operand's."""
+    """Crop the last two axes, from the offsets on, to the size of another operand."""
     height, width = node_of(node_referent).shape[-2:]
     return slice(node_input, [-2, -1], [offset_y, offset_x], [offset_y + height, offset_x + width], name=name)
 
 
 def top_k(x: Any, k: int, axis: Any = -1, name: str = "") -> Function:
-    """The k largest elements along an axis, largest first, and their numbers: two outputs."""
+    """Return the k largest elements along an axis, largest first, and their indices: two outputs."""
     node, number = node_of(x), axis_number(axis)
     parts = [apply("top_k", [node], {"k": int(k), "axis": number, "indices": part}, name) for part in (False, True)]
     return Function.of(parts)
@@ -192,3 +166,7 @@ def _image(operand: Any) -> tuple[int, ...]:
     if len(shape) != 3:
         raise ValueError(f"expected an operand (channels, height, width), got {shape}")
     return shape
+
+
+if not TYPE_CHECKING:  # type checkers find out themselves
+    __all__ = defined_in(globals())

@@ -1,4 +1,4 @@
-"""Operations that a script writes in Python."""
+"""User-defined operations in Python."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from feedline.networks import Node, apply
 
 
 class UserFunction(Function):
-    """An operation in Python: override `forward`, `backward` and `infer_outputs`.
+    """Base class of operations in Python, which override `forward`, `backward` and `infer_outputs`.
 
     Args:
-        inputs: variables it is applied to.
-        as_numpy: data as arrays, or else as torch tensors of rows.
-        attributes: kept.
-        name: its name.
+        inputs: variables to which it is applied.
+        as_numpy: whether data are arrays; otherwise torch tensors of rows.
+        attributes: attributes to keep.
+        name: name of the operation.
     """
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
@@ -44,22 +44,22 @@ class UserFunction(Function):
 
     @property
     def user_inputs(self) -> list[Variable]:
-        """What it was applied to."""
+        """Variables to which it is applied."""
         return list(self._user_inputs)
 
     def infer_outputs(self) -> list[Variable]:
-        """Output variables, made by `cntk.output_variable`.
+        """Return the output variables, created by `cntk.output_variable`.
 
         Raises:
             NotImplementedError: not overridden.
         """
         raise NotImplementedError("expected infer_outputs to be overridden: return [output_variable(...)]")
 
-    # CNTK calls these as it calls a function's own, with other arguments.
+    # As in CNTK, these override a function's methods with other arguments.
     def forward(  # type: ignore[override]
         self, argument: Any, outputs: Any = None, device: Any = None, outputs_to_retain: Any = None
     ) -> Any:
-        """Compute: return ``(state, result)``; with several outputs fill ``outputs`` and return the state.
+        """Compute the outputs; returns ``(state, result)``, or with several outputs fills them and returns the state.
 
         Raises:
             NotImplementedError: not overridden.
@@ -69,7 +69,7 @@ class UserFunction(Function):
     def backward(  # type: ignore[override]
         self, state: Any, root_gradients: Any, variables: Any = None
     ) -> Any:
-        """Return the gradient of the only input; with several inputs fill ``variables``.
+        """Compute gradients; returns that of the only input, or with several inputs fills ``variables``.
 
         Raises:
             NotImplementedError: not overridden.
@@ -77,8 +77,8 @@ class UserFunction(Function):
         raise NotImplementedError("expected backward to be overridden: return the gradient of the input")
 
     def forward_rows(self, tensors: Sequence[Any], sequences: Sequence[Any], needs: Sequence[bool]) -> Any:
-        """(state, results): calls `forward` with data as CNTK hands it out."""
-        given = [self._given(x, s, v) for x, s, v in zip(tensors, sequences, self._user_inputs, strict=True)]
+        """Call `forward` with data in CNTK's form; returns (state, results)."""
+        given = [self._given(x, s) for x, s in zip(tensors, sequences, strict=True)]
         argument = given[0] if len(given) == 1 else given
         many = len(self._roots) > 1
         if many:
@@ -88,12 +88,12 @@ class UserFunction(Function):
         else:
             state, single = self.forward(argument)
             made = [single]
-        return state, [self._taken(y, tensors[0], root, sequences) for y, root in zip(made, self._roots, strict=True)]
+        return state, [self._taken(y, tensors[0], root) for y, root in zip(made, self._roots, strict=True)]
 
     def backward_rows(self, state: Any, gradients: Sequence[Any], needs: Sequence[bool], sequences: Any) -> list[Any]:
-        """Gradients of the inputs: calls `backward`."""
+        """Call `backward`; returns the gradients of the inputs."""
         own = sequences[0] if sequences else None
-        given = [self._given(g, own, v) for g, v in zip(gradients, self._user_outputs, strict=True)]
+        given = [self._given(g, own) for g in gradients]
         like = gradients[0]
         if len(self._user_inputs) == 1 and len(given) == 1:
             found: list[Any] = [self.backward(state, given[0])]
@@ -103,18 +103,18 @@ class UserFunction(Function):
             self.backward(state, roots, slots)
             found = [slots.get(v) for v in self._user_inputs]
         return [
-            None if g is None or not n else self._taken(g, like, v.node, sequences)
+            None if g is None or not n else self._taken(g, like, v.node)
             for g, n, v in zip(found, needs, self._user_inputs, strict=True)
         ]
 
-    def _given(self, rows: Any, sequences: Any, variable: Variable) -> Any:
+    def _given(self, rows: Any, sequences: Any) -> Any:
         from feedline.networks.packed import Packed as Rows
 
         if not self._as_numpy:
             return rows.detach()
-        return arrays_of(Rows(rows, sequences), variable.node)
+        return arrays_of(Rows(rows, sequences))
 
-    def _taken(self, result: Any, like: Any, node: Node, sequences: Any) -> Any:
+    def _taken(self, result: Any, like: Any, node: Node) -> Any:
         import numpy as np
         import torch
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from feedline.cntk._names import explain
+from feedline.cntk._names import names_of
 from feedline.cntk._nodes import dims, node_of
 from feedline.cntk._seeds import pass_over
 from feedline.cntk.ops.functions import Function
 from feedline.cntk.variables import Constant
 from feedline.networks import apply
 
-__all__ = ["bernoulli", "bernoulli_like", "gumbel", "gumbel_like", "normal", "normal_like", "uniform", "uniform_like"]
+__all__, __getattr__ = names_of(__name__)
 
 
 def _drawn(how: str, like: Any, arguments: tuple[float, ...], seed: Any, name: str) -> Function:
@@ -67,7 +67,3 @@ def bernoulli(shape: Any, dtype: Any = None, mean: float = 0.5, seed: Any = None
 def bernoulli_like(x: Any, mean: float = 0.5, seed: Any = None, name: str = "") -> Function:
     """As `bernoulli`, in the shape and along the axes of the operand."""
     return _drawn("bernoulli", x, (mean,), seed, name)
-
-
-def __getattr__(name: str) -> Any:
-    raise explain("cntk.random", name)

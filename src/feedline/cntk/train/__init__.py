@@ -1,16 +1,9 @@
-"""`cntk.train`: what its modules offer, and `distributed`."""
+"""`cntk.train`: the public names of its modules, and `distributed`."""
 
-from typing import Any
-
-from feedline.cntk._names import explain
+from feedline.cntk._names import names_of
 from feedline.cntk.train import distributed
-from feedline.cntk.train import training_session as _sessions
 from feedline.cntk.train.distributed import *
 from feedline.cntk.train.trainer import Trainer
 from feedline.cntk.train.training_session import *
 
-__all__ = [*_sessions.__all__, *distributed.__all__, "Trainer", "distributed"]
-
-
-def __getattr__(name: str) -> Any:
-    raise explain("cntk.train", name)
+__all__, __getattr__ = names_of(__name__)

@@ -1,4 +1,4 @@
-"""What a training session is told of checkpoints, cross validation and tests."""
+"""Settings of a training session: checkpoints, cross validation and tests."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Arrays = tuple[Any, ...]
 
 
 class DataUnit(enum.IntEnum):
-    """What a frequency such as ``(2, DataUnit.sweep)`` counts."""
+    """Unit of a frequency such as ``(2, DataUnit.sweep)``."""
 
     sweep = 0
     sample = 1
@@ -31,16 +31,16 @@ Frequency = int | tuple[int, DataUnit] | None
 
 
 class CheckpointConfig:
-    """When and where to save, and whether to go on from what is there.
+    """Settings of checkpoints.
 
     Args:
-        filename: of the model; the checkpoint is ``<filename>.ckp``. None: no checkpoints.
-        frequency: samples, or ``(count, DataUnit)``; None: at the end only; 0: never.
-        restore: go on from the newest checkpoint of that name.
-        preserve_all: keep all, as ``<filename>0``, ``<filename>1``, …; the last one is ``<filename>`` too.
+        filename: path of the model; the checkpoint is ``<filename>.ckp``. None: no checkpoints.
+        frequency: number of samples, or ``(count, DataUnit)``; None: at the end only; 0: never.
+        restore: whether to continue from the newest checkpoint of that name.
+        preserve_all: whether to keep all, as ``<filename>0``, ``<filename>1``, …; the last one is also ``<filename>``.
 
     Raises:
-        ValueError: a frequency without a name.
+        ValueError: a frequency without a filename.
     """
 
     def __init__(
@@ -57,18 +57,18 @@ class CheckpointConfig:
 
 
 class CrossValidationConfig:
-    """What to validate on, and how often.
+    """Settings of cross validation.
 
     Args:
-        minibatch_source: a limited source, or one with ``max_samples``, or a tuple of arrays, one an argument of the
-            criterion; each validation sees the same data. None: only the callback is called.
-        frequency: samples, or ``(count, DataUnit)``; None: at the end only; 0: never.
-        minibatch_size: an int or what `minibatch_size_schedule` made, over samples of one validation.
-        callback: ``callback(index, average_error, samples, minibatches)``; returning False ends the training.
-        max_samples: samples of one validation; None: all.
+        minibatch_source: finite source, or any with ``max_samples``, or a tuple of arrays, one per argument of the
+            criterion; each validation uses the same data. None: only the callback is called.
+        frequency: number of samples, or ``(count, DataUnit)``; None: at the end only; 0: never.
+        minibatch_size: int, or a `minibatch_size_schedule` over the samples of one validation.
+        callback: function ``callback(index, average_error, samples, minibatches)``; returning False ends the training.
+        max_samples: number of samples of one validation; None: all.
         model_inputs_to_streams: streams by key; None: as in training.
-        criterion: not there.
-        source, mb_size: older names of ``minibatch_source`` and ``minibatch_size``.
+        criterion: not supported.
+        source, mb_size: deprecated names of ``minibatch_source`` and ``minibatch_size``.
 
     Raises:
         ValueError: a frequency without a source or callback, or another minibatch size.
@@ -87,8 +87,7 @@ class CrossValidationConfig:
         source: Source | None = None,
         mb_size: int | TrainingParameterSchedule | None = None,
     ) -> None:
-        self.source, self.size = _renamed(minibatch_source, minibatch_size, source, mb_size)
-        _refuse_criterion(criterion)
+        self.source, self.size = _tested(criterion, minibatch_source, minibatch_size, source, mb_size)
         nothing = self.source is None and callback is None
         if nothing and frequency not in (None, 0):
             raise ValueError(f"expected a source or a callback for cross validation every {frequency}, got neither")
@@ -97,21 +96,21 @@ class CrossValidationConfig:
 
 
 class TestConfig:
-    """What to test on at the end.
+    """Settings of the final test.
 
     Args:
-        minibatch_source: a limited source, or a tuple of arrays, one an argument of the criterion; None: no test.
-        minibatch_size: an int or what `minibatch_size_schedule` made, over samples of the test.
+        minibatch_source: finite source, or a tuple of arrays, one per argument of the criterion; None: no test.
+        minibatch_size: int, or a `minibatch_size_schedule` over the samples of the test.
         model_inputs_to_streams: streams by key; None: as in training.
-        criterion: not there.
-        source, mb_size: older names of ``minibatch_source`` and ``minibatch_size``.
+        criterion: not supported.
+        source, mb_size: deprecated names of ``minibatch_source`` and ``minibatch_size``.
 
     Raises:
         ValueError: another minibatch size.
         CompatError: a criterion.
     """
 
-    __test__ = False  # no test case
+    __test__ = False  # not a test class for pytest
 
     def __init__(
         self,
@@ -122,16 +121,15 @@ class TestConfig:
         source: Source | None = None,
         mb_size: int | TrainingParameterSchedule | None = None,
     ) -> None:
-        self.source, self.size = _renamed(minibatch_source, minibatch_size, source, mb_size)
-        _refuse_criterion(criterion)
+        self.source, self.size = _tested(criterion, minibatch_source, minibatch_size, source, mb_size)
         self.streams = model_inputs_to_streams
 
 
 def every(given: Frequency) -> tuple[int, DataUnit]:
-    """A frequency as count and unit; 0: never.
+    """Return a frequency as count and unit; 0: never.
 
     Raises:
-        ValueError: below 0.
+        ValueError: the count is negative.
     """
     count, unit = given if isinstance(given, tuple) else (sys.maxsize if given is None else given, DataUnit.sample)
     if count < 0:
@@ -139,14 +137,14 @@ def every(given: Frequency) -> tuple[int, DataUnit]:
     return int(count), DataUnit(unit)
 
 
-def _renamed(source: Any, size: Any, older_source: Any, older_size: Any) -> tuple[Any, TrainingParameterSchedule]:
+def _tested(
+    criterion: Any, source: Any, size: Any, older_source: Any, older_size: Any
+) -> tuple[Any, TrainingParameterSchedule]:
+    """Return source and sizes of a test, under either name."""
+    if criterion is not None:
+        raise CompatError("expected no separate criterion for a test, got one: the trainer's metric is used")
     for old, new, given in (("source", "minibatch_source", older_source), ("mb_size", "minibatch_size", older_size)):
         if given is not None:
             warnings.warn(f"{old} is deprecated: use {new}", DeprecationWarning, stacklevel=3)
     source = older_source if older_source is not None else source
     return source, sizes_of(older_size if older_size is not None else size, "minibatch_size")
-
-
-def _refuse_criterion(criterion: Any) -> None:
-    if criterion is not None:
-        raise CompatError("expected no criterion of its own for a test, got one: the trainer's metric is used")

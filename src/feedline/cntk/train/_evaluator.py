@@ -1,8 +1,9 @@
-"""`Evaluator`: the average of a function over minibatches."""
+"""`Evaluator`: averages of a function over minibatches."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -17,8 +18,8 @@ class Evaluator:
     """Runs a function of one output over minibatches, as in testing.
 
     Args:
-        eval_function: gives one number for each label sample.
-        progress_writers: one, a list, or None.
+        eval_function: function with one number per label sample.
+        progress_writers: progress writer, list of them, or None.
     """
 
     def __init__(
@@ -29,25 +30,22 @@ class Evaluator:
         self._network.eval()
         given = progress_writers or []
         self._writers = [given] if isinstance(given, ProgressWriter) else list(given)
-        self._sum, self._samples = 0.0, 0
+        self._sum = 0.0
 
-    @property
-    def evaluation_function(self) -> Any:
-        """As given."""
-        return self._function
+    evaluation_function = property(attrgetter("_function"), doc="As given.")
 
     def test_minibatch(self, arguments: Any, device: DeviceDescriptor | None = None) -> float:
-        """The average over a minibatch; arguments as for `Trainer.test_minibatch`, the model stays where it is."""
+        """Return the average over a minibatch; see `Trainer.test_minibatch`. The model is not moved to ``device``."""
         with torch.no_grad():
             (numbers,) = self._network(arguments_of(arguments, self._function))
         total, count = float(numbers.sum(dtype=torch.float64)), numbers.numel()
-        self._sum, self._samples = self._sum + total, self._samples + count
+        self._sum += total
         for writer in self._writers:
             writer.update_test(count, self._sum)
         return total / count if count else float("nan")
 
     def summarize_test_progress(self) -> None:
-        """Tell the writers what was tested since the last time."""
+        """Report to the writers the tests since the last call."""
         for writer in self._writers:
             writer.write_test_summary(self._sum)
-        self._sum, self._samples = 0.0, 0
+        self._sum = 0.0

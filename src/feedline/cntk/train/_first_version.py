@@ -1,8 +1,8 @@
 """Checkpoints of version 1, written when ``z.parameters`` had the first layer first.
 
-A learner's state is by its parameters' names and places in the list that the script gave it. A script that gave it
-``z.parameters`` gives another order now, with the same names for other parameters; so the state is put into the new
-order. A list that the script made itself is what it was.
+A learner's state refers to parameters by name and by index in the learner's list. A script that passes
+``z.parameters`` now passes another order, with the same names for other parameters; so the state is reordered. Lists
+that scripts make themselves have not changed.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from feedline.networks import Node, leaves
 def in_present_order(
     tensors: Mapping[str, Any], state: Mapping[str, Any], learners: Sequence[Learner], roots: Iterable[Node]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Tensors and state of a trainer, as this version writes them.
+    """Convert tensors and state of a trainer to the present order.
 
     Args:
         tensors: learners' tensors by ``learnerN/kind.parameter``, and others.
-        state: the trainer's.
-        learners: of the trainer that is restored.
-        roots: of the model and the criterion.
+        state: state of the trainer.
+        learners: learners of the trainer to restore.
+        roots: root nodes of model and criterion.
 
     Raises:
-        StateError: what the ranks keep of each other has parameters in the old order.
+        StateError: the strategy's state has parameters in the old order.
     """
     nodes = list(roots)
     found: dict[str, Any] = dict(tensors)
@@ -41,8 +41,8 @@ def in_present_order(
             continue
         if state.get("workers"):
             raise StateError(
-                "expected a checkpoint of this version to go on with several workers: this one was written when "
-                "parameters stood in another order; end that training with the version that began it"
+                "expected a checkpoint of this version to continue with several workers: this one has parameters in "
+                "another order; finish that training with the version that began it"
             )
         now = [p.node for p in learner.parameters]
         places = [old.index(node) for node in now]
@@ -64,7 +64,7 @@ def in_present_order(
 
 
 def _list_then(learner: Learner, roots: Sequence[Node]) -> list[Node] | None:
-    """The list that the script gave then; None if it is that of today."""
+    """Return the list that the script passed then; None if it has not changed."""
     if not all(isinstance(p, Parameter) for p in learner.parameters):
         return None
     now = [p.node for p in learner.parameters]
@@ -75,7 +75,7 @@ def _list_then(learner: Learner, roots: Sequence[Node]) -> list[Node] | None:
 
 
 def _names(order: Iterable[Node]) -> list[str]:
-    """What a learner calls the parameters of a list."""
+    """Return a learner's names for the parameters of a list."""
     return [name for name, _ in tensors_of(variable_of(node) for node in order)]
 
 

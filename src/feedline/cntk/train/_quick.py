@@ -1,4 +1,4 @@
-"""`Function.train` and `Function.test`: a trainer, a session and what they reported, in one call."""
+"""`Function.train` and `Function.test`: a trainer, a session and their results in one call."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from feedline.cntk.io._source import MinibatchSource
 from feedline.cntk.io._user import UserMinibatchSource
 from feedline.cntk.learners._schedules import sizes_of
-from feedline.cntk.logging._writer import Counts, ProgressWriter, Sums
+from feedline.cntk.logging._writer import Counts, ProgressWriter, Sums, Totals
 from feedline.cntk.train._configs import CheckpointConfig, CrossValidationConfig, TestConfig
 from feedline.cntk.train._evaluator import Evaluator
 from feedline.cntk.train.trainer import Trainer
@@ -24,7 +24,7 @@ _CONFIGS = {
 
 
 class _Collector(ProgressWriter):
-    """Keeps averages, and over how many label samples they are."""
+    """Progress writer that collects averages and their numbers of label samples."""
 
     def __init__(self, every: int = _NEVER) -> None:
         super().__init__(every, 0, _NEVER, 0, _NEVER, 0)
@@ -39,21 +39,11 @@ class _Collector(ProgressWriter):
         loss, metric = (pair[1] - pair[0] for pair in (aggregate_loss, aggregate_metric))
         self.updates.append(_record(count, loss=loss, metric=metric))
 
-    def on_write_training_summary(
-        self,
-        samples: int,
-        updates: int,
-        summaries: int,
-        aggregate_loss: float,
-        aggregate_metric: float,
-        elapsed_milliseconds: int,
-    ) -> None:
-        self.epochs.append(_record(samples, loss=aggregate_loss, metric=aggregate_metric))
+    def _training_summary(self, totals: Totals) -> None:
+        self.epochs.append(_record(totals.samples, loss=totals.loss, metric=totals.metric))
 
-    def on_write_test_summary(
-        self, samples: int, updates: int, summaries: int, aggregate_metric: float, elapsed_milliseconds: int
-    ) -> None:
-        self.tests.append(_record(samples, metric=aggregate_metric))
+    def _test_summary(self, totals: Totals) -> None:
+        self.tests.append(_record(totals.samples, metric=totals.metric))
 
 
 def _record(samples: int, **sums: float) -> Record:
@@ -96,10 +86,8 @@ def train(
             configs[name] = callback
     if isinstance(source, (tuple, list)):
         source, streams = from_arrays(criterion, source)
-    sizes, frequency = (
-        sizes_of(size, "minibatch_size"),
-        epoch_size if progress_frequency is None else progress_frequency,
-    )
+    sizes = sizes_of(size, "minibatch_size")
+    frequency = epoch_size if progress_frequency is None else progress_frequency
     collector = _Collector(max(1, frequency // int(sizes[0])) if frequency else _NEVER)
     trainer = Trainer(None, criterion, learners, [*writers, collector])
     training_session(

@@ -1,37 +1,30 @@
-"""`cntk.train.distributed`: learners of several workers, and the communicator, on torch.distributed.
+"""`cntk.train.distributed`: distributed learners and the communicator, over torch.distributed.
 
-Workers are the processes that torchrun, or another launcher that sets its variables, has started; without one there is
-one worker.
+Workers are the processes that torchrun, or another launcher that sets its variables, has started; without a launcher
+there is one worker.
 """
 
 from __future__ import annotations
 
 import socket
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 
-from feedline.cntk._names import explain
+from feedline.cntk._names import names_of
 from feedline.cntk.learners import Learner
 from feedline.collective.communicator import Communicator as Connections
 from feedline.collective.rendezvous import under_launcher
 from feedline.train import block_momentum, data_parallel, quantized
 
-__all__ = [
-    "Communicator",
-    "DistributedLearner",
-    "WorkerDescriptor",
-    "block_momentum_distributed_learner",
-    "data_parallel_distributed_learner",
-    "mpi_communicator",
-]
+__all__, __getattr__ = names_of(__name__)
 
 
 class WorkerDescriptor(NamedTuple):
     """A worker.
 
     Attributes:
-        global_rank: its number, from 0.
+        global_rank: rank of the worker, from 0.
         host_id: name of its machine.
     """
 
@@ -40,12 +33,12 @@ class WorkerDescriptor(NamedTuple):
 
 
 class Communicator:
-    """Connects the workers; see `mpi_communicator`."""
+    """Connection of the workers; see `mpi_communicator`."""
 
     _ranks: Connections | None = None
 
     def workers(self) -> list[WorkerDescriptor]:
-        """All of them; every worker has to ask."""
+        """Return all workers. A collective call."""
         hosts = _ranks().gather_bytes(socket.gethostname().encode())
         return [WorkerDescriptor(rank, host.decode()) for rank, host in enumerate(hosts)]
 
@@ -54,20 +47,20 @@ class Communicator:
         return WorkerDescriptor(self.rank(), socket.gethostname())
 
     def barrier(self) -> None:
-        """Wait until every worker has come here.
+        """Wait until every worker has arrived.
 
         Raises:
-            StoreError: one is missing; names it.
+            StoreError: a worker is missing; names it.
         """
         _ranks().barrier()
 
     def is_main(self) -> bool:
-        """Whether this is worker 0."""
+        """Return whether this is worker 0."""
         return self.rank() == 0
 
     @staticmethod
     def finalize() -> None:
-        """Let go of the connections; at the end of a script, by every worker."""
+        """Close the connections; called by every worker at the end of a script."""
         if Communicator._ranks is not None:
             Communicator._ranks.close()
             Communicator._ranks = None
@@ -76,28 +69,28 @@ class Communicator:
 
     @staticmethod
     def num_workers() -> int:
-        """How many there are."""
+        """Return the number of workers."""
         return _ranks().count
 
     @staticmethod
     def rank() -> int:
-        """Number of this one, from 0."""
+        """Return the rank of this worker, from 0."""
         return _ranks().rank
 
 
 class DistributedLearner(Learner):
-    """A learner that several workers have; all of them have one over equal parameters."""
+    """A learner of several workers, each of which has one over equal parameters."""
 
     def __init__(self, learner: Learner) -> None:
         super().__init__(learner.modern, learner._size, learner._momentum, learner._reports)
 
     def communicator(self) -> Communicator:
-        """Connects the workers."""
+        """Return the communicator of the workers."""
         return Communicator()
 
     @property
     def total_number_of_samples_seen(self) -> int:  # type: ignore[override]  # a method of plain learners, as in CNTK
-        """Samples that all workers have learned from."""
+        """Number of samples that all workers have learned from."""
         return self.modern.samples
 
 
@@ -107,17 +100,17 @@ def data_parallel_distributed_learner(
     num_quantization_bits: int = 32,
     use_async_buffered_parameter_update: bool = False,
 ) -> DistributedLearner:
-    """Let all workers learn from one minibatch, of which each has a part.
+    """Let all workers train on one minibatch, of which each has a part.
 
     Args:
-        learner: what updates.
-        distributed_after: samples until which every worker learns from all of each minibatch.
-        num_quantization_bits: of a gradient's element on its way; 1 to 16, or 32: as it is.
-        use_async_buffered_parameter_update: not there.
+        learner: learner to distribute.
+        distributed_after: number of samples until which every worker trains on whole minibatches.
+        num_quantization_bits: bits of a gradient's element when sent; 1 to 16, or 32: not quantized.
+        use_async_buffered_parameter_update: not supported.
 
     Raises:
         RuntimeError: asynchronous updates.
-        ValueError: other bits.
+        ValueError: another number of bits.
     """
     if use_async_buffered_parameter_update:
         raise RuntimeError("expected no asynchronous updates: CNTK 2.7 refuses them, too")
@@ -138,19 +131,19 @@ def block_momentum_distributed_learner(
     block_learning_rate: float = 1.0,
     distributed_after: int = 0,
 ) -> DistributedLearner:
-    """Let each worker learn by itself, and all agree once a block.
+    """Let workers train separately, and agree once a block.
 
     Args:
-        learner: what updates between.
+        learner: learner to distribute.
         block_size: samples of all workers between two agreements.
-        block_momentum_as_time_constant: in samples of all workers; None: follows from the block.
-        use_nestrov_momentum: whether the momentum looks ahead.
-        reset_sgd_momentum_after_aggregation: whether learners' states begin anew behind each block.
-        block_learning_rate: factor on what was learned in a block.
-        distributed_after: samples until which every worker learns from all of each minibatch.
+        block_momentum_as_time_constant: time constant in samples of all workers; None: derived from the block size.
+        use_nestrov_momentum: whether to use Nesterov momentum.
+        reset_sgd_momentum_after_aggregation: whether to reset learners' states after each block.
+        block_learning_rate: factor of the change in a block.
+        distributed_after: number of samples until which every worker trains on whole minibatches.
 
     Raises:
-        ValueError: a block with less than a sample for each worker, or another number out of its range.
+        ValueError: a block of fewer samples than workers, or another number out of its range.
     """
     _begin()
     if block_size // _ranks().count == 0:
@@ -168,7 +161,7 @@ def block_momentum_distributed_learner(
 
 
 def mpi_communicator() -> Communicator:
-    """What connects the workers; not MPI, but torch.distributed."""
+    """Return the communicator of the workers, which uses torch.distributed instead of MPI."""
     return Communicator()
 
 
@@ -185,7 +178,3 @@ def _ranks() -> Connections:
         _begin()
         Communicator._ranks = Connections()
     return Communicator._ranks
-
-
-def __getattr__(name: str) -> Any:
-    raise explain("cntk.train.distributed", name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,9 @@ import numpy as np
 import torch
 
 from feedline.cntk._arguments import Arguments, arguments_of
-from feedline.cntk._criterion import CriterionNetwork, functions_of, module_of, outputs_of
+from feedline.cntk._criterion import CriterionNetwork, functions_of, module_of
 from feedline.cntk._errors import checkpoint_errors
+from feedline.cntk._tracing import roots_of
 from feedline.cntk.device import DeviceDescriptor
 from feedline.cntk.learners import Learner
 from feedline.cntk.logging._writer import ProgressWriter
@@ -24,7 +26,7 @@ from feedline.errors import CompatError, StateError, shown
 from feedline.interop.tensor_file import load_state, load_tensors, replace_tensors
 from feedline.networks import Node
 from feedline.train.random_states import checked_random_state, random_state
-from feedline.train.summary import NOTHING, Summary
+from feedline.train.summary import NOTHING, Summary, plus
 from feedline.train.trainer import Trainer as Modern
 
 __all__ = ["Trainer"]
@@ -33,24 +35,24 @@ _FORMAT, _VERSION, _FIRST = "feedline.cntk.Trainer", 2, 1
 
 
 class Trainer:
-    """A model, what is asked of it, and who updates it.
+    """A model with its criterion and learners.
 
     Args:
-        model: a function, or None; or a `torch.nn.Module`: ``model(minibatch)`` gets a mapping from the script's keys
-            to `feedline.Value`.
+        model: function, or None; or a `torch.nn.Module` called as ``model(minibatch)`` with a mapping from the script's
+            keys to `feedline.Value`.
         criterion: ``(loss, metric)``, ``(loss, None)``, ``(loss,)`` or the loss: functions of the graph; or, for a
-            module, of its output and of the minibatch, that return one number for each label sample, see
+            module, Python functions of its output and the minibatch that return one number per label sample, see
             `feedline.train.Trainer`.
-        parameter_learners: one or a list.
-        progress_writers: one, a list, or None.
+        parameter_learners: learner, or a list of them.
+        progress_writers: progress writer, list of them, or None.
 
     Raises:
-        ValueError: a criterion of other parts, no learner, a learner's parameter that is not the model's, or two
-            learners with the same one.
-        CompatError: a criterion of Python functions for a model that is no `torch.nn.Module`.
+        ValueError: a malformed criterion, no learner, a learner's parameter that is not the model's, or two learners
+            with the same one.
+        CompatError: a criterion of Python functions for a model that is not a `torch.nn.Module`.
 
     Attributes:
-        modern: the feedline trainer beneath.
+        modern: underlying feedline trainer.
     """
 
     def __init__(
@@ -88,10 +90,7 @@ class Trainer:
 
     # ---- what it is -------------------------------------------------------------------------------
 
-    @property
-    def model(self) -> Any:
-        """The model, as given."""
-        return self._model
+    model = property(attrgetter("_model"), doc="Model, as given.")
 
     @property
     def loss_function(self) -> Any:
@@ -100,7 +99,7 @@ class Trainer:
 
     @property
     def evaluation_function(self) -> Any:
-        """The metric, or None."""
+        """Metric, or None."""
         return self._functions[1]
 
     @property
@@ -110,17 +109,17 @@ class Trainer:
 
     @property
     def total_number_of_samples_seen(self) -> int:
-        """Label samples that the first learner has learned from."""
+        """Number of label samples that the first learner has learned from."""
         return self.modern.samples
 
     @property
     def previous_minibatch_sample_count(self) -> int:
-        """Label samples of the last minibatch."""
+        """Number of label samples in the last minibatch."""
         return self._last.samples
 
     @property
     def previous_minibatch_loss_average(self) -> float:
-        """Average loss a label sample of the last minibatch.
+        """Mean loss per label sample of the last minibatch.
 
         Raises:
             RuntimeError: there was none, or it was empty.
@@ -129,14 +128,14 @@ class Trainer:
 
     @property
     def previous_minibatch_evaluation_average(self) -> float:
-        """Average metric a label sample of the last minibatch.
+        """Mean metric per label sample of the last minibatch.
 
         Raises:
             RuntimeError: there was none, it was empty, or there is no metric.
         """
         metric = self._previous().metric
         if metric is None:
-            raise RuntimeError("expected a trainer with a metric, got one without: give it (loss, metric)")
+            raise RuntimeError("expected a trainer with a metric, got one without; pass (loss, metric)")
         return metric
 
     def _previous(self) -> Summary:
@@ -153,22 +152,22 @@ class Trainer:
         device: DeviceDescriptor | None = None,
         is_sweep_end: bool | None = None,
     ) -> Any:
-        """One update.
+        """Make one update.
 
         Args:
-            arguments: data by key: `MinibatchData`, values, arrays, CSR matrices, or lists of them, a sequence each;
+            arguments: data by key: `MinibatchData`, values, arrays, CSR matrices, or lists of these, one per sequence;
                 empty at the end.
-            outputs: functions or variables below the criterion, whose values are wanted too, as from before the update.
-            device: taken where the model is.
-            is_sweep_end: whether it touches or crosses the end of a sweep, if the data does not say.
+            outputs: functions or variables below the criterion, whose values before the update to return, too.
+            device: ignored; the model's device is used.
+            is_sweep_end: whether the minibatch contains the end of a sweep, if the data does not say.
 
         Returns:
-            False, with nothing updated, for an empty minibatch, and where every learner's rate is 0. With ``outputs``
-            a pair of that and of a dictionary of arrays, or lists of an array a sequence, by variable.
+            False, with nothing updated, for an empty minibatch, and if every learner's rate is 0. With ``outputs`` a
+            pair of that and a dictionary from variables to arrays, or to lists of one array per sequence.
 
         Raises:
             ValueError: ``is_sweep_end`` together with `MinibatchData`.
-            CompatError: ``outputs`` of a model that is no function.
+            CompatError: ``outputs`` of a model that is not a function.
         """
         minibatch = self._minibatch(arguments, is_sweep_end)
         self._watched = self._watch(outputs)
@@ -180,7 +179,7 @@ class Trainer:
         for key, value in changed:
             for writer in self._writers:
                 writer.write(key, value)
-        self._trained = _plus(self._trained, self._last)
+        self._trained = plus(self._trained, self._last)
         for writer in self._writers:
             writer.update_training(self._last.samples, self._trained.loss_sum, self._trained.metric_sum)
             if not self.modern.strategy.solo and self._last.samples:
@@ -188,12 +187,12 @@ class Trainer:
         return self._last.updated if watched is None else (self._last.updated, handed(watched, watched.more))
 
     def _watch(self, outputs: Any) -> CriterionNetwork | None:
-        """The criterion's network, with more outputs."""
+        """Return the criterion's network with further outputs."""
         if outputs is None:
             return None
         model = self.modern.model
         if not isinstance(model, CriterionNetwork):
-            raise CompatError("expected no outputs of a torch.nn.Module, got some: call it with the data instead")
+            raise CompatError("expected no outputs for a torch.nn.Module, got some; call it with the data instead")
         nodes = tuple(v.node for item in outputs for v in getattr(item, "outputs", [item]))
         if nodes not in self._watching:
             self._watching[nodes] = model.with_outputs(nodes)
@@ -205,7 +204,7 @@ class Trainer:
         return (self._watched or model)(minibatch)
 
     def test_minibatch(self, arguments: Any, device: DeviceDescriptor | None = None) -> float:
-        """The average metric of a minibatch over its own samples; NaN if it is empty. See `train_minibatch`.
+        """Return the mean metric of a minibatch over its own samples; NaN if it is empty. See `train_minibatch`.
 
         Raises:
             ValueError: there is no metric.
@@ -214,11 +213,11 @@ class Trainer:
         return float("nan") if metric is None else metric
 
     def test(self, arguments: Any) -> Summary:
-        """As `test_minibatch`, with sums and samples."""
+        """Test on a minibatch; returns sums and samples. See `test_minibatch`."""
         if self.modern.metric is None:
-            raise ValueError("expected a trainer with a metric to test with, got one without: give it (loss, metric)")
+            raise ValueError("expected a trainer with a metric to test with, got one without; pass (loss, metric)")
         summary = self.modern.test_minibatch(self._minibatch(arguments))  # type: ignore[arg-type]  # as above
-        self._tested = _plus(self._tested, summary)
+        self._tested = plus(self._tested, summary)
         for writer in self._writers:
             writer.update_test(summary.samples, self._tested.metric_sum)
         return summary
@@ -229,13 +228,13 @@ class Trainer:
         return arguments_of(arguments, self._criterion, is_sweep_end)
 
     def summarize_training_progress(self) -> None:
-        """Tell the writers what was trained since the last time."""
+        """Report to the writers the training since the last call."""
         for writer in self._writers:
             writer.write_training_summary(self._trained.loss_sum, self._trained.metric_sum)
         self._trained = NOTHING
 
     def summarize_test_progress(self) -> None:
-        """Tell the writers what was tested since the last time."""
+        """Report to the writers the tests since the last call."""
         for writer in self._writers:
             writer.write_test_summary(self._tested.metric_sum)
         self._tested = NOTHING
@@ -246,55 +245,55 @@ class Trainer:
         Raises:
             CompatError: always.
         """
-        raise CompatError("print_node_timing is not there: use torch.profiler around train_minibatch")
+        raise CompatError("print_node_timing is not provided: use torch.profiler around train_minibatch")
 
     # ---- checkpoints ------------------------------------------------------------------------------
 
     def save_checkpoint(self, filename: str, external_state: Mapping[str, Any] | None = None) -> None:
-        """Write ``<filename>``, the model, and ``<filename>.ckp``, all that restoring needs.
+        """Write the model to ``<filename>``, and everything to restore the trainer to ``<filename>.ckp``.
 
-        Both are safetensors files; rank 0 writes them, and all ranks have to call this. Killed at any instant, each is
-        the old one or the new one, whole; a new ``<filename>.ckp`` goes with its own model. Random generators are
-        in it.
+        Both are safetensors files, written by rank 0; all ranks have to call this. Each is replaced atomically, and
+        ``<filename>.ckp``, which includes random generators, only after its model.
 
         Args:
-            filename: see above.
-            external_state: comes back from `restore_from_checkpoint`: strings as keys; None, bool, int, float, str,
-                arrays, and lists and dictionaries of these.
+            filename: path of the model.
+            external_state: state to return from `restore_from_checkpoint`: strings as keys; None, bool, int, float,
+                str, arrays, and lists and dictionaries of these.
 
         Raises:
-            ValueError: an external state of other parts.
+            ValueError: an external state of other types.
         """
         parts: dict[str, torch.Tensor] = {}
         external = _flat(dict(external_state or {}), "external", parts)
         if isinstance(self.modern.model, CriterionNetwork):
             parts |= {f"carried/{name}": tensor for name, tensor in self.modern.model.carried().items()}
         self.modern.strategy.settle(saving=True)
-        generators = self._ranks.tell(random_state())
+        generators = self._ranks.gather_json(random_state())
         if rank() != 0:
             return
         tensors, own = self.modern.state_dict()
         state = {"format": _FORMAT, "version": _VERSION, "trainer": own, "external": external, "random": generators}
-        # The one that restoring reads comes last: whoever finds it finds its model, and nothing half written.
+        # The checkpoint is written last, so that its model is complete when it appears.
         if isinstance(self._model, Function):
             self._model.save(filename)
         else:
-            replace_tensors(Path(filename), {n.removeprefix("model/"): t for n, t in tensors.items() if _is_model(n)})
+            own_tensors = {n.removeprefix("model/"): t for n, t in tensors.items() if n.startswith("model/")}
+            replace_tensors(Path(filename), own_tensors)
         replace_tensors(Path(f"{filename}.ckp"), {**tensors, **parts}, state)
 
     def _roots(self) -> list[Node]:
-        """Of the model and of what is asked of it, as far as they are functions."""
+        """Return the root nodes of model and criterion, as far as they are functions."""
         parts = [self._model, *self._functions]
-        return [v.node for part in parts if isinstance(part, (Function, Variable)) for v in outputs_of(part)]
+        return [node for part in parts if isinstance(part, (Function, Variable)) for node in roots_of(part)]
 
     def restore_from_checkpoint(self, filename: str) -> dict[str, Any]:
-        """Go on from ``<filename>.ckp``; learning rates follow the schedule that is in it.
+        """Restore ``<filename>.ckp``; learning rates follow the schedule in it.
 
         Returns:
             The external state.
 
         Raises:
-            RuntimeError: it is missing, torn, no checkpoint of this façade, or of another model or other learners.
+            RuntimeError: the file is missing, torn, no checkpoint of this façade, or of another model or learners.
         """
         path = Path(f"{filename}.ckp")
         with checkpoint_errors():
@@ -321,10 +320,10 @@ class Trainer:
 
 
 def saved_state(path: Path) -> dict[str, Any]:
-    """What a checkpoint says of itself, without its tensors.
+    """Return a checkpoint's state, without its tensors.
 
     Raises:
-        StateError: it is missing, torn, or no checkpoint of this façade.
+        StateError: the file is missing, torn, or no checkpoint of this façade.
     """
     state = load_state(path)
     expected, found = {"format": _FORMAT, "version": _VERSION}, {k: state.get(k) for k in ("format", "version")}
@@ -334,10 +333,10 @@ def saved_state(path: Path) -> dict[str, Any]:
 
 
 def saved_samples(path: Path) -> int:
-    """Label samples that the first learner of a checkpoint had learned from.
+    """Return the number of label samples that the first learner of a checkpoint had learned from.
 
     Raises:
-        RuntimeError: as `saved_state`.
+        StateError: see `saved_state`.
     """
     with checkpoint_errors():
         state = saved_state(path)
@@ -351,14 +350,10 @@ def check_whole(path: Path) -> None:
     """Read all of a checkpoint's tensors.
 
     Raises:
-        RuntimeError: it is missing, or damaged anywhere.
+        RuntimeError: the file is missing or damaged.
     """
     with checkpoint_errors():
         load_tensors(path)
-
-
-def _is_model(name: str) -> bool:
-    return name.startswith("model/")
 
 
 def _pair(criterion: Any) -> tuple[Any, Any]:
@@ -376,14 +371,8 @@ def _listed(given: Any, kind: type) -> list[Any]:
     return found
 
 
-def _plus(total: Summary, more: Summary) -> Summary:
-    if not more.samples:
-        return total
-    return more if not total.samples else total + more
-
-
 def _flat(value: Any, path: str, parts: dict[str, torch.Tensor]) -> Any:
-    """JSON types for an external state; arrays in it are put into ``parts`` under their path."""
+    """Convert an external state to JSON types; its arrays are put into ``parts`` under their path."""
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     if isinstance(value, np.generic):

@@ -1,4 +1,4 @@
-"""`cntk.train.training_session`: a whole training, in CNTK's order of events."""
+"""`cntk.train.training_session`: a training run, with CNTK's order of events."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from feedline.cntk._arguments import keys_of, read
-from feedline.cntk._names import explain
+from feedline.cntk._names import names_of
 from feedline.cntk.device import DeviceDescriptor
 from feedline.cntk.io._data import MinibatchSourceFromData
-from feedline.cntk.learners._schedules import TrainingParameterSchedule, minibatch_size_schedule, sizes_of
+from feedline.cntk.learners._schedules import TrainingParameterSchedule, sizes_of
+from feedline.cntk.learners._schedules import minibatch_size_schedule as minibatch_size_schedule
 from feedline.cntk.train._configs import (
     CheckpointConfig,
     CrossValidationConfig,
@@ -25,38 +26,30 @@ from feedline.cntk.train._configs import (
 )
 from feedline.cntk.train.trainer import Trainer, check_whole, saved_samples
 
-__all__ = [
-    "CheckpointConfig",
-    "CrossValidationConfig",
-    "DataUnit",
-    "TestConfig",
-    "TrainingSession",
-    "minibatch_size_schedule",
-    "training_session",
-]
+__all__, __getattr__ = names_of(__name__)
 
 _SOURCE = "TrainingMinibatchSource"
 _log = logging.getLogger("feedline")
 
 
 class TrainingSession:
-    """A training, from the newest checkpoint or the start to the end of its data.
+    """A training run, from the newest checkpoint or the start to the end of its data.
 
-    After each minibatch, in this order, what is due: checkpoint, progress, cross validation. A minibatch that crosses
-    several marks of one makes it due once. At the end each is done once more where anything was trained since.
+    After each minibatch come, in this order and if due: checkpoint, progress, cross validation. A minibatch that
+    crosses several marks of one triggers it once. At the end each is done once more if anything was trained since.
 
     Args:
-        trainer: what learns.
-        mb_source: training data; or a tuple of arrays, one for each argument of the trainer's criterion.
-        mb_size: minibatch size in samples, an int or what `minibatch_size_schedule` made, over samples trained.
-        model_inputs_to_streams: for each key that the model and the criterion use the stream that it stands for.
-        max_samples: label samples to train on; None: until the data ends.
-        progress_frequency: of summaries: samples, or ``(count, DataUnit)``; None: one at the end.
-        checkpoint_config, cv_config, test_config: None: none.
+        trainer: trainer.
+        mb_source: training source; or a tuple of arrays, one per argument of the trainer's criterion.
+        mb_size: minibatch size in samples: int, or a `minibatch_size_schedule` over samples trained.
+        model_inputs_to_streams: stream for each key that model and criterion use.
+        max_samples: number of label samples to train on; None: until the data ends.
+        progress_frequency: number of samples, or ``(count, DataUnit)``, between summaries; None: one at the end.
+        checkpoint_config, cv_config, test_config: settings of each; None: none.
 
     Raises:
         ValueError: no trainer, no source, no streams, or another minibatch size.
-        CompatError: arrays, and a criterion that does not know its arguments.
+        CompatError: arrays with a criterion without ``arguments``.
     """
 
     def __init__(
@@ -94,19 +87,19 @@ class TrainingSession:
     # ---- to be overridden -------------------------------------------------------------------------
 
     def on_minibatch_start(self) -> None:
-        """A minibatch was read; it may be empty."""
+        """Called when a minibatch, possibly an empty one, was read."""
 
     def on_minibatch_end(self) -> Any:
-        """It was trained on; returning False ends the training."""
+        """Called when a minibatch was trained on; returning False ends the training."""
 
     def on_checkpoint_start(self, checkpoint_index: int) -> None:
-        """A checkpoint is about to be written."""
+        """Called before a checkpoint is written."""
 
     def on_checkpoint_end(self, checkpoint_index: int) -> None:
-        """It is on disk."""
+        """Called when a checkpoint is on disk."""
 
     def on_cross_validation_end(self, index: int, average_error: float, num_samples: int, num_minibatches: int) -> Any:
-        """A cross validation is over; returning False ends the training. Calls the configuration's callback."""
+        """Called after a cross validation; returning False ends the training. Calls the configured callback."""
         if self.cv.callback is None:
             return True
         return self.cv.callback(index, average_error, num_samples, num_minibatches)
@@ -117,7 +110,7 @@ class TrainingSession:
         """Train to the end.
 
         Args:
-            device: handed to sources; the model is trained where it is.
+            device: device passed to sources; the model stays on its own.
 
         Raises:
             ValueError: a source without an end.
@@ -135,7 +128,7 @@ class TrainingSession:
             stopped |= self.on_minibatch_end() is False
             for action in self._actions:
                 stopped |= action.after(self._counts()) is False
-        self._settle()
+        self.trainer.modern.strategy.settle()
         if self.trainer.total_number_of_samples_seen != began:
             for action in self._actions:
                 action.at_end(self._counts())
@@ -149,15 +142,12 @@ class TrainingSession:
         return size if self.max_samples is None else max(0, min(size, self.max_samples - seen))
 
     def _partition(self) -> tuple[int, int]:
-        """Which part of the next minibatch this worker learns from."""
+        """Return the partition of the next minibatch that this worker trains on."""
         strategy, seen = self.trainer.modern.strategy, self.trainer.total_number_of_samples_seen
         if strategy.solo:
             return (0, 1)
         ranks = strategy.session_ranks()
         return strategy.partition(seen) or (ranks.rank, ranks.count)
-
-    def _settle(self) -> None:
-        self.trainer.modern.strategy.settle()
 
     def _counts(self) -> dict[DataUnit, int]:
         first = self.trainer.parameter_learners[0].modern
@@ -183,7 +173,7 @@ class TrainingSession:
         source, streams = self.cv.source, self.cv.streams or self.streams
         if source is None:
             return self.on_cross_validation_end(index, 0.0, 0, 0)
-        self._settle()
+        self.trainer.modern.strategy.settle()
         start = source.get_checkpoint_state()
         error, samples, minibatches = 0.0, 0, 0
         try:
@@ -222,13 +212,13 @@ class TrainingSession:
         self.trainer.save_checkpoint(name, {_SOURCE: self.source.get_checkpoint_state()})
 
     def _restore(self) -> None:
-        """Go on from the newest checkpoint: that of most samples, not, as in CNTK, the one without a number."""
+        """Restore the newest checkpoint: the one with most samples, not, as in CNTK, the one without a number."""
         name = self.checkpoint.filename if self.checkpoint.restore else None
         found = [] if name is None else _checkpoints(name)
         if not found:
             return
         newest = self.trainer._ranks.first(lambda: _newest(found, str(name)))
-        newest = self.trainer._ranks.tell(newest)[0]
+        newest = self.trainer._ranks.gather_json(newest)[0]
         print(f"Restoring training session from the checkpoint '{newest}'", file=sys.stderr)
         self.source.restore_from_checkpoint(self.trainer.restore_from_checkpoint(newest)[_SOURCE])
         for action in self._actions:
@@ -236,19 +226,19 @@ class TrainingSession:
 
 
 class _Action:
-    """Something to be done each time a count has grown by its frequency."""
+    """Action triggered each time a count has grown by its frequency."""
 
     def __init__(self, frequency: tuple[int, DataUnit], run: Callable[[int], Any]) -> None:
         (self._every, self._unit), self._run = frequency, run
         self._index = self._done_at = 0
 
     def start(self, counts: Mapping[DataUnit, int]) -> None:
-        """Count from here."""
+        """Start counting."""
         self._done_at = counts[self._unit]
         self._index = self._done_at // self._every if self._every else 0
 
     def after(self, counts: Mapping[DataUnit, int]) -> Any:
-        """Do it if it is due; what it says."""
+        """Run the action if it is due; returns its result."""
         index = counts[self._unit] // self._every if self._every else self._index
         if index == self._index:
             return None
@@ -257,7 +247,7 @@ class _Action:
         return said
 
     def at_end(self, counts: Mapping[DataUnit, int]) -> None:
-        """Do it once more, if anything came after the last time."""
+        """Run the action once more if a count has grown since the last time."""
         count = counts[self._unit]
         if self._every and count != self._done_at:
             self._run(self._index)
@@ -274,7 +264,7 @@ def training_session(
     cv_config: CrossValidationConfig | None = None,
     test_config: TestConfig | None = None,
 ) -> TrainingSession:
-    """A `TrainingSession`; see there."""
+    """Create a `TrainingSession`."""
     return TrainingSession(
         trainer,
         mb_source,
@@ -289,7 +279,7 @@ def training_session(
 
 
 def from_arrays(criterion: Any, arrays: Any, endless: bool = True) -> tuple[MinibatchSourceFromData, Streams]:
-    """A source of arrays, one for each argument of a criterion: again and again, or once."""
+    """Return a source of arrays, one per argument of a criterion, read repeatedly or once."""
     otherwise = "make a cntk.io.MinibatchSourceFromData of the arrays, and name its streams in model_inputs_to_streams"
     keys = keys_of(criterion, len(arrays), otherwise)
     data = {f"argument{i}": array for i, array in enumerate(arrays)}
@@ -300,17 +290,17 @@ def from_arrays(criterion: Any, arrays: Any, endless: bool = True) -> tuple[Mini
 
 
 def _checkpoints(name: str) -> list[str]:
-    """Names of the checkpoints that a session of this name has written."""
+    """Return the names of the checkpoints written by sessions of this name."""
     parent, stem = Path(name).parent, re.escape(Path(name).name)
     files = parent.glob("*.ckp") if parent.is_dir() else []
     return [str(path)[: -len(".ckp")] for path in files if re.fullmatch(rf"{stem}\d*\.ckp", path.name)]
 
 
 def _newest(found: Sequence[str], name: str) -> str:
-    """The whole checkpoint of most samples, of two alike the one without a number; warns of those passed over.
+    """Return the whole checkpoint with most samples, in a tie the one without a number; warns of those skipped.
 
     Raises:
-        RuntimeError: none of them is whole.
+        RuntimeError: no checkpoint is whole.
     """
     told: list[tuple[int, bool, str]] = []
     errors = []
@@ -326,10 +316,6 @@ def _newest(found: Sequence[str], name: str) -> str:
             errors.append(error)
             continue
         for passed in errors:
-            _log.warning("passing over a checkpoint: %s", passed)
+            _log.warning("skipping a checkpoint: %s", passed)
         return path
     raise errors[0]
-
-
-def __getattr__(name: str) -> Any:
-    raise explain("cntk.train.training_session", name)

@@ -1,1 +1,1 @@
-"""Files, whichever format they have: which there are, how they are opened, written, mapped and told apart."""
+"""Files of any format: listing, opening, writing, mapping and identifying them."""

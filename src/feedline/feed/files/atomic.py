@@ -1,9 +1,9 @@
 """Write a file completely or not at all.
 
-The content goes to a temporary file in the same folder, is forced to disk and then takes the name at once:
-readers see the old file or the whole new one, several writers cannot mix, and an error leaves nothing behind. A writer
-holds a lock on its temporary file, so what a killed one left is told from what is being written, on this machine and,
-where the file system has locks, on others; the next writer of the name removes it.
+The content is written to a temporary file in the same folder, flushed to disk, and renamed: readers see the old file or
+the whole new one, concurrent writers do not mix, and an error leaves nothing behind. A writer locks its temporary file,
+which distinguishes it from the leftovers of a killed writer, on this machine and, if the file system supports locks, on
+others; the next writer of that name removes leftovers.
 """
 
 from __future__ import annotations
@@ -23,20 +23,21 @@ from feedline.errors import DataError
 
 _NO_SPACE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _NO_DESCRIPTOR = {errno.EMFILE, errno.ENFILE}
+_FAILING = {errno.EIO, errno.ENXIO, errno.ENODEV, errno.EREMOTEIO, errno.ESTALE, errno.ETIMEDOUT}
 
 
 @contextlib.contextmanager
 def atomic_file(path: Path, mode: int = 0o644, hint: str | None = None) -> Iterator[BinaryIO]:
-    """A new file open for reading and writing that becomes ``path`` when the block ends without an exception.
+    """Open a new file for reading and writing that becomes ``path`` if the block ends without an exception.
 
     Args:
-        path: the name to take; whatever has it is replaced.
-        mode: permission bits, narrowed by nothing else.
-        hint: what a full disk's error advises.
+        path: path to create or replace.
+        mode: permission bits; the umask does not apply.
+        hint: advice to add to the error on a full disk.
 
     Raises:
-        DataError: no space is left, or the file would pass a size limit.
-        OSError: the folder does not exist or cannot be written.
+        DataError: no space is left, the file would exceed a size limit, or the disk fails.
+        OSError: the folder does not exist or is not writable.
     """
     with room_for(path.name, path.parent, path, hint):
         _remove_leftovers(path)
@@ -57,10 +58,11 @@ def atomic_file(path: Path, mode: int = 0o644, hint: str | None = None) -> Itera
 
 @contextlib.contextmanager
 def room_for(what: str, folder: Path | str, path: Path | str, hint: str | None = None) -> Iterator[None]:
-    """A block that writes ``what`` into ``folder``: no room, or no descriptor, is a DataError about ``path``.
+    """A context that writes ``what`` into ``folder``, and turns a lack of space or descriptors, or a failing disk,
+    into a DataError of ``path``.
 
     Raises:
-        DataError: no space is left, or a file would pass a size limit.
+        DataError: no space or descriptor is left, a file would exceed a size limit, or the disk fails.
     """
     try:
         yield
@@ -73,7 +75,13 @@ def room_for(what: str, folder: Path | str, path: Path | str, hint: str | None =
             raise DataError(
                 f"expected to open {what} in {folder}, got: {error.strerror}",
                 path=str(path),
-                hint="raise the limit (ulimit -n), or close what is open",
+                hint="raise the limit (ulimit -n), or close open files",
+            ) from error
+        if error.errno in _FAILING:
+            raise DataError(
+                f"expected to write {what} in {folder}, got: {error.strerror}",
+                path=str(path),
+                hint=f"check the disk or the mount{'' if hint is None else f', or {hint}'}",
             ) from error
         raise
 
@@ -86,11 +94,12 @@ def _prefix(path: Path) -> str:
 
 
 def _claim(path: Path) -> tuple[int, str]:
-    """A new temporary file for ``path``, locked: (descriptor, name)."""
+    """Create and lock a temporary file for ``path``; return (descriptor, name)."""
     while True:
         handle, name = tempfile.mkstemp(prefix=_prefix(path), suffix=".tmp", dir=path.parent)
         try:
-            # Until it is locked it looks like a left-over; whoever takes it for one holds the lock, or has removed it.
+            # Until it is locked it looks like a leftover; a process that takes it for one holds the lock, or has
+            # removed it.
             if _lock(handle) is not False and os.fstat(handle).st_nlink:
                 return handle, name
         except BaseException:
@@ -104,7 +113,7 @@ def _claim(path: Path) -> tuple[int, str]:
 
 
 def _lock(handle: int) -> bool | None:
-    """Whether the file is locked by this call; None: this file system has no locks."""
+    """Lock a file and return whether that succeeded; None: the file system has no locks."""
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -115,14 +124,14 @@ def _lock(handle: int) -> bool | None:
 
 
 def _remove_leftovers(path: Path) -> None:
-    """Remove temporary files for ``path`` that nobody writes any more."""
+    """Remove temporary files for ``path`` whose writers are gone."""
     pattern = re.compile(re.escape(_prefix(path)) + r"[a-z0-9_]{8}\.tmp")
     try:
         found = [entry.path for entry in os.scandir(path.parent) if pattern.fullmatch(entry.name)]
     except OSError:
         return  # a folder that may be written but not listed
     for name in found:
-        # Others' files are theirs to remove.
+        # Other users' files are theirs to remove.
         with contextlib.suppress(OSError):
             handle = os.open(name, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
             try:
@@ -133,7 +142,7 @@ def _remove_leftovers(path: Path) -> None:
 
 
 def _sync_folder(folder: Path) -> None:
-    # The rename itself is data of the folder.
+    # The rename is itself data of the folder.
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)

@@ -1,8 +1,8 @@
-"""Digests of content: what stands for a corpus in a saved state.
+"""Digests of content, which identify a corpus in a saved state.
 
-A digest is made of counts, sizes and three blocks of each array or file (head, middle, tail), so it costs the
-same for a gigabyte as for a terabyte. Replaced, grown or re-encoded data is noticed; a single byte changed in
-place, far from the blocks, is not.
+A digest covers counts, sizes and three blocks of each array or file (head, middle, tail), so it costs the same for a
+gigabyte as for a terabyte. It detects replaced, grown or re-encoded data, but not a single byte changed in place
+outside the blocks.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ import numpy as np
 
 from feedline import _native
 
-BLOCK = 64 << 10
+BLOCK_BYTES = 64 << 10
 """Bytes of each of the three blocks."""
 
 
 class Rows(Protocol):
-    """An array, or what is read like one."""
+    """An array, or an object that is sliced like one."""
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all rows."""
+        """Number of bytes of all rows."""
 
     def __len__(self) -> int: ...
 
@@ -31,7 +31,7 @@ class Rows(Protocol):
 
 
 class ContentDigest:
-    """Collects numbers and blocks; `hexdigest` gives 32 hex digits."""
+    """Hashes numbers and blocks; `hexdigest` returns 32 hex digits."""
 
     def __init__(self) -> None:
         self._hash = hashlib.blake2b(digest_size=16)
@@ -41,24 +41,24 @@ class ContentDigest:
         self._hash.update((",".join(map(str, values)) + ";").encode())
 
     def array(self, array: Rows) -> None:
-        """Add the size of an array and blocks of whole rows from its head, middle and tail."""
+        """Add the size of an array, and whole rows from its head, middle and tail."""
         self.numbers(array.nbytes, len(array))
         if array.nbytes == 0:
             return
-        rows = max(1, BLOCK * len(array) // array.nbytes)
+        rows = max(1, BLOCK_BYTES * len(array) // array.nbytes)
         for start in _block_starts(len(array), rows):
-            # A copy, as the array may be mapped from a file that was cut: a DataError then.
+            # A copy: if the array is mapped from a truncated file, that raises a DataError.
             self._hash.update(_native.copied(np.asarray(array[start : start + rows])).tobytes())
 
     def file(self, file: BinaryIO, size: int) -> None:
         """Add the size of a file and blocks from its head, middle and tail."""
         self.numbers(size)
-        for start in _block_starts(size, BLOCK):
+        for start in _block_starts(size, BLOCK_BYTES):
             file.seek(start)
-            self._hash.update(file.read(BLOCK))
+            self._hash.update(file.read(BLOCK_BYTES))
 
     def hexdigest(self) -> str:
-        """32 hex digits over all that was added, in order."""
+        """Return 32 hex digits over everything added, in order."""
         return self._hash.hexdigest()
 
 

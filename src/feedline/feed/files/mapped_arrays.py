@@ -1,4 +1,4 @@
-"""Arrays whose memory is that of files: NumPy's memory maps and views of them, tensors over them, `mmap` objects."""
+"""Find arrays that lie in mapped files: NumPy's memory maps and views of them, tensors over them, `mmap` objects."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from numpy.typing import NDArray
 
 from feedline.data.maps import MappedRange, Maps
 
-# Memory of somebody else's making, such as a tensor's, is looked up from this size on: a look takes a millisecond.
-_WORTH_A_LOOK = 256 << 20
+# Minimum bytes of foreign memory, such as a tensor's, to be looked up: that takes a millisecond.
+_WORTH_A_LOOK_BYTES = 256 << 20
 
 
 def mapped_ranges(arrays: Iterable[NDArray[Any]]) -> list[MappedRange]:
-    """The mapped files in which some of ``arrays`` lie, each once; only those that lie there without gaps count."""
+    """Return the mapped files that some of ``arrays`` lie in, each once; only contiguous arrays count."""
     foreign = [array for array in arrays if array.nbytes and array.flags.c_contiguous and may_be_mapped(array)]
     if not foreign:
         return []
@@ -26,7 +26,7 @@ def mapped_ranges(arrays: Iterable[NDArray[Any]]) -> list[MappedRange]:
 
 
 def may_be_mapped(array: Any) -> bool:
-    """Whether it is worth to look whether an array lies in a file."""
+    """Return whether an array may lie in a file, so that it is worth looking up."""
     size = array.nbytes
     while isinstance(array, np.ndarray):
         if array.flags.owndata:
@@ -34,4 +34,4 @@ def may_be_mapped(array: Any) -> bool:
         array = array.base
     if isinstance(array, memoryview):
         array = array.obj
-    return isinstance(array, mmap.mmap) or (size >= _WORTH_A_LOOK and not isinstance(array, bytes))
+    return isinstance(array, mmap.mmap) or (size >= _WORTH_A_LOOK_BYTES and not isinstance(array, bytes))

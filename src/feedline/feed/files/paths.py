@@ -1,7 +1,7 @@
-"""Which files a path stands for, in an order that does not depend on the machine; and how all files are opened.
+"""List the files that a path stands for, in a machine-independent order, and open files safely.
 
-Data is read from regular files alone: opening a FIFO waits for a writer, for ever where there is none, and a device
-may answer anything. So nothing in the feed calls ``open`` for reading itself.
+Data is read from regular files only: opening a FIFO waits for a writer, possibly forever, and a device may return
+anything. So all files in the feed are opened through this module.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import contextlib
 import errno
 import glob
 import os
+import re
 import stat
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -22,16 +23,18 @@ INDEX_SUFFIX = ".feedline-index"
 
 
 def list_files(path: PathLike | Sequence[PathLike]) -> list[Path]:
-    """The files of a corpus.
+    """Return the files of a corpus.
 
     Args:
-        path: a file; a list of files, taken as listed; a folder, all of whose visible files are taken; or a glob
-            pattern (``**`` for any depth). Folder and pattern are sorted by the bytes of the path relative to the
-            folder or to the pattern's fixed part; indexes, which lie beside their texts, are no files of theirs.
+        path: a file; a list of files, kept in order; a folder, of which all visible files are taken; a glob pattern
+            (``**`` for any depth); or one with braces, ``{000..099}`` or ``{a,b}``, which stand for their alternatives
+            in order. Folder and pattern are sorted by the bytes of the path relative to the folder or to the pattern's
+            fixed part; indexes, which lie next to their texts, are excluded.
 
     Raises:
-        DataError: nothing matches, or nobody may look. Files that are named are not looked for.
-        ValueError: an empty list.
+        DataError: nothing matches, a file that braces name is missing, or access is denied. Files given by name are not
+            checked.
+        ValueError: the list is empty.
     """
     if not isinstance(path, (str, os.PathLike)):
         if not path:
@@ -41,28 +44,104 @@ def list_files(path: PathLike | Sequence[PathLike]) -> list[Path]:
     with looking(one):
         if one.is_dir():
             found = [p for p in one.iterdir() if p.is_file() and not p.name.startswith(".")]
-        elif one.exists() or not glob.has_magic(str(path)):
+            return _in_order(found, one)
+        if not one.exists() and len(names := expand_braces(str(path))) > 1:
+            _require_all(names)
+            return [file for name in names for file in list_files(name)]
+        if one.exists() or not glob.has_magic(str(path)):
             return [one]
-        else:
-            found = [Path(p) for p in glob.glob(str(path), recursive=True) if os.path.isfile(p)]
+        return _in_order([p for p in _matches(path) if os.path.isfile(p)], one)
+
+
+def list_places(path: PathLike) -> list[Path]:
+    """Return what a path or a pattern stands for: files, in the order of `list_files`, and folders.
+
+    A pattern without braces stands for folders only if it matches no files.
+
+    Raises:
+        DataError: nothing matches, a file or folder that braces name is missing, or access is denied. A file given by
+            name is not checked.
+    """
+    one = Path(path)
+    with looking(one):
+        if one.exists():
+            return [one]
+        if len(names := expand_braces(str(path))) > 1:
+            _require_all(names)
+            return [place for name in names for place in list_places(name)]
+        if not glob.has_magic(str(path)):
+            return [one]
+        found = _matches(path)
+        return _in_order([p for p in found if os.path.isfile(p)] or [p for p in found if os.path.isdir(p)], one)
+
+
+def _matches(pattern: PathLike) -> list[Path]:
+    return [Path(p) for p in glob.glob(str(pattern), recursive=True)]
+
+
+def _in_order(found: list[Path], path: Path) -> list[Path]:
     found = [p for p in found if p.suffix != INDEX_SUFFIX]
     if not found:
         raise DataError(f"expected files at {path}, got none")
     return sorted(found, key=lambda p: os.fsencode(p.as_posix()))
 
 
-def open_regular(path: PathLike, buffering: int = -1, *, links: bool = True) -> BinaryIO:
-    """As ``open(path, "rb", buffering)`` for a regular file; anything else is refused, and never waited for.
+def _require_all(names: list[str]) -> None:
+    missing = [name for name in names if not glob.has_magic(name) and not os.path.exists(name)]
+    if missing:
+        more = f" (and {len(missing) - 1} more of {len(names)})" if len(missing) > 1 else ""
+        raise DataError(f"expected a file{more}: No such file or directory", path=missing[0])
 
-    Args:
-        path: the file.
-        buffering: as of `open`.
-        links: follow a link; False: refuse it too.
+
+def name_of(paths: Sequence[PathLike]) -> str:
+    """Return what errors call a corpus of these files."""
+    return os.fspath(paths[0]) if len(paths) == 1 else f"{os.fspath(paths[0])} and {len(paths) - 1} more"
+
+
+_BRACES = re.compile(r"\{([^{}]*,[^{}]*|-?\d{1,9}\.\.-?\d{1,9})\}")
+_MOST_NAMES = 1 << 20
+
+
+def expand_braces(pattern: str) -> list[str]:
+    """Return what a pattern with ``{a,b}`` or ``{000..099}`` stands for, as a shell would; itself if it has neither.
 
     Raises:
-        OSError: it cannot be opened, or is no regular file.
+        ValueError: more than a million names.
     """
-    # Looked at before it is opened, as opening some devices has consequences, and again, as it may be another by now.
+    names = [""]
+    at = 0
+    for match in _BRACES.finditer(pattern):
+        before, at = pattern[at : match.start()], match.end()
+        choices = _choices(match[1])
+        if len(names) * len(choices) > _MOST_NAMES:
+            raise ValueError(f"expected at most {_MOST_NAMES} names, got more from {pattern!r}")
+        names = [name + before + choice for name in names for choice in choices]
+    return [name + pattern[at:] for name in names]
+
+
+def _choices(text: str) -> Sequence[str]:
+    first, dots, last = text.partition("..")
+    if not dots or "," in text:
+        return text.split(",")
+    a, b = int(first), int(last)
+    if abs(b - a) >= _MOST_NAMES:
+        raise ValueError(f"expected at most {_MOST_NAMES} names, got {abs(b - a) + 1} from {{{text}}}")
+    width = max(len(n) for n in (first, last)) if re.search(r"(^|\.\.)-?0\d", text) else 0
+    return [f"{n:0{width}d}" for n in range(a, b + (1 if b >= a else -1), 1 if b >= a else -1)]
+
+
+def open_regular(path: PathLike, buffering: int = -1, *, links: bool = True) -> BinaryIO:
+    """Open like ``open(path, "rb", buffering)``, but refuse anything except a regular file, without blocking.
+
+    Args:
+        path: path of the file.
+        buffering: as for `open`.
+        links: whether to follow a link, rather than refuse it.
+
+    Raises:
+        OSError: it cannot be opened, or is not a regular file.
+    """
+    # Checked before opening, as opening a device may have side effects, and after, as it may have been replaced.
     _require_regular(os.stat(path, follow_symlinks=links), path)
     more = os.O_NONBLOCK | (0 if links else os.O_NOFOLLOW)
     file = open(path, "rb", buffering, opener=lambda name, flags: os.open(name, flags | more))  # noqa: SIM115
@@ -75,10 +154,10 @@ def open_regular(path: PathLike, buffering: int = -1, *, links: bool = True) -> 
 
 
 def open_file(path: PathLike, buffering: int = 0) -> BinaryIO:
-    """The file at ``path``, open for reading, by default without a buffer.
+    """Open the file at ``path`` for reading, by default unbuffered.
 
     Raises:
-        DataError: it cannot be opened, or is no regular file.
+        DataError: it cannot be opened, or is not a regular file.
     """
     try:
         return open_regular(path, buffering)
@@ -88,10 +167,10 @@ def open_file(path: PathLike, buffering: int = 0) -> BinaryIO:
 
 @contextlib.contextmanager
 def looking(path: PathLike) -> Iterator[None]:
-    """A block that looks what there is at ``path``.
+    """A context that inspects ``path``.
 
     Raises:
-        DataError: that cannot be told: no permission, a name that is too long, a disk or a server that fails.
+        DataError: inspection failed: no permission, a name that is too long, a failing disk or server.
     """
     try:
         yield
@@ -103,47 +182,47 @@ def looking(path: PathLike) -> Iterator[None]:
 
 @contextlib.contextmanager
 def reading(path: PathLike, byte: int | None = None) -> Iterator[None]:
-    """A block that reads an open file, from ``byte`` on: a disk that fails is a DataError, as it is under a map.
+    """A context that reads an open file from ``byte`` on, and turns a failing disk into a DataError.
 
     Raises:
-        DataError: it cannot be read; network file systems say so, too, where a file was replaced or removed.
+        DataError: reading failed; on network file systems also because the file was replaced or removed.
     """
     try:
         yield
     except OSError as error:
         raise DataError(
-            f"expected bytes that can be read, got: {error.strerror or error}",
+            f"expected readable bytes, got: {error.strerror or error}",
             path=os.fspath(path),
             byte=byte,
-            hint="restore the file or write it again, then go on from the last state",
+            hint="restore the file or write it again, then continue from the last state",
         ) from error
 
 
 def read_at(file: BinaryIO, size: int, byte: int) -> bytes:
-    """At most ``size`` bytes of a file that `open_file` opened, from ``byte`` on; fewer at its end.
+    """Return at most ``size`` bytes of a file that `open_file` opened, from ``byte`` on; fewer at its end.
 
     Raises:
-        DataError: they cannot be read.
+        DataError: reading failed.
     """
     with reading(file.name, byte):
         return os.pread(file.fileno(), size, byte)
 
 
 def status_of(file: BinaryIO) -> os.stat_result:
-    """Size and times of a file that `open_file` opened.
+    """Return size and times of a file that `open_file` opened.
 
     Raises:
-        DataError: nobody can tell them.
+        DataError: they are unavailable.
     """
     with reading(file.name):
         return os.fstat(file.fileno())
 
 
 def open_to_append(path: PathLike) -> TextIO:
-    """A file to add UTF-8 text to, made if it is not there; a FIFO that nobody reads is refused, not waited for.
+    """Open a file to append UTF-8 text, creating it if necessary; a FIFO without a reader is refused, not waited for.
 
     Raises:
-        OSError: it cannot be opened or made.
+        OSError: it cannot be opened or created.
     """
     return open(path, "a", encoding="utf-8", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK, 0o666))
 
@@ -159,7 +238,7 @@ _KINDS = {
 
 
 def kind_of(mode: int) -> str:
-    """What a file that is no regular one is, by its mode."""
+    """Return what a file that is not regular is, by its mode."""
     return _KINDS.get(stat.S_IFMT(mode), "no regular file")
 
 

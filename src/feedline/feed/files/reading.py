@@ -1,4 +1,4 @@
-"""Files read into memory of the caller's, whole or with what the disk does not give left out."""
+"""Read from files into the caller's memory, completely or with gaps where the disk fails."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ def read_exactly(file: BinaryIO, into: NDArray[np.uint8], offset: int, path: Pat
     """Fill ``into`` from the file at ``offset``, without the GIL.
 
     Raises:
-        DataError: the file ends before, or its disk fails.
+        DataError: the file is too short, or its disk fails.
     """
     with reading(path, offset):
         _fill(file, into, offset, path)
 
 
 def _fill(file: BinaryIO, into: NDArray[np.uint8], offset: int, path: Path) -> None:
-    """As `read_exactly`, with the OSError of a disk that fails."""
+    """Implement `read_exactly`, but raise the OSError of a failing disk."""
     view, done = into.data, 0
     while done < len(into):
         n = os.preadv(file.fileno(), [view[done:]], offset + done)
         if n == 0:
             raise DataError(
-                f"expected {len(into)} bytes from byte {offset} on, got {done}: the file has been cut short",
+                f"expected {len(into)} bytes from byte {offset} on, got {done}: the file was truncated",
                 path=str(path),
                 byte=offset + done,
             )
@@ -40,10 +40,10 @@ def _fill(file: BinaryIO, into: NDArray[np.uint8], offset: int, path: Path) -> N
 
 
 def read_most(file: BinaryIO, into: NDArray[np.uint8], offset: int, path: Path) -> list[tuple[int, int, int]]:
-    """As `read_exactly`, with spaces in the place of what the disk does not give.
+    """Fill ``into`` like `read_exactly`, with spaces where the disk fails.
 
     Returns:
-        What that is: (from byte, to byte, errno), a page or less each.
+        The gaps: (first byte, end byte, errno), a page or less each.
     """
     try:
         _fill(file, into, offset, path)
@@ -52,7 +52,7 @@ def read_most(file: BinaryIO, into: NDArray[np.uint8], offset: int, path: Path) 
         if offset // page == (end - 1) // page:
             into[:] = ord(" ")
             return [(offset, end, error.errno or errno.EIO)]
-        # In halves that part between pages: what a disk loses are whole ones.
+        # Split at page boundaries: a disk loses whole pages.
         half = max((offset + end) // 2 // page, offset // page + 1) * page - offset
         return [
             *read_most(file, into[:half], offset, path),

@@ -1,4 +1,4 @@
-"""Mapped files that all who know them replace and never change: whether somebody has changed one all the same."""
+"""Detect changes of mapped files that should only ever be replaced, never modified."""
 
 from __future__ import annotations
 
@@ -8,34 +8,34 @@ from pathlib import Path
 
 
 class Watched:
-    """A file under a map.
+    """A mapped file.
 
     Args:
-        mapped: the map.
-        status: of the file, from before its content was checked.
-        place: where it is, if others can get at it.
+        mapped: its mapping.
+        status: its status from before its content was checked.
+        place: its path, if others can modify it.
     """
 
     def __init__(self, mapped: mmap.mmap, status: os.stat_result, place: Path | None) -> None:
         self._map, self._size, self._state, self._place = mapped, status.st_size, _state(status), place
 
     def size(self) -> int:
-        """Bytes that it has now."""
+        """Return its current size in bytes."""
         return self._map.size()
 
     @property
     def cut(self) -> bool:
-        """Whether it has another size: what is read where it has lost its end kills the process."""
+        """Whether its size has changed: reading a lost end through the mapping would kill the process."""
         return self._map.size() != self._size
 
     def changed(self) -> bool:
-        """Whether it was written to since this was last asked."""
+        """Return whether it was modified since the last call."""
         if self._place is None:
             return False
         try:
             state = _state(os.stat(self._place))
         except OSError:
-            return False  # it was removed, and the map has it for itself
+            return False  # it was removed, and only the mapping refers to it
         if state == self._state or state[:2] != self._state[:2]:
             return False
         self._state = state
@@ -43,5 +43,5 @@ class Watched:
 
 
 def _state(status: os.stat_result) -> tuple[int, ...]:
-    """Which file it is, and which state of it."""
+    """Return which file it is, and which version of it."""
     return status.st_dev, status.st_ino, status.st_mtime_ns, status.st_ctime_ns

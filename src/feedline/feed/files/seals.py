@@ -1,8 +1,8 @@
-"""Seals of mapped files: bytes near their ends that tell, read again, whether a file was cut.
+"""Seals of mapped files: bytes near the end that show, when read again, whether a file was truncated.
 
-A page that lies wholly behind a file's new end cannot be read any more, which a native copy notices. What is left of
-the page with the new end in it reads as zeros. So the last byte of a file that is not zero is looked at after a copy:
-if the file was cut at or before it, it is gone or zero; if it was cut behind it, nothing that was read is wrong.
+Pages entirely beyond a file's new end cannot be read, which a native copy notices. The rest of the page that holds the
+new end reads as zeros. So the file's last nonzero byte is checked after a copy: if the file was truncated at or before
+it, it is gone or zero; if after it, nothing that was read is wrong.
 """
 
 from __future__ import annotations
@@ -16,30 +16,41 @@ from numpy.typing import NDArray
 
 from feedline import _native
 
-_BYTES = 8
+_SEAL_BYTES = 8
+# Beyond its last page, as tar archives end in up to 10 KiB of zeros. A seal of zeros costs a look at the maps of the
+# process each time that it is checked.
+_LOOKED_BACK_BYTES = 64 << 10
 
 
 def seals_of(arrays: Iterable[NDArray[Any]]) -> list[NDArray[np.uint8]]:
-    """A seal, uint8 (8,), for every read-only map that some of the arrays are views of.
+    """Return a seal, uint8 (8,), of every read-only mapping that some of the arrays are views of.
 
-    Maps that may be written to have none: their owner may have a reason to change the last byte.
+    Writable mappings have none: their owner may legitimately change the last byte.
 
     Raises:
-        DataError: a file was cut already.
+        DataError: a file is truncated already.
     """
     maps = {}
     for array in arrays:
         base: Any = array
         while isinstance(base, (np.ndarray, memoryview)):
             base = base.obj if isinstance(base, memoryview) else base.base
-        if isinstance(base, mmap.mmap) and memoryview(base).readonly and len(base) >= _BYTES:
+        if isinstance(base, mmap.mmap) and memoryview(base).readonly and len(base) >= _SEAL_BYTES:
             maps[id(base)] = base
-    return [_seal(np.frombuffer(base, np.uint8)) for base in maps.values()]
+    return [seal_of(np.frombuffer(base, np.uint8)) for base in maps.values()]
 
 
-def _seal(whole: NDArray[np.uint8]) -> NDArray[np.uint8]:
+def seal_of(whole: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Return the seal, uint8 (8,), of a file that is mapped as ``whole``, 8 bytes at least.
+
+    Raises:
+        DataError: the file is truncated already.
+    """
     page = (len(whole) - 1) // mmap.PAGESIZE * mmap.PAGESIZE
     used = np.flatnonzero(_native.copied(whole[page:]))
+    low = max(0, page - _LOOKED_BACK_BYTES)
+    if not len(used) and low < page:
+        page, used = low, np.flatnonzero(_native.copied(whole[low:page]))
     last = page + int(used[-1]) if len(used) else len(whole) - 1
-    start = max(0, min(last, len(whole) - _BYTES))
-    return whole[start : start + _BYTES]
+    start = max(0, min(last, len(whole) - _SEAL_BYTES))
+    return whole[start : start + _SEAL_BYTES]

@@ -1,4 +1,4 @@
-"""A file from its beginning to its end, read ahead of need and past the page cache where that does not hold it."""
+"""Read a file sequentially: read ahead, bypassing the page cache if that does not hold it."""
 
 from __future__ import annotations
 
@@ -16,35 +16,35 @@ from feedline import _native
 from feedline.feed.files.paths import status_of
 from feedline.feed.files.reading import read_exactly
 
-_AHEAD = 8  # blocks that are on their way
-_LOOK_AT = 256  # pages of the file that are looked at
+_AHEAD = 8  # blocks in flight
+_LOOK_AT = 256  # pages of the file checked for residency
 
 
-def blocks(file: BinaryIO, path: Path, size: int, block: int) -> Iterator[NDArray[np.uint8]]:
-    """The bytes of an open file of ``size`` bytes, in blocks of ``block``; each is valid until the next is asked for.
+def blocks(file: BinaryIO, path: Path, size: int, block_bytes: int) -> Iterator[NDArray[np.uint8]]:
+    """Yield the bytes of an open file of ``size`` bytes, in blocks of ``block_bytes``; each is valid until the next.
 
     Raises:
-        DataError: the file ends before, or its disk fails.
+        DataError: the file is too short, or its disk fails.
     """
-    buffer = np.empty(min(block, size), np.uint8)
-    fetched = _fetched(file, path, size, block)
-    for start in range(0, size, block):
+    buffer = np.empty(min(block_bytes, size), np.uint8)
+    fetched = _fetched(file, path, size, block_bytes)
+    for start in range(0, size, block_bytes):
         found = next(fetched, None)
-        if found is None:  # in memory, or not to be had that way
+        if found is None:  # in memory, or the fetch failed
             found = buffer[: size - start]
             read_exactly(file, found, start, path)
         yield found
 
 
-def _fetched(file: BinaryIO, path: Path, size: int, block: int) -> Iterator[NDArray[np.uint8] | None]:
-    """Blocks read natively, None for one that could not be; nothing if the page cache holds the file."""
+def _fetched(file: BinaryIO, path: Path, size: int, block_bytes: int) -> Iterator[NDArray[np.uint8] | None]:
+    """Yield blocks read natively, None for one that failed; nothing if the page cache holds the file."""
     if not size:
         return
     about = status_of(file)
-    fetcher = _native.Fetcher(depth=2 * _AHEAD, keep=_AHEAD * block)
+    fetcher = _native.Fetcher(depth=2 * _AHEAD, keep_bytes=_AHEAD * block_bytes)
     with contextlib.ExitStack() as stack:
         try:
-            mapped = stack.enter_context(mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ))  # to be asked about
+            mapped = stack.enter_context(mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ))
             view = np.frombuffer(mapped, np.uint8)
             address = view.ctypes.data
             del view
@@ -52,12 +52,12 @@ def _fetched(file: BinaryIO, path: Path, size: int, block: int) -> Iterator[NDAr
             if fetcher.held(number, 0, size, _LOOK_AT) == min(_LOOK_AT, -(-size // mmap.PAGESIZE)):
                 return
         except (OSError, ValueError):
-            return  # read as ever, which tells what is wrong
+            return  # an ordinary read reports what is wrong
         waiting: deque[_native.Fetch] = deque()
         begun = 0
         while begun < size or waiting:
             while begun < size and len(waiting) < _AHEAD:
-                waiting.append(fetcher.read([(number, begun, min(block, size - begun))]))
-                begun += block
+                waiting.append(fetcher.read([(number, begun, min(block_bytes, size - begun))]))
+                begun += block_bytes
             (piece,) = waiting.popleft().result()
             yield None if isinstance(piece, tuple) else np.frombuffer(memoryview(piece), np.uint8)

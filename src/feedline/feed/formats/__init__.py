@@ -1,1 +1,1 @@
-"""Where bytes become chunks: one file a format, each a `Deserializer`."""
+"""Formats: one file each, each a `Deserializer` that turns bytes into chunks."""

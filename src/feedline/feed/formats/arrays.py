@@ -1,9 +1,9 @@
-"""Arrays in memory, mapped by NumPy, or read from elsewhere when they are sliced, as a corpus.
+"""Arrays as a corpus: in memory, mapped by NumPy, or read on demand.
 
-Arrays are never copied, whatever their strides: a chunk is a view, a memory map stays one, and windows that slide over
+Arrays are not copied, whatever their strides: a chunk is a view, a memory map stays one, and sliding windows over
 tokens take the memory of the tokens. Lists of sequences are packed once into one array. Reading a chunk costs a few
-microseconds and no I/O; of data that is read when it is sliced (see `lazy`), a read of the chunk. What of a memory map
-is not in memory is fetched ahead of need, as of a store (see `fetching`).
+microseconds and no I/O; of data that is read when sliced (see `lazy`), one read. The parts of a memory map that are not
+in memory are fetched ahead, as for a store (see `fetching`).
 """
 
 from __future__ import annotations
@@ -18,45 +18,54 @@ from numpy.typing import NDArray
 
 from feedline.data import Chunk, Schema, Stream, Value
 from feedline.data.maps import MappedRange
-from feedline.data.value import DenseValue, SparseValue, as_arrays, unmasked
+from feedline.data.value import BytesValue, DenseValue, SparseValue, as_arrays, strings_from_list, unmasked
 from feedline.errors import DataError, SchemaError
+from feedline.feed.byte_strings import from_array, is_arrow, whole_arrow
 from feedline.feed.files.digest import ContentDigest
 from feedline.feed.files.mapped_arrays import mapped_ranges
 from feedline.feed.files.seals import seals_of
 from feedline.feed.formats.lazy import LazyRows, chunk_rows, is_lazy
 from feedline.feed.protocol import ChunkInfo, Deserializer
 
-_WORTH_TELLING = 64 << 20  # bytes
+_WORTH_TELLING_BYTES = 64 << 20  # bytes
+_STRINGS = (str, bytes, bytearray, memoryview)
 
 
 class ArrayDeserializer(Deserializer):
-    """Sequences that are already arrays.
+    """Sequences from arrays.
 
-    The schema is inferred: dtype and shape of a stream are those of its data. Data of a stream may be
+    The schema is inferred: dtype and shape of a stream are those of its data. The data of a stream may be
 
-    - an array ``(N, *shape)``, one sample a sequence: NumPy (memory maps and any views too), or anything on the CPU
-      with ``__dlpack__`` or ``numpy()``, such as a torch tensor; not copied;
-    - anything else with ``shape``, ``dtype`` and slicing, such as an HDF5 dataset or a Zarr array: read chunk by chunk
-      when needed, never as a whole. Such a corpus has no random access: it is shuffled in windows;
-    - a SciPy sparse matrix ``(N, classes)``, one sample a sequence; the entries of a CSR matrix with int32
-      indices are not copied;
-    - a list with one array ``(length, *shape)`` or SciPy sparse matrix ``(length, classes)`` a sequence;
-      a flat list of numbers counts as an array. Lists are packed into one array, once;
+    - an array ``(N, *shape)``, one sample per sequence: NumPy (also memory maps and views), or anything on the CPU with
+      ``__dlpack__`` or ``numpy()``, such as a torch tensor; not copied;
+    - any other object with ``shape``, ``dtype`` and slicing, such as an HDF5 dataset or a Zarr array: read chunk by
+      chunk on demand, never as a whole. Such a corpus has no random access: it is shuffled in windows;
+    - a SciPy sparse matrix ``(N, classes)``, one sample per sequence; the entries of a CSR matrix with int32 indices
+      are not copied;
+    - a list with one array ``(length, *shape)`` or SciPy sparse matrix ``(length, classes)`` per sequence; a flat list
+      of numbers counts as an array. Lists are packed into one array, once;
+    - byte strings or texts, of any length: a list with one, or a list of them, per sequence; a NumPy array ``(N,)`` of
+      dtype S, U or object; an Arrow array of binary or string type, whose bytes are not copied (views, dictionaries
+      and several chunks are packed). NumPy does not tell NULs at the end of S from padding, so they are dropped;
     - a `Value`.
 
     Args:
         streams: data by stream name.
-        chunk_sequences: sequences in a chunk; the last one may be shorter. None: 65536, or, where data is read when it
-            is sliced, as many as make 32 MiB of it, in whole blocks as they are stored.
-        defines_size: name of the stream whose lengths count against the minibatch budget; None: the longest
-            stream of each sequence.
+        chunk_sequences: sequences per chunk; the last one may be shorter. None: 65536 or, for data that is read when
+            sliced, as many as make 32 MiB of it, in whole stored blocks.
+        defines_size: name of the stream whose lengths count towards the minibatch budget; None: the longest stream of
+            each sequence.
         arrays: more data, by stream name.
+
+    Attributes:
+        num_sequences: number of sequences.
+        step: sequences per chunk.
 
     Raises:
         SchemaError: no stream, or streams with different numbers of sequences.
-        TypeError: data of a kind or dtype that cannot be fed (objects, strings, records).
+        TypeError: data of an unsupported kind or dtype (objects, records, dates).
         ValueError: data of an impossible shape, or tensors that are not on the CPU.
-        DataError: no sequence at all.
+        DataError: there is no sequence.
     """
 
     random_access = True
@@ -74,43 +83,53 @@ class ArrayDeserializer(Deserializer):
     ) -> None:
         if chunk_sequences is not None and chunk_sequences < 1:
             raise ValueError(f"expected chunk_sequences of at least 1, got {chunk_sequences}")
-        data = {**(streams or {}), **arrays}
-        if len(data) < len(streams or {}) + len(arrays):
-            raise SchemaError(f"expected each stream once, got twice: {', '.join(set(streams or {}) & set(arrays))}")
+        try:
+            given = {} if streams is None else {**streams}
+        except TypeError:
+            what = f"expected a mapping from stream name to data, got {type(streams).__name__}"
+            raise TypeError(f"{what}; write ArrayDeserializer(x=...)") from None
+        data = {**given, **arrays}
+        if len(data) < len(given) + len(arrays):
+            raise SchemaError(f"expected each stream once, got twice: {', '.join(set(given) & set(arrays))}")
         if defines_size is not None and defines_size not in data:
             raise SchemaError(f"expected defines_size to be one of {', '.join(data)}, got {defines_size!r}")
         self._columns = {
-            name: LazyRows(name, given) if is_lazy(given) else _as_value(name, given) for name, given in data.items()
+            name: given
+            if isinstance(given, LazyRows)
+            else LazyRows(name, given)
+            if is_lazy(given)
+            else _as_value(name, given)
+            for name, given in data.items()
         }
-        self._values = {name: column for name, column in self._columns.items() if isinstance(column, Value)}
         lazy = [column for column in self._columns.values() if isinstance(column, LazyRows)]
         self.schema = Schema({name: _stream(c, name == defines_size) for name, c in self._columns.items()})
         counts = {name: len(column) for name, column in self._columns.items()}
         if len(set(counts.values())) > 1:
             listed = ", ".join(f"`{name}` has {count}" for name, count in counts.items())
             raise SchemaError(f"expected the same number of sequences in all streams, got: {listed}")
-        self._count = next(iter(counts.values()))
-        if self._count == 0:
+        self.num_sequences = next(iter(counts.values()))
+        if self.num_sequences == 0:
             raise DataError(f"expected at least one sequence, got none in {', '.join(f'`{n}`' for n in data)}")
         if lazy:
             self.random_access = self.sliceable = False
-        every = [array for value in self._values.values() for array in as_arrays(value) if array is not None]
+        every = [array for column in self._columns.values() if isinstance(column, Value) for array in as_arrays(column)]
+        every = [array for array in every if array is not None]
         maps = [found for found in map(_map_of, every) if found is not None]
         self.in_memory = not lazy and not maps
         self._ranges = [] if lazy else mapped_ranges(every)
         self.fetchable = bool(self._ranges)
         self._mapped = sorted({str(found.filename) for found in maps if getattr(found, "filename", None) is not None})
-        self._step = int(chunk_sequences or (chunk_rows(lazy) if lazy else 65536))
+        self.step = int(chunk_sequences or (chunk_rows(lazy) if lazy else 65536))
         self._seals = seals_of(every)
         self._table: list[ChunkInfo] | None = None
 
     def chunks(self) -> list[ChunkInfo]:
-        """Size of every chunk; ``bytes`` are those of the rows."""
+        """Return the size of every chunk; ``bytes`` are those of the rows."""
         if self._table is None:
-            starts = np.arange(0, self._count, self._step)
-            bounds = np.append(starts, self._count)
+            starts = np.arange(0, self.num_sequences, self.step)
+            bounds = np.append(starts, self.num_sequences)
             sequences = np.diff(bounds)
-            lengths = self.lengths(np.arange(self._count)) if self._ragged() else None
+            lengths = self.lengths(np.arange(self.num_sequences)) if self._ragged() else None
             samples = sequences if lengths is None else np.add.reduceat(lengths, starts)
             sizes = sum(_cumulative_bytes(column)(bounds) for column in self._columns.values())
             stored = np.diff(np.asarray(sizes))
@@ -119,56 +138,57 @@ class ArrayDeserializer(Deserializer):
         return self._table
 
     def read(self, chunk: int) -> Chunk:
-        """Views of the sequences of chunk number ``chunk``, or what was read of them now.
+        """Return views of the sequences of chunk number ``chunk``, or read them now.
 
         Raises:
-            DataError: data that is read when it is sliced cannot be read, or is not what was promised.
+            DataError: data that is read when sliced cannot be read, or differs from its declared shape or dtype.
         """
-        start = chunk * self._step
-        if not 0 <= start < self._count:
+        start = chunk * self.step
+        if not 0 <= start < self.num_sequences:
             raise IndexError(f"expected a chunk number from 0 to {len(self.chunks()) - 1}, got {chunk}")
-        return self.read_slice(chunk, 0, min(self._step, self._count - start))
+        return self.read_slice(chunk, 0, min(self.step, self.num_sequences - start))
 
     def read_slice(self, chunk: int, start: int, stop: int) -> Chunk:
-        """The same of the sequences ``start:stop`` of chunk number ``chunk``."""
-        a, b = chunk * self._step + start, chunk * self._step + stop
-        values = {
-            name: column.slice(a, b) if isinstance(column, Value) else Value.from_dense(column[a:b])
-            for name, column in self._columns.items()
-        }
-        return Chunk(self.schema, values, seals=self._seals)
+        """Return the sequences ``start:stop`` of chunk number ``chunk`` in the same way."""
+        a, b = chunk * self.step + start, chunk * self.step + stop
+        values, errors = {}, {}
+        for name, column in self._columns.items():
+            if isinstance(column, Value):
+                values[name] = column.slice(a, b)
+            else:
+                values[name], lost = column.read(a, b)
+                errors.update(lost)
+        return Chunk(self.schema, values, errors, seals=self._seals)
 
     def files(self, chunks: Sequence[int]) -> Sequence[MappedRange]:
-        """The mapped files that arrays are views of, whatever the chunks."""
+        """Return the mapped files that arrays are views of, whatever the chunks."""
         return self._ranges
 
     def __getstate__(self) -> dict[str, Any]:
-        # Another process gets copies of the arrays, and nothing of its own is mapped where it was here.
+        # Another process gets copies of the arrays, not mappings.
         return {**self.__dict__, "_ranges": [], "fetchable": False}
 
     def lengths(self, ordinals: NDArray[np.int64]) -> NDArray[np.int64] | None:
-        """Samples of the sequences ``ordinals``, int64 (n,); None if every sequence has one. O(n)."""
+        """Return the samples of the sequences ``ordinals``, int64 (n,); None if every sequence has one. O(n)."""
         ragged = self._ragged()
         if not ragged:
             return None
         all_ragged = len(ragged) == len(self._columns) or self.schema.size_stream is not None
         longest = np.zeros(len(ordinals), np.int64) if all_ragged else np.ones(len(ordinals), np.int64)
-        for value in ragged:
-            bounds = value.offsets
+        for bounds in ragged:
             np.maximum(longest, bounds[ordinals + 1] - bounds[ordinals], out=longest)
         return longest
 
     def paths(self) -> list[str]:
-        """The files that NumPy has mapped."""
+        """Return the paths of files that NumPy has mapped."""
         return self._mapped
 
     def digest(self) -> str:
-        """32 hex digits over counts, sizes and three blocks of each array."""
+        """Return 32 hex digits over counts, sizes and three blocks of each array."""
         digest = ContentDigest()
         for column in self._columns.values():
             if isinstance(column, LazyRows):
-                digest.numbers(len(column), len(column))
-                digest.array(column)
+                column.add_to(digest)
                 continue
             digest.numbers(column.num_sequences, column.num_samples)
             for array in as_arrays(column):
@@ -176,11 +196,12 @@ class ArrayDeserializer(Deserializer):
                     digest.array(array)
         return digest.hexdigest()
 
-    def _ragged(self) -> list[Value]:
-        """The values with lengths of their own among those that count against the minibatch budget."""
+    def _ragged(self) -> list[NDArray[np.int64]]:
+        """Return the offsets of the ragged columns among those that count towards the minibatch budget."""
         size = self.schema.size_stream
-        counted = [value for name, value in self._values.items() if size in (None, name)]
-        return [value for value in counted if not value.one_sample_each]
+        counted = [column for name, column in self._columns.items() if size in (None, name)]
+        ragged = [c for c in counted if (c.offsets is not None if isinstance(c, LazyRows) else not c.one_sample_each)]
+        return [column.offsets for column in ragged if column.offsets is not None]
 
 
 def _stream(column: Value | LazyRows, defines_size: bool) -> Stream:
@@ -194,7 +215,7 @@ def _as_value(name: str, data: Any) -> Value:
         value = _convert(data)
     except (TypeError, ValueError, BufferError, RuntimeError) as error:
         raise type(error)(f"{error} (stream `{name}`)") from error
-    if value.dtype.kind not in "biufc":
+    if value.dtype.kind not in "biufc" and not isinstance(value, BytesValue):
         raise TypeError(
             f"expected numbers or bools for stream `{name}`, got dtype {value.dtype}; "
             f"encode it first, e.g. as class indices or one-hot rows"
@@ -212,6 +233,8 @@ def _convert(data: Any) -> Value:
         return DenseValue(_packed(data.rows), data.offsets)
     if isinstance(data, Value):
         return data
+    if is_arrow(data):
+        return whole_arrow(data)
     if hasattr(data, "tocsr"):
         return Value.from_scipy(data)
     if isinstance(data, (list, tuple)):
@@ -219,12 +242,12 @@ def _convert(data: Any) -> Value:
     if isinstance(data, np.ndarray):
         return _from_array(data)
     if hasattr(data, "__dlpack__"):
-        # torch hands out the memory of a tensor with a sign that is still to be turned, and says nothing.
+        # torch exports a tensor with a pending negation without applying or reporting it.
         resolved = data.resolve_neg() if hasattr(data, "resolve_neg") else data
         try:
             return _from_array(np.from_dlpack(resolved))
         except (BufferError, RuntimeError, TypeError) as error:
-            raise ValueError(f"{error}; hand over a CPU array, for torch x.detach().cpu()") from error
+            raise ValueError(f"{error}; pass a CPU array, for torch x.detach().cpu()") from error
     if hasattr(data, "numpy"):
         return _from_array(np.asarray(data.numpy()))
     if hasattr(data, "__array__"):
@@ -237,20 +260,22 @@ def _convert(data: Any) -> Value:
 
 def _from_array(array: NDArray[Any]) -> Value:
     if array.ndim == 0:
-        raise ValueError("expected an array (N, ...) with one row a sequence, got a scalar")
+        raise ValueError("expected an array (N, ...) with one row per sequence, got a scalar")
     array = unmasked(array)
+    if array.dtype.kind in "SU" or (array.dtype.kind == "O" and len(array) and isinstance(array.flat[0], _STRINGS)):
+        return from_array(array)
     if array.dtype.kind not in "biufc":
         raise TypeError(f"expected numbers or bools, got dtype {array.dtype}; encode it first, e.g. as class indices")
     return Value.from_dense(array)
 
 
 def _packed(rows: NDArray[Any]) -> NDArray[Any]:
-    """Rows without gaps; says so where that takes much more memory than the view did."""
+    """Return rows without gaps; warn if that takes much more memory than the view."""
     lies_in = sum((n - 1) * abs(step) for n, step in zip(rows.shape, rows.strides, strict=True)) + rows.itemsize
-    if rows.nbytes > max(_WORTH_TELLING, 2 * lies_in):
+    if rows.nbytes > max(_WORTH_TELLING_BYTES, 2 * lies_in):
         warnings.warn(
-            f"rows of sequences of several samples are copied, as they are a view with strides {rows.strides}: "
-            f"{rows.nbytes} bytes in place of the {lies_in} that they lie in",
+            f"rows of ragged sequences are copied, as they are a view with strides {rows.strides}: "
+            f"{rows.nbytes} bytes instead of the {lies_in} of the view",
             stacklevel=2,
         )
     return np.ascontiguousarray(rows)
@@ -258,7 +283,9 @@ def _packed(rows: NDArray[Any]) -> NDArray[Any]:
 
 def _from_list(items: Sequence[Any]) -> Value:
     if len(items) == 0:
-        raise ValueError("expected at least one sequence: the shape of a sample cannot be told from none")
+        raise ValueError("expected at least one sequence: the shape of a sample cannot be inferred without one")
+    if _of_strings(items):
+        return strings_from_list(items)
     if hasattr(items[0], "tocsr"):
         return Value.from_sequences(items, dtype=np.result_type(*{item.dtype for item in items}))
     arrays = [unmasked(item) for item in items]
@@ -270,13 +297,27 @@ def _from_list(items: Sequence[Any]) -> Value:
     return Value.from_sequences(arrays)
 
 
+def _of_strings(items: Sequence[Any]) -> bool:
+    """Return whether the first sample of a list is a byte string or text, in whichever sequence it is."""
+    for item in items:
+        if isinstance(item, _STRINGS):
+            return True
+        if isinstance(item, (list, tuple)) and not item:
+            continue
+        return isinstance(item, (list, tuple)) and isinstance(item[0], _STRINGS)
+    return False
+
+
 def _cumulative_bytes(value: Value | LazyRows) -> Any:
-    """A function from ordinals (n,) to the bytes of all rows before each of them."""
+    """Return a function from ordinals (n,) to the bytes of all rows before each of them."""
     if isinstance(value, LazyRows):
-        return lambda ordinals: ordinals * value.row_bytes
+        offsets, size = value.offsets, value.stream.dtype.itemsize
+        return lambda ordinals: ordinals * value.row_bytes if offsets is None else offsets[ordinals] * size
 
     def before(ordinals: NDArray[np.int64]) -> NDArray[np.int64]:
         rows = ordinals if value.one_sample_each else value.offsets[ordinals]
+        if isinstance(value, BytesValue):
+            return value.bounds[rows]
         if isinstance(value, SparseValue):
             return value.indptr[rows] * (4 + value.dtype.itemsize)
         return rows * (value.dtype.itemsize * int(np.prod(value.shape, dtype=np.int64)))
@@ -285,7 +326,7 @@ def _cumulative_bytes(value: Value | LazyRows) -> Any:
 
 
 def _map_of(array: Any) -> Any:
-    """The file mapped by NumPy or through `mmap` that an array is a view of; None if it is in memory."""
+    """Return the NumPy or `mmap` mapping that an array is a view of; None if it is in memory."""
     while array is not None and not isinstance(array, (np.memmap, mmap.mmap)):
         array = array.obj if isinstance(array, memoryview) else getattr(array, "base", None)
     return array

@@ -1,151 +1,287 @@
-"""CSV files as chunks, for conversion: text is parsed once, and fed from a store.
+"""CSV: a `Deserializer` for files of cells between delimiters, each row a sequence.
 
-Parsed by Arrow block by block, so memory is bounded by some blocks. A row is a sequence of one sample.
+Guarantees and cost are those of `rows`; files may be packed, see `files.packed`.
 """
 
 from __future__ import annotations
 
-import io
-import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import fnmatch
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from feedline.data import Chunk, Schema, Stream, Value
+from feedline import _native
+from feedline.data import Schema, Stream
+from feedline.data.schema import encodable
 from feedline.errors import DataError, SchemaError
-from feedline.feed.files.paths import open_file
+from feedline.feed.files.paths import PathLike, list_files, name_of
+from feedline.feed.formats.ctf_index import Cache, Progress
+from feedline.feed.formats.rows import (
+    CHUNK_TEXT,
+    UNPACK_BYTES,
+    RowOptions,
+    RowsDeserializer,
+    fields_of,
+    head_text,
+    index_error,
+)
+from feedline.feed.protocol import CHUNK_MEMORY, declared_streams, whole_number
+
+Columns = Stream | str | Sequence[str]
+"""A stream: its declaration, or the name of a column (scalars), or names (vectors), whose type is inferred."""
+
+_FIRST_ROWS = 100
+_MOST_ROW = 64 << 20  # bytes of text: a quote that nothing closes swallows what follows
+_DELIMITERS = ",;\t|"
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?|[+-]?(inf|infinity)|[+-]?nan", re.IGNORECASE | re.ASCII)
+_INTEGER = re.compile(r"[+-]?\d+", re.ASCII)
 
 
-def read_csv_chunks(
-    path: str | os.PathLike[str],
-    streams: Mapping[str, str | Sequence[str]] | None = None,
-    *,
-    dtype: str | Mapping[str, str] | None = None,
-    delimiter: str = ",",
-    block_bytes: int = 16 << 20,
-    on_block: Callable[[int], None] | None = None,
-) -> Iterator[Chunk]:
-    """The rows of a CSV file with a header, in chunks; a cell that is empty makes its row unreadable.
+class CSVDeserializer(RowsDeserializer):
+    """Rows of CSV files, also in ``.gz`` and ``.zst``: each row a sequence of one sample.
+
+    Cells may stand in double quotes, with delimiters, line breaks and doubled quotes inside. Blanks around numbers are
+    ignored, and so are blank lines. A row with another number of cells, or with a cell that is not of its stream's type
+    (an empty one is no number), is unreadable.
 
     Args:
-        path: the file.
-        streams: by stream name one column (samples of shape ()) or a list of columns (samples are vectors);
-            None: one stream per column.
-        dtype: element type of all streams, or by stream name; None: what the cells of the first block look
-            like, int64, float64 or bool.
-        delimiter: one character.
-        block_bytes: bytes of text parsed at a time.
-        on_block: called with the bytes read so far after each block.
+        path: a file, a list of files (read as their concatenation), a folder or a glob pattern (sorted by path).
+        streams: stream name to `Stream`; also given as keyword arguments. ``field`` names the column, by default the
+            stream's own name; for a vector a pattern such as ``"pixel*"``, whose columns are its values in the order of
+            the file. Or to the name of a column (scalars), or a list of names (vectors), of types as inferred. None at
+            all: each column is a stream.
+        columns: for vectors: stream name to the names of its columns, in order.
+        header: whether the first row holds the names of the columns; None: it does unless one of its cells is a
+            number. Without a header columns are named ``"0"``, ``"1"`` and so on.
+        delimiter: one character; None: the one of comma, semicolon, tab and ``|`` that cuts the first rows into the
+            most cells, the same number in each.
+        chunk_size: bytes of text per chunk. Part of the order.
+        cache: where to keep the index, as for `CTFDeserializer`.
+        memory: bytes that the text of a chunk, and the decoded chunk, may take.
+        unpack: bytes of disk that the text of a file may take in the cache, as for `JSONLinesDeserializer`.
+        progress: called with (bytes done, bytes in total) while indexing; an exception from it aborts.
+        stream_kwargs: more streams.
+
+    Types are inferred from the first 100 rows (at most 4 MiB of text): int64, float64, bool (``true``, ``false``), else
+    text; empty cells are left out of account.
 
     Raises:
-        DataError: no rows, a row with another number of cells, a cell that is no number of its column's type.
-        SchemaError: a column is missing, or holds no numbers.
+        SchemaError: a column is missing, or a stream is one that cells cannot fill.
+        DataError: a file is missing, empty or damaged, has other columns than the first, or its index cannot be
+            written.
     """
-    import pyarrow as pa
-    from pyarrow import csv
 
-    name = os.fspath(path)
-    header = _header(name, delimiter)
-    wanted = {key: [cols] if isinstance(cols, str) else list(cols) for key, cols in (streams or {}).items()}
-    if not wanted:
-        wanted = {column: [column] for column in header}
-    scalar = {key for key in wanted if streams is None or isinstance(streams[key], str)}
-    for key, cols in wanted.items():
-        if missing := [column for column in cols if column not in header]:
-            raise SchemaError(
-                f"expected the columns {', '.join(missing)} for stream `{key}` in {name}, "
-                f"whose header has {', '.join(header)}"
+    def __init__(
+        self,
+        path: PathLike | Sequence[PathLike],
+        streams: Mapping[str, Columns] | None = None,
+        *,
+        columns: Mapping[str, Sequence[str]] | None = None,
+        header: bool | None = None,
+        delimiter: str | None = None,
+        chunk_size: int = CHUNK_TEXT,
+        cache: Cache = True,
+        memory: int = CHUNK_MEMORY,
+        unpack: int = UNPACK_BYTES,
+        progress: Progress | None = None,
+        **stream_kwargs: Columns,
+    ) -> None:
+        chunk_size, self._memory_bytes = whole_number("chunk_size", chunk_size, 1), whole_number("memory", memory, 1)
+        if delimiter is not None and (
+            len(delimiter) != 1 or not delimiter.isascii() or delimiter.isalnum() or delimiter in '"\r\n+-.'
+        ):
+            raise ValueError(
+                f"expected one character of ASCII that numbers and quotes lack as delimiter, got {delimiter!r}"
             )
-    types = dict(dtype) if isinstance(dtype, Mapping) else {} if dtype is None else dict.fromkeys(wanted, dtype)
-    if unknown := [key for key in types if key not in wanted]:
-        raise SchemaError(f"expected dtypes of {', '.join(wanted)}, got one of {', '.join(unknown)}")
-    kinds = {
-        col: pa.from_numpy_dtype(np.dtype(types[key])) for key, cols in wanted.items() if key in types for col in cols
-    }
-    columns = list(dict.fromkeys(column for cols in wanted.values() for column in cols))
-    schema: Schema | None = None
-    first = 0
-    try:
-        with open_file(name, -1) as file:
-            reader = csv.open_csv(
-                file,
-                read_options=csv.ReadOptions(block_size=block_bytes, use_threads=False),
-                parse_options=csv.ParseOptions(delimiter=delimiter),
-                convert_options=csv.ConvertOptions(
-                    column_types=kinds, include_columns=columns, strings_can_be_null=True
-                ),
-            )
-            for batch in reader:
-                values, errors = _values(batch, wanted, scalar, name, first)
-                if schema is None:
-                    schema = Schema({key: Stream(value.shape, value.dtype) for key, value in values.items()})
-                if batch.num_rows:
-                    yield Chunk(schema, values, errors)
-                first += batch.num_rows
-                if on_block is not None:
-                    on_block(file.tell())
-    except (pa.ArrowException, OSError) as error:
-        raise DataError(
-            f"expected rows of numbers: {error}",
-            path=name,
-            hint="for numbers that look like integers at first, pass dtype='float32'",
-        ) from error
-    if first == 0:
-        raise DataError("expected at least one row, got none", path=name)
-
-
-def _header(path: str, delimiter: str) -> list[str]:
-    import csv
-
-    try:
-        with io.TextIOWrapper(open_file(path, -1), encoding="utf-8-sig", newline="") as file:
-            header = next(csv.reader(file, delimiter=delimiter), [])
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise DataError(f"expected a CSV file with a header: {error}", path=path) from error
-    if not header:
-        raise DataError("expected a CSV file with a header, got an empty one", path=path)
-    if len(set(header)) < len(header):
-        twice = sorted({column for column in header if header.count(column) > 1})
-        raise DataError(f"expected every column once in the header, got twice: {', '.join(twice)}", path=path)
-    return header
-
-
-def _values(
-    batch: Any, wanted: Mapping[str, list[str]], scalar: set[str], path: str, first: int
-) -> tuple[dict[str, Value], dict[int, DataError]]:
-    values: dict[str, Value] = {}
-    errors: dict[int, DataError] = {}
-    for key, names in wanted.items():
-        cells = []
-        for name in names:
-            numbers, empty = _cells(batch.column(name), name, path)
-            for i in np.flatnonzero(empty).tolist():
-                errors.setdefault(
-                    i,
-                    DataError(
-                        f"expected a number in column {name!r}, got nothing",
-                        path=path,
-                        sequence=first + i,
-                        hint='pass on_error="skip" to leave such rows out and count them',
-                    ),
+        paths = list_files(path)
+        self.name = name_of(paths)
+        head = _Head(paths[0], delimiter, header)
+        self._names = head.names
+        for other in paths[1:]:
+            if (found := _Head(other, head.delimiter, head.header).names) != head.names:
+                raise DataError(
+                    f"expected the columns {', '.join(head.names)}, as in {paths[0]}, got {', '.join(found)}",
+                    path=str(other),
                 )
-            cells.append(numbers)
-        values[key] = Value.from_dense(cells[0] if key in scalar else np.stack(cells, axis=1))
-    return values, errors
-
-
-def _cells(column: Any, name: str, path: str) -> tuple[NDArray[Any], NDArray[np.bool_]]:
-    import pyarrow as pa
-
-    kind = column.type
-    if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)):
-        raise SchemaError(
-            f"expected numbers in column {name!r} of {path}, got {kind}; leave it out: "
-            f"streams={{...}} names the columns to take"
+        declared: dict[str, Stream] = {}
+        places: dict[str, list[str]] = {}
+        given = declared_streams(streams, stream_kwargs) or {name: name for name in head.names}
+        for name, what in given.items():
+            declared[name], places[name] = _declared(name, what, head, (columns or {}).get(name), str(paths[0]))
+        if unknown := (columns or {}).keys() - declared.keys():
+            raise SchemaError(f"expected columns of declared streams, got those of {', '.join(sorted(unknown))}")
+        self.schema = Schema(declared)
+        order = {name: k for k, name in enumerate(declared)}
+        targets: list[tuple[int, int]] = [(-1, 0)] * len(head.names)
+        for name, cells in places.items():
+            for k, cell in enumerate(cells):
+                at = head.names.index(cell)
+                if targets[at][0] >= 0:
+                    raise SchemaError(f"expected a column in one stream, got {cell!r} in several, one of them `{name}`")
+                targets[at] = (order[name], k)
+        self._parser = _native.CsvParser(
+            fields_of(self.schema, frozenset(), memory, "CSV"), targets, ord(head.delimiter), memory
         )
-    empty = column.is_null().to_numpy(zero_copy_only=False)
-    if column.null_count:
-        column = column.fill_null(False if pa.types.is_boolean(kind) else 0)
-    return column.to_numpy(zero_copy_only=False), empty
+        skip = int(head.header)
+        options = RowOptions(
+            chunk_size,
+            ["csv", head.delimiter, skip],
+            lambda: _native.RowIndexer.csv(ord(head.delimiter), skip, _MOST_ROW),
+            index_error,
+        )
+        self._identity = f"csv {head.delimiter} {skip} {targets};"
+        self._arguments = {
+            "columns": places,
+            "header": head.header,
+            "delimiter": head.delimiter,
+            "chunk_size": chunk_size,
+            "cache": cache,
+            "memory": memory,
+            "unpack": unpack,
+        }
+        self._open(paths, options, cache, unpack, progress)
+
+    def _describe(self, record: Any, code: str, stream: str | None, shown: str, byte: bytes) -> tuple[str, str | None]:
+        expected, got = int(record["expected"]), int(record["got"])
+        if code in ("too_many_cells", "too_few_cells"):
+            return f"expected {expected} cells, got {got}", None
+        column = f"column {self._names[expected]!r} ({expected + 1})"
+        cell = shown if byte == b'"' else shown.split(self._arguments["delimiter"])[0]
+        if code == "empty_cell":
+            return f"expected a number in {column}, got an empty cell", None
+        if code == "open_quote":
+            return f"expected a quote that closes the cell in {column}, got none: `{shown}`", None
+        if code == "cell_text":
+            return f"expected text in UTF-8 in {column}, got the byte 0x{got:02x}", None
+        dtype = self.schema[stream or ""].dtype
+        kind = {"b": "true or false", "i": "an integer", "u": "an integer"}.get(dtype.kind, "a number")
+        if code == "cell_range":
+            return f"expected an integer of {dtype.name} in {column}, got `{cell}`", None
+        return f"expected {kind} in {column}, got `{cell}`", None
+
+
+class _Head:
+    """What the first rows of a file show.
+
+    Attributes:
+        delimiter: the delimiter.
+        header: whether the first row holds names.
+        names: of the columns.
+        rows: the first rows, without the header.
+    """
+
+    def __init__(self, path: Path, delimiter: str | None, header: bool | None) -> None:
+        text, whole = head_text(path)
+        found = text.decode("utf-8", "surrogateescape")
+        self.delimiter = _sniffed(found, whole) if delimiter is None else delimiter
+        rows = _rows(found, self.delimiter, whole)
+        if not rows:
+            raise DataError("expected a CSV file with at least one row, got none in its first 4 MiB", path=str(path))
+        self.header = not any(_NUMBER.fullmatch(cell.strip()) for cell in rows[0]) if header is None else bool(header)
+        self.names = rows.pop(0) if self.header else [str(k) for k in range(len(rows[0]))]
+        self.rows = rows
+        if bad := [name for name in self.names if not encodable(name)]:
+            if text.startswith((b"\xff\xfe", b"\xfe\xff")):
+                raise index_error(path, "utf16_input", 0)
+            what = bad[0].encode("utf-8", "surrogateescape")
+            raise DataError(f"expected the names of columns in UTF-8, got {what!r}", path=str(path))
+        if len(set(self.names)) < len(self.names):
+            twice = sorted({name for name in self.names if self.names.count(name) > 1})
+            raise DataError(f"expected every column once in the header, got twice: {', '.join(twice)}", path=str(path))
+
+    def dtype(self, columns: Sequence[str]) -> str:
+        """Return the type of the cells of columns."""
+        places = [self.names.index(column) for column in columns]
+        cells = [row[k].strip() for row in self.rows if len(row) == len(self.names) for k in places if row[k].strip()]
+        if cells and all(_INTEGER.fullmatch(cell) for cell in cells):
+            numbers = [int(cell) if len(cell) < 30 else 2**70 for cell in cells]
+            if min(numbers) >= -(2**63) and max(numbers) < 2**63:
+                return "int64"
+            return "uint64" if min(numbers) >= 0 and max(numbers) < 2**64 else "float64"
+        if cells and all(_NUMBER.fullmatch(cell) for cell in cells):
+            return "float64"
+        return "bool" if cells and all(cell.lower() in ("true", "false") for cell in cells) else "str"
+
+
+def _rows(text: str, delimiter: str, whole: bool) -> list[list[str]]:
+    """Return the cells of the first rows, cut as the native parser cuts them."""
+    # Not by Python's `csv`: its limit of 128 KiB a cell can only be changed for the whole process.
+    d = re.escape(delimiter)
+    cells = re.compile(
+        rf'(?:"(?P<quoted>[^"]*+(?:""[^"]*+)*+)"(?P<more>[^{d}\n]*)|"(?P<open>[\s\S]*)|(?P<plain>[^{d}\n]*))'
+        rf"(?P<end>{d}|\n|\Z)"
+    )
+    rows, row, begin = [], list[str](), 0
+    for cell in cells.finditer(text):
+        quoted, more, unclosed, plain, end = cell.groups()
+        inner = unclosed if quoted is None else quoted
+        row.append(plain if inner is None else inner.replace('""', '"') + (more or ""))
+        if end == delimiter:
+            continue
+        row[-1] = row[-1].removesuffix("\r")
+        if text[begin : cell.end()].strip("\r\n"):
+            rows.append(row)
+        row, begin = [], cell.end()
+        if len(rows) > _FIRST_ROWS + 1:
+            return rows[:-1]
+    return rows if whole else rows[:-1]
+
+
+def _sniffed(text: str, whole: bool) -> str:
+    best, most = ",", 1
+    for delimiter in _DELIMITERS:
+        counts = {len(row) for row in _rows(text, delimiter, whole)}
+        if len(counts) == 1 and (count := counts.pop()) > most:
+            best, most = delimiter, count
+    return best
+
+
+def _declared(
+    name: str, what: Columns, head: _Head, columns: Sequence[str] | None, path: str
+) -> tuple[Stream, list[str]]:
+    """Return the declaration of a stream, and its columns."""
+    if not isinstance(what, Stream):
+        cells = [what] if isinstance(what, str) else [str(cell) for cell in what]
+        _check_columns(name, cells, head, path)
+        dtype = head.dtype(cells)
+        if isinstance(what, str):
+            return Stream(dtype=dtype) if dtype == "str" else Stream((), dtype), cells
+        if dtype == "str":
+            raise SchemaError(
+                f"expected numbers in the columns {', '.join(cells)} of {path} for stream `{name}`, got text; a stream "
+                "of text has one column"
+            )
+        return Stream(len(cells), dtype), cells
+    if columns is not None:
+        cells = [str(cell) for cell in columns]
+    elif what.shape and (what.field or name) not in head.names:
+        pattern = what.field or name
+        cells = [cell for cell in head.names if fnmatch.fnmatchcase(cell, pattern)]
+        if not cells:
+            raise SchemaError(
+                f"expected columns that match {pattern!r} for stream `{name}` in {path}, got {', '.join(head.names)}; "
+                "name them: columns={...}"
+            )
+    else:
+        cells = [what.field or name]
+    _check_columns(name, cells, head, path)
+    if len(cells) != what.size:
+        raise SchemaError(
+            f"expected {what.size} columns for stream `{name}` of shape {what.shape}, got {len(cells)} in {path}: "
+            f"{', '.join(cells[:8])}"
+        )
+    return what, cells
+
+
+def _check_columns(name: str, cells: Sequence[str], head: _Head, path: str) -> None:
+    if missing := [cell for cell in cells if cell not in head.names]:
+        raise SchemaError(
+            f"expected the columns {', '.join(missing)} for stream `{name}` in {path}, "
+            f"which has {', '.join(head.names)}"
+        )
+
+
+def open_files(paths: list[str], streams: Mapping[str, Columns], memory_bytes: int) -> CSVDeserializer:
+    """Open files; see `open_corpus`."""
+    return CSVDeserializer(paths, streams, memory=memory_bytes)

@@ -1,6 +1,6 @@
-"""What is wrong with a CTF file, in words: error records of the native kernels become `DataError` objects.
+"""Turn the error records of the native CTF kernels into `DataError` objects.
 
-Line numbers are counted only here, when something is wrong.
+Line numbers are only counted here, when there is an error.
 """
 
 from __future__ import annotations
@@ -23,27 +23,27 @@ RECORD = np.dtype(
 NAMES = {code: name for name, code in _native.CTF_ERRORS.items()}
 FATAL = {"memory_limit", "errors_exhausted"}
 
-_SKIP = 'pass on_error="skip" to the source to drop such sequences and count them'
+_SKIP = 'pass on_error="skip" to the source to skip such sequences and count them'
 _KIND = "compare the declaration (sparse=True for `index:value` pairs) with the file"
 _SHAPE = "if the data is right, declare a larger shape"
-_FILL = "fill_missing=True fills such samples up with zeros, as CNTK does; or declare the shape that the file has"
-_BLOCK = 1 << 20
-_SHOWN = 1 << 10  # bytes of a row that are looked at for what it holds
+_FILL = "fill_missing=True pads such samples with zeros, as CNTK does; or declare the shape that the file has"
+_BLOCK_BYTES = 1 << 20
+_SHOWN_BYTES = 1 << 10  # bytes of a row that are searched for field names
 _FIELD = re.compile(rb"\|(?!#)([!-{}~]+)")
 
-# {s}: the stream, {e} and {g}: expected and got, {c}: the byte that came
+# {s}: stream, {e} and {g}: expected and got, {c}: the byte found
 _SENTENCES = {
     "unexpected_byte": ("expected `|` before a stream name, got {c}", None),
-    "bad_name": ("expected a stream name behind `|`, got {c}", None),
+    "bad_name": ("expected a stream name after `|`, got {c}", None),
     "empty_row": ("expected at least one sample of the declared streams in a row, got none", None),
     "too_many_values": ("expected at most {e} values for stream `{s}`, got {g}", _SHAPE),
     "too_few_values": ("expected {e} values for stream `{s}`, got {g}", _FILL),
     "bad_number": ("expected a number for stream `{s}`, got {c}", None),
     "bad_index": ("expected a sparse index for stream `{s}`, got {c}", _KIND),
     "index_too_large": ("expected a sparse index below {e} for stream `{s}`, got {g}", _SHAPE),
-    "no_colon": ("expected `:` behind a sparse index of stream `{s}`, got {c}", _KIND),
+    "no_colon": ("expected `:` after a sparse index of stream `{s}`, got {c}", _KIND),
     "missing_stream": ("expected at least one sample for stream `{s}`, got none in the whole sequence", None),
-    "too_many_samples": ("expected at most one sample a row for stream `{s}`, that is {e}, got {g}", None),
+    "too_many_samples": ("expected at most one sample per row for stream `{s}`, {e} in total, got {g}", None),
     "too_few_samples": ("expected a stream with a sample in each of {e} rows, got {g} in the longest", None),
     "size_mismatch": ("expected {e} samples for stream `{s}`, which defines the size, got {g}", None),
 }
@@ -60,23 +60,23 @@ _INDEX_SENTENCES = {
 
 
 def show_byte(byte: int) -> str:
-    """A byte as a reader of the file would name it."""
+    """Name a byte for a reader of the file."""
     if byte == 0x0A:
         return "the end of the row"
     return f"`{chr(byte)}`" if 0x20 <= byte < 0x7F else f"byte 0x{byte:02x}"
 
 
 def line_of(file: BinaryIO, byte: int, near: tuple[int, int] = (0, 1)) -> int:
-    """Number, from 1, of the line that holds ``byte``.
+    """Return the number, from 1, of the line that holds ``byte``.
 
     Args:
         file: the text.
         byte: offset from its start.
-        near: an offset before ``byte`` and the number of its line, to count on from.
+        near: an offset before ``byte`` and its line number, to count from.
     """
     at, line = near
     while at < byte:
-        block = read_at(file, min(_BLOCK, byte - at), at)
+        block = read_at(file, min(_BLOCK_BYTES, byte - at), at)
         if not block:
             break
         line += block.count(b"\n")
@@ -85,7 +85,7 @@ def line_of(file: BinaryIO, byte: int, near: tuple[int, int] = (0, 1)) -> int:
 
 
 def describe_index_error(path: Path, file: BinaryIO, code: int, byte: int) -> DataError:
-    """Why a text has no index."""
+    """Return why a text cannot be indexed."""
     what, hint = _INDEX_SENTENCES[NAMES[code]]
     at = read_at(file, 1, byte)
     what = what.format(c=show_byte(at[0]) if at else "the end of the file")
@@ -95,22 +95,23 @@ def describe_index_error(path: Path, file: BinaryIO, code: int, byte: int) -> Da
 def describe(
     path: Path,
     file: BinaryIO,
+    *,
     streams: Sequence[str],
     lenient: bool,
     records: Iterable[Any],
     ordinals: NDArray[np.int64],
     near: tuple[int, int],
 ) -> list[DataError]:
-    """`RECORD` records in words, in their order.
+    """Return the errors that `RECORD` records describe, in order.
 
     Args:
-        path: of the text.
-        file: the text, open.
-        streams: names by the records' stream number.
+        path: path of the text.
+        file: the open text.
+        streams: names, by stream number in the records.
         lenient: whether the lenient grammar was used, for the advice.
-        records: none of a `FATAL` code; their bytes never fall.
-        ordinals: index in the corpus by the records' sequence number.
-        near: an offset before all records and the number of its line.
+        records: records without a `FATAL` code, in ascending order of bytes.
+        ordinals: index in the corpus, by sequence number in the records.
+        near: an offset before all records and its line number.
     """
     errors = []
     for record in records:
@@ -122,7 +123,7 @@ def describe(
         advice = [hint] if hint else []
         if name == "bad_number" and got == ord(":"):
             advice.append(_KIND)
-        row = read_at(file, _SHOWN, byte).split(b"\n")[0] if name == "empty_row" else b""
+        row = read_at(file, _SHOWN_BYTES, byte).split(b"\n")[0] if name == "empty_row" else b""
         if fields := [field.decode() for field in dict.fromkeys(_FIELD.findall(row))]:
             advice.append(
                 f"the row has {', '.join(f'`{field}`' for field in fields)}; declare streams so that every row has "
@@ -130,7 +131,7 @@ def describe(
             )
         if not lenient:
             if name == "empty_row" and not row.strip():
-                advice.append("lenient=True passes over blank lines")
+                advice.append("lenient=True skips blank lines")
             if name == "bad_number" and chr(got) in ".eEnNiI":
                 advice.append("lenient=True accepts .5, 5.e3, nan and inf")
         errors.append(

@@ -1,17 +1,18 @@
-"""The index of a CTF file: where its sequences are and how they are chunked, built once and kept on disk.
+"""The index of a CTF file: the locations of its sequences and their chunks, built once and kept on disk.
 
-Guarantees: an index is used only if it belongs to these options and to this very file (size, modification time,
-checksum of its head, middle and tail) and was written by this user, by root or by the owner of the text; a stale or
-damaged one is built anew; entries are compared with their
-checksum, their chunk and the file's size before their first use; writing is atomic, so that several processes may
-build one index at the same time. Costs: building reads the file once, at about the speed of the disk, and holds one
-block of it; opening reads O(chunks); the entries, 24 bytes a sequence, stay in the mapped index file.
+Guarantees: an index is used only if it matches the options and the file (size, modification time, checksum of its head,
+middle and tail) and was written by this user, by root or by the owner of the text; a stale or damaged one is rebuilt.
+Entries are checked against their checksum, their chunk and the file's size before their first use. Writing is atomic,
+so that several processes may build an index at the same time. Cost: building reads the file once, at about the speed of
+the disk, and holds one block of it; opening reads O(chunks); the entries, 24 bytes per sequence, stay in the mapped
+index file.
 
 Layout, little endian::
 
-    header   128 bytes, see _HEADER; its checksum covers all that follows it in the header
+    header   128 bytes, see _HEADER; its checksum covers the rest of the header
     entries  per sequence  key u64, offset u64, size u32, samples u32
     table    per chunk     sequences u64, samples u64, offset u64, bytes u64, crc32c of its entries u32, 0 u32
+    points   of a packed text only, see `files.packed`: `POINT` records, and the windows of some of them
 """
 
 from __future__ import annotations
@@ -21,10 +22,11 @@ import json
 import logging
 import mmap
 import os
+import shutil
 import stat
 import struct
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
@@ -36,6 +38,7 @@ from feedline import _native
 from feedline.errors import DataError
 from feedline.feed.files.atomic import atomic_file, room_for
 from feedline.feed.files.cache import READ_ONLY, is_trusted, own_folder, refuse_foreign, user_cache
+from feedline.feed.files.packed import MOST_SPAN, POINT, WINDOW_BYTES, Unpacker
 from feedline.feed.files.paths import INDEX_SUFFIX, open_file, open_regular, read_at, status_of
 from feedline.feed.files.replaced import Watched
 from feedline.feed.files.streaming import blocks
@@ -50,25 +53,25 @@ Cache = bool | str | os.PathLike[str]
 
 _MAGIC = b"FLCTFIDX"
 _VERSION = 1
-_HEADER = struct.Struct("<8sIIIIQqQQQQI16s")
+_HEADER = struct.Struct("<8sIIIIQqQQQQI16sQQI")
 _HEADER_BYTES = 128
 _CRC_END = 12  # magic and the header's checksum
 _HAS_IDS, _SINGLE = 1, 2
-_BLOCK = 4 << 20
-_SAMPLE = 64 << 10
+_BLOCK_BYTES = 4 << 20
+_SAMPLE_BYTES = 64 << 10
 
 _log = logging.getLogger("feedline")
 
 
 @dataclass(frozen=True)
 class IndexOptions:
-    """What an index depends on besides the file.
+    """The options that an index depends on.
 
     Attributes:
-        size_stream: field of the stream that defines the size, or None.
-        skip_ids: every line is a sequence.
-        lenient: blank lines do not count.
-        chunk_size: bytes of text that a chunk holds at most, unless one sequence alone is longer.
+        size_stream: field of the stream that defines the size; None: there is none.
+        skip_ids: whether every line is a sequence.
+        lenient: whether blank lines are skipped.
+        chunk_size: maximum bytes of text in a chunk, unless a single sequence is longer.
     """
 
     size_stream: str | None
@@ -78,17 +81,46 @@ class IndexOptions:
 
     @property
     def digest(self) -> bytes:
-        """16 bytes that stand for the options."""
+        """16 bytes that identify the options."""
         return hashlib.blake2b(json.dumps(asdict(self), sort_keys=True).encode(), digest_size=16).digest()
 
     @property
     def variant(self) -> str:
-        """What tells the index files of one text apart."""
+        """Hex digits that distinguish the index files of one text."""
         return self.digest[:5].hex()
+
+    @property
+    def counts_gaps(self) -> bool:
+        """Whether bytes between two sequences count for the size of a chunk that has both; in CNTK they do not."""
+        return False
+
+    def indexer(self) -> Any:
+        """Return an indexer for a text."""
+        field = None if self.size_stream is None else self.size_stream.encode()
+        return _native.CtfIndexer(field, self.skip_ids, self.lenient)
+
+    def unpacker(self, text: BinaryIO) -> Unpacker | None:
+        """Return what unpacks a text; None: it is not packed."""
+        return None
+
+    def scan(
+        self, indexer: Any, text: BinaryIO, path: Path, size: int, unpacker: Unpacker | None
+    ) -> Iterator[tuple[NDArray[np.uint8], int]]:
+        """Yield the entries that ``indexer`` finds, part after part, with the bytes done."""
+        done = 0
+        parts = blocks(text, path, size, _BLOCK_BYTES) if unpacker is None else unpacker.parts(text, path, size)
+        for part in parts:
+            done = done + len(part) if unpacker is None else unpacker.done
+            yield indexer.feed(part), done
+        yield indexer.finish(), size
+
+    def describe(self, path: Path, text: BinaryIO, code: int, byte: int) -> DataError:
+        """Return why a text cannot be indexed: the error of its indexer."""
+        return describe_index_error(path, text, code, byte)
 
 
 class Header(NamedTuple):
-    """The fixed part of an index file; field by field as in `_HEADER`."""
+    """The fixed part of an index file; the fields are those of `_HEADER`."""
 
     magic: bytes
     crc: int
@@ -103,28 +135,37 @@ class Header(NamedTuple):
     lines: int
     table_crc: int
     options: bytes
+    unpacked: int = 0  # bytes of text of a packed file
+    points: int = 0  # of a packed file
+    points_crc: int = 0
+
+    @property
+    def text_size(self) -> int:
+        """Bytes of text that entries point into."""
+        return self.unpacked if self.points else self.file_size
 
     def pack(self) -> bytes:
-        """The header's bytes with the right checksum."""
+        """Return the header's bytes with the correct checksum."""
         body = _HEADER.pack(*self)[_CRC_END:].ljust(_HEADER_BYTES - _CRC_END, b"\0")
         return self.magic + struct.pack("<I", _native.crc32c(body)) + body
 
 
 class DamagedIndexError(Exception):
-    """An index file is not what was written; it says what is wrong. Build it anew."""
+    """An index file is damaged, in the way that the message describes, and must be rebuilt."""
 
 
 class CtfIndex:
-    """A complete index, mapped. Made by `open_index`.
+    """A complete, mapped index. Created by `open_index`.
 
     Attributes:
-        header: counts and what tells whether the index belongs to the text.
+        header: counts, and the fields that identify the text.
         table: one `CHUNK` record per chunk.
-        first: int64 (chunks + 1,), the number of sequences before each chunk.
+        first: int64 (chunks + 1,), number of sequences before each chunk.
+        points: `POINT` records of a packed text.
     """
 
     def __init__(self, file: BinaryIO, place: Path | None = None) -> None:
-        """``place``: where the file is, if others can get at it."""
+        """Open an index; ``place`` is the file's path, if others can modify it."""
         raw = os.pread(file.fileno(), _HEADER_BYTES, 0)
         if len(raw) < _HEADER_BYTES or raw[:8] != _MAGIC:
             raise DamagedIndexError("no index")
@@ -134,14 +175,19 @@ class CtfIndex:
         table_at = _HEADER_BYTES + head.sequences * ENTRY.itemsize
         status = os.fstat(file.fileno())
         size = status.st_size
-        if size != table_at + head.chunks * CHUNK.itemsize:
+        points_at = table_at + head.chunks * CHUNK.itemsize
+        self._windows_at = points_at + head.points * POINT.itemsize
+        if size != points_at and (head.points == 0 or size < self._windows_at):
             raise DamagedIndexError(f"{size} bytes")
-        table = os.pread(file.fileno(), size - table_at, table_at)
+        table = os.pread(file.fileno(), points_at - table_at, table_at)
         if _native.crc32c(table) != head.table_crc:
             raise DamagedIndexError("a damaged chunk table")
         self.table = np.frombuffer(table, CHUNK)
-        size_of_text, rows = np.uint64(min(head.file_size, 2**63 - 1)), self.table
-        # Whoever wrote it wrote the checksums too: what is added up later has to stay a number.
+        self.points = np.frombuffer(os.pread(file.fileno(), self._windows_at - points_at, points_at), POINT)
+        if head.points:
+            self._check_points(size - self._windows_at)
+        size_of_text, rows = np.uint64(min(head.text_size, 2**63 - 1)), self.table
+        # The checksums may have the same author as the file, so make sure that later sums do not overflow.
         if (rows["offset"] > size_of_text).any() or (rows["bytes"] > size_of_text - rows["offset"]).any():
             raise DamagedIndexError("chunks that lie outside the text")
         if (rows["samples"] > rows["sequences"] * np.uint64(2**32)).any() or not 0 <= head.samples < 2**63:
@@ -151,24 +197,59 @@ class CtfIndex:
             raise DamagedIndexError("a chunk table of other sequences")
         mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         self._watched = Watched(mapped, status, place)
+        self._mapped = mapped
         self._entries = np.frombuffer(mapped, ENTRY, head.sequences, _HEADER_BYTES)
         self._checked = np.zeros(head.chunks, np.bool_)
 
+    def _check_points(self, windows: int) -> None:
+        points, head = self.points, self.header
+        if _native.crc32c(points) != head.points_crc or len(points) != head.points:
+            raise DamagedIndexError("damaged points")
+        packed, text = points["packed"], points["text"]
+        if (
+            (packed[1:] < packed[:-1]).any()
+            or (text[1:] < text[:-1]).any()
+            or (int(packed[0]), int(text[0]), int(text[-1])) != (0, 0, head.unpacked)
+            or int(packed[-1]) > head.file_size
+            or (text[1:] - text[:-1] > np.uint64(MOST_SPAN)).any()
+            or head.unpacked >= 2**62
+            or (points["bits"] > 7).any()
+            or (points["window"][points["kind"] != 0] > np.uint64(max(0, windows - WINDOW_BYTES))).any()
+            or ((points["kind"] != 0).any() and windows < WINDOW_BYTES)
+        ):
+            raise DamagedIndexError("impossible points")
+
+    def window(self, number: int) -> NDArray[np.uint8] | None:
+        """Return the text before point ``number``, checked; None: none is needed.
+
+        Raises:
+            DamagedIndexError: it is damaged.
+        """
+        point = self.points[number]
+        if not point["kind"]:
+            return None
+        self._look_again()
+        begin = self._windows_at + int(point["window"])
+        window = np.frombuffer(self._mapped[begin : begin + WINDOW_BYTES], np.uint8)
+        if _native.crc32c(window) != point["window_crc"]:
+            raise DamagedIndexError(f"a damaged window of point {number}")
+        return window
+
     @property
     def has_ids(self) -> bool:
-        """Ids part the sequences; otherwise every line is one."""
+        """Whether ids separate the sequences; otherwise every line is one."""
         return bool(self.header.flags & _HAS_IDS)
 
     @property
     def single(self) -> bool:
-        """Every sequence has exactly one sample."""
+        """Whether every sequence has exactly one sample."""
         return bool(self.header.flags & _SINGLE)
 
     def entries(self, chunk: int) -> NDArray[Any]:
-        """The `ENTRY` records of a chunk: a view of the file, checked.
+        """Return the `ENTRY` records of a chunk: a view of the file, checked.
 
         Raises:
-            DamagedIndexError: they are not what was written.
+            DamagedIndexError: they are damaged.
         """
         self._look_again()
         entries = self._entries[self.first[chunk] : self.first[chunk + 1]]
@@ -179,10 +260,10 @@ class CtfIndex:
         return entries
 
     def at(self, ordinals: NDArray[np.int64], field: str | None = None) -> NDArray[Any]:
-        """The `ENTRY` records of sequences, each ``0 <= ordinal < sequences``, or one field: a checked copy.
+        """Return the `ENTRY` records of sequences, each ``0 <= ordinal < sequences``, or one field: a checked copy.
 
         Raises:
-            DamagedIndexError: they are not what was written.
+            DamagedIndexError: they are damaged.
         """
         self._look_again()
         if not self._checked.all():
@@ -191,17 +272,17 @@ class CtfIndex:
         return self._entries[ordinals] if field is None else self._entries[field][ordinals]
 
     def _look_again(self) -> None:
-        """Check anew what somebody has written to."""
+        """Forget checks that a modification of the file has invalidated."""
         if self._watched.cut:
-            raise DamagedIndexError(f"cut to {self._watched.size()} bytes since it was opened")
+            raise DamagedIndexError(f"truncated to {self._watched.size()} bytes since it was opened")
         if self._watched.changed():
             self._checked[:] = False
 
     def _is_sound(self, row: Any, entries: NDArray[Any]) -> bool:
-        # A checksum does not tell who wrote the file, so that bounds are looked at as well.
+        # A valid checksum does not prove who wrote the file, so bounds are checked as well.
         if len(entries) == 0 or _native.crc32c(entries) != row["crc"]:
             return False
-        size = self.header.file_size
+        size = self.header.text_size
         if int(entries["offset"].max()) > size:
             return False
         begin = entries["offset"].astype(np.int64)
@@ -215,7 +296,7 @@ class CtfIndex:
         )
 
     def belongs_to(self, text: BinaryIO, options: IndexOptions) -> bool:
-        """Was it built for these options from what is in ``text`` now?"""
+        """Return whether it was built with these options from the current content of ``text``."""
         now = status_of(text)
         return (
             self.header.options == options.digest
@@ -228,19 +309,19 @@ class CtfIndex:
 def open_index(
     path: Path, options: IndexOptions, cache: Cache = True, progress: Progress | None = None, rebuild: bool = False
 ) -> CtfIndex:
-    """The index of the text at ``path``: a stored one that fits, else built and stored.
+    """Return the index of the text at ``path``: a matching stored one, else built and stored.
 
     Args:
-        path: the text.
-        options: what it is indexed for.
-        cache: True: the index lies beside the text, or in the user's cache folder where it cannot be written there;
-            a folder: in there; False: in a temporary file without a name.
-        progress: called with (bytes done, bytes in all) after each block; what it raises ends the indexing.
-        rebuild: do not look for a stored one.
+        path: path of the text.
+        options: options to index with.
+        cache: True: store the index next to the text, or in the user's cache folder if that is not writable; a folder:
+            store it there; False: use a temporary file without a name.
+        progress: called with (bytes done, bytes in total) after each block; an exception from it aborts.
+        rebuild: whether to ignore a stored index.
 
     Raises:
-        DataError: the text is no CTF or changes meanwhile, the index cannot be written, or the cache folder is
-            somebody else's, or the text cannot be opened.
+        DataError: the text is not CTF, cannot be opened or changes meanwhile, the index cannot be written, or others
+            can write to the cache folder.
     """
     with open_file(path) as text:
         if cache is False:
@@ -249,7 +330,7 @@ def open_index(
                 room_for(f"the index of {path.name}", tempfile.gettempdir(), path, hint),
                 tempfile.TemporaryFile(prefix="feedline-index-") as file,
             ):
-                return _build(text, path, options, file, progress)
+                return _build(text, path, options, file=file, progress=progress)
         hint = "pass cache=<a folder with room>, or cache=False for a temporary file"
         beside = _beside(path, options)
         if cache is True:
@@ -263,7 +344,7 @@ def open_index(
             except _ForeignIndexError as foreign:
                 _log.info("%s", foreign)
                 if target is beside:
-                    targets.remove(target)  # left alone: whoever wrote it would only build his anew in turn
+                    targets.remove(target)  # left alone: its owner would just rebuild it in turn
                 continue
             if found is not None:
                 return found
@@ -272,10 +353,10 @@ def open_index(
                 if target is not beside:
                     with room_for(target.name, target.parent, target, hint):
                         own_folder(target.parent)
-                # Whoever may write the text need not write its index: it is replaced, never changed.
+                # Write permission for the text does not extend to its index, which is replaced, never modified.
                 mode = stat.S_IMODE(status_of(text).st_mode) & 0o644 | 0o600
                 with atomic_file(target, mode, hint) as file:
-                    return _build(text, path, options, file, progress, target)
+                    return _build(text, path, options, file=file, progress=progress, place=target)
             except OSError as error:
                 if error.errno not in READ_ONLY:
                     raise
@@ -283,11 +364,11 @@ def open_index(
         raise DataError(
             f"expected to write an index to {target.parent}, got: {refusal.strerror}",
             path=str(path),
-            hint="pass cache=<a folder of yours>, or cache=False to index it for this run alone",
+            hint="pass cache=<a folder of yours>, or cache=False to index it for this run only",
         ) from refusal
 
 
-# ---- where it lies ------------------------------------------------------------------------------------
+# ---- location -----------------------------------------------------------------------------------------
 
 
 def _beside(path: Path, options: IndexOptions) -> Path:
@@ -300,7 +381,7 @@ def _in_folder(folder: Path, path: Path, options: IndexOptions) -> Path:
 
 
 class _ForeignIndexError(Exception):
-    """An index that somebody wrote whom there is no reason to believe."""
+    """An index written by somebody who is not trusted."""
 
 
 def _stored(text: BinaryIO, place: Path, options: IndexOptions) -> CtfIndex | None:
@@ -308,17 +389,17 @@ def _stored(text: BinaryIO, place: Path, options: IndexOptions) -> CtfIndex | No
         with open_regular(place, buffering=0) as file:
             if not is_trusted(file, place.parent, {os.fstat(text.fileno()).st_uid}):
                 raise _ForeignIndexError(
-                    f"the index {place} is not used: it lies where others can write, and was written by user "
-                    f"{os.fstat(file.fileno()).st_uid} or can be"
+                    f"the index {place} is not used: others can write to its folder, and it was written by user "
+                    f"{os.fstat(file.fileno()).st_uid} or is writable by others"
                 )
             index = CtfIndex(file, place)
             if index.belongs_to(text, options):
                 return index
-            _log.info("the index %s belongs to another state of the file; building it anew", place)
+            _log.info("the index %s belongs to another version of the file; rebuilding it", place)
     except FileNotFoundError:
         pass
     except (DamagedIndexError, OSError, ValueError) as error:
-        _log.warning("the index %s is not usable (%s); building it anew", place, error)
+        _log.warning("the index %s is not usable (%s); rebuilding it", place, error)
     return None
 
 
@@ -326,26 +407,26 @@ def _stored(text: BinaryIO, place: Path, options: IndexOptions) -> CtfIndex | No
 
 
 def _content_sample(text: BinaryIO, size: int) -> int:
-    """Checksum of the first, middle and last 64 KiB: what a change without a new size or time is caught by."""
+    """Return a checksum of the first, middle and last 64 KiB, to detect changes that keep size and time."""
     crc = 0
-    for at in sorted({0, max(0, size // 2 - _SAMPLE // 2), max(0, size - _SAMPLE)}):
-        crc = _native.crc32c(read_at(text, _SAMPLE, at), crc)
+    for at in sorted({0, max(0, size // 2 - _SAMPLE_BYTES // 2), max(0, size - _SAMPLE_BYTES)}):
+        crc = _native.crc32c(read_at(text, _SAMPLE_BYTES, at), crc)
     return crc
 
 
 class _ChunkTable:
-    """Deals entries into chunks as they come; keeps O(chunks)."""
+    """Groups entries into chunks as they arrive; holds O(chunks)."""
 
-    def __init__(self, chunk_size: int) -> None:
+    def __init__(self, chunk_size: int, counts_gaps: bool) -> None:
         self.rows: list[tuple[int, int, int, int, int, int]] = []
         self.single = True
-        self._limit = chunk_size
+        self._limit, self._counts_gaps = chunk_size, counts_gaps
         self._sequences = self._samples = self._begin = self._end = self._crc = 0
 
     def add(self, entries: NDArray[Any]) -> None:
         end = entries["offset"].astype(np.int64) + entries["size"]
-        # CNTK's rule: a chunk closes when its bytes, gaps included, and those of the next sequence pass the limit.
-        reach = np.concatenate([[self._end], end[:-1]]) + entries["size"]
+        # CNTK's rule: a chunk ends when its bytes, gaps included, plus those of the next sequence exceed the limit.
+        reach = end if self._counts_gaps else np.concatenate([[self._end], end[:-1]]) + entries["size"]
         self.single &= bool((entries["samples"] == 1).all())
         at, n = 0, len(entries)
         while at < n:
@@ -375,35 +456,30 @@ def _build(
     text: BinaryIO,
     path: Path,
     options: IndexOptions,
+    *,
     file: BinaryIO,
     progress: Progress | None,
     place: Path | None = None,
 ) -> CtfIndex:
     before = status_of(text)
-    field = None if options.size_stream is None else options.size_stream.encode()
-    indexer = _native.CtfIndexer(field, options.skip_ids, options.lenient)
-    table = _ChunkTable(options.chunk_size)
+    indexer = options.indexer()
+    table = _ChunkTable(options.chunk_size, options.counts_gaps)
     file.write(bytes(_HEADER_BYTES))
-    done = sequences = samples = 0
-
-    def take(found: NDArray[np.uint8]) -> None:
-        nonlocal sequences, samples
+    sequences = samples = 0
+    unpacker = options.unpacker(text)
+    for found, done in options.scan(indexer, text, path, before.st_size, unpacker):
         if indexer.error is not None:
-            raise describe_index_error(path, text, *indexer.error)
+            raise options.describe(path, text, *indexer.error)
         entries = found.view(ENTRY)
         table.add(entries)
         sequences += len(entries)
         samples += int(entries["samples"].sum(dtype=np.uint64))
         file.write(entries.data)
-
-    for part in blocks(text, path, before.st_size, _BLOCK):
-        take(indexer.feed(part))
-        done += len(part)
         if progress is not None:
             progress(done, before.st_size)
-    take(indexer.finish())
     table.close()
     rows = np.array(table.rows, CHUNK)
+    points = np.empty(0, POINT) if unpacker is None else unpacker.points()
     header = Header(
         magic=_MAGIC,
         crc=0,
@@ -418,12 +494,20 @@ def _build(
         lines=indexer.lines,
         table_crc=_native.crc32c(rows),
         options=options.digest,
+        unpacked=0 if unpacker is None else unpacker.total,
+        points=len(points),
+        points_crc=_native.crc32c(points),
     )
     file.write(rows.data)
+    file.write(points.data)
+    if unpacker is not None:
+        unpacker.windows.seek(0)
+        shutil.copyfileobj(unpacker.windows, file)
+        unpacker.windows.close()
     file.seek(0)
     file.write(header.pack())
     file.flush()
     after = status_of(text)
     if (after.st_size, after.st_mtime_ns) != (before.st_size, before.st_mtime_ns):
-        raise DataError("expected a file that stays as it is, got one that changes while it is indexed", path=str(path))
+        raise DataError("expected an unchanging file, got one that changes while it is indexed", path=str(path))
     return CtfIndex(file, place)

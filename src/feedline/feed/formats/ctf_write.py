@@ -1,6 +1,6 @@
-"""Write CTF: what `CTFDeserializer` reads back equal, number for number.
+"""Write CTF that `CTFDeserializer` reads back number for number.
 
-Costs: everything is held as Python strings a block of sequences at a time; about 1 to 3 million numbers a second.
+Cost: holds one block of sequences as Python strings at a time; writes about 1 to 3 million numbers per second.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline.data import Value
-from feedline.data.value import DenseValue, SparseValue
+from feedline.data.value import BytesValue, DenseValue, SparseValue
 from feedline.feed.files.atomic import atomic_file
 from feedline.feed.files.paths import PathLike
 
-_BLOCK = 1024  # sequences put together before they are written
+_BLOCK_SEQUENCES = 1024  # sequences formatted before they are written
 
 
 def write_ctf(
@@ -29,24 +29,24 @@ def write_ctf(
     lenient: bool = False,
     **stream_kwargs: Any,
 ) -> None:
-    """Write streams as a CTF file; the file appears complete or not at all.
+    """Write streams as a CTF file, which appears complete or not at all.
 
-    Numbers are written with as many digits as their dtype needs to come back equal.
+    Numbers are written with as many digits as their dtype needs for an exact round trip.
 
     Args:
-        path: the file; one that exists is replaced.
-        streams: field name to data; also given as keyword arguments. Data is a `Value`, an array ``(n, ...)`` or
-            SciPy sparse matrix with one row a sequence, or a list with one array ``(length, ...)`` or sparse matrix
-            a sequence. All streams have the same number of sequences; lengths may differ.
-        keys: id of each sequence, below 2**64, no two neighbours equal. None: no ids if every sequence has one
-            sample, else 0, 1, 2, ...
-        lenient: write nan and infinity too, which only readers with ``lenient=True`` accept.
+        path: path of the file; an existing one is replaced.
+        streams: field name to data; also given as keyword arguments. Data is a `Value`, an array ``(n, ...)`` or SciPy
+            sparse matrix with one row per sequence, or a list with one array ``(length, ...)`` or sparse matrix per
+            sequence. All streams have the same number of sequences; lengths may differ.
+        keys: id of each sequence, below 2**64, neighbours distinct. None: no ids if every sequence has one sample, else
+            0, 1, 2, ...
+        lenient: whether to write nan and infinity too, which only readers with ``lenient=True`` accept.
         stream_kwargs: more streams.
 
     Raises:
-        ValueError: streams that disagree on the number of sequences, a sequence without samples, a name CTF cannot
-            hold, nan or infinity, neighbouring equal keys.
-        DataError: no room on the disk, or an index that is no class, in a view of a damaged file.
+        ValueError: streams disagree on the number of sequences, a sequence has no samples, a name is invalid in CTF, a
+            number is nan or infinity, or neighbouring keys are equal.
+        DataError: the disk is full, or a view of a damaged file has an invalid class index.
     """
     given = dict(streams or {}) | stream_kwargs
     if not given:
@@ -55,37 +55,41 @@ def write_ctf(
     for name in values:
         if not name or name.startswith("#") or not all("!" <= c <= "~" and c != "|" for c in name):
             raise ValueError(
-                f"expected printable ASCII without blanks, `|` and a leading `#` as field name, got {name!r}"
+                f"expected printable ASCII without spaces, `|` or a leading `#` as field name, got {name!r}"
             )
     counts = {name: value.num_sequences for name, value in values.items()}
     if len(set(counts.values())) > 1:
-        raise ValueError(f"expected one number of sequences in all streams, got {counts}")
+        raise ValueError(f"expected the same number of sequences in all streams, got {counts}")
     n = next(iter(counts.values()))
     for name, value in values.items():
+        if isinstance(value, BytesValue):
+            raise ValueError(
+                f"expected numbers in stream `{name}`, got {value.kind}: CTF holds nothing else; write a store"
+            )
         if (value.lengths == 0).any():
             raise ValueError(
                 f"expected at least one sample in every sequence of stream `{name}`, got none in sequence "
-                f"{int(np.argmin(value.lengths))}: CTF cannot say that"
+                f"{int(np.argmin(value.lengths))}: CTF cannot represent that"
             )
     if keys is None and any((value.lengths != 1).any() for value in values.values()):
         keys = range(n)
     if keys is not None:
         if len(keys) != n:
-            raise ValueError(f"expected {n} keys, one a sequence, got {len(keys)}")
+            raise ValueError(f"expected {n} keys, one per sequence, got {len(keys)}")
         if any(a == b for a, b in itertools.pairwise(keys)):
-            raise ValueError("expected neighbouring sequences to have different keys, as CTF parts them by their key")
+            raise ValueError("expected neighbouring sequences to have different keys, as CTF separates them by key")
         if any(not 0 <= key < 2**64 for key in keys):
             raise ValueError("expected keys from 0 to 2**64 - 1")
     for value in values.values():
         if isinstance(value, SparseValue):
             value.checked_indices()
     with atomic_file(Path(path)) as file:
-        for start in range(0, n, _BLOCK):
-            _write_block(file, values, keys, start, min(start + _BLOCK, n), lenient)
+        for start in range(0, n, _BLOCK_SEQUENCES):
+            _write_block(file, values, keys, start=start, stop=min(start + _BLOCK_SEQUENCES, n), lenient=lenient)
 
 
 def _write_block(
-    file: BinaryIO, values: Mapping[str, Value], keys: Sequence[int] | None, start: int, stop: int, lenient: bool
+    file: BinaryIO, values: Mapping[str, Value], keys: Sequence[int] | None, *, start: int, stop: int, lenient: bool
 ) -> None:
     columns = []
     for name, value in values.items():
@@ -101,7 +105,7 @@ def _write_block(
 
 
 def _samples(name: str, value: Value, begin: int, end: int, lenient: bool) -> list[str]:
-    """``|name values`` for the samples begin to end."""
+    """Format the samples begin to end as ``|name values``."""
     if isinstance(value, SparseValue):
         bounds = value.indptr[begin : end + 1]
         low, high = int(bounds[0]), int(bounds[-1])
@@ -117,14 +121,14 @@ def _samples(name: str, value: Value, begin: int, end: int, lenient: bool) -> li
 
 
 def _texts(name: str, numbers: NDArray[Any], lenient: bool) -> list[str]:
-    """The shortest decimals that come back equal in the dtype of ``numbers``."""
+    """Return the shortest decimals that round-trip in the dtype of ``numbers``."""
     if numbers.dtype.kind == "f":
         if not lenient and not np.isfinite(numbers).all():
             raise ValueError(
                 f"expected finite numbers in stream `{name}`, got nan or infinity; lenient=True writes them for "
                 f"readers with lenient=True"
             )
-        # NumPy prints the shortest digits of a float32 as such; a Python float would show those of a double.
+        # NumPy prints the shortest digits of a float32; a Python float would print those of a double.
         return [t[:-2] if t.endswith(".0") else t for t in numbers.astype(str).tolist()]
     if numbers.dtype.kind in "iub":
         return [str(int(v)) for v in numbers.tolist()]

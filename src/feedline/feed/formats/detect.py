@@ -1,79 +1,464 @@
-"""What a file or folder holds: the format by name and first bytes, streams of CTF text by a scan.
+"""Recognise what files and folders hold: each format by its first bytes, the streams of CTF text by scanning.
 
-A guess for the first look and for conversion. Programs that must not be surprised name the format's own
-deserializer and declare their streams.
+`FORMATS` has one entry per format: how it is recognised, and the function that opens it, which is imported when it is
+needed. To add a format, add an entry. What is known but not read is named in `_FOREIGN`, with the next step.
+
+A guess for a first look and for conversion. Programs should name the format's own deserializer and declare their
+streams.
 """
 
 from __future__ import annotations
 
+import functools
+import importlib
+import json
+import logging
 import os
+import re
+import zipfile
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from feedline.data import Stream
 from feedline.errors import DataError
-from feedline.feed.files.paths import looking, open_regular
+from feedline.feed.files.packed import head_of, packing_of
+from feedline.feed.files.paths import list_files, list_places, looking, open_regular
+from feedline.feed.formats.arrow_file import FILE_MAGIC, STREAM_MAGIC
+from feedline.feed.formats.cbf import HEAD as CBF_HEAD
+from feedline.feed.formats.hugging_face import is_arrow_dataset
+from feedline.feed.formats.image_guess import is_base64, is_image_folder, is_map
+from feedline.feed.formats.shards_guess import INDEX, is_litdata, is_mds
 from feedline.feed.formats.store.manifest import MANIFEST
+from feedline.feed.formats.tfrecord_guess import is_tfrecord
+from feedline.feed.formats.zarr_store import is_zarr, is_zarr_zip
+from feedline.feed.protocol import Deserializer
 
-SUFFIXES = {
-    ".parquet": "parquet",
-    ".pq": "parquet",
-    ".npy": "npy",
-    ".npz": "npz",
-    ".ctf": "ctf",
-    ".txt": "ctf",
-    ".csv": "csv",
-}
-FILES = {"parquet": "a Parquet", "npy": "a NumPy", "npz": "a NumPy", "ctf": "a CTF", "csv": "a CSV"}
-_MAGIC = {b"PAR1": "parquet", b"\x93NUMPY": "npy", b"PK\x03\x04": "npz"}
+Opener = Callable[[list[str], Mapping[str, Stream], int], Deserializer]
+"""``opener(paths, streams, memory_bytes)``: the files in order, or one folder; the declared streams, or none; see
+`open_corpus`."""
+
+_HEAD_BYTES = 512  # of a file, that are looked at
+_MOST_DIGITS = 20  # of an index
+_MOST_LOOKED = 8  # folders in a folder
+_SURE = 4  # bytes of a magic number that tokens do not begin with by chance
+_log = logging.getLogger("feedline")
+_ZIP = (b"PK\x03\x04", b"PK\x05\x06")
+
+
+class Format(NamedTuple):
+    """How a format is recognised and opened.
+
+    Attributes:
+        name: its name in `feedline inspect`.
+        a: the same with an article, in errors.
+        opener: ``"module:function"``, an `Opener`.
+        begins: whether a file is of this format, from its path and its first bytes.
+        folder: whether a folder is, as a whole.
+        inside: pattern of its files in a folder, at any depth, for a folder that is not one as a whole; None: its files
+            directly in the folder are recognised one by one.
+        several: whether the opener takes several files.
+        suffixes: what its files are named, for those that no bytes tell apart.
+        packed: whether its files may be packed by gzip or Zstandard, with another suffix behind their own.
+        loose: whether a folder is of this format for the files in it, whatever else lies there.
+    """
+
+    name: str
+    a: str
+    opener: str
+    begins: Callable[[Path, bytes], bool] = lambda path, head: False
+    folder: Callable[[Path], bool] = lambda path: False
+    inside: str | None = None
+    several: bool = False
+    suffixes: tuple[str, ...] = ()
+    packed: bool = False
+    loose: bool = False
+
+    def open(self, paths: list[str], streams: Mapping[str, Stream], memory_bytes: int) -> Deserializer:
+        """Open files of this format.
+
+        Raises:
+            DataError: it takes a single file.
+        """
+        if len(paths) > 1 and not self.several:
+            raise DataError(
+                f"expected {self.a}, got {len(paths)}, which cannot be read as one corpus",
+                path=paths[0],
+                hint="open one, or convert each and train on one store after the other",
+            )
+        module, _, function = self.opener.partition(":")
+        opener: Opener = getattr(importlib.import_module(module), function)
+        return opener(paths, streams, memory_bytes)
+
+
+def _magic(*magics: bytes) -> Callable[[Path, bytes], bool]:
+    return lambda path, head: head.startswith(magics)
+
+
+def _is_npz(path: Path, head: bytes) -> bool:
+    if not head.startswith(_ZIP):
+        return False
+    return path.suffix.lower() == ".npz" or any(name.endswith(".npy") for name in _names_in_zip(path))
+
+
+def _is_arrow(path: Path, head: bytes) -> bool:
+    if head.startswith(FILE_MAGIC):
+        return True
+    # A stream begins with its schema: marker, bytes of metadata, where their root lies. Tokens may look like a marker.
+    length, root = (int.from_bytes(head[at : at + 4], "little") for at in (4, 8))
+    return head.startswith(STREAM_MAGIC) and length % 8 == 0 and 8 <= root < length < 1 << 26
+
+
+def _is_ctf(path: Path, head: bytes) -> bool:
+    text = head.removeprefix(b"\xef\xbb\xbf").lstrip()
+    return re.match(rb"(\d+\s*)?\|[!-{}~][!-~]*\s", text) is not None and b"\0" not in text
+
+
+def _is_tokens(path: Path, head: bytes) -> bool:
+    if head.startswith(b"MMIDIDX\0\0"):
+        return True
+    if path.suffix != ".bin":
+        return False
+    # Numbers without a header may begin like anything: the first token of a text decides what its first bytes are.
+    return path.with_suffix(".idx").is_file() or not (
+        head.startswith(_ZIP) or any(len(magic) >= _SURE and head[at:].startswith(magic) for at, magic, *_ in _FOREIGN)
+    )
+
+
+_JSON_LINES = (".jsonl", ".ndjson")
+
+
+def _is_json_lines(path: Path, head: bytes) -> bool:
+    """Whether the first line is an object, or the name says so; a JSON document has it on several lines."""
+    text = head.removeprefix(b"\xef\xbb\xbf").lstrip()
+    if not text.startswith(b"{"):
+        return False
+    if path.suffix.lower() in _JSON_LINES:
+        return True
+    line, newline, _ = text.partition(b"\n")
+    if not newline:
+        return line[1:].lstrip()[:1] in (b'"', b"}")
+    try:
+        return isinstance(json.loads(line), dict)
+    except (ValueError, RecursionError):
+        return False
+
+
+_STORE = "feedline.feed.formats.store.reader:open_files"
+_IMAGES = "feedline.feed.formats.images"
+_NUMPY = "feedline.feed.formats.numpy_files:open_files"
+FORMATS: tuple[Format, ...] = (
+    Format("store", "a store", _STORE, folder=lambda path: (path / MANIFEST).is_file()),
+    Format(
+        "zarr",
+        "a Zarr store",
+        "feedline.feed.formats.zarr:open_files",
+        begins=lambda path, head: head.startswith(_ZIP) and is_zarr_zip(_names_in_zip(path)),
+        folder=is_zarr,  # before those that look below, as it may have a million files
+        several=True,
+    ),
+    Format("image folder", "a folder of classes", f"{_IMAGES}:open_folder", folder=is_image_folder),
+    Format("image map", "an image map", f"{_IMAGES}:open_map", begins=is_map),
+    Format("base64 images", "a base64 file", f"{_IMAGES}:open_base64", begins=is_base64),
+    Format(
+        "mds",
+        "a folder of MDS shards",
+        "feedline.feed.formats.mds:open_files",
+        folder=is_mds,
+        begins=lambda path, head: path.name == INDEX and is_mds(path.parent),
+        several=True,
+    ),
+    Format(
+        "litdata",
+        "a folder of LitData",
+        "feedline.feed.formats.litdata:open_files",
+        folder=is_litdata,
+        begins=lambda path, head: path.name == INDEX and is_litdata(path.parent),
+        several=True,
+    ),
+    Format(
+        "arrow",
+        "an Arrow file",
+        "feedline.feed.formats.arrow:open_files",
+        begins=_is_arrow,
+        folder=is_arrow_dataset,
+        inside="*.arrow",
+        several=True,
+        loose=True,
+        suffixes=(".arrow", ".feather"),
+    ),
+    Format(
+        "parquet",
+        "a Parquet file",
+        "feedline.feed.formats.parquet:open_files",
+        begins=_magic(b"PAR1"),
+        inside="*.parquet",
+        several=True,
+        loose=True,
+        suffixes=(".parquet", ".pq"),
+    ),
+    Format("npy folder", "a folder of .npy files", _NUMPY, folder=lambda path: any(path.glob("*.npy")), loose=True),
+    Format("npy", "a NumPy file", _NUMPY, begins=_magic(b"\x93NUMPY"), suffixes=(".npy",)),
+    Format("npz", "a NumPy file", _NUMPY, begins=_is_npz, suffixes=(".npz",)),
+    Format(
+        "ctf",
+        "a CTF file",
+        "feedline.feed.formats.ctf:open_files",
+        begins=_is_ctf,
+        several=True,
+        suffixes=(".ctf", ".txt"),
+    ),
+    Format(
+        "hdf5",
+        "an HDF5 file",
+        "feedline.feed.formats.hdf5:open_files",
+        begins=_magic(b"\x89HDF\r\n\x1a\n", b"MATLAB 7.3 MAT-file"),
+        several=True,
+        suffixes=(".h5", ".hdf5"),
+    ),
+    Format(
+        "csv",
+        "a CSV file",
+        "feedline.feed.formats.csv:open_files",
+        several=True,
+        suffixes=(".csv", ".tsv"),
+        packed=True,
+    ),
+    Format(
+        "jsonl",
+        "a JSON Lines file",
+        "feedline.feed.formats.jsonl:open_files",
+        begins=_is_json_lines,
+        several=True,
+        suffixes=_JSON_LINES,
+        packed=True,
+    ),
+    Format(
+        "cbf",
+        "a CBF file",
+        "feedline.feed.formats.cbf:open_files",
+        begins=_magic(CBF_HEAD),
+        several=True,
+        suffixes=(".cbf",),
+    ),
+    Format("htk", "an HTK script file", "feedline.feed.formats.htk:open_files", suffixes=(".scp",)),
+    Format(
+        "mlf",
+        "an MLF file",
+        "feedline.feed.formats.mlf:open_files",
+        begins=_magic(b"#!MLF!#"),
+        several=True,
+        suffixes=(".mlf",),
+    ),
+    Format(
+        "tar",
+        "a tar archive",
+        "feedline.feed.formats.tar:open_files",
+        begins=lambda path, head: head[257:262] == b"ustar",
+        folder=lambda path: any(path.glob("*.tar")),
+        several=True,
+        loose=True,
+        suffixes=(".tar",),
+    ),
+    Format(
+        "tfrecord",
+        "a TFRecord file",
+        "feedline.feed.formats.tfrecord:open_files",
+        begins=is_tfrecord,
+        several=True,
+        suffixes=(".tfrecord", ".tfrecords"),
+        packed=True,
+    ),
+    Format(
+        "tokens",
+        "a file of tokens",
+        "feedline.feed.formats.tokens:open_files",
+        begins=_is_tokens,
+        several=True,
+        suffixes=(".bin",),
+    ),
+)
+SUFFIXES = {suffix: form for form in FORMATS for suffix in form.suffixes}
+_UNMISTAKABLE = SUFFIXES.keys() - {".txt", ".bin"}  # which other files have, too
+
+# What is known and not read: where its first bytes stand, what it is, and what to do.
+_PACKED = (".gz", ".zst", ".zstd")
+_DECOMPRESS = "decompress it first, or read it in a fl.UserDeserializer"
+_STEP = "read it in a fl.UserDeserializer (docs/how-to/own-format.md), or convert it with the library that wrote it"
+_DECODE = "pass its bytes in a stream of dtype 'bytes' and decode them in a fl.Map (docs/how-to/bytes-and-text.md)"
+_FOREIGN: tuple[tuple[int, bytes, str, str], ...] = (
+    (0, b"\x1f\x8b", "gzip", _DECOMPRESS),
+    (0, b"\x28\xb5\x2f\xfd", "Zstandard", _DECOMPRESS),
+    (0, b"BZh", "bzip2", _DECOMPRESS),
+    (0, b"\xfd7zXZ\0", "xz", _DECOMPRESS),
+    (0, b"\x04\x22\x4d\x18", "LZ4", _DECOMPRESS),
+    (0, b"FEA1", "a Feather file (version 1)", "write it as Parquet"),
+    (0, b"\x80\x02\x8a\x0al\xfc\x9cF\xf9", "a PyTorch checkpoint", "load it with torch.load, and pass tensors"),
+    (0, b"\x80\x02", "a Python pickle", "feedline never unpickles data; load it and pass arrays"),
+    (0, b"\x80\x04", "a Python pickle", "feedline never unpickles data; load it and pass arrays"),
+    (0, b"\x80\x05", "a Python pickle", "feedline never unpickles data; load it and pass arrays"),
+    (0, b"SQLite format 3\0", "an SQLite database", _STEP),
+    (0, b"\xff\xd8\xff", "a JPEG picture", _DECODE),
+    (0, b"\x89PNG\r\n", "a PNG picture", _DECODE),
+    (0, b"RIFF", "a RIFF file (WAV, WebP or AVI)", _DECODE),
+    (0, b"fLaC", "a FLAC file", _DECODE),
+    (0, b"OggS", "an Ogg file", _DECODE),
+    (0, b"{", "a JSON document", "write an object a line (JSON Lines): `jq -c '.[]'` does so with the items of a list"),
+)
+
+
+class Recognised(NamedTuple):
+    """Files of one format, in corpus order, or one folder."""
+
+    format: Format
+    paths: list[str]
+
+
+def recognise(what: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> Recognised:
+    """Return the format of a path, a folder, a pattern, or a list of these.
+
+    Raises:
+        DataError: nothing is there, its format is unknown or not read, or files are of several formats.
+        TypeError: it is none of these.
+        ValueError: the list is empty.
+    """
+    if not isinstance(what, (str, os.PathLike)):
+        if not isinstance(what, (list, tuple)):
+            raise TypeError(f"expected a path, a pattern or a list of these, got {type(what).__name__}")
+        parts = [recognise(one) for one in what]
+        if not parts:
+            raise ValueError("expected at least one path, got an empty list")
+        return _together(parts)
+    place = Path(what)
+    if re.match(r"[a-z][a-z0-9+.-]+://", str(what)):
+        raise DataError("expected a local path, got an address", path=str(what), hint="download it, or mount it")
+    with looking(place):
+        if place.is_dir():
+            return _folder(place)
+        if place.exists():
+            return Recognised(_of_file(place), [str(place)])
+    places = list_places(what)
+    if places == [place]:
+        return Recognised(_of_file(place), [str(place)])
+    return _together([recognise(one) for one in places])
 
 
 def guess_format(path: str | os.PathLike[str]) -> str:
-    """``"store"``, ``"parquet"``, ``"npy"``, ``"npz"``, ``"ctf"``, ``"csv"`` or ``"npy folder"``.
+    """Return the name of the format of a file or folder; see `recognise`."""
+    return recognise(path).format.name
 
-    Raises:
-        DataError: nothing there, or nothing known.
-    """
-    place = Path(path)
-    with looking(place):
-        if place.is_dir():
-            if (place / MANIFEST).is_file():
-                return "store"
-            if next(place.rglob("*.parquet"), None) is not None:
-                return "parquet"
-            if next(place.glob("*.npy"), None) is not None:
-                return "npy folder"
+
+def _together(parts: list[Recognised]) -> Recognised:
+    first = parts[0]
+    for part in parts[1:]:
+        if part.format is not first.format:
             raise DataError(
-                f"expected a folder with {MANIFEST}, *.parquet or *.npy",
-                path=str(place),
-                hint="for a folder of CTF text: fl.CTFDeserializer(path, ...)",
+                f"expected files of one format, got {first.format.a} ({first.paths[0]}) and {part.format.a}",
+                path=part.paths[0],
+                hint="open them separately; fl.Join joins corpora by key",
             )
-        with open_regular(place) as file:
-            head = file.read(8)
-    for magic, found in _MAGIC.items():
-        if head.startswith(magic):
-            return found
+    return Recognised(first.format, [path for part in parts for path in part.paths])
+
+
+def _folder(place: Path) -> Recognised:
+    with looking(place):
+        for form in FORMATS:
+            if form.folder(place) or (form.inside is not None and next(place.rglob(form.inside), None) is not None):
+                if form.loose:
+                    _tell_others(place, form)
+                return Recognised(form, [str(place)])
+    try:
+        files = list_files(place)
+    except DataError:
+        files = []
+    if not files:
+        raise DataError(
+            f"expected a folder with {MANIFEST}, *.arrow, *.parquet, *.npy or files that can be recognised, got none",
+            path=str(place),
+            hint=_within(place)
+            or "name the files, or use a format's own deserializer, e.g. fl.CTFDeserializer(path, ...)",
+        )
+    return _together([Recognised(_of_file(file), [str(file)]) for file in files])
+
+
+def _within(place: Path) -> str | None:
+    """Return a hint where the folders in a folder could be opened, such as train and val; None: they could not."""
+    try:
+        folders = sorted(one for one in place.iterdir() if one.is_dir())[:_MOST_LOOKED]
+        found = [one.name for one in folders if any(form.folder(one) for form in FORMATS)]
+    except OSError:
+        return None
+    return f"name a folder in it, or a list of them: {', '.join(found)}" if found else None
+
+
+@functools.cache
+def _tell_others(place: Path, form: Format) -> None:
+    """Warn, once, of files directly in a folder that would be read if those of ``form`` were not there."""
+    own = {".npy"} if form.name == "npy folder" else set(form.suffixes)
+    others = sorted(file.name for file in place.iterdir() if file.suffix.lower() in _UNMISTAKABLE - own)
+    if others:
+        _log.warning(
+            "%s: only its %s files are read, not %s%s; name a pattern to read others",
+            place,
+            "/".join(sorted(own)),
+            others[0],
+            f" and {len(others) - 1} more" if len(others) > 1 else "",
+        )
+
+
+def _of_file(place: Path) -> Format:
+    with looking(place), open_regular(place) as file:
+        head = file.read(_HEAD_BYTES)
+        unpacked = head_of(file, _HEAD_BYTES) if packing_of(head) else None
+    if unpacked is not None:
+        within = place.with_suffix("") if place.suffix.lower() in _PACKED else place
+        for form in FORMATS:
+            if form.packed and (form.begins(within, unpacked) or within.suffix.lower() in form.suffixes):
+                return form
+    for form in FORMATS:
+        if form.begins(place, head):
+            return form
+    for offset, magic, what, hint in _FOREIGN:
+        if head[offset:].startswith(magic):
+            raise _foreign(place, what, hint)
+    if head.startswith(_ZIP):
+        if any(name.endswith("data.pkl") for name in _names_in_zip(place)):
+            raise _foreign(place, "a PyTorch checkpoint", "load it with torch.load, and pass tensors")
+        raise _foreign(place, "a zip archive", "extract it first")
     known = SUFFIXES.get(place.suffix.lower())
     if known is None:
         raise DataError(
-            f"expected a store, Parquet, NumPy, CTF or CSV file, got one that begins with {head!r}",
+            f"expected a store or a file of a known format, got one that begins with {head[:8]!r}",
             path=str(place),
             hint=f"known suffixes: {', '.join(SUFFIXES)}; or use the format's own deserializer",
         )
     return known
 
 
-def infer_ctf_streams(path: str | os.PathLike[str], scan_bytes: int = 4 << 20) -> dict[str, Stream]:
-    """Streams of a CTF file, in order of appearance, from its first bytes; float32.
+def _foreign(place: Path, what: str, hint: str) -> DataError:
+    return DataError(f"expected a file that feedline reads, got {what}", path=str(place), hint=hint)
 
-    A dense stream has as many values as its longest sample, a sparse one (``index:value``) as many classes as
-    its highest index plus one. Later text may hold more: declare such streams yourself.
+
+def _names_in_zip(path: Path) -> list[str]:
+    try:
+        with open_regular(path) as file, zipfile.ZipFile(file) as archive:
+            return archive.namelist()
+    except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError):
+        return []
+
+
+def infer_ctf_streams(path: str | os.PathLike[str], scan_bytes: int = 4 << 20) -> dict[str, Stream]:
+    """Infer the streams of a CTF file, in order of appearance, from its first bytes; float32.
+
+    A dense stream has as many values as its longest sample, a sparse one (``index:value``) as many classes as its
+    highest index plus one. Later text may hold more: then declare the streams yourself.
 
     Args:
-        path: the file.
-        scan_bytes: how much of the file is looked at.
+        path: path of the file.
+        scan_bytes: bytes to scan.
 
     Raises:
-        DataError: no sample at all, a stream both dense and sparse, or one without any value to tell by.
+        DataError: no sample at all, a stream both dense and sparse, or one without any value.
     """
     name = os.fspath(path)
     try:
@@ -83,7 +468,7 @@ def infer_ctf_streams(path: str | os.PathLike[str], scan_bytes: int = 4 << 20) -
     except OSError as error:
         raise DataError(f"expected a readable file: {error.strerror}", path=name) from error
     if not whole:
-        # The last line is cut; unless it is the only one, leave it out.
+        # The last line is incomplete; drop it unless it is the only one.
         text = text[: text.rfind(b"\n") + 1] or text
     sizes: dict[str, int] = {}
     kinds: dict[str, bool | None] = {}
@@ -92,12 +477,18 @@ def infer_ctf_streams(path: str | os.PathLike[str], scan_bytes: int = 4 << 20) -
             field, _, rest = sample.replace(b"\t", b" ").partition(b" ")
             if field.startswith(b"#") or not field.strip():
                 continue
-            _look(field.strip().decode("utf-8", "replace"), rest.split(), kinds, sizes, name, number)
+            _look(
+                field.strip().decode("utf-8", "replace"), rest.split(), kinds=kinds, sizes=sizes, path=name, line=number
+            )
     if not kinds:
-        raise DataError("expected CTF text with samples such as `|x 1 2 3`, got none", path=name)
+        raise DataError(
+            "expected CTF text with samples such as `|x 1 2 3`, got none",
+            path=name,
+            hint="for other text write a deserializer (fl.UserDeserializer), or convert it to CSV or Parquet",
+        )
     if unknown := [field for field, kind in kinds.items() if kind is None]:
         raise DataError(
-            f"expected values that tell what `{unknown[0]}` is, got none in the first {len(text)} bytes",
+            f"expected values of `{unknown[0]}` to infer its shape from, got none in the first {len(text)} bytes",
             path=name,
             stream=unknown[0],
             hint=f"declare it: {unknown[0]}=fl.Stream(shape=..., sparse=...)",
@@ -108,6 +499,7 @@ def infer_ctf_streams(path: str | os.PathLike[str], scan_bytes: int = 4 << 20) -
 def _look(
     field: str,
     values: list[bytes],
+    *,
     kinds: dict[str, bool | None],
     sizes: dict[str, int],
     path: str,
@@ -122,13 +514,13 @@ def _look(
     size = len(values)
     if sparse:
         indices = [value.split(b":")[0] for value in values]
-        if wrong := [value for value, index in zip(values, indices, strict=True) if not index.isdigit()]:
+        if wrong := [v for v, i in zip(values, indices, strict=True) if not i.isdigit() or len(i) > _MOST_DIGITS]:
             raise DataError(
-                f"expected index:value pairs, got `{wrong[0].decode('utf-8', 'replace')}`",
+                f"expected index:value pairs, got `{wrong[0][:80].decode('utf-8', 'replace')}`",
                 path=path,
                 line=line,
                 stream=field,
-                hint=f"declare the streams, so that nothing is guessed from such text: {field}=fl.Stream(...)",
+                hint=f"declare the streams, so that nothing is inferred from such text: {field}=fl.Stream(...)",
             )
         size = 1 + max(map(int, indices))
     kinds[field] = sparse

@@ -1,15 +1,14 @@
 """The resolved join: which sequence of each part makes up each joined sequence, in a mapped file.
 
-Resolving sorts the keys of one secondary after the other on disk and looks the primary's up, block by block, so that
-private memory stays at some ten times the block (2^18 keys), whatever the data. The file is used only if its header
-says it belongs to these parts; rows are compared with their checksum and with the parts' sizes before their first
-use, and a damaged file is resolved anew.
-
+Resolving sorts the keys of each secondary on disk and looks up the primary's, block by block, so that private memory
+stays at some ten times the block (2^18 keys), whatever the data. The file is used only if its header matches these
+parts; rows are checked against their checksum and the parts' sizes before their first use, and a damaged file is
+resolved again.
 Layout, little endian::
 
     header  64 bytes: magic, crc32c of the rest of the header, version, digest of the parts, sequences, width,
-            chunks, crc32c of what follows the rows
-    rows    per joined sequence: ordinal in each secondary i64; before them the primary's if any was dropped
+            chunks, crc32c of everything after the rows
+    rows    per joined sequence: ordinal in each secondary i64; preceded by the primary's if any was dropped
     chunks  per chunk of the primary: sequences, samples, bytes i64
     crcs    per 2^16 rows: crc32c u32
 """
@@ -39,8 +38,8 @@ from feedline.feed.protocol import ChunkInfo, Deserializer
 Ints = NDArray[np.int64]
 Lengths = Callable[[Sequence[Ints]], Ints | None]
 
-BLOCK = 1 << 18
-"""Keys handled at a time."""
+BLOCK_KEYS = 1 << 18
+"""Number of keys handled at a time."""
 
 _MAGIC = b"FLJOIN\0\0"
 _VERSION = 1
@@ -73,21 +72,21 @@ class _Header(NamedTuple):
 
 
 class JoinTable:
-    """See the module.
+    """A resolved join, in a mapped file.
 
     Args:
         parts: the primary and the secondaries.
         infos: chunk table of each part.
-        lengths: lengths of joined sequences, given the ordinals of each part.
-        digest: 16 bytes that stand for the parts.
-        folder: where the file is kept; None: nowhere.
-        name: of the join, for errors.
+        lengths: function that returns the lengths of joined sequences, given the ordinals in each part.
+        digest: 16 bytes that identify the parts.
+        folder: folder to keep the file in; None: none.
+        name: name of the join, for errors.
 
     Attributes:
-        count: joined sequences.
+        count: number of joined sequences.
         chunks: size of every chunk.
         first: int64 (chunks + 1,), joined sequences before each chunk.
-        path: of the file, if it is kept.
+        path: path of the file; None: it is temporary.
     """
 
     def __init__(
@@ -95,6 +94,7 @@ class JoinTable:
         parts: Sequence[Deserializer],
         infos: Sequence[Sequence[ChunkInfo]],
         lengths: Lengths,
+        *,
         digest: bytes,
         folder: Path | None,
         name: str,
@@ -111,25 +111,25 @@ class JoinTable:
         return f"{self._digest.hex()}.{_VERSION}.feedline-join"
 
     def rows(self, ordinals: Ints) -> Ints:
-        """int64 (n, parts): ordinal in each part of the joined sequences ``ordinals``.
+        """Return int64 (n, parts): ordinal in each part of the joined sequences ``ordinals``.
 
         Raises:
-            IndexError: an ordinal outside the join.
-            ValueError: it was closed.
+            IndexError: an ordinal is outside the join.
+            ValueError: the join is closed.
         """
         if self._closed:
             raise ValueError(f"expected an open join, but the {self._name} was closed")
         if len(ordinals) and not 0 <= ordinals.min() <= ordinals.max() < self.count:
             raise IndexError(f"expected 0 <= ordinal < {self.count}, got {ordinals.min()} to {ordinals.max()}")
         if self._watched.cut or not self._sound(ordinals):
-            _log.warning("%s is damaged and is made again", self.path)
+            _log.warning("%s is damaged and is resolved again", self.path)
             self._load(rebuild=True)
             return self.rows(ordinals)
         found = self._rows[ordinals].astype(np.int64, copy=False)
         return found if self._has_primary else np.column_stack([ordinals, found])
 
     def _sound(self, ordinals: Ints) -> bool:
-        """Whether the rows of these sequences are what was written."""
+        """Return whether the rows of these sequences are undamaged."""
         if self._watched.changed():
             self._checked[:] = False
         if not self._checked.all():
@@ -141,18 +141,18 @@ class JoinTable:
         return True
 
     def close(self) -> None:
-        """Release the file; the table cannot be used afterwards."""
+        """Release the file; the table is unusable afterwards."""
         self._closed = True
         self._rows, self._crcs = np.empty((0, 0), np.int64), np.empty(0, np.uint32)
 
     # ---- opening ----------------------------------------------------------------------------------
 
     def _load(self, rebuild: bool) -> None:
-        with cached_file(self._folder, self._file_name, self._usable, self._resolve, rebuild) as file:
+        with cached_file(self._folder, self._file_name, self._usable, self._resolve, rebuild=rebuild) as file:
             status = os.fstat(file.fileno())
             header = self._header(file)
             if header is None:
-                raise DataError(f"the resolved join was damaged while it was written: {self._name}")
+                raise DataError(f"expected a valid resolved join, got one damaged while it was written: {self._name}")
             mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
             self._watched = Watched(mapped, status, self.path)
         rows = header.sequences * header.width
@@ -169,7 +169,7 @@ class JoinTable:
         return self._header(file) is not None
 
     def _header(self, file: BinaryIO) -> _Header | None:
-        """The header of a file whose header and chunk table fit these parts, else None."""
+        """Return the header of a file if it and the chunk table match these parts, else None."""
         file.seek(0)
         header = _Header.unpack(file.read(_HEADER_BYTES))
         parts = len(self._parts)
@@ -190,7 +190,7 @@ class JoinTable:
         return header
 
     def _good(self, block: int) -> bool:
-        """Whether a block of rows is what was written, and, whoever wrote it, names sequences that exist."""
+        """Return whether a block of rows matches its checksum and, whoever wrote it, names sequences that exist."""
         rows = self._rows[block * _CRC_ROWS : (block + 1) * _CRC_ROWS]
         if _native.crc32c(rows) != self._crcs[block] or (rows < 0).any():
             return False
@@ -201,7 +201,7 @@ class JoinTable:
 
     def _resolve(self, file: BinaryIO) -> None:
         parts, totals = self._parts, self._totals
-        # Beside the table if possible: $TMPDIR may be a memory file system.
+        # Next to the table if possible: $TMPDIR may be a memory file system.
         folder = self._folder if self._folder is not None and os.access(self._folder, os.W_OK) else None
         with _scratch(folder) as scratch:
             found = _mapped(scratch, totals[0] * (len(parts) - 1)).reshape(totals[0], len(parts) - 1)
@@ -214,7 +214,7 @@ class JoinTable:
 
     def _write(self, file: BinaryIO, found: Ints) -> None:
         parts, infos = self._parts, self._infos[0]
-        bounds = [range(a, min(a + BLOCK, len(found))) for a in range(0, len(found), BLOCK)]
+        bounds = [range(a, min(a + BLOCK_KEYS, len(found))) for a in range(0, len(found), BLOCK_KEYS)]
         kept = sum(int((found[b.start : b.stop] >= 0).all(axis=1).sum()) for b in bounds)
         if kept == 0:
             counts = ", ".join(f"{t} in {p.name}" for p, t in zip(parts, self._totals, strict=True))
@@ -225,7 +225,7 @@ class JoinTable:
             raise DataError(
                 f"could not be joined: no key in common; sequences: {counts}; {lacking}",
                 path=parts[0].name,
-                hint="compare what keys(ordinals) gives for each part",
+                hint="compare the results of keys(ordinals) of each part",
             )
         starts = np.concatenate([[0], np.cumsum([info.sequences for info in infos])]).astype(np.int64)
         table = np.zeros((len(infos), 3), np.int64)
@@ -246,12 +246,12 @@ class JoinTable:
         file.write(tail)
         width = len(parts) if kept < len(found) else len(parts) - 1
         file.seek(0)
-        file.write(_Header(_VERSION, self._digest, kept, width, len(infos), _native.crc32c(tail)).pack())
+        file.write(_Header(_VERSION, self._digest, kept, width, len(infos), tail=_native.crc32c(tail)).pack())
         file.flush()
 
 
 class _BlockChecksums:
-    """One checksum per `_CRC_ROWS` rows, whatever the pieces they are written in."""
+    """Computes one checksum per `_CRC_ROWS` rows, however the rows are split between writes."""
 
     def __init__(self) -> None:
         self._done: list[int] = []
@@ -277,10 +277,10 @@ def _scratch(folder: Path | None) -> AbstractContextManager[BinaryIO]:
 
 
 def _mapped(file: BinaryIO, count: int, dtype: str = "<i8") -> NDArray[np.int64]:
-    """``count`` numbers in a file of that size, as a shared map: pages of the file, not private memory."""
+    """Return ``count`` numbers as a shared mapping of a file: its pages are the file's, not private memory."""
     if count == 0:
         return np.empty(0, dtype)
-    # Reserved, not sparse: writing to a map of a full disk would kill the process.
+    # Allocated, not sparse: a fault on a mapping of a full disk would kill the process.
     os.posix_fallocate(file.fileno(), 0, 8 * count)
     return np.frombuffer(mmap.mmap(file.fileno(), 8 * count), dtype)
 
@@ -295,15 +295,15 @@ def _keys(corpus: Deserializer, a: int, b: int) -> NDArray[np.uint64]:
 def _sorted_keys(
     corpus: Deserializer, total: int, file: BinaryIO, folder: Path | None
 ) -> tuple[NDArray[np.uint64], Ints]:
-    """All keys of a corpus in rising order, and the ordinal of each, both mapped from ``file``."""
-    if total <= BLOCK:
+    """Return all keys of a corpus in ascending order, and their ordinals, both mapped from ``file``."""
+    if total <= BLOCK_KEYS:
         return _sorted_run(corpus, 0, total)
     both = _mapped(file, 2 * total)
     keys, ordinals = both[:total].view(np.uint64), both[total:]
     with _scratch(folder) as runs_file:
         runs = _mapped(runs_file, 2 * total)
         run_keys, run_ordinals = runs[:total].view(np.uint64), runs[total:]
-        edges = [*range(0, total, BLOCK), total]
+        edges = [*range(0, total, BLOCK_KEYS), total]
         for a, b in itertools.pairwise(edges):
             run_keys[a:b], run_ordinals[a:b] = _sorted_run(corpus, a, b)
         done = 0
@@ -327,13 +327,13 @@ def _sorted_run(corpus: Deserializer, a: int, b: int) -> tuple[NDArray[np.uint64
 
 
 def _ranges(keys: NDArray[np.uint64], edges: list[int]) -> Iterator[list[tuple[int, int]]]:
-    """Slices of sorted runs that hold all keys of one range after the other, about two blocks together.
+    """Yield slices of sorted runs that hold all keys of one range after the other, about two blocks in total.
 
-    A run gives a sample every step-th key; a range with as many samples as there are runs holds at most
-    2 * runs * step keys. A key stands once in a run, so none makes a range longer.
+    A run contributes every step-th key as a sample; a range with as many samples as there are runs holds at most 2 *
+    runs * step keys. A key occurs once in a run, so duplicates cannot make a range longer.
     """
     count = len(edges) - 1
-    step = max(1, BLOCK // count)
+    step = max(1, BLOCK_KEYS // count)
     samples = np.sort(np.concatenate([keys[a:b:step] for a, b in itertools.pairwise(edges)]))
     splitters = np.unique(samples[count::count])
     bounds = [
@@ -358,11 +358,11 @@ def _refuse_twins(corpus: Deserializer, keys: NDArray[np.uint64], ordinals: Ints
 
 
 def _look_up(primary: Deserializer, total: int, keys: NDArray[np.uint64], ordinals: Ints, out: Ints) -> None:
-    """For each sequence of the primary, the ordinal that has its key, or -1."""
-    for a in range(0, total, BLOCK):
-        b = min(a + BLOCK, total)
+    """Write, for each sequence of the primary, the ordinal with its key, or -1."""
+    for a in range(0, total, BLOCK_KEYS):
+        b = min(a + BLOCK_KEYS, total)
         wanted = _keys(primary, a, b)
-        order = np.argsort(wanted, kind="stable")  # searching in order touches each page of the map once
+        order = np.argsort(wanted, kind="stable")  # searching in order touches each page of the mapping once
         wanted = wanted[order]
         at = np.searchsorted(keys, wanted)
         hit = at < len(keys)

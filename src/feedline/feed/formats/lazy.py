@@ -1,8 +1,8 @@
-"""Arrays that lie in a file or elsewhere and are read when they are sliced: HDF5 datasets, Zarr arrays, and their like.
+"""Arrays that are read when they are sliced: HDF5 datasets, Zarr arrays, and the like.
 
-Anything with ``shape``, ``dtype`` and slicing that is no array in memory counts as one. Guarantees: nothing is read but
-the rows asked for, by one thread at a time, as not every library bears several; what is handed over is compared with
-what was promised.
+Any object with ``shape``, ``dtype`` and slicing that is not an array in memory counts as one. Only the requested rows
+are read, by one thread at a time, as not every library is thread-safe; rows are checked against the declared shape and
+dtype.
 """
 
 from __future__ import annotations
@@ -13,46 +13,50 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from feedline.data import Stream
+from feedline.data import Stream, Value
 from feedline.errors import DataError
+from feedline.feed.files.digest import ContentDigest
 from feedline.feed.per_process import PerProcess
 from feedline.feed.protocol import CHUNK_MEMORY
 
 CHUNK_BYTES = 32 << 20
-"""Bytes of rows that make a chunk, unless told otherwise."""
+"""Bytes of rows in a chunk, by default."""
 
 
 def is_lazy(data: Any) -> bool:
-    """Whether ``data`` has to be sliced to be read, as opposed to what is in memory or can be mapped."""
+    """Return whether ``data`` must be sliced to be read, unlike data in memory or mappable data."""
     if isinstance(data, (np.ndarray, list, tuple)) or not all(
         hasattr(data, n) for n in ("shape", "dtype", "__getitem__")
     ):
         return False
-    # Memory that can be looked at, in any of the ways it is offered; tables of pandas are in memory too.
+    # These attributes mark data in memory, in one form or another; pandas tables (iloc) too.
     return not any(hasattr(data, n) for n in ("__array_interface__", "__dlpack__", "numpy", "tocsr", "iloc"))
 
 
 class LazyRows:
-    """Rows that are read when they are asked for.
+    """Rows that are read on demand.
 
     Args:
-        name: of the stream, for errors.
-        data: an object ``(N, *shape)`` as `is_lazy` describes it.
+        name: name of the stream, for errors.
+        data: an object ``(N, *shape)`` as for `is_lazy`.
 
     Attributes:
-        stream: what a row is.
-        step: rows that are best read together, as the data is stored in such blocks; 1 where it does not say.
+        stream: declaration of a row.
+        step: rows per stored block, which are best read together; 1 if unknown.
+        offsets: where each row's samples begin, int64 (rows + 1,), if rows are sequences of several; else None.
 
     Raises:
-        TypeError: its elements are no numbers.
+        TypeError: its elements are not numbers.
         ValueError: it has no rows.
     """
+
+    offsets: NDArray[np.int64] | None = None
 
     def __init__(self, name: str, data: Any) -> None:
         shape = tuple(int(n) for n in data.shape)
         if not shape:
-            raise ValueError(f"expected data (N, ...) with one row a sequence for stream `{name}`, got a scalar")
-        # Zero rows say which dtype NumPy makes of the data's own.
+            raise ValueError(f"expected data (N, ...) with one row per sequence for stream `{name}`, got a scalar")
+        # An empty slice shows which dtype NumPy converts the data to.
         dtype = np.asarray(data[0:0]).dtype
         if dtype.kind not in "biufc":
             raise TypeError(
@@ -64,7 +68,7 @@ class LazyRows:
         stored = getattr(data, "chunks", None)
         first = stored[0] if isinstance(stored, tuple) and stored else None
         self.step = int(first) if isinstance(first, (int, np.integer)) and first > 0 else 1
-        self._path = _name_of(data)  # now, as it may be closed when it is wanted
+        self._path = _name_of(data)  # now: the file may be closed when an error needs it
         self._turn = PerProcess(threading.Lock)
 
     def __len__(self) -> int:
@@ -72,19 +76,28 @@ class LazyRows:
 
     @property
     def row_bytes(self) -> int:
-        """Bytes of a row in memory."""
+        """Number of bytes of a row in memory."""
         return self.stream.size * self.stream.dtype.itemsize
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all rows in memory."""
+        """Number of bytes of all rows in memory."""
         return self._count * self.row_bytes
 
+    def read(self, start: int, stop: int) -> tuple[Value, dict[int, DataError]]:
+        """Return the rows ``start:stop``, and by index why some of them cannot be read; raises if none can."""
+        return Value.from_dense(self[start:stop]), {}
+
+    def add_to(self, digest: ContentDigest) -> None:
+        """Add the size, and rows from head, middle and tail."""
+        digest.numbers(len(self), len(self))
+        digest.array(self)
+
     def __getitem__(self, rows: slice) -> NDArray[Any]:
-        """Rows ``start:stop``, read now.
+        """Read the rows ``start:stop``.
 
         Raises:
-            DataError: they cannot be read, or are others than were promised.
+            DataError: they cannot be read, or differ from the declared shape or dtype.
         """
         start, stop, _ = rows.indices(self._count)
         try:
@@ -110,7 +123,7 @@ class LazyRows:
 
 
 def _name_of(data: Any) -> str:
-    """What errors call the data: a name of its own where it has one."""
+    """Return the data's name for errors."""
     name = getattr(data, "name", None)
     file = getattr(getattr(data, "file", None), "filename", None)
     if isinstance(file, str):
@@ -119,7 +132,7 @@ def _name_of(data: Any) -> str:
 
 
 def chunk_rows(columns: list[LazyRows]) -> int:
-    """How many rows make a chunk of `CHUNK_BYTES` of all columns, in whole blocks of the one stored in the largest."""
+    """Return the rows that make a chunk of `CHUNK_BYTES` of all columns, in whole blocks of the largest block size."""
     row = max(1, sum(column.row_bytes for column in columns))
     rows, block = max(1, CHUNK_BYTES // row), max(column.step for column in columns)
     return rows if block * row > CHUNK_MEMORY else max(1, rows // block) * block

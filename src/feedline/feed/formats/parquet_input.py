@@ -1,6 +1,6 @@
-"""A Parquet file as Arrow reads it: some of its bytes are in memory already, the others are read when asked for.
+"""A file-like object for Arrow: some bytes of a Parquet file are in memory, others are read on demand.
 
-Arrow gets views of what is in memory. Whatever it asks for, nothing outside of that and of the file is touched.
+Arrow gets views of the bytes in memory. Whatever it requests, nothing outside of them and the file is touched.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from feedline.feed.protocol import Unread
 
 
 class Pages:
-    """What `pyarrow.parquet.ParquetFile` reads from.
+    """The file-like object that `pyarrow.parquet.ParquetFile` reads from.
 
     Args:
-        file: the file, open.
+        file: the open file.
         held: parts that are in memory: (offset, bytes).
 
     Attributes:
-        unread: why a read failed, if one did.
-        closed: never.
+        unread: why a read failed; None: none did.
+        closed: always False.
     """
 
     mode, closed = "rb", False
@@ -35,7 +35,7 @@ class Pages:
         self.unread: Unread | None = None
 
     def at(self, offset: int, size: int) -> bytes | memoryview:
-        """Up to ``size`` bytes from ``offset`` on, fewer at the end of the file.
+        """Return up to ``size`` bytes from ``offset`` on, fewer at the end of the file.
 
         Raises:
             OSError: the disk fails.
@@ -53,7 +53,7 @@ class Pages:
             raise
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
-    # ---- as Arrow calls it ------------------------------------------------------------------------
+    # ---- called by Arrow --------------------------------------------------------------------------
 
     def read(self, size: int = -1) -> bytes | memoryview:  # noqa: D102
         found = self.at(self._position, self._size - self._position if size < 0 else size)
@@ -81,4 +81,4 @@ class Pages:
         pass
 
     def close(self) -> None:
-        """The file is closed by who opened it."""
+        """Do nothing: whoever opened the file closes it."""

@@ -1,39 +1,58 @@
-"""Chunks, or parts of them, that a disk does not give: their sequences keep their places, and say why."""
+"""Chunks, or parts of them, that a disk cannot read: their sequences keep their places, and report why."""
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Collection
 
 import numpy as np
 
 from feedline.data import Chunk, Schema, Value
-from feedline.data.value import DenseValue, SparseValue
+from feedline.data.value import BytesValue, DenseValue, SparseValue
 from feedline.errors import DataError
 from feedline.feed.protocol import Unread
 
 
 def unread(why: Unread, path: str, sequence: int) -> DataError:
-    """Why sequence number ``sequence`` could not be read from the file ``path``."""
-    got = "got its end: the file was cut" if why.error < 0 else f"got an error of the disk: {os.strerror(why.error)}"
+    """Return why sequence number ``sequence`` could not be read from the file ``path``."""
+    got = "got the end of the file" if why.error < 0 else f"got a disk error: {os.strerror(why.error)}"
     return DataError(
-        f"expected bytes that can be read, {got}",
+        f"expected readable bytes, {got}",
         path=path,
         byte=why.byte,
         sequence=sequence,
-        hint='restore the file, or pass on_error="skip" to the source to go on without such sequences and list them',
+        hint='restore the file, or pass on_error="skip" to the source to skip such sequences and list them',
     )
 
 
-def lost_chunk(schema: Schema, ragged: Collection[str], first: int, count: int, path: str, why: Unread) -> Chunk:
-    """A chunk none of whose sequences can be read.
+def require_damage(error: BaseException) -> None:
+    """Raise an error that comes from a lack of descriptors: the same sequences can be read when there are some again.
+
+    To be called before an error becomes that of sequences, which stay unreadable as long as their chunk is held.
+    """
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, OSError) and cause.errno in (errno.EMFILE, errno.ENFILE):
+            raise error
+        cause = cause.__cause__
+
+
+def lost_chunk(schema: Schema, ragged: Collection[str], *, first: int, count: int, path: str, why: Unread) -> Chunk:
+    """Return a chunk none of whose sequences can be read.
 
     Args:
-        schema: of the chunk.
-        ragged: streams of several samples a sequence.
+        schema: schema of the chunk.
+        ragged: streams with several samples per sequence.
         first, count: its sequences, from ordinal ``first`` on.
-        path, why: of all of them.
+        path, why: file and reason, the same for all of them.
     """
+    errors = {i: unread(why, path, first + i) for i in range(count)}
+    return Chunk(schema, no_values(schema, ragged, count), errors)
+
+
+def no_values(schema: Schema, ragged: Collection[str], count: int) -> dict[str, Value]:
+    """Return values for ``count`` sequences that cannot be read; no samples in the streams ``ragged``, else one."""
     values: dict[str, Value] = {}
     for name, stream in schema.items():
         offsets = np.zeros(count + 1, np.int64) if name in ragged else None
@@ -41,6 +60,11 @@ def lost_chunk(schema: Schema, ragged: Collection[str], first: int, count: int, 
         if stream.sparse:
             nothing, bounds = np.empty(0, stream.dtype), np.zeros(rows + 1, np.int64)
             values[name] = SparseValue(bounds, np.empty(0, np.int32), nothing, stream.size, offsets)
+        elif stream.is_bytes:
+            bounds, none = np.zeros(rows + 1, np.int64), np.empty(0, np.uint8)
+            values[name] = BytesValue(bounds, none, offsets, text=stream.is_text)
         else:
-            values[name] = DenseValue(np.zeros((rows, *stream.shape), stream.dtype), offsets)
-    return Chunk(schema, values, {i: unread(why, path, first + i) for i in range(count)})
+            # No memory, however large the damage says that samples are.
+            nothing = np.zeros((), stream.dtype)
+            values[name] = DenseValue(np.broadcast_to(nothing, (rows, *stream.shape)), offsets)
+    return values

@@ -1,9 +1,9 @@
-"""Corpora of one's own, chunk by chunk, as CNTK's `UserDeserializer`: say what chunks hold, and hand them over.
+"""User-defined corpora, chunk by chunk, like CNTK's `UserDeserializer`.
 
-Two kinds, by what the subclass defines. With ``chunk_info`` (and ``chunk_lengths`` if sequences are ragged) chunk
-sizes are known before reading: the corpus is shuffled, planned, sought and joined as any other. Without, windows
-count chunks and a state is (sweep, window, place in it); restoring reads one window. What ``get_chunk`` hands over is
-compared with what was said before.
+There are two kinds. With ``chunk_info`` (and ``chunk_lengths`` if sequences are ragged), chunk sizes are known before
+reading, and the corpus is shuffled, planned, sought and joined like any other. Without, windows count chunks and a
+state is (sweep, window, place in it); restoring reads one window. The result of ``get_chunk`` is checked against the
+declared sizes.
 """
 
 from __future__ import annotations
@@ -29,18 +29,19 @@ from feedline.feed.user_values import given_values
 
 Ints = NDArray[np.int64]
 
-_LENGTHS_KEPT = 32 << 20  # bytes
+_LENGTHS_KEPT_BYTES = 32 << 20  # bytes
+_STRING_BYTES = 1 << 10  # that a byte string counts when nothing is known of its size
 
 
 class UserDeserializer(Deserializer):
-    """Subclass this, and define ``num_chunks``, ``get_chunk`` and either ``streams`` or the attribute ``schema``.
+    """Base class of user-defined corpora. Define ``num_chunks``, ``get_chunk`` and either ``streams`` or ``schema``.
 
-    Optional: ``chunk_info`` (and ``chunk_lengths``) for chunk sizes known before reading, ``keys`` to be joined by
-    other keys than ordinals (see `Deserializer.keys`), ``digest``, ``close``. There is no ``__init__`` to call.
+    Optional: ``chunk_info`` (and ``chunk_lengths``) for chunk sizes known before reading, ``keys`` to join by other
+    keys than ordinals (see `Deserializer.keys`), ``digest``, ``close``. There is no ``__init__`` to call.
 
     Attributes:
-        concurrent: ``get_chunk`` may be called by several reading threads at a time. False: by one at a time.
-        name: what errors call the corpus; by default the name of the class.
+        concurrent: whether several reading threads may call ``get_chunk`` at a time.
+        name: name of the corpus in errors; by default that of the class.
     """
 
     concurrent: bool = False
@@ -52,7 +53,7 @@ class UserDeserializer(Deserializer):
             cls.name = cls.__name__
 
     def __new__(cls, *_: Any, **__: Any) -> Self:
-        """An object that is ready without ``__init__``, which subclasses need not call."""
+        """Create an object that is ready without ``__init__``, which subclasses need not call."""
         self = super().__new__(cls)
         self._turn = PerProcess(threading.Lock)
         return self
@@ -60,48 +61,49 @@ class UserDeserializer(Deserializer):
     # ---- for subclasses ---------------------------------------------------------------------------
 
     def streams(self) -> Mapping[str, Stream]:
-        """The streams delivered, by name; asked once."""
+        """Return the streams delivered, by name; called once."""
         raise NotImplementedError(f"{type(self).__name__} defines neither `streams()` nor the attribute `schema`")
 
     @abc.abstractmethod
     def num_chunks(self) -> int:
-        """Number of chunks; always the same."""
+        """Return the number of chunks; always the same."""
 
     @abc.abstractmethod
     def get_chunk(self, chunk: int) -> Mapping[str, Any] | Chunk:
-        """The sequences of chunk number ``chunk``, the same at every call.
+        """Return the sequences of chunk number ``chunk``, the same in every call.
 
         Returns:
-            Data by stream name, with one number of sequences N in all streams: an array ``(N, *shape)`` or a SciPy
-            sparse matrix ``(N, size)`` where each sequence is one sample; or a list of N arrays ``(length, *shape)`` or
-            sparse matrices ``(length, size)``; or a `Value`. Or a `Chunk`, which can also hold sequences that cannot
-            be read (`Chunk.errors`).
+            Data by stream name, with the same number of sequences N in all streams: an array ``(N, *shape)`` or a SciPy
+            sparse matrix ``(N, size)`` if each sequence is one sample; or a list of N arrays ``(length, *shape)`` or
+            sparse matrices ``(length, size)``; or a `Value`. Or a `Chunk`, which can also hold unreadable sequences
+            (`Chunk.errors`).
 
-        Called on reading threads, one at a time unless ``concurrent``. Whatever it raises reaches the caller of
+        Called in reading threads, one at a time unless ``concurrent``. An exception reaches the caller of
         ``next_minibatch`` as the cause of a `WorkerError` (a `FeedlineError` as itself); the source stays where it was,
         and the next call tries again.
         """
 
     def chunk_info(self, chunk: int) -> ChunkInfo | tuple[int, ...]:
-        """(sequences, samples) of chunk number ``chunk``, or `ChunkInfo` with stored bytes too, without reading it.
+        """Return (sequences, samples) of chunk number ``chunk``, or `ChunkInfo` with stored bytes, without reading it.
 
-        ``samples`` are counted as the minibatch budget does: the longest stream of each sequence, or the one that
-        defines the size. Without bytes, those of the samples are taken, one non-zero to a sparse one.
+        ``samples`` are counted as the minibatch budget counts them: the longest stream of each sequence, or the one
+        that defines the size. Without bytes, those of the samples are used, with one non-zero per sparse one and 1 KiB
+        per byte string.
         """
         raise NotImplementedError
 
     def chunk_lengths(self, chunk: int) -> ArrayLike:
-        """Samples of each sequence of chunk number ``chunk``, without reading it; for ragged data with ``chunk_info``.
+        """Return the samples of each sequence of chunk number ``chunk``, without reading it; for ragged data.
 
-        Without this, ragged data is fed as if there were no ``chunk_info``.
+        Without this, ragged data is treated as if there were no ``chunk_info``.
         """
         raise NotImplementedError
 
     def digest(self) -> str:
-        """Hex digits that stand for the content.
+        """Return hex digits that identify the content.
 
-        This default knows the class's name, streams, chunk sizes and nothing of the data: a state fits other data of
-        the same form. Override it to make saved states refuse data that has changed.
+        This default covers the class's name, streams and chunk sizes, but not the data: a state fits other data of the
+        same form. Override it to make saved states refuse data that has changed.
         """
         infos = self._infos if self._told else self.num_chunks()
         text = json.dumps([type(self).__name__, self.schema.digest, infos])
@@ -116,7 +118,7 @@ class UserDeserializer(Deserializer):
 
     @functools.cached_property
     def sized(self) -> bool:  # type: ignore[override]
-        """Whether chunk sizes are known before reading: ``chunk_info`` is defined, and lengths follow from it."""
+        """Whether chunk sizes are known before reading: ``chunk_info`` is defined, and determines lengths."""
         return self._told and (self._has_lengths or all(info.sequences == info.samples for info in self._infos))
 
     @property
@@ -129,7 +131,7 @@ class UserDeserializer(Deserializer):
 
     @functools.cached_property
     def _infos(self) -> list[ChunkInfo]:
-        row = sum(s.dtype.itemsize * s.size if not s.sparse else s.dtype.itemsize + 4 for s in self.schema.values())
+        row = sum(_nominal_bytes(stream) for stream in self.schema.values())
         infos = []
         for chunk in range(self.num_chunks()):
             info = tuple(int(n) for n in self.chunk_info(chunk))
@@ -143,7 +145,7 @@ class UserDeserializer(Deserializer):
         return infos
 
     def chunks(self) -> Sequence[ChunkInfo]:
-        """What ``chunk_info`` says of every chunk; asked once."""
+        """Return the results of ``chunk_info`` for all chunks; called once."""
         return self._infos
 
     @functools.cached_property
@@ -152,7 +154,7 @@ class UserDeserializer(Deserializer):
 
     @functools.cached_property
     def _lengths(self) -> LruCache[int, Ints]:
-        return LruCache(self._lengths_of, _nbytes, _LENGTHS_KEPT)
+        return LruCache(self._lengths_of, _nbytes, _LENGTHS_KEPT_BYTES)
 
     def _lengths_of(self, chunk: int) -> Ints:
         lengths = np.asarray(self.chunk_lengths(chunk), np.int64)
@@ -166,7 +168,7 @@ class UserDeserializer(Deserializer):
         return lengths
 
     def lengths(self, ordinals: Ints) -> Ints | None:
-        """Samples of the sequences ``ordinals``, from ``chunk_lengths``; None if every sequence has one."""
+        """Return the samples of the sequences ``ordinals``, from ``chunk_lengths``; None if every sequence has one."""
         if not self._has_lengths:
             return None
         out = np.empty(len(ordinals), np.int64)
@@ -177,12 +179,12 @@ class UserDeserializer(Deserializer):
         return out
 
     def read(self, chunk: int) -> Chunk:
-        """What ``get_chunk`` hands over, checked.
+        """Return the result of ``get_chunk``, checked.
 
         Raises:
             WorkerError: it raised; the original is the cause.
-            DataError: it hands over other counts than ``chunk_info`` or ``chunk_lengths`` say.
-            SchemaError: it hands over other streams, shapes or dtypes than declared.
+            DataError: it returned other counts than ``chunk_info`` or ``chunk_lengths``.
+            SchemaError: it returned other streams, shapes or dtypes than declared.
         """
         where = f"get_chunk({chunk}) of {self.name}"
         try:
@@ -204,7 +206,7 @@ class UserDeserializer(Deserializer):
     def _compare(self, number: int, chunk: Chunk) -> None:
         info, lengths = self._infos[number], chunk.lengths
         samples = chunk.num_sequences if lengths is None else int(lengths.sum())
-        bad = list(chunk.errors)  # these have no samples of their own
+        bad = list(chunk.errors)  # whose samples are unknown
         if chunk.num_sequences != info.sequences or (samples != info.samples and not bad):
             raise DataError(
                 f"expected {info.sequences} sequences with {info.samples} samples in chunk {number}, as chunk_info "
@@ -226,6 +228,12 @@ class UserDeserializer(Deserializer):
                 sequence=int(self._starts[number]) + first,
                 hint=None if self._has_lengths else "define chunk_lengths: these sequences are ragged",
             )
+
+
+def _nominal_bytes(stream: Stream) -> int:
+    if stream.is_bytes:
+        return _STRING_BYTES
+    return stream.dtype.itemsize + 4 if stream.sparse else stream.dtype.itemsize * stream.size
 
 
 def _nbytes(array: Ints) -> int:

@@ -1,8 +1,8 @@
-"""One door to data by index: `DataLoader`, torch's constructor over feedline's order, clock and workers.
+"""Map-style and iterable datasets: `DataLoader`, torch's constructor over feedline's order, state and workers.
 
-Inside: ``loader → iterator → factory → corpus | staged → batches → executors | iterable | sampling | options | sweeps →
-fetch | gather | state → collate | random | order``. torch is reached through `interop` alone, and only where it is
-installed.
+Inside: ``loader → iterator | samplers → factory → corpus | staged → sweeps → batches → executors | iterable | options |
+sampling → fetch | gather | state → changes | collate | random | order``. torch is reached only through `interop`, and
+only if it is installed.
 """
 
 from feedline.feed.loader.loader import DataLoader

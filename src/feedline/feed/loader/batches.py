@@ -1,11 +1,10 @@
-"""What a dataset is read as: its batches, what a state says of them, and how many there are.
+"""The batches of each kind of dataset: how they are planned, counted, and identified in a state.
 
-Instances never change: `Batches.current`, `Batches.seeded` and `Batches.adapted` return others.
+Instances are immutable: `Batches.current`, `Batches.seeded` and `Batches.adapted` return others.
 """
 
 from __future__ import annotations
 
-import copy
 from abc import ABC, abstractmethod
 from typing import Any
 
@@ -15,7 +14,7 @@ from feedline.feed.loader.gather import ColumnItems, columnar
 from feedline.feed.loader.identity import digest_of
 from feedline.feed.loader.iterable import Stand, stands_of
 from feedline.feed.loader.options import LoaderOptions
-from feedline.feed.loader.order import BatchRule, BatchSampler, Items, Order, PlannedSweep, Weighted
+from feedline.feed.loader.order import BatchRule, Items, Order, PlannedSweep, Weighted, batch_count
 from feedline.feed.loader.state import ResumePoint
 
 
@@ -24,11 +23,11 @@ class Batches(ABC):
 
     Args:
         options: arguments of the loader.
-        seed: of order and random numbers.
+        seed: seed of order and random numbers.
 
     Attributes:
-        places: of a sweep; None: unknown before it is drawn.
-        order: the loader's own order of items, where there is one.
+        places: number of places in a sweep; None: unknown until drawn.
+        order: the loader's own order of items, if it has one.
     """
 
     places: int | None = None
@@ -38,62 +37,67 @@ class Batches(ABC):
         self.options, self.seed = options, seed
 
     def adapted(self, options: LoaderOptions) -> Batches:
-        """The same batches, made in another way."""
-        other = copy.copy(self)
-        other.options = options
+        """Return the same batches under other options."""
+        other = object.__new__(type(self))
+        other.__dict__.update(self.__dict__, options=options)
         return other
 
     def seeded(self, seed: int) -> Batches:
-        """The batches of another seed."""
+        """Return the batches under another seed."""
         return type(self)(self.options, seed)
 
     def current(self, resuming: bool) -> Batches:
-        """The batches of the dataset at its length of now, which torch follows too.
+        """Return the batches of the dataset at its current length; as in torch, it may have changed.
 
         Raises:
-            ValueError: the length differs, and a state or arguments depend on it.
+            ValueError: the length has changed, and a state or arguments depend on it.
         """
         return self
 
     def loadable(self) -> Batches:
-        """The batches that a state is compared with."""
+        """Return the batches that a state is compared with."""
         return self
 
     @abstractmethod
     def identity(self) -> dict[str, Any]:
-        """What a state names, so that it is not loaded over others."""
+        """Return what a state records to prevent loading it over other data or another order."""
 
     @abstractmethod
     def count(self, sweep: int) -> int:
-        """Batches of a sweep.
+        """Return the number of batches in a sweep.
 
         Raises:
-            TypeError: dataset or sampler have no length.
+            TypeError: the dataset or sampler has no length.
         """
 
     def check_memo(self, memo: Any, start: int) -> None:
-        """Check what a state says of a sampler or an iterable dataset.
+        """Check the state of a sampler or an iterable dataset.
 
         Raises:
-            KeyError, TypeError, ValueError: that cannot be.
+            KeyError, TypeError, ValueError: it is invalid.
         """
         state.no_memo(memo, start)
 
     def memo_before(self) -> Any:
-        """State of a sampler to restore if its sweep cannot begin; None: there is none."""
+        """Return the sampler's state to restore if its sweep cannot begin; None: there is none."""
         return None
 
-    def memo_after(self) -> Any:
-        """State of a sampler between two sweeps; None: there is none."""
+    def memo_after(self, last: Any) -> Any:
+        """Return the sampler's state between two sweeps, of which the first ended with the memo ``last``; None: there
+        is none."""
+        return None
+
+    def epoch(self) -> int | None:
+        """Return the epoch set on a user's sampler; None: it has none."""
         return None
 
 
 class PlannedBatches(Batches):
-    """Batches of a map-style dataset, planned as lists of indices.
+    """Batches of a map-style dataset, planned as indices.
 
     Attributes:
-        items: the dataset by index.
-        in_order: items come in the order of the data.
+        items: the dataset, by index.
+        in_order: whether items come in the order of the data.
     """
 
     in_order = False
@@ -101,11 +105,11 @@ class PlannedBatches(Batches):
     def __init__(self, options: LoaderOptions, seed: int) -> None:
         super().__init__(options, seed)
         self.items = ColumnItems(options.dataset) if columnar(options.dataset) else options.dataset
-        self._digest: list[str | None] = []  # once it is known
+        self._digest: list[str | None] = []  # empty until computed
 
     @abstractmethod
     def remaining(self, place: ResumePoint, share: tuple[int, int]) -> RemainingBatches:
-        """The batches from a place on."""
+        """Return the batches from a place on."""
 
     def _identified(self, identity: dict[str, Any], same: bool = True) -> dict[str, Any]:
         if not self._digest:
@@ -115,11 +119,11 @@ class PlannedBatches(Batches):
 
 
 class ItemBatches(PlannedBatches):
-    """Batches in an order of the loader's own.
+    """Batches in the loader's own order.
 
     Args:
         options, seed: see `Batches`.
-        length: items; None: as many as the dataset has.
+        length: number of items; None: the dataset's length.
     """
 
     places: int
@@ -133,12 +137,15 @@ class ItemBatches(PlannedBatches):
         if weights is None:
             self.order = Items(n, seed, bool(options.shuffle))
         else:
-            self.order = Weighted(order.checked_weights(weights, n), seed)
+            weights = order.checked_weights(weights, n)
+            self.order = Weighted(weights, seed)
+        # The caller may change its lists: copies and other seeds use the checked values.
+        self.options = options.replaced("weights", weights).replaced("lengths", self._lengths)
         self.in_order = not (options.shuffle or self.order.replaces)
         self._fixed = weights is not None or lengths is not None
 
     def __reduce__(self) -> Any:
-        """Orders are large, or native, and follow from these."""
+        """Orders are large or native, and can be recreated from these."""
         return ItemBatches, (self.options, self.seed, self.places)
 
     def _length(self) -> int:
@@ -152,7 +159,9 @@ class ItemBatches(PlannedBatches):
 
     def seeded(self, seed: int) -> ItemBatches:
         """See `Batches.seeded`."""
-        return ItemBatches(self.options, seed, self.places)
+        other = ItemBatches(self.options, seed, self.places)
+        other._digest = self._digest
+        return other
 
     def current(self, resuming: bool) -> ItemBatches:
         """See `Batches.current`."""
@@ -161,7 +170,7 @@ class ItemBatches(PlannedBatches):
             return self
         if self._fixed or resuming:
             raise ValueError(
-                f"expected {self.places} items, as when the loader was made or its state was loaded, got {n}"
+                f"expected {self.places} items, as when the loader was created or its state loaded, got {n}"
             )
         return ItemBatches(self.options, self.seed, n)
 
@@ -171,7 +180,7 @@ class ItemBatches(PlannedBatches):
 
     def identity(self) -> dict[str, Any]:
         """See `Batches.identity`."""
-        # A dataset that has grown since the sweep began is no longer what the sweep is over.
+        # A dataset that has grown since the sweep began is not the one that the sweep covers.
         same = bool(self._digest) or self._length() == self.places
         return self._identified({"order": self.order.name, **self.order.identity()}, same)
 
@@ -180,7 +189,7 @@ class ItemBatches(PlannedBatches):
         return order.count(self.order, self.rule(self.options.share.resolve()), sweep)
 
     def rule(self, share: tuple[int, int]) -> BatchRule:
-        """How a sweep becomes batches."""
+        """Return the rule that cuts a sweep into batches."""
         options = self.options
         return BatchRule(options.batch_samples or options.indices, share, options.drop_last, self._lengths)
 
@@ -203,19 +212,23 @@ class SamplerBatches(PlannedBatches):
         options = self.options
         if options.sampler is None or options.indices is None:
             return len(options.user_sampler)
-        return len(BatchSampler(options.sampler, options.indices, options.drop_last, None))
+        return batch_count(len(options.sampler), options.indices, options.drop_last)
 
     def check_memo(self, memo: Any, start: int) -> None:
         """See `Batches.check_memo`."""
         sampling.check_memo(memo)
 
     def memo_before(self) -> Any:
-        """See `Batches.memo_before`: workers draw from the sampler at once."""
+        """See `Batches.memo_before`: filling the workers draws from the sampler at once."""
         return sampling.before(self.options.user_sampler)
 
-    def memo_after(self) -> Any:
+    def memo_after(self, last: Any) -> Any:
         """See `Batches.memo_after`."""
-        return sampling.after(self.options.user_sampler)
+        return sampling.after(self.options.user_sampler, last)
+
+    def epoch(self) -> int | None:
+        """See `Batches.epoch`."""
+        return sampling.epoch_of(self.options.user_sampler)
 
     def remaining(self, place: ResumePoint, share: tuple[int, int]) -> sampling.Sampled:
         """See `PlannedBatches.remaining`."""
@@ -242,12 +255,12 @@ class IterableBatches(Batches):
         length, size = len(self.options.dataset), self.options.indices
         if size is None:
             return length
-        return length // size if self.options.drop_last else -(-length // size)
+        return batch_count(length, size, self.options.drop_last)
 
     def check_memo(self, memo: Any, start: int) -> None:
         """See `Batches.check_memo`."""
         self.stands(memo, start)
 
     def stands(self, memo: Any, start: int) -> tuple[int, list[Stand]]:
-        """Whose turn it is, and the stand of each worker; see `stands_of`."""
+        """Return whose turn it is, and the `Stand` of each worker; see `stands_of`."""
         return stands_of(memo, max(self.options.num_workers, 1), start, self.options.indices)

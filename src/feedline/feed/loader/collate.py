@@ -1,9 +1,9 @@
-"""Samples become a batch: torch's `default_collate` and `default_convert`, without torch too.
+"""Collate samples into a batch: torch's `default_collate` and `default_convert`, with or without torch.
 
-The same trees come out, written straight into memory that reaches the loop without another copy: arrays and tensors
-are stacked, numbers become an array, mappings, named tuples and sequences are collated by part (a tuple becomes a
-list), strings and bytes stay. Where torch is installed the leaves are tensors, and kinds that only torch knows
-(subclasses, registered types) are left to it; elsewhere they are NumPy arrays.
+The result is the same tree, written directly into memory that reaches the loop without another copy: arrays and tensors
+are stacked, numbers become an array, mappings, named tuples and sequences are collated part by part (a tuple becomes a
+list), strings and bytes are kept. If torch is installed the leaves are tensors, and types that only torch knows
+(subclasses, registered types) are left to it; otherwise they are NumPy arrays.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ _KINDS = "?biufc"
 
 @functools.cache
 def torch_side() -> ModuleType | None:
-    """`feedline.interop.torch_loading`, or None without torch."""
+    """Return `feedline.interop.torch_loading`; None without torch."""
     if importlib.util.find_spec("torch") is None:
         return None
     return importlib.import_module("feedline.interop.torch_loading")
 
 
 def default_functions() -> tuple[Callable[[Any], Any], Callable[[Any], Any]]:
-    """(collate, convert) that stand in `DataLoader.collate_fn` by default: torch's own where it is installed."""
+    """Return (collate, convert), the defaults of `DataLoader.collate_fn`: torch's own if it is installed."""
     torch = torch_side()
     return (collate, convert) if torch is None else (torch.default_collate, torch.default_convert)
 
 
 def known(function: Any) -> Callable[[Any], Any] | None:
-    """What is run in place of one of the default functions, or is as plain as they are; None for any other."""
+    """Return our equivalent of a default function, or one that slices as those do; None for any other."""
     torch = torch_side()
     if function is collate or (torch is not None and function is torch.default_collate):
         return collate
@@ -49,11 +49,11 @@ def known(function: Any) -> Callable[[Any], Any] | None:
 
 
 def collate(samples: Sequence[Any]) -> Any:
-    """A batch of samples that are alike.
+    """Return a batch of samples of the same structure.
 
     Raises:
         RuntimeError: shapes or lengths differ among samples.
-        TypeError: a kind that cannot be collated, or for numbers, arrays and strings mixed.
+        TypeError: a type that cannot be collated, or numbers, arrays and strings mixed.
     """
     torch = torch_side()
     if torch is not None and not torch.collates_as_usual():
@@ -126,13 +126,14 @@ def _numbers(numbers: Sequence[Any], kind: type, torch: ModuleType | None) -> An
         return None
     try:
         array = np.array(numbers, dtype)
-    except OverflowError:  # torch words it as its users know it
+    except OverflowError:  # torch raises the error its users know
         return None
     return array if torch is None else torch.from_numpy(array)
 
 
 def _refused(samples: Sequence[Any]) -> Any:
-    """Why NumPy alone cannot collate this; numbers and arrays of several dtypes it can."""
+    """Collate numbers and arrays of several dtypes with NumPy, or raise why it cannot be done."""
+
     first = samples[0]
     if isinstance(first, (np.ndarray, np.generic, int, float)):
         shapes = {np.shape(sample) for sample in samples}
@@ -151,13 +152,13 @@ def _refused(samples: Sequence[Any]) -> Any:
 
 
 def convert(sample: Any) -> Any:
-    """One sample as it is delivered where batching is switched off: arrays become tensors where torch is installed."""
+    """Return one sample as delivered if batching is disabled: arrays become tensors if torch is installed."""
     torch = torch_side()
     return sample if torch is None else torch.default_convert(sample)
 
 
 def emptied(batch: Any) -> Any:
-    """``batch``, made by `collate`, with no sample in it: shapes and dtypes stay."""
+    """Return ``batch``, made by `collate`, without its samples: shapes and dtypes stay."""
     if isinstance(batch, Mapping):
         return _mapping(batch, lambda key: emptied(batch[key]))
     if isinstance(batch, tuple) and hasattr(batch, "_fields"):
@@ -168,7 +169,7 @@ def emptied(batch: Any) -> Any:
 
 
 def _mapping(like: Mapping[Any, Any], value: Callable[[Any], Any]) -> Any:
-    """The values for all keys of ``like``, in a mapping of its type where one can be made."""
+    """Return the values for all keys of ``like``, in a mapping of its type if possible."""
     made = {key: value(key) for key in like}
     if type(like) is dict:
         return made
@@ -182,7 +183,7 @@ def _mapping(like: Mapping[Any, Any], value: Callable[[Any], Any]) -> Any:
 
 
 def _sequence(like: Sequence[Any], parts: list[Any]) -> Any:
-    """The parts in a sequence of the type of ``like`` where one can be made; tuples become lists, as in torch."""
+    """Return the parts in a sequence of the type of ``like`` if possible; tuples become lists, as in torch."""
     if type(like) is list or isinstance(like, tuple):
         return parts
     with contextlib.suppress(TypeError):

@@ -1,8 +1,8 @@
-"""Feedline's corpora in a `DataLoader`: stores, CTF, Parquet and whatever `open_corpus` opens.
+"""Feedline's corpora in a `DataLoader`: stores, CTF, Parquet and anything else that `open_corpus` opens.
 
-They are read by a `MinibatchSource`, a sweep each, whose order, windows and parts they have; ``batch_size`` counts
-sequences, ``batch_samples`` samples. Reading, decoding and copying are native and run in threads of their own, so no
-worker processes are started: ``num_workers`` is the number of chunks read at a time.
+A `MinibatchSource` reads each sweep, with its order, windows and partition; ``batch_size`` counts sequences,
+``batch_samples`` samples. Reading, decoding and copying run in native threads, so no worker processes are started:
+``num_workers`` is the number of chunks read at a time.
 """
 
 from __future__ import annotations
@@ -13,15 +13,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from feedline.data import Chunk, Minibatch, Position
+from feedline.data import Minibatch, Position
+from feedline.data.value import BytesValue
 from feedline.errors import SchemaError
+from feedline.feed.formats.forwarding import Forwarding
 from feedline.feed.loader import collate as collating
 from feedline.feed.loader.batches import Batches
 from feedline.feed.loader.fetch import Fetched
 from feedline.feed.loader.options import LoaderOptions
 from feedline.feed.loader.order import Planned
 from feedline.feed.loader.state import ResumePoint
-from feedline.feed.protocol import ChunkInfo, Deserializer, Extent, MappedFile, Piece
+from feedline.feed.protocol import ChunkInfo, Deserializer
 from feedline.feed.source import MinibatchSource
 
 
@@ -35,7 +37,7 @@ class CorpusBatches(Batches):
         corpus: Deserializer = options.dataset
         if not corpus.sized:
             raise ValueError(
-                "expected a corpus that tells the sizes of its chunks before they are read; implement chunk_info, "
+                "expected a corpus that knows the sizes of its chunks before reading them; implement chunk_info, "
                 "convert it to a store, or use a MinibatchSource"
             )
         self._corpus = corpus if options.batch_samples is not None else _OneEach(corpus)
@@ -71,9 +73,9 @@ class CorpusBatches(Batches):
         return len(sizes) - (drop_last and len(sizes) > 0 and sizes[-1] < size)
 
     def executor(self, place: ResumePoint) -> CorpusExecutor:
-        """What makes the batches of the rest of a sweep."""
+        """Return the executor for the rest of a sweep."""
         source = self._source(place.sweep)
-        ended = place.start == self.places  # behind the last sequence, which is no position of a source
+        ended = place.start == self.places  # after the last sequence, which is no valid position of a source
         source.seek(Position(place.sweep + 1) if ended else Position(place.sweep, place.start))
         share = self.options.share.resolve()
         return CorpusExecutor(
@@ -82,14 +84,13 @@ class CorpusBatches(Batches):
 
     def _made(self, minibatch: Minibatch) -> Any:
         collate = self.options.collate_fn
-        if collating.known(collate) is not None:
+        if collate is None or collating.known(collate) is not None:
             return _tree(minibatch, self.options.layout)
-        assert collate is not None
         return collate(_items(minibatch))
 
 
 class CorpusExecutor:
-    """The rest of a sweep of a source; a `Executor`."""
+    """The rest of a sweep of a source; an `Executor`."""
 
     def __init__(
         self,
@@ -102,7 +103,7 @@ class CorpusExecutor:
     ) -> None:
         self._source, self._size, self._share, self._items = source, size, share, source.num_sequences
         self._drop_last, self._made = drop_last, made
-        self._came: tuple[Position, float, float, Minibatch] | None = None  # out of the source, not delivered
+        self._came: tuple[Position, float, float, Minibatch] | None = None  # read, but not delivered
 
     def next(self) -> tuple[Planned, Fetched]:
         """See `Executor.next`."""
@@ -128,62 +129,30 @@ class CorpusExecutor:
         return planned, fetched
 
     def close(self) -> None:
-        """Threads end with the source."""
+        """Do nothing: the threads end with the source."""
 
 
-class _OneEach(Deserializer):
-    """A corpus whose sequences count one each, however long they are."""
-
-    def __init__(self, corpus: Deserializer) -> None:
-        self._corpus = corpus
-        self.schema, self.name = corpus.schema, corpus.name
-        self.random_access, self.in_memory, self.sliceable = corpus.random_access, corpus.in_memory, corpus.sliceable
-        self.fetchable = corpus.fetchable
+class _OneEach(Forwarding):
+    """A corpus whose sequences all count as one sample, whatever their length."""
 
     def chunks(self) -> Sequence[ChunkInfo]:
         """See `Deserializer.chunks`."""
         return [ChunkInfo(info.sequences, info.sequences, info.bytes) for info in self._corpus.chunks()]
 
-    def read(self, chunk: int) -> Chunk:
-        """See `Deserializer.read`."""
-        return self._corpus.read(chunk)
-
-    def read_slice(self, chunk: int, start: int, stop: int) -> Chunk:
-        """See `Deserializer.read_slice`."""
-        return self._corpus.read_slice(chunk, start, stop)
-
-    def files(self, chunks: Sequence[int]) -> Sequence[MappedFile]:
-        """See `Deserializer.files`."""
-        return self._corpus.files(chunks)
-
-    def extents(self, chunk: int) -> Sequence[Extent]:
-        """See `Deserializer.extents`."""
-        return self._corpus.extents(chunk)
-
-    def read_fetched(self, chunk: int, pieces: Sequence[Piece]) -> Chunk:
-        """See `Deserializer.read_fetched`."""
-        return self._corpus.read_fetched(chunk, pieces)
-
-    def paths(self) -> Sequence[str]:
-        """See `Deserializer.paths`."""
-        return self._corpus.paths()
-
-    def digest(self) -> str:
-        """See `Deserializer.digest`."""
-        return self._corpus.digest()
-
-    def select(self, ordinals: NDArray[np.int64]) -> Chunk:
-        """See `Deserializer.select`."""
-        return self._corpus.select(ordinals)
+    def lengths(self, ordinals: NDArray[np.int64]) -> NDArray[np.int64] | None:
+        """Return None: every sequence counts one."""
+        return None
 
 
 def _tree(minibatch: Minibatch, layout: str) -> dict[str, Any]:
-    """Streams by name; for those of several samples a sequence, their lengths under "lengths"."""
+    """Return the streams by name, and under "lengths" the lengths of those with several samples per sequence."""
     torch = collating.torch_side()
     batch: dict[str, Any] = {}
     lengths: dict[str, Any] = {}
     for name, value in minibatch.items():
-        if value.is_sparse:
+        if isinstance(value, BytesValue):
+            batch[name] = value.tolist()  # as torch collates strings
+        elif value.is_sparse:
             batch[name] = value if torch is None else value.torch()
         elif torch is not None:
             batch[name] = value.torch(layout=layout)
@@ -194,16 +163,21 @@ def _tree(minibatch: Minibatch, layout: str) -> dict[str, Any]:
     if lengths:
         if "lengths" in batch:
             raise SchemaError(
-                "expected no stream `lengths`: lengths of sequences stand there; rename it, or use MinibatchSource"
+                "expected no stream `lengths`: that key holds sequence lengths; rename it, or use MinibatchSource"
             )
         batch["lengths"] = lengths
     return batch
 
 
 def _items(minibatch: Minibatch) -> list[dict[str, Any]]:
-    """One dictionary a sequence: arrays (length, *shape), or (*shape) for streams of one sample a sequence."""
+    """Return one dictionary per sequence: arrays (length, *shape), or (*shape) for streams of one sample per
+    sequence; for byte strings ``bytes`` or ``str``, or a list of them."""
     columns = {
-        name: list(value.rows) if value.one_sample_each and not value.is_sparse else value.sequences()
+        name: value.tolist()
+        if isinstance(value, BytesValue)
+        else list(value.rows)
+        if value.one_sample_each and not value.is_sparse
+        else value.sequences()
         for name, value in minibatch.items()
     }
     return [{name: column[i] for name, column in columns.items()} for i in range(minibatch.num_sequences)]

@@ -1,12 +1,12 @@
-"""Who makes the planned batches: this process, a pool of workers, or a gather.
+"""Executors make the planned batches: in this process, in a pool of workers, or by a native gather.
 
-An executor hands out batches with their plans, in the order planned or as they come. An error belongs to its batch: the
-next call goes on behind it. An interrupt (any exception that is no `Exception`: Ctrl-C, a signal's handler) belongs to
-none: the next call makes the same batch.
+An executor returns batches with their plans, in planned order or as they complete. An error belongs to its batch: the
+next call continues after it. An interrupt (an exception that is no `Exception`, such as Ctrl-C or a signal handler's)
+belongs to none: the next call makes the same batch.
 
-For that, a batch is in one place at any moment: planned, under way, or in hand. CPython looks for signals when a
-function begins, behind calls into C and where loops turn. So a batch moves from one place to the next by assignments
-alone, without a call in between; and what calls have to do is done before, so that it can be done again.
+To that end a batch is in exactly one place at any moment: planned, in flight, or in hand. CPython checks for signals
+when a function begins, after calls into C, and at the end of a loop's body. So a batch moves from one place to the next
+by assignments alone, without a call in between; the calls come before, where repeating them is harmless.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from feedline.feed.loader.gather import Columns
 from feedline.feed.loader.order import Planned
 from feedline.feed.workers import Pool
 
-MOST_AHEAD = 16  # batches for each worker that are made ahead where nobody said how many
+MOST_AHEAD = 16  # maximum of batches in flight per worker if prefetch_factor is omitted
 AHEAD_BYTES = 64 << 20
 
 
 class RemainingBatches(Protocol):
-    """The batches still to be planned; interrupted, it goes on where it was."""
+    """The batches still to be planned; after an interrupt, it continues where it was."""
 
     def next(self) -> Planned:
-        """The next one.
+        """Return the next one.
 
         Raises:
             StopIteration: there is none.
@@ -36,10 +36,10 @@ class RemainingBatches(Protocol):
 
 
 class Executor(Protocol):
-    """See the module."""
+    """Makes the batches of a sweep; see the module."""
 
     def next(self) -> tuple[Planned, Fetched]:
-        """The next batch.
+        """Return the next batch.
 
         Raises:
             StopIteration: there is none.
@@ -47,15 +47,15 @@ class Executor(Protocol):
         """
 
     def close(self) -> None:
-        """Nothing is wanted any more."""
+        """Stop making batches and release resources."""
 
 
 class InProcessExecutor:
-    """Made when asked for.
+    """Makes batches in this process, on demand.
 
     Args:
-        rest: the batches of the sweep.
-        make: makes one.
+        rest: remaining batches of the sweep.
+        make: function that makes one.
     """
 
     def __init__(self, rest: RemainingBatches, make: Callable[[Planned], Fetched]) -> None:
@@ -76,27 +76,27 @@ class InProcessExecutor:
         return planned, fetched
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: no resources are held."""
 
 
 def gathered(columns: Columns) -> Callable[[Planned], Fetched]:
-    """What makes a batch by copying it out of columns."""
+    """Return a function that makes a batch by gathering from columns."""
     gather = columns.batch
     return lambda planned: Fetched(gather(planned.indices), len(planned.indices), [], 0.0, 0.0)
 
 
 class PoolExecutor:
-    """Made by workers, ahead of need.
+    """Makes batches in workers, ahead of need.
 
     Args:
-        rest: the batches of this sweep.
-        pool: of workers that run a `Fetch`.
-        sweep: of ``plan``.
-        share: of the batches.
+        rest: remaining batches of this sweep.
+        pool: workers that run a `Fetch`.
+        sweep: number of the sweep.
+        share: (index, count) of this rank.
         depth: batches in flight.
-        grows: ``depth`` is that of the beginning; then as many as `AHEAD_BYTES` holds and workers can use.
-        in_order: hand out in the order planned.
-        beyond: called when they are used up: the batches of the sweep that comes next, or None.
+        grows: whether ``depth`` may grow to what `AHEAD_BYTES` holds and workers can use.
+        in_order: whether to return batches in planned order.
+        beyond: called when the sweep is planned; returns the batches of the next sweep, or None.
     """
 
     def __init__(
@@ -115,7 +115,7 @@ class PoolExecutor:
         self._pool, self._in_order, self._beyond = pool, in_order, beyond
         self._rest: RemainingBatches | None = rest
         self._sweep, self._share = sweep, share
-        self._past = False  # the rest is that of the next sweep
+        self._past = False  # `_rest` is the next sweep's
         self._error: Exception | None = None
         self._planned: Planned | None = None
         self._hand: tuple[Planned, Fetched] | None = None
@@ -166,11 +166,11 @@ class PoolExecutor:
                 try:
                     planned = self._planned = self._rest.next()
                 except StopIteration:
-                    # The next sweep's batches are a function of the axis: begin with them before this one has ended.
+                    # The next sweep's batches are a function of the seed: begin them before this one has ended.
                     rest = None if self._past else self._beyond()
                     self._rest, self._past = rest, True
                     continue
-                except Exception as error:  # of a sampler: what it chose before is delivered first
+                except Exception as error:  # a sampler's error: what it chose before is delivered first
                     self._rest, self._error = None, error
                     return
             try:
@@ -182,22 +182,22 @@ class PoolExecutor:
             self._waiting.append((planned, ticket))
 
     def carry_on(self, sweep: int, share: tuple[int, int], beyond: Callable[[], RemainingBatches | None]) -> bool:
-        """Whether this executor, used up for its sweep, has begun with ``sweep``; it then goes on with that."""
+        """Switch to ``sweep`` if this executor has finished its own and begun that one; return whether it has."""
         if self._share != share or not self._waiting or self._waiting[0][0].sweep != sweep:
             return False
         self._sweep, self._beyond = sweep, beyond
         if self._rest is None:
-            self._rest = beyond()  # all of the new sweep is on its way
+            self._rest = beyond()  # the whole new sweep is in flight
         else:
             self._past = False
         return True
 
     def close(self) -> None:
-        """Cancel what is outstanding."""
+        """Cancel the batches in flight."""
         self._pool.cancel(self._given_up())
 
     def __del__(self) -> None:
-        if hasattr(self, "_depth"):  # else it was never made
+        if hasattr(self, "_depth"):  # else __init__ failed
             self._pool.abandon(self._given_up())
 
     def _given_up(self) -> list[int]:
@@ -208,12 +208,12 @@ class PoolExecutor:
 
 
 def size_of(tree: Any) -> int:
-    """Bytes of the arrays and tensors in a tree."""
+    """Return the bytes of the arrays and tensors in a tree."""
     if isinstance(tree, Mapping):
         return sum(size_of(value) for value in tree.values())
     if isinstance(tree, (list, tuple)):
         return sum(size_of(value) for value in tree)
     try:
         return int(tree.nbytes)
-    except (AttributeError, RuntimeError, TypeError):  # torch has no figure for sparse tensors
+    except (AttributeError, RuntimeError, TypeError):  # sparse tensors have no nbytes
         return 0

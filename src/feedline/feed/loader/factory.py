@@ -1,4 +1,4 @@
-"""What makes the batches of a sweep? The choice of an executor, and what outlives it: workers, batches made ahead."""
+"""Create the executor of each sweep, and own what outlives it: the workers, and the batches made ahead."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 
 from feedline.feed.loader import collate as collating
 from feedline.feed.loader.batches import Batches, ItemBatches, IterableBatches, PlannedBatches, SamplerBatches
+from feedline.feed.loader.changes import snapshot
 from feedline.feed.loader.corpus import CorpusBatches
 from feedline.feed.loader.executors import (
     MOST_AHEAD,
@@ -18,19 +19,20 @@ from feedline.feed.loader.executors import (
 )
 from feedline.feed.loader.fetch import Fetch, unit_of
 from feedline.feed.loader.gather import columns_of
-from feedline.feed.loader.iterable import IterableExecutor, IterableFetch
+from feedline.feed.loader.iterable import DatasetPast, IterableExecutor, IterableFetch
 from feedline.feed.loader.options import LoaderOptions
 from feedline.feed.loader.random import Seeding
 from feedline.feed.loader.staged import StagedExecutor, in_files
 from feedline.feed.loader.state import ResumePoint
+from feedline.feed.partition import Partition
 from feedline.feed.workers import Pool
 
 
 def batches_of(options: LoaderOptions, seed: int) -> Batches:
-    """The batches that arguments ask for.
+    """Return the batches that the arguments describe.
 
     Raises:
-        ValueError, TypeError: the dataset does not allow them.
+        ValueError, TypeError: the dataset does not support them.
     """
     if options.is_corpus:
         return CorpusBatches(options, seed)
@@ -40,26 +42,28 @@ def batches_of(options: LoaderOptions, seed: int) -> Batches:
         return SamplerBatches(options, seed)
     found = ItemBatches(options, seed)
     if options.shuffle and found.places == 0:
-        raise ValueError("expected at least one item to shuffle, got a dataset of 0")
+        raise ValueError("expected at least one item to shuffle: num_samples should be a positive integer value, got 0")
     return found
 
 
 class ExecutorFactory:
-    """Makes the executor of each sweep.
+    """Creates the executor of each sweep.
 
     Attributes:
-        pool: the workers, once they are needed.
+        pool: the workers; None until they are needed.
     """
 
     def __init__(self) -> None:
         self.pool: Pool | None = None
-        self._parked: PoolExecutor | None = None  # has begun with the next sweep
+        self._parked: PoolExecutor | None = None  # has begun the next sweep
         self._seeding: Seeding | None = None
-        self._firsts: dict[int, Any] = {}  # of an iterable dataset that is read here, see `iterable`
+        self._batches: Batches | None = None  # what all of these were made for
+        self._seen: list[Any] = []  # what the workers hold copies of
+        self._past = DatasetPast()  # of an iterable dataset that is read here
 
     def __getstate__(self) -> dict[str, Any]:
-        """A copy starts its own workers."""
-        return {**self.__dict__, "pool": None, "_parked": None, "_seeding": None}
+        """Return the state without workers: a copy starts its own."""
+        return {**self.__dict__, "pool": None, "_parked": None, "_seeding": None, "_batches": None, "_seen": []}
 
     def make(
         self,
@@ -68,14 +72,16 @@ class ExecutorFactory:
         share: tuple[int, int],
         beyond: Callable[[], ResumePoint | None],
     ) -> Executor:
-        """The executor of the rest of a sweep.
+        """Return the executor for the rest of a sweep.
 
         Args:
-            batches: what it makes.
-            place: where it begins.
-            share: of the batches.
-            beyond: where the sweep after it begins, if that is known.
+            batches: batches to make.
+            place: place to begin at.
+            share: (index, count) of this rank.
+            beyond: function that returns where the following sweep begins; None: unknown.
         """
+        if batches is not self._batches or self._stale(batches.options):
+            self._adopt(batches)
         if isinstance(batches, CorpusBatches):
             return batches.executor(place)
         if isinstance(batches, IterableBatches):
@@ -93,12 +99,12 @@ class ExecutorFactory:
                     columns=columns,
                     corpus=files,
                     in_order=batches.in_order,
-                    looks_ahead=batches.order is not None,  # a user's sampler is asked when its batch is
+                    looks_ahead=batches.order is not None,  # a user's sampler is not read ahead
                     skip=options.skips,
                 )
         if options.kind == "here":
             fetch = _fetch_of(batches)
-            self._seeding = fetch.seed_with(self._seeding)  # what samples draw from is found out once
+            self._seeding = fetch.seed_with(self._seeding)  # the trial of generators is run once
             run = fetch.run
             return InProcessExecutor(rest, lambda planned: run(unit_of(planned)))
         return self._pooled(batches, rest, place, share, beyond)
@@ -132,7 +138,7 @@ class ExecutorFactory:
             share=share,
             depth=depth,
             grows=options.grows,
-            # A state could not tell which batches of another's sampler were delivered.
+            # The state of a user's sampler cannot represent batches delivered out of order.
             in_order=options.in_order or hasattr(options.user_sampler, "state_dict"),
             beyond=next_sweep,
         )
@@ -148,7 +154,8 @@ class ExecutorFactory:
             seed=batches.seed,
             init=options.worker_init_fn,
             place=options.kind,
-            firsts=self._firsts,
+            past=self._past,
+            ranks=Partition().peek() if options.is_pipe else (0, 1),
         )
         here = options.kind == "here"
         return IterableExecutor(
@@ -169,12 +176,18 @@ class ExecutorFactory:
                 kind="thread" if options.kind == "thread" else "process",
                 method=options.multiprocessing_context,
                 depth=MOST_AHEAD if options.grows else options.ahead,
-                timeout=options.timeout,
+                timeout_s=options.timeout,
             )
+            self._seen = _copied(options)
         return self.pool
 
+    def _stale(self, options: LoaderOptions) -> bool:
+        """Return whether the program has changed what the workers hold copies of. As in torch, those that were asked to
+        be persistent keep their copies."""
+        return self.pool is not None and not options.persistent_workers and _copied(options) != self._seen
+
     def retire(self, executor: Executor, newest: bool) -> None:
-        """Close the executor of a sweep that has ended; that of the newest iterator may go on with the next sweep."""
+        """Close the executor of a finished sweep, or park it for the next sweep if it is the newest iterator's."""
         if not (newest and isinstance(executor, PoolExecutor)):
             executor.close()
         elif self._parked is not executor:
@@ -182,27 +195,30 @@ class ExecutorFactory:
             self._parked = executor
 
     def drop_parked(self) -> None:
-        """Give up the batches that were made for the next sweep."""
+        """Discard the batches made for the next sweep."""
         parked, self._parked = self._parked, None
         if parked is not None:
             parked.close()
 
-    def forget_workers(self) -> None:
-        """Start others for the next sweep: these have the dataset as it was. Iterators in use keep theirs."""
+    def _adopt(self, batches: Batches) -> None:
+        """Start new workers for ``batches``, as the present ones hold another dataset, seed or arguments, or what these
+        were. Iterators in use keep theirs."""
         self.drop_parked()
         self.pool = None
-
-    def reseeded(self) -> None:
-        """End the workers, and forget what was found out under the old seed."""
-        self.close()
-        self._seeding = None
+        if self._batches is None or self._batches.seed != batches.seed:
+            self._seeding = None
+        self._batches = batches
 
     def close(self) -> None:
-        """End the workers."""
+        """Shut the workers down."""
         self.drop_parked()
         pool, self.pool = self.pool, None
         if pool is not None:
             pool.close()
+
+
+def _copied(options: LoaderOptions) -> list[Any]:
+    return snapshot(options.dataset, options.collate_fn)
 
 
 def _fetch_of(batches: PlannedBatches) -> Fetch:

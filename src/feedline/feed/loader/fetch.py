@@ -1,32 +1,35 @@
-"""From indices to a batch: read the items, seeded, and collate them. The same code runs in workers and without any.
+"""Make a batch from indices: read the items, seeded, and collate them, in workers or without any.
 
-A unit of work is one batch. What comes back is the batch and, beside it, what the parent keeps books of: unreadable
-items and the seconds spent.
+A unit of work is one batch. Its result is the batch and what the parent accounts for: unreadable items and seconds
+spent.
 """
 
 from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from feedline import _native
+from feedline.errors import shown
+from feedline.feed.loader import blame
 from feedline.feed.loader import collate as collating
 from feedline.feed.loader.order import Planned
+from feedline.feed.loader.ragged import Collate
 from feedline.feed.loader.random import BATCH, COLLATE, ITEM, WORKER, At, Seeding
 
 
 class Fetched(NamedTuple):
-    """A batch and its books.
+    """A batch, with its unreadable items and timings.
 
     Attributes:
-        batch: what the loop gets; meaningless where ``items`` is 0 and ``bad`` is not empty.
-        items: in it.
-        bad: (key, index as text, error as text) of each item passed over.
-        reading, collating: seconds.
+        batch: what the loop gets; meaningless if ``items`` is 0 and ``bad`` is not empty.
+        items: number of items in it.
+        bad: (key, index as text, error as text) of each skipped item.
+        reading, collating: seconds spent.
     """
 
     batch: Any
@@ -37,7 +40,7 @@ class Fetched(NamedTuple):
 
 
 class WorkUnit(NamedTuple):
-    """What a worker is told: the fields of a `Planned` that it needs."""
+    """The fields of a `Planned` that a worker needs."""
 
     sweep: int
     indices: Any
@@ -45,9 +48,14 @@ class WorkUnit(NamedTuple):
     spare: Any
     place: int
 
+    def __repr__(self) -> str:
+        """For errors of workers."""
+        indices = self.indices.tolist() if isinstance(self.indices, np.ndarray) else self.indices
+        return f"<items {indices} at place {self.place} of sweep {self.sweep}>"
+
 
 def unit_of(planned: Planned) -> WorkUnit:
-    """The work for a batch."""
+    """Return the unit of work for a batch."""
     return WorkUnit(planned.sweep, planned.indices, planned.keys, planned.spare, planned.start)
 
 
@@ -55,14 +63,13 @@ class Fetch:
     """A `Task` of the pool over a map-style dataset.
 
     Args:
-        dataset: map-style.
-        collate: collates the samples of a batch, or converts the only one.
-        batched: whether units are batches or single indices.
-        skip: pass over items that cannot be read.
-        seed: of the loader.
-        info: the seed that ``get_worker_info`` tells, less the number of the worker.
+        dataset: map-style dataset.
+        collate: function that collates the samples of a batch, or converts a single sample.
+        batched: whether units are batches rather than single indices.
+        skip: whether to skip unreadable items.
+        seed: seed of the loader.
         init: ``worker_init_fn``.
-        place: "here", "process" or "thread": where it runs.
+        place: where it runs: "here", "process" or "thread".
     """
 
     def __init__(
@@ -85,7 +92,8 @@ class Fetch:
         return Seeding(self._seed, restore=self._where != "process", threads=self._where == "thread")
 
     def seed_with(self, seeding: Seeding | None) -> Seeding:
-        """Go on with what another one of this process has found out about the generators in use, if there is one."""
+        """Reuse the `Seeding` of an earlier sweep in this process, which knows the generators in use; create one if
+        None."""
         if seeding is not None:
             self._seeding = seeding
         elif self._seeding is None:
@@ -94,7 +102,7 @@ class Fetch:
 
     def start(self, worker: int, workers: int) -> None:
         """See `Task.start`."""
-        start_worker(self.dataset, self._seed, self._init, self._where, worker, workers)
+        start_worker(self.dataset, seed=self._seed, init=self._init, where=self._where, worker=worker, workers=workers)
         self.seed_with(None)
 
     def run(self, unit: WorkUnit) -> Fetched:
@@ -113,7 +121,7 @@ class Fetch:
             read = time.perf_counter()
             if not self._batched:
                 count = 1 - len(bad)
-                return None if bad else together(samples)
+                return None if bad else self._collated(together, [samples], unit)
             count = len(samples)
             if not count and (bad or unit.spare is None):
                 return None
@@ -122,11 +130,32 @@ class Fetch:
                 return collating.emptied(own([dataset[unit.spare]]))
             if own is None:
                 at(unit.place, COLLATE)
-            return together(samples)
+            return self._collated(together, samples, unit)
 
         assert self._seeding is not None
         batch = self._seeding.run(unit.sweep, work)
         return Fetched(batch, count, bad, read - began, time.perf_counter() - read)
+
+    def _collated(self, together: Callable[[Any], Any], samples: Sequence[Any], unit: WorkUnit) -> Any:
+        try:
+            return together(samples if self._batched else samples[0])
+        except Exception as error:
+            if not len(samples):  # an array has no truth value
+                error.add_note(
+                    "this rank's part of the batch has no items, for which collate_fn was called with an empty "
+                    "list; let it return an empty batch, or pass drop_last=True"
+                )
+                raise
+            indices = (unit.indices if self._batched else [unit.indices]) if not self._skip else ()
+            # A dataset that reads together may return other than what was asked for; unreadable items are missing.
+            known = len(indices) == len(samples)
+            items = [f"item {shown(_plain(indices[i]), 60)}" if known else f"sample {i}" for i in range(len(samples))]
+            own = collating.known(self._collate)
+            if own is None or not self._batched:
+                blame.in_collate(error, items)
+            else:
+                blame.in_default_collate(error, samples, items, ragged=isinstance(own, Collate))
+            raise
 
     def _samples(self, dataset: Any, unit: WorkUnit, at: At, bad: list[tuple[int, str, str]]) -> Any:
         indices = unit.indices
@@ -138,8 +167,11 @@ class Fetch:
             at(unit.place, BATCH)
             try:
                 return dataset.__getitems__(indices)
-            except StopIteration as error:
-                raise _no_end(error) from error
+            except Exception as error:
+                blame.in_items(error, dataset, indices)
+                if isinstance(error, StopIteration):
+                    raise _no_end(error) from error
+                raise
         keys = unit.keys
         keys = range(keys, keys + len(indices)) if isinstance(keys, int) else keys.tolist()
         samples: list[Any] = []
@@ -153,8 +185,11 @@ class Fetch:
                     for key, index in zip(keys, indices, strict=True):
                         at(key)
                         add(dataset[index])
-            except StopIteration as error:
-                raise _no_end(error) from error
+            except Exception as error:
+                blame.in_item(error, dataset, _plain(indices[len(samples)]))
+                if isinstance(error, StopIteration):
+                    raise _no_end(error) from error
+                raise
             return samples
         for key, index in zip(keys, indices, strict=True):
             at(key)
@@ -172,16 +207,17 @@ class Fetch:
             if self._skip:
                 bad.append((unit.keys, repr(unit.indices), f"{type(error).__name__}: {error}"))
                 return None
+            blame.in_item(error, dataset, unit.indices)
             if isinstance(error, StopIteration):
                 raise _no_end(error) from error
             raise
 
 
 def reads_together(dataset: Any) -> bool:
-    """Whether a dataset reads a whole batch at once.
+    """Return whether a dataset reads a whole batch at once.
 
-    torch's `Subset` and `StackDataset` always say that they do; it is true where what they are made of does. Elsewhere
-    items are read one by one, so that each has random numbers of its own.
+    torch's `Subset` and `StackDataset` always define ``__getitems__``; for these the datasets inside decide. Otherwise
+    items are read one by one, each with its own random numbers.
     """
     torch = collating.torch_side()
     if torch is not None and type(dataset) is torch.Subset:
@@ -192,15 +228,20 @@ def reads_together(dataset: Any) -> bool:
     return callable(getattr(dataset, "__getitems__", None))
 
 
+def _plain(index: Any) -> Any:
+    """Return NumPy's integers as Python's, for messages."""
+    return index.item() if isinstance(index, np.generic) else index
+
+
 def _no_end(error: StopIteration) -> RuntimeError:
-    # Let through, it would end the loop, and the rest of the data would be lost without a word.
-    return RuntimeError(f"the dataset raised {type(error).__name__} where a sample was asked for")
+    # Let through, it would silently end the loop before the end of the data.
+    return RuntimeError(f"the dataset raised {type(error).__name__} instead of returning a sample")
 
 
 def start_worker(
-    dataset: Any, seed: int, init: Callable[[int], Any] | None, where: str, worker: int, workers: int
+    dataset: Any, *, seed: int, init: Callable[[int], Any] | None, where: str, worker: int, workers: int
 ) -> None:
-    """Say who this worker is, seed its generators, and call the user's ``worker_init_fn``."""
+    """Set ``get_worker_info``, seed this worker's generators, and call the user's ``worker_init_fn``."""
     number = (seed + worker) % 2**63
     torch = collating.torch_side()
     if torch is not None:

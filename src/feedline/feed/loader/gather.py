@@ -1,8 +1,8 @@
-"""Datasets that are arrays: a batch is one native gather, not a loop.
+"""Datasets that are arrays: a batch is one native gather instead of a loop.
 
-Served are torch's `TensorDataset`, arrays and tensors, tuples and dictionaries of them (columns of equal length), and
-torch's `Subset` of any of these. The batch is what reading and collating item by item would give, to the byte; costs
-are those of the copy. Everything else, subclasses of these too, goes the ordinary way.
+This covers torch's `TensorDataset`, arrays and tensors, tuples and dictionaries of them (columns of equal length), and
+torch's `Subset` of any of these. The batch equals, to the byte, what reading and collating item by item would give, at
+the cost of a copy. Everything else, subclasses of these included, is read item by item.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ Ints = NDArray[np.int64]
 
 
 class Columns:
-    """Rows of equal number, from which batches are gathered.
+    """Columns with the same number of rows, from which batches are gathered.
 
     Args:
         rows: arrays (n, ...), at least one.
-        build: makes the batch of the gathered arrays.
-        picks: int64, row of each item; None: item i is row i.
+        build: function that makes the batch from the gathered arrays.
+        picks: int64, the row of each item; None: item i is row i.
     """
 
     def __init__(self, rows: list[NDArray[Any]], build: Callable[[list[Any]], Any], picks: Ints | None = None) -> None:
@@ -49,7 +49,7 @@ class Columns:
         return self._picks is None
 
     def batch(self, indices: Any) -> Any:
-        """The batch of the items at ``indices``; negative ones count from the end.
+        """Return the batch of the items at ``indices``; negative ones count from the end.
 
         Raises:
             IndexError, TypeError: as `rows_at`.
@@ -57,23 +57,23 @@ class Columns:
         return self.gathered(self.rows_at(indices))
 
     def gathered(self, rows: Ints) -> Any:
-        """The batch of these rows.
+        """Return the batch of ``rows``.
 
         Raises:
-            DataError: they lie in a file that was cut, or whose disk fails.
+            DataError: they lie in a file that was truncated, or whose disk fails.
         """
         return self._build([part[0] for part in self._gatherer.gather(None, rows)])
 
     def build(self, parts: list[NDArray[Any]]) -> Any:
-        """The batch whose columns are ``parts``."""
+        """Return the batch whose columns are ``parts``."""
         return self._build(parts)
 
     def rows_at(self, indices: Any) -> Ints:
-        """The rows of the items at ``indices``; negative ones count from the end.
+        """Return the rows of the items at ``indices``; negative ones count from the end.
 
         Raises:
-            IndexError: there is no such item.
-            TypeError: an index is no integer.
+            IndexError: an index is out of range.
+            TypeError: an index is not an integer.
         """
         which = np.asarray(indices)
         if which.dtype.kind not in "iu" and which.size:
@@ -88,7 +88,7 @@ class Columns:
         return np.ascontiguousarray(which)
 
     def subset(self, picks: Ints) -> Columns:
-        """The items at ``picks`` alone."""
+        """Return only the items at ``picks``."""
         if len(picks) and not -self._length <= picks.min() <= picks.max() < self._length:
             raise IndexError(f"expected indices of a Subset from {-self._length} to {self._length - 1}")
         picks = np.where(picks < 0, picks + self._length, picks)
@@ -96,7 +96,7 @@ class Columns:
 
 
 def columns_of(dataset: Any) -> Columns | None:
-    """``dataset`` as columns; None if it is nothing that can be gathered."""
+    """Return ``dataset`` as columns; None if it cannot be gathered."""
     torch = torch_side()
     if torch is not None and type(dataset) is torch.Subset:
         whole = columns_of(dataset.dataset)
@@ -117,10 +117,10 @@ def columns_of(dataset: Any) -> Columns | None:
 
 
 def columnar(dataset: Any) -> bool:
-    """Whether it is a tuple or dictionary of columns, which is no dataset item by item.
+    """Return whether a dataset is a tuple or dictionary of columns, which cannot be indexed by item.
 
     Raises:
-        ValueError: columns of different lengths.
+        ValueError: columns differ in length.
     """
     if type(dataset) is tuple:
         columns = list(dataset)
@@ -137,7 +137,7 @@ def columnar(dataset: Any) -> bool:
 
 
 class ColumnItems:
-    """A tuple or dictionary of columns as a map-style dataset, where items are wanted one by one."""
+    """A tuple or dictionary of columns as a map-style dataset, for reading item by item."""
 
     def __init__(self, columns: Any) -> None:
         self._columns = columns
@@ -181,5 +181,5 @@ def _columns(columns: list[Any], build: Callable[[list[Any]], Any]) -> Columns |
     return Columns(rows, lambda parts: build([from_numpy(part) for part in parts]))
 
 
-# What collation takes without torch and with it.
+# The dtypes that collation accepts both with torch and without.
 _DTYPES = frozenset(np.dtype(name) for name in ("?", "u1", "i1", "i2", "i4", "i8", "f2", "f4", "f8", "c8", "c16"))

@@ -1,12 +1,12 @@
-"""What identifies a dataset, so that a state is not loaded over other data of the same length.
+"""Identify a dataset, so that a state is not loaded over other data of the same length.
 
-Something is known of arrays and tensors (memory-mapped ones too), of tuples, dictionaries and torch's datasets of them,
-of ranges, of lists and dictionaries of numbers, texts and arrays, and of Hugging Face datasets, which have a
-fingerprint. Nothing is known of a class of the user's own: of that, the length is all there is to compare.
+Identified are arrays and tensors (also memory-mapped), tuples, dictionaries and torch's datasets of them, ranges, lists
+and dictionaries of numbers, strings and arrays, and Hugging Face datasets, which have a fingerprint. User-defined
+classes are not: only their length can be compared.
 
-A digest costs the same for any size: sizes, dtypes, and blocks of 64 KiB (of lists, 16 items) from head, middle and
-tail; of dictionaries, the first 48 items. Replaced, sorted or re-encoded data is noticed; a value changed in place, far
-from the blocks, is not.
+A digest costs the same for any size: it covers sizes, dtypes, and blocks of 64 KiB (of lists, 16 items) from head,
+middle and tail; of dictionaries, the first 48 items. It detects replaced, sorted or re-encoded data, but not a value
+changed in place outside the blocks.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ from feedline.feed.loader.collate import torch_side
 ITEMS = 16
 """Items of each of the three blocks of a list."""
 
-_DEPTH = 8  # of lists in lists; whatever lies deeper, or in itself, is unknown
+_DEPTH = 8  # of nested lists; anything deeper, or recursive, is not identified
 
 
 def digest_of(dataset: Any) -> str | None:
-    """32 hex digits for what a dataset is made of; None: nothing is known of it."""
+    """Return 32 hex digits that identify a dataset; None: it cannot be identified."""
     digest = ContentDigest()
     return digest.hexdigest() if _add(digest, dataset, _DEPTH) else None
 
 
 def _add(digest: ContentDigest, thing: Any, depth: int) -> bool:
-    """Add what identifies a thing; False: it has something in it of which nothing is known."""
+    """Add ``thing`` to the digest; return False if part of it cannot be identified."""
     torch = torch_side()
     kind = type(thing)
-    # An array is the same data wherever it lies.
+    # Arrays count as the same data wherever they are stored.
     if kind in (np.ndarray, np.memmap) or isinstance(thing, np.generic):
         return _array(digest, np.asarray(thing), depth)
     if torch is not None and kind is torch.Tensor:

@@ -1,9 +1,9 @@
-"""Iterable datasets: each worker iterates a copy of its own, the loop takes a batch of each in turn.
+"""Iterable datasets: each worker iterates its own copy, and the loop takes a batch from each in turn.
 
-torch's semantics: the dataset itself shares out its data by ``get_worker_info``. A state holds, for each worker, how
-many batches and samples of its were delivered, and what the dataset and its iterator say of themselves in
-``state_dict``; a dataset that says nothing is iterated again to that point, with a warning. Where samples draw from the
-global generators of a worker process, the states of those are held too.
+As in torch, the dataset itself splits its data between workers with ``get_worker_info``. For each worker, a state holds
+the number of batches and samples delivered, and what the dataset and its iterator return from ``state_dict``. A dataset
+without one is iterated again up to that point, with a warning. If samples draw from the global generators of a worker
+process, their states are saved too.
 """
 
 from __future__ import annotations
@@ -11,35 +11,42 @@ from __future__ import annotations
 import contextlib
 import copy
 import json
+import sys
 import threading
 import time
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from itertools import count, repeat
 from types import GeneratorType
 from typing import Any, NamedTuple
 
 from feedline import _native
 from feedline.errors import StateError
+from feedline.feed.loader import blame
+from feedline.feed.loader import collate as collating
 from feedline.feed.loader.fetch import Fetched, start_worker
 from feedline.feed.loader.order import Planned
+from feedline.feed.loader.pipes import is_pipe, seed_pipe, share_out
 from feedline.feed.loader.random import WORKER, Drawn, seed_process
 from feedline.feed.loader.state import whole
 from feedline.feed.workers import Pool
 
-MOST_ITERATORS = 4  # of one loader that a worker keeps going
+MOST_ITERATORS = 4  # live iterators of one loader per worker
 
 _readings = count()
 
+_STATELESS = "has no state_dict() and load_state_dict()"
+
 
 class Said(NamedTuple):
-    """What is known behind a batch of a worker.
+    """State of a worker after a batch.
 
     Attributes:
-        state: what the iterator says in ``state_dict``; where it has none, what the dataset says; None: neither does.
-        dataset: what the dataset says where both do.
-        random: states of the global generators that were drawn from in this worker's process, by name.
+        state: ``state_dict`` of the iterator, or of the dataset if the iterator has none; None: neither has one.
+        dataset: ``state_dict`` of the dataset if both have one.
+        random: states, by name, of the global generators that this worker's process has drawn from.
     """
 
     state: Any = None
@@ -48,12 +55,12 @@ class Said(NamedTuple):
 
 
 class Stand(NamedTuple):
-    """How far a worker's part of a sweep has been delivered.
+    """How much of a worker's part of a sweep has been delivered.
 
     Attributes:
-        batches, samples: delivered.
-        said: behind them.
-        ended: there are no more.
+        batches, samples: number delivered.
+        said: state after them.
+        ended: whether the part is finished.
     """
 
     batches: int = 0
@@ -62,32 +69,32 @@ class Stand(NamedTuple):
     ended: bool = False
 
     def to_json(self) -> dict[str, Any]:
-        """For a state."""
+        """Return it in JSON types."""
         found = {"batches": self.batches, "samples": self.samples, "state": self.said.state, "ended": self.ended}
         more = {"dataset": self.said.dataset, "random": self.said.random}
         return {**found, **{name: value for name, value in more.items() if value is not None}}
 
 
 def stands_of(memo: Any, workers: int, start: int, size: int | None) -> tuple[int, list[Stand]]:
-    """Whose turn it is, and the stand of each worker, as a state has them.
+    """Return whose turn it is, and the `Stand` of each worker, from a state.
 
     Args:
-        memo: of the state; None: of the beginning of a sweep.
-        workers: how many there are, at least 1.
-        start: batches delivered.
-        size: samples of a batch. The states of feedline 0.1 do not count samples, and are taken to be of this size.
+        memo: the state's memo; None: the beginning of a sweep.
+        workers: number of workers, at least 1.
+        start: number of batches delivered.
+        size: samples per batch. States of feedline 0.1 do not count samples; all their batches are assumed to be full.
 
     Raises:
-        KeyError, TypeError, ValueError: that cannot be.
+        KeyError, TypeError, ValueError: the memo is invalid.
     """
     if memo is None:
         if start:
-            raise ValueError("expected a `memo` of what each worker has delivered, got none")
+            raise ValueError("expected a `memo` with what each worker has delivered, got none")
         return 0, [Stand()] * workers
     if not isinstance(memo, Mapping) or not isinstance(memo["each"], (list, tuple)):
         raise TypeError(f"expected `memo` of an iterable dataset to hold `turn` and `each`, got {memo!r:.80}")
     if len(memo["each"]) != workers:
-        raise ValueError(f"expected `each` of {workers} workers, got {len(memo['each'])}")
+        raise ValueError(f"expected `each` to hold {workers} workers, got {len(memo['each'])}")
     turn = whole(memo, "turn", workers)
     stands = []
     for one in memo["each"]:
@@ -102,18 +109,18 @@ def stands_of(memo: Any, workers: int, start: int, size: int | None) -> tuple[in
             Drawn.check(random)
         stands.append(Stand(batches, samples, Said(one["state"], one.get("dataset"), random), one["ended"]))
     if sum(stand.batches for stand in stands) != start:
-        raise ValueError(f"expected the batches of all workers to be `sequence`, {start}")
+        raise ValueError(f"expected the batches of all workers to add up to `sequence`, {start}")
     return turn, stands
 
 
 class BatchRequest(NamedTuple):
-    """What a worker is asked for.
+    """A request for one batch of a worker.
 
     Attributes:
-        reading: which reading of the dataset; after a state was loaded, a sweep is read anew.
-        sweep: which sweep.
-        number: of its batches in this sweep, which one.
-        base: where it may begin, should it not be there.
+        reading: id of the iteration; loading a state begins a new one of the same sweep.
+        sweep: number of the sweep.
+        number: number of the batch among this worker's in the sweep.
+        base: where to begin if the iteration is not at that batch.
     """
 
     reading: int
@@ -121,15 +128,19 @@ class BatchRequest(NamedTuple):
     number: int
     base: Stand
 
+    def __repr__(self) -> str:
+        """For errors of workers."""
+        return f"<batch {self.number} of this worker in sweep {self.sweep}>"
+
 
 class WorkerBatch(NamedTuple):
-    """What comes back.
+    """A worker's answer to a `BatchRequest`.
 
     Attributes:
         fetched: the batch; None: this worker has no more.
-        said: of the dataset behind the batch.
-        ended: nothing follows it, as the batch is a short one. Datasets that set themselves back at their end say by
-            then what they say at their beginning.
+        said: state after the batch.
+        ended: whether the batch is short, so that none follows. Datasets that reset themselves at their end already
+            return their initial state by then.
     """
 
     fetched: Fetched | None
@@ -137,18 +148,33 @@ class WorkerBatch(NamedTuple):
     ended: bool = True
 
 
+@dataclass
+class DatasetPast:
+    """What has happened to one copy of a dataset, over all its iterations.
+
+    Attributes:
+        firsts: state before each recent sweep. A dataset that keeps its position in itself has to be reset before a
+            sweep can be restarted.
+        loaded: whether it was given a state of ours.
+    """
+
+    firsts: dict[int, Any] = field(default_factory=dict)
+    loaded: bool = False
+
+
 class IterableFetch:
     """A `Task` of the pool over an iterable dataset.
 
     Args:
-        dataset: iterable.
-        collate: collates the samples of a batch, or converts the only one.
-        size: samples of a batch; None: single.
-        drop_last: leave out a last batch that is not full.
-        seed: of the loader.
+        dataset: iterable dataset.
+        collate: function that collates the samples of a batch, or converts a single sample.
+        size: samples per batch; None: samples are delivered singly.
+        drop_last: whether to drop a last batch that is not full.
+        seed: seed of the loader.
         init: ``worker_init_fn``.
-        place: "here", "process" or "thread": where it runs.
-        firsts: of earlier ones that ran here, see `_Reader`.
+        place: where it runs: "here", "process" or "thread".
+        past: what has happened to the dataset in this process.
+        ranks: (rank, ranks) that read a pipe, which shares itself out among them.
     """
 
     def __init__(
@@ -161,11 +187,13 @@ class IterableFetch:
         seed: int,
         init: Callable[[int], Any] | None,
         place: str,
-        firsts: dict[int, Any],
+        past: DatasetPast,
+        ranks: tuple[int, int],
     ) -> None:
         self.dataset, self._collate, self._size, self._drop_last = dataset, collate, size, drop_last
-        self._seed, self._init, self._where, self._firsts = seed, init, place, firsts
-        self._own: Any = None  # what belongs to a thread
+        self._seed, self._init, self._where, self._past = seed, init, place, past
+        self._ranks = ranks
+        self._own: Any = None  # per-thread state
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_own": None}
@@ -175,43 +203,63 @@ class IterableFetch:
             self._own = threading.local()
         own = self._own
         if not hasattr(own, "readers"):
-            own.readers, own.dataset, own.worker, own.drawn, own.firsts = {}, self.dataset, None, None, self._firsts
+            own.readers, own.dataset, own.worker, own.drawn, own.past = {}, self.dataset, None, None, self._past
+            share_out(own.dataset, *self._ranks)
         readers: dict[int, _Reader] = own.readers
         if reading not in readers:
-            # Several iterators may be in use at once; none is told when it is not any more.
+            # Several iterators may be in use at once, and none reports that it no longer is.
             while len(readers) >= MOST_ITERATORS:
                 readers.pop(min(readers))
             worker = own.worker if self._init is None else None
-            readers[reading] = _Reader(own.dataset, worker, self._seed, own.drawn, own.firsts)
+            readers[reading] = _Reader(own.dataset, worker, self._seed, own.drawn, own.past)
         return readers[reading]
 
     def start(self, worker: int, workers: int) -> None:
         """See `Task.start`."""
         dataset = self.dataset
         if self._where == "thread":
-            dataset = copy.copy(dataset)  # each has attributes of its own, as in processes
-        start_worker(dataset, self._seed, self._init, self._where, worker, workers)
+            # Each thread has its own attributes, as a process would; a pipe's are those of all its parts.
+            dataset = (copy.deepcopy if is_pipe(dataset) else copy.copy)(dataset)
+        rank, ranks = self._ranks
+        share_out(dataset, worker * ranks + rank, workers * ranks)  # first among ranks, as torch does
+        start_worker(dataset, seed=self._seed, init=self._init, where=self._where, worker=worker, workers=workers)
         if self._own is None:
             self._own = threading.local()
         own, process = self._own, self._where == "process"
-        own.readers, own.dataset, own.worker, own.firsts = {}, dataset, worker if process else None, {}
+        own.readers, own.dataset, own.worker, own.past = {}, dataset, worker if process else None, DatasetPast()
         own.drawn = Drawn() if process else None
 
     def run(self, turn: BatchRequest) -> WorkerBatch:
-        """See `Task.run`. An interrupted one may be asked for again."""
+        """See `Task.run`. An interrupted request may be repeated."""
         began = time.perf_counter()
-        samples, said, ended = self._reader(turn.reading).read(turn, self._size or 1, self._drop_last)
+        size = self._size or 1
+        first = turn.base.samples + (turn.number - turn.base.batches) * size
+        reader = self._reader(turn.reading)
+        try:
+            samples, said, ended = reader.read(turn, size, self._drop_last)
+        except Exception as error:
+            if reader.partial is not None:
+                blame.in_iterator(error, self.dataset, first + reader.partial)
+            raise
         if not samples:
             return WorkerBatch(None, said)
         read = time.perf_counter()
-        batch = self._collate(samples if self._size is not None else samples[0])
+        try:
+            batch = self._collate(samples if self._size is not None else samples[0])
+        except Exception as error:
+            items = [f"sample {first + i} of this iterator" for i in range(len(samples))]
+            if collating.known(self._collate) is None or self._size is None:
+                blame.in_collate(error, items)
+            else:
+                blame.in_default_collate(error, samples, items, ragged=False)
+            raise
         return WorkerBatch(Fetched(batch, len(samples), [], read - began, time.perf_counter() - read), said, ended)
 
 
 def _next(iterator: Iterator[Any], n: int) -> Iterator[Any]:
-    """The next ``n`` items, or as many as there are.
+    """Return the next ``n`` items, or as many as there are.
 
-    Unlike ``islice``, it does not call ``iter`` on the iterator: one that is the dataset itself would begin again.
+    Unlike ``islice``, this does not call ``iter``: an iterator that is the dataset itself would restart.
     """
     return map(next, repeat(iterator, n))
 
@@ -220,28 +268,26 @@ class _Reader:
     """One iteration of a dataset.
 
     Args:
-        dataset: what is iterated.
-        worker: whose process this is; None: generators are another's to seed.
-        seed: of the loader.
-        drawn: follows the generators of this process; None: they are the loop's too.
-        firsts: what this dataset said before the sweeps that were begun last. One that keeps its place in itself has to
-            be put back for a sweep to be begun again.
+        dataset: dataset to iterate.
+        worker: number of the worker whose process this is; None: someone else seeds the generators.
+        seed: seed of the loader.
+        drawn: tracks the generators of this process; None: the training loop uses them too.
+        past: what has happened to the dataset.
     """
 
-    def __init__(
-        self, dataset: Any, worker: int | None, seed: int, drawn: Drawn | None, firsts: dict[int, Any]
-    ) -> None:
-        self._dataset, self._worker, self._seed, self._drawn, self._firsts = dataset, worker, seed, drawn, firsts
+    def __init__(self, dataset: Any, worker: int | None, seed: int, drawn: Drawn | None, past: DatasetPast) -> None:
+        self._dataset, self._worker, self._seed, self._drawn, self._past = dataset, worker, seed, drawn, past
         self._at: tuple[int, int] | None = None  # sweep and number of the batch in `_samples`
         self._samples: list[Any] = []
-        self._said: Said | None = None  # known when the batch is whole
+        self._said: Said | None = None  # set once the batch is complete
         self._iterator: Any = None
         self._ended = self._reading = False
+        self._untried = False  # `_iterator` was restored, and has yielded nothing yet
 
     def read(self, turn: BatchRequest, size: int, drop_last: bool) -> tuple[list[Any], Said, bool]:
-        """The samples of a batch, none at the end; what is said behind it; whether it is known that none follow.
+        """Return the samples of a batch (none at the end), the state after it, and whether it is known to be the last.
 
-        The batch stays here until the next one is asked for.
+        The batch is kept until the next one is requested.
         """
         at = turn.sweep, turn.number
         if self._at != at or (self._reading and not self._goes_on()):
@@ -252,8 +298,19 @@ class _Reader:
         if self._said is None:
             if not self._ended and len(samples) < size:
                 self._reading = True
-                samples.extend(_next(self._iterator, size - len(samples)))  # what came stays, if it is interrupted
-                self._reading = False
+                try:
+                    samples.extend(_next(self._iterator, size - len(samples)))  # an interrupt keeps those read so far
+                except Exception as error:
+                    if samples or not self._untried or not _is_hugging_face(self._dataset):
+                        raise
+                    # It looks into a state only now, and cannot use its own where workers share out shuffled shards.
+                    _warn_of_replay(
+                        self._dataset, f"could not use the state that it had given ({error!r}): to resume", 8
+                    )
+                    self._begin(turn, size, replay=True)
+                    self._at = at
+                    samples.extend(_next(self._iterator, size))
+                self._reading = self._untried = False
                 self._ended = len(samples) < size
             said = self._says()
             if drop_last and self._ended:
@@ -261,48 +318,60 @@ class _Reader:
             self._said = said
         return samples, self._said, self._ended
 
+    @property
+    def partial(self) -> int | None:
+        """Number of samples of the batch being read; None: none is."""
+        return len(self._samples) if self._reading else None
+
     def _goes_on(self) -> bool:
-        """Whether an iterator that was interrupted can be asked for more: it is all there is of the data."""
+        """Return whether an interrupted iterator can continue; nothing else may hold the rest of the data."""
         iterator = self._iterator
         if isinstance(iterator, GeneratorType):
             return iterator.gi_frame is not None
         return iterator is self._dataset
 
-    # ---- to a place ------------------------------------------------------------------------------------
+    # ---- seeking ---------------------------------------------------------------------------------------
 
-    def _begin(self, turn: BatchRequest, size: int) -> None:
-        base, old = turn.base, self._iterator if self._reading else None
+    def _begin(self, turn: BatchRequest, size: int, replay: bool = False) -> None:
+        base, old = turn.base, self._iterator if self._reading and not replay else None
         self._at = None
-        if self._worker is not None:  # a worker_init_fn may have seeded, and then stays in charge
+        if replay:
+            base = base._replace(said=Said())
+        if self._worker is not None:  # else a worker_init_fn may have seeded them, and takes precedence
             seed_process(_native.hash_key([self._seed, turn.sweep, WORKER, self._worker]))
             if self._drawn is not None:
                 self._drawn.begin()
         if not base.batches and base.said.state is None:
             base = base._replace(said=Said(self._before(turn.sweep)))
+        if self._past.loaded and base.said.state is None and _is_hugging_face(self._dataset):
+            self._dataset.load_state_dict(None)  # else it would begin every sweep from the state it was given
+        seed_pipe(self._dataset, self._seed, turn.sweep)
         restored, iterator = self._restored(base.said)
         if iterator is old and old is not None:
             raise RuntimeError(
                 f"expected an iterable dataset that can be iterated again after an interrupt, got a "
-                f"{type(self._dataset).__name__} that gives the same iterator again; where it stands is unknown: make "
-                "another loader"
+                f"{type(self._dataset).__name__} that returns the same iterator again, whose position is unknown: "
+                "create another loader"
             )
         skip = (turn.number - base.batches) * size + (0 if restored else base.samples)
         if old is not None and skip:
-            _warn_of_replay(self._dataset, "to go on after an interrupt", 8)
+            _warn_of_replay(self._dataset, f"{_STATELESS}: to go on after an interrupt", 8)
         if restored and base.said.random is not None and self._drawn is not None:
             self._drawn.restore(base.said.random)
         self._ended = False
-        while skip > 0 and (passed := len(list(_next(iterator, min(skip, 1 << 10))))):  # Ctrl-C stays possible
+        while skip > 0 and (passed := len(list(_next(iterator, min(skip, 1 << 10))))):  # Ctrl-C works in between
             skip -= passed
-        self._iterator, self._reading = iterator, False
+        self._iterator, self._reading, self._untried = iterator, False, restored
+        self._past.loaded = self._past.loaded or restored
 
     def _before(self, sweep: int) -> Any:
-        """What the dataset said before a sweep that is begun again; None: the first time, or it said nothing."""
-        firsts = self._firsts
+        """Return the dataset's state before a sweep that is restarted; None: it is begun the first time, or has no
+        state."""
+        firsts = self._past.firsts
         if sweep in firsts:
             return firsts[sweep]
         first = None
-        with contextlib.suppress(Exception):  # it may have no state before it is iterated
+        with contextlib.suppress(Exception):  # it may have no state before its first iteration
             first = _state_of(self._dataset)
         for old in sorted(firsts)[: len(firsts) - MOST_ITERATORS]:
             del firsts[old]
@@ -310,10 +379,10 @@ class _Reader:
         return None
 
     def _restored(self, said: Said) -> tuple[bool, Any]:
-        """An iterator, and whether it stands where ``said`` was said.
+        """Return whether the iterator is positioned where ``said`` was saved, and the iterator.
 
-        What a dataset needs to take a state in may come into being in its ``__iter__``, and ``__iter__`` may set back
-        what was taken in before; then the state is loaded (again) behind it.
+        A dataset may create in ``__iter__`` what it needs to load a state, or reset there what was loaded before; then
+        the state is loaded (again) after ``__iter__``.
         """
         dataset, state = self._dataset, said.state if said.dataset is None else said.dataset
         if state is None:
@@ -331,9 +400,9 @@ class _Reader:
                 dataset.load_state_dict(state)
             except AttributeError as error:
                 raise StateError(
-                    f"{type(dataset).__name__}.load_state_dict raised {error!r}, before __iter__ and behind it",
+                    f"{type(dataset).__name__}.load_state_dict raised {error!r}, before __iter__ and after it",
                     saved={"state": state},
-                    hint="make what it needs in __init__ or, in a function that is no generator, in __iter__",
+                    hint="create what it needs in __init__, or in an __iter__ that is not a generator function",
                 ) from error
         if said.dataset is not None or not early:
             owner = next((o for o in (iterator, dataset) if hasattr(o, "load_state_dict")), None)
@@ -354,7 +423,7 @@ def _state_of(thing: Any) -> Any:
 
 
 def _says_so(dataset: Any, state: Any) -> bool:
-    """Whether a dataset says that it is in a state; JSON has made lists of tuples meanwhile."""
+    """Return whether the dataset reports ``state``; a round trip through JSON has turned tuples into lists."""
     try:
         said = _state_of(dataset)
     except AttributeError:
@@ -367,15 +436,15 @@ def _text(state: Any) -> str:
 
 
 class IterableExecutor:
-    """The batches of all workers in turn; a `Executor`.
+    """Batches from all workers in turn; an `Executor`.
 
     Args:
-        fetch: what makes them here, without workers.
-        pool: of workers; None: none.
-        sweep: which sweep.
-        turn, stands: whose turn it is, and how far each worker's part has been delivered.
-        depth: batches outstanding for each worker.
-        in_order: take turns; False: whoever has one.
+        fetch: task that makes batches here if there are no workers.
+        pool: pool of workers; None: there are none.
+        sweep: number of the sweep.
+        turn, stands: whose turn it is, and how much of each worker's part has been delivered.
+        depth: batches in flight per worker.
+        in_order: whether workers take turns; False: the first that has a batch.
     """
 
     def __init__(
@@ -398,7 +467,7 @@ class IterableExecutor:
         self._reading = next(_readings)
         self._came: tuple[int, WorkerBatch] | None = None
         if any(stand.batches and stand.said.state is None and not stand.ended for stand in stands):
-            _warn_of_replay(fetch.dataset, "to resume", 6)
+            _warn_of_replay(fetch.dataset, f"{_STATELESS}: to resume", 6)
         self._fill(stands)
 
     def next(self) -> tuple[Planned, Fetched]:
@@ -432,7 +501,7 @@ class IterableExecutor:
         self._fill(self._each)
         worker = next((w for w in active if w >= self._turn), active[0])
         if self._pool is None:
-            # What was delivered last is as good a base as any, and the nearest should it be interrupted.
+            # The last delivered position is also a valid base, and the nearest one after an interrupt.
             number = self._asked[0]
             base = self._each[0] if self._each[0].batches == number else self._bases[0]
             try:
@@ -469,12 +538,12 @@ class IterableExecutor:
                     waiting.append(ticket)
 
     def close(self) -> None:
-        """Cancel what is outstanding."""
+        """Cancel the batches in flight."""
         if self._pool is not None:
             self._pool.cancel(self._given_up())
 
     def __del__(self) -> None:
-        if hasattr(self, "_came") and self._pool is not None:  # else it was never made, or has no workers
+        if hasattr(self, "_came") and self._pool is not None:  # else __init__ failed, or there are no workers
             self._pool.abandon(self._given_up())
 
     def _given_up(self) -> list[int]:
@@ -484,35 +553,42 @@ class IterableExecutor:
         return tickets
 
 
+def _is_hugging_face(dataset: Any) -> bool:
+    datasets = sys.modules.get("datasets")
+    return datasets is not None and isinstance(dataset, datasets.IterableDataset)
+
+
 def _warn_of_replay(dataset: Any, why: str, stacklevel: int) -> None:
     warnings.warn(
-        f"{type(dataset).__name__} has no state_dict() and load_state_dict(): {why}, it is iterated from its beginning "
-        "to the batch that is next",
+        f"{type(dataset).__name__} {why}, it is iterated from the beginning up to the next batch",
         UserWarning,
         stacklevel=stacklevel,
     )
 
 
 class DeclaredLength:
-    """The length that an iterable dataset told, in batches as torch takes it; a warning says if more come.
+    """The length that an iterable dataset declares, in batches; warns if more come.
 
     Args:
-        dataset: the dataset.
-        told: what its ``__len__`` said.
-        workers: how many read it.
+        dataset: the iterable dataset.
+        told: the length its ``__len__`` returned.
+        workers: number of workers that read it.
     """
 
     def __init__(self, dataset: Any, told: int, workers: int) -> None:
         self._dataset, self._told, self._workers = dataset, told, workers
 
     def check(self, yielded: int) -> None:
-        """Warn if more batches came than were told."""
+        """Warn if more batches came than declared."""
         if yielded <= self._told:
             return
-        hint = "; every worker iterates a copy of its own, which has to share out by torch.utils.data.get_worker_info()"
+        hint = (
+            " For multiprocessing data-loading, this says that every worker iterates all of its own copy: it has to "
+            "take its share by torch.utils.data.get_worker_info()"
+        )
         warnings.warn(
-            f"Length of IterableDataset {self._dataset} was said to be {self._told} (by len(loader)), and {yielded} "
-            f"came{hint if self._workers else ''}",
+            f"Length of IterableDataset {self._dataset} was reported to be {self._told} (when accessing len(loader)), "
+            f"but {yielded} samples have been fetched.{hint if self._workers else ''}",
             UserWarning,
             stacklevel=3,
         )

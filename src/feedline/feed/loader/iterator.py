@@ -1,8 +1,8 @@
-"""One sweep of a loader as it is delivered: batches out of the executor, books, pinned memory, devices.
+"""One sweep of a loader: takes batches from the executor, keeps count, pins memory, copies to devices.
 
-A position moves when a batch is handed out, not when it is made or begins to travel; one that fails leaves it where it
-was, and the next call goes on behind it. An interrupt leaves everything where it was, batches in hand included: the
-next call hands out what this one would have. How that is kept is told in `executors`.
+The position advances when a batch is delivered, not when it is made or copied. A batch that fails leaves the position
+as it is, and the next call continues after it. An interrupt loses nothing, not even a batch in hand: the next call
+delivers what this one would have. `executors` explains how.
 """
 
 from __future__ import annotations
@@ -26,26 +26,29 @@ from feedline.feed.loader.sweeps import SweepProgress, Sweeps
 from feedline.feed.one_thread import refusal
 from feedline.feed.quarantine import Quarantine
 
+_torch: Any = collating.torch_side()
+_Base: Any = object if _torch is None else _torch.BaseIterator  # frameworks ask what they may not copy
 
-class LoaderIterator:
+
+class LoaderIterator(_Base):
     """One sweep of a loader, or the rest of one.
 
     Args:
-        executor: makes the batches; owned.
-        factory: takes the executor back at the end of the sweep.
-        batches: what is delivered.
-        sweeps: where the loader stands.
-        progress: moves as batches are delivered.
-        rank, ranks: this one, of how many.
-        stats: the loader's figures.
-        quarantine: lists items that were left out; None: none is.
-        length: tells ``len``; None: there is no length.
-        declared: of an iterable dataset that told its length.
+        make: function that returns an executor for the batches from a place on.
+        factory: factory that takes the executor back at the end of the sweep.
+        batches: description of the batches.
+        sweeps: position of the loader.
+        progress: position of this iterator, advanced as batches are delivered.
+        rank, ranks: this rank, and the number of ranks.
+        stats: statistics of the loader.
+        quarantine: list of skipped items; None: none are skipped.
+        length: function that returns the length; None: there is none.
+        declared: declared length of an iterable dataset, if it was asked for.
     """
 
     def __init__(
         self,
-        executor: Executor,
+        make: Callable[[ResumePoint], Executor],
         *,
         factory: ExecutorFactory,
         batches: Batches,
@@ -58,7 +61,9 @@ class LoaderIterator:
         length: Callable[[], int] | None,
         declared: DeclaredLength | None,
     ) -> None:
-        self._executor, self._factory, self._batches = executor, factory, batches
+        self._executor, self._factory, self._batches = make(progress.place), factory, batches
+        self._make = make
+        progress.epoch = batches.epoch()  # now that workers have begun
         self._sweeps, self._progress, self._rank, self._ranks = sweeps, progress, rank, ranks
         self._stats, self._quarantine, self._length, self._declared = stats, quarantine, length, declared
         self._left: float | None = None
@@ -69,10 +74,10 @@ class LoaderIterator:
         self._transfer = None
         if options.device is not None:
             if torch is None:
-                raise ModuleNotFoundError("device= needs torch; run: pip install 'feedline[torch]'")
+                raise ModuleNotFoundError("device= requires torch; run pip install 'feedline[torch]'")
             self._transfer = torch.Transfer(options.device)
-        self._inside: int | None = None  # the thread that is in `__next__`
-        # Where a batch is on its way; at most one in each place.
+        self._inside: int | None = None  # the thread inside `__next__`
+        # The stages of a batch; each holds at most one.
         self._came: tuple[Planned, Fetched] | None = None
         self._moving: tuple[Planned, Fetched, Any, Any] | None = None
         self._failed: Exception | None = None
@@ -83,7 +88,9 @@ class LoaderIterator:
 
     def __len__(self) -> int:
         if self._length is None:
-            raise TypeError("an iterator over an IterableDataset has no length; len(loader) says what the dataset does")
+            raise TypeError(
+                "an iterator over an IterableDataset has no length; len(loader) is what the dataset declares"
+            )
         return self._length()
 
     def __next__(self) -> Any:
@@ -99,6 +106,8 @@ class LoaderIterator:
                 self._left = None
             if self._ended:
                 raise StopIteration
+            if not self._progress.asked:
+                self._begin()
             if self._hand is None:
                 try:
                     if self._transfer is None or not self._transfer.asynchronous:
@@ -115,7 +124,7 @@ class LoaderIterator:
             if self._declared is not None:
                 self._declared.check(self._yielded + 1)
             now = time.perf_counter()
-            # From here on nothing is called until the loop has the batch.
+            # From here on there are no calls, and so no interrupts, until the loop has the batch.
             self._progress.place, self._hand = place, None
             self._yielded += 1
             stats.batches += 1
@@ -129,6 +138,17 @@ class LoaderIterator:
         finally:
             self._inside = None
 
+    def _begin(self) -> None:
+        """Before the first batch, go where `set_epoch` has said since the iterator was made."""
+        sweeps, progress = self._sweeps, self._progress
+        with sweeps.alone():
+            place = sweeps.told(progress)
+            if place is not None:
+                self._executor.close()
+                self._executor = self._make(place)
+                sweeps.moved(progress, place)
+            progress.asked = True
+
     def _next(self) -> tuple[Planned, Fetched, Any]:
         planned, fetched = self._supplied()
         batch = fetched.batch
@@ -138,7 +158,7 @@ class LoaderIterator:
         return planned, fetched, batch
 
     def _next_travelled(self) -> None:
-        """One batch travels while the one before it is computed with."""
+        """Copy one batch to the device while the loop computes with the previous one."""
         if self._moving is None and self._failed is None:
             self._start()
         moving = self._moving
@@ -162,7 +182,7 @@ class LoaderIterator:
             batch, pending = self._transfer.start(fetched.batch)  # type: ignore[union-attr]
             self._stats.transfer += time.perf_counter() - began
             self._moving, self._came = (planned, fetched, batch, pending), None
-        except Exception as error:  # its turn comes after the batch before it
+        except Exception as error:  # raised after the preceding batch
             self._failed, self._came = error, None
 
     def _moved(self, batch: Any) -> Any:
@@ -180,7 +200,8 @@ class LoaderIterator:
         return batch
 
     def _supplied(self) -> tuple[Planned, Fetched]:
-        """The next batch with anything in it, which stays in ``_came``; unreadable items are listed first."""
+        """Return the next batch that has items, kept in ``_came``; list its unreadable items in the quarantine
+        first."""
         while True:
             came = self._came
             if came is None:
@@ -195,7 +216,7 @@ class LoaderIterator:
                 if self._ranks > 1:
                     raise DataError(
                         f"expected a readable item in this rank's part of the batch from place {planned.start} of "
-                        f"sweep {planned.sweep}, got none: without a batch here, ranks would step unequally often"
+                        f"sweep {planned.sweep}, got none: without a batch this rank would fall a step behind"
                     )
             except Exception:
                 self._came = None
@@ -213,7 +234,8 @@ class LoaderIterator:
 
     def _end(self) -> None:
         progress = self._progress
-        place = ResumePoint(progress.place.sweep + 1, memo=self._batches.memo_after())
+        ended = progress.place
+        place = ResumePoint(ended.sweep + 1, memo=self._batches.memo_after(ended.memo))
         self._factory.retire(self._executor, newest=self._sweeps.now.newest is progress)
         progress.place, self._ended = place, True
 

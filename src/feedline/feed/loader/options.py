@@ -1,14 +1,16 @@
-"""The arguments of a loader, checked: which go together? torch's rules for torch's parameters, and ours for ours.
+"""The arguments of a `DataLoader`, checked: torch's rules for torch's parameters, and ours for the others.
 
-Errors are of torch's types and name the parameters; nothing of the data is read here.
+Errors have torch's types and key words, which programs and their tests look for. Checking reads no data.
 """
 
 from __future__ import annotations
 
 import copy
+import dataclasses
 import importlib
 import multiprocessing
 import multiprocessing.context
+import numbers
 import os
 import sys
 import warnings
@@ -19,29 +21,33 @@ from typing import Any
 
 from numpy.typing import ArrayLike
 
-from feedline.feed.convert import open_corpus
+from feedline.errors import shown
+from feedline.feed.corpora import open_corpus
+from feedline.feed.loader import pipes
 from feedline.feed.loader.collate import default_functions, torch_side
 from feedline.feed.loader.ragged import Collate
+from feedline.feed.mistaken import refuse
 from feedline.feed.partition import Partition, checked
-from feedline.feed.protocol import Deserializer
+from feedline.feed.protocol import Deserializer, checked_seed, whole_number
 
 WORKERS = ("auto", "process", "thread")
 
 
 @dataclass
 class LoaderOptions:
-    """The arguments of a `DataLoader`, which says what they mean; each is checked alone and against the others.
+    """The arguments of a `DataLoader`, which documents them; each is checked by itself and against the others.
 
-    A path is opened, a start method looked up, and ``prefetch_factor`` has its default once it is made. Instances are
-    never changed: see `replaced`.
+    Once created, a path has been opened, a start method looked up, and ``prefetch_factor`` has its default. Instances
+    are immutable: see `replaced`.
 
     Attributes:
-        is_corpus, is_iterable: what kind of dataset it is; map-style if neither.
-        share: the share of this rank.
-        grows: more batches may be made ahead than ``prefetch_factor`` says, as nobody gave it.
+        is_corpus, is_iterable: the kind of dataset; map-style if neither.
+        is_pipe: whether it is an iterable that consists of torch's data pipes.
+        share: share of this rank.
+        grows: whether more batches than ``prefetch_factor`` may be in flight, as it was left out.
 
     Raises:
-        ValueError, TypeError: arguments that have no meaning or contradict each other.
+        ValueError, TypeError: arguments are invalid or contradict each other.
     """
 
     dataset: Any
@@ -79,8 +85,11 @@ class LoaderOptions:
         self._check_workers()
         if isinstance(self.dataset, (str, os.PathLike)):
             self.dataset = open_corpus(self.dataset)
+        refuse(self.dataset, "DataLoader")
+        _check_generator(self.generator)
         self.is_corpus = isinstance(self.dataset, Deserializer)
-        self.is_iterable = not self.is_corpus and _is_iterable_style(self.dataset)
+        self.is_iterable = not self.is_corpus and is_iterable_style(self.dataset)
+        self.is_pipe = self.is_iterable and pipes.is_pipe(self.dataset)
         self._check_batching()
         self._check_own()
         if self.is_corpus:
@@ -89,8 +98,8 @@ class LoaderOptions:
             raise ValueError(
                 "expected lengths with batch_samples only"
                 if self.batch_samples is None
-                else "expected lengths= with batch_samples, the number of samples of each item: what fits into a batch "
-                "is decided before items are read"
+                else "expected lengths= with batch_samples, the number of samples of each item: batches are cut "
+                "before items are read"
             )
         self.share = self._partition()
         self.multiprocessing_context = _start_method(self.multiprocessing_context, self.num_workers)
@@ -99,41 +108,60 @@ class LoaderOptions:
             self.collate_fn = Collate(self.layout) if ragged else default_functions()[0 if self.batched else 1]
 
     def replaced(self, name: str, value: Any) -> LoaderOptions:
-        """A copy with another value for one of the arguments that may change while a loader is in use."""
+        """Return a copy with another value for an argument that may change while a loader is in use."""
         if name == "multiprocessing_context":
             value = _start_method(value, self.num_workers)
+        elif name == "num_workers":
+            value = whole_number(name, value, 0)
+        elif name == "generator":
+            _check_generator(value)
         other = copy.copy(self)
         setattr(other, name, value)
         return other
 
+    def reordered(self, name: str, value: Any) -> LoaderOptions:
+        """A copy with another ``dataset``, ``sampler`` or ``batch_sampler``, in place of the order there was.
+
+        Raises:
+            ValueError, TypeError: the other arguments do not go with it.
+        """
+        changes: dict[str, Any] = {name: value}
+        if name != "dataset":
+            changes |= {"shuffle": None, "weights": None, "partition": None}
+        if name == "batch_sampler":
+            changes |= {"batch_size": 1, "drop_last": False, "sampler": None}
+        other = dataclasses.replace(self, **changes)
+        other.grows = self.grows
+        return other
+
     @property
     def batched(self) -> bool:
-        """Whether the dataset is asked for batches, not for single items."""
+        """Whether the dataset is read in batches rather than single items."""
         return self.batch_size is not None or self.batch_sampler is not None
 
     @property
     def indices(self) -> int | None:
-        """Indices, or samples of an iterable dataset, in a batch; None: they come alone, or something else decides."""
+        """Indices, or samples of an iterable dataset, per batch; None: they are single, or something else decides."""
         return None if self.batch_sampler is not None or self.batch_samples is not None else self.batch_size
 
     @property
     def user_sampler(self) -> Any:
-        """The user's sampler or batch sampler, or None."""
+        """The user's sampler or batch sampler; None: there is none."""
         return self.sampler if self.sampler is not None else self.batch_sampler
 
     @property
     def skips(self) -> bool:
-        """Whether items that cannot be read are left out."""
+        """Whether unreadable items are skipped."""
         return self.on_error == "skip"
 
     @property
     def ahead(self) -> int:
-        """Batches that each worker makes ahead, at first."""
+        """Initial number of batches in flight per worker."""
         return max(self.prefetch_factor or 1, 1)
 
     @property
     def kind(self) -> str:
-        """What makes batches: "here", "process" or "thread"."""
+        """Where batches are made: "here", "process" or "thread"."""
         if self.num_workers == 0:
             return "here"
         if self.workers != "auto":
@@ -141,49 +169,57 @@ class LoaderOptions:
         return "process" if getattr(sys, "_is_gil_enabled", lambda: True)() else "thread"
 
     def _check_workers(self) -> None:
-        workers, factor = self.num_workers, self.prefetch_factor
-        if isinstance(workers, bool) or not isinstance(workers, int):
-            raise TypeError(f"expected num_workers as an int, got {workers!r}")
-        if workers < 0:
-            raise ValueError(f"expected num_workers of at least 0 (0: no workers), got {workers}")
+        self.num_workers = workers = whole_number("num_workers", self.num_workers, 0)
+        factor = self.prefetch_factor
         if self.timeout < 0:
-            raise ValueError(f"expected a timeout of at least 0 seconds (0: none), got {self.timeout}")
+            raise ValueError(f"the timeout option should be non-negative, in seconds (0: none), got {self.timeout}")
         if self.workers not in WORKERS:
             raise ValueError(f"expected workers to be one of {', '.join(map(repr, WORKERS))}, got {self.workers!r}")
         if workers == 0:
             if factor is not None:
-                raise ValueError("expected no prefetch_factor without workers; give num_workers > 0 to fetch ahead")
+                raise ValueError(
+                    "the prefetch_factor option could only be specified in multiprocessing: pass num_workers > 0 to "
+                    "prefetch"
+                )
             if self.persistent_workers:
-                raise ValueError("expected persistent_workers with num_workers > 0 only")
+                raise ValueError("the persistent_workers option needs num_workers > 0: there are none to keep")
         elif factor is None:
             self.prefetch_factor = 2
-        elif factor < 0:
-            raise ValueError(f"expected prefetch_factor of at least 0, got {factor}")
         else:
-            self.prefetch_factor = int(factor)
+            self.prefetch_factor = whole_number("prefetch_factor", factor, 0)
 
     def _check_batching(self) -> None:
-        kind = "expected for an IterableDataset, which has its own order,"
-        if self.is_iterable:
-            if self.shuffle not in (False, None):
-                raise ValueError(f"{kind} no shuffle, got shuffle={self.shuffle!r}")
-            if self.sampler is not None:
-                raise ValueError(f"{kind} no sampler, got sampler={self.sampler!r}")
-            if self.batch_sampler is not None:
-                raise ValueError(f"{kind} no batch_sampler, got batch_sampler={self.batch_sampler!r}")
+        for name in ("shuffle", "sampler", "batch_sampler") if self.is_iterable else ():
+            value = getattr(self, name)
+            allowed = value is None if name != "shuffle" else self.is_pipe or value in (False, None)
+            if not allowed:
+                raise ValueError(
+                    f"DataLoader with IterableDataset: expected unspecified {name} option, but got {name}={value!r}: "
+                    "the dataset has its own order"
+                )
+        if self.is_pipe and self.shuffle is not None:
+            self.dataset = pipes.shuffled(self.dataset, bool(self.shuffle))
         if self.sampler is not None and self.shuffle:
-            raise ValueError("expected either sampler or shuffle, got both: a sampler is an order already")
+            raise ValueError("the sampler option is mutually exclusive with shuffle: a sampler determines the order")
         if self.batch_sampler is not None:
             if self.batch_size != 1 or self.shuffle or self.sampler is not None or self.drop_last:
                 raise ValueError(
-                    "expected batch_sampler alone, without batch_size, shuffle, sampler and drop_last: it decides all "
-                    "four"
+                    "the batch_sampler option is mutually exclusive with batch_size, shuffle, sampler, and drop_last: "
+                    "it determines all four"
                 )
         elif self.batch_size is None:
             if self.drop_last:
-                raise ValueError("expected drop_last with a batch_size only, got batch_size=None: there are no batches")
-        elif isinstance(self.batch_size, bool) or not isinstance(self.batch_size, int) or self.batch_size < 1:
-            raise ValueError(f"expected batch_size as an int of at least 1, or None, got {self.batch_size!r}")
+                raise ValueError(
+                    "the batch_size=None option disables auto-batching and is mutually exclusive with drop_last: there "
+                    "are no batches"
+                )
+        else:
+            try:
+                self.batch_size = whole_number("batch_size", self.batch_size, 1)
+            except (TypeError, ValueError):
+                raise ValueError(
+                    f"batch_size should be a positive integer value or None, but got batch_size={self.batch_size!r}"
+                ) from None
         if not isinstance(self.drop_last, bool):
             raise ValueError(f"expected drop_last to be True or False, got {self.drop_last!r}")
 
@@ -193,35 +229,31 @@ class LoaderOptions:
             if getattr(self, name) is None:
                 continue
             if chosen:
-                raise ValueError(
-                    f"expected {name} without {chosen[0]}: {name} belongs to the order that the loader makes itself"
-                )
+                raise ValueError(f"expected {name} without {chosen[0]}: {name} applies to the loader's own order")
             if self.is_iterable:
                 raise ValueError(f"expected {name} for map-style datasets only: an IterableDataset has its own order")
         if self.weights is not None and self.shuffle:
-            raise ValueError("expected either weights or shuffle, got both: weighted items are drawn at random already")
+            raise ValueError("expected either weights or shuffle, got both: weighted items are drawn at random anyway")
         if self.batch_samples is not None:
             if self.batch_size != 1:
                 raise ValueError("expected either batch_samples or batch_size, got both")
-            if isinstance(self.batch_samples, bool) or not isinstance(self.batch_samples, int):
-                raise TypeError(f"expected batch_samples as an int, got {self.batch_samples!r}")
-            if self.batch_samples < 1:
-                raise ValueError(f"expected batch_samples of at least 1, got {self.batch_samples}")
+            self.batch_samples = whole_number("batch_samples", self.batch_samples, 1)
         if self.layout not in ("padded", "packed"):
             raise ValueError(f'expected layout to be "padded" or "packed", got {self.layout!r}')
         if self.partition is not None and self.batch_size is None:
-            raise ValueError("expected a batch_size with a partition: it is batches that ranks share")
+            raise ValueError("expected a batch_size with a partition: ranks share batches")
         if self.on_error not in ("raise", "skip"):
             raise ValueError(f'expected on_error to be "raise" or "skip", got {self.on_error!r}')
         if self.on_error == "raise" and self.max_errors is not None:
             raise ValueError('expected on_error="skip" with max_errors, got on_error="raise"')
         if self.on_error == "skip" and self.is_iterable:
             raise ValueError(
-                'expected on_error="raise" for an IterableDataset: what follows a failed item of an iterator is unknown'
+                'expected on_error="raise" for an IterableDataset: an iterator cannot be continued after a failed item'
             )
-        seed = self.seed
-        if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**64):
-            raise ValueError(f"expected 0 <= seed < 2**64 or None, got {seed!r}")
+        if self.max_errors is not None:
+            self.max_errors = whole_number("max_errors", self.max_errors, 0)
+        if self.seed is not None:
+            self.seed = checked_seed(self.seed)
 
     def _check_corpus(self) -> None:
         for name in ("sampler", "batch_sampler", "weights", "lengths", "worker_init_fn"):
@@ -235,53 +267,92 @@ class LoaderOptions:
             return Partition()
         if isinstance(self.partition, str):
             raise ValueError(f'expected partition=(index, count) or "auto", got {self.partition!r}')
-        return Partition((0, 1) if self.partition is None else checked(self.partition))
+        share = (0, 1) if self.partition is None else checked(self.partition)
+        if share[1] > 1 and self.seed is None and (self.shuffle or self.weights is not None):
+            raise ValueError(
+                f"expected a seed with partition={share} and a random order, got none: ranks that draw separate "
+                'seeds would follow different orders. Pass seed=, or partition="auto"'
+            )
+        return Partition(share)
 
 
-def _is_iterable_style(dataset: Any) -> bool:
-    """Whether a dataset is torch's `IterableDataset`, or looks like one: iterable, and without items."""
+def is_iterable_style(dataset: Any) -> bool:
+    """Return whether a dataset is torch's `IterableDataset`, or looks like one: iterable, but not indexable."""
     torch = torch_side()
     if torch is not None and isinstance(dataset, torch.IterableDataset):
         return True
     return hasattr(dataset, "__iter__") and not hasattr(dataset, "__getitem__")
 
 
-def _start_method(context: Any, num_workers: int) -> Any:
-    """A multiprocessing context from what was given, or None.
+def _check_generator(generator: Any) -> None:
+    """Refuse what is no ``torch.Generator``.
 
     Raises:
-        ValueError: no such method, or no workers.
-        TypeError: neither a name nor a context.
+        TypeError: it is something else.
+    """
+    torch = torch_side()
+    if generator is None or (torch is not None and torch.is_generator(generator)):
+        return
+    hint = "pass seed= for the order and random numbers of the loader"
+    if isinstance(generator, numbers.Integral):
+        hint = f"for a seed write seed={int(generator)}"
+    raise TypeError(f"expected generator as a torch.Generator, got {shown(generator, 60)}; {hint}")
+
+
+def _start_method(context: Any, num_workers: int) -> Any:
+    """Return a multiprocessing context from an argument, or None.
+
+    Raises:
+        ValueError: the start method is unknown, or there are no workers.
+        TypeError: it is neither a name nor a context.
     """
     if context is None:
         return None
     if num_workers == 0:
         raise ValueError(
-            "expected multiprocessing_context with num_workers > 0 only, got it for num_workers=0: nothing is started"
+            "multiprocessing_context can only be used with multi-process loading (num_workers > 0), but got "
+            "num_workers=0: no process is started"
         )
     if isinstance(context, str):
         methods = multiprocessing.get_all_start_methods()
         if context not in methods:
             raise ValueError(
-                f"expected multiprocessing_context to be one of {', '.join(map(repr, methods))}, got {context!r}"
+                f"the multiprocessing_context option should specify a valid start method in {methods!r}, but got "
+                f"multiprocessing_context={context!r}"
             )
-        # torch's own contexts where it is there, as it has them in the attribute.
+        # torch's own contexts if torch is installed, as torch's attribute has them.
         module = "torch.multiprocessing" if torch_side() is not None else "multiprocessing"
         return importlib.import_module(module).get_context(context)
     if not isinstance(context, multiprocessing.context.BaseContext):
         raise TypeError(
-            f"expected multiprocessing_context as a start method or a multiprocessing context, got {context!r}"
+            "the multiprocessing_context option should be a valid context object or a string specifying the start "
+            f"method, but got multiprocessing_context={context!r}"
         )
     return context
 
 
 def warn_of_many(workers: int) -> None:
-    """Warn of more worker processes than cores."""
+    """Warn if there are more worker processes than cores."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     if cores is not None and workers > cores:
         warnings.warn(
-            f"{workers} worker processes were asked for and this process may use {cores} cores: more workers than "
-            "cores wait for each other",
+            f"expected at most {cores} worker processes, the number of cores this process may use, got {workers} "
+            "workers, which compete for cores: excessive worker creation might get DataLoader running slow or even "
+            "freeze",
             UserWarning,
-            stacklevel=4,
+            stacklevel=3,
         )
+
+
+def warn_of_ranks(options: LoaderOptions) -> None:
+    """Warn if several ranks each shuffle all of the data, as nothing says how they share it."""
+    if options.shuffle and options.partition is None and not options.is_pipe:
+        _, ranks = Partition().peek()
+        if ranks > 1:
+            warnings.warn(
+                f"expected a partition or a DistributedSampler among {ranks} ranks, got neither: every rank will read "
+                'all of the data in a separate order. Pass partition="auto" to share it, or partition=(0, 1) if '
+                "that is what you want",
+                UserWarning,
+                stacklevel=3,
+            )

@@ -1,17 +1,16 @@
-"""Which items come next? Orders of a map-style dataset, and the cuts that make batches of them.
+"""Orders of a map-style dataset, and the rules that cut them into batches.
 
-An order is a pure function of (seed, sweep, place): nothing is kept for an item, so that ten million of them cost what
-ten do, and any place is reached at once. A batch is a range of places; every rank computes the same global batches and
-takes its part: item o of S samples belongs to rank ``o * count // S``, as in `MinibatchSource`.
+An order is a pure function of (seed, sweep, place) with no state per item, so that ten million items cost what ten do,
+and any place is reached at once. A batch is a range of places. Every rank computes the same global batches and takes
+its share: item o of S samples belongs to rank ``o * count // S``, as in `MinibatchSource`.
 
-Costs: up to 2^20 items 4 bytes each for the sweep in use, beyond that nothing; about a microsecond a batch.
+Cost: up to 2^20 items, 4 bytes each for the current sweep; beyond that nothing. About a microsecond per batch.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from itertools import islice
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -23,9 +22,8 @@ from feedline.feed.timeline.feedline import FeedlineOrder
 from feedline.feed.timeline.plan import SEGMENT
 
 Ints = NDArray[np.int64]
-T = TypeVar("T")
 
-# Level of the key, after those of orders and transforms: what it draws are the places of a weighted sweep.
+# Level of the key, after those of orders and transforms, for the draws of a weighted sweep.
 DRAWS = 3
 
 _GOLDEN, _A, _B = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
@@ -35,13 +33,13 @@ class Planned(NamedTuple):
     """One batch before it is read.
 
     Attributes:
-        sweep: which sweep.
+        sweep: number of the sweep.
         start, stop: places of the global batch in the sweep.
-        indices: what the dataset is asked for: an int64 array, or a list from a user's sampler; one index alone where
-            batching is switched off.
-        keys: what seeds each item: an int64 array, or the first of consecutive numbers.
-        spare: for a rank without an item of its own, an index of the global batch, which shows what a batch looks like.
-        memo: state of a user's sampler behind the batch.
+        indices: indices to read: an int64 array, or a list from a user's sampler; a single index if batching is
+            disabled.
+        keys: keys to seed each item with: an int64 array, or the first of consecutive numbers.
+        spare: index of some item of the global batch for a rank without one, to learn what a batch looks like.
+        memo: state of a user's sampler after the batch.
     """
 
     sweep: int
@@ -54,12 +52,12 @@ class Planned(NamedTuple):
 
 
 class Order(Protocol):
-    """A sweep of places and the item at each.
+    """The item at each place of a sweep.
 
     Attributes:
-        name: in states.
-        length: places of a sweep.
-        replaces: an item may stand at several places; its random numbers are keyed by the place then.
+        name: name in states.
+        length: places in a sweep.
+        replaces: whether an item may occur at several places; random numbers are keyed by the place then.
     """
 
     name: str
@@ -67,14 +65,14 @@ class Order(Protocol):
     replaces: bool
 
     def take(self, sweep: int, a: int, b: int) -> Ints:
-        """The items at places a..b-1, int64."""
+        """Return the items at places a..b-1, int64."""
 
     def identity(self) -> dict[str, Any]:
-        """What decides the order besides its name, for states."""
+        """Return what determines the order besides its name, for states."""
 
 
 class Items:
-    """Each item once a sweep; shuffled, the order of a `MinibatchSource` over so many sequences in one chunk."""
+    """Each item once a sweep; shuffled in the order of a `MinibatchSource` over as many sequences in one chunk."""
 
     name: str = FeedlineOrder.name
     replaces = False
@@ -82,7 +80,7 @@ class Items:
     def __init__(self, length: int, seed: int, shuffle: bool) -> None:
         self.length, self._seed, self._shuffle = length, seed, shuffle
         self._timeline = FeedlineOrder(ChunkTable([ChunkInfo(length, length, 0)]), seed, shuffle, None)
-        # Two sweeps at most: the one in use, and the next while workers begin with it.
+        # At most two sweeps: the current one, and the next, which workers may have begun.
         self._windows: dict[int, WindowPlan] = {}
 
     def take(self, sweep: int, a: int, b: int) -> Ints:
@@ -92,7 +90,7 @@ class Items:
         window = self._windows.get(sweep)
         if window is None:
             window = self._timeline.window_at(sweep, 0)
-            # Another dictionary: iterators in other threads may be looking at this one.
+            # Replaced, not changed: iterators in other threads may be reading it.
             near = sorted(self._windows.items(), key=lambda item: abs(item[0] - sweep))[:1]
             self._windows = {**dict(near), sweep: window}
         return window.locate(a, b)[1]
@@ -105,11 +103,11 @@ class Items:
 class Weighted:
     """As many draws with replacement as there are items, each by a hash of its place.
 
-    Memory: 8 bytes an item. A draw is a binary search.
+    Memory: 8 bytes per item. A draw is a binary search.
 
     Args:
-        weights: (n,), at least 0, not all 0; they need not sum to 1.
-        seed: of the draws.
+        weights: weights (n,) of at least 0, not all 0; they need not sum to 1.
+        seed: seed of the draws.
     """
 
     name = "weighted-1"
@@ -119,7 +117,7 @@ class Weighted:
         self.length, self._seed = len(weights), seed
         self._ends = np.cumsum(weights)
         self._last = int(np.flatnonzero(weights)[-1])
-        # Two weightings are told apart by a hash, so that a state stays small.
+        # A state names the weights by a hash, so that it stays small.
         bits = (weights / self._ends[-1]).view(np.int64)
         self._digest = f"{int(_native.fingerprint(0, bits)[-1]):016x}"
 
@@ -136,7 +134,7 @@ class Weighted:
 
 
 def _mixed(key: int, a: int, b: int) -> NDArray[np.float64]:
-    """Numbers in [0, 1) for the places a..b-1: 53 bits of splitmix64 at place + 1 steps from ``key``."""
+    """Return numbers in [0, 1) for the places a..b-1: 53 bits of splitmix64 at place + 1 steps from ``key``."""
     z = np.uint64(key) + np.arange(a + 1, b + 1, dtype=np.uint64) * _GOLDEN
     z = (z ^ z >> np.uint64(30)) * _A
     z = (z ^ z >> np.uint64(27)) * _B
@@ -145,10 +143,10 @@ def _mixed(key: int, a: int, b: int) -> NDArray[np.float64]:
 
 
 def checked_weights(weights: ArrayLike, length: int) -> NDArray[np.float64]:
-    """``weights`` as float64 (length,).
+    """Return ``weights`` as float64 (length,).
 
     Raises:
-        ValueError: another number of them, a negative or infinite one, or nothing but zeros.
+        ValueError: their number differs, one is negative or infinite, or all are zero.
     """
     found = np.ascontiguousarray(weights, np.float64)
     if found.shape != (length,):
@@ -159,10 +157,10 @@ def checked_weights(weights: ArrayLike, length: int) -> NDArray[np.float64]:
 
 
 def checked_lengths(lengths: ArrayLike, length: int) -> Ints:
-    """``lengths`` as int64 (length,).
+    """Return ``lengths`` as int64 (length,).
 
     Raises:
-        ValueError: another number of them, or a negative one.
+        ValueError: their number differs, or one is negative.
     """
     found = np.asarray(lengths)
     if found.shape != (length,) or found.dtype.kind not in "iu":
@@ -175,13 +173,13 @@ def checked_lengths(lengths: ArrayLike, length: int) -> Ints:
 
 
 class BatchRule(NamedTuple):
-    """How a sweep becomes batches.
+    """How a sweep is cut into batches.
 
     Attributes:
-        size: items of a batch of one rank; samples, where ``lengths`` are given; None: one item, not in a batch.
-        share: (index, count); (0, 1) where items come alone.
-        drop_last: leave out a last batch that is not full.
-        lengths: int64 (items,), samples of each item; None: they do not count.
+        size: items per batch and rank, or samples if ``lengths`` is given; None: single items.
+        share: (index, count) of this rank; (0, 1) for single items.
+        drop_last: whether to drop a last batch that is not full.
+        lengths: int64 (items,), samples of each item; None: items are counted.
     """
 
     size: int | None
@@ -193,13 +191,13 @@ class BatchRule(NamedTuple):
 def batches(
     order: Order, cut: BatchRule, sweep: int, start: int, done: Sequence[tuple[int, int]] = ()
 ) -> Iterator[Planned]:
-    """The batches of the rest of a sweep.
+    """Yield the remaining batches of a sweep.
 
     Args:
-        order: of the items.
-        cut: what makes a batch.
-        sweep, start: where to begin.
-        done: ranges of places behind ``start`` that were delivered already.
+        order: order of the items.
+        cut: rule that cuts it into batches.
+        sweep, start: sweep and place to begin at.
+        done: ranges of places after ``start`` that have been delivered already.
     """
     ahead = _Ahead(order, sweep)
     index, count = cut.share
@@ -217,7 +215,7 @@ def batches(
             size = stop - start
             lo, hi = -(-index * size // count), -(-(index + 1) * size // count)
         else:
-            stop, lo, hi, full = _fit(ahead, cut.lengths, start, most, index, count, n)
+            stop, lo, hi, full = _fit(ahead, cut.lengths, start=start, most=most, index=index, count=count, n=n)
         if cut.drop_last and not full:
             return
         mine = ahead(start + lo, start + hi)
@@ -226,19 +224,19 @@ def batches(
             mine, keys = _without(done, mine, start + lo, None if replaces else mine)
         if len(mine) or not done:
             spare = None if len(mine) else int(ahead(start, start + 1)[0])
-            yield Planned(sweep, start, stop, mine, keys, spare)
+            yield Planned(sweep, start, stop, mine, keys, spare=spare)
         start = stop
 
 
 class PlannedSweep:
-    """The batches still to come in a sweep.
+    """The remaining batches of a sweep.
 
-    An interrupt ends a generator, and what would be left of it looks like the end of the data. This begins another one
-    behind the last batch that it handed out.
+    An interrupt ends a generator, which then looks like the end of the data. So this starts a new one after the last
+    batch that it returned.
 
     Args:
-        begin: gives the batches from a place on.
-        start: the place of the first.
+        begin: function that returns the batches from a place on.
+        start: place of the first batch.
     """
 
     def __init__(self, begin: Callable[[int], Iterator[Planned]], start: int) -> None:
@@ -246,29 +244,33 @@ class PlannedSweep:
         self._batches: Iterator[Planned] | None = None
 
     def next(self) -> Planned:
-        """The next batch.
+        """Return the next batch.
 
         Raises:
             StopIteration: there is none.
         """
         batches = self._batches or self._begin(self._at)
-        self._batches = None  # until this call is through
+        self._batches = None  # until this call has completed
         planned = next(batches)
         self._at, self._batches = planned.stop, batches
         return planned
 
 
 def count(order: Order, cut: BatchRule, sweep: int) -> int:
-    """Batches of a whole sweep."""
+    """Return the number of batches in a sweep."""
     n = order.length
     if cut.lengths is not None:
         return sum(1 for _ in batches(order, cut, sweep, 0))
-    most = (cut.size or 1) * cut.share[1]
-    return n // most if cut.drop_last else -(-n // most)
+    return batch_count(n, (cut.size or 1) * cut.share[1], cut.drop_last)
+
+
+def batch_count(items: int, size: int, drop_last: bool) -> int:
+    """Return the number of batches that a number of items make."""
+    return items // size if drop_last else -(-items // size)
 
 
 class _Ahead:
-    """Ranges of an order, laid out a segment at a time."""
+    """Ranges of an order, computed one segment ahead."""
 
     def __init__(self, order: Order, sweep: int) -> None:
         self._order, self._sweep = order, sweep
@@ -283,96 +285,31 @@ class _Ahead:
 
 
 def _fit(
-    ahead: _Ahead, lengths: Ints, start: int, budget: int, index: int, count: int, n: int
+    ahead: _Ahead, lengths: Ints, *, start: int, most: int, index: int, count: int, n: int
 ) -> tuple[int, int, int, bool]:
-    """(end of the batch at ``start``, this rank's part counted from there, whether another item would not fit)."""
+    """Return (end of the batch at ``start``, begin and end of this rank's share from there, whether it is full)."""
     look = 64
     while True:
         b = min(start + look, n)
         ends = np.cumsum(lengths[ahead(start, b)])
-        fitting = int(np.searchsorted(ends, budget))
+        fitting = int(np.searchsorted(ends, most))
         if fitting < b - start or b == n:
-            # Full is full: items without samples behind the one that fills the budget are the next batch's.
-            fitting += fitting < b - start and int(ends[fitting]) == budget
+            # Items without samples after the one that fills the budget belong to the next batch.
+            fitting += fitting < b - start and int(ends[fitting]) == most
             break
         look *= 4
-    taken = max(fitting, 1)  # one item that alone is longer
+    taken = max(fitting, 1)  # a single item longer than the budget
     samples = int(ends[taken - 1])
     starts = np.concatenate([[0], ends[: taken - 1]])
     lo = int(np.searchsorted(starts, -(-index * samples // count)))
     hi = taken if index + 1 == count else int(np.searchsorted(starts, -(-(index + 1) * samples // count)))
-    return start + taken, lo, hi, start + taken < n or samples >= budget
+    return start + taken, lo, hi, start + taken < n or samples >= most
 
 
 def _without(done: Sequence[tuple[int, int]], mine: Ints, first: int, keys: Ints | None) -> tuple[Ints, Any]:
-    """A part without what was delivered already; keys become an array."""
+    """Remove delivered places from a share; keys become an array."""
     places = np.arange(first, first + len(mine))
     left = np.ones(len(mine), np.bool_)
     for a, b in done:
         left &= (places < a) | (places >= b)
     return mine[left], (places if keys is None else keys)[left]
-
-
-class ItemSampler:
-    """The indices of the sweep that the next ``iter(loader)`` reads; `DataLoader.sampler` where none was given.
-
-    Args:
-        upcoming: refers weakly to what gives order and sweep: a loader goes, and its workers, with its last user.
-    """
-
-    def __init__(self, upcoming: Callable[[], Callable[[], tuple[Order, int]] | None]) -> None:
-        self._upcoming = upcoming
-
-    def __len__(self) -> int:
-        return _of(self._upcoming)()[0].length
-
-    def __iter__(self) -> Iterator[int]:
-        order, sweep = _of(self._upcoming)()
-        for a in range(0, order.length, SEGMENT):
-            yield from order.take(sweep, a, min(a + SEGMENT, order.length)).tolist()
-
-
-class BatchSampler:
-    """The indices of each batch of that sweep; `DataLoader.batch_sampler` where none was given.
-
-    Attributes:
-        sampler: yields indices.
-        batch_size: indices of a batch.
-        drop_last: whether a shorter last batch is left out.
-
-    Args:
-        upcoming: refers weakly to what gives the batches and their number; None: ``sampler`` is the user's.
-    """
-
-    def __init__(
-        self,
-        sampler: Any,
-        batch_size: int,
-        drop_last: bool,
-        upcoming: Callable[[], Callable[[], tuple[Iterator[Planned], int]] | None] | None,
-    ) -> None:
-        self.sampler, self.batch_size, self.drop_last = sampler, batch_size, drop_last
-        self._upcoming = upcoming
-
-    def __len__(self) -> int:
-        if self._upcoming is not None:
-            return _of(self._upcoming)()[1]
-        n = len(self.sampler)
-        return n // self.batch_size if self.drop_last else -(-n // self.batch_size)
-
-    def __iter__(self) -> Iterator[list[Any]]:
-        if self._upcoming is not None:
-            for planned in _of(self._upcoming)()[0]:
-                yield planned.indices.tolist()
-            return
-        indices = iter(self.sampler)
-        while batch := list(islice(indices, self.batch_size)):
-            if len(batch) == self.batch_size or not self.drop_last:
-                yield batch
-
-
-def _of(reference: Callable[[], T | None]) -> T:
-    found = reference()
-    if found is None:
-        raise ReferenceError("expected the DataLoader of this sampler to be in use still, got one that is gone")
-    return found

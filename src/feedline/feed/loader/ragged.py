@@ -1,6 +1,6 @@
 """Batches of items of varying length, padded or packed.
 
-Every array of an item with at least one dimension is a sequence along its first; numbers and strings stay one an item.
+Every array of an item with at least one dimension is a sequence along its first; numbers and strings are per item.
 """
 
 from __future__ import annotations
@@ -15,26 +15,26 @@ from feedline.feed.workers import empty
 
 
 class Collate:
-    """A ``collate_fn``: as the default one, but sequences are padded with zeros or packed.
+    """The default ``collate_fn``, except that sequences are padded with zeros or packed.
 
-    The lengths of the items, int64 (items,), stand last in the batch: behind the parts of a tuple or list, under
-    ``"lengths"`` in a mapping; a batch of lone arrays becomes ``[arrays, lengths]``. The length of an item is that of
-    its longest sequence, 1 where it has none.
+    The batch also has the lengths of the items, int64 (items,): after the parts of a tuple or list, under ``"lengths"``
+    in a mapping; a batch of plain arrays becomes ``[arrays, lengths]``. The length of an item is that of its longest
+    sequence, 1 if it has none.
 
     Args:
         layout: "padded" or "packed".
     """
 
-    slices = True  # see `collate.known`: its batches can be emptied
+    slices = True  # see `collate.known`: its batches can be sliced
 
     def __init__(self, layout: str) -> None:
         self.layout = layout
 
     def __call__(self, samples: Sequence[Any]) -> Any:
-        """The batch of ``samples``.
+        """Return the batch of ``samples``.
 
         Raises:
-            RuntimeError: sequences whose samples differ in shape or dtype.
+            RuntimeError: samples of sequences differ in shape or dtype.
         """
         lengths = np.array([_length(sample) for sample in samples], np.int64)
         batch = self._tree(samples)

@@ -1,16 +1,16 @@
-"""Random numbers that belong to the sample: the same for any number of workers, none included.
+"""Random numbers keyed by the sample: the same for any number of workers, including none.
 
-`sample_rng` hands out a NumPy generator keyed by (seed, sweep, item). Code that draws from the global generators of
-`random`, NumPy (`np.random.*`) and torch is served too: they are seeded from the same key before each sample, and in
-the process of the loop they are put back afterwards.
+`sample_rng` returns a NumPy generator keyed by (seed, sweep, item). Code that draws from the global generators of
+`random`, NumPy (`np.random.*`) and torch works too: they are seeded from the same key before each sample, and restored
+afterwards in the process of the training loop.
 
-That costs 1 to 4 us a sample and generator, so it is done only for those that samples use. The first batches of a
-process are seeded in full; a generator that none of them touched is not seeded any more, but looked at around each
-batch. If a batch draws from it after all, the batch is read once more, seeded, and from then on each sample is. So
-values never depend on what was guessed; a dataset that draws rarely sees one batch read twice.
+Seeding costs 1 to 4 us per sample and generator, so only generators in use are seeded. A process seeds all of them for
+its first batches. A generator that none of these touched is no longer seeded, but checked around each batch: if a batch
+draws from it after all, the batch is read again with seeding, and from then on each sample is seeded. Values thus never
+depend on the guess; a dataset that rarely draws has one batch read twice.
 
-Threads share `random`'s and NumPy's generators: batches that draw from them run one at a time there. torch's calls are
-given a generator of the thread's own instead, as the loop may be drawing from the global one at any moment.
+Threads share the generators of `random` and NumPy, so batches that draw from those run one at a time. torch's functions
+are given a per-thread generator instead, as the training loop may draw from the global one at any moment.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ from feedline import _native
 
 T = TypeVar("T")
 
-_numpy_random: Any = np.random  # whose types leave some functions out
+_numpy_random: Any = np.random  # untyped: its stubs lack some functions
 
-# Levels of the key, after those of orders, transforms and draws: whose random numbers these are.
+# Levels of the key for each kind of random number; orders, transforms and draws have the lower levels.
 ITEM, BATCH, COLLATE, SAMPLER, WORKER = 4, 5, 6, 7, 8
 
-TRIAL = 2  # batches of a process that are seeded in full before generators nobody uses are left alone
+TRIAL = 2  # batches of a process before unused generators are no longer seeded
 
 _MT_WORDS = 624
 
 
 class _Place(threading.local):
-    """Which sample this thread is making; ``words`` is None outside of any.
+    """The sample that this thread is making; ``words`` is None outside of any.
 
-    Its key is told, or looked up when it is wanted: ``keys`` of all samples of a batch, at the number of those made.
+    Its key is ``key``, or is looked up on demand: the entry of ``keys`` at the number of samples made so far.
     """
 
     words: tuple[int, int, int] | None = None  # seed, sweep, level
@@ -54,11 +54,11 @@ class _Place(threading.local):
     made: tuple[Any, int, np.random.Generator] | None = None
 
     def current(self) -> int:
-        """The key of the moment."""
+        """Return the key of the current sample."""
         return self.key if self.keys is None else self.keys[len(self.samples)]
 
     def leave(self) -> None:
-        """No sample is being made."""
+        """End the current sample."""
         self.words = self.keys = self.samples = self.made = None
 
 
@@ -66,11 +66,11 @@ _place = _Place()
 
 
 def sample_rng() -> np.random.Generator:
-    """The random generator of the sample that is being made, keyed by the loader's seed, the sweep and the item.
+    """Return the random generator of the current sample, keyed by the loader's seed, the sweep and the item.
 
-    Call it in ``__getitem__``: the same item gets the same numbers under any number of workers, batch size or restart,
-    and others in the next sweep. In ``__getitems__`` and ``collate_fn`` it belongs to the batch. Called twice for one
-    sample, it is the same generator, further on. In an `IterableDataset` there is no sample to belong to.
+    Call it in ``__getitem__``: an item gets the same numbers under any number of workers, batch size or restart, and
+    others in the next sweep. In ``__getitems__`` and ``collate_fn`` the key is the batch's. A second call for the same
+    sample returns the same generator, advanced. An `IterableDataset` has no samples in this sense.
 
     Raises:
         RuntimeError: no `DataLoader` is making a sample in this thread.
@@ -79,7 +79,7 @@ def sample_rng() -> np.random.Generator:
     if words is None:
         raise RuntimeError(
             "expected to be called while a DataLoader makes a sample (in __getitem__, __getitems__ or collate_fn); "
-            "elsewhere make a generator of your own: np.random.default_rng(seed)"
+            "elsewhere create your own generator: np.random.default_rng(seed)"
         )
     key, made = _place.current(), _place.made
     if made is None or made[0] is not words or made[1] != key:
@@ -89,43 +89,43 @@ def sample_rng() -> np.random.Generator:
 
 
 class Global(Protocol):
-    """A global generator: something to look at, to put back and to seed."""
+    """A global generator that can be observed, restored and seeded."""
 
     def witness(self) -> Any:
-        """A few words that differ after almost any draw, and after every one from a fresh seed."""
+        """Return a few words that differ after almost any draw, and after every draw from a fresh seed."""
 
     def mark(self) -> Any:
-        """What `restore` needs."""
+        """Return what `restore` needs."""
 
     def changed(self, mark: Any) -> bool:
-        """Whether anything was drawn since ``mark``."""
+        """Return whether anything was drawn since ``mark``."""
 
     def restore(self, mark: Any) -> None:
-        """Put it back."""
+        """Restore its state at ``mark``."""
 
     def seed(self, number: int) -> None:
         """Seed it."""
 
     def save(self) -> dict[str, Any] | None:
-        """Its state in JSON types; None: it is another's to save."""
+        """Return its state in JSON types; None: the user has replaced it and must save it."""
 
     def load(self, saved: Mapping[str, Any]) -> None:
-        """Put it to a saved state.
+        """Set it to a saved state.
 
         Raises:
-            KeyError, TypeError, ValueError: that is none.
+            KeyError, TypeError, ValueError: the state is invalid.
         """
 
 
 def globals_() -> list[Global]:
-    """All generators that user code may draw from; torch's where somebody has imported torch."""
+    """Return all generators that user code may draw from; torch's only if torch is imported."""
     torch = torch_if_imported()
     found: list[Global] = [_python(), _numpy()]
     return found if torch is None else [*found, torch.global_generator()]
 
 
 class _PythonByState:
-    """The generator behind the functions of `random`."""
+    """The global generator of `random`."""
 
     def witness(self) -> Any:
         return random.getstate()
@@ -152,10 +152,10 @@ class _PythonByState:
 
 
 class _Python(_PythonByState):
-    """As above, looked at in memory: a tuple of 625 numbers costs 12 us, twice a batch."""
+    """The same, observed in memory: ``getstate`` returns 625 numbers, at 12 us, twice per batch."""
 
     def __init__(self, address: int) -> None:
-        self._view = _view(address, 20)  # the index and the first words, which change when all do
+        self._view = _view(address, 20)  # the index and the first words: those change whenever any does
         self._seen: Any = None
         self._state: Any = None
 
@@ -179,7 +179,7 @@ _instance: Any = random.random.__self__  # type: ignore[attr-defined]  # a bound
 
 
 def _python() -> Global:
-    """By memory if index and words lie where CPython has them."""
+    """Observe memory if index and words lie where CPython puts them."""
     try:
         state = random.getstate()[1]
         words, base = np.array(state, np.uint32), random.Random.__base__
@@ -193,9 +193,9 @@ def _python() -> Global:
 
 
 class _NumpyByState:
-    """The generator behind the functions of `numpy.random`, as long as it is a Mersenne Twister.
+    """The global generator of `numpy.random`, if it is a Mersenne Twister.
 
-    Another one is its owner's to seed.
+    Any other was set by the user, who has to seed it.
     """
 
     def witness(self) -> Any:
@@ -235,7 +235,7 @@ class _NumpyByState:
 
 
 class _Numpy(_NumpyByState):
-    """As above, looked at in memory: asking costs 30 us."""
+    """The same, observed in memory: ``get_state`` costs 30 us."""
 
     def __init__(self) -> None:
         self._bits: Any = None
@@ -258,7 +258,7 @@ class _Numpy(_NumpyByState):
         seen = self.witness()
         if seen is None:
             return None, None
-        # The second half of a pair of normal numbers, kept elsewhere, may be used up while the words stay.
+        # The cached second half of a pair of normal numbers may be used up while the words stay.
         if seen != self._seen or self._state["has_gauss"]:
             self._state, self._seen = np.random.get_state(legacy=False), seen
         return seen, self._state
@@ -271,7 +271,7 @@ class _Numpy(_NumpyByState):
 
 
 def _numpy() -> Global:
-    """By memory if a Mersenne Twister of NumPy lies there as expected: words, then the position."""
+    """Observe memory if NumPy lays a Mersenne Twister out as expected: words, then the position."""
     bits: Any = np.random.MT19937(1)
     bits.random_raw(3)
     state = bits.state["state"]
@@ -281,19 +281,19 @@ def _numpy() -> Global:
 
 
 def _twister(saved: Mapping[str, Any]) -> tuple[NDArray[np.uint32], int, float | None]:
-    """A Mersenne Twister as it was saved: its words, an index of them, the normal number that it has put aside.
+    """Return the words, the index and the cached normal number of a saved Mersenne Twister.
 
     Raises:
-        KeyError, TypeError, ValueError: that is none.
+        KeyError, TypeError, ValueError: the state is invalid.
     """
     words, at = np.frombuffer(bytes.fromhex(saved["words"]), "<u4").astype(np.uint32), saved["at"]
     if words.shape != (_MT_WORDS,) or type(at) is not int or not 0 <= at <= _MT_WORDS:
         raise ValueError(
-            f"expected {_MT_WORDS} words of a generator and an index of them, got {len(words)}, {at!r:.80}"
+            f"expected {_MT_WORDS} words of a generator and an index into them, got {len(words)}, {at!r:.80}"
         )
     normal = saved["normal"]
     if normal is not None and type(normal) is not float:
-        raise TypeError(f"expected a number put aside, or none, got {normal!r:.80}")
+        raise TypeError(f"expected a cached normal number, or null, got {normal!r:.80}")
     return words, at, normal
 
 
@@ -302,12 +302,12 @@ def _view(address: int, size: int) -> Any:
 
 
 class Seeding:
-    """Seeds what user code draws from; one for each process, or for each loader of threads.
+    """Seeds the generators that user code draws from; one per process, or per loader with threads.
 
     Args:
-        seed: of the loader.
-        restore: put the global generators back: they are the loop's too.
-        threads: several threads use this.
+        seed: seed of the loader.
+        restore: whether to restore the global generators, as the training loop uses them too.
+        threads: whether several threads use this object.
     """
 
     def __init__(self, seed: int, *, restore: bool, threads: bool = False) -> None:
@@ -316,25 +316,25 @@ class Seeding:
         torch = torch_if_imported()
         self._own = torch.own_generator if torch is not None and threads else None
         if self._own is not None:
-            self._all.pop()  # threads leave torch's to the loop
+            self._all.pop()  # threads do not touch the global torch generator
         self._seeded: list[Global] = self._all
         self._trial = TRIAL
         self._used: set[int] = set()
         self._gate = _Gate() if threads else None
 
     def run(self, sweep: int, work: Callable[[At], T]) -> T:
-        """What ``work(at)`` returns; it calls ``at(key, level)`` before each piece of user code.
+        """Return ``work(at)``, which calls ``at(key, level)`` before each piece of user code.
 
         ``work`` may be called twice, see the module.
         """
         if not self._seeded and self._gate is None:
-            # The way of most batches: look before and after, nothing else.
+            # The common case: observe before and after, nothing else.
             before = [g.mark() for g in self._all]
             try:
                 result = work(_Names(self._seed, sweep))
             except Exception as raised:
                 return self._after(sweep, work, before, raised, None)
-            except BaseException:  # an interrupt: the batch will be read again, and the loop goes on drawing
+            except BaseException:  # an interrupt: the batch will be read again, and the loop may draw next
                 self._drawn(self._all, before)
                 raise
             finally:
@@ -357,7 +357,7 @@ class Seeding:
         return cast(T, result if done else self._attempt(sweep, work)[1])
 
     def _after(self, sweep: int, work: Callable[[At], T], before: list[Any], error: Exception | None, result: Any) -> T:
-        """What follows a pass without seeds: once more with them if it drew, else what came of it."""
+        """Finish an unseeded pass: repeat it with seeding if it drew, else return or raise its outcome."""
         if not self._drawn(self._all, before):
             if error is not None:
                 raise error
@@ -365,7 +365,7 @@ class Seeding:
         return cast(T, self._attempt(sweep, work)[1])
 
     def _drawn(self, idle: list[Global], before: list[Any]) -> bool:
-        """Whether generators that are not seeded were drawn from; they are put back, and seeded from now on."""
+        """Return whether unseeded generators were drawn from; restore those, and seed them from now on."""
         drawn = [(g, mark) for g, mark in zip(idle, before, strict=True) if g.changed(mark)]
         for g, mark in drawn:
             g.restore(mark)
@@ -374,7 +374,7 @@ class Seeding:
         return bool(drawn)
 
     def _attempt(self, sweep: int, work: Callable[[At], T]) -> tuple[bool, Any]:
-        """(whether all that was drawn was seeded, what ``work`` gave)."""
+        """Return (whether everything drawn was seeded, the result of ``work``)."""
         seeded, trial = self._seeded, self._trial > 0
         idle = [g for g in self._all if g not in seeded]
         before = [g.mark() for g in idle]
@@ -385,7 +385,7 @@ class Seeding:
             try:
                 with contextlib.nullcontext() if self._own is None else self._own(_number):
                     result = work(at)
-            except Exception as raised:  # it may come of numbers that were not seeded
+            except Exception as raised:  # unseeded numbers may have caused it
                 error = raised
             finally:
                 _place.leave()
@@ -407,33 +407,33 @@ class Seeding:
 
 
 class Drawn:
-    """What was drawn in a process of our own from its global generators, so that drawing can go on elsewhere."""
+    """Tracks draws from the global generators of a worker process, so that drawing can continue elsewhere."""
 
     def __init__(self) -> None:
         self._all = dict(zip(_NAMES, globals_(), strict=False))
         self.begin()
 
     def begin(self) -> None:
-        """From here on."""
+        """Start tracking."""
         self._marks = {name: g.mark() for name, g in self._all.items()}
 
     def states(self) -> dict[str, Any] | None:
-        """The states of those generators that were drawn from, by name, in JSON types; None: of none."""
+        """Return the states of generators that were drawn from, by name, in JSON types; None: of none."""
         drawn = {name: g.save() for name, g in self._all.items() if g.changed(self._marks[name])}
         return {name: saved for name, saved in drawn.items() if saved is not None} or None
 
     def restore(self, states: Mapping[str, Any]) -> None:
-        """Go on where ``states`` were taken."""
+        """Set the generators to ``states``."""
         for name, saved in states.items():
             if name in self._all:
                 self._all[name].load(saved)
 
     @staticmethod
     def check(states: Any) -> None:
-        """Check that these are states of generators; changes none.
+        """Check states of generators, without loading them.
 
         Raises:
-            KeyError, TypeError, ValueError: they are not.
+            KeyError, TypeError, ValueError: they are invalid.
         """
         if not isinstance(states, Mapping) or not states.keys() <= set(_NAMES):
             raise TypeError(f"expected states of the generators {', '.join(_NAMES)}, got {states!r:.80}")
@@ -460,27 +460,28 @@ def seed_process(number: int) -> None:
 
 
 def torch_if_imported() -> Any:
-    """torch's side, where somebody has imported torch: nobody draws from generators that are not there."""
+    """Return `interop.torch_loading` if torch is imported: otherwise nobody draws from its generators."""
     return importlib.import_module("feedline.interop.torch_loading") if sys.modules.get("torch") is not None else None
 
 
 class At(Protocol):
-    """Says whose user code runs next."""
+    """Announces whose user code runs next."""
 
     used: set[int]
 
     def __call__(self, key: int, level: int = ITEM) -> None:
-        """The code of sample ``key``."""
+        """Announce the code of sample ``key``."""
 
     def many(self, keys: Any, samples: list[Any]) -> bool:
-        """Whether that is all that need be said of the items of a batch, whose samples are appended one by one."""
+        """Announce all items of a batch, whose samples are appended one by one; return False if each must be
+        announced."""
 
     def look(self) -> None:
-        """No more follows."""
+        """Announce the end."""
 
 
 class _Names:
-    """Tells `sample_rng` and nobody else."""
+    """Sets the key for `sample_rng`, and seeds nothing."""
 
     used: set[int] = frozenset()  # type: ignore[assignment]
 
@@ -498,11 +499,11 @@ class _Names:
         return True
 
     def look(self) -> None:
-        """Nothing is seeded."""
+        """Do nothing: no generator is seeded."""
 
 
 class _Seeds(_Names):
-    """Seeds generators too; in a trial it notes which of them are used."""
+    """Seeds generators too; during the trial it records which of them are used."""
 
     def __init__(self, seed: int, sweep: int, generators: list[Global], trial: bool) -> None:
         super().__init__(seed, sweep)
@@ -521,24 +522,24 @@ class _Seeds(_Names):
             self._after = [g.witness() for g in self._generators]
 
     def many(self, keys: Any, samples: list[Any]) -> bool:
-        """Each is seeded."""
+        """Return False: each sample must be seeded."""
         return False
 
     def look(self) -> None:
-        """Note what was drawn from since the last seeding."""
+        """Record what was drawn from since the last seeding."""
         self.used.update(
             i for i, (g, after) in enumerate(zip(self._generators, self._after, strict=False)) if g.witness() != after
         )
 
 
 def _number() -> int:
-    """What seeds a thread's own generator for the sample it is making."""
+    """Return the seed of a thread's own generator for its current sample."""
     assert _place.words is not None
     return _native.hash_key([*_place.words, _place.current()])
 
 
 class _Gate:
-    """Many may be inside together, or one alone."""
+    """A reader-writer lock: many shared holders, or one exclusive."""
 
     def __init__(self) -> None:
         self._changed, self._inside, self._alone = threading.Condition(), 0, False

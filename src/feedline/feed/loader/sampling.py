@@ -1,38 +1,85 @@
-"""Orders that the user brings: samplers and batch samplers, iterated here, resumed by their own state or by replay.
+"""Users' samplers and batch samplers, resumed from their own state or by replay.
 
-A sampler is read in the parent, a batch ahead of the workers at most as far as they are; what it drew for batches that
-were not delivered is not in the state. It is begun under seeded generators, so that one that shuffles when it begins
-(as torch's do) makes the same order when it is begun again, whatever the global generators say by then.
+A sampler is iterated in the parent, only as far ahead as batches are in flight; what it drew for undelivered batches is
+not in the state. It is started under seeded generators, so that one that shuffles when it starts (as torch's do)
+produces the same order when it is restarted, whatever the state of the global generators.
 
-An interrupt in the middle of a sampler leaves it as it may be. One that can be begun again is, and goes on behind the
-last batch; one that is its own iterator goes on as it is, unless it is a generator, which has ended then: an error.
+A sampler may iterate another loader's, as wrappers of frameworks do. Which of its sweeps that was, under which seed, is
+part of our state: `begins_order`.
+
+The epoch of a sampler (``set_epoch``, as of torch's `DistributedSampler`) is restored to that of the saved sweep: some
+frameworks set it only after workers have received the first batches.
+
+An interrupt may leave a sampler in any state. One that can be restarted is, and continues after the last batch. One
+that is its own iterator continues as it is, unless it is a generator, which an interrupt has ended: that is an error.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from itertools import islice
 from types import GeneratorType
 from typing import Any
 
 from feedline.errors import StateError
+from feedline.feed.loader import state
 from feedline.feed.loader.collate import torch_side
 from feedline.feed.loader.order import Planned
 from feedline.feed.loader.random import SAMPLER, At, Seeding
-from feedline.feed.loader.state import ResumePoint
+from feedline.feed.loader.state import ResumePoint, is_hex, whole
+
+
+class _Starting(threading.local):
+    """A user's sampler that is being started in this thread.
+
+    Attributes:
+        orders: (seed, sweep) of each loader's order that it has begun; None: no sampler is being started.
+        again: those that it is to begin, from a state.
+    """
+
+    orders: list[tuple[int, int]] | None = None
+    again: list[tuple[int, int]] = []  # noqa: RUF012  # never modified
+
+
+_starting = _Starting()
+
+
+def order_again() -> tuple[int, int] | None:
+    """Return the seed and sweep of the order that a loader's sampler is to begin now; None: its own choice."""
+    orders = _starting.orders
+    return None if orders is None or len(orders) >= len(_starting.again) else _starting.again[len(orders)]
+
+
+def begins_order(seed: int, sweep: int) -> None:
+    """Note the order that a loader's sampler begins, in case another loader is starting it."""
+    if _starting.orders is not None:
+        _starting.orders.append((seed, sweep))
+
+
+@contextmanager
+def _noted(saved: Any) -> Iterator[list[tuple[int, int]]]:
+    before = _starting.orders, _starting.again
+    orders: list[tuple[int, int]] = []
+    _starting.orders, _starting.again = orders, [(int(seed, 16), sweep) for seed, sweep in saved or ()]
+    try:
+        yield orders
+    finally:
+        _starting.orders, _starting.again = before
 
 
 class Sampled:
     """The batches of a sampler from a place on.
 
     Args:
-        sampler: yields indices, or lists of them.
-        size: indices of a batch; None: they are single, or ``batches``.
-        batches: the sampler yields batches.
-        drop_last: leave out a last batch that is not full.
-        seed: of the loader.
-        place: where to begin.
+        sampler: iterable of indices, or of lists of them.
+        size: indices per batch; None: single indices, or ``batches``.
+        batches: whether the sampler yields batches.
+        drop_last: whether to drop a last batch that is not full.
+        seed: seed of the loader.
+        place: place to begin at.
     """
 
     def __init__(
@@ -42,23 +89,24 @@ class Sampled:
         self._sweep, self._done = place.sweep, place.done
         self._at, self._memo = place.start, place.memo or {}
         self._generator = _generator_of(sampler)
+        self._epochs = _epochs_of(sampler)
         self._iterator: Any = None
         self._begun = self._drawing = self._over = False
-        self._drawn: list[Any] = []  # and not planned yet
+        self._drawn: list[Any] = []  # drawn, but not planned yet
         self._stateful: Any = None
 
     def next(self) -> Planned:
-        """The next batch; see `PlannedSweep.next`.
+        """Return the next batch; see `PlannedSweep.next`.
 
         Raises:
             StopIteration: there is none.
-            StateError: the sampler of the state went on by a state of its own, and this one cannot.
+            StateError: the state holds a sampler's own state, which this sampler cannot load.
         """
         if self._over:
             raise StopIteration
         try:
             return self._next()
-        except Exception:  # the end, or an error, behind which there is nothing
+        except Exception:  # the end, or an error: nothing follows
             self._over = True
             raise
 
@@ -75,7 +123,7 @@ class Sampled:
             at, stop = self._at, self._at + len(taken)
             indices = taken if size is not None else list(taken[0]) if batches else taken[0]
             memo = self._now(ended=size is not None and len(taken) < size)
-            # Keys count indices; of a batch sampler the batches, spread far apart.
+            # Keys count indices; for a batch sampler they count batches, spaced 2^32 apart.
             planned = Planned(self._sweep, at, stop, indices, at << 32 if batches else at, memo=memo or None)
             delivered = any(a <= at and stop <= b for a, b in self._done)
             self._at, self._memo, self._drawn = stop, memo, []
@@ -87,8 +135,8 @@ class Sampled:
         if self._begun and iter(sampler) is sampler:
             raise RuntimeError(
                 f"expected a sampler that can be iterated again after an interrupt, got a {type(sampler).__name__}, "
-                f"which is its own iterator; what it would have drawn behind place {self._at} of sweep {self._sweep} "
-                "is lost: make another loader"
+                f"which is its own iterator; what it would have drawn after place {self._at} of sweep {self._sweep} "
+                "is lost: create another loader"
             )
         if self._generator is not None and torch is not None:
             if memo.get("generator") is not None:
@@ -103,39 +151,50 @@ class Sampled:
                 raise StopIteration
         elif not self._begun and not self._at:
             self._memo = {**memo, **(before(sampler) or {})}
+        if self._epochs is not None:
+            if self._at and own is None and "epoch" in memo:
+                self._epochs.set_epoch(memo["epoch"])
+            self._memo = {**self._memo, "epoch": self._epochs.epoch}
 
         def begin(at: At) -> tuple[Any, list[Any]]:
             at(0, SAMPLER)
+            with _noted(memo.get("orders")) as orders:
+                begun = started()
+            if orders:
+                self._memo = {**self._memo, "orders": [[f"{order:016x}", sweep] for order, sweep in orders]}
+            return begun
+
+        def started() -> tuple[Any, list[Any]]:
             iterator = iter(sampler)
             if own is not None and not loads:
                 if not hasattr(iterator, "load_state_dict"):
                     raise StateError(
-                        "this state was taken with a sampler that has a state of its own, and "
+                        "this state was taken with a sampler that has its own state, but "
                         f"{type(sampler).__name__} has no load_state_dict",
                         saved={"sampler": own},
-                        hint="give the sampler as it was",
+                        hint="pass the same sampler",
                     )
                 iterator.load_state_dict(own)
             self._stateful = next((each for each in (sampler, iterator) if hasattr(each, "state_dict")), None)
             self._begun = True
             if iterator is sampler and not self._at:
-                # Should this be interrupted, there is no other to begin with.
+                # It cannot be restarted after an interrupt, so keep what it has.
                 self._iterator, self._drawing = iterator, True
                 self._drawn.extend(islice(iterator, 1))
                 return iterator, self._drawn
-            # Generators begin with their first value.
+            # A generator function runs, and may shuffle, when its first value is drawn.
             return iterator, list(islice(iterator, 1))
 
         iterator, drawn = Seeding(self._seed, restore=True).run(self._sweep, begin)
         if own is None and self._at:
             left = self._at - len(drawn)
-            while left > 0 and (passed := list(islice(iterator, min(left, 1 << 12)))):  # Ctrl-C stays possible
+            while left > 0 and (passed := list(islice(iterator, min(left, 1 << 12)))):  # Ctrl-C works in between
                 left -= len(passed)
             if left > 0:
                 raise StateError(
-                    f"this state was taken behind {self._at} {'batches' if self._batches else 'indices'} of the "
-                    f"sampler, which gives {self._at - left} now",
-                    hint="give the sampler as it was",
+                    f"this state was taken after {self._at} {'batches' if self._batches else 'indices'} of the "
+                    f"sampler, which now yields {self._at - left}",
+                    hint="pass the same sampler",
                 )
             drawn = []
         self._drawn, self._iterator = drawn, iterator
@@ -144,67 +203,114 @@ class Sampled:
         drawn = self._drawn
         if len(drawn) < count:
             self._drawing = True
-            drawn.extend(islice(self._iterator, count - len(drawn)))  # what came stays, should it be interrupted
+            drawn.extend(islice(self._iterator, count - len(drawn)))  # an interrupt keeps those drawn so far
             self._drawing = False
         return drawn
 
     def _goes_on(self) -> bool:
-        """Whether an iterator that was interrupted can be asked for more."""
+        """Return whether an interrupted iterator can continue."""
         iterator = self._iterator
         return iterator is self._sampler and not (isinstance(iterator, GeneratorType) and iterator.gi_frame is None)
 
     def _now(self, ended: bool) -> dict[str, Any]:
-        """What the sampler says of itself; one that has ended may say by then what it says at its beginning."""
+        """Return the sampler's state; after its end this may already be its initial state, so the end is noted."""
         memo: dict[str, Any] = {}
         if self._stateful is not None:
             memo["sampler"] = copy.deepcopy(self._stateful.state_dict())
             if ended:
                 memo["ended"] = True
-        if "generator" in self._memo:
-            memo["generator"] = self._memo["generator"]
+        memo.update((name, self._memo[name]) for name in ("generator", "epoch", "orders") if name in self._memo)
         return memo
 
 
-def after(sampler: Any) -> dict[str, Any] | None:
-    """What a state says of a sampler between two sweeps; None: nothing."""
+def after(sampler: Any, last: Any = None) -> dict[str, Any] | None:
+    """Return the state of a sampler between two sweeps; None: it has none.
+
+    A sampler that iterates another loader's is assumed to do so once in each sweep.
+
+    Args:
+        sampler: the user's.
+        last: the memo of the last batch of the sweep before.
+    """
     torch, generator = torch_side(), _generator_of(sampler)
     memo: dict[str, Any] = {}
     if hasattr(sampler, "state_dict"):
         memo["sampler"] = copy.deepcopy(sampler.state_dict())
     if generator is not None and torch is not None:
         memo["generator"] = torch.generator_state(generator)
+    if last and "orders" in last:
+        memo["orders"] = [[seed, sweep + 1] for seed, sweep in last["orders"]]
     return memo or None
 
 
 def before(sampler: Any) -> dict[str, Any] | None:
-    """The same, before its first sweep perhaps: None also where a sampler has no state yet."""
+    """Return the same, perhaps before its first sweep, when it may have no state yet: None."""
     if not hasattr(sampler, "load_state_dict"):
         return None
     try:
         return after(sampler)
-    except AttributeError:  # what its state is made of comes with its iterator
+    except AttributeError:  # its state needs an iterator
         return None
 
 
 def check_memo(memo: Any) -> None:
-    """Check what a state says of a sampler; what is the sampler's own is its own to check.
+    """Check the memo of a sampler in a state; the sampler has to check its own part.
 
     Raises:
-        TypeError, ValueError: that cannot be.
+        TypeError, ValueError: it is invalid.
     """
     if memo is None:
         return
-    if not isinstance(memo, Mapping) or not memo.keys() <= {"sampler", "generator", "ended"}:
+    if not isinstance(memo, Mapping) or not memo.keys() <= {"sampler", "generator", "epoch", "orders", "ended"}:
         raise TypeError(f"expected `memo` of a sampler to hold `sampler` and `generator`, got {memo!r:.80}")
+    orders = memo.get("orders", [])
+    if not isinstance(orders, (list, tuple)) or not all(map(_is_order, orders)):
+        raise TypeError(f"expected `orders` to hold pairs of a seed and a sweep, got {orders!r:.80}")
     if not isinstance(memo.get("ended", False), bool):
         raise TypeError(f"expected `ended` to be true or false, got {memo['ended']!r:.80}")
+    if "epoch" in memo:
+        state.whole(memo, "epoch")
     generator, torch = memo.get("generator"), torch_side()
     if generator is not None and torch is not None:
         torch.check_generator_state(generator)
 
 
+def _is_order(order: Any) -> bool:
+    return isinstance(order, (list, tuple)) and len(order) == 2 and is_hex(order[0]) and whole({"": order[1]}, "") >= 0
+
+
+def chain(sampler: Any) -> Iterator[Any]:
+    """Yield a sampler and those that it wraps, as batch samplers and frameworks name them, the outermost first."""
+    for _ in range(8):  # deeper than any, and an end for one that names itself
+        if sampler is None:
+            return
+        yield sampler
+        wrapped = getattr(sampler, "batch_sampler", None)
+        sampler = getattr(sampler, "sampler", None) if wrapped is None else wrapped
+
+
+def epoch_of(sampler: Any) -> int | None:
+    """Return the epoch that a sampler, or one that it wraps, was told; None: it counts none."""
+    counting = _epochs_of(sampler)
+    return None if counting is None else counting.epoch
+
+
+def saved_epoch(memo: Any) -> int | None:
+    """Return the epoch in a sampler's memo; None: there is none."""
+    return memo.get("epoch") if isinstance(memo, Mapping) else None
+
+
+def _epochs_of(sampler: Any) -> Any:
+    return next((each for each in chain(sampler) if _counts_epochs(each)), None)
+
+
+def _counts_epochs(sampler: Any) -> bool:
+    epoch = getattr(sampler, "epoch", None)
+    return callable(getattr(sampler, "set_epoch", None)) and type(epoch) is int and epoch >= 0
+
+
 def _generator_of(sampler: Any) -> Any:
-    """The torch generator that a sampler, or the one inside a batch sampler, draws from."""
+    """Return the torch generator that a sampler, or the one inside a batch sampler, draws from."""
     torch = torch_side()
     for each in (sampler, getattr(sampler, "sampler", None)):
         generator = getattr(each, "generator", None)

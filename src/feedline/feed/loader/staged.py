@@ -1,10 +1,10 @@
-"""Batches of arrays that lie in files: rows that are not in memory are fetched ahead of need.
+"""Batches of arrays in files: rows that are not in memory are fetched ahead.
 
-Which rows the coming batches need is known, as the order is. Rows that the page cache holds are copied from there, as
-of any array; of others, those of some thousand items to come are on their way, many reads at a time and past the page
-cache. In the order of the data large blocks are read instead. All of it is what `FetchingReader` does for a source.
+The order determines the rows of the next batches. Rows in the page cache are copied from there, as from any array.
+Other rows are fetched for some thousand items ahead, with many reads in flight, bypassing the page cache. In the order
+of the data large blocks are read instead. `FetchingReader` does all of this, as it does for a source.
 
-What cannot be read belongs to its item: it is raised for its batch, with file and byte, or passed over.
+A read error belongs to its item: it is raised for its batch, with file and byte, or the item is skipped.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ Ints = NDArray[np.int64]
 
 
 def in_files(columns: Columns) -> ArrayDeserializer | None:
-    """The columns as a corpus of one chunk, if some of them lie in files that are mapped."""
-    # Bools are bytes here: whatever they hold is handed on.
+    """Return the columns as a corpus of one chunk if some of them are memory-mapped files, else None."""
+    # Bools are read as bytes, whatever values they hold.
     rows = [r.view(np.uint8) if r.dtype == np.bool_ else r for r in columns.rows]
     if not all(array.nbytes for array in rows) or not any(map(may_be_mapped, rows)):
         return None
@@ -45,7 +45,7 @@ def in_files(columns: Columns) -> ArrayDeserializer | None:
 
 
 class _StagedBatch(NamedTuple):
-    """A planned batch: its rows, where they are if not where they always are, and what brings them."""
+    """A planned batch: its rows, their chunks and places if not the usual ones, and the fetch in flight for them."""
 
     planned: Planned
     rows: Ints
@@ -54,15 +54,15 @@ class _StagedBatch(NamedTuple):
 
 
 class StagedExecutor:
-    """A `Executor` of batches of columns that lie in files.
+    """Batches of columns that lie in files; an `Executor`.
 
     Args:
-        rest: the batches of the sweep.
-        columns: what the batches are made of.
-        corpus: the same, by `in_files`.
-        in_order: items come in the order of the data.
-        looks_ahead: batches may be planned before they are asked for.
-        skip: pass over items that cannot be read.
+        rest: remaining batches of the sweep.
+        columns: columns that batches are gathered from.
+        corpus: the same columns, from `in_files`.
+        in_order: whether items come in the order of the data.
+        looks_ahead: whether batches may be planned before they are requested.
+        skip: whether to skip unreadable items.
     """
 
     def __init__(
@@ -106,7 +106,7 @@ class StagedExecutor:
         return head.planned, fetched
 
     def close(self) -> None:
-        """Let go of what was fetched."""
+        """Release what was fetched."""
         self._waiting.clear()
         self._reader.close()
 
@@ -124,7 +124,7 @@ class StagedExecutor:
                 entry = self._begun(planned)
             except Exception:
                 if waiting:
-                    return  # raised when its turn comes: what comes before it is still good
+                    return  # raised when its turn comes: the batches before it are valid
                 self._planned = None
                 raise
             held = self._held + len(entry.rows)
@@ -158,7 +158,7 @@ class StagedExecutor:
         if staged is not None:
             try:
                 errors, batch = self._settled(staged, head.rows)
-            except DataError:  # some of it was left where it is in a file that was cut meanwhile
+            except DataError:  # part of it was left in a file that has been truncated since
                 staged = self._again(head)
                 if staged is None:
                     raise

@@ -1,8 +1,8 @@
-"""Where a loader stands, as a few JSON numbers, and whether such numbers fit a loader.
+"""The state of a loader: a few numbers in JSON types, and the checks that it fits a loader.
 
-A state names the order and a place in it. Batch size, workers, partition and method of loading are not in it: they may
-change at every restore. Costs nothing that grows with the data, except for samplers of the user's without a state,
-whose indices are drawn again.
+A state names the order and a place in it. Batch size, number of workers, partition and kind of workers are not in it,
+and may change with every restore. Its cost is independent of the data, except that a user's sampler without a state has
+its indices drawn again.
 """
 
 from __future__ import annotations
@@ -10,22 +10,23 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from feedline.errors import StateError
+from feedline.errors import StateError, shown
+from feedline.feed.mistaken import refuse_state, state_inside
 
 STATE_VERSION = 1
 
 LIMIT = 2**63
-"""What every number of a state is below: sweeps and places beyond cannot be hashed, counted or reached."""
+"""Exclusive upper bound of every number in a state: sweeps and places beyond cannot be hashed, counted or reached."""
 
 
 class ResumePoint(NamedTuple):
-    """What comes next.
+    """Where to continue.
 
     Attributes:
-        sweep: which sweep.
-        start: place in it: items for an order of ours and for a sampler, batches for a batch sampler.
-        done: places behind ``start`` that were delivered before their turn (``in_order=False``).
-        memo: what a sampler or an iterable dataset says of itself there.
+        sweep: number of the sweep.
+        start: place in it, counted in items; for a batch sampler or an iterable dataset, in batches.
+        done: ranges of places after ``start`` that were delivered out of turn (``in_order=False``).
+        memo: state of a user's sampler or an iterable dataset there.
     """
 
     sweep: int
@@ -35,7 +36,7 @@ class ResumePoint(NamedTuple):
 
 
 def to_json(identity: Mapping[str, Any], place: ResumePoint) -> dict[str, Any]:
-    """A state in JSON types."""
+    """Return a state in JSON types."""
     state: dict[str, Any] = {"feedline": STATE_VERSION, **identity, "sweep": place.sweep, "sequence": place.start}
     if place.done:
         state["delivered"] = [list(run) for run in place.done]
@@ -47,43 +48,46 @@ def to_json(identity: Mapping[str, Any], place: ResumePoint) -> dict[str, Any]:
 def from_json(
     state: Any, identity: Mapping[str, Any], check_memo: Callable[[Any, int], None], length: int | None
 ) -> ResumePoint:
-    """The place that a state names. Every field is looked at here; nothing has changed when one is refused.
+    """Return the place that a state names. All fields are checked before anything changes.
 
     Args:
-        state: what was saved.
-        identity: of this loader. A ``dataset`` is compared where both name one: states of feedline 0.1 have none, nor
-            do datasets that nothing can be said of.
-        check_memo: raises KeyError, TypeError or ValueError if it cannot be what a sampler or an iterable dataset said
-            at a place.
-        length: places of a sweep; None: unknown.
+        state: the saved state.
+        identity: identity of this loader. ``dataset`` is compared only if both have it: states of feedline 0.1 and
+            datasets that cannot be identified have none.
+        check_memo: function that raises KeyError, TypeError or ValueError if a memo is invalid at a place.
+        length: places in a sweep; None: unknown.
 
     Raises:
-        StateError: it is no state of a loader, is damaged, or does not fit.
+        StateError: it is not a loader's state, is damaged, or does not fit.
     """
+    refuse_state(state, "DataLoader")
     if not isinstance(state, Mapping) or "feedline" not in state:
-        raise StateError(f"expected a state of a feedline DataLoader, got {type(state).__name__}")
+        raise StateError(
+            f"expected a state of a feedline DataLoader, got {type(state).__name__} {shown(state, 80)}",
+            hint=state_inside(state),
+        )
     current = {"feedline": STATE_VERSION, **identity}
     if "dataset" not in state:
         current.pop("dataset", None)
     differing = [key for key in current if not _equal(state.get(key), current[key])]
     if differing:
         hints = {
-            "seed": f"pass seed={int(state['seed'], 16)}" if _is_hex(state.get("seed")) else "pass its seed",
-            "shuffle": "give shuffle or weights as they were",
-            "items": "load it over the same data; what has grown or shrunk is other data",
-            "dataset": "load it over the same data; if it is the same all the same (written to in place, or a Hugging "
-            "Face dataset whose fingerprint was drawn at random), leave `dataset` out of the state",
-            "order": "give the dataset, sampler and weights as they were",
-            "workers": "an IterableDataset is shared out by number of workers: give num_workers as it was",
+            "seed": f"pass seed={int(state['seed'], 16)}" if is_hex(state.get("seed")) else "pass its seed",
+            "shuffle": "pass the same shuffle or weights",
+            "items": "load it over the same data, with as many items",
+            "dataset": "load it over the same data; if it is the same nevertheless (modified in place, or a Hugging "
+            "Face dataset whose fingerprint was drawn at random), remove `dataset` from the state",
+            "order": "pass the same kind of dataset, sampler and weights",
+            "workers": "an IterableDataset is split by the number of workers: pass the same num_workers",
         }
         raise StateError(
             "this state was taken from another order or other data",
             saved={key: state.get(key) for key in differing},
             current={key: current[key] for key in differing},
-            hint="to go on: " + "; ".join(hints.get(key, f"give {key} as it was") for key in differing),
+            hint="to continue: " + "; ".join(hints.get(key, f"pass the same {key}") for key in differing),
         )
     try:
-        limit = LIMIT if length is None else length + 1  # at the length, a sweep has been delivered but not ended
+        limit = LIMIT if length is None else length + 1  # start == length: all delivered, but the sweep has not ended
         sweep, start = whole(state, "sweep"), whole(state, "sequence", limit)
         done = _ranges(state.get("delivered", ()), start, limit)
         memo = state.get("memo")
@@ -95,7 +99,7 @@ def from_json(
 
 
 def no_memo(memo: Any, start: int) -> None:
-    """A ``check_memo`` of orders that need none.
+    """Check that there is no memo, for orders that have none.
 
     Raises:
         ValueError: there is one.
@@ -105,10 +109,10 @@ def no_memo(memo: Any, start: int) -> None:
 
 
 def whole(fields: Mapping[str, Any], key: str, limit: int = LIMIT) -> int:
-    """A field that is an int from 0 to below ``limit``.
+    """Return a field that is an int from 0 to below ``limit``.
 
     Raises:
-        KeyError: there is none.
+        KeyError: the field is missing.
         TypeError, ValueError: it is something else.
     """
     value = fields[key]
@@ -120,7 +124,7 @@ def whole(fields: Mapping[str, Any], key: str, limit: int = LIMIT) -> int:
 
 
 def _ranges(found: Any, start: int, limit: int) -> tuple[tuple[int, int], ...]:
-    """``delivered``: ranges [a, b) behind ``start``, in order."""
+    """Check and return ``delivered``: ranges [a, b) after ``start``, in ascending order."""
     if not isinstance(found, (list, tuple)):
         raise TypeError(f"expected `delivered` as a list, got {found!r:.80}")
     ranges, end = [], start
@@ -129,27 +133,28 @@ def _ranges(found: Any, start: int, limit: int) -> tuple[tuple[int, int], ...]:
             raise TypeError(f"expected `delivered` to hold pairs, got {run!r:.80}")
         a, b = (whole({"delivered": place}, "delivered", limit) for place in run)
         if not end < a < b:
-            raise ValueError(f"expected `delivered` to hold ranges behind {end}, in order, got [{a}, {b}]")
+            raise ValueError(f"expected `delivered` to hold ascending ranges after {end}, got [{a}, {b}]")
         ranges.append((a, b))
         end = b
     return tuple(ranges)
 
 
 def _equal(saved: Any, current: Any) -> bool:
-    """As JSON has it: true is not 1."""
+    """Compare as JSON does: true is not 1."""
     return isinstance(saved, bool) is isinstance(current, bool) and bool(saved == current)
 
 
 def _short(value: int) -> str:
-    """Python refuses to write very long numbers down."""
+    """Format an int; Python refuses to print very long ones."""
     return str(value) if value.bit_length() < 256 else f"a number of {value.bit_length()} bits"
 
 
 def seed_of(state: Any) -> int | None:
-    """The seed in a state; None if there is none to be read."""
+    """Return the seed in a state; None if there is none."""
     text = state.get("seed") if isinstance(state, Mapping) else None
-    return int(text, 16) if isinstance(text, str) and _is_hex(text) else None
+    return int(text, 16) if isinstance(text, str) and is_hex(text) else None
 
 
-def _is_hex(text: Any) -> bool:
+def is_hex(text: Any) -> bool:
+    """Return whether a value is a seed as states write it."""
     return isinstance(text, str) and len(text) == 16 and all(c in "0123456789abcdef" for c in text)

@@ -1,4 +1,4 @@
-"""Where is the time? What a loader did so far, and what a perfect one would win."""
+"""Statistics of a loader: what was delivered, where the time went, and what a perfect loader would gain."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from feedline.feed.workers import WorkerStats
 
 @dataclass(slots=True)
 class LoaderStats:
-    """What a `DataLoader` has done in this process, over all its iterators.
+    """Statistics of a `DataLoader` in this process, over all its iterators.
 
     Attributes:
-        batches, items: delivered.
-        skipped: unreadable items passed over.
-        waiting: seconds that ``next`` took, all in all: what the loop waited for data.
+        batches, items: number delivered.
+        skipped: number of unreadable items skipped.
+        waiting: seconds spent in ``next``, in total: how long the loop waited for data.
         reading: seconds in the dataset, summed over workers.
-        collating: seconds in ``collate_fn``, likewise.
-        transfer: seconds in which ``next`` pinned memory or moved batches to a device.
-        consuming: seconds between the delivery of a batch and the next ``next``: the loop's own.
-        workers: per worker, units, seconds of work and restarts; empty without workers.
+        collating: seconds in ``collate_fn``, summed over workers.
+        transfer: seconds in which ``next`` pinned memory or copied batches to a device.
+        consuming: seconds between the delivery of a batch and the next call of ``next``: the loop's own time.
+        workers: units, seconds of work and restarts by worker; empty without workers.
     """
 
     batches: int = 0
@@ -35,11 +35,11 @@ class LoaderStats:
 
     @property
     def gain(self) -> float:
-        """How many times as fast the loop would be if data were always there: 1.0 if nothing is to be won."""
+        """Speed-up of the loop if data never had to be waited for; 1.0: nothing to gain."""
         return (self.waiting + self.consuming) / self.consuming if self.consuming else 1.0
 
     def brief(self) -> dict[str, str]:
-        """The few figures that fit behind a progress bar: ``bar.set_postfix(loader.stats().brief())`` of tqdm."""
+        """Return the figures for a progress bar: ``bar.set_postfix(loader.stats().brief())`` of tqdm."""
         total = self.waiting + self.consuming
         return {
             "batches": str(self.batches),
@@ -48,14 +48,14 @@ class LoaderStats:
         }
 
     def to_json(self) -> dict[str, Any]:
-        """All figures by name, in JSON types."""
+        """Return all figures by name, in JSON types."""
         return {**asdict(self), "gain": self.gain}
 
     def __repr__(self) -> str:
         busy = ", ".join(f"{w.seconds:.3f} s" for w in self.workers)
         return (
-            f"LoaderStats({self.batches} batches, {self.items} items; waited {self.waiting:.3f} s beside "
-            f"{self.consuming:.3f} s of the loop; reading {self.reading:.3f} s, collating {self.collating:.3f} s, "
+            f"LoaderStats({self.batches} batches, {self.items} items; waited {self.waiting:.3f} s, "
+            f"loop {self.consuming:.3f} s; reading {self.reading:.3f} s, collating {self.collating:.3f} s, "
             f"transfer {self.transfer:.3f} s{f'; workers busy {busy}' if busy else ''}; {self.skipped} skipped; "
-            f"a perfect loader: {self.gain:.2f} times as fast)"
+            f"a perfect loader would be {self.gain:.2f} times as fast)"
         )

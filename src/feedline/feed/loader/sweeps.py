@@ -1,27 +1,69 @@
-"""Which sweep comes next, and how far the present one has been delivered.
+"""Which sweep comes next, and how much of the current one has been delivered.
 
-A loader and its iterators share a `Sweeps`, and know nothing else of each other.
+A loader, its iterators and its samplers share a `Sweeps`, and know nothing else of each other.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import os
+import threading
+import warnings
+from typing import Any, NamedTuple
 
+from feedline.errors import StateError
+from feedline.feed.loader import sampling
+from feedline.feed.loader.batches import Batches
+from feedline.feed.loader.collate import torch_side
 from feedline.feed.loader.order import Planned
-from feedline.feed.loader.state import ResumePoint
+from feedline.feed.loader.state import LIMIT, ResumePoint
+from feedline.feed.partition import Partition
 
 
 class SweepProgress:
-    """How far an iterator has delivered; it outlives the iterator."""
+    """The position of an iterator; outlives it.
 
-    def __init__(self, place: ResumePoint) -> None:
-        self.place = place
+    An iterator that has not been asked for a batch yet follows ``set_epoch``, which Lightning calls only after
+    ``iter``. One that continues a state follows only to later epochs, as the saved epoch is set on it, too.
+
+    Args:
+        place: where the iterator begins.
+        resumed: whether a state names that place.
+
+    Attributes:
+        resumed: see above.
+        asked: whether the iterator was asked for a batch.
+        told: place at which ``set_epoch`` has made it begin since; None: no other place.
+        epoch: epoch of the user's sampler when the iterator was created; None: it has none.
+    """
+
+    def __init__(self, place: ResumePoint, resumed: bool = False) -> None:
+        self.place, self._sweep = place, place.sweep
+        self.resumed = resumed
+        self.asked = False
+        self.told: ResumePoint | None = None
+        self.epoch: int | None = None
+
+    def tell(self, sweep: int) -> None:
+        """Make an iterator that has not been asked yet begin with ``sweep``."""
+        if self.asked:
+            return
+        moves = sweep > self._sweep if self.resumed else sweep != self._sweep
+        self.told = ResumePoint(sweep) if moves else None
+
+    def begin_at(self, place: ResumePoint) -> None:
+        """Begin somewhere else."""
+        self.place, self._sweep, self.told = place, place.sweep, None
+
+    @property
+    def ended(self) -> bool:
+        """Whether the sweep is over."""
+        return self.place.sweep != self._sweep
 
     def after(self, planned: Planned) -> ResumePoint:
-        """Where it stands once this batch has been delivered.
+        """Return the position once ``planned`` has been delivered.
 
-        Behind the last batch that is the end of the sweep: only the loop's next question, which finds nothing, begins
-        another one.
+        After the last batch that is the end of the sweep; the next sweep begins only when the loop asks for more and
+        gets nothing.
         """
         place = self.place
         if planned.start == place.start and not place.done:
@@ -39,12 +81,12 @@ class SweepProgress:
 
 
 class LoaderStanding(NamedTuple):
-    """Where a loader stands.
+    """The position of a loader.
 
     Attributes:
-        next_sweep: the sweep of the next iterator.
-        resume: where that begins, if a state was loaded or an iterator could not be made.
-        newest: progress of the iterator made last; None: there is none, or a state was loaded since.
+        next_sweep: sweep of the next iterator.
+        resume: where that begins, if a state was loaded or an iterator could not be created.
+        newest: progress of the newest iterator; None: there is none, or a state was loaded since.
     """
 
     next_sweep: int = 0
@@ -58,21 +100,160 @@ class LoaderStanding(NamedTuple):
 
     @property
     def place(self) -> ResumePoint:
-        """What follows the last batch delivered by the iterator made last."""
-        return self.upcoming if self.newest is None else self.newest.place
+        """The position after the last batch that the newest iterator delivered."""
+        newest = self.newest
+        if newest is None or (newest.ended and self.next_sweep != newest.place.sweep):
+            return self.upcoming
+        return newest.told or newest.place
 
 
 class Sweeps:
-    """The present `LoaderStanding`, replaced as a whole: an interrupt finds it as it was or as it will be.
+    """The current `LoaderStanding`, replaced as a whole, so that an interrupt finds the old or the new one.
 
     Attributes:
         now: where the loader stands.
+        batches: what a sweep is of.
+        agreed: whether all ranks have the same seed: it was given, or came with a state or from rank 0.
     """
 
-    def __init__(self, now: LoaderStanding) -> None:
-        self.now = now
+    def __init__(self, now: LoaderStanding, batches: Batches) -> None:
+        self.now, self.batches = now, batches
+        self.agreed = batches.options.seed is not None
+        self._lock = os.getpid(), threading.RLock()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"now": LoaderStanding(self.now.next_sweep, self.place), "batches": self.batches, "agreed": self.agreed}
+
+    def __setstate__(self, saved: dict[str, Any]) -> None:
+        self.__dict__.update(saved, _lock=(os.getpid(), threading.RLock()))
+
+    @property
+    def place(self) -> ResumePoint:
+        """Where a state begins: `LoaderStanding.place`, also of an iterator whose sampler was told another epoch."""
+        newest = self.now.newest
+        if newest is not None and not newest.asked:
+            self.told(newest)
+        return self.now.place
+
+    def share(self) -> tuple[int, int]:
+        """Return this rank's share. The first time, ranks that drew the seed of a random order take that of rank 0."""
+        options = self.batches.options
+        share = options.share.resolve()
+        torch = torch_side()
+        if torch is not None and options.is_pipe and not self.agreed:  # it shares itself out, in an order of all ranks
+            if Partition().peek()[1] > 1:
+                self.batches = self.batches.seeded(torch.seed_of_rank_0(self.batches.seed))
+                self.agreed = True
+        elif share[1] > 1 and not self.agreed:
+            if torch is not None and (options.shuffle or options.weights is not None):
+                self.batches = self.batches.seeded(torch.seed_of_rank_0(self.batches.seed))
+            self.agreed = True
+        return share
+
+    def alone(self) -> Any:
+        """Return a lock of this process: one inherited by a fork may be held by a thread that does not exist here."""
+        if self._lock[0] != os.getpid():
+            self._lock = os.getpid(), threading.RLock()
+        return self._lock[1]
+
+    def current(self) -> Batches:
+        """Return the batches of the dataset at its present length."""
+        return self.batches.current(self.now.resume is not None)
+
+    def warn_of_skipped(self) -> None:
+        """Warn if the iterator of a loaded state was never asked, and the next one is of another sweep than the next.
+
+        Lightning does that, and no answer of a loader is right: it counts an epoch that it has not trained, and keeps
+        counting from there.
+        """
+        now, epoch = self.now, self.batches.epoch()
+        newest = now.newest
+        if newest is None or newest.asked or not newest.resumed:
+            return
+        place, told = newest.place, now.upcoming.sweep
+        if epoch is not None:
+            saved = sampling.saved_epoch(place.memo)
+            told = place.sweep + (0 if saved is None else epoch - saved)
+        left_out = told - place.sweep - 1
+        if left_out > 0:
+            what = f"sweep {told - 1} is" if left_out == 1 else f"sweeps {place.sweep + 1} to {told - 1} are"
+            warnings.warn(
+                f"{what} skipped: this loader has delivered nothing since its "
+                f"state, of sweep {place.sweep}, was loaded, and was then told to begin sweep {told}. Lightning does "
+                "that with `max_steps` and checkpoints of `on_train_epoch_end`: it counts an epoch that it does not "
+                "train; resume from a checkpoint taken in the middle of an epoch, or after validation",
+                stacklevel=4,
+            )
+
+    def begin(self) -> SweepProgress:
+        """Claim the next sweep, or the rest of one that a state names."""
+        with self.alone():
+            place = self.now.upcoming
+            progress = SweepProgress(place)
+            progress.asked = True  # iterating a sampler requests an item at once
+            self.now = LoaderStanding(place.sweep + 1, None, progress)
+        return progress
+
+    def go_to(self, sweep: int) -> None:
+        """Make this the next sweep, unless a state names one, and that of an iterator that has not been asked yet.
+        A sweep in progress continues.
+
+        Raises:
+            ValueError: there is no such sweep.
+        """
+        if not 0 <= sweep < LIMIT:
+            raise ValueError(f"expected an epoch of at least 0 and below 2**63, got {sweep}")
+        with self.alone():
+            if self.now.resume is None:
+                if self.now.newest is not None:
+                    self.now.newest.tell(sweep)
+                self.now = self.now._replace(next_sweep=sweep)
+
+    def told(self, progress: SweepProgress) -> ResumePoint | None:
+        """Return where an iterator was told to begin since it was made; None: nowhere else.
+
+        A user's sampler is told without us, so its epoch is compared with what it was.
+        """
+        epoch, before = self.batches.epoch(), progress.epoch
+        if progress.told is not None or epoch is None or before is None or epoch == before:
+            return progress.told
+        if self.now.newest is not progress:  # it is for a newer iterator
+            return None
+        place = progress.place
+        if place.start == 0:
+            progress.tell(epoch)
+        elif (saved := sampling.saved_epoch(place.memo)) is not None:
+            progress.tell(place.sweep + epoch - saved)
+        return progress.told
+
+    def moved(self, progress: SweepProgress, place: ResumePoint) -> None:
+        """Note that an iterator begins where it was told to, which takes that sweep from the next iterator."""
+        with self.alone():
+            now = self.now
+            if now.newest is progress and now.resume is None:
+                self.now = now._replace(next_sweep=place.sweep + 1)
+            progress.epoch = self.batches.epoch()
+            progress.begin_at(place)
+
+    def follow(self, seed: int, sweep: int) -> None:
+        """Make ``sweep`` under ``seed`` the next one: a loader that reads our sampler continues from its state.
+
+        Raises:
+            StateError: another seed was given.
+        """
+        with self.alone():
+            if seed != self.batches.seed:
+                if self.batches.options.seed is not None:
+                    raise StateError(
+                        "this state was taken over the sampler of a loader with another seed",
+                        saved={"seed": f"{seed:016x}"},
+                        current={"seed": f"{self.batches.seed:016x}"},
+                        hint=f"pass seed={seed} to that loader",
+                    )
+                self.batches = self.batches.seeded(seed)
+            self.now = LoaderStanding(sweep)
 
     def beyond(self, progress: SweepProgress) -> ResumePoint | None:
-        """Where the sweep after that of an iterator begins; None: unknown, as it is not the iterator made last."""
+        """Return where the sweep after an iterator's begins; None: unknown, as it is not the newest iterator."""
         now = self.now
         return ResumePoint(now.next_sweep) if now.newest is progress and now.resume is None else None

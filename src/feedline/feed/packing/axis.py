@@ -1,7 +1,7 @@
 """The axis that packers walk: segments of the order with their lengths, one after the other, to the end.
 
-A cursor is a place on it: a segment, an index in it, and the two running figures (samples, fingerprint) at the
-segment's start. Cursors are values; walking makes new ones, so looking ahead needs no undo.
+A cursor is a place on it: a segment, an index in it, and two running values (samples, fingerprint) at the segment's
+start. Cursors are immutable, so that looking ahead needs no undo.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ Ints = NDArray[np.int64]
 
 
 class Cursor(NamedTuple):
-    """A place on the axis, and what was taken from it but not wholly delivered.
+    """A place on the axis, and what was taken from it but not completely delivered.
 
     Attributes:
-        segment: the segment it is in.
+        segment: segment that it is in.
         k: index of the next sequence in it; ``segment.n`` at its end.
         samples: samples on the axis before the segment.
-        fingerprint: of all sequences before the segment; None after a bare seek.
-        lanes: of truncated BPTT; no other packing has any.
+        fingerprint: fingerprint of all sequences before the segment; None after a bare seek.
+        lanes: lanes of truncated BPTT; empty for other packing rules.
     """
 
     segment: Segment
@@ -40,7 +40,7 @@ class Cursor(NamedTuple):
 
 
 class SegmentSlice(NamedTuple):
-    """Sequences a..b-1 of a segment."""
+    """The sequences a..b-1 of a segment."""
 
     segment: Segment
     a: int
@@ -48,7 +48,7 @@ class SegmentSlice(NamedTuple):
 
     @property
     def samples(self) -> int:
-        """Samples of its sequences."""
+        """Number of samples of its sequences."""
         return self.segment.before(self.b) - self.segment.before(self.a)
 
 
@@ -57,12 +57,12 @@ class Axis:
 
     Args:
         timeline: the order.
-        lengths: samples of the sequences of a segment, int64 (n,), or None: one each.
-        max_sweeps, max_samples: where the axis ends, counted from its start and checked before each sequence;
-            None: nowhere.
+        lengths: function that returns the samples of each sequence of a segment, int64 (n,); None: one each.
+        max_sweeps, max_samples: end of the axis, counted from its start and checked before each sequence; None:
+            endless.
 
     Attributes:
-        step: sequences laid out at a time; of no consequence for what is delivered.
+        step: sequences planned at a time; does not affect what is delivered.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class Axis:
         self.step = SEGMENT
 
     def at(self, position: Position, fingerprint: int | None) -> Cursor:
-        """The cursor at a position, whose sample count is taken as given; reads no data where sizes are known."""
+        """Return the cursor at a position, whose sample count is trusted; reads no data if chunk sizes are known."""
         plan = self.timeline.window_at(position.sweep, position.ordinal, position.window)
         start = position.ordinal - plan.first
         if not 0 <= start < plan.count:
@@ -87,7 +87,8 @@ class Axis:
         return Cursor(self.segment(plan, start), 0, position.samples, fingerprint)
 
     def settle(self, cursor: Cursor) -> Cursor | None:
-        """The cursor itself, or, at the end of a segment, the start of the next; None where the axis ends."""
+        """Return the cursor, or the start of the next segment if it is at the end of one; None at the end of the
+        axis."""
         segment = cursor.segment
         if self.max_samples is not None and self.samples(cursor) >= self.max_samples:
             return None
@@ -101,9 +102,9 @@ class Axis:
         return Cursor(self.segment(plan, start), 0, self.samples(cursor), self.fingerprint(cursor))
 
     def limit(self, cursor: Cursor) -> int:
-        """Index in the cursor's segment before which sequences may start: its end, or where the axis ends.
+        """Return the index in the cursor's segment before which sequences may start: its end, or that of the axis.
 
-        A sequence may start while fewer than ``max_samples`` samples stand before it; the last may overshoot.
+        A sequence may start while fewer than ``max_samples`` samples precede it; the last may overshoot.
         """
         segment = cursor.segment
         if self.max_samples is None:
@@ -114,40 +115,40 @@ class Axis:
         return max(cursor.k, int(np.searchsorted(segment.ends[:-1], left, side="left")))
 
     def samples(self, cursor: Cursor) -> int:
-        """Samples on the axis before the cursor."""
+        """Return the samples on the axis before the cursor."""
         return cursor.samples + cursor.segment.before(cursor.k)
 
     def fingerprint(self, cursor: Cursor) -> int | None:
-        """Fingerprint of all sequences before the cursor; None if it is not known."""
+        """Return the fingerprint of all sequences before the cursor; None if unknown."""
         if cursor.fingerprint is None or cursor.k == 0:
             return cursor.fingerprint
         return int(_native.fingerprint(cursor.fingerprint, cursor.segment.ordinals[: cursor.k])[-1])
 
     def position(self, cursor: Cursor, label_samples: int = 0) -> Position:
-        """Where the cursor stands."""
+        """Return the position of the cursor."""
         segment = cursor.segment
         k = cursor.k
         sweep, ordinal, window = self.timeline.position_of(segment.plan, segment.start + k)
         return Position(sweep, ordinal, cursor.samples + segment.before(k), label_samples, window)
 
     def ends_sweep(self, part: SegmentSlice) -> bool:
-        """Whether the part holds the last sequence of a sweep."""
+        """Return whether the part holds the last sequence of a sweep."""
         plan = part.segment.plan
         return part.segment.start + part.b == plan.count and plan.last
 
     def first_whole_sweep(self, cursor: Cursor) -> int:
-        """The first sweep of which nothing stands before the cursor."""
+        """Return the first sweep that lies wholly after the cursor."""
         sweep, ordinal, _, _, window = self.position(cursor)
         return sweep if ordinal == 0 and not window else sweep + 1
 
     def seek_samples(self, samples: int) -> Cursor:
-        """The first sequence that starts at or after ``samples`` samples from the start of the axis.
+        """Return the cursor at the first sequence that starts ``samples`` samples or more from the start of the axis.
 
-        Where a sweep ends there, that is the first one of the next sweep. Looks lengths up in the index, from the start
-        of the sweep concerned; reads no data where sizes are known.
+        If a sweep ends there, that is the first one of the next sweep. Looks lengths up in the index, from the start of
+        that sweep; reads no data if chunk sizes are known.
 
         Raises:
-            IndexError: no sequence has a sample.
+            IndexError: no sequence has any samples.
         """
         total = self.timeline.table.total_samples
         if samples and not total:
@@ -170,7 +171,8 @@ class Axis:
         return self.max_sweeps is not None and sweep >= self.max_sweeps
 
     def segment(self, plan: WindowPlan, start: int, most: int | None = None) -> Segment:
-        """The segment of ``plan`` from its place ``start``, at most ``most`` (`step`) sequences, with lengths."""
+        """Return the segment of ``plan`` from its place ``start``, at most ``most`` (`step`) sequences, with
+        lengths."""
         segment = self.timeline.segment(plan, start, most or self.step)
         lengths = self.lengths(segment)
         if lengths is not None:

@@ -1,19 +1,19 @@
-"""Truncated BPTT: sequences queue in lanes, and every minibatch takes so many samples from the front of each.
+"""Truncated BPTT: sequences queue in lanes, and every minibatch takes a fixed number of samples from each.
 
-A minibatch of S samples has ``max(1, S // length)`` lanes. Lane by lane, whole sequences are taken from the axis
-while a lane holds at most ``length`` samples; then each lane delivers up to ``length`` samples, going on with its
-next sequence where one ends. So a learner that keeps one state a lane sees every sequence whole and in order. The
-lanes are part of the cursor, and of the state: nothing in them is lost by a restart.
+A minibatch of S samples has ``max(1, S // length)`` lanes. Each lane in turn takes whole sequences from the axis while
+it holds at most ``length`` samples; then it delivers up to ``length`` samples, continuing with its next sequence when
+one ends. So a learner that keeps one BPTT state per lane sees every sequence whole and in order. The lanes are part of
+the cursor and of the state: a restart loses none of their content.
 
-If the number of lanes falls, those above it get no more sequences and go first until they are empty, in place of as
-many others, which wait; lanes keep their numbers. If it rises, new lanes start empty. Either way no sample is lost,
-repeated or delivered in another order within its sequence.
+If the number of lanes falls, the surplus ones get no more sequences and are served first until they are empty, in place
+of as many others, which wait; lanes keep their numbers. If it rises, new lanes start empty. Either way no sample is
+lost, repeated or reordered within its sequence.
 
 ``filling="global"``: all ranks plan all lanes, and lane l of L belongs to rank ``l * count // L``; the parts in rank
-order are the minibatch of one process. A change of L or of the ranks moves lanes between ranks.
+order are the minibatch of a single process. A change of L or of the number of ranks moves lanes between ranks.
 ``filling="cntk"``: each worker has its own lanes, an equal share of L, filled with the sequences it owns.
 
-Cost: some microseconds a piece. Memory: for each lane the samples of ``length`` and one sequence.
+Cost: some microseconds per piece. Memory: per lane, ``length`` samples and one sequence.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Lanes:
 
     Args:
         length: samples that a lane delivers at a time.
-        local: each worker fills lanes of its own (``filling="cntk"``).
+        local: whether each worker fills its own lanes (``filling="cntk"``).
     """
 
     def __init__(self, length: int, local: bool) -> None:
@@ -94,9 +94,9 @@ class _LaneWalk:
     """Takes one worker's sequences from the axis, run by run.
 
     Attributes:
-        cursor: behind the last one taken.
-        ended: the axis has ended.
-        passed_end: a sweep has ended with a sequence of another worker.
+        cursor: cursor after the last sequence taken.
+        ended: whether the axis has ended.
+        passed_end: whether a sweep has ended with a sequence of another worker.
     """
 
     def __init__(self, axis: Axis, cursor: Cursor, ownership: Ownership, worker: tuple[int, int]) -> None:
@@ -106,7 +106,7 @@ class _LaneWalk:
         self.ended = self.passed_end = False
 
     def draw(self, missing: int) -> list[LaneRun]:
-        """Sequences until they have more than ``missing`` samples, or none are left, or a whole sweep had no sample."""
+        """Take sequences until they exceed ``missing`` samples, none are left, or a whole sweep had no sample."""
         runs: list[LaneRun] = []
         while missing >= 0 and not self.ended:
             settled = self._axis.settle(self.cursor)
@@ -136,7 +136,7 @@ class _LaneWalk:
 
 
 def _beyond(owned: Owned, a: int, samples: int) -> int:
-    """The index at which the sequences from ``a`` on have more than ``samples`` samples; past the end if never."""
+    """Return the index at which the sequences from ``a`` on exceed ``samples`` samples; past the end if never."""
     ends = owned.segment.ends
     return a + samples + 1 if ends is None else int(np.searchsorted(ends, int(ends[a]) + samples, side="right"))
 
@@ -145,7 +145,7 @@ def _beyond(owned: Owned, a: int, samples: int) -> int:
 
 
 def to_json(timeline: Timeline, lanes: Iterable[Lane]) -> list[list[list[int]]]:
-    """Lanes as lists of ``[sweep, sequence, count, done]``, with ``window`` as a fifth where positions have one.
+    """Return lanes as lists of ``[sweep, sequence, count, done]``, with ``window`` fifth if positions have one.
 
     An entry is ``count`` consecutive sequences, of the first of which ``done`` samples were delivered.
     """
@@ -168,15 +168,15 @@ def _lane_to_json(timeline: Timeline, lane: Lane) -> list[list[int]]:
 
 
 def check_json(lanes: Any, position: Position, windows: int | None) -> list[list[list[int]]]:
-    """The lanes of a state taken at ``position``, if they are lists of lists of numbers as `to_json` makes them.
+    """Check that lanes are lists of lists of numbers in the format of `to_json`, and return them.
 
     Args:
-        lanes: what stands in the state.
-        position: of the state.
-        windows: in a sweep, where positions have one.
+        lanes: entry of the state.
+        position: position of the state.
+        windows: windows in a sweep, if positions have one; else None.
 
     Raises:
-        TypeError, ValueError: they are not.
+        TypeError, ValueError: they are invalid.
     """
     if not isinstance(lanes, list) or not all(isinstance(lane, list) for lane in lanes):
         raise TypeError(f"expected lanes to be lists of entries, got {shown(lanes, 80)}")
@@ -194,17 +194,17 @@ def check_json(lanes: Any, position: Position, windows: int | None) -> list[list
             raise ValueError(f"expected windows below {windows} in a lane, got {entry[4]}")
     for lane in lanes:
         if any(entry[3] for entry in lane[1:]):
-            raise ValueError(f"expected samples done of the first sequence of a lane alone, got {shown(lane, 80)}")
+            raise ValueError(f"expected samples done for only the first sequence of a lane, got {shown(lane, 80)}")
     return lanes
 
 
 def from_json(axis: Axis, cursor: Cursor, lanes: Sequence[Sequence[Sequence[int]]]) -> tuple[Lane, ...]:
-    """Lanes as they were, found again through the order; reads nothing where sizes are known.
+    """Rebuild lanes from a state through the order; reads no data if chunk sizes are known.
 
     Raises:
-        StateError: sequences that the order does not have.
+        StateError: the order does not have these sequences.
     """
-    # Entries of one window share its plan, so that its permutation is made once.
+    # Entries of one window share its plan, so that its permutation is computed once.
     plans: dict[tuple[int, int], WindowPlan] = {}
     current = cursor.segment.plan
     plans[current.sweep, current.number] = current
@@ -222,6 +222,8 @@ def from_json(axis: Axis, cursor: Cursor, lanes: Sequence[Sequence[Sequence[int]
                 raise StateError("a lane of this state goes beyond its window", saved={"lanes": lanes})
             runs.append(LaneRun(axis.segment(plan, start, count), 0, count))
             if done and (len(runs) > 1 or done >= runs[0].ends[1]):
-                raise StateError("a lane of this state has more samples done than its sequence", saved={"lanes": lanes})
+                raise StateError(
+                    "a lane of this state has more samples done than in its sequence", saved={"lanes": lanes}
+                )
         out.append(Lane(tuple(runs), lane[0][3] if lane else 0))
     return tuple(out)

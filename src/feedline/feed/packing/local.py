@@ -1,10 +1,10 @@
 """CNTK's filling: each worker packs its own sequences by itself; for parity with CNTK 2.7, not for new work.
 
-All workers walk the same order, but each takes only what it owns and fills its own share of the size, so they stand at
-different places between minibatches, and a state belongs to one rank. The union over workers is every sequence
-once. A worker may end earlier than another, or own nothing at all: then it ends with the axis, or, on an axis without
-end, hands out an empty minibatch a sweep. Cost: one pass over each segment to find what is owned, then a few
-binary searches a minibatch.
+All workers walk the same order, but each takes only what it owns and fills its own share of the size, so they are at
+different places between minibatches, and a state belongs to one rank. The union over workers is every sequence once. A
+worker may end earlier than another, or own nothing at all: then it ends with the axis or, if the axis is endless,
+delivers one empty minibatch per sweep. Cost: one pass over each segment to find what is owned, then a few binary
+searches per minibatch.
 """
 
 from __future__ import annotations
@@ -27,34 +27,34 @@ class Owned(NamedTuple):
     """The sequences of a segment that one worker owns.
 
     Attributes:
-        segment: these sequences alone.
-        which: int64 (n,), their indices in the whole segment, rising; None: all of them.
+        segment: only these sequences.
+        which: int64 (n,), their indices in the whole segment, ascending; None: all of them.
     """
 
     segment: Segment
     which: Ints | None = None
 
     def before(self, k: int) -> int:
-        """How many of them stand before index ``k`` of the whole segment."""
+        """Return how many of them precede index ``k`` of the whole segment."""
         return k if self.which is None else int(np.searchsorted(self.which, k))
 
     def whole(self, i: int) -> int:
-        """Index in the whole segment of number ``i`` of them."""
+        """Return the index in the whole segment of number ``i`` of them."""
         return i if self.which is None else int(self.which[i])
 
 
 class Ownership:
-    """Which sequences a worker owns: those whose number, modulo the number of workers, is its rank.
+    """Determines which sequences a worker owns: those whose number, modulo the number of workers, is its rank.
 
-    The number is that of the chunk in the order of the sweep where the order is shuffled, else that of the sequence in
-    the sweep (in its window, where sizes are unknown before reading). Remembers the last segment asked for.
+    The number is that of the chunk in the order of the sweep if the order is shuffled, else that of the sequence in the
+    sweep (in its window, if chunk sizes are unknown before reading). Caches the last segment.
     """
 
     def __init__(self) -> None:
         self._last: tuple[Segment, int, int, Owned] | None = None
 
     def of(self, axis: Axis, segment: Segment, index: int, count: int) -> Owned:
-        """What worker ``index`` of ``count`` owns of ``segment``."""
+        """Return the part of ``segment`` that worker ``index`` of ``count`` owns."""
         if count == 1:
             return Owned(segment)
         last = self._last
@@ -94,8 +94,8 @@ class Local:
             if stop > a:
                 parts.append(SegmentSlice(mine, a, stop))
                 total += mine.before(stop) - mine.before(a)
-            # What others own is passed over, up to the next sequence that does not fit or to the end of the sweep;
-            # CNTK without randomization stops behind a full minibatch.
+            # Skip what others own, up to the next own sequence that does not fit or to the end of the sweep; without
+            # randomization, CNTK stops after a full minibatch.
             full = total >= room
             k = owned.whole(stop) if stop < b else limit
             if full and not axis.timeline.shuffle:
@@ -106,7 +106,7 @@ class Local:
             if stop < b or (full and (at_end or not axis.timeline.shuffle)):
                 break
             if at_end and parts and total == 0 and segment.plan.sweep >= barren:
-                break  # a whole sweep without a single sample: it would never be full
+                break  # a whole sweep without a sample: the minibatch would never be full
             following = axis.settle(settled)
             if following is None:
                 if not parts:
@@ -118,7 +118,8 @@ class Local:
 
 
 def share_of(size: int, index: int, count: int) -> int:
-    """Samples that worker ``index`` of ``count`` fills of ``size``: an equal share, the rest goes to the first ones."""
+    """Return how many samples of ``size`` worker ``index`` fills: an equal share; the first workers get the
+    remainder."""
     share = size // count + (index < size % count)
     if share == 0:
         warnings.warn(

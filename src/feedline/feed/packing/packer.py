@@ -1,4 +1,4 @@
-"""What a packing rule promises: from a cursor and a size to a plan, without reading and without side effects."""
+"""The interface of a packing rule: from a cursor and a size to a plan, without reading and without side effects."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ class Plan(NamedTuple):
     """One minibatch, before anything is read.
 
     Attributes:
-        start: the cursor before it.
+        start: cursor before it.
         parts: whole sequences of this reader's part, in order.
         samples: samples of the global minibatch on the axis.
-        sweep_end: it holds the last sequence of a sweep.
-        after: the cursor behind it.
-        ended: there is none; the source has ended at ``after``.
+        sweep_end: whether it holds the last sequence of a sweep.
+        after: cursor after it.
+        ended: whether there is no minibatch: the source has ended at ``after``.
         entered: runs that enter this reader's lanes here and must be read now.
-        pieces: pieces of runs of this reader's part, in lane order; None where sequences stay whole.
+        pieces: pieces of runs of this reader's part, in lane order; None if sequences stay whole.
     """
 
     start: Cursor
@@ -36,16 +36,16 @@ class Packer(Protocol):
     """A rule that cuts the axis into minibatches."""
 
     def plan(self, axis: Axis, cursor: Cursor, size: int, index: int, count: int) -> Plan:
-        """The minibatch that follows ``cursor``.
+        """Return the plan of the minibatch after ``cursor``.
 
         Args:
-            axis: where sequences come from.
-            cursor: what was packed before.
+            axis: axis to take sequences from.
+            cursor: end of what was packed before.
             size: budget of the global minibatch in samples, at least 1.
-            index, count: whose part, of how many.
+            index, count: part to plan, and number of parts.
         """
 
 
 def nothing_left(cursor: Cursor) -> Plan:
-    """The plan where the source has ended."""
+    """Return the plan for a source that has ended."""
     return Plan(cursor, (), 0, False, cursor, ended=True)

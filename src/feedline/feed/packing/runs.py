@@ -1,8 +1,8 @@
-"""Runs and lanes: what truncated BPTT keeps between minibatches.
+"""Runs and lanes: the content that truncated BPTT keeps between minibatches.
 
-A lane is a queue of runs, a run is some sequences of one segment that entered a lane together. Lanes are values:
-taking from one makes another. What a run holds is read once, when it enters, and kept, together with what enters
-other lanes in the same minibatch, so that a sequence that outlives its window needs no chunk again.
+A lane is a queue of runs; a run is a number of sequences of one segment that entered a lane together. Lanes are
+immutable. The content of a run is read once, when it enters, and kept together with what enters other lanes in the same
+minibatch, so that a sequence that outlives its window is not read again.
 """
 
 from __future__ import annotations
@@ -14,18 +14,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline.data import Schema, Value
-from feedline.data.value import DenseValue, SparseValue
+from feedline.data.value import BytesValue, DenseValue, SparseValue
+from feedline.feed.pieces import joined
 from feedline.feed.timeline import Segment
 
 Ints = NDArray[np.int64]
 
 
 class Content(NamedTuple):
-    """What a run holds, once read.
+    """The content of a run, once read.
 
     Attributes:
-        values: one value per stream, all with the same rows, of readable sequences: those of the run and of others.
-        ends: row of ``values`` at which each sequence of the run begins, and the last ends; an unreadable one has none.
+        values: one value per stream, all with the same rows, of the readable sequences of this run and of others.
+        ends: row of ``values`` at which each sequence of the run begins, and the last ends; unreadable ones have no
+            rows.
     """
 
     values: dict[str, Value]
@@ -36,9 +38,9 @@ class LaneRun:
     """The sequences a..b-1 of a segment, in a lane.
 
     Attributes:
-        segment, a, b: which sequences.
-        ends: samples before each of them, and of all.
-        content: what it holds; None until it is read.
+        segment, a, b: the sequences.
+        ends: samples before each of them, and in total.
+        content: their data; None until read.
     """
 
     __slots__ = ("a", "b", "content", "ends", "segment")
@@ -52,7 +54,7 @@ class LaneRun:
 
     @property
     def place(self) -> tuple[Segment, int, int]:
-        """Which sequences."""
+        """The segment, and the range of sequences in it."""
         return self.segment, self.a, self.b
 
     @property
@@ -75,8 +77,8 @@ class Lane(NamedTuple):
     """A queue of runs.
 
     Attributes:
-        runs: front first.
-        done: samples of the first run that were delivered.
+        runs: runs, front first.
+        done: number of samples of the first run that were delivered.
     """
 
     runs: tuple[LaneRun, ...] = ()
@@ -84,14 +86,14 @@ class Lane(NamedTuple):
 
     @property
     def samples(self) -> int:
-        """Samples not yet delivered."""
+        """Number of samples not yet delivered."""
         return sum(run.ends[-1] for run in self.runs) - self.done
 
     def take(self, most: int, number: int) -> tuple[list[RunPiece], Lane, bool]:
-        """Up to ``most`` samples from the front, for lane ``number``.
+        """Take up to ``most`` samples from the front, for lane ``number``.
 
         Returns:
-            The pieces, the lane behind them, and whether they complete the last sequence of a sweep.
+            The pieces, the remaining lane, and whether they complete the last sequence of a sweep.
         """
         pieces: list[RunPiece] = []
         done, sweep_end = self.done, False
@@ -107,14 +109,14 @@ class Lane(NamedTuple):
 
 
 class LaneStreams(NamedTuple):
-    """Pieces as the streams of a minibatch; one entry for each piece of a sequence.
+    """Pieces as the streams of a minibatch, with one entry per piece of a sequence.
 
     Attributes:
         values: one value per stream.
         ids: int64 (n,), ordinal of the sequence.
         lanes: int64 (n,), the lane.
         begins: bool (n,), whether the piece starts its sequence.
-        samples: rows of every stream.
+        samples: number of rows of every stream.
     """
 
     values: dict[str, Value]
@@ -125,7 +127,7 @@ class LaneStreams(NamedTuple):
 
 
 def cut(schema: Schema, pieces: tuple[RunPiece, ...]) -> LaneStreams:
-    """Copy ``pieces`` out of their runs, which have been read; unreadable sequences are left out."""
+    """Copy ``pieces`` out of their runs, which have been read; skips unreadable sequences."""
     ids: list[int] = []
     lanes: list[int] = []
     begins: list[bool] = []
@@ -148,9 +150,9 @@ def cut(schema: Schema, pieces: tuple[RunPiece, ...]) -> LaneStreams:
                 offsets.append(offsets[-1] + high - low)
             i += 1
         if first >= 0:
-            # The rows between are those of the pieces: unreadable sequences have none.
+            # The rows in between belong to the pieces: unreadable sequences have none.
             ranges.append((run.content.values, first, last))
-    # Kept even where all pieces have one sample: the layout of a minibatch is not to depend on where it was cut.
+    # Kept even if all pieces have one sample: the layout of a minibatch must not depend on where it was split.
     bounds = np.array(offsets, np.int64)
     values = {name: Value.empty(stream, ragged=True) for name, stream in schema.items()}
     if ranges:
@@ -161,10 +163,13 @@ def cut(schema: Schema, pieces: tuple[RunPiece, ...]) -> LaneStreams:
 
 
 def _concatenate(ranges: list[tuple[Value, int, int]], offsets: Ints) -> Value:
-    """The rows a..b-1 of each value, one after the other, parted by ``offsets``."""
+    """Concatenate the rows a..b-1 of each value, split by ``offsets``."""
     dense = [value.rows[a:b] for value, a, b in ranges if isinstance(value, DenseValue)]
     if dense:
         return DenseValue(np.concatenate(dense), offsets)
+    if isinstance(ranges[0][0], BytesValue):
+        whole = joined([_strings(value, a, b) for value, a, b in ranges])
+        return BytesValue(whole.bounds, whole.data, offsets, text=ranges[0][0].text)
     counts, indices, values = [], [], []
     classes = 0
     for value, a, b in ranges:
@@ -178,3 +183,9 @@ def _concatenate(ranges: list[tuple[Value, int, int]], offsets: Ints) -> Value:
     indptr = np.zeros(len(lengths) + 1, np.int64)
     np.cumsum(lengths, out=indptr[1:])
     return SparseValue(indptr, np.concatenate(indices), np.concatenate(values), classes, offsets)
+
+
+def _strings(value: Value, a: int, b: int) -> Value:
+    """Return the byte strings a..b-1 of a value, one per sequence."""
+    assert isinstance(value, BytesValue)
+    return BytesValue(value.bounds, value.data, None, text=value.text).slice(a, b)

@@ -1,8 +1,8 @@
-"""Whole sequences up to a budget in samples, and the share of each rank: the rule of the feed.
+"""The default rule: whole sequences up to a budget in samples, divided between ranks.
 
-Every rank computes the same global minibatch and takes its part, so all ranks step equally often. A sequence
+Every rank computes the same global minibatch and takes its part, so all ranks take the same number of steps. A sequence
 that starts at sample o of a global minibatch of S samples belongs to rank ``o * count // S``, or to the last one if it
-starts at the very end, having no samples; the parts in rank order are the global minibatch. Cost: one binary search a
+starts at the very end, having no samples; the parts in rank order are the global minibatch. Cost: one binary search per
 minibatch and segment.
 """
 
@@ -21,7 +21,7 @@ Ints = NDArray[np.int64]
 
 
 class Whole:
-    """The `Packer` of ``filling="global"``: never more than the size, except one sequence that alone is longer."""
+    """The `Packer` of ``filling="global"``: never exceeds the size, except for a single longer sequence."""
 
     def plan(self, axis: Axis, cursor: Cursor, size: int, index: int, count: int) -> Plan:
         """See `Packer`. Minibatches cross sweeps."""
@@ -47,7 +47,7 @@ class Whole:
             if total >= size:
                 break
             if ended and total == 0 and segment.plan.sweep >= axis.first_whole_sweep(start):
-                break  # a whole sweep without a single sample: it would never be full
+                break  # a whole sweep without a sample: the minibatch would never be full
             following = axis.settle(settled)
             if following is None:
                 break
@@ -56,14 +56,14 @@ class Whole:
 
 
 def fit(segment: Segment, k: int, limit: int, room: int, first: bool) -> int:
-    """End of the run of sequences from index ``k`` that fits ``room`` samples; stops as soon as it is full.
+    """Return the end of the run of sequences from index ``k`` that fits ``room`` samples; stops once it is full.
 
     Args:
-        segment: whose sequences.
+        segment: segment of the sequences.
         k: index of the first.
-        limit: index to stop at, whatever room is left; at least ``k``.
-        room: samples.
-        first: take one even if it alone is longer.
+        limit: index to stop at in any case; at least ``k``.
+        room: number of samples.
+        first: whether to take one sequence even if it is longer than ``room``.
     """
     bounds = segment.bounds
     if bounds is None:
@@ -79,7 +79,7 @@ def fit(segment: Segment, k: int, limit: int, room: int, first: bool) -> int:
 
 
 def share(parts: tuple[SegmentSlice, ...], samples: int, index: int, count: int) -> tuple[SegmentSlice, ...]:
-    """The part of rank ``index`` of ``count``."""
+    """Return the part of rank ``index`` of ``count``."""
     if count == 1:
         return parts
     starts = np.concatenate([_starts(part) for part in parts]) if len(parts) > 1 else _starts(parts[0])

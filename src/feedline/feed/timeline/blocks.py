@@ -1,9 +1,9 @@
-"""The order "feedline-2": "feedline-1" over blocks, runs of sequences of one chunk, in place of whole chunks.
+"""The order "feedline-2": "feedline-1" over blocks, runs of sequences within a chunk, instead of whole chunks.
 
 A window of a given size mixes better the more places of the corpus it draws from: for data sorted by what is learned,
 the variance of a minibatch's mean is 1 + B/k times that of independent draws, for minibatches of B sequences and
 windows of k blocks. Chunks are sized for writing and decoding (32 MiB in a store, so eight to a window); blocks are as
-small as the disk still reads at full speed. Specified to the bit in docs/explanation/order.md.
+small as the disk can read at full speed. Specified to the bit in docs/explanation/order.md.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from feedline.feed.timeline.plan import ChunkTable, Ints, Window
 
 BLOCK_BYTES = 1 << 20
 
-# A sweep is laid out in O(blocks) time and memory, so beyond a tebibyte blocks grow with the corpus.
+# Planning a sweep takes O(blocks) time and memory, so beyond a tebibyte blocks grow with the corpus.
 MOST_BLOCKS = 1 << 20
 
 
 class Blocks:
-    """Where each chunk of a corpus is cut.
+    """The blocks that each chunk of a corpus is cut into.
 
     A chunk of n sequences and b stored bytes is cut into ``min(n, ceil(b / size))`` blocks, at least one, of which
-    block j of k begins at sequence ``n * j // k``; samples and stored bytes are attributed the same way. The size
-    is 1 MiB, doubled until the corpus has at most 2^20 blocks or each chunk is one.
+    block j of k begins at sequence ``n * j // k``; samples and stored bytes are attributed the same way. The size is 1
+    MiB, doubled until the corpus has at most 2^20 blocks or each chunk is one.
 
     Attributes:
         table: sizes of the blocks, in corpus order.
-        chunk: int64 (blocks,), the chunk that each block is part of.
+        chunk: int64 (blocks,), chunk that each block is part of.
         first: int64 (blocks,), index in that chunk of the block's first sequence.
     """
 
@@ -62,10 +62,10 @@ def _counts(chunks: ChunkTable, size: int) -> Ints:
 
 
 class BlockOrder(FeedlineOrder):
-    """See the module.
+    """The order "feedline-2".
 
     Attributes:
-        blocks: what windows are made of; chunk numbers of a `WindowPlan` are numbers of blocks.
+        blocks: blocks that windows are made of; chunk numbers of a `WindowPlan` are numbers of blocks.
     """
 
     name: ClassVar[str] = "feedline-2"

@@ -1,9 +1,9 @@
 """The order of CNTK 2.7's block randomizer, bit for bit; for migration and for parity tests.
 
-Chunks are shuffled, then every sequence is swapped with a random partner within a window of chunks around its
-own that rolls along with it. The shuffle is sequential over a sweep: laying out a sweep costs 8 bytes and a few
-random numbers a sequence, reads no data, and happens again after a restore into the middle of one. CNTK's own
-defect of forgetting the seed on restore is not reproduced.
+Chunks are shuffled, then every sequence is swapped with a random partner within a rolling window of chunks around its
+own. The shuffle is sequential over a sweep: planning a sweep costs 8 bytes and a few random numbers per sequence, reads
+no data, and is repeated after a restore into the middle of one. CNTK's defect of forgetting the seed on restore is not
+reproduced.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from typing import ClassVar
 import numpy as np
 
 from feedline import _native
-from feedline.feed.timeline.plan import ChunkTable, Ints, Timeline, Window, WindowPlan
+from feedline.feed.timeline.plan import ChunkTable, Ints, Timeline, Window, WindowPlan, with_sweep
 
 DEFAULT_WINDOW = Window(chunks=128)
 
 
 class CntkOrder(Timeline):
-    """See the module. Only windows in chunks or samples exist; ``window`` None means CNTK's 128 chunks."""
+    """The order "cntk-2.7". Windows are in chunks or samples; ``window`` None means CNTK's 128 chunks."""
 
     name: ClassVar[str] = "cntk-2.7"
 
@@ -33,11 +33,10 @@ class CntkOrder(Timeline):
     def window_at(self, sweep: int, ordinal: int, window: int | None = None) -> WindowPlan:
         """See `Timeline.window_at`; here a window is the range of places that one chunk occupies."""
         self._check(sweep, ordinal)
-        if sweep not in self._sweeps:
-            while len(self._sweeps) >= 2:
-                self._sweeps.pop(max(self._sweeps, key=lambda n: abs(n - sweep)))
-            self._sweeps[sweep] = _CntkSweep(self, sweep)
-        layout = self._sweeps[sweep]
+        layout = self._sweeps.get(sweep)
+        if layout is None:
+            layout = _CntkSweep(self, sweep)
+            self._sweeps = with_sweep(self._sweeps, sweep, layout)
         return layout.plan(int(np.searchsorted(layout.starts, ordinal, side="right")) - 1)
 
 
@@ -73,13 +72,13 @@ class _CntkSweep:
         return RollingPlan(
             self._number,
             number,
-            self.chunks[begin:end],
-            begin,
-            self.starts[begin : end + 1] - origin,
-            first,
-            stop - first,
-            stop == self._order.table.total_sequences,
-            lambda a, b: self.order[first + a : first + b] - origin,
+            chunks=self.chunks[begin:end],
+            position=begin,
+            starts=self.starts[begin : end + 1] - origin,
+            first=first,
+            count=stop - first,
+            last=stop == self._order.table.total_sequences,
+            cut=lambda a, b: self.order[first + a : first + b] - origin,
         )
 
 
@@ -92,6 +91,7 @@ class RollingPlan(WindowPlan):
         self,
         sweep: int,
         number: int,
+        *,
         chunks: Ints,
         position: int,
         starts: Ints,
@@ -100,12 +100,14 @@ class RollingPlan(WindowPlan):
         last: bool,
         cut: Callable[[int, int], Ints],
     ) -> None:
-        super().__init__(sweep, number, chunks, position, starts, first, last, lambda: cut)
+        super().__init__(
+            sweep, number, chunks=chunks, position=position, starts=starts, first=first, last=last, make_cut=lambda: cut
+        )
         self.count = count
 
 
 def rolling_windows_in_chunks(count: int, width: int) -> tuple[Ints, Ints]:
-    """Window [begin, end) around each of ``count`` randomised chunks; about ``width`` chunks, shifted at the ends."""
+    """Return the window [begin, end) of each of ``count`` randomised chunks: ``width`` chunks, shifted at the ends."""
     i = np.arange(count, dtype=np.int64)
     begin = np.maximum(i - width // 2, 0)
     end = begin + width
@@ -115,7 +117,7 @@ def rolling_windows_in_chunks(count: int, width: int) -> tuple[Ints, Ints]:
 
 
 def rolling_windows_in_samples(samples: Ints, width: int) -> tuple[Ints, Ints]:
-    """Window [begin, end) around each randomised chunk, about ``width`` samples; ``samples`` counts per chunk."""
+    """Return the window [begin, end) of each randomised chunk: about ``width`` samples; ``samples`` are per chunk."""
     count, half = len(samples), width // 2
     ends = np.cumsum(samples)
     starts = (ends - samples).tolist()

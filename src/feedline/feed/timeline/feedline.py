@@ -1,8 +1,8 @@
-"""The order "feedline-1": chunks are permuted, windows are filled with them, windows are permuted.
+"""The order "feedline-1": permute the chunks, fill windows with them, permute each window.
 
-Specified to the bit in docs/explanation/order.md; resuming and other ranks rely on it for ever. Cost: O(chunks)
-once a sweep, then O(log chunks) to find a place; memory 4 bytes a sequence of the current window, and nothing
-for windows of more than 2^20 sequences.
+Specified to the bit in docs/explanation/order.md; resuming and other ranks rely on it, so it never changes. Cost:
+O(chunks) once per sweep, then O(log chunks) to find a place; memory of 4 bytes per sequence of the current window, and
+nothing for windows of more than 2^20 sequences.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from typing import Any, ClassVar
 import numpy as np
 
 from feedline import _native
-from feedline.feed.timeline.plan import ChunkTable, Ints, Timeline, Window, WindowPlan
+from feedline.feed.timeline.plan import ChunkTable, Ints, Timeline, Window, WindowPlan, with_sweep
 
-# Levels of the key: what is permuted.
+# Levels of the key, by what is permuted.
 CHUNKS, SEQUENCES = 0, 1
 FISHER_YATES_LIMIT = 1 << 20
 
 
 def permutation(key: int, n: int) -> Callable[[int, int], Any]:
-    """The permutation of n places under ``key``, as a function from a range of places to their images."""
+    """Return the permutation of n places under ``key``, as a function from a range of places to their images."""
     if n <= FISHER_YATES_LIMIT:
         whole = _native.fisher_yates(key, n)
         return lambda a, b: whole[a:b]
@@ -29,7 +29,7 @@ def permutation(key: int, n: int) -> Callable[[int, int], Any]:
 
 
 class FeedlineOrder(Timeline):
-    """See the module."""
+    """The order "feedline-1"."""
 
     name: ClassVar[str] = "feedline-1"
 
@@ -40,10 +40,8 @@ class FeedlineOrder(Timeline):
     def _sweep(self, number: int) -> _Sweep:
         found = self._sweeps.get(number)
         if found is None:
-            # Two are enough: the current one, and the next while the last window of this one is in use.
-            while len(self._sweeps) >= 2:
-                self._sweeps.pop(max(self._sweeps, key=lambda n: abs(n - number)))
-            found = self._sweeps[number] = _Sweep(self, number)
+            found = _Sweep(self, number)
+            self._sweeps = with_sweep(self._sweeps, number, found)
         return found
 
     def window_at(self, sweep: int, ordinal: int, window: int | None = None) -> WindowPlan:
@@ -54,7 +52,7 @@ class FeedlineOrder(Timeline):
 
 
 class _Sweep:
-    """Chunk order and window bounds of one sweep; everything else follows from them."""
+    """The chunk order and window bounds of one sweep, which determine everything else."""
 
     def __init__(self, order: FeedlineOrder, number: int) -> None:
         table, window = order.table, order.window
@@ -70,8 +68,8 @@ class _Sweep:
             self.bounds: Ints = np.array([0, chunks], np.int64)
         else:
             self.bounds = _fill_windows(table, self.chunks, window)
-        # First ordinal of each window. Empty windows (chunks without sequences) are passed over by taking the
-        # last window that starts at an ordinal.
+        # First ordinal of each window. Taking the last window that starts at an ordinal skips empty ones (chunks
+        # without sequences).
         self.firsts: Ints = self.starts[self.bounds[:-1]]
 
     def plan(self, number: int) -> WindowPlan:
@@ -85,7 +83,16 @@ class _Sweep:
             return permutation(_native.hash_key([order.seed, sweep, SEQUENCES, number]), stop - first)
 
         last = stop == order.table.total_sequences
-        return WindowPlan(sweep, number, self.chunks[a:b], a, self.starts[a : b + 1] - first, first, last, make_cut)
+        return WindowPlan(
+            sweep,
+            number,
+            chunks=self.chunks[a:b],
+            position=a,
+            starts=self.starts[a : b + 1] - first,
+            first=first,
+            last=last,
+            make_cut=make_cut,
+        )
 
 
 def _identity(a: int, b: int) -> Ints:
@@ -93,7 +100,7 @@ def _identity(a: int, b: int) -> Ints:
 
 
 def _fill_windows(table: ChunkTable, chunks: Ints, window: Window) -> Ints:
-    """Bounds of the windows in a row of permuted chunks; greedy, O(windows log chunks)."""
+    """Return the bounds of the windows in permuted chunks; greedy, O(windows log chunks)."""
     if window.chunks is not None:
         return np.append(np.arange(0, len(chunks), window.chunks, dtype=np.int64), np.int64(len(chunks)))
     costs, budget = (table.samples, window.samples) if window.samples is not None else (table.bytes, window.bytes)

@@ -1,8 +1,8 @@
-"""What every order is made of: the chunk table, windows, and segments of the order.
+"""The elements of every order: the chunk table, windows, and segments.
 
-A sweep is a row of windows; a window names the chunks it needs and permutes their sequences; a segment is a
-run of the order inside one window, as arrays. Only the current segments exist: a sweep of 10^9 sequences costs
-what a sweep of 10^5 costs.
+A sweep is a row of windows; a window names the chunks it needs and permutes their sequences; a segment is a run of the
+order inside one window, as arrays. Only the current segments exist: a sweep of 10^9 sequences costs what a sweep of
+10^5 costs.
 """
 
 from __future__ import annotations
@@ -10,18 +10,18 @@ from __future__ import annotations
 import abc
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from feedline import _native
-from feedline.feed.protocol import ChunkInfo
+from feedline.feed.protocol import ChunkInfo, whole_number
 
 Ints = NDArray[np.int64]
 
-# Sequences planned at a time: small enough that the first minibatch after a restore comes at once (about a
-# millisecond), large enough that planning is a few nanoseconds a sequence.
+# Sequences planned at a time: few enough that the first minibatch after a restore comes at once (about a millisecond),
+# enough that planning takes a few nanoseconds per sequence.
 SEGMENT = 16384
 
 
@@ -29,13 +29,13 @@ SEGMENT = 16384
 class Window:
     """How much is shuffled together: consecutive chunks of the permuted order, up to a budget.
 
-    Exactly one of the three is given. A window holds at least one chunk and closes before the chunk that would
-    pass the budget.
+    Exactly one of the three is given. A window holds at least one chunk and ends before the chunk that would exceed the
+    budget.
 
     Args:
         chunks: number of chunks.
         samples: number of samples, as the minibatch budget counts them.
-        bytes: stored bytes (of the text, of the store), never decoded ones.
+        bytes: stored bytes (of the text or the store), never decoded ones.
     """
 
     chunks: int | None = None
@@ -47,11 +47,13 @@ class Window:
         if len(given) != 1:
             raise ValueError(f"expected exactly one of chunks, samples and bytes, got {given or 'none'}")
         ((name, value),) = given.items()
-        if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
-            raise ValueError(f"expected {name} to be an int of at least 1, got {value!r}")
+        try:
+            object.__setattr__(self, name, whole_number(name, value, 1))
+        except (TypeError, ValueError):
+            raise ValueError(f"expected {name} to be an int of at least 1, got {value!r}") from None
 
     def to_json(self) -> dict[str, int]:
-        """The one setting that is given, as it stands in a state."""
+        """Return the one setting that is given, as saved in a state."""
         pairs = (("chunks", self.chunks), ("samples", self.samples), ("bytes", self.bytes))
         return {name: value for name, value in pairs if value is not None}
 
@@ -65,7 +67,7 @@ class ChunkTable:
     Attributes:
         sequences, samples, bytes: int64 (chunks,).
         starts: int64 (chunks + 1,), ordinal of the first sequence of each chunk.
-        total_sequences, total_samples: of one sweep.
+        total_sequences, total_samples: totals of one sweep.
     """
 
     __slots__ = ("bytes", "samples", "sequences", "starts", "total_samples", "total_sequences")
@@ -76,7 +78,7 @@ class ChunkTable:
 
     @classmethod
     def of_columns(cls, sequences: Ints, samples: Ints, stored: Ints) -> ChunkTable:
-        """A table of these columns, int64 (chunks,)."""
+        """Return a table of these columns, int64 (chunks,)."""
         table = cls.__new__(cls)
         table._fill(sequences, samples, stored)
         return table
@@ -95,13 +97,13 @@ class WindowPlan:
     """One window of a sweep: the chunks it needs, and the order of its sequences.
 
     Attributes:
-        sweep, number: which sweep, which window in it.
+        sweep, number: number of the sweep, and of the window in it.
         chunks: int64 (k,), chunk numbers, in the order in which their sequences are counted below.
         position: place of the first of these chunks in the chunk order of the sweep.
         starts: int64 (k + 1,), first local place of each of these chunks.
         first: ordinal, in the order of the sweep, of the window's first sequence.
-        count: sequences delivered by this window.
-        last: no sequence follows in this sweep.
+        count: number of sequences that this window delivers.
+        last: whether no sequence follows in this sweep.
     """
 
     __slots__ = (
@@ -121,6 +123,7 @@ class WindowPlan:
         self,
         sweep: int,
         number: int,
+        *,
         chunks: Ints,
         position: int,
         starts: Ints,
@@ -130,18 +133,18 @@ class WindowPlan:
     ) -> None:
         self.sweep, self.number, self.chunks, self.position = sweep, number, chunks, position
         self.starts, self.first, self.count, self._last = starts, first, int(starts[-1]), last
-        # The permutation is made at the first use: looking ahead for chunks to read needs none.
+        # The permutation is made at first use: looking ahead for chunks to read does not need it.
         self._make_cut = make_cut
         self._cut: Callable[[int, int], Any] | None = None
 
     @property
     def last(self) -> bool:  # noqa: D102  # see the class
-        if callable(self._last):  # where only reading what follows tells, that is put off to the window's end
+        if callable(self._last):  # deferred to the window's end if it takes reading what follows
             self._last = self._last()
         return self._last
 
     def locate(self, a: int, b: int) -> tuple[NDArray[np.uint32], Ints]:
-        """Places a..b-1 of the window's order: position in ``chunks`` and index in that chunk."""
+        """Return position in ``chunks`` and index in that chunk of places a..b-1 of the window's order."""
         if self._cut is None:
             self._cut = self._make_cut()
         place, index = _native.locate(self.starts, self._cut(a, b))
@@ -158,18 +161,18 @@ class Segment:
         place, index: position in ``plan.chunks`` (uint32) and index in that chunk (int64), (n,).
         ordinals: int64 (n,), index of each sequence in the corpus.
         ends: int64 (n + 1,), samples from the segment's first sequence to each boundary; None: one a sequence.
-        bounds: ``ends`` as a list: planning looks up a few numbers a minibatch, which is where arrays are slow.
-        slots: uint32 (n,), where the chunk of each sequence is held, once it is.
-        taken: int64 (n,), index of each sequence in what is held at its slot, where that may differ from ``index``.
-        held: what ``slots`` was looked up in; readers tell by it whether it is still right.
-        at: int64 (n,), place of each sequence counted from ``start``, where sequences were left out by `take`;
-            None: they are consecutive.
+        bounds: ``ends`` as a list: planning looks up a few numbers per minibatch, for which arrays are slow.
+        slots: uint32 (n,), slot of the chunk of each sequence, once it is held.
+        taken: int64 (n,), index of each sequence in what its slot holds, if that may differ from ``index``.
+        held: object that ``slots`` was computed from; readers compare it to tell whether that is still valid.
+        at: int64 (n,), place of each sequence counted from ``start``, if `take` has left sequences out; None: they are
+            consecutive.
     """
 
     __slots__ = ("at", "bounds", "ends", "held", "index", "n", "ordinals", "place", "plan", "slots", "start", "taken")
 
     def __init__(self, plan: WindowPlan, start: int, n: int, chunk_ordinals: Ints) -> None:
-        """``chunk_ordinals``: ordinal of the first sequence of each chunk of the plan."""
+        """Locate the sequences; ``chunk_ordinals`` is the ordinal of the first sequence of each chunk of the plan."""
         self.plan, self.start, self.n = plan, start, n
         self.place, self.index = plan.locate(start, start + n)
         self.ordinals = chunk_ordinals[self.place] + self.index
@@ -181,7 +184,7 @@ class Segment:
         self.at: Ints | None = None
 
     def take(self, which: Ints) -> Segment:
-        """The sequences at the indices ``which`` alone, rising; their order on the axis is unchanged."""
+        """Return only the sequences at the ascending indices ``which``; their order on the axis is unchanged."""
         part = object.__new__(Segment)
         part.plan, part.start, part.n, part.at = self.plan, self.start, len(which), which
         part.place, part.index, part.ordinals = self.place[which], self.index[which], self.ordinals[which]
@@ -193,63 +196,75 @@ class Segment:
         return part
 
     def set_lengths(self, lengths: Ints) -> None:
-        """Say that sequences have these numbers of samples, int64 (n,), not one each."""
+        """Set the number of samples of each sequence, int64 (n,), instead of one each."""
         self.ends = np.zeros(self.n + 1, np.int64)
         np.cumsum(lengths, out=self.ends[1:])
         self.bounds = self.ends.tolist()
 
     def places(self, a: int, b: int) -> Ints:
-        """Places in the window of the sequences a..b-1."""
+        """Return the places in the window of the sequences a..b-1."""
         places: Ints = self.start + (np.arange(a, b) if self.at is None else self.at[a:b])
         return places
 
     @property
     def samples(self) -> int:
-        """Samples of all its sequences."""
+        """Number of samples of all its sequences."""
         return self.n if self.ends is None else int(self.ends[-1])
 
     def before(self, k: int) -> int:
-        """Samples of its sequences before index ``k``."""
+        """Return the samples of its sequences before index ``k``."""
         return k if self.bounds is None else self.bounds[k]
 
 
+Layout = TypeVar("Layout")
+
+
+def with_sweep(sweeps: dict[int, Layout], number: int, layout: Layout) -> dict[int, Layout]:
+    """Return the layouts of sweeps that an order keeps: a new one, and the nearest of the others.
+
+    Two suffice: the current one, and the next while the last window of this one is in use. The dictionary is new,
+    since other threads may share the order and be reading the old one.
+    """
+    nearest = sorted(sweeps, key=lambda n: abs(n - number))[:1]
+    return {**{n: sweeps[n] for n in nearest}, number: layout}
+
+
 class Timeline(abc.ABC):
-    """The order of all sweeps. A pure function of its arguments; caches only what it can compute again.
+    """The order of all sweeps: a pure function of its arguments, which caches only what it can recompute.
 
     Attributes:
-        table: what windows are filled with: chunks, or blocks of them.
-        chunk_table: the chunks of the corpus.
-        seed, shuffle, window: see `MinibatchSource`.
+        table: table of what windows are filled with: chunks, or blocks of them.
+        chunk_table: table of the corpus's chunks.
     """
 
     name: ClassVar[str]
 
     def __init__(self, table: ChunkTable, seed: int, shuffle: bool, window: Window | None) -> None:
-        """``window`` None: the whole data is one window."""
+        """Create the order; with ``window`` None, all data is one window."""
         self.table, self.seed, self.shuffle, self.window = table, seed, shuffle, window
         self.chunk_table = table
 
     @abc.abstractmethod
     def window_at(self, sweep: int, ordinal: int, window: int | None = None) -> WindowPlan:
-        """The window of ``sweep`` that holds place ``ordinal``; O(log chunks) once the sweep is laid out.
+        """Return the window of ``sweep`` that holds place ``ordinal``; O(log chunks) once the sweep is laid out.
 
         Args:
-            sweep: which sweep.
+            sweep: number of the sweep.
             ordinal: place in the order of the sweep, or of the window if ``window`` is given.
-            window: number of the window, in orders whose positions name it; None in the others.
+            window: number of the window, in orders whose positions name it; None in others.
 
         Raises:
-            IndexError: ``ordinal`` outside the sweep.
+            IndexError: ``ordinal`` is outside the sweep.
         """
 
     def window_after(self, plan: WindowPlan) -> WindowPlan:
-        """The next window of the axis, of this sweep or the next."""
+        """Return the next window of the axis, in this sweep or the next."""
         if plan.last:
             return self.window_at(plan.sweep + 1, 0)
         return self.window_at(plan.sweep, plan.first + plan.count)
 
     def chunks_after(self, plan: WindowPlan, max_sweeps: int | None = None) -> Iterator[Ints]:
-        """Chunks of the windows that follow, window by window, up to a sweep; reads and permutes nothing."""
+        """Yield the chunks of the windows that follow, window by window, up to a sweep; reads and permutes nothing."""
         while True:
             plan = self.window_after(plan)
             if max_sweeps is not None and plan.sweep >= max_sweeps:
@@ -257,11 +272,12 @@ class Timeline(abc.ABC):
             yield plan.chunks
 
     def segment(self, plan: WindowPlan, start: int, most: int) -> Segment:
-        """The segment of ``plan`` that begins at its place ``start``, of at most ``most`` sequences."""
+        """Return the segment of at most ``most`` sequences of ``plan`` that begins at its place ``start``."""
         return Segment(plan, start, min(most, plan.count - start), self.table.starts[plan.chunks])
 
     def position_of(self, plan: WindowPlan, place: int) -> tuple[int, int, int | None]:
-        """(sweep, ordinal, window) of place ``place`` of a window; of the next one when it is its end."""
+        """Return (sweep, ordinal, window) of place ``place`` of a window; if that is its end, of the next window's
+        start."""
         if place == plan.count and plan.last:
             return plan.sweep + 1, 0, None
         return plan.sweep, plan.first + place, None

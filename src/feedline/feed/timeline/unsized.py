@@ -1,6 +1,6 @@
-"""The order of a corpus whose chunks tell their size only when read.
+"""The order of a corpus whose chunk sizes are unknown before reading.
 
-As "feedline-1", but windows count chunks, a position is (sweep, window, place in it), and laying out a window
+Like "feedline-1", except that windows count chunks, a position is (sweep, window, place in it), and planning a window
 reads it. The ordinal of a sequence, for `Minibatch.ids` and fingerprints, is ``chunk << 32 | index``.
 """
 
@@ -20,14 +20,14 @@ DEFAULT_WINDOW = Window(chunks=8)
 
 
 class UnsizedOrder(Timeline):
-    """See the module.
+    """The order "feedline-1-unsized".
 
     Args:
         chunks: number of chunks.
-        seed: of the order.
+        seed: seed of the order.
         shuffle: whether to permute.
-        window: in chunks; None: 8 chunks.
-        count: reads chunks and returns their numbers of sequences, int64 (k,).
+        window: window in chunks; None: 8 chunks.
+        count: function that reads chunks and returns their numbers of sequences, int64 (k,).
     """
 
     name: ClassVar[str] = "feedline-1-unsized"
@@ -43,7 +43,7 @@ class UnsizedOrder(Timeline):
         self._total, self._count = chunks, count
 
     def chunks_of(self, sweep: int, window: int) -> Ints:
-        """Chunk numbers of a window, in its order; reads nothing."""
+        """Return the chunk numbers of a window, in its order; reads nothing."""
         if self.shuffle:
             key = _native.hash_key([self.seed, sweep, CHUNKS])
             row = np.asarray(permutation(key, self._total)(0, self._total), np.int64)
@@ -53,14 +53,14 @@ class UnsizedOrder(Timeline):
 
     @property
     def windows(self) -> int:
-        """Windows a sweep."""
+        """Number of windows in a sweep."""
         return -(-self._total // self._width)
 
     def window_at(self, sweep: int, ordinal: int, window: int | None = None) -> WindowPlan:
         """See `Timeline.window_at`; reads the window's chunks."""
         number = window or 0
         plan = self._window(sweep, number)
-        # A saved position may name the window after the last one read, before anybody knew that it is empty.
+        # A saved position may name the window after the last one read, when it was not yet known to be empty.
         return plan if plan.count or ordinal else self.window_after(plan)
 
     def _window(self, sweep: int, number: int) -> WindowPlan:
@@ -78,10 +78,19 @@ class UnsizedOrder(Timeline):
             following = range(number + 1, self.windows)
             return not any(self._count(self.chunks_of(sweep, after)).any() for after in following)
 
-        return WindowPlan(sweep, number, chunks, number * self._width, starts, 0, is_last, make_cut)
+        return WindowPlan(
+            sweep,
+            number,
+            chunks=chunks,
+            position=number * self._width,
+            starts=starts,
+            first=0,
+            last=is_last,
+            make_cut=make_cut,
+        )
 
     def window_after(self, plan: WindowPlan) -> WindowPlan:
-        """See `Timeline.window_after`; passes over windows without sequences."""
+        """See `Timeline.window_after`; skips windows without sequences."""
         for _ in range(2 * self.windows):  # from the first window of a sweep to the last of the next
             plan = self._window(*self._after(plan.sweep, plan.number))
             if plan.count:

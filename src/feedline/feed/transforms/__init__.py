@@ -1,8 +1,8 @@
-"""User functions on sequences, seeded by their place on the axis.
+"""User-defined functions on sequences, with random numbers keyed by their place on the axis.
 
-A random transform gets a generator keyed by (seed, sweep, ordinal in the corpus, stage): the same sequence gets the
-same numbers for any minibatch size, worker count or restart, and other numbers in the next sweep. Transforms run
-when a minibatch is assembled, once a sequence, in Python.
+A random transform gets a generator keyed by (seed, sweep, ordinal in the corpus, stage): a sequence gets the same
+numbers for any minibatch size, number of workers or restart, and other numbers in the next sweep. Transforms run in
+Python, once per sequence, when a minibatch is assembled.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from feedline.data import Schema, Stream, Value
 from feedline.errors import SchemaError
 from feedline.feed.user_values import given_value
 
-# Level of the key, after those of the orders: what is drawn is a transform's generator.
+# Level of the key for a transform's generator, after those of the orders.
 TRANSFORM = 2
 
 
@@ -27,13 +27,15 @@ class Map:
     """A function applied to each sequence.
 
     Args:
-        function: ``function(sequence)`` or, to draw random numbers, ``function(sequence, rng)``; ``sequence``
-            maps stream names to arrays ``(length, *shape)`` (sparse streams: a sparse `Value` of one sequence), and
-            what comes back maps stream names likewise. Streams left out stay as they are.
-        streams: declarations of the streams whose shape or dtype the function changes, or that it adds.
+        function: ``function(sequence)`` or, to draw random numbers, ``function(sequence, rng)``. ``sequence`` maps
+            stream names to arrays ``(length, *shape)`` (sparse streams: a sparse `Value` of one sequence); so does
+            the result. Streams left out are unchanged.
+        streams: declarations of streams that the function adds, or whose shape or dtype it changes.
     """
 
     def __init__(self, function: Callable[..., Mapping[str, Any]], **streams: Stream) -> None:
+        if not callable(function):
+            raise TypeError(f"expected a function of a sequence, got {function!r:.80}")
         self.function, self.streams = function, streams
         try:
             parameters = [
@@ -47,11 +49,11 @@ class Map:
 
     @property
     def name(self) -> str:
-        """What errors call it."""
+        """Name in errors."""
         return f"the transform {getattr(self.function, '__qualname__', repr(self.function))}"
 
     def run(self, sequence: dict[str, Any], seed: int, sweep: int, ordinal: int, stage: int) -> Mapping[str, Any]:
-        """What the function makes of one sequence."""
+        """Return the result of the function for one sequence."""
         try:
             if self.random:
                 result = self.function(sequence, generator(seed, sweep, ordinal, stage))
@@ -65,12 +67,12 @@ class Map:
         return result
 
     def schema(self, before: Schema) -> Schema:
-        """The schema behind this transform."""
+        """Return the schema after this transform."""
         return Schema({**before, **self.streams})
 
 
 def generator(seed: int, sweep: int, ordinal: int, stage: int) -> np.random.Generator:
-    """The generator of one sequence in one sweep for one stage of transforms."""
+    """Return the generator of one sequence in one sweep for one stage of transforms."""
     return np.random.Generator(np.random.Philox(key=_native.hash_key([seed, sweep, TRANSFORM, ordinal, stage])))
 
 
@@ -78,18 +80,19 @@ def apply(
     transforms: Sequence[Map],
     before: Schema,
     values: dict[str, Value],
+    *,
     seed: int,
     sweeps: NDArray[np.int64],
     ordinals: NDArray[np.int64],
 ) -> dict[str, Value]:
-    """Run ``transforms`` one after the other over all sequences of ``values``.
+    """Run ``transforms`` in turn over all sequences of ``values``.
 
     Args:
-        transforms: what to run.
+        transforms: transforms to run.
         before: schema of ``values``.
         values: one value per stream.
-        seed: of the source.
-        sweeps, ordinals: int64 (n,), place of each sequence.
+        seed: seed of the source.
+        sweeps, ordinals: int64 (n,), sweep and ordinal of each sequence.
 
     Raises:
         SchemaError: a result does not fit its declaration.

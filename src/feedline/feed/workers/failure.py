@@ -1,8 +1,8 @@
-"""Exceptions on their way from a worker to the parent, with their type kept.
+"""Carry an exception from a worker to the parent, preserving its type.
 
-What is raised in the parent is of the type that was raised in the worker, its text says in which worker and ends with
-the original traceback, and its cause is the original exception where that could be pickled. One whose type cannot be
-built from a text is raised itself, with that text as a note; one that cannot be pickled becomes a ``RuntimeError``.
+The parent raises an exception of the same type. Its text names the worker and ends with the original traceback; its
+cause is the original exception if that could be pickled. If the type cannot be constructed from a text, the original is
+raised with that text as a note; if it cannot be pickled either, a ``RuntimeError`` is raised.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import NoReturn
 
 
 class _Text(str):
-    """A text that shows its line breaks also where its ``repr`` is shown, as ``KeyError`` does."""
+    """A string whose ``repr`` keeps its line breaks; ``KeyError`` shows the ``repr``."""
 
     __slots__ = ()
 
@@ -23,31 +23,31 @@ class _Text(str):
 
 
 class Failure:
-    """An exception that can be pickled whatever it holds.
+    """A picklable record of any exception.
 
     Args:
-        error: what was raised.
-        where: completes "Caught ValueError ...", for instance "in DataLoader worker process 0".
+        error: exception that was raised.
+        where: completion of "Caught ValueError ...", such as "in DataLoader worker process 0".
     """
 
     def __init__(self, error: BaseException, where: str) -> None:
         self.name, self.where = type(error).__name__, where
         self.text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
         self.error = self.type = b""
-        # Classes of functions have no address, and exceptions may hold anything.
+        # Local classes cannot be pickled, and exceptions may hold anything.
         with contextlib.suppress(Exception):
             self.type = pickle.dumps(type(error), 5)
         with contextlib.suppress(Exception):
             self.error = pickle.dumps(error, 5)
 
     def throw(self) -> NoReturn:
-        """Raise it here."""
+        """Raise the exception in this process."""
         original: BaseException | None = None
         if self.error:
             with contextlib.suppress(Exception):
                 original = pickle.loads(self.error)
         if isinstance(original, StopIteration | StopAsyncIteration):
-            raise original  # these say that something has ended, and their value is part of that
+            raise original  # these signal the end of an iterator, and carry its value
         text = f"Caught {self.name} {self.where}.\nOriginal {self.text}"
         error = self._rebuilt(text, original)
         if error is not None:
@@ -61,7 +61,7 @@ class Failure:
         error = self._built(text)
         if error is None or original is None:
             return error
-        # What else it says about itself, such as a file and a line, stays with it, but never hides the text.
+        # Restore its other attributes, such as a file and a line, unless that hides the text.
         full = self._built(text)
         with contextlib.suppress(Exception):
             for name, value in original.__dict__.items():

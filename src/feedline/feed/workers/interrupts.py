@@ -1,4 +1,4 @@
-"""Code that comes in between: Ctrl-C, put off to a better moment, and finalisers, which may not wait for any."""
+"""Defer Ctrl-C during critical sections; tell finalisers whether they can take a lock safely."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Any
 
 
 def at_rest(lock: Any) -> bool:
-    """Whether an ``RLock`` is held by no thread just now, and by no call further down this thread's stack.
+    """Return whether no thread holds an ``RLock``, this one included.
 
-    A finaliser runs wherever the garbage collector does, also in the middle of the calls that it would like to make;
-    and it must not wait for a thread that may be waiting for what this one holds.
+    A finaliser may run in the middle of the very calls that it wants to make, and must not wait for a thread that may
+    in turn be waiting for this one.
     """
     if lock._is_owned() or not lock.acquire(blocking=False):
         return False
@@ -20,10 +20,10 @@ def at_rest(lock: Any) -> bool:
     return True
 
 
-class Undisturbed:
-    """A context in which SIGINT waits until the end. In other threads than the main one nothing waits: none comes.
+class SigintDeferred:
+    """A context that defers SIGINT until it exits. Does nothing outside the main thread, which alone receives signals.
 
-    A handler that is not Python's is left alone. Cost: about 2 us.
+    Leaves handlers that are not Python's alone. Cost: about 2 us.
     """
 
     __slots__ = ("_came", "_handler")

@@ -1,7 +1,7 @@
-"""How much memory and how many descriptors can still be had, looked up before they are needed.
+"""Check how much memory and how many descriptors are left before using them.
 
-What can be known: the machine's available memory, the limits of the memory control groups that this process is in, its
-limit on descriptors. Anonymous shared memory is bounded by these, not by the size of ``/dev/shm``.
+Considered are the machine's available memory, the limits of this process's memory control groups, and its limit on
+descriptors. They bound anonymous shared memory; the size of ``/dev/shm`` does not.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ import os
 import resource
 from pathlib import Path
 
-_SLACK = 64 << 20  # what the kernel and everybody else should still find free after an allocation
+_SLACK_BYTES = 64 << 20  # bytes to leave free for the kernel and other processes
 
 
 def require_memory(size: int) -> None:
-    """Check that ``size`` more bytes of memory can be had.
+    """Check that ``size`` bytes of memory can be allocated.
 
     Raises:
         MemoryError: they cannot.
@@ -23,29 +23,29 @@ def require_memory(size: int) -> None:
     if size < 1 << 20:
         return  # reading the figures costs more than this much memory
     free = available()
-    if free is not None and free < size + _SLACK:
+    if free is not None and free < size + _SLACK_BYTES:
         raise MemoryError(
             f"expected room for {figure(size)} of shared memory for the results of a worker; {situation()}\n"
-            "  use smaller batches, fewer workers or less prefetching, or let go of batches sooner"
+            "  use smaller batches, fewer workers or less prefetching, or release batches sooner"
         )
 
 
 def available() -> int | None:
-    """Bytes that can still be allocated: the least of what the machine and the control group have; None: unknown."""
+    """Return the bytes that can still be allocated on the machine and in the control groups; None: unknown."""
     figures = [f for f in (_machine(), *(limit - used for _, limit, used in _groups())) if f is not None]
     return min(figures, default=None)
 
 
 def situation() -> str:
-    """What is free, in words."""
+    """Describe how much memory is free, for error messages."""
     machine = _machine()
     words = [f"{figure(machine)} free on the machine"] if machine is not None else []
     words += [f"control group {name}: {figure(used)} of {figure(limit)} used" for name, limit, used in _groups()]
-    return "; ".join(words) or "what is free is unknown here"
+    return "; ".join(words) or "free memory is unknown"
 
 
 def figure(size: int) -> str:
-    """A number of bytes for people."""
+    """Format a number of bytes."""
     return f"{size / (1 << 20):,.1f} MiB" if size < 1 << 30 else f"{size / (1 << 30):,.2f} GiB"
 
 
@@ -53,7 +53,7 @@ def require_descriptors(count: int) -> None:
     """Check that ``count`` more descriptors can be opened.
 
     Raises:
-        OSError: they cannot, with the limit.
+        OSError: they cannot; the message states the limit.
     """
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != resource.RLIM_INFINITY and len(os.listdir("/proc/self/fd")) + count > soft:
@@ -61,7 +61,7 @@ def require_descriptors(count: int) -> None:
 
 
 def descriptors_short(error: OSError, wanted: int | None = None) -> OSError:
-    """``error`` with the limit on descriptors in its text, where that is what it is about."""
+    """Return ``error`` with the descriptor limit added to its text if that is the cause, else unchanged."""
     if error.errno not in (errno.EMFILE, errno.ENFILE):
         return error
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -86,7 +86,7 @@ def _machine() -> int | None:
 
 
 def _groups() -> list[tuple[str, int, int]]:
-    """Name, limit and use of the memory control groups (version 2 or 1) that hold this process and have a limit."""
+    """Return path, limit and usage of the memory control groups (v1 or v2) of this process that have a limit."""
     found: list[tuple[str, int, int]] = []
     try:
         lines = Path("/proc/self/cgroup").read_text().splitlines()
@@ -102,7 +102,7 @@ def _groups() -> list[tuple[str, int, int]]:
         else:
             continue
         folder = root / path.lstrip("/")
-        # Inside a container the path is often the host's, and the container's own group is the root.
+        # In a container the path is often the host's, and the container's own group is the root.
         for place in dict.fromkeys([folder, *folder.parents, root]):
             if root in (place, *place.parents):
                 found += _group(place, *names)
@@ -118,7 +118,7 @@ def _group(place: Path, limit_name: str, used_name: str, cache_name: str) -> lis
         for line in (place / "memory.stat").read_text().splitlines():
             name, _, value = line.partition(" ")
             if name == cache_name:
-                used -= int(value)  # clean file pages go when memory is needed
+                used -= int(value)  # page cache is reclaimable
         return [(str(place), int(text), max(used, 0))]
     except (OSError, ValueError):
         return []

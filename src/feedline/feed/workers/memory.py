@@ -1,20 +1,20 @@
-"""Anonymous shared memory: segments that a worker fills and the parent hands out as they are.
+"""Anonymous shared memory: segments that a worker fills and the parent hands out without copying.
 
-A segment is one memfd, mapped by the worker that made it and by the parent. It belongs to one of them at a time: the
-worker takes a free one for the results of a unit, the parent gives it back when the last array over it has died. Who
-has it stands in one byte of a table that both map, so that giving back is a store: no message, no lock, from any
-thread and from the garbage collector too. A descriptor exists only while a segment travels, so the number of results
-alive is bounded by memory, not by ``RLIMIT_NOFILE``.
+A segment is one memfd, mapped by the worker that created it and by the parent. One of them owns it at a time: the
+worker takes a free one for the results of a unit, and the parent returns it when the last array over it is gone. One
+byte in a table that both map says who owns it, so returning it is a single store: no message, no lock, from any thread
+and from the garbage collector too. A descriptor exists only while a segment travels, so the number of live results is
+bounded by memory, not by ``RLIMIT_NOFILE``.
 
-Mappings and loans are native objects outside of garbage collection (`_native.SharedMemory`, `_native.Loan`): each view
-counts as a reference, and memory goes with the last of them. A finaliser in Python would not do: of a cycle that has
-become garbage the collector runs all finalisers first, in any order, and one of them may still read what another one
-has unmapped.
+Mappings and loans are native objects that the garbage collector does not track (`_native.SharedMemory`,
+`_native.Loan`): each view is a reference, and the last one frees the memory. A Python finaliser would not do: when a
+cycle becomes garbage, the collector runs all its finalisers first, in any order, so one could read what another has
+unmapped.
 
-Memory is allocated before it is mapped (``posix_fallocate``), after a look at what is free: too little is a
-`MemoryError` with the figures, never a SIGBUS.
+Memory is allocated (``posix_fallocate``) before it is mapped, after checking how much is free: a shortage is a
+`MemoryError` with figures, never a SIGBUS.
 
-Cost: a segment that is used again costs nothing but the bytes written into it; a new one its page faults on both sides.
+Cost: a reused segment costs nothing but writing its bytes; a new one costs its page faults on both sides.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ from feedline import _native
 from feedline.feed.workers import limits
 
 FREE, TAKEN, FORGOTTEN = 0, 1, 2
-"""States of a segment: the worker's to take; in use by a unit or a result; never to be used again."""
+"""States of a segment: free for the worker to take; in use by a unit or a result; never to be reused."""
 
 SEGMENTS = 4096
-"""Segments that can be reused for each worker; further ones are used once."""
+"""Reusable segments per worker; any more are used once."""
 
 ALIGNMENT = 64
-_PAGE = mmap.PAGESIZE
+_PAGE_BYTES = mmap.PAGESIZE
 
 
 def create(size: int, name: str = "feedline") -> int:
-    """The descriptor of ``size`` bytes of allocated anonymous shared memory.
+    """Allocate ``size`` bytes of anonymous shared memory and return the descriptor.
 
     Raises:
-        MemoryError: not so much is free, with the figures.
-        OSError: out of descriptors, and the like.
+        MemoryError: not enough memory is free; the message gives figures.
+        OSError: out of descriptors, for example.
     """
     limits.require_memory(size)
     try:
@@ -63,7 +63,7 @@ def create(size: int, name: str = "feedline") -> int:
 
 
 class SharedSpan(NamedTuple):
-    """``nbytes`` at ``offset`` of segment ``number``: how a result is named in a message."""
+    """``nbytes`` at ``offset`` of segment ``number``: a reference to shared memory in a message."""
 
     number: int
     offset: int
@@ -74,7 +74,7 @@ class SharedSpan(NamedTuple):
 
 
 class _Own:
-    """A segment of this worker."""
+    """One of this worker's segments."""
 
     __slots__ = ("bytes", "fd", "mapping", "number", "unit", "used")
 
@@ -86,11 +86,11 @@ class _Own:
 
 
 class Arena:
-    """Where a worker puts the results of one unit after the other.
+    """Allocates memory for the results of one unit after the other, in a worker.
 
     Args:
-        flags: the worker's part of the table of states, a byte a segment.
-        keep: units after which a segment that was not needed goes.
+        flags: this worker's part of the table of states, one byte per segment.
+        keep: number of units after which an unused segment is retired.
     """
 
     def __init__(self, flags: memoryview, keep: int) -> None:
@@ -104,15 +104,16 @@ class Arena:
         self.thread = threading.get_ident()
 
     def take(self, nbytes: int) -> tuple[SharedSpan, memoryview]:
-        """``nbytes`` of the current unit's memory: their name and a writable view of them.
+        """Allocate ``nbytes`` for the current unit; return a reference and a writable view.
 
         Raises:
-            MemoryError: not so much is free.
+            MemoryError: not enough memory is free.
         """
         size = -(-nbytes // ALIGNMENT) * ALIGNMENT
         own = self._unit[-1] if self._unit else None
         if own is None or own.used + size > own.mapping.size:
-            # A unit that outgrows what was seen doubles, so that however many arrays it has, its segments are few.
+            # A unit that outgrows its predecessors doubles its memory, so that it has few segments, however many
+            # arrays.
             own = self._segment(max(size, self._expected, sum(o.used for o in self._unit)))
             self._unit.append(own)
         offset = own.used
@@ -120,7 +121,7 @@ class Arena:
         return SharedSpan(own.number, offset, nbytes), own.bytes[offset : offset + nbytes]
 
     def find(self, address: int, nbytes: int) -> SharedSpan | None:
-        """The name of memory that was taken for the current unit, or None if it was not."""
+        """Return the reference to memory allocated for the current unit, or None if it was not."""
         for own in self._unit:
             offset = address - own.mapping.address
             if offset >= 0 and offset + nbytes <= own.used:
@@ -128,16 +129,16 @@ class Arena:
         return None
 
     def announce(self) -> tuple[list[tuple[int, int]], list[int], list[int]]:
-        """Number and size of the segments that the parent has not seen, their descriptors, and the retired numbers."""
+        """Return number and size of segments that the parent has not seen, their descriptors, and retired numbers."""
         fresh = [(own.number, own.mapping.size) for own in self._fresh]
         return fresh, [own.fd for own in self._fresh], self._retired
 
     def taken(self) -> list[int]:
-        """The segments of the current unit."""
+        """Return the numbers of the current unit's segments."""
         return [own.number for own in self._unit]
 
     def sent(self) -> None:
-        """The unit's result and what `announce` said have gone to the parent; begin the next unit."""
+        """Begin the next unit: the result, and what `announce` returned, have been sent to the parent."""
         for own in self._fresh:
             os.close(own.fd)
             own.fd = -1
@@ -151,7 +152,7 @@ class Arena:
             self._unit = []
 
     def drop(self) -> None:
-        """Take back all memory of the current unit: it failed."""
+        """Reclaim all memory of the current unit, which failed."""
         for own in self._unit:
             own.used = 0
             if own.number < SEGMENTS:
@@ -169,20 +170,20 @@ class Arena:
             if state == FREE:
                 free.append(own)
             elif state == FORGOTTEN:
-                # The parent has let go of it for good; only the memory of this side is left.
+                # The parent will never return it; only this side's mapping is left to drop.
                 del self._segments[number]
                 flags[number] = FREE
         fitting = [own for own in free if own.mapping.size >= size]
-        # The latest of equals, so that what is not needed any more grows old.
+        # Among equals the most recently used, so that surplus ones age.
         chosen = min(fitting, key=lambda own: (own.mapping.size, -own.unit), default=None)
         for own in free:
             old = self._units - own.unit > self._keep or own.mapping.size < self._expected
-            if own is not chosen and old and own.fd < 0:  # one that is still to be announced cannot be retired yet
+            if own is not chosen and old and own.fd < 0:  # an unannounced one cannot be retired yet
                 del self._segments[own.number]
                 self._retired.append(own.number)
         if chosen is None:
             number = self._number()
-            size = -(-size // _PAGE) * _PAGE
+            size = -(-size // _PAGE_BYTES) * _PAGE_BYTES
             chosen = _Own(number, create(size), size)
             self._segments[number] = chosen
             self._fresh.append(chosen)
@@ -192,7 +193,7 @@ class Arena:
         return chosen
 
     def _number(self) -> int:
-        # A retired number is not given again before the parent has heard of it.
+        # A retired number is not reused before the parent has been told.
         for number in range(SEGMENTS):
             if number not in self._segments and number not in self._retired:
                 return number
@@ -204,13 +205,13 @@ class Arena:
 
 
 class SharedSegment:
-    """A segment of a worker, as the parent sees it.
+    """The parent's side of a worker's segment.
 
     Args:
-        number: of the segment.
-        fd, size: its memory; the descriptor may be closed then.
-        table: the mapping in which the states of the worker's segments stand.
-        at: where in it they begin.
+        number: number of the segment.
+        fd, size: its memory, in bytes; the descriptor may be closed afterwards.
+        table: mapping that holds the states of the worker's segments.
+        at: offset of those states.
     """
 
     __slots__ = ("_at", "_number", "_pid", "_table", "mapping")
@@ -220,25 +221,25 @@ class SharedSegment:
         self.mapping = _native.SharedMemory(fd, size)
 
     def window(self) -> memoryview:
-        """The segment's memory, to be lent."""
+        """Return a view of the segment, to be lent."""
         if self._number >= SEGMENTS:
             return memoryview(self.mapping)
         return memoryview(_native.Loan(self.mapping, self._table, self._at, FREE, FORGOTTEN))
 
     def lend(self, window: memoryview) -> None:
-        """When this window and all views made of it have died, the worker has the memory back."""
+        """Lend ``window``: the worker gets the memory back when it and all views of it are gone."""
         if self._number < SEGMENTS:
             loan = window.obj
             assert isinstance(loan, _native.Loan)
             loan.begin()
 
     def give_back(self) -> None:
-        """Nobody in this process has looked at the memory."""
-        # A forked child has a copy of this object; the memory is not its to give.
+        """Return the memory, which has not been lent, to the worker."""
+        # A forked child holds a copy of this object, but does not own the memory.
         if self._number < SEGMENTS and os.getpid() == self._pid:
             memoryview(self._table)[self._at] = FREE
 
 
-# A child may look at the results it has inherited for ever: their memory must not be filled again. On both sides of
-# the fork, as another thread may lend something in between.
+# A forked child may keep the results it inherited, so their memory must never be refilled. Marked before and after the
+# fork, as another thread may lend a segment in between.
 os.register_at_fork(before=_native.Loan.forking, after_in_parent=_native.Loan.forking)

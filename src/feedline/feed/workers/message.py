@@ -1,9 +1,9 @@
-"""Trees of arrays and tensors on their way from a worker to the parent, and back into objects.
+"""Encode trees of arrays and tensors in a worker, and decode them in the parent.
 
-A tree is pickled with protocol 5. Its large buffers stay outside of the pickle, in the unit's shared memory: arrays
-that were made there by `empty` are only named, others are copied once. Small ones travel inside the pickle. In the
-parent arrays and tensors are views of that memory, writable, C-contiguous or with the strides they had where these
-are dense. Pickle is used between our own processes only; nothing is read from a file or from another user.
+A tree is pickled with protocol 5. Small buffers travel inside the pickle, large ones in the unit's shared memory:
+arrays allocated there by `empty` are passed by reference, others are copied once. In the parent, arrays and tensors are
+writable views of that memory, with their strides if they are dense, C-contiguous otherwise. Pickle is used between our
+own processes only, never for files or other users' data.
 """
 
 from __future__ import annotations
@@ -24,35 +24,35 @@ from feedline.feed.workers.memory import Arena, SharedSpan
 
 Array = NDArray[Any]
 
-INLINE = 4096
-"""Bytes up to which a buffer travels inside the message: a copy of so little is cheaper than a view's bookkeeping."""
+INLINE_BYTES = 4096
+"""Bytes up to which a buffer travels inside the message: copying so few is cheaper than managing a view."""
 
-_PLAIN = "biufcmMSU"  # kinds of dtypes that their short string names completely
+_PLAIN = "biufcmMSU"  # kinds of dtypes that are fully described by `dtype.str`
 
-# The out-of-band mark in the stream; which memory it stands for is said beside it.
+# Placeholder of an out-of-band buffer in the pickle; `_buffers` holds the array it stands for.
 _MARK = pickle.PickleBuffer(bytearray(1))
 
-_arena: Arena | None = None  # this process's, in a worker
+_arena: Arena | None = None  # set in worker processes only
 
 
 def set_arena(arena: Arena) -> None:
-    """Make `empty` allocate here: this process is a worker."""
+    """Make `empty` allocate from ``arena``; called in a worker process."""
     global _arena
     _arena = arena
 
 
 def empty(shape: int | Sequence[int], dtype: DTypeLike = float) -> Array:
-    """An uninitialised array for the result of the unit that is running.
+    """Return an uninitialised array for the result of the running unit.
 
-    In a worker process it lies in the shared memory of the unit, so that returning it copies nothing; it is the
-    worker's only until `Task.run` returns. Everywhere else, and where it is small, it is ``np.empty``.
+    In a worker process the array is allocated in the unit's shared memory, so that returning it copies nothing; the
+    worker may use it until `Task.run` returns. Elsewhere, and for small arrays, this is ``np.empty``.
 
     Args:
-        shape: of the array.
-        dtype: of the array; object dtypes are never shared.
+        shape: shape of the array.
+        dtype: dtype of the array; object dtypes are never shared.
 
     Raises:
-        MemoryError: so much shared memory is not free.
+        MemoryError: not enough shared memory is free.
     """
     kind = np.dtype(dtype)
     arena = _arena
@@ -61,16 +61,16 @@ def empty(shape: int | Sequence[int], dtype: DTypeLike = float) -> Array:
         if not isinstance(shape, int):
             for n in shape:
                 size *= n
-        if size * kind.itemsize > INLINE:
+        if size * kind.itemsize > INLINE_BYTES:
             return np.ndarray(shape, kind, arena.take(size * kind.itemsize)[1])
     return np.empty(shape, kind)
 
 
 class Encoder:
-    """Makes messages out of trees.
+    """Encodes trees as messages.
 
     Args:
-        arena: where large buffers go; None: into the pickle.
+        arena: memory for large buffers; None: they go into the pickle.
     """
 
     def __init__(self, arena: Arena | None) -> None:
@@ -81,11 +81,11 @@ class Encoder:
         self._reduced: Array | None = None
 
     def encode(self, tree: Any) -> tuple[list[SharedSpan], bytes | SharedSpan, int]:
-        """The buffers outside of the pickle, the pickle (in shared memory where it is large), and all their bytes.
+        """Return the out-of-band buffers, the pickle (in shared memory if large), and the number of bytes of all.
 
         Raises:
-            MemoryError: so much shared memory is not free.
-            Exception: what pickling raised.
+            MemoryError: not enough shared memory is free.
+            Exception: pickling failed.
         """
         if not self._torch and "torch" in sys.modules:
             self._table |= importlib.import_module("feedline.interop.torch_messages").reducers(self.reduce)
@@ -94,7 +94,7 @@ class Encoder:
         self._buffers = buffers
         stream = io.BytesIO()
         pickler = pickle.Pickler(stream, 5, buffer_callback=None if self._arena is None else self._buffer)
-        # A private table hides the global one, which others may add to at any time.
+        # A private table, since others may add to the global one at any time.
         pickler.dispatch_table = copyreg.dispatch_table | self._table
         try:
             pickler.dump(tree)
@@ -102,16 +102,16 @@ class Encoder:
             self._buffers, self._reduced = [], None
         text = stream.getvalue()
         total = len(text)
-        if self._arena is None or (not buffers and total <= 16 * INLINE):
+        if self._arena is None or (not buffers and total <= 16 * INLINE_BYTES):
             return [], text, total
         return self._place(buffers, text, total)
 
     def reduce(self, array: Array) -> tuple[Any, tuple[Any, ...]]:
-        """A constructor and its arguments that make ``array``, whose dtype must be plain, again."""
+        """Return a constructor and arguments that rebuild ``array``, whose dtype must be plain."""
         shape, strides = array.shape, None
         if not array.flags.c_contiguous:
             array, strides = _dense(array)
-        if self._arena is None or array.nbytes <= INLINE:
+        if self._arena is None or array.nbytes <= INLINE_BYTES:
             return np.ndarray, (shape, array.dtype.str, bytearray(array.tobytes()), 0, strides)
         self._reduced = array
         return np.ndarray, (shape, array.dtype.str, _MARK, 0, strides)
@@ -122,13 +122,13 @@ class Encoder:
         return self.reduce(array)
 
     def _buffer(self, buffer: pickle.PickleBuffer) -> bool:
-        # True: stays in the pickle. The mark of a reduced array always comes right after its reduction.
+        # True: stays in the pickle. The placeholder of a reduced array always comes right after its reduction.
         if self._reduced is not None:
             self._buffers.append(self._reduced)
             self._reduced = None
             return False
         raw = buffer.raw()
-        if raw.nbytes <= INLINE:
+        if raw.nbytes <= INLINE_BYTES:
             return True
         self._buffers.append(np.frombuffer(raw, np.uint8))
         return False
@@ -137,7 +137,7 @@ class Encoder:
         arena = self._arena
         assert arena is not None
         found = [arena.find(a.ctypes.data, a.nbytes) if a.flags.c_contiguous else None for a in buffers]
-        outside = len(text) > 16 * INLINE
+        outside = len(text) > 16 * INLINE_BYTES
         sizes = [-(-a.nbytes // 64) * 64 for a, piece in zip(buffers, found, strict=True) if piece is None]
         pieces: list[SharedSpan] = []
         message: bytes | SharedSpan = text
@@ -161,13 +161,13 @@ class Encoder:
 
 
 def decode(text: bytes | memoryview, buffers: Sequence[memoryview]) -> Any:
-    """The tree of a message; its arrays are views of ``buffers``."""
+    """Return the tree of a message; its arrays are views of ``buffers``."""
     return pickle.loads(text, buffers=buffers)
 
 
 def _dense(array: Array) -> tuple[Array, tuple[int, ...] | None]:
-    """The same elements in the order of memory, C-contiguous, with the strides that undo it, where ``array`` has no
-    holes and no overlaps; else ``array`` and None: it becomes C-contiguous."""
+    """Return ``array`` transposed to be C-contiguous and the strides that undo it; ``array`` and None if it has holes
+    or overlaps, in which case it is sent as a C-contiguous copy."""
     order = np.argsort([-stride for stride in array.strides], kind="stable")
     turned = array.transpose(order)
     if turned.flags.c_contiguous:

@@ -1,12 +1,11 @@
-"""The pool: units go in, tickets come back, results come out by ticket.
+"""A pool of workers: submit a unit, get a ticket, collect the result by ticket.
 
-Any idle worker takes the next unit. A pool lives until it is closed, is no longer referenced, or the interpreter
-ends; nothing is left of it then: no process, no descriptor, no shared memory but what the caller's arrays hold. A
-process forked from this one has no part in it.
+Any idle worker takes the next unit. A pool lives until it is closed, is no longer referenced, or the interpreter exits.
+It then leaves nothing behind: no process, no descriptor, and no shared memory except under arrays the caller still
+holds. A forked child cannot use its parent's pool.
 
-The workers are held by the pool's finaliser (`weakref.finalize`), not by the pool alone. So when a pool is garbage, in
-whatever cycle and with whatever else, its workers, their descriptors and their memory are not: they can be ended in
-order.
+The pool's finaliser (`weakref.finalize`) keeps the workers alive. Even if a pool becomes garbage as part of a cycle,
+its workers, descriptors and memory are still there to be shut down in order.
 """
 
 from __future__ import annotations
@@ -21,41 +20,41 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any, Literal, Protocol
 
-from feedline.feed.workers.interrupts import Undisturbed, at_rest
+from feedline.feed.workers.interrupts import SigintDeferred, at_rest
 from feedline.feed.workers.process_pool import ProcessPool
 from feedline.feed.workers.results import Outcome, PoolStats
 from feedline.feed.workers.threads import ThreadPool
 
 
 class Task(Protocol):
-    """What workers do. It is pickled once for each worker process; threads share it.
+    """What workers run. Pickled once for each worker process; shared by threads.
 
-    A task may also have ``seconds() -> dict[str, float]``: time by stage since it started, summed into
-    `Pool.stats`.
+    A task may also define ``seconds() -> dict[str, float]``: seconds by stage since it started, summed in `Pool.stats`.
     """
 
     def start(self, worker: int, workers: int) -> None:
-        """Called once in every worker before its first unit; what it raises, every unit of the worker raises."""
+        """Called once in every worker before its first unit. If it raises, every unit of that worker raises the
+        same."""
 
     def run(self, unit: Any) -> Any:
-        """The result of one unit: any tree of tuples, lists, dicts, arrays, tensors and picklable objects."""
+        """Return the result of one unit: any tree of tuples, lists, dicts, arrays, tensors and picklable objects."""
 
 
 class Pool:
     """Workers that run one task.
 
     Args:
-        task: see `Task`. A worker that is replaced gets the task as it is then.
-        workers: how many, at least 1.
+        task: the `Task` to run. A replacement worker gets the task in its state at that time.
+        workers: number of workers, at least 1.
         kind: processes or threads.
-        method: how processes start: a method's name, a multiprocessing context, or None for forkserver.
-        depth: units outstanding for each worker, about: how long memory that was not needed is kept goes by it.
-        timeout: seconds without any result after which `result` raises; 0: never.
-        shared_memory: whether large results travel in shared memory or through a socket.
+        method: start method for processes: its name, a multiprocessing context, or None for multiprocessing's default.
+        depth: approximate number of units in flight per worker; sets how long unused memory is kept.
+        timeout_s: seconds without any result after which `result` raises; 0: never.
+        shared_memory: whether large results travel in shared memory rather than through a socket.
 
     Raises:
-        ValueError: an argument has no meaning.
-        OSError: processes or descriptors cannot be had, with the limit.
+        ValueError: an argument is invalid.
+        OSError: processes or descriptors are exhausted; the message states the limit.
     """
 
     def __init__(
@@ -66,30 +65,30 @@ class Pool:
         kind: Literal["process", "thread"] = "process",
         method: Any = None,
         depth: int = 2,
-        timeout: float = 0.0,
+        timeout_s: float = 0.0,
         shared_memory: bool = True,
     ) -> None:
         if workers < 1:
             raise ValueError(f"expected at least 1 worker, got {workers}")
-        if timeout < 0:
-            raise ValueError(f"expected a timeout of at least 0 seconds, got {timeout}")
+        if timeout_s < 0:
+            raise ValueError(f"expected a timeout of at least 0 seconds, got {timeout_s}")
         if kind not in ("process", "thread"):
             raise ValueError(f"expected kind to be 'process' or 'thread', got {kind!r}")
-        self.timeout = timeout
+        self.timeout_s = timeout_s
         self._count, self._pid, self._next = workers, os.getpid(), 0
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
-        self._leader: int | None = None  # the thread that listens
+        self._leader: int | None = None  # the thread that polls the backend for all
         self._waited: set[int] = set()
         self._done: dict[int, Outcome] = {}
-        self._orphans: deque[int] = deque()  # abandoned tickets that wait to be cancelled
+        self._orphans: deque[int] = deque()  # abandoned tickets, to be cancelled by the next call
         self._backend: ProcessPool | ThreadPool = (
             ThreadPool(task, workers)
             if kind == "thread"
             else ProcessPool(task, workers, method, max(depth, 1), shared_memory)
         )
         self._end = weakref.finalize(self, self._backend.close)
-        self._end.atexit = False  # `_close_all` comes before multiprocessing ends its children
+        self._end.atexit = False  # `_close_all` runs before multiprocessing terminates its children
         try:
             self._backend.start()
             _pools.add(self)
@@ -100,20 +99,20 @@ class Pool:
 
     @property
     def workers(self) -> int:
-        """How many."""
+        """Number of workers."""
         return self._count
 
     @property
     def pids(self) -> list[int]:
-        """The processes, by worker."""
+        """Process ids, by worker."""
         return self._backend.pids
 
     def submit(self, unit: Any, worker: int | None = None) -> int:
-        """Queue ``unit`` and return its ticket: 0, 1, 2, ... Does not block.
+        """Queue ``unit`` and return its ticket: 0, 1, 2, ... Never blocks.
 
         Args:
-            unit: something small that can be pickled.
-            worker: the only one that may run it, in the order of submission; None: whichever is idle.
+            unit: a small picklable object.
+            worker: the only worker that may run it, in order of submission; None: any idle worker.
 
         Raises:
             RuntimeError: the pool is closed or belongs to another process.
@@ -129,20 +128,21 @@ class Pool:
                 self._waited.add(ticket)
                 self._backend.put(ticket, unit, worker)
             return ticket
-        except BaseException:  # also an interrupt when all is done: nobody is told of the ticket
+        except BaseException:  # even if it was queued: the caller never learns its ticket
             self.cancel([ticket])
             raise
 
     def result(self, ticket: int) -> Any:
-        """The result of a unit, waiting for it; its ticket is used up.
+        """Wait for the result of a unit and return it. A ticket can be redeemed once.
 
-        Arrays and tensors are writable views of memory that is the caller's until the last of them dies.
+        Arrays and tensors are writable views of memory that the caller owns until the last of them is gone.
 
         Raises:
             Exception: what `Task.run` raised, with its type.
-            WorkerError: workers died twice over this unit.
-            RuntimeError: no worker had a result for ``timeout`` seconds; the pool is closed or another process's.
-            ValueError: no such ticket, or its result has been taken.
+            WorkerError: two workers died running this unit.
+            RuntimeError: no worker returned a result for ``timeout_s`` seconds; the pool is closed or belongs to
+                another process.
+            ValueError: the ticket is unknown, or its result has been taken.
         """
         self._wait(lambda: ticket in self._done, (ticket,))
         outcome = self._done[ticket]
@@ -153,20 +153,20 @@ class Pool:
                 self._forget(ticket)
         except BaseException as error:
             if not isinstance(error, Exception) and error is not outcome.why:
-                # Of a signal, not of the unit: the caller may ask again.
+                # Raised by a signal handler, not by the unit: the caller may ask again.
                 self._waited.add(ticket)
                 self._done[ticket] = outcome
             raise
 
     def ready(self, ticket: int) -> bool:
-        """Whether `result` would not wait."""
+        """Return whether `result` would return at once."""
         self._check((ticket,))
         if ticket not in self._done:
             self._listen(0.0, lambda: ticket in self._done)
         return ticket in self._done
 
     def any_of(self, tickets: Iterable[int]) -> int:
-        """The first of ``tickets`` whose result is there, waiting for one; raises as `result` does for timeouts."""
+        """Wait for any of ``tickets`` and return the first that has a result; raises as `result` does on a timeout."""
         tickets = list(tickets)
         if not tickets:
             raise ValueError("expected at least one ticket to wait for, got none")
@@ -174,10 +174,7 @@ class Pool:
         return next(ticket for ticket in tickets if ticket in self._done)
 
     def cancel(self, tickets: Iterable[int] | None = None) -> None:
-        """Throw away the results of ``tickets``, or all: those there are, queued or running.
-
-        Unknown tickets and used ones are passed over.
-        """
+        """Discard ``tickets``, or all: finished, queued or running. Unknown and used tickets are ignored."""
         if self._closed or os.getpid() != self._pid:
             return
         with self._lock:
@@ -186,22 +183,22 @@ class Pool:
             self._drop(gone)
 
     def abandon(self, tickets: Iterable[int]) -> None:
-        """Cancel ``tickets`` from a finaliser, which may run anywhere: now if no call is under way that this would
-        have to wait for, or come in the middle of; else with the next call."""
+        """Cancel ``tickets`` from a finaliser, which may run at any point: at once if that cannot block or interrupt
+        another call, else within the next call."""
         self._orphans.extend(tickets)
         if self._closed or os.getpid() != self._pid:
             return
-        with Undisturbed():  # what is raised here reaches nobody, and may leave a lock behind
+        with SigintDeferred():  # an exception raised in a finaliser is lost, and could leave a lock held
             if at_rest(self._lock) and self._backend.at_rest():
                 self._settle()
 
     def stats(self) -> PoolStats:
-        """What has been done so far."""
+        """Return counts and times so far."""
         workers = [replace(f, pid=pid) for f, pid in zip(self._backend.figures, self._backend.pids, strict=False)]
         return PoolStats(workers or list(self._backend.figures), self._backend.restarts, self._backend.stages)
 
     def close(self) -> None:
-        """End the workers and drop what nobody took; units that run get a few seconds. Closing twice is fine."""
+        """Shut the workers down and discard untaken results; running units get a few seconds to finish. Idempotent."""
         if self._closed or os.getpid() != self._pid:
             return
         self._end()
@@ -217,7 +214,7 @@ class Pool:
         state = "closed" if self._closed else f"pids {self.pids}"
         return f"Pool({self._count} workers, {len(self._waited)} outstanding, {state})"
 
-    # ---- within ----------------------------------------------------------------------------------------
+    # ---- internals ---------------------------------------------------------------------------------------
 
     @property
     def _closed(self) -> bool:
@@ -226,8 +223,8 @@ class Pool:
     def _check(self, tickets: Iterable[int] = ()) -> None:
         if os.getpid() != self._pid:
             raise RuntimeError(
-                f"this pool of workers belongs to process {self._pid}, and this is process {os.getpid()}, forked from "
-                "it: make a new loader here"
+                f"this pool of workers belongs to process {self._pid}, but this is process {os.getpid()}, forked from "
+                "it: create a new loader here"
             )
         if self._closed:
             raise RuntimeError("this pool of workers is closed")
@@ -238,14 +235,14 @@ class Pool:
                 raise ValueError(f"ticket {ticket} is unknown, cancelled, or its result has been taken")
 
     def _settle(self) -> None:
-        """Cancel what was abandoned."""
+        """Cancel abandoned tickets."""
         gone = []
-        while self._orphans:  # finalisers may add to them at any moment
+        while self._orphans:  # finalisers may append at any moment
             gone.append(self._orphans.popleft())
         self.cancel(gone)
 
     def _drop(self, tickets: Iterable[int]) -> None:
-        """Nobody will ask for these any more."""
+        """Discard tickets and their results."""
         for ticket in tickets:
             self._waited.discard(ticket)
             outcome = self._done.pop(ticket, None)
@@ -254,31 +251,31 @@ class Pool:
 
     def _wait(self, there: Callable[[], bool], tickets: Iterable[int]) -> None:
         self._check(tickets)
-        deadline = time.monotonic() + self.timeout if self.timeout else None
+        deadline_s = time.monotonic() + self.timeout_s if self.timeout_s else None
         while not there():
-            left = None if deadline is None else deadline - time.monotonic()
+            left = None if deadline_s is None else deadline_s - time.monotonic()
             if left is not None and left <= 0:
-                raise RuntimeError(f"DataLoader timed out after {self.timeout} seconds")
-            if self._listen(left, there) and self.timeout:
-                deadline = time.monotonic() + self.timeout
+                raise RuntimeError(f"DataLoader timed out after {self.timeout_s} seconds")
+            if self._listen(left, there) and self.timeout_s:
+                deadline_s = time.monotonic() + self.timeout_s
             self._check(tickets)
 
-    def _listen(self, timeout: float | None, there: Callable[[], bool]) -> bool:
-        """Wait until something comes in, unless what is waited for is ``there``; whether anything came."""
+    def _listen(self, timeout_s: float | None, there: Callable[[], bool]) -> bool:
+        """Poll for results unless ``there()``; return whether any arrived."""
         me = threading.get_ident()
         with self._lock:
             if there():
                 return True
-            # One thread listens, the others hear from it. Should it be this one by its own word, then an interrupt
-            # came between that word and the listening.
+            # One thread polls, the others wait for it. If that thread is already this one, an interrupt came between
+            # setting `_leader` and polling.
             if self._leader is not None and self._leader != me:
-                return timeout != 0 and self._changed.wait(timeout)
+                return timeout_s != 0 and self._changed.wait(timeout_s)
             self._leader = me
         try:
-            return self._backend.poll(timeout)
+            return self._backend.poll(timeout_s)
         finally:
             with self._lock:
-                # Whatever interrupts this, a result is in one place at least.
+                # At every point at which this may be interrupted, a result is in at least one of the two containers.
                 arrived = self._backend.outcomes
                 while arrived:
                     ticket, outcome = arrived[0]

@@ -1,9 +1,8 @@
-"""The worker processes as the parent sees them: starting, hearing, burying and replacing them.
+"""Worker processes, managed by the parent: starting, polling, and replacing them when they die.
 
-A unit belongs to a job until its result is committed. When a worker dies, the unit it had in hand is run once more
-by another worker, a new process takes the dead one's place, and a unit that kills twice fails with a `WorkerError`.
-There is no thread: everything happens in the calls of whoever waits for results, and the workers meanwhile feed
-themselves from the queue.
+A unit is pending until its result is in. When a worker dies, another one runs its unit once more and a new process
+takes its place; a unit that kills two workers fails with `WorkerError`. The parent has no thread for this: all of it
+happens inside the calls that wait for results, while the workers take units from the queue by themselves.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from feedline.errors import WorkerError
 from feedline.feed.workers import limits
 from feedline.feed.workers import start_methods as start
 from feedline.feed.workers import worker_process as process
-from feedline.feed.workers.interrupts import Undisturbed, at_rest
+from feedline.feed.workers.interrupts import SigintDeferred, at_rest
 from feedline.feed.workers.memory import SharedSegment
 from feedline.feed.workers.queue import Record, UnitQueue
 from feedline.feed.workers.results import Arrived, Failed, Outcome, WorkerStats
@@ -31,7 +30,7 @@ from feedline.feed.workers.worker_process import WorkerMessage
 
 
 class _PendingUnit:
-    """A unit until its result is there."""
+    """A unit without a result."""
 
     __slots__ = ("deaths", "record", "unit", "worker")
 
@@ -40,13 +39,13 @@ class _PendingUnit:
 
 
 class ProcessPool:
-    """See the module.
+    """A pool of worker processes; `Pool` documents the semantics.
 
     Args:
-        task: sent to every worker.
-        workers: how many.
-        method: a start method, a multiprocessing context, or None for forkserver.
-        depth: units outstanding for each worker, about.
+        task: object sent to every worker.
+        workers: number of workers.
+        method: start method, multiprocessing context, or None for multiprocessing's default.
+        depth: approximate number of units in flight per worker.
         shared_memory: whether results travel in shared memory.
     """
 
@@ -61,69 +60,74 @@ class ProcessPool:
         self.outcomes: deque[tuple[int, Outcome]] = deque()
         self._deaths_in_row = 0
         self._torn = False
-        self._buffer = bytearray(process.FRAGMENT + 64)
+        self._buffer = bytearray(process.FRAGMENT_BYTES + 64)
         self.restarts = 0
         self.figures = [WorkerStats(index=i) for i in range(workers)]
-        self._stages: dict[str, float] = {}  # of the dead
+        self._stages: dict[str, float] = {}  # of workers that died
         self._members: list[WorkerHandle] = []
         self._by_fd: dict[int, WorkerHandle] = {}
         self._poller = select.poll()
 
     def start(self) -> None:
-        """Start the workers. Whatever this raises, `close` ends those that were started."""
+        """Start the workers. If this raises, `close` stops those already started."""
         limits.require_descriptors(FDS_EACH * self._count + FDS_ONCE)
-        with Undisturbed():
+        with SigintDeferred():
             self._queue = UnitQueue()
             self._started = True
         self._terms = Terms(
-            self._context, process.Parcel(self._task), self._count, self._depth, self._shared_memory, self._queue
+            self._context,
+            parcel=process.Parcel(self._task),
+            workers=self._count,
+            depth=self._depth,
+            shared_memory=self._shared_memory,
+            queue=self._queue,
         )
         start.prepare(self._context)
-        _pools.add(self)  # first: forked workers shall not keep copies of each other's descriptors
+        _pools.add(self)  # first, so that forked workers close their copies of each other's descriptors
         for index in range(self._count):
-            with Undisturbed():
+            with SigintDeferred():
                 self._members.append(self._start(index))
 
-    # ---- for the pool ----------------------------------------------------------------------------------
+    # ---- called by Pool --------------------------------------------------------------------------------
 
     @property
     def pids(self) -> list[int]:
-        """Of the processes, by worker."""
+        """Process ids, by worker."""
         return [member.pid for member in self._members]
 
     @property
     def stages(self) -> dict[str, float]:
-        """Seconds by stage, summed over all workers there were."""
+        """Seconds by stage, summed over all workers, dead ones included."""
         total = dict(self._stages)
         for member in self._members:
             _add(total, member.stages)
         return total
 
     def put(self, ticket: int, unit: Any, worker: int | None) -> None:
-        """Queue a unit; does not block."""
+        """Queue a unit; never blocks."""
         text = pickle.dumps(unit, 5)
-        with Undisturbed(), self._lock:
+        with SigintDeferred(), self._lock:
             record = self._queue.write(ticket, text)
             self._jobs[ticket] = _PendingUnit(unit, record, worker)
             (self._backlog if worker is None else self._members[worker].backlog).append(record)
             self._flush()
 
-    def poll(self, timeout: float | None) -> bool:
-        """Put what has come in into ``outcomes``, waiting up to ``timeout`` seconds for something to happen."""
+    def poll(self, timeout_s: float | None) -> bool:
+        """Append finished units to ``outcomes``, waiting up to ``timeout_s`` seconds for an event."""
         if self._torn:
-            with Undisturbed(), self._lock:
-                self._mend()
+            with SigintDeferred(), self._lock:
+                self._recover()
         with self._lock:
             if self._broken is not None:
                 self._fail_all()
             if self.outcomes:
                 return True
-        events = self._poller.poll(None if timeout is None else max(timeout, 0.0) * 1000)
+        events = self._poller.poll(None if timeout_s is None else max(timeout_s, 0.0) * 1000)
         if not events:
             return False
-        with Undisturbed(), self._lock:
+        with SigintDeferred(), self._lock:
             ended = []
-            self._torn = True  # until it is done: an exception in here may lose what was received
+            self._torn = True  # until done: an exception in here may lose a received message
             for fd, _ in events:
                 member = self._by_fd.get(fd)
                 if member is None:
@@ -133,32 +137,32 @@ class ProcessPool:
                 else:
                     self._receive(member)
             for member in ended:
-                self._bury(member)
+                self._replace_dead(member)
             self._flush()
             self._torn = False
             return bool(self.outcomes)
 
     def cancel(self, tickets: Iterable[int]) -> None:
-        """Forget units; those that run end for nothing."""
-        with Undisturbed(), self._lock:
+        """Forget units; the results of running ones are dropped."""
+        with SigintDeferred(), self._lock:
             for ticket in tickets:
                 job = self._jobs.pop(ticket, None)
                 if job is not None:
                     self._queue.erase(job.record)
-            # Those not yet in the pipe need not go there.
+            # Records that are not in the pipe yet can simply be removed.
             for backlog in (self._backlog, *(member.backlog for member in self._members)):
                 kept = [record for record in backlog if record.ticket in self._jobs]
                 backlog.clear()
                 backlog.extend(kept)
 
     def at_rest(self) -> bool:
-        """Whether `cancel` would neither wait nor change what another call is changing; for finalisers."""
+        """Return whether `cancel` would neither block nor interrupt another call; for finalisers."""
         return at_rest(self._lock)
 
-    def close(self, grace: float = process.GRACE) -> None:
-        """End the workers: idle ones at once, running ones with their unit or after ``grace`` seconds.
+    def close(self, grace_s: float = process.GRACE_S) -> None:
+        """Stop the workers: idle ones at once, busy ones after their unit or ``grace_s`` seconds.
 
-        Again is as once. Only where the pool was made: a forked child has let go of it in `abandon`.
+        Idempotent. Does nothing in a forked child, where `abandon` has closed the descriptors.
         """
         if self._closed or not self._started or os.getpid() != self._pid:
             return
@@ -173,15 +177,15 @@ class ProcessPool:
                 self.outcomes.popleft()[1].drop()
             for member in left:
                 member.shut()
-            deadline = time.monotonic() + grace
+            deadline_s = time.monotonic() + grace_s
             try:
-                while left and (seconds := deadline - time.monotonic()) > 0:
+                while left and (seconds := deadline_s - time.monotonic()) > 0:
                     ended = readable([member.ended for member in left], seconds)
                     for member in [member for member in left if member.ended in ended]:
                         member.end()
                         left.discard(member)
             finally:
-                with Undisturbed():
+                with SigintDeferred():
                     for member in left:
                         member.kill()
                     for member in left:
@@ -189,14 +193,14 @@ class ProcessPool:
                     self._queue.close()
 
     def abandon(self) -> None:
-        """In a forked child: let go of the copies of the descriptors, and of nothing else."""
+        """In a forked child: close the inherited descriptors, and nothing else. Not idempotent."""
         for member in self._members:
             member.release()
         self._queue.close()
         self._members, self._jobs = [], {}
         self._by_fd.clear()
 
-    # ---- within ----------------------------------------------------------------------------------------
+    # ---- internals -------------------------------------------------------------------------------------
 
     def _start(self, index: int) -> WorkerHandle:
         member = WorkerHandle(self._terms, index)
@@ -210,23 +214,23 @@ class ProcessPool:
             self._backlog.popleft()
         for member in self._members:
             if member.backlog:
-                torn, self._torn = self._torn, True  # a worker must not run a unit of its own twice
+                torn, self._torn = self._torn, True  # a worker must not get a unit pinned to it twice
                 member.send()
                 self._torn = torn
 
     def _receive(self, member: WorkerHandle) -> bool:
-        """Take in one packet; False: there is none."""
+        """Receive one packet; return False if there is none."""
         try:
-            heard = member.hear(self._buffer)
+            received = member.receive(self._buffer)
         except BlockingIOError:
             return False
         except EOFError:
-            # Should it still live, it cannot be heard any more.
+            # If it is still alive, it can no longer be reached.
             self._ignore(member.fileno())
             member.kill()
             return False
-        if heard is not None:
-            self._commit(member, *heard)
+        if received is not None:
+            self._commit(member, *received)
         return True
 
     def _commit(self, member: WorkerHandle, said: WorkerMessage, segments: dict[int, SharedSegment]) -> None:
@@ -246,16 +250,16 @@ class ProcessPool:
             outcome.drop()
 
     def _settle(self, ticket: int, outcome: Outcome) -> None:
-        # Whatever interrupts this, an outcome is never lost; it may come twice.
+        # Safe to interrupt: an outcome is never lost, though it may be delivered twice.
         self.outcomes.append((ticket, outcome))
         self._queue.erase(self._jobs.pop(ticket).record)
 
-    # ---- death -----------------------------------------------------------------------------------------
+    # ---- dead workers ----------------------------------------------------------------------------------
 
-    def _bury(self, member: WorkerHandle, hear: bool = True) -> None:
-        """Take over what a dead worker leaves, and put another in its place."""
-        while hear and self._receive(member):
-            pass  # what it sent before it died is good
+    def _replace_dead(self, member: WorkerHandle, receive: bool = True) -> None:
+        """Collect a dead worker's last results and start another in its place."""
+        while receive and self._receive(member):
+            pass  # what it sent before it died is valid
         running = member.running
         if not member.gone:
             self._end(member)
@@ -270,13 +274,16 @@ class ProcessPool:
                 error.unit = job.unit
                 self._settle(running, Failed(error))
         if not member.ready and member.exitcode >= 0:
-            hint = (
-                "before it was ready; what it wrote to stderr says why. If the main module starts it outside of "
-                "`if __name__ == '__main__':`, put that line there: forkserver and spawn import the main module again"
-            )
+            method = self._terms.context.get_start_method()
+            hint = "before it was ready; its stderr says why"
+            if member.exitcode == start.UNGUARDED:
+                hint = (
+                    f"as the main module starts workers when it is imported, and start method {method!r} imports it in "
+                    f"each worker. Put what starts them under `if __name__ == '__main__':`, or {start.WAYS_OUT}"
+                )
             self._broken = member.error(hint)
         elif self._deaths_in_row > 2 * self._terms.workers + 3:
-            words = f"the last of {self._deaths_in_row} workers that died without finishing a unit in between"
+            words = f"the last of {self._deaths_in_row} workers in a row that died without finishing a unit"
             self._broken = member.error(words)
         if self._broken is not None:
             self._fail_all()
@@ -286,16 +293,15 @@ class ProcessPool:
         try:
             self._members[member.index] = self._start(member.index)
         except OSError as error:
-            self._broken = member.error(f"and another cannot be started: {error}")
+            self._broken = member.error(f"and its replacement could not be started: {error}")
             self._fail_all()
             return
         self._requeue(member.index)
 
     def _requeue(self, index: int) -> None:
-        """Send all units again that only the dead worker ``index`` can have known of, in the order of tickets."""
-        # One may have died between taking a record and saying so. Taking back those that nobody has taken shows
-        # which are missing; a unit that a living worker is just taking is run twice then, and its second result
-        # is dropped.
+        """Queue again, in ticket order, all units that only the dead worker ``index`` can have taken."""
+        # It may have died between taking a record and noting its ticket. Draining the queue shows which records are
+        # missing. A unit that a live worker is taking at this moment then runs twice, and its second result is dropped.
         queued = self._queue.drain() | {record.ticket for record in self._backlog}
         held = {member.running for member in self._members}
         self._backlog.clear()
@@ -306,8 +312,8 @@ class ProcessPool:
             elif job.worker is None and (ticket in queued or ticket not in held):
                 self._backlog.append(job.record)
 
-    def _mend(self) -> None:
-        """An exception may have lost a message: whoever could have sent it is replaced, and its units run again."""
+    def _recover(self) -> None:
+        """Recover from an exception that may have lost a message: replace every worker and run its unit again."""
         strays = set(self._by_fd.values()).difference(self._members)
         for member in (*strays, *self._members):
             member.kill()
@@ -316,10 +322,10 @@ class ProcessPool:
         for member in list(self._members):
             running = member.running
             if running in self._jobs:
-                self._jobs[running].deaths -= 1  # not the unit's doing
+                self._jobs[running].deaths -= 1  # not the unit's fault
             self._deaths_in_row = 0
-            # What it still has to say may build on what was lost.
-            self._bury(member, hear=False)
+            # Its remaining messages may refer to a lost one.
+            self._replace_dead(member, receive=False)
         self._torn = False
 
     def _end(self, member: WorkerHandle) -> None:
@@ -353,6 +359,8 @@ _pools: weakref.WeakSet[ProcessPool] = weakref.WeakSet()
 def _forked() -> None:
     for pool in list(_pools):
         pool.abandon()
+    # What the child opens may get the same numbers, which its own forks must leave alone.
+    _pools.clear()
 
 
 os.register_at_fork(after_in_child=_forked)

@@ -1,10 +1,10 @@
-"""The queue of units: filled by the parent, emptied by whichever worker is idle, without anybody in between.
+"""The queue of units: filled by the parent, emptied by any idle worker, without an intermediary.
 
-A unit lies in a memfd that all workers read; a pipe, from which all workers read too, holds a record of 32 bytes for
-each. The kernel gives every record to exactly one worker, the first that asks, so one slow unit holds up no other, and
-the parent need not be awake. Writes of a record never mix and never tear, as they divide the pipe's pages.
+A unit lies in a memfd that all workers read. A pipe that all workers read holds a record of 32 bytes per unit. The
+kernel hands each record to exactly one worker, the first that reads, so a slow unit holds up no other and the parent
+need not run. Records are written and read atomically, since their size divides the page size.
 
-Cost: a write of each into the memfd and the pipe here, a read of each there.
+Cost: per unit one write to the memfd and one to the pipe, and one read of each in the worker.
 """
 
 from __future__ import annotations
@@ -18,27 +18,27 @@ from feedline.feed.workers import limits
 RECORD = struct.Struct("=qqq8x")
 _HEADER = struct.Struct("=q")
 _ERASED = _HEADER.pack(-1)
-_SMALLEST = 8  # log2 of the smallest block
+_SMALLEST = 8  # log2 of the smallest block in bytes
 
 
 class Record(NamedTuple):
-    """Where a unit lies: ``size`` bytes at ``offset``, the ticket in front."""
+    """The location of a unit: ``size`` bytes at ``offset``, its ticket first."""
 
     ticket: int
     offset: int
     size: int
 
     def pack(self) -> bytes:
-        """For the pipe."""
+        """Return the bytes to write to the pipe."""
         return RECORD.pack(*self)
 
 
 class UnitQueue:
-    """The parent's side.
+    """The parent's side of the queue.
 
     Attributes:
-        reader: the descriptor that workers read records from.
-        store: the descriptor that they read units from.
+        reader: descriptor that workers read records from.
+        store: descriptor that workers read units from.
     """
 
     def __init__(self) -> None:
@@ -54,7 +54,7 @@ class UnitQueue:
         """Store a pickled unit.
 
         Raises:
-            OSError: no memory.
+            OSError: out of memory.
         """
         size = _HEADER.size + len(unit)
         level = _level(size)
@@ -68,12 +68,12 @@ class UnitQueue:
         return Record(ticket, offset, size)
 
     def erase(self, record: Record) -> None:
-        """The unit is done or cancelled: a worker that finds its record will pass it over."""
+        """Erase a finished or cancelled unit: a worker that reads its record skips it."""
         os.pwrite(self.store, _ERASED, record.offset)
         self._free.setdefault(_level(record.size), []).append(record.offset)
 
     def push(self, record: Record) -> bool:
-        """Queue a record; False: the pipe is full."""
+        """Queue a record; return False if the pipe is full."""
         try:
             os.write(self._writer, record.pack())
         except BlockingIOError:
@@ -81,7 +81,7 @@ class UnitQueue:
         return True
 
     def drain(self) -> set[int]:
-        """Take back all records that no worker has taken; their tickets."""
+        """Remove all records that no worker has taken; return their tickets."""
         found = set()
         while True:
             try:
@@ -90,13 +90,13 @@ class UnitQueue:
                 return found
 
     def close(self) -> None:
-        """Let the descriptors go; in this process."""
+        """Close the descriptors, in this process only."""
         for fd in (self.reader, self._writer, self.store):
             os.close(fd)
 
 
 def read(store: int, record: bytes) -> tuple[int, bytes | None]:
-    """The ticket of a packed record and its pickled unit, or None if that is done or cancelled."""
+    """Return the ticket of a packed record and its pickled unit, or None if that was erased."""
     ticket, offset, size = RECORD.unpack(record)
     block = os.pread(store, size, offset)
     if len(block) != size or _HEADER.unpack_from(block)[0] != ticket:

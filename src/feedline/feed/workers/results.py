@@ -1,4 +1,4 @@
-"""What comes of a unit, and the figures of who made it."""
+"""Outcomes of units, and statistics of the workers that ran them."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from feedline.feed.workers.message import decode
 
 
 class Outcome(Protocol):
-    """A result or a failure that nobody has taken yet.
+    """A result or failure that has not been taken.
 
     Attributes:
-        why: the exception itself that `take` will raise, where it is that of a thread.
+        why: the exception that `take` will raise, if it was raised in a thread.
     """
 
     why: BaseException | None
 
     def take(self) -> Any:
-        """The tree; raises what the unit raised."""
+        """Return the result, or raise the failure."""
 
     def drop(self) -> None:
-        """Nobody will take it."""
+        """Discard the outcome and release what it holds."""
 
 
 class Failed:
-    """The outcome of a unit that raised, or of one whose workers died."""
+    """The outcome of a unit that raised, or whose workers died."""
 
     __slots__ = ("_failure", "why")
 
@@ -36,13 +36,13 @@ class Failed:
         self._failure = why
 
     def take(self) -> Any:
-        """Raises it."""
+        """Raise the failure."""
         if isinstance(self._failure, Failure):
             self._failure.throw()
         raise self._failure
 
     def drop(self) -> None:
-        """Nothing is held."""
+        """Do nothing: no memory is held."""
 
 
 class LocalOutcome:
@@ -55,15 +55,15 @@ class LocalOutcome:
         self.why: BaseException | None = None
 
     def take(self) -> Any:
-        """The tree as it was returned."""
+        """Return the result unchanged."""
         return self._value
 
     def drop(self) -> None:
-        """Nothing is held."""
+        """Do nothing: no memory is held."""
 
 
 class Arrived:
-    """A result as it lies in shared memory."""
+    """A result in shared memory."""
 
     __slots__ = ("_pieces", "_segments", "_text", "_windows", "why")
 
@@ -73,8 +73,8 @@ class Arrived:
         self._windows: dict[int, memoryview] = {}
 
     def take(self) -> Any:
-        """The tree, whose arrays are views of the memory, and keep it when this object is gone."""
-        # Interrupted, it is taken once more, so what is done stays done. Nothing is lent twice, or given back early.
+        """Return the tree. Its arrays are views of the memory, and keep it alive."""
+        # May be interrupted and called again, so finished steps are kept: nothing is lent twice or given back early.
         windows = self._windows
         for number, segment in list(self._segments.items()):
             if number not in windows:
@@ -86,7 +86,7 @@ class Arrived:
         return decode(text if isinstance(text, bytes) else windows[text[0]][text[1] : text[1] + text[2]], buffers)
 
     def drop(self) -> None:
-        """Give the memory back."""
+        """Return the memory to the worker."""
         segments, self._segments = self._segments, {}
         for segment in segments.values():
             segment.give_back()
@@ -94,15 +94,15 @@ class Arrived:
 
 @dataclass(slots=True)
 class WorkerStats:
-    """What one worker has done.
+    """Statistics of one worker.
 
     Attributes:
-        index: which.
-        pid: its process, or this one for a thread.
-        units: results and failures that came from it.
+        index: number of the worker.
+        pid: its process id; this process's for a thread.
+        units: results and failures it returned.
         seconds: time it spent on them.
-        bytes: size of the results, large buffers and pickle; 0 for threads, whose results do not travel.
-        restarts: times it died and was started again.
+        bytes: size of the results, large buffers and pickle; 0 for threads, whose results are not copied.
+        restarts: times it died and was replaced.
     """
 
     index: int
@@ -115,11 +115,11 @@ class WorkerStats:
 
 @dataclass(slots=True)
 class PoolStats:
-    """What a pool has done.
+    """Statistics of a pool.
 
     Attributes:
-        workers: one by one.
-        restarts: times a worker died and was started again.
+        workers: statistics by worker.
+        restarts: times a worker died and was replaced.
         stages: seconds by stage as the task measured them, summed over workers.
     """
 

@@ -1,31 +1,36 @@
-"""How worker processes are started: forkserver, spawn and fork, made quick and safe."""
+"""Start worker processes with fork, forkserver or spawn, quickly and safely."""
 
 from __future__ import annotations
 
 import multiprocessing
 import os
+import pickle
 import signal
 import sys
-import warnings
 from multiprocessing import forkserver, resource_tracker
 from typing import Any
 
 from feedline.feed.workers import worker_process as process
 
-METHODS = ("forkserver", "spawn", "fork")
+METHODS = ("fork", "forkserver", "spawn")
+
+UNGUARDED = 97
+"""Exit status of a worker whose import of the main module tried to start workers."""
+
+WAYS_OUT = 'give workers="thread" or multiprocessing_context="fork"'
 
 
 def context(method: Any) -> Any:
-    """The multiprocessing context for a start method's name, a context, or None.
+    """Return the multiprocessing context for a start method's name, a context, or None for multiprocessing's default.
 
     Raises:
-        ValueError: no such method here.
+        ValueError: the start method is unknown.
     """
     if method is None:
-        method = "forkserver"
+        return multiprocessing.get_context()
     if isinstance(method, str):
         if method not in METHODS:
-            raise ValueError(f"expected a start method among {', '.join(map(repr, METHODS))}, got {method!r}")
+            raise ValueError(f"expected one of the start methods {', '.join(map(repr, METHODS))}, got {method!r}")
         return multiprocessing.get_context(method)
     if not hasattr(method, "Process"):
         raise TypeError(f"expected a start method's name or a multiprocessing context, got {type(method).__name__}")
@@ -33,57 +38,50 @@ def context(method: Any) -> Any:
 
 
 def prepare(context: Any) -> None:
-    """Make a start quick, and warn of what makes it dangerous."""
-    method = context.get_start_method()
-    if method == "forkserver":
+    """Preload modules into the fork server."""
+    if context.get_start_method() == "forkserver":
         server: Any = forkserver._forkserver
         if server._forkserver_pid is None:
-            # The server imports once what every worker would import for itself. It starts with the first process,
-            # and what the user has asked for stays.
+            # Let the server import, once, what every worker needs. It starts with the first process; the user's own
+            # preloads stay.
             modules = ["feedline.feed.workers.worker_process"]
             if "torch" in sys.modules:
                 modules.append("feedline.interop.torch_messages")
             wanted = list(server._preload_modules)
             context.set_forkserver_preload(wanted + [name for name in modules if name not in wanted])
-    elif method == "fork":
-        threads = len(os.listdir("/proc/self/task"))
-        if threads > 1:
-            warnings.warn(
-                f"workers are forked from a process with {threads} threads; locks that these hold stay locked in the "
-                "workers, which may then hang. Use forkserver, the default, or spawn",
-                RuntimeWarning,
-                stacklevel=5,
-            )
-
-
-def warm(method: Any = None) -> None:
-    """Begin what starting workers begins with, so that it goes on while the caller does something else.
-
-    Args:
-        method: as for `Pool`. With forkserver the server starts and imports what workers need, torch too if it is
-            imported here; the other methods have nothing to prepare.
-    """
-    chosen = context(method)
-    if chosen.get_start_method() == "forkserver":
-        prepare(chosen)
-        forkserver.ensure_running()
 
 
 def launch(context: Any, arguments: tuple[Any, ...]) -> Any:
-    """A started process that runs `process.main`. An interrupt in here could leave the fork server dead."""
+    """Start a process that runs `worker_process.main`. Interrupting this could leave the fork server dead.
+
+    Raises:
+        AttributeError, TypeError, PicklingError: the task cannot be pickled, as the start method needs.
+    """
     child = context.Process(target=process.main, args=arguments, name=f"feedline-worker-{arguments[2].worker}")
     child.daemon = True
     method = context.get_start_method()
-    if method == "forkserver":
-        # Others that it starts must not find the signal blocked.
-        child.start()
-        return child
+    if method != "fork" and getattr(multiprocessing.current_process(), "_inheriting", False):
+        os._exit(UNGUARDED)  # this is a worker importing the main module; the parent reports it
+    try:
+        if method == "forkserver":
+            # SIGINT must not be blocked here: the server's later children would inherit that.
+            child.start()
+        else:
+            _start_shielded(child, method)
+    except (AttributeError, TypeError, pickle.PicklingError) as error:
+        raise type(error)(
+            f"expected dataset, collate_fn and worker_init_fn that can be pickled, as start method {method!r} sends "
+            f"them to workers; got: {error}. Define them at the top level of a module, or {WAYS_OUT}"
+        ) from None
+    return child
+
+
+def _start_shielded(child: Any, method: str) -> None:
+    """Start a child that leaves Ctrl-C to the parent, even before it can ignore it."""
     if method == "spawn":
-        resource_tracker.ensure_running()  # now, as it would unblock the signal
-    # Ctrl-C is for the parent, also while the child cannot say so itself yet.
+        resource_tracker.ensure_running()  # now, since starting it later would unblock the signal
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         child.start()
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-    return child

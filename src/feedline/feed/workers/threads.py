@@ -1,11 +1,11 @@
-"""The same pool with threads: for user code that releases the GIL, and where processes are not wanted.
+"""The same pool with threads, for user code that releases the GIL or must not run in other processes.
 
-All threads share the one task object: `Task.start` is called once in each, and what belongs to a thread must lie in a
-``threading.local``. Results are passed as they are.
+All threads share one task object: `Task.start` is called once in each, and per-thread state belongs in a
+``threading.local``. Results are passed by reference.
 
-An idle thread sleeps on a queue of its own rather than on a condition, because the garbage collector may run anywhere,
-also in one of these threads while it holds the lock: closing from there must not need a lock, and
-`queue.SimpleQueue.put` needs none.
+An idle thread waits on its own `queue.SimpleQueue` rather than on a condition. The garbage collector may run at any
+point, also in one of these threads while it holds the lock, so closing must not need a lock; `SimpleQueue.put` needs
+none.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from feedline.feed.workers.results import Failed, LocalOutcome, Outcome, WorkerS
 
 
 class _Shared:
-    """What the threads and the pool have in common; threads keep no pool alive."""
+    """State shared by the threads and the pool. Threads hold this rather than the pool, so that the pool can die."""
 
     def __init__(self, task: Any, workers: int) -> None:
         self.task, self.workers = task, workers
-        self.lock = threading.RLock()  # for signal handlers and finalisers that call the pool inside of its own calls
+        self.lock = threading.RLock()  # reentrant: signal handlers and finalisers may call in from within a call
         self.came = threading.Condition(self.lock)
         self.idle: set[int] = set()
         self.bells: list[SimpleQueue[None]] = [SimpleQueue() for _ in range(workers)]
@@ -39,26 +39,26 @@ class _Shared:
         self.figures = [WorkerStats(index=i, pid=os.getpid()) for i in range(workers)]
 
     def wake(self, worker: int | None = None) -> None:
-        """Under the lock: make ``worker``, or any other that is idle, look for a unit; a busy one looks by itself."""
+        """Wake ``worker``, or any idle one, to look for a unit; the lock is held. Busy workers look by themselves."""
         if worker is None:
             worker = next(iter(self.idle), None)
         if worker in self.idle:
-            self.bells[worker].put(None)  # first: one that hears the bell twice has lost nothing
+            self.bells[worker].put(None)  # first: a spurious wake-up is harmless
             self.idle.discard(worker)
 
     def end(self) -> None:
-        """Let all threads end with the unit that they run. Takes no lock."""
+        """Let every thread exit after its current unit. Takes no lock."""
         self.closed = True
         for bell in self.bells:
             bell.put(None)
 
 
 class ThreadPool:
-    """See the module.
+    """A pool of threads; `Pool` documents the semantics.
 
     Args:
-        task: what the threads run.
-        workers: how many.
+        task: object whose units the threads run.
+        workers: number of threads.
     """
 
     restarts = 0
@@ -82,7 +82,7 @@ class ThreadPool:
 
     @property
     def figures(self) -> list[WorkerStats]:
-        """What each thread has done."""
+        """Counts and times, by thread."""
         return self._shared.figures
 
     @property
@@ -101,32 +101,32 @@ class ThreadPool:
 
     @property
     def outcomes(self) -> deque[tuple[int, Outcome]]:
-        """What has come in."""
+        """Finished units that have not been collected."""
         return self._shared.outcomes
 
-    def poll(self, timeout: float | None) -> bool:
-        """Wait up to ``timeout`` seconds for something to come in; whether there is something."""
+    def poll(self, timeout_s: float | None) -> bool:
+        """Wait up to ``timeout_s`` seconds for outcomes; return whether there are any."""
         shared = self._shared
         with shared.lock:
-            if not shared.outcomes and not shared.closed and timeout != 0:
-                shared.came.wait(timeout)
+            if not shared.outcomes and not shared.closed and timeout_s != 0:
+                shared.came.wait(timeout_s)
             return bool(shared.outcomes)
 
     def cancel(self, tickets: Iterable[int]) -> None:
-        """Forget units; those that run end for nothing."""
+        """Forget units; the results of running ones are dropped."""
         shared = self._shared
         with shared.lock:
             shared.wanted.difference_update(tickets)
 
     def at_rest(self) -> bool:
-        """Whether `cancel` would neither wait nor change what another call is changing; for finalisers."""
+        """Return whether `cancel` would neither block nor interrupt another call; for finalisers."""
         return at_rest(self._shared.lock)
 
-    def close(self, grace: float = 5.0) -> None:
-        """End the threads, which end with the unit they run; ``grace`` seconds are waited for that.
+    def close(self, grace_s: float = 5.0) -> None:
+        """Let the threads exit after their current units, and wait up to ``grace_s`` seconds for that.
 
-        As a finaliser it may be called in any thread: one of the pool's own does not wait for the others, which may
-        want a lock that it holds.
+        As a finaliser this may run in any thread. In one of the pool's own it does not wait: the others may need a lock
+        that this thread holds.
         """
         shared = self._shared
         if os.getpid() != self._pid:
@@ -136,13 +136,13 @@ class ThreadPool:
             return
         with shared.lock:
             shared.came.notify_all()
-        deadline = time.monotonic() + grace
+        deadline_s = time.monotonic() + grace_s
         for thread in self._threads:
             if thread.ident is not None:
-                thread.join(max(deadline - time.monotonic(), 0.0))
+                thread.join(max(deadline_s - time.monotonic(), 0.0))
 
     def abandon(self) -> None:
-        """In a forked child there are no threads."""
+        """Do nothing: a forked child has none of the threads."""
 
 
 def _work(shared: _Shared, index: int) -> None:
@@ -180,7 +180,7 @@ def _work(shared: _Shared, index: int) -> None:
                 shared.wanted.discard(ticket)
                 shared.outcomes.append((ticket, outcome))
                 shared.came.notify()
-        # What has been handed over is not this thread's to keep alive.
+        # Do not keep alive what has been handed over.
         del outcome, unit, found
 
 

@@ -1,4 +1,4 @@
-"""One worker process as the parent sees it, from its start to its end."""
+"""The parent's handle of one worker process, from start to exit."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from feedline.feed.workers.memory import SharedSegment
 from feedline.feed.workers.queue import Record, UnitQueue
 from feedline.feed.workers.worker_process import WorkerMessage
 
-# Descriptors of this process: for each worker its channel, its stderr, its pidfd and up to three of multiprocessing's;
-# and the queue's, with those that are open while a worker starts.
+# Descriptors in this process. For each worker: its channel, its stderr, its pidfd and up to three of multiprocessing's.
+# Once: those of the queue, and those open while a worker starts.
 FDS_EACH, FDS_ONCE = 6, 14
 
 _INT = array.array("i").itemsize
@@ -31,7 +31,7 @@ _MAX_FDS = 250
 
 
 class Terms(NamedTuple):
-    """What all workers of a pool have in common."""
+    """Settings that all workers of a pool share."""
 
     context: Any
     parcel: process.Parcel
@@ -42,22 +42,22 @@ class Terms(NamedTuple):
 
 
 class WorkerHandle:
-    """A started worker.
+    """A started worker process.
 
     Args:
-        terms: of the pool.
-        index: which of them.
+        terms: settings of the pool.
+        index: number of this worker.
 
     Attributes:
-        index, pid: the worker, its process.
-        backlog: records of units for this worker alone that have not been sent.
-        ready: it has started the task.
-        gone: it is dead and `end` has been called; there are no descriptors then.
-        stages: seconds by stage, as it said last.
-        exitcode, tail: how it ended, and the last lines of its stderr; known when it is gone.
+        index, pid: number of the worker, and its process id.
+        backlog: unsent records of units pinned to this worker.
+        ready: whether it has started the task.
+        gone: whether it is dead and `end` has run; its descriptors are closed then.
+        stages: seconds by stage, as last reported.
+        exitcode, tail: exit code, and the last lines of its stderr; set once it is gone.
 
     Raises:
-        OSError: processes or descriptors cannot be had, with the limit.
+        OSError: processes or descriptors are exhausted; the message states the limit.
     """
 
     def __init__(self, terms: Terms, index: int) -> None:
@@ -75,35 +75,35 @@ class WorkerHandle:
         self.pid: int = self._child.pid
 
     def fileno(self) -> int:
-        """Readable when it has said something or shut its end; -1 when it is gone."""
+        """A descriptor that becomes readable when it has sent a message or closed its channel; -1 when it is gone."""
         return self._channel.fileno()
 
     @property
     def ended(self) -> int:
-        """A descriptor that is readable when the process has ended; -1 when it is gone."""
+        """A descriptor that becomes readable when the process has exited; -1 when it is gone."""
         return -1 if self.gone else self._ended
 
     @property
     def running(self) -> int | None:
-        """The ticket of the unit that it has in hand."""
+        """The ticket of the unit it is running."""
         return self._control.running
 
     def send(self) -> None:
-        """Send of the backlog what it takes without waiting."""
+        """Send as much of the backlog as fits without blocking."""
         while self.backlog:
             try:
                 self._channel.send(self.backlog[0].pack())
             except OSError:
-                return  # it has enough for now, or is dying, and its units go to the next one
+                return  # its buffer is full, or it is dying and its successor gets its units
             self.backlog.popleft()
 
-    def hear(self, buffer: bytearray) -> tuple[WorkerMessage, dict[int, SharedSegment]] | None:
-        """The next message about a unit and the segments that the unit had; None: something else was said.
+    def receive(self, buffer: bytearray) -> tuple[WorkerMessage, dict[int, SharedSegment]] | None:
+        """Receive a message. Return a unit's message and the segments it names, or None after any other packet.
 
         Raises:
-            BlockingIOError: it has said nothing.
-            EOFError: it can say nothing any more.
-            OSError: no descriptor is left to receive its memory with.
+            BlockingIOError: no message is waiting.
+            EOFError: the channel is closed.
+            OSError: no descriptor is left for the segments it sent.
         """
         try:
             size, control, _, _ = self._channel.recvmsg_into(
@@ -130,20 +130,20 @@ class WorkerHandle:
                 os.close(fd)
 
     def kill(self) -> None:
-        """End it at once."""
+        """Kill it."""
         self._child.kill()
 
     def shut(self) -> None:
-        """Ask it to end when its unit has; it can say nothing any more."""
+        """Shut down its channel: it exits after its current unit, whose result is lost."""
         with contextlib.suppress(OSError):
             self._channel.shutdown(socket.SHUT_RDWR)
 
     def end(self) -> None:
-        """Wait for its end, pass on the rest of its stderr, and let the descriptors go."""
+        """Wait for its exit, forward the rest of its stderr, and close the descriptors. Idempotent."""
         if self.gone:
             return
         self._child.join()
-        with contextlib.suppress(OSError):  # nothing left, or nobody to pass it on to
+        with contextlib.suppress(OSError):  # nothing left, or our own stderr is closed
             while text := os.read(self._stderr, 1 << 16):
                 self._control.write(text)
                 os.write(2, text)
@@ -151,7 +151,7 @@ class WorkerHandle:
         self.release()
 
     def release(self) -> None:
-        """Let the descriptors go, in this process."""
+        """Close the descriptors, in this process only. Idempotent."""
         if not self.gone:
             self.gone = True
             self._channel.close()
@@ -159,23 +159,28 @@ class WorkerHandle:
             os.close(self._stderr)
 
     def error(self, words: str) -> WorkerError:
-        """What to raise about its death; ``words`` say when it was."""
-        how = f"exit code {self.exitcode}"
+        """Return the error to raise about its death; ``words`` complete the sentence with the circumstances."""
+        how = f" with exit code {self.exitcode}"
         if self.exitcode < 0:
-            how = f"signal {-self.exitcode}"
+            named = f"signal {-self.exitcode}"
             with contextlib.suppress(ValueError):  # real-time signals have no names
-                how = f"signal {signal.Signals(-self.exitcode).name}"
+                named = f"signal {signal.Signals(-self.exitcode).name}"
             if self.exitcode == -signal.SIGKILL:
-                how += " (often the kernel's, when memory ran out)"
-        text = f"DataLoader worker (pid(s) {self.pid}) exited unexpectedly with {how}, {words}"
+                named += ", often sent by the kernel when memory runs out"
+            # torch's words, which programs look for.
+            how = f": it is killed by signal: {signal.strsignal(-self.exitcode)} ({named})"
+        text = f"DataLoader worker (pid(s) {self.pid}) exited unexpectedly{how}, {words}"
         text += f"\n  worker {self.index} of {self._workers}"
         if self.tail:
-            text += "\n  last lines of its stderr:\n    " + "\n    ".join(self.tail.splitlines()[-40:])
+            # Of a crash, the first lines say where it was.
+            crash = self.tail.rfind("Fatal Python error")
+            lines = self.tail.splitlines()[-40:] if crash < 0 else self.tail[crash:].splitlines()[:40]
+            text += "\n  last lines of its stderr:\n    " + "\n    ".join(lines)
         error = WorkerError(text)
         error.exitcode, error.stderr = self.exitcode, self.tail
         return error
 
-    # ---- within ----------------------------------------------------------------------------------------
+    # ---- internals -------------------------------------------------------------------------------------
 
     def _start(self, terms: Terms) -> None:
         with contextlib.ExitStack() as ours, contextlib.ExitStack() as theirs:
@@ -190,13 +195,20 @@ class WorkerHandle:
             self._control = Control(shared)
             forks = terms.context.get_start_method() == "fork"
             foreign = (self._channel.fileno(), self._stderr, writing, shared) if forks else ()
-            options = process.Options(self.index, terms.workers, os.getpid(), terms.depth, terms.shared_memory, foreign)
+            options = process.Options(
+                worker=self.index,
+                workers=terms.workers,
+                parent=os.getpid(),
+                depth=terms.depth,
+                shared_memory=terms.shared_memory,
+                foreign=foreign,
+            )
             self._child = start.launch(terms.context, (end, terms.parcel, options))
             ours.callback(self._child.kill)
             fds = [terms.queue.reader, terms.queue.store, shared, self._stderr, writing]
-            # The worker's stderr is this process's, not what was the fork server's when it started.
+            # Its stderr becomes this process's, not the one that the fork server was started with.
             fds += [2] if _is_open(2) else []
-            with contextlib.suppress(ConnectionError):  # it is dead already; its end will tell
+            with contextlib.suppress(ConnectionError):  # already dead: its pidfd will say so
                 socket.send_fds(self._channel, [b"descriptors"], fds)
             self._channel.setblocking(False)
             os.set_blocking(self._stderr, False)
@@ -223,15 +235,15 @@ class WorkerHandle:
 
 
 def _end_of(child: Any) -> int:
-    """A descriptor that is readable when a process has ended.
+    """Return a descriptor that becomes readable when a process has exited.
 
-    multiprocessing's own is a pipe, which stays open as long as any process that the worker forked; a pidfd knows only
-    the worker.
+    multiprocessing's sentinel is a pipe, which stays open as long as any process that the worker forked; a pidfd
+    concerns the worker only.
     """
     try:
         return os.pidfd_open(child.pid)
     except ProcessLookupError:
-        return os.dup(child.sentinel)  # it has ended already
+        return os.dup(child.sentinel)  # it has exited already
     except OSError as error:
         if error.errno in (errno.ENOSYS, errno.EPERM):  # an old kernel, or a sandbox
             return os.dup(child.sentinel)
@@ -247,7 +259,7 @@ def _is_open(fd: int) -> bool:
 
 
 def readable(fds: list[int], seconds: float) -> list[int]:
-    """Which of ``fds`` have something to read within some time."""
+    """Return those of ``fds`` that become readable within ``seconds``."""
     poller = select.poll()
     for fd in fds:
         poller.register(fd, select.POLLIN)

@@ -1,8 +1,8 @@
-"""The worker process: what runs in it, and how it ends.
+"""The worker process: takes units, runs them, sends results, and exits when told to or orphaned.
 
-A worker takes a record from its own channel or from the queue that all share, runs the unit, sends one message back.
-It ignores SIGINT, which is the parent's; it ends when its channel is shut, and within seconds when the parent has died.
-What it writes to stderr goes on to the parent's, and the last lines of it stay readable when it dies.
+A worker takes a record from its own channel or from the shared queue, runs the unit, and sends one message back. It
+ignores SIGINT, which is for the parent. It exits when its channel is shut down, and within seconds of its parent's
+death. Its stderr is forwarded to the parent's, and the last lines remain readable after its death.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ from feedline.feed.workers.memory import Arena, SharedSpan
 READY, RESULT, FAILURE = range(3)
 """Kinds of messages."""
 
-FRAGMENT = 60 << 10  # a packet must fit the socket's buffer several times
+FRAGMENT_BYTES = 60 << 10  # bytes; several packets must fit into the socket's buffer
 MORE, LAST = b"+", b"."
-_PATIENCE = 16  # times as many units as are outstanding go by before memory that none of them needed is let go
+_PATIENCE_UNITS = 16  # unused memory is released after this many times `depth` units
 
-GRACE = 5.0
-"""Seconds that a unit has to end in once its result is not wanted any more; then the worker is killed."""
+GRACE_S = 5.0
+"""Seconds for a running unit to finish once its result is no longer wanted; then the worker is killed."""
 
 
 class Parcel:
     """A task on its way to a worker process.
 
-    It is pickled when the process is started, as multiprocessing's locks and queues in it need, and unpickled under
-    the eyes of `main`, which can report what goes wrong. A forked worker inherits it as it is.
+    It is pickled while the process is being started, as multiprocessing's locks and queues require, and unpickled
+    within `main`, which can report errors. A forked worker inherits it unpickled.
     """
 
     def __init__(self, task: Any) -> None:
@@ -62,18 +62,18 @@ def _parcel(text: bytes) -> Parcel:
 
 
 class Options(NamedTuple):
-    """What a worker is told when it starts."""
+    """Settings of one worker."""
 
     worker: int
     workers: int
     parent: int
     depth: int
     shared_memory: bool
-    foreign: tuple[int, ...]  # the parent's descriptors that a forked worker has copies of
+    foreign: tuple[int, ...]  # descriptors of the parent that a forked worker closes
 
 
 class WorkerMessage(NamedTuple):
-    """What a worker says to the parent."""
+    """A message from a worker to the parent."""
 
     kind: int
     ticket: int = -1
@@ -88,30 +88,46 @@ class WorkerMessage(NamedTuple):
 
 
 def main(channel: socket.socket, parcel: Parcel, options: Options) -> None:
-    """Run units until the channel is shut."""
+    """Run units until the channel is shut down."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     for fd in options.foreign:
         os.close(fd)
     _, fds, _, _ = socket.recv_fds(channel, 16, 6)
     if len(fds) < 5:
-        return  # the parent is gone already, or closed the pool at once
+        return  # the parent has died or closed the pool already
     records, store, shared, reading, writing, *target = fds
     control = Control(shared)
     os.close(shared)
-    _watch(channel, control, options.parent, reading, writing, target[0] if target else os.dup(2))
-    faulthandler.enable()
+    _watch(
+        channel,
+        control,
+        parent=options.parent,
+        reading=reading,
+        writing=writing,
+        target=target[0] if target else os.dup(2),
+    )
+    # A forked worker may have another sys.stderr, and handlers that the parent installed over faulthandler's.
+    faulthandler.disable()
+    faulthandler.enable(2)
     arena = None
     if options.shared_memory:
-        arena = Arena(control.flags, _PATIENCE * options.depth)
+        arena = Arena(control.flags, _PATIENCE_UNITS * options.depth)
         message.set_arena(arena)
-    _Worker(channel, control, arena, options, records, store).run(parcel)
+    _Worker(channel, control, arena=arena, options=options, records=records, store=store).run(parcel)
     sys.stderr.flush()
 
 
 class _Worker:
     def __init__(
-        self, channel: socket.socket, control: Control, arena: Arena | None, options: Options, records: int, store: int
+        self,
+        channel: socket.socket,
+        control: Control,
+        *,
+        arena: Arena | None,
+        options: Options,
+        records: int,
+        store: int,
     ) -> None:
         self._channel, self._control, self._arena, self._options = channel, control, arena, options
         self._records, self._store = records, store
@@ -125,7 +141,7 @@ class _Worker:
         self._poller.register(records, select.EPOLLIN | select.EPOLLEXCLUSIVE)
 
     def run(self, parcel: Parcel) -> None:
-        """Begin the task and run units."""
+        """Start the task and run units."""
         task: Any = None
         broken: Failure | None = None
         try:
@@ -133,7 +149,7 @@ class _Worker:
             self._limit_torch()
             task.start(self._options.worker, self._options.workers)
         except Exception as error:
-            # As in torch it is the units that fail, so that it is raised where results are asked for.
+            # As in torch, the units fail, so that the error is raised where results are requested.
             broken = Failure(error, self._where)
         del parcel
         stages = getattr(task, "seconds", None)
@@ -145,13 +161,13 @@ class _Worker:
                 continue
             self._control.running = ticket
             began = time.perf_counter()
-            sent = self._unit(task, ticket, text, broken, stages, began)
+            sent = self._unit(task, ticket, text, broken=broken, stages=stages, began=began)
             self._control.running = None
             if not sent:
                 return
 
-    def _unit(self, task: Any, ticket: int, text: bytes, broken: Failure | None, stages: Any, began: float) -> bool:
-        """Run one unit and send what came of it; False: nobody listens any more."""
+    def _unit(self, task: Any, ticket: int, text: bytes, *, broken: Failure | None, stages: Any, began: float) -> bool:
+        """Run one unit and send its result or failure; return False if the parent has closed the channel."""
         arena = self._arena
         fds: list[int] = []
         try:
@@ -161,7 +177,7 @@ class _Worker:
                 say = self._failure(broken, ticket, began)
         except Exception as error:
             say = self._failure(Failure(error, self._where), ticket, began)
-            # Its frames hold what the unit had made, some of it in memory that is taken back now.
+            # Its frames reference what the unit created, partly in memory that is reclaimed now.
             error.__traceback__ = None
             if arena is not None:
                 arena.drop()
@@ -176,13 +192,24 @@ class _Worker:
         if arena is None:
             return WorkerMessage(RESULT, ticket, seconds, spent, text=text, nbytes=nbytes), []
         fresh, fds, retired = arena.announce()
-        return WorkerMessage(RESULT, ticket, seconds, spent, fresh, retired, arena.taken(), pieces, text, nbytes), fds
+        return WorkerMessage(
+            RESULT,
+            ticket,
+            seconds=seconds,
+            stages=spent,
+            fresh=fresh,
+            retired=retired,
+            segments=arena.taken(),
+            pieces=pieces,
+            text=text,
+            nbytes=nbytes,
+        ), fds
 
     def _failure(self, failure: Failure, ticket: int, began: float) -> WorkerMessage:
         return WorkerMessage(FAILURE, ticket, time.perf_counter() - began, text=pickle.dumps(failure, 5))
 
     def _next(self) -> bytes | None:
-        """The next record; None: the channel is shut."""
+        """Wait for the next record; None: the channel is shut down."""
         while True:
             try:
                 record = self._channel.recv(queue.RECORD.size, socket.MSG_DONTWAIT)
@@ -195,7 +222,7 @@ class _Worker:
                 record = os.read(self._records, queue.RECORD.size)
                 if record:
                     return record
-                # The parent has let the queue go; the channel says the rest.
+                # The parent has closed the queue; the channel follows.
                 self._poller.unregister(self._records)
             except BlockingIOError:
                 pass
@@ -205,9 +232,9 @@ class _Worker:
         text = pickle.dumps(tuple(say), 5)
         try:
             at = 0
-            while len(text) - at > FRAGMENT:
-                self._channel.send(MORE + text[at : at + FRAGMENT])
-                at += FRAGMENT
+            while len(text) - at > FRAGMENT_BYTES:
+                self._channel.send(MORE + text[at : at + FRAGMENT_BYTES])
+                at += FRAGMENT_BYTES
             last = LAST + text[at:] if at else LAST + text
             if fds:
                 socket.send_fds(self._channel, [last], fds)
@@ -220,14 +247,14 @@ class _Worker:
         return True
 
     def _limit_torch(self) -> None:
-        # Workers are many; each with a pool of threads of its own would be too many.
+        # Many workers, each with a thread pool of its own, would oversubscribe the cores.
         if not self._torch_limited and (torch := sys.modules.get("torch")) is not None:
             torch.set_num_threads(1)
             self._torch_limited = True
 
 
-def _watch(channel: socket.socket, control: Control, parent: int, reading: int, writing: int, target: int) -> None:
-    """Put a thread between stderr and ``target``, which also ends this process when the parent has died."""
+def _watch(channel: socket.socket, control: Control, *, parent: int, reading: int, writing: int, target: int) -> None:
+    """Start a thread that forwards stderr to ``target``, and kills this process when the parent has died."""
     os.dup2(writing, 2)
     os.close(writing)
     poller = select.poll()
@@ -240,30 +267,31 @@ def _watch(channel: socket.socket, control: Control, parent: int, reading: int, 
     except ProcessLookupError:
         os.kill(os.getpid(), signal.SIGKILL)
     except OSError:
-        pass  # an old kernel; the channel shuts too when the parent dies
+        pass  # an old kernel; the channel also closes when the parent dies
     thread = threading.Thread(
         target=_tee,
-        args=(poller, control, channel.fileno(), watched, reading, target),
+        args=(poller, control),
+        kwargs={"channel": channel.fileno(), "watched": watched, "reading": reading, "target": target},
         name="feedline-stderr",
         daemon=True,
     )
     thread.start()
 
 
-def _tee(poller: Any, control: Control, channel: int, watched: int, reading: int, target: int) -> None:
-    deadline: float | None = None
-    # What this thread has read dies with it, so it looks at a copy first, and takes the lines when they are safe. A
-    # crash in between shows them twice then, rather than not at all.
+def _tee(poller: Any, control: Control, *, channel: int, watched: int, reading: int, target: int) -> None:
+    deadline_s: float | None = None
+    # Text that this thread has consumed would be lost if the process crashed, so it forwards a copy (tee(2)) before
+    # consuming the original. A crash in between prints lines twice rather than not at all.
     duplicate = ctypes.CDLL(None, use_errno=True).tee
     copied, copying = os.pipe()
     while True:
-        wait = None if deadline is None else max(deadline - time.monotonic(), 0.0) * 1000
-        ready = [fd for fd, _ in poller.poll(wait)]
+        wait_ms = None if deadline_s is None else max(deadline_s - time.monotonic(), 0.0) * 1000
+        ready = [fd for fd, _ in poller.poll(wait_ms)]
         if reading in ready:
             size = duplicate(reading, copying, 1 << 16, 0)
             if size > 0:
                 text = os.read(copied, size)
-                with contextlib.suppress(OSError):  # nobody reads stderr any more; the last lines are kept all the same
+                with contextlib.suppress(OSError):  # the parent's stderr is closed; the tail is still kept
                     at = 0
                     while at < size:
                         at += os.write(target, text[at:])
@@ -271,8 +299,8 @@ def _tee(poller: Any, control: Control, channel: int, watched: int, reading: int
                 os.read(reading, size)
             else:
                 poller.unregister(reading)  # the user's code has closed stderr
-        if watched in ready or (deadline is not None and time.monotonic() >= deadline):
+        if watched in ready or (deadline_s is not None and time.monotonic() >= deadline_s):
             os.kill(os.getpid(), signal.SIGKILL)
         if channel in ready:
-            deadline = time.monotonic() + GRACE
+            deadline_s = time.monotonic() + GRACE_S
             poller.unregister(channel)

@@ -1,4 +1,4 @@
-"""`torch.export` and `torch.fx` as importers: both give a graph of torch's own nodes, which is walked here once."""
+"""Importers based on `torch.export` and `torch.fx`: both return a graph of torch's nodes, which is converted here."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ import torch
 from torch.fx.passes.shape_prop import ShapeProp
 from torch.utils import _pytree as pytree
 
-from feedline.graph.graph import Graph, Operation, OutputReference, Path, TensorType
-from feedline.graph.importers.torch_parts import ModuleTensors, Scopes, operation, reachable, type_of
+from feedline.graph.graph import Graph, Operation, OutputReference, Path, TensorType, output_operation
+from feedline.graph.importers.torch_parts import OperationList, type_of
 
 NUMBERS = ("size", "dim", "numel", "len", "getattr", "shape", "ndim", "ndimension", "get_device")
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 
 
 def from_export(model: torch.nn.Module, given: Arguments, notes: tuple[str, ...] = ()) -> Graph:
-    """The graph that `torch.export` sees; raises whatever it raises."""
+    """Return the graph by `torch.export`; raises its exceptions."""
     args, kwargs = given
     program = torch.export.export(model, args, kwargs, strict=False)
     walk = _FxWalk(model, shaped=True)
@@ -26,11 +26,11 @@ def from_export(model: torch.nn.Module, given: Arguments, notes: tuple[str, ...]
             name = walk.held.first.get(spec.target)
             walk.held_by[spec.arg.name] = name or walk.held.constant(program.constants[spec.target], spec.target)
     walk.all(program.graph, _leaf_names(program.call_spec.out_spec))
-    return Graph(reachable(walk.operations), walk.held.table, walk.scopes.table, "torch.export", notes)
+    return walk.graph("torch.export", notes)
 
 
 def from_fx(model: torch.nn.Module, given: Arguments | None, notes: tuple[str, ...] = ()) -> Graph:
-    """The graph that `torch.fx` sees, with shapes if there are inputs; raises whatever it raises."""
+    """Return the graph by `torch.fx`, with shapes if there are inputs; raises its exceptions."""
     traced = torch.fx.symbolic_trace(model)
     if given is not None:
         args, kwargs = given
@@ -42,30 +42,28 @@ def from_fx(model: torch.nn.Module, given: Arguments | None, notes: tuple[str, .
             ShapeProp(traced).propagate(*args, *(kwargs[name] for name in names[len(args) :] if name in kwargs))
     walk = _FxWalk(model, shaped=given is not None)
     walk.all(traced.graph)
-    return Graph(reachable(walk.operations), walk.held.table, walk.scopes.table, "torch.fx", notes)
+    return walk.graph("torch.fx", notes)
 
 
 def _leaf_names(tree: Any) -> list[str]:
-    """How the outputs are called by who takes the results apart: ``["logits"]``."""
+    """Return the keys of the outputs within the result, such as ``["logits"]``."""
     leaves = pytree.tree_flatten_with_path(pytree.tree_unflatten(list(range(tree.num_leaves)), tree))[0]
     return [pytree.keystr(path) for path, _ in leaves]
 
 
-class _FxWalk:
-    """Operations from the nodes of torch's graphs."""
+class _FxWalk(OperationList):
+    """Conversion of the nodes of torch's graphs to operations."""
 
     def __init__(self, model: torch.nn.Module, shaped: bool) -> None:
-        self.held, self.scopes = ModuleTensors(model), Scopes(model)
+        super().__init__(model)
         self.modules = dict(model.named_modules(remove_duplicate=False))
         self.shaped = shaped
         self._numbers: set[Any] = set()
-        self.held_by: dict[str, str] = {}  # nodes that stand for a parameter, and its name
-        self.operations: list[Operation] = []
+        self.held_by: dict[str, str] = {}  # names of parameters by node
         self._sources: dict[Any, OutputReference] = {}
-        self._types: dict[OutputReference | str, TensorType] = {}
 
     def all(self, graph: Any, output_names: Any = ()) -> None:
-        """Walk all nodes; ``output_names`` are those of the leaves of the result."""
+        """Convert all nodes; ``output_names`` are those of the leaves of the result."""
         for node in graph.nodes:
             if node.op == "placeholder":
                 self._placeholder(node)
@@ -79,21 +77,18 @@ class _FxWalk:
                 self._call(node)
 
     def _placeholder(self, node: Any) -> None:
-        if node.name in self.held_by:
-            self._types[self.held_by[node.name]] = self.held.table[self.held_by[node.name]].type
-        elif isinstance(_value(node), torch.Tensor) or _value(node) is None:
-            self._add(Operation(node.name, "input", str(node.target), "input", outputs=(_type(node),)), node)
+        if node.name not in self.held_by and (isinstance(_value(node), torch.Tensor) or _value(node) is None):
+            self._result(node, Operation(node.name, "input", str(node.target), "input", outputs=(_type(node),)))
 
     def _attribute(self, node: Any) -> None:
         name = self.held.first.get(str(node.target))
         if name is None:
-            # A tensor that the code made: fx keeps it in the traced module.
+            # A tensor created by the code, which fx keeps in the traced module.
             name = self.held.constant(operator.attrgetter(node.target)(node.graph.owning_module), str(node.target))
         self.held_by[node.name] = name
-        self._types[name] = self.held.table[name].type
 
     def _takes_apart(self, node: Any) -> bool:
-        """Whether it is one of the outputs of an operation that has several."""
+        """Return whether the node selects one of several outputs of an operation."""
         whole, index = node.args
         source = self._sources.get(whole)
         if source is None or not isinstance(index, int) or not isinstance(_value(whole), (tuple, list)):
@@ -116,18 +111,15 @@ class _FxWalk:
         if is_layer:
             module = self.modules[node.target]
             kind, detail = type(module).__name__, module.extra_repr()
-            own = [self.held.first[f"{node.target}.{name}"] for name, _ in module.named_parameters()]
-            self._types.update({name: self.held.table[name].type for name in own})
-            given += own
+            given += [self.held.first[f"{node.target}.{name}"] for name, _ in module.named_parameters()]
         value = _value(node)
         outputs = [type_of(v) for v in value] if isinstance(value, (tuple, list)) and value else [_type(node)]
         equation = next((a for a in node.args if isinstance(a, str)), "")
-        self._add(
-            operation(node.name, kind, self._path(node), given, self._types, outputs, detail, equation, is_layer), node
-        )
+        path = self._path(node)
+        self._result(node, self.operation(node.name, kind, path, given, outputs, detail, equation, is_layer))
 
     def _gives_numbers(self, node: Any) -> bool:
-        """Whether the result is a size or a number: no tensor, and so no edge."""
+        """Return whether the result is a size or a number, which makes no edge."""
         if self.shaped:
             found, _ = pytree.tree_flatten(_value(node))
             return not any(isinstance(leaf, torch.Tensor) for leaf in found)
@@ -140,12 +132,10 @@ class _FxWalk:
         for i, (leaf, name) in enumerate(zip(leaves, names, strict=True)):
             sources, own = self._behind(leaf)
             if sources or own:
-                self.operations.append(
-                    Operation(f"output.{i}", "output", name, "output", inputs=sources, parameters=own)
-                )
+                self.operations.append(output_operation(i, name, sources, own))
 
     def _behind(self, leaf: Any) -> tuple[tuple[OutputReference, ...], tuple[str, ...]]:
-        """The tensors of a result, and the parameters: itself, or what a number or an object is made of."""
+        """Return the tensors and parameters of a result, or those that a number or object is computed from."""
         sources: dict[OutputReference, None] = {}
         names: dict[str, None] = {}
         waiting, seen = [leaf] if isinstance(leaf, torch.fx.Node) else [], {leaf}
@@ -160,10 +150,8 @@ class _FxWalk:
                 seen.update(waiting)
         return tuple(sources), tuple(names)
 
-    def _add(self, op: Operation, node: Any) -> None:
-        self.operations.append(op)
-        self._sources[node] = OutputReference(op.key)
-        self._types.update({OutputReference(op.key, i): type_ for i, type_ in enumerate(op.outputs)})
+    def _result(self, node: Any, op: Operation) -> None:
+        self._sources[node], *_ = self.add(op)
 
     def _path(self, node: Any) -> Path:
         calls = [str(key).removeprefix("L__self__") for key in node.meta.get("nn_module_stack", {})]
@@ -171,13 +159,13 @@ class _FxWalk:
 
 
 def _children(node: Any) -> list[Any]:
-    """Nodes among the arguments, in their order, with repetitions."""
+    """Return the nodes among the arguments, in order, with repetitions."""
     leaves, _ = pytree.tree_flatten((node.args, node.kwargs))
     return [leaf for leaf in leaves if isinstance(leaf, torch.fx.Node)]
 
 
 def _value(node: Any) -> Any:
-    """What torch knows of the node's result: a fake tensor, a tuple of these; None: nothing."""
+    """Return torch's metadata of the node's result: a fake tensor, a tuple of these, or None."""
     if "val" in node.meta:
         return node.meta["val"]
     return pytree.tree_map(_like, node.meta.get("tensor_meta"), is_leaf=lambda m: hasattr(m, "dtype"))

@@ -1,9 +1,9 @@
-"""A `torch.nn.Module` as a graph, by the best importer that can read it.
+"""Import of a `torch.nn.Module`, by the best importer that can read it.
 
-With inputs: `torch.export`, which sees every operation; where it refuses, `torch.fx`, which sees one way through for
-all inputs; where that refuses too (the way depends on data), a run with forward hooks, which sees the way of these
-inputs. Without inputs: `torch.fx` without shapes, else the tree of modules, without edges. The graph says which, and
-why no better one would do. Neither parameters, buffers nor random generators change.
+With inputs: `torch.export`, which records every operation; if it fails, `torch.fx`, which records one control flow for
+all inputs; if that fails too (the flow depends on data), a run with forward hooks, which records the flow for these
+inputs. Without inputs: `torch.fx` without shapes, else the tree of modules, without edges. The graph names the importer
+and why better ones failed. Parameters, buffers and random generators are unchanged.
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ from feedline.graph.importers.torch_fx import from_export, from_fx
 from feedline.graph.importers.torch_parts import arguments
 from feedline.graph.importers.torch_run import from_run, from_tree
 
-WORDS = 160  # of a refusal, in characters
+WORDS = 160  # longest excerpt of an error, in characters
 TALKERS = ("fx.experimental.symbolic_shapes", "export._trace", "_subclasses.fake_tensor")  # loggers of torch
 
 
-# What tracers and `_quietly` change is the process's: of two at once, the second would put back what the first had set.
+# Tracers and `_quietly` change process-wide state, so that concurrent ones would restore each other's changes.
 _ONE_AT_A_TIME = threading.RLock()
 
 
 def from_module(model: torch.nn.Module, inputs: Any = None) -> Graph:
-    """The graph of a module. Threads take turns.
+    """Return the graph of a module. Calls from several threads are serialized.
 
     Args:
-        model: is left as it is.
+        model: module, which is not changed.
         inputs: see `feedline.graph.importers.graph_of`.
 
     Raises:
-        TypeError: a scripted or traced module, whose inside only TorchScript sees.
-        ValueError: the module cannot be run on the inputs; the cause is its own error.
+        TypeError: a scripted or traced module, whose content only TorchScript can read.
+        ValueError: the module cannot be run on the inputs; the cause is its error.
     """
     if any(isinstance(module, torch.jit.ScriptModule) for module in model.modules()):
         raise TypeError(
@@ -59,7 +59,7 @@ def _read(model: torch.nn.Module, inputs: Any) -> Graph:
         try:
             with _quietly(), _unchanged(model, runs=False):
                 return from_fx(model, None)
-        except Exception as error:  # whatever the module's code makes of a tracer
+        except Exception as error:  # a module's code may fail in any way when traced
             notes.append(f"torch.fx: {_said(error)}")
         return from_tree(model, (*notes, "the tree of modules, without edges and shapes: pass inputs"))
     args, kwargs = arguments(model, inputs)
@@ -77,8 +77,8 @@ def _read(model: torch.nn.Module, inputs: Any) -> Graph:
 
 
 def _made(model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.nn.Module:
-    """A copy of a lazy module, whose parameters a first run has made: the model's own stay to be made."""
-    # Uninitialized buffers refuse to be copied.
+    """Return a copy of a lazy module with parameters initialized by a run; those of the model stay lazy."""
+    # Uninitialized buffers cannot be copied.
     lazy: list[Any] = [buffer for buffer in model.buffers() if is_lazy(buffer)]
     fresh = {id(buffer): type(buffer)(device=buffer.device, dtype=buffer.dtype) for buffer in lazy}
     model = copy.deepcopy(model, fresh)
@@ -89,7 +89,7 @@ def _made(model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any])
 
 @contextlib.contextmanager
 def _told(model: torch.nn.Module) -> Iterator[None]:
-    """Says of what a run raises that the inputs do not fit."""
+    """Convert exceptions of a run to a ValueError about the inputs."""
     try:
         yield
     except Exception as error:
@@ -99,7 +99,7 @@ def _told(model: torch.nn.Module) -> Iterator[None]:
 
 
 def _said(error: Exception) -> str:
-    """The first line of what an importer says."""
+    """Return the first line of an importer's error."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     text = f"{type(error).__name__}: {lines[0] if lines else ''}"
     return text if len(text) <= WORDS else f"{text[: WORDS - 1]}…"
@@ -111,15 +111,15 @@ def _devices(model: torch.nn.Module) -> list[Any]:
 
 @contextlib.contextmanager
 def _unchanged(model: torch.nn.Module, runs: bool) -> Iterator[None]:
-    """Puts back what a tracer leaves behind, in buffers, attributes, lists, dicts and random generators.
+    """Undo a tracer's changes to buffers, attributes, lists, dicts and random generators.
 
-    If it ``runs`` the module, in parameters too, at the cost of their memory: an embedding with ``max_norm``, for one,
-    writes its weights when it is run.
+    If it ``runs`` the module, also those to parameters, at the cost of their memory: an embedding with ``max_norm``,
+    for one, writes its weights when run.
     """
     held_by = (*model.parameters(), *model.buffers()) if runs else model.buffers()
     tensors = {t: t.detach().clone() for t in held_by if not is_lazy(t) and not t.is_meta}
     attributes = [(module, dict(vars(module))) for module in model.modules()]
-    # torch.export, for one, leaves its stand-ins for weights in a list that LSTMs keep.
+    # torch.export, for one, leaves substitutes for weights in a list of LSTMs.
     held = [(v, v.copy()) for _, before in attributes for v in before.values() if isinstance(v, (list, dict))]
     try:
         with torch.random.fork_rng(devices=_devices(model)):
@@ -138,20 +138,20 @@ def _unchanged(model: torch.nn.Module, runs: bool) -> Iterator[None]:
 
 
 def _changed(tensor: Any, before: Any) -> bool:
-    """Whether to write it back, which invalidates what autograd has kept of it."""
+    """Return whether a tensor has to be restored, which invalidates what autograd has saved of it."""
     dense = tensor.layout is torch.strided and not tensor.is_quantized
     return not dense or not torch.equal(tensor, before)
 
 
 @contextlib.contextmanager
 def _quietly() -> Iterator[None]:
-    """Without the warnings and logs of a tracer that refuses: the graph's notes say why."""
+    """Suppress warnings and logs of a failing tracer, whose error is in the graph's notes."""
     loggers = [logging.getLogger(f"torch.{name}") for name in TALKERS]
     before = [logger.disabled for logger in loggers]
     try:
         for logger in loggers:
             logger.disabled = True
-        # torch.export prints what it has of a graph that it refuses.
+        # torch.export prints an incomplete graph when it fails.
         with warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()):
             warnings.simplefilter("ignore")
             yield

@@ -1,4 +1,4 @@
-"""What importers of torch modules share: parameters, types of tensors, scopes, and arguments made from ``inputs``."""
+"""Shared parts of importers of torch modules: parameters, types of tensors, scopes, and arguments from ``inputs``."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import torch
 from torch.nn.parameter import is_lazy
 
 from feedline.graph.costs import activations, multiply_adds
-from feedline.graph.graph import Operation, OutputReference, Parameter, Path, Scope, Shape, TensorType
+from feedline.graph.graph import Graph, Operation, OutputReference, Parameter, Path, Scope, Shape, TensorType, unique
 
 
 def type_of(tensor: Any) -> TensorType:
-    """Type of a tensor, fake ones included; unknown for anything else, and for parameters that are made later."""
+    """Return the type of a tensor, possibly a fake one; unknown for other objects and uninitialized parameters."""
     if not isinstance(tensor, torch.Tensor) or is_lazy(tensor):
         return TensorType()
     shape = tuple(n if isinstance(n, int) else str(n) for n in tensor.shape)
@@ -23,14 +23,14 @@ def type_of(tensor: Any) -> TensorType:
 
 
 def arguments(model: torch.nn.Module, inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Positional and keyword arguments: ``inputs`` with tensors for arrays, and zeros for shapes."""
+    """Return positional and keyword arguments: ``inputs`` with tensors for arrays, and zeros for shapes."""
     like = next(model.parameters(), torch.empty(0))
     like = like if like.is_floating_point() else torch.empty(0, device=like.device)
 
     def made(value: Any) -> Any:
         if _is_shape(value):
             if min(value) < 0:
-                raise ValueError(f"expected a shape of lengths from 0, got {value}")
+                raise ValueError(f"expected a shape of lengths of at least 0, got {value}")
             return torch.zeros(value, dtype=like.dtype, device=like.device)
         if isinstance(value, np.ndarray):
             return torch.from_numpy(value).to(like.device)
@@ -52,13 +52,13 @@ def _is_shape(value: Any) -> bool:
 
 
 class ModuleTensors:
-    """Parameters and buffers of a module by name and by identity; further tensors are taken for constants."""
+    """Parameters and buffers of a module by name and by identity; other tensors count as constants."""
 
     def __init__(self, model: torch.nn.Module) -> None:
         self.table: dict[str, Parameter] = {}
         self._names: dict[int, str] = {}
         self._kept: list[Any] = []
-        self.first: dict[str, str] = {}  # every qualified name of a tensor, and the first of them
+        self.first: dict[str, str] = {}  # the first name of each tensor, by any of its qualified names
         for buffer, listed in ((False, model.named_parameters), (True, model.named_buffers)):
             for name, tensor in listed(remove_duplicate=False):
                 known = self._names.setdefault(id(tensor), name)
@@ -67,30 +67,27 @@ class ModuleTensors:
                     self.table[name] = Parameter(name, type_of(tensor), tensor.requires_grad and not buffer, buffer)
 
     def name(self, tensor: Any) -> str | None:
-        """The name of a parameter or buffer; None of other tensors."""
+        """Return the name of a parameter or buffer, or None."""
         return self._names.get(id(tensor))
 
     def constant(self, tensor: Any, wanted: str = "constant") -> str:
-        """The name of a tensor that the module's code holds."""
-        name, n = wanted, 1
-        while name in self.table:
-            n += 1
-            name = f"{wanted}_{n}"
+        """Return a name for a constant of the module's code."""
+        name = unique(wanted, self.table)
         self._names[id(tensor)] = self.first[name] = name
-        self._kept.append(tensor)  # so that no other tensor gets its identity
+        self._kept.append(tensor)  # so that its id is not reused
         self.table[name] = Parameter(name, type_of(tensor), trains=False, buffer=True)
         return name
 
 
 class Scopes:
-    """Scopes by path, from the calls of modules that stand around an operation."""
+    """Scopes by path, from the calls of modules around an operation."""
 
     def __init__(self, model: torch.nn.Module) -> None:
         self._modules = dict(model.named_modules(remove_duplicate=False))
         self.table: dict[Path, Scope] = {}
 
     def path(self, calls: Iterable[str]) -> Path:
-        """The path for calls of modules, outermost first: qualified names, each with ``@N`` if called before."""
+        """Return the path for calls of modules, outermost first: qualified names, each with ``@N`` if called before."""
         path: Path = ()
         outer = ""
         for call in calls:
@@ -113,45 +110,65 @@ class Scopes:
         return Scope(type(module).__name__, builtin, module.extra_repr() if builtin else "")
 
 
-def operation(
-    key: str,
-    kind: str,
-    scope: Path,
-    given: Sequence[OutputReference | str],
-    types: Mapping[OutputReference | str, TensorType],
-    outputs: Sequence[TensorType],
-    detail: str = "",
-    equation: str = "",
-    layer: bool = False,
-    allocates: bool = True,
-) -> Operation:
-    """An operation applied to sources and parameters (by name), in the order of its arguments, with what it costs."""
-    names = tuple(dict.fromkeys(g for g in given if isinstance(g, str)))
-    operands: list[Shape | None] = [types[g].shape for g in given]
-    weights: list[Shape | None] = [types[name].shape for name in names]
-    first = outputs[0].shape if outputs else None
-    return Operation(
-        key=key,
-        kind=kind,
-        scope=scope,
-        inputs=tuple(g for g in given if isinstance(g, OutputReference)),
-        outputs=tuple(outputs),
-        parameters=names,
-        multiply_adds=multiply_adds(kind, operands, weights, first, equation, layer),
-        activations=activations(kind, outputs) if allocates else 0,
-        detail=detail,
-    )
+class OperationList:
+    """Operations of a module in order, with the types of their outputs.
 
-
-def reachable(operations: Sequence[Operation]) -> tuple[Operation, ...]:
-    """Without operations that no output depends on: bookkeeping, such as the counters of batch normalisation.
-
-    All of them, where the importer saw no output: what gives no tensor is not used by nothing.
+    Attributes:
+        held: parameters and buffers of the module.
+        scopes: scopes of the operations.
+        operations: all operations so far.
     """
-    needed = {o.key for o in operations if o.role == "output"} or {o.key for o in operations}
-    kept = []
-    for op in reversed(operations):
-        if op.key in needed or op.role == "input":
-            kept.append(op)
-            needed.update(source.key for source in op.inputs)
-    return tuple(reversed(kept))
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        self.held, self.scopes = ModuleTensors(model), Scopes(model)
+        self.operations: list[Operation] = []
+        self._types: dict[OutputReference, TensorType] = {}
+
+    def add(self, op: Operation) -> list[OutputReference]:
+        """Add an operation; returns references to its outputs."""
+        self.operations.append(op)
+        outputs = [OutputReference(op.key, i) for i in range(len(op.outputs))]
+        self._types.update(zip(outputs, op.outputs, strict=True))
+        return outputs
+
+    def operation(
+        self,
+        key: str,
+        kind: str,
+        scope: Path,
+        given: Sequence[OutputReference | str],
+        outputs: Sequence[TensorType],
+        detail: str = "",
+        equation: str = "",
+        layer: bool = False,
+        allocates: bool = True,
+    ) -> Operation:
+        """Return an operation on sources and parameters (by name), in the order of its arguments, with its costs."""
+        names = tuple(dict.fromkeys(g for g in given if isinstance(g, str)))
+        weights: list[Shape | None] = [self.held.table[name].type.shape for name in names]
+        types = [self.held.table[g].type if isinstance(g, str) else self._types[g] for g in given]
+        first = outputs[0].shape if outputs else None
+        return Operation(
+            key=key,
+            kind=kind,
+            scope=scope,
+            inputs=tuple(g for g in given if isinstance(g, OutputReference)),
+            outputs=tuple(outputs),
+            parameters=names,
+            multiply_adds=multiply_adds(kind, [t.shape for t in types], weights, first, equation, layer),
+            activations=activations(kind, outputs) if allocates else 0,
+            detail=detail,
+        )
+
+    def graph(self, importer: str, notes: tuple[str, ...]) -> Graph:
+        """Return the graph, without operations on which no output depends, such as counters of batch normalisation.
+
+        Without outputs, all operations are kept.
+        """
+        needed = {o.key for o in self.operations if o.role == "output"} or {o.key for o in self.operations}
+        kept = []
+        for op in reversed(self.operations):
+            if op.key in needed or op.role == "input":
+                kept.append(op)
+                needed.update(source.key for source in op.inputs)
+        return Graph(tuple(reversed(kept)), self.held.table, self.scopes.table, importer, notes)

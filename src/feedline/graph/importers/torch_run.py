@@ -1,7 +1,7 @@
-"""A run of a module as a graph: every function of torch that is called, within the modules that forward hooks see.
+"""Import of a module by running it: every torch function called, within the modules that forward hooks report.
 
-Sees the one way that the inputs take, through any Python. A function that torch sees as one (attention, for instance)
-is one operation. Costs one run, and the memory of all tensors in it, which are kept to tell them apart.
+It records the control flow of these inputs, through any Python. A function that torch dispatches as one (attention, for
+instance) is one operation. Costs one run, and the memory of all its tensors, which are kept to identify them.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
-from feedline.graph.graph import Graph, Operation, OutputReference, TensorType
-from feedline.graph.importers.torch_parts import ModuleTensors, Scopes, operation, reachable, type_of
+from feedline.graph.graph import Graph, Operation, OutputReference, TensorType, output_operation
+from feedline.graph.importers.torch_parts import OperationList, type_of
 
 
 def from_run(model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], notes: tuple[str, ...]) -> Graph:
-    """The graph of one run; raises what the module raises."""
+    """Return the graph of one run; raises the module's exceptions."""
     record = _Record(model)
     record.inputs(args, kwargs)
     hooks = record.hooks()
@@ -32,15 +32,13 @@ def from_run(model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, An
         for hook in hooks:
             hook.remove()
     record.outputs(result)
-    return Graph(reachable(record.operations), record.held.table, record.scopes.table, "a run", notes)
+    return record.made.graph("a run", notes)
 
 
 def from_tree(model: torch.nn.Module, notes: tuple[str, ...]) -> Graph:
-    """Modules without others inside, or from the library, in the order of their definition; no edges."""
-    held, scopes = ModuleTensors(model), Scopes(model)
-    operations: list[Operation] = []
+    """Return a graph without edges: modules that contain no others, or are of the library, in order of definition."""
+    made = OperationList(model)
     done: set[str] = set()
-    types: dict[OutputReference | str, TensorType] = {name: p.type for name, p in held.table.items()}
     for name, module in model.named_modules():
         parent, _, _ = name.rpartition(".")
         inner = any(True for _ in module.children())
@@ -49,29 +47,27 @@ def from_tree(model: torch.nn.Module, notes: tuple[str, ...]) -> Graph:
             continue
         done.add(name)
         parts = name.split(".") if name else []
-        path = scopes.path(".".join(parts[: i + 1]) for i in range(len(parts)))
-        own = [held.first[".".join([*parts, n])] for n, _ in module.named_parameters()]
-        made = operation(f"n{len(operations)}", type(module).__name__, path, own, types, [TensorType()], layer=True)
-        operations.append(made)
-    return Graph(tuple(operations), held.table, scopes.table, "the module tree", notes)
+        path = made.scopes.path(".".join(parts[: i + 1]) for i in range(len(parts)))
+        own = [made.held.first[".".join([*parts, n])] for n, _ in module.named_parameters()]
+        key, kind = f"n{len(made.operations)}", type(module).__name__
+        made.add(made.operation(key, kind, path, own, [TensorType()], layer=True))
+    return made.graph("the module tree", notes)
 
 
 class _Record(TorchFunctionMode):
-    """Notes every call of a torch function that gives tensors."""
+    """Recorder of all calls of torch functions that return tensors."""
 
     def __init__(self, model: torch.nn.Module) -> None:
         super().__init__()
-        self.model, self.held, self.scopes = model, ModuleTensors(model), Scopes(model)
-        self.operations: list[Operation] = []
+        self.model, self.made = model, OperationList(model)
         self._sources: dict[int, OutputReference] = {}
-        self._types: dict[OutputReference | str, TensorType] = {n: p.type for n, p in self.held.table.items()}
-        self._kept: list[Any] = []  # as long as they live, no other tensor has their identity
+        self._kept: list[Any] = []  # keeps their ids from being reused
         self._calls: list[str] = []
         self._called: Counter[str] = Counter()
-        self._made: Counter[str] = Counter()
+        self._count: Counter[str] = Counter()
 
     def hooks(self) -> list[Any]:
-        """Hooks that tell which module runs; to be removed."""
+        """Register hooks that track the running module; the caller removes them."""
         hooks = []
         for name, module in self.model.named_modules():
             hooks.append(module.register_forward_pre_hook(self._entered(name)))
@@ -90,17 +86,17 @@ class _Record(TorchFunctionMode):
         self._calls.pop()
 
     def inputs(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """What the module is applied to."""
+        """Add the module's inputs."""
         names = list(inspect.signature(self.model.forward).parameters)
         given = {**{names[i] if i < len(names) else str(i): arg for i, arg in enumerate(args)}, **kwargs}
         for path, tensor in pytree.tree_flatten_with_path(given)[0]:
             if isinstance(tensor, torch.Tensor):
                 first, rest = path[0].key, pytree.keystr(path[1:])
-                key, types = f"input.{len(self.operations)}", (type_of(tensor),)
+                key, types = f"input.{len(self.made.operations)}", (type_of(tensor),)
                 self._add(Operation(key, "input", f"{first}{rest}", "input", outputs=types), [tensor])
 
     def outputs(self, result: Any) -> None:
-        """What the module gives."""
+        """Add the module's outputs."""
         if dataclasses.is_dataclass(result) and not isinstance(result, type):
             result = {field.name: getattr(result, field.name) for field in dataclasses.fields(result)}
         for i, (path, tensor) in enumerate(pytree.tree_flatten_with_path(result)[0]):
@@ -108,14 +104,11 @@ class _Record(TorchFunctionMode):
                 given = self._given(tensor)
                 sources = (given,) if isinstance(given, OutputReference) else ()
                 names = (given,) if isinstance(given, str) else ()
-                name = pytree.keystr(path)
-                self.operations.append(
-                    Operation(f"output.{i}", "output", name, "output", inputs=sources, parameters=names)
-                )
+                self.made.operations.append(output_operation(i, pytree.keystr(path), sources, names))
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        # Before the call: afterwards a tensor that it changed in place is another one for us.
+        # Before the call, since a tensor changed in place counts as a new one afterwards.
         before = [leaf for leaf in pytree.tree_flatten((args, kwargs))[0] if isinstance(leaf, torch.Tensor)]
         given = [self._given(tensor) for tensor in before]
         result = func(*args, **kwargs)
@@ -124,16 +117,16 @@ class _Record(TorchFunctionMode):
             name = getattr(func.__self__, "__name__", name)
         changed = args[0] if name == "__setitem__" else result
         tensors = [leaf for leaf in pytree.tree_flatten(changed)[0] if isinstance(leaf, torch.Tensor)]
-        # Parameters that it hands out, or buffers that it counts in, are no results.
-        if any(self.held.name(t) is None for t in tensors):
+        # Parameters that it returns, or buffers that it updates, are not results.
+        if any(self.made.held.name(t) is None for t in tensors):
             detail = next((a for a in args if isinstance(a, str)), "")
-            path = self.scopes.path(self._calls)
+            path = self.made.scopes.path(self._calls)
             kind = name.strip("_") if name.startswith("__") else name
             outputs = [type_of(t) for t in tensors]
             new = not all(_shares(t, before) for t in tensors)
-            key = f"{kind}_{self._made[kind]}" if self._made[kind] else kind
-            self._made[kind] += 1
-            op = operation(key, kind, path, given, self._types, outputs, "", detail, allocates=new)
+            key = f"{kind}_{self._count[kind]}" if self._count[kind] else kind
+            self._count[kind] += 1
+            op = self.made.operation(key, kind, path, given, outputs, "", detail, allocates=new)
             self._add(op, tensors)
         return result
 
@@ -141,21 +134,15 @@ class _Record(TorchFunctionMode):
         source = self._sources.get(id(tensor))
         if source is not None:
             return source
-        name = self.held.name(tensor)
-        if name is None:
-            name = self.held.constant(tensor)
-            self._types[name] = self.held.table[name].type
-        return name
+        name = self.made.held.name(tensor)
+        return self.made.held.constant(tensor) if name is None else name
 
     def _add(self, op: Operation, tensors: list[Any]) -> None:
-        self.operations.append(op)
         self._kept += tensors
-        for i, tensor in enumerate(tensors):
-            self._sources[id(tensor)] = OutputReference(op.key, i)
-            self._types[OutputReference(op.key, i)] = op.outputs[i]
+        self._sources.update(zip(map(id, tensors), self.made.add(op), strict=True))
 
 
 def _shares(tensor: Any, others: list[Any]) -> bool:
-    """Whether it looks at memory of another one."""
+    """Return whether a tensor shares memory with another one."""
     here = tensor.untyped_storage().data_ptr()
     return any(here == other.untyped_storage().data_ptr() for other in others)

@@ -1,14 +1,15 @@
-"""Who works on a ``dist_async`` store? A Ray actor that counts the workers, and ends the servers after the last.
+"""Coordinator of a ``dist_async`` store: a Ray actor that assigns ranks, detects dead workers, and ends the servers.
 
-Workers join, beat every `BEAT` seconds, and leave. One that has not beaten for `SILENT` seconds is taken for dead: its
-rank is free again, and a barrier names it. When all have left, or none has beaten for `GRACE` seconds, the servers,
-their snapshots and this actor go: nobody else would end them, since they belong to no worker.
+Workers join, send a heartbeat every `BEAT_S` seconds, and leave. One that is silent for `SILENT_S` seconds is presumed
+dead: its rank becomes free, and a barrier names it. When all workers have left, or none has sent a heartbeat for
+`GRACE_S` seconds, the coordinator ends the servers, deletes their snapshots and ends itself: all of these actors are
+detached, so that Ray would keep them.
 
-A barrier opens when all ranks wait at it in one moment. A worker that gave up, left or was replaced does not wait, so
-its arrival does not count.
+A barrier opens when all ranks wait at it at the same moment. A worker that gave up, left or was replaced no longer
+counts as arrived.
 
-What it knows it learns again from beats when Ray has restarted it. Costs: a small message a beat; and a process, which
-gets this module as it stands here and imports nothing of feedline's, so that it stays small.
+After a restart by Ray, the coordinator rebuilds its state as workers join again. Costs: one small message a heartbeat,
+and a process, which receives this module by value and imports nothing else of feedline, to stay small.
 """
 
 from __future__ import annotations
@@ -23,24 +24,23 @@ import uuid
 from pathlib import Path
 from typing import Any, NamedTuple
 
-BEAT = 1.0
-SILENT = 8.0
-GRACE = 60.0
-#: Namespace of our actors in a Ray that may have others.
+#: Seconds between heartbeats; of silence until a worker is presumed dead; and until a store without workers ends.
+BEAT_S, SILENT_S, GRACE_S = 1.0, 8.0, 60.0
+#: Ray namespace of feedline's actors.
 NAMESPACE = "feedline"
 
 
 class JoinReply(NamedTuple):
-    """A worker, as the coordinator answers it.
+    """Reply to `Coordinator.join`.
 
     Attributes:
-        rank: its number; -1: refused.
-        workers: how many there are to be.
-        servers: how many hold the store.
-        folder: for snapshots.
-        auth: the authentication mode of this Ray, as its processes see it.
-        why: it was refused.
-        again: whether another answer is to be expected later: who has the rank may be dead.
+        rank: rank of the worker; -1: refused.
+        workers: number of workers of the store.
+        servers: number of its servers.
+        folder: folder for snapshots.
+        auth: authentication mode of Ray, as seen by its processes.
+        why: reason of a refusal.
+        again: whether to retry later: the worker that has the rank may turn out to be dead.
     """
 
     rank: int
@@ -53,20 +53,20 @@ class JoinReply(NamedTuple):
 
 
 class Coordinator:
-    """The coordinator of one store.
+    """Coordinator of one store.
 
     Args:
-        name: of the store.
-        workers: how many are to join.
-        servers: how many hold it.
-        folder: for snapshots; empty: a temporary one of the host that a server is on.
+        name: name of the store.
+        workers: number of workers that will join.
+        servers: number of servers.
+        folder: folder for snapshots; empty: the temporary folder of each server's host.
     """
 
     def __init__(self, name: str, workers: int, servers: int, folder: str) -> None:
         import ray
 
         self._name, self._workers, self._servers = name, workers, servers
-        # Not anybody else's, and the same when this actor is started again.
+        # Unique, and unchanged when Ray restarts this actor.
         own = ray.get_runtime_context().get_actor_id()
         self._folder = str(Path(folder or tempfile.gettempdir()) / f"feedline-{name}-{own}")
         self._ranks: dict[str, int] = {}
@@ -75,7 +75,7 @@ class Coordinator:
         self._left: set[int] = set()
         self._life = uuid.uuid4().hex
         self._passed, self._gate = 0, asyncio.Event()
-        #: Workers that wait at the barrier, each with the call by which it does.
+        #: Workers that wait at the barrier, each with a token of the call that waits.
         self._waiting: dict[str, object] = {}
         self._since = time.monotonic()
         self._watch: asyncio.Task[None] | None = None
@@ -83,17 +83,17 @@ class Coordinator:
     # ---- membership -----------------------------------------------------------------------------------------
 
     async def join(self, worker: str, rank: int | None, place: str) -> JoinReply:
-        """Become a worker, or say again that one is.
+        """Register a worker, or renew its registration.
 
         Args:
-            worker: its name, unlike all others.
-            rank: that it wants; None: the lowest that is free.
+            worker: unique name of the worker.
+            rank: rank that it asks for; None: the lowest free one.
             place: host and process.
         """
         if self._watch is None:
             self._watch = asyncio.get_running_loop().create_task(self._look())
         now, why, wanted = time.monotonic(), "", rank
-        taken = {r: w for w, r in self._ranks.items() if now - self._seen[w] < SILENT}
+        taken = {r: w for w, r in self._ranks.items() if now - self._seen[w] < SILENT_S}
         if worker in self._ranks:
             rank = self._ranks[worker]
         elif rank is None:
@@ -116,13 +116,13 @@ class Coordinator:
         return JoinReply(rank, self._workers, self._servers, self._folder, auth, why, again)
 
     async def beat(self, worker: str) -> bool:
-        """A sign of life; False: join again."""
+        """Record a heartbeat; False: the worker has to join again."""
         if worker in self._seen:
             self._seen[worker] = time.monotonic()
         return worker in self._seen
 
     async def leave(self, worker: str) -> None:
-        """The worker needs the store no more."""
+        """Remove a worker that has closed the store."""
         rank = self._ranks.pop(worker, None)
         self._seen.pop(worker, None)
         self._waiting.pop(worker, None)
@@ -132,23 +132,23 @@ class Coordinator:
     # ---- barrier --------------------------------------------------------------------------------------------
 
     async def ticket(self, worker: str) -> tuple[str, int] | None:
-        """Which barrier is the next, so that an answer of `arrive` that is lost can be asked for; None: join first."""
+        """Return a ticket for the next barrier, with which a call of `arrive` can be retried; None: join first."""
         return (self._life, self._passed) if worker in self._ranks else None
 
     async def arrive(self, worker: str, ticket: tuple[str, int] | None, seconds: float) -> Any:
-        """Wait at the barrier, for a while.
+        """Wait at the barrier for a limited time.
 
         Args:
-            worker: its name.
-            ticket: of the barrier; None: of the next one.
-            seconds: to wait at most.
+            worker: name of the worker.
+            ticket: ticket of the barrier; None: the next one.
+            seconds: longest wait.
 
         Returns:
-            None: all have come. Else a ticket, and the missing ranks with what is known of them; the worker does not
-            wait any more, until it calls again.
+            None if all have arrived. Else a ticket, and the missing ranks with what is known of them; the worker does
+            not count as waiting until it calls again.
         """
         if worker not in self._ranks:
-            return None, {}  # of a life before this one: join first
+            return None, {}  # joined before a restart of this actor, and has to join again
         if ticket is None or ticket[0] != self._life:
             ticket = self._life, self._passed
         if ticket[1] != self._passed:
@@ -161,22 +161,22 @@ class Coordinator:
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self._gate.wait(), seconds)
             return None if ticket[1] != self._passed else (ticket, self._missing(worker))
-        finally:  # or the call itself was given up
+        finally:  # also when Ray cancels the call
             if self._waiting.get(worker) is call:
                 del self._waiting[worker]
 
     async def withdraw(self, worker: str) -> None:
-        """The worker does not wait at the barrier any more."""
+        """Stop waiting at the barrier."""
         self._waiting.pop(worker, None)
 
     def _open(self) -> None:
-        """Let through everybody who waits."""
+        """Release all waiting workers."""
         self._passed, self._waiting = self._passed + 1, {}
         self._gate.set()
         self._gate = asyncio.Event()
 
     def _missing(self, worker: str) -> dict[int, tuple[bool, str]]:
-        """Ranks that do not wait with a worker: whether they ever will, and what is known of them."""
+        """Return the ranks that are not waiting: whether each is gone for good, and what is known of it."""
         now, found = time.monotonic(), {}
         seen = {r: now - self._seen[w] for w, r in self._ranks.items()}
         here = {self._ranks.get(one) for one in (worker, *self._waiting)}
@@ -185,45 +185,45 @@ class Coordinator:
                 found[rank] = True, "has closed the store"
             elif rank not in seen:
                 found[rank] = False, "has not joined"
-            elif seen[rank] > SILENT:
-                found[rank] = True, f"gave no sign of life for {seen[rank]:.0f} s ({self._places[rank]})"
+            elif seen[rank] > SILENT_S:
+                found[rank] = True, f"sent no heartbeat for {seen[rank]:.0f} s ({self._places[rank]})"
             else:
                 found[rank] = False, f"is alive ({self._places[rank]})"
         return found
 
-    # ---- the end --------------------------------------------------------------------------------------------
+    # ---- shutdown -------------------------------------------------------------------------------------------
 
     async def _look(self) -> None:
         while True:
-            await asyncio.sleep(BEAT)
+            await asyncio.sleep(BEAT_S)
             now = time.monotonic()
             latest = max(self._seen.values(), default=self._since)
             self._since = max(self._since, latest)
-            if len(self._left) == self._workers or now - self._since > GRACE:
+            if len(self._left) == self._workers or now - self._since > GRACE_S:
                 await self._end()
 
     async def _end(self) -> None:
         import ray
 
         for index in range(self._servers):
-            with contextlib.suppress(Exception):  # it may be dead, or hang
+            with contextlib.suppress(Exception):  # it may be dead or hang
                 server = ray.get_actor(server_name(self._name, index), NAMESPACE)
-                await asyncio.wait_for(server.discard.remote(), BEAT)
+                await asyncio.wait_for(server.discard.remote(), BEAT_S)
             with contextlib.suppress(Exception):
                 ray.kill(server, no_restart=True)
         ray.kill(ray.get_runtime_context().current_actor, no_restart=True)
 
 
 def coordinator_name(store: str) -> str:
-    """Name of the actor."""
+    """Return the Ray name of a store's coordinator."""
     return f"{store}/coordinator"
 
 
 def server_name(store: str, index: int) -> str:
-    """Name of the actor."""
+    """Return the Ray name of one of a store's servers."""
     return f"{store}/server-{index}"
 
 
 def here() -> str:
-    """Host and process, for messages."""
+    """Return host and process id, for messages."""
     return f"{socket.gethostname()}, process {os.getpid()}"

@@ -1,7 +1,7 @@
-"""What a worker sends to each server: the parts of its values that lie there, as one message; in fewer bits if asked.
+"""Push messages: one for each server, with the parts of a worker's values that the server holds, compressed if set.
 
-Costs: dense values are added up right where the message is made, in memory that is kept for the next; of the same keys
-as before, nothing is laid out again. Compression and rows take memory for each call.
+Costs: dense values are summed directly into the message's buffer, which is reused, as is its layout while the keys stay
+the same. Compression and rows allocate memory for each call.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from feedline.kvstore.parameter_server.wire_format import Field, Item, Layout, s
 
 
 class ShardedKey(NamedTuple):
-    """One key, as this worker knows it; ``meta`` has its shape and dtype and no memory."""
+    """A key and its parts on the servers; ``meta`` is a meta tensor of its shape and dtype."""
 
     key: Key
     place: int
@@ -33,7 +33,7 @@ Group = tuple[ShardedKey, Sequence[Any]]
 
 
 class PushMessage(NamedTuple):
-    """A push to one server: where its arrays lie, how its keys come, what is to be added up to each array."""
+    """A push to one server: layout of its arrays, encoding of its keys, tensors to sum into each array, and buffer."""
 
     layout: Layout
     items: list[Item]
@@ -42,10 +42,10 @@ class PushMessage(NamedTuple):
 
 
 class PushEncoder:
-    """Makes messages.
+    """Encoder of push messages.
 
     Attributes:
-        compression: how values are coded; to be changed by `compress` alone.
+        compression: compression of values, or None; set it with `compress`.
     """
 
     def __init__(self) -> None:
@@ -55,11 +55,11 @@ class PushEncoder:
         self._laid_out: tuple[tuple[Key, ...], dict[int, Layout]] = (), {}
 
     def compress(self, compression: Compression | None) -> None:
-        """Code values from now on; what was left for later is dropped."""
+        """Set the compression of later messages, and drop residuals."""
         self.compression, self._residuals = compression, {}
 
     def messages(self, groups: Sequence[Group]) -> dict[int, PushMessage]:
-        """What to send to each server."""
+        """Return the message for each server."""
         items: dict[int, list[Item]] = {}
         sources: dict[int, list[Sequence[Any]]] = {}
         plain = self.compression is None
@@ -86,7 +86,7 @@ class PushEncoder:
     def _packed(
         self, entry: ShardedKey, part: RowRange, dense: Sequence[Any], merged: Any
     ) -> tuple[int | dict[str, Any] | None, list[Sequence[Any]]]:
-        """How one part comes, and what is to be added up to each of the arrays that carry it."""
+        """Return the encoding of one part, and the tensors to sum into each of its arrays."""
         if not dense:
             ids = merged.indices()[0]
             low, high = (int(torch.searchsorted(ids, bound)) for bound in (part.start, part.stop))
@@ -96,11 +96,11 @@ class PushEncoder:
         piece = sliced(dense[0], part)
         shape, dtype = self.compression.code_shape(piece.shape)
         codes = torch.empty(shape, dtype=dtype)
-        self.compression.encode(piece, *self._residual(entry, part), codes)
+        self.compression.encode([(piece, *self._residual(entry, part), codes)])
         return self.compression.parameters(), [[codes]]
 
     def layouts(self, groups: Sequence[Group]) -> dict[int, Layout]:
-        """Of each server's message for dense values of these keys; made once for the same keys again."""
+        """Return the layout of each server's message for dense values of these keys; cached for the last keys."""
         keys = tuple(entry.key for entry, _ in groups)
         if keys != self._laid_out[0]:
             fields: dict[int, list[Field]] = {}
@@ -112,7 +112,7 @@ class PushEncoder:
         return self._laid_out[1]
 
     def _residual(self, entry: ShardedKey, part: RowRange) -> tuple[Any, Any]:
-        """What compression has left for the next push, and memory for what it leaves now."""
+        """Return the residual of the last push, and memory for the residual of this one."""
         slot = entry.key, part.server
         if slot not in self._residuals:
             empty = torch.zeros(sliced(entry.meta, part).shape, dtype=entry.meta.dtype)
@@ -120,20 +120,20 @@ class PushEncoder:
         return self._residuals[slot]
 
     def sent(self, server: int, message: PushMessage) -> None:
-        """The message is on its way: what it left is what the next one begins with."""
+        """Commit the residuals of a message that was sent."""
         if self.compression is not None:
             for key, _ in message.items:
                 self._residuals[key, server] = self._residuals[key, server][::-1]
 
     def _run(self, server: int, size: int) -> Any:
-        """Memory for a message, made once as long as they are of one size."""
+        """Return the buffer for a server's messages, allocated again when their size changes."""
         if server not in self._runs or self._runs[server].numel() != size:
             self._runs[server] = torch.empty(size, dtype=torch.uint8)
         return self._runs[server]
 
 
 def by_server(outs: Sequence[Group]) -> dict[int, list[tuple[ShardedKey, RowRange, Sequence[Any]]]]:
-    """What of the outs comes from each server."""
+    """Return the parts of outs by the server that holds them."""
     found: dict[int, list[tuple[ShardedKey, RowRange, Sequence[Any]]]] = {}
     for entry, tensors in outs:
         for part in entry.parts:

@@ -1,8 +1,8 @@
-"""Which server holds what: a pure function of keys and shapes, so that workers need not agree on it.
+"""Placement of arrays on servers: a pure function of keys and shapes, so that workers need not agree on it.
 
-A small key lies whole on the server that its hash names. An array of more than `SPLIT` elements is cut along its first
-dimension into one part for each server, as equal as rows allow, so that rows are whole; the hash says which server
-gets the first part. An array with fewer rows than there are servers is cut into its rows.
+A small key is stored whole on the server that its hash selects. An array of more than `SPLIT_ELEMENTS` elements is
+split along its first dimension into one part per server, as equal as whole rows allow; the hash selects the server of
+the first part. An array with fewer rows than servers is split into single rows.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from typing import NamedTuple
 
 from feedline.kvstore.base import Key
 
-#: Elements from which on an array is split. As a call is one message for each server, this may be small, for balance.
-SPLIT = 1 << 16
+#: Largest number of elements that are not split. Splitting adds no messages to a call, so balance decides.
+SPLIT_ELEMENTS = 1 << 16
 
 
 class RowRange(NamedTuple):
-    """Rows of an array on one server: ``start`` to ``stop``; of a whole array without rows, 0 to 1."""
+    """Rows ``start`` to ``stop`` of an array, on one server; 0 to 1 for a scalar."""
 
     server: int
     start: int
@@ -27,10 +27,10 @@ class RowRange(NamedTuple):
 
 
 def parts(key: Key, shape: Sequence[int], servers: int) -> tuple[RowRange, ...]:
-    """Where an array lies: rows ascending, each once, a server at most once."""
+    """Return the parts of an array: ascending, covering each row once, at most one on each server."""
     first = home(key, servers)
     rows = shape[0] if shape else 1
-    if not shape or math.prod(shape) <= SPLIT:
+    if not shape or math.prod(shape) <= SPLIT_ELEMENTS:
         return (RowRange(first, 0, rows),)
     count = min(servers, rows)
     bounds = [rows * i // count for i in range(count + 1)]
@@ -38,6 +38,6 @@ def parts(key: Key, shape: Sequence[int], servers: int) -> tuple[RowRange, ...]:
 
 
 def home(key: Key, servers: int) -> int:
-    """The server of a key; the same in every process, unlike Python's own hash."""
+    """Return the server of a key's first part; the same in every process, unlike Python's hash."""
     digest = hashlib.blake2b(f"{type(key).__name__}:{key}".encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little") % servers

@@ -1,10 +1,10 @@
-"""A Ray for ``dist_async``: one of our own on this machine's loopback, or one that is there; reached with a token.
+"""Ray clusters for ``dist_async``: a private one on this machine's loopback, or an existing one, joined with a token.
 
-Guarantees: a Ray of our own listens on 127.0.0.1 alone, lets nobody in without its token, has no dashboard, keeps its
-files in a new folder that only this user can enter, and goes with the process that started it, however that ends. No
-other Ray of this machine is touched. A Ray on another address is joined only if it asks for a token too.
+Guarantees: a private Ray listens on 127.0.0.1 alone, refuses connections without its token, has no dashboard, keeps its
+files in a new folder that only this user can access, and ends with the process that started it, however that ends. No
+other Ray of this machine is affected. A Ray on another address is joined only if it requires a token.
 
-Costs: some 8 s to start, eight processes of 30 to 100 MB and one for each server; memory for objects as they are used.
+Costs: about 8 s to start; eight processes of 30 to 100 MB, and one for each server; memory for objects in use.
 """
 
 from __future__ import annotations
@@ -30,40 +30,40 @@ from feedline.collective.refusal import RefusedError
 from feedline.errors import StoreError
 
 ADDRESS, WORKERS, SERVERS, SNAPSHOTS = (f"FEEDLINE_STORE_{n}" for n in ("ADDRESS", "WORKERS", "SERVERS", "SNAPSHOTS"))
-#: Unix sockets have short names, and Ray's have 62 characters below its folder.
+#: Longest path of Ray's folder: paths of Unix sockets are limited, and Ray's take 62 characters below its folder.
 LONGEST_FOLDER = 45
-#: What Ray reads when it is first imported.
+#: Environment variables that Ray reads when it is first imported.
 _LOOPBACK = {
-    # Ray asks the routing table for this host's address, whatever it is told, but where it expects a firewall's
-    # questions; then it takes loopback, and listens nowhere else.
+    # Ray always takes this host's address from the routing table, except on systems where that would trigger firewall
+    # prompts; there it listens on loopback alone.
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
-    # Seconds until a wrong token, or nobody at all, is an error.
+    # Seconds until a wrong token or an unused address is an error.
     "RAY_NUM_REDIS_GET_RETRIES": "3",
-    # Seconds until it ends a process that has lost it; ours get errors, and end when they like.
+    # Seconds until Ray ends a process that lost its connection; feedline raises errors instead.
     "RAY_gcs_rpc_server_reconnect_timeout_s": "1000000",
     "RAY_USAGE_STATS_ENABLED": "0",
-    # It would replace `print` in the whole process.
+    # Ray would replace `print` in the whole process.
     "RAY_TQDM_PATCH_PRINT": "0",
 }
-#: Those that cannot change once it is.
+#: Variables that have no effect after Ray was imported.
 _DECISIVE = ("RAY_AUTH_MODE", "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER")
-#: Of the Ray that we start: no idle workers, each of which takes memory.
+#: Settings of a private Ray: no idle workers, each of which takes memory.
 _SMALL = {"RAY_prestart_worker_first_driver": "0", "RAY_enable_worker_prestart": "0"}
-#: One for all that this process starts, as Ray reads a process's token only once.
+#: Token of all clusters of this process, as Ray reads it only once in a process.
 _token = ""
 
 
 class AsyncCluster:
-    """A Ray on loopback, for the workers that this process starts; close it, or use it in a ``with``.
+    """A private Ray on loopback, for the workers that this process starts. A context manager.
 
     Args:
-        workers: processes that are to share a store.
-        servers: processes that hold it.
-        memory: bytes of shared memory that pushes and pulls on their way may take; more goes to disk.
-        timeout: seconds to wait until Ray has started.
+        workers: number of processes that share a store.
+        servers: number of processes that hold it.
+        memory: bytes of shared memory for pushes and pulls in flight; more spills to disk.
+        timeout: seconds to wait for Ray to start.
 
     Attributes:
-        address: of Ray.
+        address: ``host:port`` of Ray.
 
     Raises:
         ModuleNotFoundError: Ray is not installed (``pip install 'feedline[async]'``).
@@ -85,7 +85,7 @@ class AsyncCluster:
         path = os.pathsep.join(str(Path(one).resolve()) for one in sys.path if one)
         with open(self._folder / "supervisor.log", "wb") as log:
             self._supervisor = subprocess.Popen(
-                # Without -P the folder of ray_supervisor.py would be the first to look for modules in.
+                # Without -P the folder of ray_supervisor.py would come first on the module path.
                 [
                     sys.executable,
                     "-P",
@@ -99,13 +99,13 @@ class AsyncCluster:
                 env={**_without_ray(os.environ), **self._settings, **_SMALL, "PYTHONPATH": path},
             )
         try:
-            self.address = self._answer(timeout)
+            self.address = self._started(timeout)
         except BaseException:
             self.close()
             raise
 
     def environment(self) -> dict[str, str]:
-        """Variables by which ``create("dist_async")`` in another process finds this Ray and its token."""
+        """Return the variables with which ``create("dist_async")`` in another process finds this Ray and its token."""
         return {
             ADDRESS: self.address,
             WORKERS: str(self._workers),
@@ -115,7 +115,7 @@ class AsyncCluster:
         }
 
     def close(self) -> None:
-        """End every process of this Ray, and delete its folder; again is as once."""
+        """End every process of this Ray, and delete its folder. Idempotent."""
         assert self._supervisor.stdin is not None
         assert self._supervisor.stdout is not None
         with contextlib.suppress(BrokenPipeError):
@@ -123,7 +123,7 @@ class AsyncCluster:
         try:
             self._supervisor.wait(30)
         except subprocess.TimeoutExpired:
-            self._supervisor.kill()  # Ray's processes end when it is gone
+            self._supervisor.kill()  # Ray's processes end with it
             self._supervisor.wait()
         self._supervisor.stdout.close()
         shutil.rmtree(self._folder, ignore_errors=True)
@@ -136,10 +136,11 @@ class AsyncCluster:
     ) -> None:
         self.close()
 
-    def _answer(self, timeout: float) -> str:
+    def _started(self, timeout_s: float) -> str:
+        """Wait for the supervisor's line; returns Ray's address."""
         assert self._supervisor.stdout is not None
-        said: dict[str, str] = {"error": f"nothing within {timeout:g} s"}
-        if select.select([self._supervisor.stdout], [], [], timeout)[0]:
+        said: dict[str, str] = {"error": f"no answer within {timeout_s:g} s"}
+        if select.select([self._supervisor.stdout], [], [], timeout_s)[0]:
             line = self._supervisor.stdout.readline()
             said = json.loads(line) if line else {"error": "the end of its process"}
         if "error" in said:
@@ -149,21 +150,21 @@ class AsyncCluster:
 
 
 class RayConnection:
-    """This process as a driver of a Ray; there is one at a time, and stores may share it.
+    """Connection of this process to Ray as a driver. A process has one at a time, which stores share.
 
     Args:
-        address: ``host:port``.
-        settings: environment variables for Ray, if it is our own; else those that are there count.
+        address: ``host:port`` of Ray.
+        settings: environment variables for a private Ray; None: those of this process count.
 
     Raises:
-        RefusedError: another address than loopback without a token, or a Ray that was imported too early.
-        StoreError: nobody is there, or the token is wrong.
+        RefusedError: an address other than loopback without a token, or Ray was imported too early.
+        StoreError: no Ray answers at the address, or the token is wrong.
     """
 
     _lock = threading.Lock()
     _users = 0
     _made = False
-    _read: dict[str, str] = {}  # noqa: RUF012  # what Ray was imported with, if we imported it; the same for the process
+    _read: dict[str, str] = {}  # noqa: RUF012  # settings at Ray's import, if feedline imported it; process-wide
 
     def __init__(self, address: str, settings: dict[str, str] | None = None) -> None:
         _check_installed()
@@ -179,7 +180,7 @@ class RayConnection:
         self._open = True
 
     def close(self) -> None:
-        """Leave Ray when the last store does, if the first one joined it."""
+        """Disconnect from Ray when the last store closes, if a store connected. Idempotent."""
         import ray
 
         with RayConnection._lock:
@@ -201,7 +202,7 @@ class RayConnection:
 
         current = ray.get_runtime_context().gcs_address
         if address != current:
-            raise RefusedError(f"expected the Ray that this process has joined already, at {current}, got {address}")
+            raise RefusedError(f"expected the Ray that this process is connected to, at {current}, got {address}")
         if not self.loopback:
             _check_token(address)
 
@@ -209,14 +210,14 @@ class RayConnection:
         wanted = {**(_LOOPBACK if self.loopback else {}), **settings}
         wanted = {name: value for name, value in wanted.items() if name in settings or name not in os.environ}
         known = {**os.environ, **RayConnection._read}
-        # The path of the token does not count: what it holds is the same for the time of this process.
+        # The token's path is not decisive: its content never changes within this process.
         decisive = [n for n in wanted if n in _DECISIVE and known.get(n) != wanted[n]]
         if early and self.loopback and sys.modules["ray"]._private.ray_constants.ENABLE_RAY_CLUSTER:
-            decisive = [_DECISIVE[1]]  # set by now perhaps, but too late
+            decisive = [_DECISIVE[1]]  # even if it is set now, which was after the import
         if early and decisive:
             shown = ", ".join(f"{name}={(wanted | _LOOPBACK)[name]}" for name in decisive)
             raise RefusedError(
-                f"expected Ray not to be imported yet: it reads {shown} when it is; "
+                f"expected Ray not to be imported yet, as it reads {shown} when it is; "
                 "create the store first, or set these before the import"
             )
         self._before = {name: os.environ.get(name) for name in wanted}
@@ -227,7 +228,7 @@ class RayConnection:
         try:
             socket.create_connection((host.strip("[]"), int(port)), 5).close()
         except OSError as error:
-            raise StoreError(f"expected a Ray at {address}, got {error}") from error
+            raise StoreError(f"expected Ray at {address}, got {error}") from error
         import ray
 
         if not early:
@@ -236,17 +237,18 @@ class RayConnection:
             ray.init(address=address, log_to_driver=False, configure_logging=False)
         except (ConnectionError, RuntimeError) as error:
             raise StoreError(
-                f"expected to join the Ray at {address}, got {error}; most likely the token is not that Ray's "
+                f"expected to join Ray at {address}, got {error}; most likely the token is not that Ray's "
                 "(RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN_PATH or RAY_AUTH_TOKEN)"
             ) from error
         RayConnection._made = True
 
 
 def is_loopback(address: str) -> bool:
-    """Whether ``host:port`` is on this machine's loopback.
+    """Return whether ``host:port`` is on this machine's loopback.
 
     Raises:
-        RefusedError: it is no such address.
+        RefusedError: the address is malformed.
+        StoreError: the host is unknown.
     """
     host, colon, port = address.rpartition(":")
     if not colon or not host or not port.isdecimal():
@@ -254,7 +256,7 @@ def is_loopback(address: str) -> bool:
     try:
         found = {info[4][0] for info in socket.getaddrinfo(host.strip("[]"), None)}
     except OSError as error:
-        raise StoreError(f"expected a host that is known as {host!r}, got {error}") from error
+        raise StoreError(f"expected a host that resolves, got {host!r}: {error}") from error
     return all(ipaddress.ip_address(one).is_loopback for one in found)
 
 
@@ -263,8 +265,8 @@ def _check_token(address: str) -> None:
     file = os.environ.get("RAY_AUTH_TOKEN_PATH") or Path.home() / ".ray" / "auth_token"
     if mode.lower() != "token" or not (os.environ.get("RAY_AUTH_TOKEN") or Path(file).is_file()):
         raise RefusedError(
-            f"expected a token to join the Ray at {address}, which is not on loopback, got none: whoever reaches "
-            "it runs code. Set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN_PATH, there and here"
+            f"expected a token to join Ray at {address}, which is not on loopback, got none: whoever reaches "
+            "it can run code. Set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN_PATH, there and here"
         )
 
 
@@ -283,10 +285,10 @@ def _new_folder() -> Path:
 
 
 def _without_ray(environment: Any) -> dict[str, str]:
-    """Settings for another Ray would change ours."""
+    """Return the environment without settings meant for another Ray."""
     return {name: value for name, value in environment.items() if not name.startswith("RAY_")}
 
 
-def remaining(deadline: float) -> float:
-    """Seconds until a moment of `time.monotonic`; not below 0."""
-    return max(0.0, deadline - time.monotonic())
+def remaining(deadline_s: float) -> float:
+    """Return the seconds until a deadline of `time.monotonic`; at least 0."""
+    return max(0.0, deadline_s - time.monotonic())

@@ -1,13 +1,13 @@
-"""Keeps a Ray of our own for as long as its parent lives: ``python -P ray_supervisor.py`` with one JSON argument.
+"""Run a private Ray while the parent process lives: ``python -P ray_supervisor.py`` with one JSON argument.
 
-Argument: ``folder`` (0700, ours, deleted at the end), ``memory`` (bytes of Ray's object store). One line of JSON comes
-back on stdout: ``address``, or ``error``. When stdin closes, or the parent is gone, Ray is shut down, every process
-that came from this one is ended, and the folder is deleted. So a driver that is killed leaves nothing behind.
+The argument has ``folder`` (mode 0700, owned by this user, deleted at the end) and ``memory`` (bytes of Ray's object
+store). One line of JSON is written to stdout: ``address``, or ``error``. When stdin closes or the parent dies, Ray is
+shut down, all descendants of this process are killed, and the folder is deleted, so that a killed driver leaves nothing
+behind.
 
-Ray listens on loopback alone if it finds no other address of this host; it does not take one that it is given. That is
-its way on systems other than Linux, and the variable that chooses it is in
-`feedline.kvstore.parameter_server.ray_cluster`, which starts this file by its path: without feedline's imports it is
-small.
+Ray cannot be told to listen on loopback, but does so if it finds no other address of this host, which is its behaviour
+on systems other than Linux. `feedline.kvstore.parameter_server.ray_cluster` sets the variable that selects it, and runs
+this file by its path, without feedline's imports, to keep the process small.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ import time
 from pathlib import Path
 
 PR_SET_CHILD_SUBREAPER = 36
-#: Seconds between looks at whether the parent is there.
-LOOK = 1.0
+#: Seconds between checks that the parent lives.
+LOOK_S = 1.0
 
 
 def main() -> None:
-    """Start, wait, end."""
+    """Start Ray, wait for the parent to end, and clean up."""
     parent = os.getppid()
     given = json.loads(sys.argv[1])
-    # Whatever loses its parent among Ray's processes becomes our child, and so can be found.
+    # Orphans among Ray's processes become children of this one, so that they can be found.
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     try:
         try:
@@ -43,14 +43,14 @@ def main() -> None:
             answer = {"error": f"{type(error).__name__}: {error}"}
         print(json.dumps(answer), flush=True)
         while "address" in answer and os.getppid() == parent:
-            if select.select([sys.stdin], [], [], LOOK)[0] and not sys.stdin.read(1):
+            if select.select([sys.stdin], [], [], LOOK_S)[0] and not sys.stdin.read(1):
                 break
     finally:
         end()
         shutil.rmtree(given["folder"], ignore_errors=True)
 
 
-def start(folder: Path, memory: int) -> str:
+def start(folder: Path, memory_bytes: int) -> str:
     """Start Ray; returns its address."""
     import ray
 
@@ -58,7 +58,7 @@ def start(folder: Path, memory: int) -> str:
         address="local",
         num_cpus=1,
         num_gpus=0,
-        object_store_memory=memory,
+        object_store_memory=memory_bytes,
         include_dashboard=False,
         log_to_driver=False,
         configure_logging=False,
@@ -87,12 +87,12 @@ def end() -> None:
 
 
 def descendants(pid: int) -> list[int]:
-    """Processes that came from this one; those that lost their parents are our children by now."""
+    """Return the ids of all descendants of a process; a subreaper has adopted the orphans."""
     children: dict[int, list[int]] = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             with contextlib.suppress(OSError):
-                # The name, in parentheses, may hold anything.
+                # The name, in parentheses, may contain any character.
                 fields = (entry / "stat").read_text().rpartition(")")[2].split()
                 children.setdefault(int(fields[1]), []).append(int(entry.name))
     found = list(children.get(pid, []))

@@ -1,11 +1,12 @@
-"""A server of a ``dist_async`` store: a Ray actor that holds a shard, takes pushes at once, and keeps snapshots.
+"""A server of a ``dist_async`` store: a Ray actor that holds a shard, applies pushes at once, and writes snapshots.
 
-Ray starts the process again when it dies; it then reads its last snapshot, and workers send again what is not in it.
-Methods run one after the other. Those that are rare (making keys, setting a rule or states) return when their effect
-is on disk; pushes are covered by the next snapshot, and every answer says how far the last one reaches.
+Ray restarts a server that dies; it then loads its last snapshot, and workers replay the pushes that the snapshot lacks.
+Methods run one at a time. The rare ones (creating keys, setting a rule or states) return when their effect is on disk;
+pushes are covered by the next snapshot, and every answer tells how far the last one reaches.
 
-Costs: a snapshot stops the server for one copy of its shard; a thread writes it. One begins when the last is ``every``
-seconds old, or when a worker's log fills up, but never takes more than a twentieth of the time.
+Costs: a snapshot blocks the server while its shard is copied; a thread writes the copy. One begins when the last is
+``every_s`` seconds old, or when a worker's replay log fills up, but snapshots never take more than a twentieth of the
+time.
 """
 
 from __future__ import annotations
@@ -27,21 +28,21 @@ from feedline.kvstore.base import Key
 from feedline.kvstore.parameter_server.shard import Rule, Shard
 from feedline.kvstore.parameter_server.wire_format import Item
 
-#: Seconds without snapshots for each second that the last one took.
+#: Shortest pause between snapshots, as a multiple of the time that the last one took.
 REST = 19.0
 
 
 class Greeting(NamedTuple):
-    """What a worker must know of a server that it meets (again).
+    """Status of a server, for a worker that connects or reconnects.
 
     Attributes:
-        applied: number of the worker's last push here.
-        durable: number of its last push in the snapshot.
-        keys: how many there are.
-        missing: whether the rule is to be sent again.
-        generation: of the rule.
+        applied: number of the worker's last push that was applied.
+        durable: number of its last push in a snapshot.
+        keys: number of keys.
+        missing: whether the rule has to be sent again.
+        generation: generation of the rule.
         place: host and process.
-        failures: what the updater raised at pushes that the worker has not heard of, with their numbers.
+        failures: exceptions of the updater that the worker has not acknowledged, with the numbers of the pushes.
     """
 
     applied: int
@@ -54,14 +55,14 @@ class Greeting(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """To a push or pull.
+    """Answer to a push or pull.
 
     Attributes:
-        behind: it was not taken: earlier pushes, or the rule, are to be sent first.
-        durable: number of the worker's last push in the snapshot.
-        failure: what the updater raised; the shard is as it was before the push.
+        behind: whether it was refused, because earlier pushes or the rule have to be sent first.
+        durable: number of the worker's last push in a snapshot.
+        failure: exception of the updater; the shard is as it was before the push.
         trouble: why the last snapshot failed, if it did.
-        run: what was pulled.
+        run: pulled arrays, as one run of bytes.
     """
 
     behind: bool = False
@@ -72,26 +73,26 @@ class Answer(NamedTuple):
 
 
 class Server:
-    """One server.
+    """Actor class of a server.
 
     Args:
-        index: its number.
-        folder: of this store's snapshots; made if it is not there.
-        every: seconds between snapshots while there are pushes.
+        index: number of the server.
+        folder: folder of this store's snapshots; created if missing.
+        every_s: seconds between snapshots while pushes arrive.
 
     Raises:
-        StateError: there is a snapshot, and it is damaged.
-        StoreError: the folder is open to others.
+        StateError: the snapshot is damaged.
+        StoreError: the folder is accessible to other users.
     """
 
-    def __init__(self, index: int, folder: str, every: float) -> None:
-        self._index, self._every = index, every
+    def __init__(self, index: int, folder: str, every_s: float) -> None:
+        self._index, self._every_s = index, every_s
         self._shard = Shard()
         self._folder = Path(folder)
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         found = self._folder.stat()
         if found.st_uid != os.getuid() or found.st_mode & 0o077:
-            raise StoreError(f"expected a folder of our own and closed to others for snapshots, got {self._folder}")
+            raise StoreError(f"expected a snapshot folder that only this user owns and can access, got {self._folder}")
         self._file = self._folder / f"server-{index}.safetensors"
         self._durable: dict[str, int] = {}
         self._trouble = ""
@@ -101,7 +102,7 @@ class Server:
             self._shard.restore(*load_tensors(self._file))
             self._durable = dict(self._shard.applied)
 
-    # ---- often ----------------------------------------------------------------------------------------------
+    # ---- frequent calls -------------------------------------------------------------------------------------
 
     def push(
         self,
@@ -114,19 +115,19 @@ class Server:
         pressing: bool,
         heard: int = 0,
     ) -> Answer:
-        """Take a push, once, and give what is stored afterwards under the ``wanted`` keys.
+        """Apply a push, and return what is then stored under the ``wanted`` keys. Idempotent.
 
-        Whatever is wrong with it is in the answer: an exception of the call would leave open whether it was taken.
+        Errors are part of the answer: an exception of the call would not tell whether the push was applied.
 
         Args:
-            worker: its name.
-            number: of its push.
-            items: keys, and how they come.
-            run: of bytes.
+            worker: name of the worker.
+            number: number of its push.
+            items: keys, and how their values are encoded.
+            run: bytes of the values.
             wanted: keys to pull.
-            skip: whether pushes before this one are lost.
-            pressing: whether the worker would like a snapshot.
-            heard: number of the last of its pushes of which the worker knows how it went.
+            skip: whether the missing pushes before this one are lost.
+            pressing: whether the worker needs a snapshot soon.
+            heard: number up to which the worker acknowledges the outcome of its pushes.
         """
         shard = self._shard
         due = shard.due(worker, number, skip)
@@ -147,24 +148,24 @@ class Server:
         return Answer(False, self._durable.get(worker, 0), failure, self._trouble, found)
 
     def pull(self, worker: str, after: int, keys: Sequence[Key]) -> Answer:
-        """What is stored, once the worker's push of that number is in it."""
+        """Return what is stored under the keys, provided that the worker's push ``after`` was applied."""
         return self._answer(worker, after, lambda: self._shard.give(keys))
 
     def pull_rows(self, worker: str, after: int, keys: Sequence[Key], ids: Sequence[Any]) -> Answer:
-        """Rows, as `pull`."""
+        """Return rows of the keys; otherwise as `pull`."""
         return self._answer(worker, after, lambda: self._shard.give_rows(keys, ids))
 
     def _answer(self, worker: str, after: int, give: Callable[[], Any]) -> Answer:
-        """What is to follow a worker's pushes up to a number: a server that has died may lack some of them."""
+        """Answer a call that must follow the worker's push ``after``, which a restarted server may lack."""
         if self._shard.applied.get(worker, 0) < after:
             return Answer(behind=True)
         found = give()
         return Answer(False, self._durable.get(worker, 0), None, self._trouble, found)
 
-    # ---- seldom ---------------------------------------------------------------------------------------------
+    # ---- rare calls -----------------------------------------------------------------------------------------
 
     def greet(self, worker: str, heard: int = 0) -> Greeting:
-        """How far the worker has come here, which knows how its pushes went up to a number."""
+        """Return this server's status for a worker, which acknowledges its pushes up to ``heard``."""
         shard = self._shard
         place = f"{socket.gethostname()}, process {os.getpid()}"
         applied, durable = shard.applied.get(worker, 0), self._durable.get(worker, 0)
@@ -182,12 +183,12 @@ class Server:
         self._flush()
 
     def bring_rule(self, rule: Rule, generation: int) -> None:
-        """Bring again what a snapshot cannot hold; see `Shard`."""
+        """Set a rule again that the snapshot could not hold; see `Shard`."""
         if self._shard.missing and generation == self._shard.generation:
             self._shard.set_rule(rule, generation)
 
     def set_rule(self, worker: str, after: int, rule: Rule, generation: int) -> Answer:
-        """See `Shard`; as `pull`."""
+        """See `Shard`, and `pull`."""
 
         def change() -> None:
             self._shard.set_rule(rule, generation)
@@ -196,7 +197,7 @@ class Server:
         return self._answer(worker, after, change)
 
     def states(self, worker: str, after: int) -> Answer:
-        """Name, parameters and states of the optimizer, as `pull`; see `Shard`."""
+        """Return name, parameters and states of the optimizer; see `Shard`, and `pull`."""
         return self._answer(worker, after, self._shard.states)
 
     def set_states(
@@ -206,7 +207,7 @@ class Server:
         parameters: dict[str, Any],
         found: Mapping[Key, tuple[dict[str, Any], int]],
     ) -> Answer:
-        """See `Shard`; as `pull`."""
+        """See `Shard`, and `pull`."""
 
         def change() -> None:
             self._shard.set_states(parameters, found)
@@ -215,10 +216,10 @@ class Server:
         return self._answer(worker, after, change)
 
     def flush(self, worker: str, after: int) -> Answer:
-        """Bring everything to disk; as `pull`.
+        """Write a snapshot and wait for it; see `pull`.
 
         Raises:
-            StoreError: the disk does not take it.
+            StoreError: the snapshot could not be written.
         """
         return self._answer(worker, after, self._flush)
 
@@ -230,21 +231,21 @@ class Server:
             raise StoreError(f"expected server {self._index} to write its snapshot, got {self._trouble}")
 
     def discard(self) -> None:
-        """Delete the snapshot, at the store's end."""
+        """Delete the snapshot, when the store ends."""
         if self._writer is not None:
             self._writer.join()
         self._file.unlink(missing_ok=True)
-        with contextlib.suppress(OSError):  # others are not done yet
+        with contextlib.suppress(OSError):  # not empty until the last server has discarded its snapshot
             self._folder.rmdir()
 
     # ---- snapshots ------------------------------------------------------------------------------------------
 
     def _consider(self, pressing: bool) -> None:
-        """Begin a snapshot if it is time."""
+        """Start a snapshot if one is due."""
         if self._writer is not None and self._writer.is_alive():
             return
         pause = time.monotonic() - self._ended
-        if pause < (REST * self._took if pressing else max(self._every, REST * self._took)):
+        if pause < (REST * self._took if pressing else max(self._every_s, REST * self._took)):
             return
         started = time.monotonic()
         tensors, about = self._shard.snapshot()
@@ -262,10 +263,10 @@ class Server:
         self._took = self._ended - started
 
     def _portable(self, error: Exception) -> Exception:
-        """An exception that reaches the worker, with where it was raised."""
+        """Return an exception that can be pickled for the worker, with the server and traceback as a note."""
         error.add_note(f"in server {self._index}:\n{''.join(traceback.format_exception(error))}")
         try:
             pickle.loads(pickle.dumps(error))
         except Exception:
-            return StoreError(f"expected an updater without errors in server {self._index}, got {error!r}")
+            return StoreError(f"expected the updater to succeed in server {self._index}, got {error!r}")
         return error

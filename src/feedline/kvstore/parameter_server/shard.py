@@ -1,13 +1,13 @@
-"""What one server of the parameter server holds: parts of arrays, their rule, and each worker's progress.
+"""State of one parameter server: parts of arrays, their update rule, and the progress of each worker.
 
-Every push has a number: 1, 2, 3, … for each worker. A shard takes each number once, in order: a repeat is passed over,
-and one that comes too early is refused. All of that goes into one snapshot with the arrays, so a shard restored from it
-knows which pushes it contains, and takes exactly those that are sent again and are not in it. What an updater raised
-is kept until the worker has heard of it, so that no answer that is lost takes it along.
+Each worker numbers its pushes 1, 2, 3, … A shard applies each number once, in order: a repeated push is ignored, and
+one that skips a number is refused. Arrays and numbers are saved in one snapshot, so a restored shard knows which pushes
+it contains and applies exactly the missing ones of those that are replayed. An updater's exception is kept until the
+worker acknowledges it, so that a lost answer does not lose it.
 
-Nothing here knows of processes or messages (see `feedline.kvstore.parameter_server.server`). Arrays come and go as runs
-of bytes (`feedline.kvstore.parameter_server.wire_format`), and keys that are made together lie in one such run. Costs:
-a snapshot copies all arrays and states once; a pull copies only what does not lie together.
+Processes and messages are not known here (see `feedline.kvstore.parameter_server.server`). Arrays are exchanged as
+contiguous runs of bytes (`feedline.kvstore.parameter_server.wire_format`), and keys made together are stored in one
+run. Costs: a snapshot copies all arrays and states once; a pull copies only what is not contiguous.
 """
 
 from __future__ import annotations
@@ -36,19 +36,19 @@ from feedline.kvstore.parameter_server.wire_format import (
 from feedline.kvstore.table import Table
 
 VERSION = 1
-#: Of a rule: a name and parameters, or an object that was made by the user's code.
+#: Description of an updater: a name and parameters, or an object made by user code.
 Rule = Mapping[str, Any] | None
 
 
 class Shard:
-    """Parts of arrays under one rule. Applying a push is idempotent.
+    """Parts of arrays under one update rule. Applying a push is idempotent.
 
     Attributes:
-        applied: number of the last push taken, by worker.
-        failures: what the updater raised at pushes, by worker and number; see `heard`.
-        generation: how often the rule was set.
-        rule: of `set_rule`; an object is not in a snapshot.
-        missing: whether the rule was an object, and the snapshot could not bring it along: nothing can be taken.
+        applied: number of the last push applied, by worker.
+        failures: exceptions of the updater that were not acknowledged, by worker and number of the push; see `heard`.
+        generation: number of times that the rule was set.
+        rule: rule set by `set_rule`; snapshots do not contain an object.
+        missing: whether the shard was restored without its rule, an object; no push is applied until it is set again.
     """
 
     def __init__(self) -> None:
@@ -64,19 +64,19 @@ class Shard:
 
     @property
     def size(self) -> int:
-        """How many keys there are."""
+        """Number of keys."""
         return len(self._table.entries)
 
     def known(self, keys: Sequence[Key]) -> dict[Key, tuple[tuple[int, ...], str]]:
-        """Shape and dtype of those keys that are here."""
+        """Return shape and dtype of each key that exists here."""
         found = {key: self._table.entries[key].stored for key in keys if key in self._table.entries}
         return {key: (tuple(stored.shape), dtype_name(stored.dtype)) for key, stored in found.items()}
 
     def make(self, items: Sequence[tuple[Key, tuple[int, ...], str]], run: Any) -> None:
-        """Make keys of given shapes and dtypes; those that are here already are left alone."""
+        """Create keys of given shapes and dtypes; existing ones are left unchanged."""
         for key, shape, _ in items:
             if any(type(n) is not int or n < 0 for n in shape):
-                raise StoreError(f"expected the shape of key {key!r}, got {shape!r}")
+                raise StoreError(f"expected non-negative integers as shape of key {key!r}, got {shape!r}")
         layout = Layout([(shape, dtype_of(name)) for _, shape, name in items])
         values = layout.views(received(run, layout.size, "a worker"))
         self._gather(
@@ -84,10 +84,10 @@ class Shard:
         )
 
     def _gather(self, pairs: Sequence[tuple[Key, Any]]) -> None:
-        """Make keys in one run."""
+        """Create keys in one contiguous run."""
         if not pairs:
             return
-        given = {key: [value] for key, value in pairs}
+        given = grouped([key for key, _ in pairs], [value for _, value in pairs], "value")
         self._table.check_new(given)
         self._table.add(self._table.entries_of(given))
         fields = [(value.shape, value.dtype) for _, value in pairs]
@@ -98,12 +98,12 @@ class Shard:
     # ---- pushes and pulls -----------------------------------------------------------------------------------
 
     def due(self, worker: str, number: int, skip: bool) -> bool | None:
-        """Whether to take a push: True; or False, it was taken before; or None, others are to come first.
+        """Return True for a push to apply, False for one applied before, None if earlier ones are missing.
 
         Args:
-            worker: its name.
-            number: of the push.
-            skip: the worker does not have those between the last one here and this one any more.
+            worker: name of the worker.
+            number: number of the push.
+            skip: whether the missing pushes before this one are lost, and are to be skipped.
         """
         last = self.applied.get(worker, 0)
         if number <= last:
@@ -111,16 +111,16 @@ class Shard:
         return None if self.missing or (number > last + 1 and not skip) else True
 
     def heard(self, worker: str, number: int) -> None:
-        """The worker knows how its pushes went, up to this number."""
+        """Acknowledge the outcome of a worker's pushes up to this number, and drop their exceptions."""
         kept = self.failures.get(worker, {})
         for one in [one for one in kept if one <= number]:
             del kept[one]
 
     def take(self, worker: str, number: int, items: Sequence[Item], run: Any) -> None:
-        """Take a push, whole or not at all; either way its number is taken.
+        """Apply a push, whole or not at all; its number counts as applied either way.
 
         Raises:
-            StoreError: it does not fit what is here.
+            StoreError: the push does not fit the stored arrays.
             Exception: whatever the updater raises.
         """
         self.applied[worker] = number
@@ -135,10 +135,10 @@ class Shard:
         self._table.push(self._table.values(grouped([key for key, _ in items], values, "value")))
 
     def give(self, keys: Sequence[Key]) -> Any:
-        """What is stored: a run, not copied if it lies together.
+        """Return the stored arrays as one run, without a copy if they are contiguous.
 
         Raises:
-            StoreError: a key that is not here.
+            StoreError: a key does not exist here.
         """
         stored = self._stored(keys)
         if not stored:
@@ -156,33 +156,33 @@ class Shard:
         return as_run(stored).numpy()
 
     def give_rows(self, keys: Sequence[Key], ids: Sequence[Any]) -> Any:
-        """Rows of keys, in the order of the ids (int64, from the part's first row): a run.
+        """Return rows of keys as one run, in the order of the ids (int64, relative to the part's first row).
 
         Raises:
-            StoreError: a key or row that is not here.
+            StoreError: a key or row does not exist here.
         """
         found = []
         for key, stored, one in zip(keys, self._stored(keys), ids, strict=True):
             if not stored.dim():
-                raise StoreError(f"expected a key with rows, got {key!r}, which holds one number")
+                raise StoreError(f"expected a key with rows, got {key!r}, which is a scalar")
             found.append(stored.index_select(0, received_ids(one, len(stored), "a worker")))
         return as_run(found).numpy()
 
     def _stored(self, keys: Sequence[Key]) -> list[Any]:
         missing = [key for key in keys if key not in self._table.entries]
         if missing:
-            raise StoreError(f"expected keys that are here, got {missing[0]!r}: the server has lost its snapshot")
+            raise StoreError(f"expected a key of this server, got {missing[0]!r}: the server has lost its snapshot")
         return [self._table.entries[key].stored for key in keys]
 
     # ---- the rule -------------------------------------------------------------------------------------------
 
     def set_rule(self, rule: Rule, generation: int) -> None:
-        """Take over a rule.
+        """Set the update rule.
 
         Args:
-            rule: ``{"name": …, "parameters": {…}}``, ``{"object": …}``, or None: pushes assign. The same name and
-                parameters as before keep the states: so it is when a worker comes back.
-            generation: as counted by worker 0; the one that is here already is passed over, unless it is missing.
+            rule: ``{"name": …, "parameters": {…}}``, ``{"object": …}``, or None: pushes assign. An unchanged name
+                with unchanged parameters keeps the states, as when worker 0 was restarted.
+            generation: count of worker 0. The current one is ignored, unless the rule is missing.
         """
         if generation == self.generation and not self.missing:
             return
@@ -191,7 +191,7 @@ class Shard:
             made = None if rule is None else _made(rule)
             self._update_by(made)
             if isinstance(made, Optimizer) and generation == self.generation:
-                made.set_states(self._waiting)  # it is the one that was missing
+                made.set_states(self._waiting)  # the rule that was missing
         self.rule, self.generation, self.missing, self._waiting = rule, generation, False, {}
 
     def _update_by(self, rule: Any) -> None:
@@ -199,10 +199,10 @@ class Shard:
         self._table.set_updater(optimizer_for(rule, {}, self._table) if isinstance(rule, Optimizer) else rule)
 
     def states(self) -> tuple[str, dict[str, Any], dict[Key, tuple[dict[str, Any], int]]]:
-        """Name, parameters and states of the optimizer.
+        """Return name, parameters and states of the optimizer.
 
         Raises:
-            RefusedError: there is no optimizer.
+            RefusedError: no optimizer is set.
         """
         rule = self._table.optimizer
         return rule.name, rule.parameters(), rule.states()
@@ -211,7 +211,7 @@ class Shard:
         """Replace parameters and all states of the optimizer.
 
         Raises:
-            StoreError: states of other keys or shapes.
+            StoreError: keys or shapes do not match.
         """
         rule = self._table.optimizer
         for key, stored in zip(found, self._stored(list(found)), strict=True):
@@ -219,11 +219,11 @@ class Shard:
             for name, state in states.items():
                 if state.shape != stored.shape or not state.dtype.is_floating_point:
                     raise StoreError(
-                        f"expected {name} of key {key!r} in floating point of shape {tuple(stored.shape)}, got "
+                        f"expected floating point of shape {tuple(stored.shape)} as {name} of key {key!r}, got "
                         f"{state.dtype} of {tuple(state.shape)}"
                     )
             if type(count) is not int or count < 0:
-                raise StoreError(f"expected a number of updates of key {key!r}, got {count!r}")
+                raise StoreError(f"expected a non-negative count of updates of key {key!r}, got {count!r}")
         rule.set_parameters(parameters)
         rule.forget()
         rule.set_states(found)
@@ -233,7 +233,7 @@ class Shard:
     # ---- snapshots ------------------------------------------------------------------------------------------
 
     def snapshot(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        """A copy of everything: tensors, and JSON."""
+        """Return a copy of the whole state: tensors, and JSON types."""
         entries = list(self._table.entries.values())
         states = self._table.updater.states() if isinstance(self._table.updater, Optimizer) else self._waiting
         tensors = {f"value.{i}": entry.stored.clone() for i, entry in enumerate(entries)}
@@ -251,10 +251,10 @@ class Shard:
         return tensors, about
 
     def restore(self, tensors: Mapping[str, Any], about: Mapping[str, Any]) -> None:
-        """Become what a snapshot holds; of a fresh shard.
+        """Restore a fresh shard from a snapshot.
 
         Raises:
-            StateError: the snapshot is of another version.
+            StateError: the snapshot has another version.
         """
         if about.get("feedline") != VERSION:
             raise StateError(
@@ -270,7 +270,7 @@ class Shard:
         }
         self.applied, self.generation = dict(about["applied"]), about["generation"]
         for worker, number, text in about.get("failures", []):
-            self.failures.setdefault(worker, {})[number] = StoreError(f"expected an updater without errors, got {text}")
+            self.failures.setdefault(worker, {})[number] = StoreError(f"expected the updater to succeed, got {text}")
         self.rule = about["rule"]
         if self.rule == {}:
             self.missing, self._waiting = True, states

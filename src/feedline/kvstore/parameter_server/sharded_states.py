@@ -1,6 +1,6 @@
-"""The states of an optimizer that runs in several servers, each of which has those of its parts: put together, and cut.
+"""Optimizer states across servers: gather the states of parts into whole arrays, and split them again.
 
-So a file of states is the same whatever store wrote it. Costs: a copy of all states.
+A file of states is therefore the same for every type of store. Costs: a copy of all states.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from feedline.kvstore.parameter_server.wire_format import sliced
 def whole_states(
     entries: Iterable[ShardedKey], found: Sequence[tuple[str, Mapping[Key, Any]]], rule: Optimizer
 ) -> dict[Key, Any]:
-    """States of whole arrays, of those of their parts.
+    """Gather the states of whole arrays from those of their parts.
 
     Args:
-        entries: the arrays.
-        found: of each server its name, and the states of its parts.
-        rule: whose states they are.
+        entries: keys of the arrays.
+        found: name of each server, and the states of its parts.
+        rule: optimizer that keeps the states.
 
     Raises:
-        StoreError: a server's states are not of its parts.
+        StoreError: a server's states do not fit its parts.
     """
     whole = {}
     for entry in entries:
@@ -39,7 +39,7 @@ def whole_states(
             continue
         states = {}
         for name in rule.keeps:
-            # A push on its way may have reached some servers only.
+            # A push in flight may have reached only some servers.
             parts_of = [
                 torch.zeros(sliced(entry.meta, part).shape, dtype=entry.meta.dtype) if one is None else one[0][name]
                 for one, part in zip(pieces, entry.parts, strict=True)
@@ -50,7 +50,7 @@ def whole_states(
 
 
 def _checked(one: Any, entry: ShardedKey, part: RowRange, rule: Optimizer, server: str) -> Any:
-    """States and count of a part as a server told them; None if it has none."""
+    """Return states and count of a part as reported by a server, or None, once they fit the part."""
     if one is None:
         return None
     states, count = one
@@ -69,7 +69,7 @@ def _checked(one: Any, entry: ShardedKey, part: RowRange, rule: Optimizer, serve
 
 
 def cut_states(rule: Optimizer, servers: int) -> list[dict[Key, Any]]:
-    """For each server the states of its parts, with memory of their own: a slice is pickled with its whole."""
+    """Split states into those of each server's parts, cloned, as a pickled slice would include the whole tensor."""
     pieces: list[dict[Key, Any]] = [{} for _ in range(servers)]
     for key, (states, count) in rule.states().items():
         shape = next((state.shape for state in states.values()), ())

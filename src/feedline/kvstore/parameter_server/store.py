@@ -2,17 +2,17 @@
 
 Guarantees beyond `KVStore`'s:
 
-- a worker's pull has all of its own pushes in it, and of the others' what has come;
-- each push is applied once by each server that holds a part of its keys, whole or not at all there; a server that dies
-  comes back, and what its last snapshot lacks is sent again (see `feedline.kvstore.parameter_server.connection` for the
+- a worker's pull contains all of its own pushes, and those of others that have arrived;
+- each server that holds a part of a push's keys applies it exactly once, whole or not at all; a server that dies is
+  restarted, and workers replay what its last snapshot lacks (`feedline.kvstore.parameter_server.connection` states the
   limit);
-- a worker that dies stops nobody; what is away for good is a `StoreError` that names it within the timeout;
-- what a server's updater raises reaches the worker that pushed, once, at this call or a later one: pushes are not
-  waited for;
-- Ctrl-C comes out of a call where it waits, and at its end. A push is then made all the same, on all servers: it is
-  kept before anything is waited for, and sent by later calls if need be.
+- a worker that dies blocks no other; a peer that stays away is named by a `StoreError` within the timeout;
+- an exception of a server's updater reaches the worker that pushed, once, at this call or a later one, since pushes
+  are asynchronous;
+- Ctrl-C interrupts a call where it waits, or at its end. The push is made on all servers all the same: it is in the
+  replay log before the call waits, and later calls send it if necessary.
 
-Costs: a message for each server and call, whatever the number of keys. A pushed array is copied once on one host.
+Costs: one message for each server and call, whatever the number of keys. On one host a pushed array is copied once.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from feedline.kvstore.compression import compression
 from feedline.kvstore.optimizer_states import load_states, save_states
 from feedline.kvstore.optimizers import Optimizer, optimizer_for
 from feedline.kvstore.parameter_server.connection import ServerConnection
-from feedline.kvstore.parameter_server.membership import PAUSE, Membership
+from feedline.kvstore.parameter_server.membership import PAUSE_S, Membership
 from feedline.kvstore.parameter_server.messages import Group, PushEncoder, ShardedKey, by_server
 from feedline.kvstore.parameter_server.placement import RowRange, parts
 from feedline.kvstore.parameter_server.ray_cluster import (
@@ -56,25 +56,25 @@ from feedline.kvstore.table import check_new_key, check_out, check_values, group
 
 
 class AsyncStore(KVStore):
-    """A store on Ray actors; see `KVStore` and this module.
+    """Store on servers that are Ray actors; see `KVStore` and this module.
 
     Args:
-        address: ``host:port`` of Ray; None: as an `AsyncCluster` has set it for this process, or else a Ray of our own
-            for this one worker.
-        workers: how many share the store; None: as the cluster or ``WORLD_SIZE`` says, or 1.
-        servers: how many hold it; None: as the cluster says, or one a worker. The first worker's word counts.
-        rank: of this worker; None: ``RANK``, or the lowest that is free.
-        name: of the store, where one Ray has several.
-        timeout: seconds until whoever does not answer is an error.
-        snapshots: folder for the servers' snapshots, which they make for the time that the store lives; on several
-            hosts one that all share, so that a server may come back on another. None: a temporary one.
+        address: ``host:port`` of Ray; None: that of the `AsyncCluster` that started this process, or else a private
+            Ray for this one worker.
+        workers: number of workers that share the store; None: as the cluster or ``WORLD_SIZE`` says, or 1.
+        servers: number of servers; None: as the cluster says, or one per worker. The first worker decides.
+        rank: rank of this worker; None: ``RANK``, or the lowest free one.
+        name: name of the store, to tell several in one Ray apart.
+        timeout: seconds to wait for an answer before an error is raised.
+        snapshots: folder for the servers' snapshots, deleted with the store. On several hosts it must be shared, as a
+            server may be restarted on another host. None: a temporary folder.
         every: seconds between snapshots.
-        log_bytes: how much of the pushes that no snapshot contains yet this worker keeps to send again.
+        log_bytes: bytes of this worker's replay log: pushes that no snapshot contains yet.
 
     Raises:
         ModuleNotFoundError: Ray is not installed.
-        RefusedError: no token for another address than loopback; another number of workers than the first one's.
-        StoreError: Ray or the rank is not to be had.
+        RefusedError: an address other than loopback without a token, or a number of workers unlike the first worker's.
+        StoreError: Ray cannot be reached, or the rank is taken.
     """
 
     type = "dist_async"
@@ -97,72 +97,74 @@ class AsyncStore(KVStore):
         servers = servers or int(os.environ.get(SERVERS) or workers)
         if rank is None and "RANK" in os.environ:
             rank = int(os.environ["RANK"])
-        self._timeout, self._closed = timeout, False
+        self._timeout_s, self._closed = timeout, False
         self._lock = threading.RLock()
         self._entries: dict[Key, ShardedKey] = {}
-        self._packer = PushEncoder()
+        self._encoder = PushEncoder()
         self._optimizer: Optimizer | None = None
-        self._rules = 0  # how often this worker was told one
+        self._rules = 0  # calls of set_updater and set_optimizer on this worker
         with contextlib.ExitStack() as undo:
             settings = None
             if address is None:
                 if workers > 1:
                     raise RefusedError(
-                        f"expected the address of a Ray for {workers} workers, got none; start them within a "
-                        "feedline.kvstore.AsyncCluster, or give address="
+                        f"expected the address of Ray for {workers} workers, got none; start them within a "
+                        "feedline.kvstore.AsyncCluster, or pass address="
                     )
                 cluster = undo.enter_context(AsyncCluster(1, servers, timeout=timeout))
                 address, settings = cluster.address, cluster.environment()
             connection = RayConnection(address, settings)
             undo.callback(connection.close)
             folder = os.path.abspath(snapshots) if snapshots else (settings or os.environ).get(SNAPSHOTS, "")
-            self._us = Membership(name, workers, servers, rank, folder, every, timeout, secured=not connection.loopback)
-            count = len(self._us.servers)
+            self._membership = Membership(
+                name, workers, servers, rank, folder, every, timeout, secured=not connection.loopback
+            )
+            count = len(self._membership.servers)
             self._links = [
-                ServerConnection(actor, i, count, self._us.name, log_bytes // count)
-                for i, actor in enumerate(self._us.servers)
+                ServerConnection(actor, i, count, self._membership.name, log_bytes // count)
+                for i, actor in enumerate(self._membership.servers)
             ]
             self._undo = undo.pop_all()
 
     @property
     def rank(self) -> int:
         """See `KVStore`."""
-        return self._us.rank
+        return self._membership.rank
 
     @property
     def num_workers(self) -> int:
         """See `KVStore`."""
-        return self._us.workers
+        return self._membership.workers
 
     @property
     def lost_pushes(self) -> int:
-        """Pushes of this worker that were in no log any more when a server died before its snapshot."""
+        """Number of this worker's pushes that had left the replay log when a server died before its next snapshot."""
         return sum(link.lost for link in self._links)
 
     def barrier(self) -> None:
-        """See `KVStore`; all pushes before it are applied.
+        """See `KVStore`. All earlier pushes are applied.
 
         Raises:
-            StoreError: a worker has left or is dead, or one does not come within the timeout.
+            StoreError: a worker has left, is dead, or does not arrive within the timeout.
         """
-        with self._working() as deadline:
-            self._drain(deadline)
-        self._us.barrier(deadline)
+        with self._working() as deadline_s:
+            self._drain(deadline_s)
+        self._membership.barrier(deadline_s)
 
     def close(self) -> None:
-        """See `KVStore`; all pushes before it are applied. With the last worker, the servers end."""
+        """See `KVStore`. All earlier pushes are applied. The servers end after the last worker has closed."""
         with self._lock:
             if self._closed:
                 return
-            deadline = time.monotonic() + self._timeout
+            deadline_s = time.monotonic() + self._timeout_s
             try:
-                self._drain(deadline)
-                if self.num_workers > 1:  # nobody could send our last pushes again
-                    self._everywhere("flush", deadline)
+                self._drain(deadline_s)
+                if self.num_workers > 1:  # no other worker could replay our last pushes
+                    self._everywhere("flush", deadline_s)
             finally:
                 self._closed = True
                 self._take_optimizer(None)
-                self._us.close()
+                self._membership.close()
                 self._undo.close()
 
     # ---- the six verbs --------------------------------------------------------------------------------------
@@ -170,62 +172,62 @@ class AsyncStore(KVStore):
     def init(self, key: Any, value: Any) -> None:
         """See `KVStore`. Worker 0's values count; the others wait for them.
 
-        A worker 0 that was restarted finds the keys there, and their values stay: they are what was learned.
+        If worker 0 was restarted and the keys exist, they keep their values, which have been trained.
 
         Raises:
-            StoreError: worker 0 does not make the keys in time.
+            StoreError: worker 0 does not create the keys in time.
         """
         given = grouped(key, value, "value")
-        with self._working() as deadline:
-            self._init(given, deadline)
+        with self._working() as deadline_s:
+            self._init(given, deadline_s)
 
     def push(self, key: Any, value: Any, priority: int = 0) -> None:
         """See `KVStore`."""
         checked_priority(priority)
-        with self._working() as deadline:
-            self._push(self._values(grouped(key, value, "value")), (), deadline)
+        with self._working() as deadline_s:
+            self._push(self._values(grouped(key, value, "value")), (), deadline_s)
 
     def pull(self, key: Any, out: Any, priority: int = 0) -> None:
         """See `KVStore`."""
         checked_priority(priority)
-        with self._working() as deadline:
-            self._pull(self._outs(grouped(key, out, "out")), deadline)
+        with self._working() as deadline_s:
+            self._pull(self._outs(grouped(key, out, "out")), deadline_s)
 
     def pushpull(self, key: Any, value: Any, out: Any = None, priority: int = 0) -> None:
-        """See `KVStore`; one message for both."""
+        """See `KVStore`. One message does both."""
         checked_priority(priority)
-        with self._working() as deadline:
+        with self._working() as deadline_s:
             values = self._values(grouped(key, value, "value"))
             outs = self._outs(grouped(key, value if out is None else out, "out"))
-            numbers = self._push(values, outs, deadline)
+            numbers = self._push(values, outs, deadline_s)
             keys = by_server(outs)
             for server, number in numbers.items():
-                run = self._links[server].pulled(number, [entry.key for entry, _, _ in keys[server]], deadline)
+                run = self._links[server].pulled(number, [entry.key for entry, _, _ in keys[server]], deadline_s)
                 self._fill(outs, server, keys[server], run)
 
     def broadcast(self, key: Any, value: Any, out: Any, priority: int = 0) -> None:
         """See `KVStore`."""
         checked_priority(priority)
         given, outs = grouped(key, value, "value"), grouped(key, out, "out")
-        with self._working() as deadline:
+        with self._working() as deadline_s:
             for name, tensors in outs.items():
                 for tensor in tensors:
                     check_out(name, tensor, given[name][0].shape)
-            self._init(given, deadline)
-            self._pull(self._outs(outs), deadline)
+            self._init(given, deadline_s)
+            self._pull(self._outs(outs), deadline_s)
 
     def row_sparse_pull(self, key: Any, out: Any, row_ids: Any, priority: int = 0) -> None:
         """See `KVStore`."""
         checked_priority(priority)
         outs = grouped(key, out, "out")
         ids = grouped_ids(key, row_ids, outs)
-        with self._working() as deadline:
+        with self._working() as deadline_s:
             tables = [
                 (tensor, *self._table(entry, tensor, one))
                 for entry, tensors in self._found(outs)
                 for tensor, one in _paired(entry, tensors, ids[entry.key])
             ]
-            self._pull_rows([(entry, once, table) for _, entry, once, _, table in tables], deadline)
+            self._pull_rows([(entry, once, table) for _, entry, once, _, table in tables], deadline_s)
             for tensor, entry, once, places, table in tables:
                 if tensor.layout is torch.strided:
                     tensor.copy_(table.index_select(0, places).view(tensor.shape))
@@ -237,36 +239,36 @@ class AsyncStore(KVStore):
     # ---- who updates ----------------------------------------------------------------------------------------
 
     def set_updater(self, updater: Updater | None) -> None:
-        """See `KVStore`. All workers call this; worker 0's is taken.
+        """See `KVStore`. All workers call this; worker 0's updater is used.
 
-        The function runs in the servers, and Ray pickles it on its way there. Of an array of more than
-        `feedline.kvstore.parameter_server.placement.SPLIT` elements it sees one part at a time.
+        Ray pickles the function, and it runs in the servers. An array of more than 65536 elements is passed
+        to it one part at a time.
         """
         check_updater(updater)
         self._set_rule(None if updater is None else {"object": updater}, None)
 
     def set_optimizer(self, optimizer: str | Optimizer, **parameters: Any) -> None:
-        """See `KVStore`. All workers call this; worker 0's is taken.
+        """See `KVStore`. All workers call this; worker 0's optimizer is used.
 
-        Set again with the same parameters, as a worker 0 does that was restarted, it keeps its states. An optimizer of
-        your own is pickled by Ray.
+        An optimizer that is set again with the same parameters, as by a restarted worker 0, keeps its states. Ray
+        pickles optimizers that feedline does not define.
         """
         rule = optimizer_for(optimizer, parameters, self)
         known = type(rule).__module__ == Optimizer.__module__
         self._set_rule({"name": rule.name, "parameters": rule.parameters()} if known else {"object": rule}, rule)
 
     def _set_rule(self, rule: Rule, optimizer: Optimizer | None) -> None:
-        with self._working() as deadline:
-            self._drain(deadline)
-            made = self._generations(deadline)
+        with self._working() as deadline_s:
+            self._drain(deadline_s)
+            made = self._generations(deadline_s)
             if self.rank == 0:
                 generation = max(made) + 1
                 pulls = [(link, link.set_rule(rule, generation)) for link in self._links]
                 for link, pull in pulls:
-                    link.answered(pull, deadline)
+                    link.answered(pull, deadline_s)
             self._rules += 1
             while self.rank and min(made) < self._rules:
-                later = self._patience(deadline, f"set an updater for the {self._rules}. time")
+                later = self._poll_later(deadline_s, f"set an updater (call {self._rules} of this worker)")
                 made = self._generations(later)
             for link in self._links:
                 link.keep_rule(rule, generation if self.rank == 0 else self._rules)
@@ -280,22 +282,24 @@ class AsyncStore(KVStore):
         self._optimizer = optimizer
 
     def _before_numbers_change(self) -> None:
-        raise RefusedError("expected no other number once the servers of 'dist_async' have the optimizer")
+        raise RefusedError(
+            "expected unchanged parameters, as the servers of 'dist_async' have copies; use set_optimizer"
+        )
 
     def set_gradient_compression(self, parameters: Mapping[str, Any] | None) -> None:
-        """See `KVStore`: of what this worker pushes."""
+        """See `KVStore`. Applies to the pushes of this worker."""
         chosen = None if parameters is None else compression(parameters)
         with self._working():
-            self._packer.compress(chosen)
+            self._encoder.compress(chosen)
 
     def save_optimizer_states(self, path: str | os.PathLike[str], dump_optimizer: bool = False) -> None:
-        """See `KVStore`: of all servers, in one file, which stores of other types understand. One worker calls this."""
-        with self._working() as deadline:
+        """See `KVStore`. Gathers all servers' states in one file that any type of store can load. One worker calls."""
+        with self._working() as deadline_s:
             rule = self._known_optimizer()
-            self._drain(deadline)
-            answers = self._everywhere("states", deadline)
+            self._drain(deadline_s)
+            answers = self._everywhere("states", deadline_s)
             if any(name != rule.name for name, _, _ in answers):
-                raise StoreError(f"expected servers that update by {rule.name}, got {[name for name, _, _ in answers]}")
+                raise StoreError(f"expected {rule.name} on all servers, got {[name for name, _, _ in answers]}")
             rule.set_parameters(answers[0][1])
             rule.forget()
             named = [(link.called, states) for link, (_, _, states) in zip(self._links, answers, strict=True)]
@@ -304,19 +308,19 @@ class AsyncStore(KVStore):
             rule.forget()
 
     def load_optimizer_states(self, path: str | os.PathLike[str]) -> None:
-        """See `KVStore`. One worker calls this."""
-        with self._working() as deadline:
+        """See `KVStore`. One worker calls."""
+        with self._working() as deadline_s:
             rule = self._known_optimizer()
             load_states(path, rule, {key: entry.meta for key, entry in self._entries.items()})
             pieces = cut_states(rule, len(self._links))
             rule.forget()
-            self._drain(deadline)
+            self._drain(deadline_s)
             pulls = [
                 (link, link.pull("set_states", rule.parameters(), piece))
                 for link, piece in zip(self._links, pieces, strict=True)
             ]
             for link, pull in pulls:
-                link.answered(pull, deadline)
+                link.answered(pull, deadline_s)
 
     def _known_optimizer(self) -> Optimizer:
         if self._optimizer is None:
@@ -327,14 +331,14 @@ class AsyncStore(KVStore):
 
     @contextlib.contextmanager
     def _working(self) -> Iterator[float]:
-        """The lock, an open store, and the moment when patience ends; Ctrl-C comes out of waits alone."""
+        """Hold the lock of an open store; yields the deadline of the call. Ctrl-C interrupts its waits alone."""
         with self._lock, DeferredInterrupt(may_leave=True):
             if self._closed:
                 raise RefusedError("expected an open store, got one that was closed")
-            yield time.monotonic() + self._timeout
+            yield time.monotonic() + self._timeout_s
 
     def _found(self, given: Mapping[Key, Sequence[Any]]) -> list[Group]:
-        """The entries of keys, in the order in which keys are visited."""
+        """Return the entries of keys, in the order in which keys are visited."""
         for key in given:
             if key not in self._entries:
                 raise unknown_key(self._entries, key)
@@ -347,7 +351,7 @@ class AsyncStore(KVStore):
             dtype = entry.meta.dtype
             if len(values) > 1:
                 merging.check_sum(entry.key, dtype)
-            check_values(entry.key, values, entry.meta, self._packer.compression)
+            check_values(entry.key, values, entry.meta, self._encoder.compression)
             if self._optimizer is not None and not dtype.is_floating_point:
                 raise RefusedError(f"expected floating point for key {entry.key!r} under an optimizer, got {dtype}")
         return groups
@@ -361,9 +365,9 @@ class AsyncStore(KVStore):
 
     # ---- work -----------------------------------------------------------------------------------------------
 
-    def _init(self, given: Mapping[Key, Sequence[Any]], deadline: float) -> None:
+    def _init(self, given: Mapping[Key, Sequence[Any]], deadline_s: float) -> None:
         made, values = [], []
-        # What is made in the order of visits lies in it, and is pulled as it lies.
+        # Created in the order of visits, keys are contiguous on a server and pulled without a copy.
         ordered = sorted(given.items()) if all(isinstance(key, int) for key in given) else given.items()
         for place, (key, value) in enumerate(ordered, len(self._entries)):
             check_new_key(self._entries, key, value)
@@ -374,14 +378,14 @@ class AsyncStore(KVStore):
         for entry, value in zip(made, values, strict=True):
             for part in entry.parts:
                 wanted.setdefault(part.server, []).append((entry, part, value))
-        later = deadline
+        later = deadline_s
         while True:
             pulls = [(s, self._links[s].ask("known", [e.key for e, _, _ in w])) for s, w in wanted.items()]
             known = {server: self._links[server].answered(pull, later) for server, pull in pulls}
             absent = [entry.key for server, w in wanted.items() for entry, _, _ in w if entry.key not in known[server]]
             if not absent or self.rank == 0:
                 break
-            later = self._patience(deadline, f"initialise key {absent[0]!r}")
+            later = self._poll_later(deadline_s, f"initialise key {absent[0]!r}")
         for server, asked in wanted.items():
             for entry, part, _ in asked:
                 here = (tuple(sliced(entry.meta, part).shape), dtype_name(entry.meta.dtype))
@@ -398,45 +402,45 @@ class AsyncStore(KVStore):
                 run = as_run([sliced(_dense(value), part) for _, part, value in asked])
                 pulls.append((server, self._links[server].ask("make", items, run.numpy())))
             for server, pull in pulls:
-                self._links[server].answered(pull, deadline)
+                self._links[server].answered(pull, deadline_s)
         self._entries.update({entry.key: entry for entry in made})
         for server, asked in wanted.items():
             self._links[server].keys += len(asked)
 
-    def _push(self, groups: Sequence[Group], outs: Sequence[Group], deadline: float) -> dict[int, int]:
-        """Send a push to all servers concerned; returns its number at each."""
+    def _push(self, groups: Sequence[Group], outs: Sequence[Group], deadline_s: float) -> dict[int, int]:
+        """Send a push to the servers that hold its keys; returns its number at each."""
         wanted = {server: [o[0].key for o in asked] for server, asked in by_server(outs).items()}
         numbers = {}
-        for server, message in self._packer.messages(groups).items():
+        for server, message in self._encoder.messages(groups).items():
             message.layout.write(message.run, message.sources)
             asked = wanted.get(server, [])
             numbers[server] = self._links[server].keep(message.items, message.run.numpy(), asked)
-            self._packer.sent(server, message)
-        # Whatever is raised from here on, for a push before this one, it is kept everywhere, and gets there.
+            self._encoder.sent(server, message)
+        # The push is in every replay log: whatever an earlier one raises from here on, it will be sent.
         for server in numbers:
-            self._links[server].flush(deadline)
+            self._links[server].flush(deadline_s)
         return numbers
 
-    def _pull(self, outs: Sequence[Group], deadline: float) -> None:
+    def _pull(self, outs: Sequence[Group], deadline_s: float) -> None:
         wanted = by_server(outs)
         pulls = [(s, self._links[s].pull("pull", [entry.key for entry, _, _ in w])) for s, w in wanted.items()]
         for server, pull in pulls:
-            self._fill(outs, server, wanted[server], self._links[server].answered(pull, deadline))
+            self._fill(outs, server, wanted[server], self._links[server].answered(pull, deadline_s))
 
     def _fill(self, outs: Sequence[Group], server: int, wanted: Sequence[Any], run: Any) -> None:
-        """Copy what a server sent to the outs."""
+        """Copy a server's run to the outs."""
         targets = [[sliced(out, part) for out in tensors] for _, part, tensors in wanted]
-        layout = self._packer.layouts(outs)[server]
+        layout = self._encoder.layouts(outs)[server]
         layout.read(received(run, layout.size, self._links[server].called), targets)
 
     def _table(self, entry: ShardedKey, out: Any, ids: Any) -> tuple[ShardedKey, Any, Any, Any]:
-        """Rows to fetch once, ascending; where each id finds its row; and memory for them."""
+        """Return the entry, the distinct row ids (ascending), the index of each id among them, and memory for rows."""
         checked = rows.checked_ids(entry.key, ids, entry.meta.shape[0])
         rows.check_out(entry.key, out, checked, entry.meta)
         once, places = torch.unique(checked.reshape(-1).to("cpu", torch.int64), return_inverse=True)
         return entry, once, places, torch.empty((len(once), *entry.meta.shape[1:]), dtype=entry.meta.dtype)
 
-    def _pull_rows(self, tables: Sequence[tuple[ShardedKey, Any, Any]], deadline: float) -> None:
+    def _pull_rows(self, tables: Sequence[tuple[ShardedKey, Any, Any]], deadline_s: float) -> None:
         wanted: dict[int, list[tuple[Key, Any, Any]]] = {}
         for entry, once, table in tables:
             for part in entry.parts:
@@ -451,35 +455,35 @@ class AsyncStore(KVStore):
         for server, pull in pulls:
             places = [place for _, _, place in wanted[server]]
             layout = Layout([(place.shape, place.dtype) for place in places])
-            run = self._links[server].answered(pull, deadline)
+            run = self._links[server].answered(pull, deadline_s)
             layout.read(received(run, layout.size, self._links[server].called), [[place] for place in places])
 
-    def _everywhere(self, method: str, deadline: float) -> list[Any]:
-        """What all servers answer, once all pushes so far are in what they store."""
+    def _everywhere(self, method: str, deadline_s: float) -> list[Any]:
+        """Call a method of all servers after all pushes so far; returns their answers."""
         pulls = [(link, link.pull(method)) for link in self._links]
-        return [link.answered(pull, deadline) for link, pull in pulls]
+        return [link.answered(pull, deadline_s) for link, pull in pulls]
 
-    def _generations(self, deadline: float) -> list[int]:
-        """How often the rule of each server was set."""
-        pulls = [(link, link.ask("greet", self._us.name)) for link in self._links]
-        return [link.answered(pull, deadline).generation for link, pull in pulls]
+    def _generations(self, deadline_s: float) -> list[int]:
+        """Return how often each server's rule was set."""
+        pulls = [(link, link.ask("greet", self._membership.name)) for link in self._links]
+        return [link.answered(pull, deadline_s).generation for link, pull in pulls]
 
-    def _drain(self, deadline: float) -> None:
+    def _drain(self, deadline_s: float) -> None:
         for link in self._links:
-            link.drain(deadline)
+            link.drain(deadline_s)
 
-    def _patience(self, deadline: float, what: str) -> float:
-        """Wait a little for worker 0; until when the next look may take: one that began in time is not cut off."""
-        if remaining(deadline) == 0:
-            raise StoreError(f"expected worker 0 to {what} within {self._timeout:g} s, but it has not")
-        time.sleep(PAUSE)
-        return time.monotonic() + self._timeout
+    def _poll_later(self, deadline_s: float, what: str) -> float:
+        """Pause before worker 0 is polled again; returns that poll's deadline, as one begun in time may finish."""
+        if remaining(deadline_s) == 0:
+            raise StoreError(f"expected worker 0 to {what} within {self._timeout_s:g} s, but it did not")
+        time.sleep(PAUSE_S)
+        return time.monotonic() + self._timeout_s
 
 
 def _paired(entry: ShardedKey, outs: Sequence[Any], ids: Sequence[Any]) -> list[tuple[Any, Any]]:
-    """Each out of a key and its row_ids."""
+    """Pair each out of a key with its row_ids."""
     if not entry.meta.dim():
-        raise RefusedError(f"expected a key with rows, got {entry.key!r}, which holds one number")
+        raise RefusedError(f"expected a key with rows, got {entry.key!r}, which is a scalar")
     if len(ids) not in (1, len(outs)):
         raise RefusedError(
             f"expected row_ids for {len(outs)} outs of key {entry.key!r}, or one for all, got {len(ids)}"
@@ -488,5 +492,5 @@ def _paired(entry: ShardedKey, outs: Sequence[Any], ids: Sequence[Any]) -> list[
 
 
 def _dense(value: Any) -> Any:
-    """An initial value: contiguous, on the CPU."""
+    """Return an initial value as a dense, contiguous tensor on the CPU."""
     return (value.to_dense() if value.layout is not torch.strided else value).cpu().contiguous()

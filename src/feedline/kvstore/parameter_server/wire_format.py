@@ -1,11 +1,11 @@
-"""Arrays of a message: one run of bytes, each array at the next multiple of 64, in the order of its keys.
+"""Arrays of a message: one run of bytes, in the order of the keys, each array aligned to 64 bytes.
 
-Whoever reads it knows the order, the shapes and the dtypes, so nothing else is sent. A server keeps what it stores in
-such runs, so that a pull of what was initialised together is sent as it lies there. What came in a message is not to be
-written to. One run, since Ray copies one large array into its memory in half the time that many take.
+Both sides know the order, the shapes and the dtypes, so nothing else is sent. A server stores its arrays in such runs,
+so that keys initialised together are pulled without a copy. Received arrays are read-only. Ray copies one large array
+into its memory in half the time that many small ones take, hence the single run.
 
-No message is trusted: a run is held against its layout before a pointer is made of it, and counts and row numbers
-against the array that they are of. What does not fit is a `StoreError` that names the sender.
+Messages are not trusted: a run is checked against its layout before a pointer is made of it, and counts and row numbers
+against their array. A mismatch is a `StoreError` that names the sender.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ from feedline.kvstore.compression import compression
 from feedline.kvstore.parameter_server.placement import RowRange
 
 ALIGNMENT = 64
-#: One key of a push: the key; None for a dense value, the number of rows, or the parameters of its compression.
+#: A key of a push and its encoding: None for dense, a number of rows, or the parameters of a compression.
 Item = tuple[Key, int | dict[str, Any] | None]
-#: What is to be read or written: shape and dtype.
+#: Shape and dtype of an array in a run.
 Field = tuple[Sequence[int], Any]
 
 
 class Layout:
-    """Where the arrays of a message lie in its run.
+    """Offsets of the arrays of a message within its run.
 
     Args:
-        fields: shape and dtype of each.
+        fields: shape and dtype of each array.
 
     Attributes:
-        size: bytes of the run.
-        begins: of each array, in bytes.
+        size: size of the run in bytes.
+        begins: offset of each array in bytes.
     """
 
     def __init__(self, fields: Sequence[Field]) -> None:
@@ -54,16 +54,16 @@ class Layout:
         self.size = end
 
     def views(self, run: Any) -> list[Any]:
-        """The arrays of a run (a tensor of uint8) as tensors on its memory.
+        """Return the arrays of a run (a tensor of uint8) as tensors that share its memory.
 
         Raises:
-            StoreError: of this and the methods below: the run has another size.
+            StoreError: the run has another size; also raised by the methods below.
         """
         self._check(run)
         return [self._view(run, i) for i in range(len(self._fields))]
 
     def write(self, run: Any, sources: Sequence[Sequence[Any]]) -> None:
-        """Put the sum of each list of tensors to its place."""
+        """Write the sum of each list of tensors to its array."""
         self._move(run, sources, True)
 
     def read(self, run: Any, targets: Sequence[Sequence[Any]]) -> None:
@@ -71,7 +71,7 @@ class Layout:
         self._move(run, targets, False)
 
     def _check(self, run: Any) -> None:
-        """The last look at a run before pointers into it are made."""
+        """Raise StoreError unless pointers into the run are safe."""
         if run.numel() != self.size or run.dtype is not torch.uint8 or not run.is_contiguous() or not run.is_cpu:
             raise StoreError(f"expected a run of {self.size} bytes, got {run.numel()} elements of {run.dtype}")
 
@@ -81,7 +81,7 @@ class Layout:
 
     def _move(self, run: Any, tensors: Sequence[Sequence[Any]], write: bool) -> None:
         self._check(run)
-        # As `merging.run`, but without a tensor for each place: of many small arrays, that is most of the cost.
+        # As `merging.run`, but without a tensor for each array, which would be most of the cost of many small ones.
         base, rest = run.data_ptr(), []
         native: dict[Any, list[tuple[int, list[int], list[int]]]] = {torch.float32: [], torch.float64: []}
         for i, given in enumerate(tensors):
@@ -99,10 +99,10 @@ class Layout:
 
 
 def fields_of(item: Item, shape: Sequence[int], dtype: Any) -> list[Field]:
-    """What carries one key of a push, of which a server has such an array.
+    """Return the fields that carry one key of a push to a stored array of this shape and dtype.
 
     Raises:
-        StoreError: it cannot come so.
+        StoreError: the encoding does not fit the stored array.
     """
     key, kind = item
     if kind is None:
@@ -118,10 +118,10 @@ def fields_of(item: Item, shape: Sequence[int], dtype: Any) -> list[Field]:
 
 
 def value_of(item: Item, arrays: Sequence[Any], stored: Any) -> Any:
-    """The value of one key of a push, from the arrays that carry it.
+    """Decode the value of one key of a push from the arrays that carry it.
 
     Raises:
-        StoreError: rows that the key does not have, or that are not each there once, ascending.
+        StoreError: row numbers are out of range, or not strictly ascending.
     """
     key, kind = item
     if kind is None:
@@ -130,45 +130,45 @@ def value_of(item: Item, arrays: Sequence[Any], stored: Any) -> Any:
         ids, rows = arrays
         if kind and not (ids[0] >= 0 and ids[-1] < len(stored) and bool((ids[1:] > ids[:-1]).all())):
             raise StoreError(
-                f"expected rows of key {key!r} ascending within 0 to {len(stored) - 1}, got {kind} from {int(ids[0])} "
+                f"expected ascending rows within 0 to {len(stored) - 1} of key {key!r}, got {kind} from {int(ids[0])} "
                 f"to {int(ids[-1])}"
             )
         return torch.sparse_coo_tensor(ids[None], rows, stored.shape, is_coalesced=True, check_invariants=False)
     value = torch.empty_like(stored)
-    compression(kind).decode(arrays[0], value)
+    compression(kind).decode_sums([((arrays[0],), value)])
     return value
 
 
 def sliced(tensor: Any, part: RowRange) -> Any:
-    """The rows of a part; a number alone is its own part."""
+    """Return the rows of a part; a scalar is its own part."""
     whole = not tensor.dim() or (part.start == 0 and part.stop == tensor.shape[0])
     return tensor if whole else tensor[part.start : part.stop]
 
 
 def received(array: Any, size: int | None = None, sender: str = "a peer") -> Any:
-    """A run as it came from Ray: a tensor on its memory, copied where that is not aligned.
+    """Return a run received from Ray as a tensor that shares its memory, or a copy if that is not aligned.
 
     Args:
-        array: what came.
-        size: bytes that it has to have; None: any.
-        sender: whom an error names.
+        array: received object.
+        size: expected size in bytes; None: any.
+        sender: sender named by an error.
 
     Raises:
-        StoreError: it is no run, or of another size.
+        StoreError: the object is no run, or has another size.
     """
     if not isinstance(array, np.ndarray) or array.dtype != np.uint8 or array.ndim != 1 or not array.flags.c_contiguous:
         got = f"{array.dtype} of shape {array.shape}" if isinstance(array, np.ndarray) else type(array).__name__
         raise StoreError(f"expected an array of bytes from {sender}, got {got}")
     if size is not None and array.nbytes != size:
-        raise StoreError(f"expected {size} bytes from {sender}, got {array.nbytes}: it has other keys or shapes")
+        raise StoreError(f"expected {size} bytes from {sender}, got {array.nbytes}: its keys or shapes differ")
     return _seen(array)
 
 
 def received_ids(array: Any, rows: int, sender: str = "a peer") -> Any:
-    """Row numbers as they came from Ray: a tensor on their memory.
+    """Return row numbers received from Ray as a tensor that shares their memory, or a copy if that is not aligned.
 
     Raises:
-        StoreError: they are none, or not of an array of so many rows.
+        StoreError: the object is no array of row numbers, or a number is not below ``rows``.
     """
     if not isinstance(array, np.ndarray) or array.dtype != np.int64 or array.ndim != 1 or not array.flags.c_contiguous:
         got = f"{array.dtype} of shape {array.shape}" if isinstance(array, np.ndarray) else type(array).__name__
@@ -189,7 +189,7 @@ def _seen(array: Any) -> Any:
 
 
 def as_run(tensors: Sequence[Any]) -> Any:
-    """Copies of tensors, as one run."""
+    """Copy tensors into one new run."""
     layout = Layout([(tensor.shape, tensor.dtype) for tensor in tensors])
     run = torch.empty(layout.size, dtype=torch.uint8)
     layout.write(run, [[tensor] for tensor in tensors])
@@ -197,17 +197,17 @@ def as_run(tensors: Sequence[Any]) -> Any:
 
 
 def dtype_name(dtype: Any) -> str:
-    """``float32`` for ``torch.float32``."""
+    """Return ``float32`` for ``torch.float32``."""
     return str(dtype).removeprefix("torch.")
 
 
 def dtype_of(name: str) -> Any:
-    """``torch.float32`` for ``float32``.
+    """Return ``torch.float32`` for ``float32``.
 
     Raises:
-        StoreError: there is no such dtype.
+        StoreError: torch has no such dtype.
     """
     found = getattr(torch, name, None) if isinstance(name, str) else None
     if not isinstance(found, torch.dtype):
-        raise StoreError(f"expected the name of a dtype of torch, got {name!r}")
+        raise StoreError(f"expected the name of a torch dtype, got {name!r}")
     return found

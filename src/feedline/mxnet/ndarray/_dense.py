@@ -1,9 +1,10 @@
-"""`NDArray`: a torch tensor with MXNet's manners. Calls are done when they return; there is nothing to wait for."""
+"""`NDArray`: a torch tensor with MXNet's interface. All calls are synchronous."""
 
 from __future__ import annotations
 
 import operator
 from collections.abc import Callable
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ _INTEGERS = (torch.uint8, torch.int8, torch.int32, torch.int64)
 
 
 def torch_dtype(dtype: Any) -> Any:
-    """A torch dtype for what MXNet takes as one; None is float32.
+    """Convert a dtype in any form that MXNet accepts to torch's; None: float32.
 
     Raises:
         TypeError: torch has none like it.
@@ -29,12 +30,29 @@ def torch_dtype(dtype: Any) -> Any:
     return found
 
 
+def _divide(a: Any, b: Any) -> Any:
+    """Divide; integers are rounded towards zero, as in C."""
+    whole = all(not isinstance(x, torch.Tensor) or x.dtype in _INTEGERS for x in (a, b))
+    return torch.div(torch.as_tensor(a), b, rounding_mode="trunc" if whole else None)
+
+
+def _binary(function: Callable[[Any, Any], Any], in_place: bool = False) -> Callable[[Any, Any], Any]:
+    def method(self: NDArray, other: Any) -> Any:
+        operand = _operand(other, self.tensor)
+        if operand is NotImplemented:
+            return NotImplemented
+        found = function(self.tensor, operand)
+        return self if in_place else NDArray(found.to(self.tensor.dtype), self.context)
+
+    return method
+
+
 class NDArray:
     """A dense array on a context.
 
     Attributes:
-        tensor: the torch tensor beneath; slices share its memory.
-        context: where it is said to lie.
+        tensor: underlying torch tensor; slices share its memory.
+        context: context of the array.
     """
 
     stype = "default"
@@ -44,12 +62,9 @@ class NDArray:
     def __init__(self, tensor: Any, context: Context) -> None:
         self.tensor, self.context = tensor, context
 
-    # ---- what it is -----------------------------------------------------------------------------------------
+    # ---- properties -----------------------------------------------------------------------------------------
 
-    @property
-    def ctx(self) -> Context:
-        """The context."""
-        return self.context
+    ctx = property(attrgetter("context"), doc="The context.")
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -58,7 +73,7 @@ class NDArray:
 
     @property
     def dtype(self) -> Any:
-        """NumPy's type of an element, a class."""
+        """Element type, a NumPy scalar class."""
         return np.dtype(str(self.tensor.dtype).removeprefix("torch.")).type
 
     @property
@@ -91,28 +106,28 @@ class NDArray:
     # ---- copies and views -----------------------------------------------------------------------------------
 
     def asnumpy(self) -> Any:
-        """A copy as NumPy array."""
+        """Return a copy as a NumPy array."""
         return self.tensor.to("cpu", copy=True).numpy()
 
     def asscalar(self) -> Any:
-        """The only element.
+        """Return the only element.
 
         Raises:
-            ValueError: there are more or none.
+            ValueError: the array has not exactly one element.
         """
         if self.size != 1:
             raise ValueError(f"expected an array of one element, got shape {self.shape}")
         return self.asnumpy().reshape(-1)[0]
 
     def copy(self) -> NDArray:
-        """A copy on the same context."""
+        """Return a copy on the same context."""
         return NDArray(self.tensor.clone(), self.context)
 
     def copyto(self, other: Any) -> Any:
-        """Write to another array of this shape, or to a fresh one on a context; returns it.
+        """Copy to another array of this shape, or to a new one on a context; returns it.
 
         Raises:
-            TypeError: neither of the two.
+            TypeError: neither an array nor a context.
             ValueError: an array of another shape.
         """
         if isinstance(other, Context):
@@ -125,23 +140,24 @@ class NDArray:
         return other
 
     def as_in_context(self, context: Context) -> NDArray:
-        """The array itself if it lies there, or a copy that does."""
+        """Return the array if it is on that context, or a copy that is."""
         return self if context == self.context else self.copyto(context)
 
     def astype(self, dtype: Any, copy: bool = True) -> NDArray:
-        """In another dtype."""
+        """Return the array in another dtype."""
         wanted = torch_dtype(dtype)
-        return self if not copy and wanted is self.tensor.dtype else NDArray(_cast(self.tensor, wanted), self.context)
+        same = not copy and wanted is self.tensor.dtype
+        return self if same else NDArray(self.tensor.to(wanted, copy=True), self.context)
 
     def reshape(self, *shape: Any) -> NDArray:
-        """In another shape of the same size; -1 is worked out."""
+        """Return the array in another shape of the same size; -1 is inferred."""
         wanted = shape[0] if len(shape) == 1 and isinstance(shape[0], (tuple, list)) else shape
         if any(n < -1 or n == 0 for n in wanted):
-            raise CompatError(f"expected lengths or -1, got {wanted}: MXNet's codes 0 and below -1 are not there")
+            raise CompatError(f"expected lengths or -1, got {wanted}: MXNet's codes 0 and below -1 are not supported")
         return NDArray(self.tensor.reshape(wanted), self.context)
 
     def tostype(self, stype: str) -> Any:
-        """The array itself (``"default"``), or its rows that are not zero (``"row_sparse"``)."""
+        """Return the array (``"default"``), or its nonzero rows (``"row_sparse"``)."""
         if stype == "default":
             return self
         from feedline.mxnet.ndarray.sparse import row_sparse_array
@@ -151,10 +167,10 @@ class NDArray:
         return row_sparse_array(self)
 
     def wait_to_read(self) -> None:
-        """Nothing: what was written is there."""
+        """Do nothing, as writes are synchronous."""
 
     def sum(self) -> NDArray:
-        """The sum of all elements, as array of one."""
+        """Return the sum of all elements, as an array of one element."""
         return NDArray(self.tensor.sum(dtype=self.tensor.dtype).reshape(1), self.context)
 
     # ---- elements -------------------------------------------------------------------------------------------
@@ -171,88 +187,28 @@ class NDArray:
 
     # ---- arithmetic -----------------------------------------------------------------------------------------
 
-    def _apply(self, function: Callable[[Any, Any], Any], other: Any, swapped: bool = False) -> Any:
-        operand = _operand(other, self.tensor)
-        if operand is NotImplemented:
-            return NotImplemented
-        result = function(operand, self.tensor) if swapped else function(self.tensor, operand)
-        return NDArray(result.to(self.tensor.dtype), self.context)
-
-    def _apply_in_place(self, function: Callable[[Any, Any], Any], other: Any) -> Any:
-        operand = _operand(other, self.tensor)
-        if operand is NotImplemented:
-            return NotImplemented
-        self.tensor.copy_(function(self.tensor, operand)) if function is _divide else function(self.tensor, operand)
-        return self
-
-    def __add__(self, other: Any) -> Any:
-        return self._apply(operator.add, other)
-
-    def __sub__(self, other: Any) -> Any:
-        return self._apply(operator.sub, other)
-
-    def __mul__(self, other: Any) -> Any:
-        return self._apply(operator.mul, other)
-
-    def __truediv__(self, other: Any) -> Any:
-        return self._apply(_divide, other)
-
-    def __pow__(self, other: Any) -> Any:
-        return self._apply(operator.pow, other)
-
-    def __radd__(self, other: Any) -> Any:
-        return self._apply(operator.add, other)
-
-    def __rsub__(self, other: Any) -> Any:
-        return self._apply(operator.sub, other, swapped=True)
-
-    def __rmul__(self, other: Any) -> Any:
-        return self._apply(operator.mul, other)
-
-    def __rtruediv__(self, other: Any) -> Any:
-        return self._apply(_divide, other, swapped=True)
-
     def __neg__(self) -> NDArray:
         return NDArray(-self.tensor, self.context)
 
     def __abs__(self) -> NDArray:
         return NDArray(abs(self.tensor), self.context)
 
-    def __iadd__(self, other: Any) -> Any:
-        return self._apply_in_place(operator.iadd, other)
-
-    def __isub__(self, other: Any) -> Any:
-        return self._apply_in_place(operator.isub, other)
-
-    def __imul__(self, other: Any) -> Any:
-        return self._apply_in_place(operator.imul, other)
-
-    def __itruediv__(self, other: Any) -> Any:
-        return self._apply_in_place(_divide, other)
-
+    __add__ = __radd__ = _binary(operator.add)
+    __mul__ = __rmul__ = _binary(operator.mul)
+    __sub__, __rsub__ = _binary(operator.sub), _binary(lambda x, other: other - x)
+    __truediv__, __rtruediv__ = _binary(_divide), _binary(lambda x, other: _divide(other, x))
+    __pow__ = _binary(operator.pow)
+    __iadd__, __isub__ = _binary(operator.iadd, in_place=True), _binary(operator.isub, in_place=True)
+    __imul__ = _binary(operator.imul, in_place=True)
+    __itruediv__ = _binary(lambda x, other: x.copy_(_divide(x, other)), in_place=True)
     # Comparisons give 1 and 0 in the array's own dtype.
-
-    def __eq__(self, other: object) -> Any:
-        return self._apply(operator.eq, other)
-
-    def __ne__(self, other: object) -> Any:
-        return self._apply(operator.ne, other)
-
-    def __lt__(self, other: Any) -> Any:
-        return self._apply(operator.lt, other)
-
-    def __le__(self, other: Any) -> Any:
-        return self._apply(operator.le, other)
-
-    def __gt__(self, other: Any) -> Any:
-        return self._apply(operator.gt, other)
-
-    def __ge__(self, other: Any) -> Any:
-        return self._apply(operator.ge, other)
+    __eq__, __ne__ = _binary(operator.eq), _binary(operator.ne)
+    __lt__, __le__ = _binary(operator.lt), _binary(operator.le)
+    __gt__, __ge__ = _binary(operator.gt), _binary(operator.ge)
 
 
 def _operand(other: Any, beside: Any) -> Any:
-    """The other side of an operation as tensor on the same device, or as number."""
+    """Return the other operand as a tensor on the same device, or as a number."""
     if isinstance(other, NDArray):
         return other.tensor.to(beside.device)
     if hasattr(other, "todense"):
@@ -262,15 +218,9 @@ def _operand(other: Any, beside: Any) -> Any:
     if isinstance(other, (int, float, np.number, np.bool_)):
         number = other.item() if isinstance(other, np.generic) else other
         if beside.dtype in _INTEGERS and isinstance(number, float) and not number.is_integer():
-            raise CompatError(f"expected a whole number beside an integer array, got {number}; use astype('float32')")
+            raise CompatError(f"expected an integer with an integer array, got {number}; use astype('float32')")
         return int(number) if beside.dtype in _INTEGERS else number
     return NotImplemented
-
-
-def _divide(a: Any, b: Any) -> Any:
-    """True division, and towards zero for integers, as in C."""
-    whole = all(not isinstance(x, torch.Tensor) or x.dtype in _INTEGERS for x in (a, b))
-    return torch.div(torch.as_tensor(a), b, rounding_mode="trunc" if whole else None)
 
 
 def _index(key: Any) -> Any:
@@ -279,7 +229,3 @@ def _index(key: Any) -> Any:
     if isinstance(key, tuple):
         return tuple(_index(one) for one in key)
     return torch.as_tensor(key) if isinstance(key, np.ndarray) else key
-
-
-def _cast(tensor: Any, dtype: Any) -> Any:
-    return tensor.to(dtype, copy=True)

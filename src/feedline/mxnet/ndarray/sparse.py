@@ -1,45 +1,39 @@
-"""`mxnet.ndarray.sparse`: arrays of which only some rows are kept."""
+"""`mxnet.ndarray.sparse`: row-sparse arrays."""
 
 from __future__ import annotations
 
 import operator
 from collections.abc import Callable
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
 import torch
 
-from feedline.mxnet._names import explain
+from feedline.mxnet._names import names_of
 from feedline.mxnet.base import MXNetError
 from feedline.mxnet.context import Context, current_context
 from feedline.mxnet.ndarray._dense import NDArray, torch_dtype
 
-__all__ = ["RowSparseNDArray", "row_sparse_array", "zeros"]
+__all__, __getattr__ = names_of(__name__)
 
 
 class RowSparseNDArray:
-    """Rows of an array, ascending, each once; the others are zeros.
+    """Row-sparse array: some rows, in ascending order without duplicates; all others are zero.
 
     Attributes:
-        shape: of the whole array.
-        context: where it is said to lie.
+        shape: shape of the whole array.
+        context: context of the array.
     """
 
     stype = "row_sparse"
 
     def __init__(self, ids: Any, rows: Any, shape: tuple[int, ...], context: Context) -> None:
-        # No ids: all rows, which then share their memory with whom they came from.
+        # None means all rows, which share memory with their source.
         self._ids, self._rows, self.shape, self.context = ids, rows, tuple(shape), context
 
-    @property
-    def ctx(self) -> Context:
-        """The context."""
-        return self.context
-
-    @property
-    def dtype(self) -> Any:
-        """NumPy's type of an element, a class."""
-        return self.data.dtype
+    ctx = property(attrgetter("context"), doc="The context.")
+    dtype = property(attrgetter("data.dtype"), doc="Element type, a NumPy scalar class.")
 
     @property
     def size(self) -> int:
@@ -48,7 +42,7 @@ class RowSparseNDArray:
 
     @property
     def indices(self) -> NDArray:
-        """Numbers of the rows, int64, ascending."""
+        """Indices of the rows, int64, ascending."""
         return NDArray(torch.arange(self.shape[0]) if self._ids is None else self._ids, self.context)
 
     @property
@@ -57,31 +51,31 @@ class RowSparseNDArray:
         return NDArray(self._rows, self.context)
 
     def set(self, ids: Any, rows: Any) -> None:
-        """Hold other rows."""
+        """Replace the rows."""
         self._ids, self._rows = ids, rows
 
     def coo(self) -> Any:
-        """As ``torch.sparse_coo`` tensor."""
+        """Return a ``torch.sparse_coo`` tensor."""
         ids = self.indices.tensor.to(self._rows.device)
         return torch.sparse_coo_tensor(ids[None], self._rows, self.shape, is_coalesced=True, check_invariants=False)
 
     def todense(self) -> NDArray:
-        """As dense array, a copy."""
+        """Return a dense copy."""
         return NDArray(self.coo().to_dense(), self.context)
 
     def tostype(self, stype: str) -> Any:
-        """The array itself (``"row_sparse"``) or a dense copy (``"default"``)."""
+        """Return the array (``"row_sparse"``) or a dense copy (``"default"``)."""
         return self if stype == "row_sparse" else self.todense().tostype(stype)
 
     def asnumpy(self) -> Any:
-        """A dense copy as NumPy array."""
+        """Return a dense copy as a NumPy array."""
         return self.todense().asnumpy()
 
     def wait_to_read(self) -> None:
-        """Nothing: what was written is there."""
+        """Do nothing, as writes are synchronous."""
 
     def copyto(self, other: Any) -> Any:
-        """Write to another array of this shape, or to a fresh one on a context; returns it."""
+        """Copy to another array of this shape, or to a new one on a context; returns it."""
         if isinstance(other, Context):
             ids = self.indices.tensor.to(other.device, copy=True)
             return RowSparseNDArray(ids, self._rows.to(other.device, copy=True), self.shape, other)
@@ -93,7 +87,7 @@ class RowSparseNDArray:
         return self.todense().copyto(other)
 
     def as_in_context(self, context: Context) -> RowSparseNDArray:
-        """The array itself if it lies there, or a copy that does."""
+        """Return the array if it is on that context, or a copy that is."""
         return self if context == self.context else self.copyto(context)
 
     def __repr__(self) -> str:
@@ -152,7 +146,7 @@ class RowSparseNDArray:
 
     def __setitem__(self, key: Any, value: Any) -> None:
         if key != slice(None):
-            raise MXNetError("expected [:] of a row_sparse array, got a part of it")
+            raise MXNetError("expected [:] for a row_sparse array, got another index")
         if self._ids is None:
             self.data[:] = value
         else:
@@ -160,16 +154,16 @@ class RowSparseNDArray:
 
 
 def row_sparse_array(arg1: Any, shape: Any = None, ctx: Context | None = None, dtype: Any = None) -> RowSparseNDArray:
-    """Rows and their numbers ``(data, indices)``, or the rows of a dense array that are not zero.
+    """Create a row-sparse array from ``(data, indices)``, or from the nonzero rows of a dense array.
 
     Args:
         arg1: ``(data, indices)``, or an array.
-        shape: of the whole array; None: as many rows as the highest number says.
-        ctx: None: the default.
-        dtype: None: float32, or that of the array.
+        shape: shape of the whole array; None: up to the last row.
+        ctx: context; None: the default.
+        dtype: element type; None: float32, or that of the array.
 
     Raises:
-        MXNetError: indices that do not rise, or rows that ``shape`` does not have.
+        MXNetError: indices that are not ascending, or rows that do not fit ``shape``.
     """
     ctx = current_context() if ctx is None else ctx
     if not isinstance(arg1, tuple):
@@ -186,18 +180,18 @@ def row_sparse_array(arg1: Any, shape: Any = None, ctx: Context | None = None, d
     if len(ids) != len(rows) or tuple(rows.shape[1:]) != tuple(shape[1:]):
         raise MXNetError(f"expected {len(ids)} rows of shape {tuple(shape[1:])}, got {tuple(rows.shape)}")
     if ids.numel() and (bool((ids[1:] <= ids[:-1]).any()) or int(ids[0]) < 0 or int(ids[-1]) >= shape[0]):
-        raise MXNetError(f"expected rising indices from 0 to {shape[0] - 1}, got {ids.tolist()[:10]}")
+        raise MXNetError(f"expected ascending indices from 0 to {shape[0] - 1}, got {ids.tolist()[:10]}")
     return RowSparseNDArray(ids, rows, shape, ctx)
 
 
 def from_dense(dense: Any, context: Context) -> RowSparseNDArray:
-    """The rows of a tensor that are not zero."""
+    """Return the nonzero rows of a tensor."""
     ids = dense.reshape(dense.shape[0], -1).ne(0).any(1).nonzero()[:, 0]
     return RowSparseNDArray(ids, dense.index_select(0, ids), tuple(dense.shape), context)
 
 
 def zeros(stype: str, shape: Any, ctx: Context | None = None, dtype: Any = None) -> Any:
-    """Zeros; ``stype`` is ``"row_sparse"`` or ``"default"``."""
+    """Return an array of zeros; ``stype`` is ``"row_sparse"`` or ``"default"``."""
     ctx = current_context() if ctx is None else ctx
     if stype == "row_sparse":
         ids = torch.empty(0, dtype=torch.int64, device=ctx.device)
@@ -208,7 +202,3 @@ def zeros(stype: str, shape: Any, ctx: Context | None = None, dtype: Any = None)
 
 def _from_coo(coo: Any, context: Context) -> RowSparseNDArray:
     return RowSparseNDArray(coo.indices()[0], coo.values(), tuple(coo.shape), context)
-
-
-def __getattr__(name: str) -> Any:
-    raise explain("mxnet.ndarray.sparse", name)

@@ -1,7 +1,7 @@
-"""`mxnet.symbol` (`mx.sym`): networks as graphs of operators, to be asked, drawn, saved and bound.
+"""`mxnet.symbol` (`mx.sym`): networks as graphs of operators, to inspect, draw, save and bind.
 
-Names, attributes and files are MXNet 1.9's; execution is torch's. Each function below `Group` is an operator with
-MXNet's signature: inputs, then settings, ``name`` and ``attr``; inputs that are not given become variables.
+Names, attributes and files are MXNet 1.9's; execution is torch's. Operators have MXNet's signatures: inputs, then
+settings, ``name`` and ``attr``; omitted inputs become variables.
 """
 
 from __future__ import annotations
@@ -10,15 +10,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from feedline.mxnet._names import explain
+from feedline.mxnet._names import names_of
 from feedline.mxnet.attribute import AttrScope
 
-# Importing these declares the operators, which `_make` turns into functions, of which `contrib` takes some.
+# Importing these modules declares the operators, which `_make` turns into functions; `contrib` gets some of them.
 from feedline.mxnet.symbol import (  # noqa: F401
     _arrange,
     _elementwise,
     _heads,
-    _interpolate,
     _layers,
     _lookup,
     _normalise,
@@ -30,31 +29,13 @@ from feedline.mxnet.symbol import (  # noqa: F401
     contrib,
 )
 from feedline.mxnet.symbol._make import FUNCTIONS, apply
-from feedline.mxnet.symbol._symbol import Symbol, _from_json, type_number, variable
+from feedline.mxnet.symbol._symbol import Symbol as Symbol
+from feedline.mxnet.symbol._symbol import _from_json, type_number, variable
 
 _OPERATORS = {name: made for name, made in FUNCTIONS.items() if not name.startswith("_")}
 globals().update(_OPERATORS)
 
-__all__ = [
-    "Group",
-    "Symbol",
-    "Variable",
-    "arange",
-    "contrib",
-    "eye",
-    "full",
-    "hypot",
-    "load",
-    "load_json",
-    "maximum",
-    "minimum",
-    "ones",
-    "pow",
-    "power",
-    "var",
-    "zeros",
-    *sorted(_OPERATORS),
-]
+__all__, __getattr__ = names_of(__name__)
 
 
 def var(
@@ -68,21 +49,21 @@ def var(
     stype: str | None = None,
     **kwargs: str,
 ) -> Symbol:
-    """A variable: data, a label or a parameter.
+    """Return a variable: data, a label or a parameter.
 
     Args:
-        name: that arrays are bound to.
-        attr: more attributes.
-        shape: if it is known; 0 for lengths that are not.
+        name: name by which arrays are bound.
+        attr: additional attributes.
+        shape: shape, if known; 0 for unknown lengths.
         lr_mult: factor of the learning rate.
         wd_mult: factor of the weight decay.
         dtype: element type.
         init: initializer, or its text.
-        stype: storage type; noted only.
-        kwargs: attributes whose names have two underscores in front and behind.
+        stype: storage type; recorded without effect.
+        kwargs: attributes whose names begin and end with two underscores.
 
     Raises:
-        TypeError: the name is not text.
+        TypeError: the name is not a str.
         ValueError: another attribute.
     """
     if not isinstance(name, str):
@@ -108,10 +89,10 @@ Variable = var
 
 
 def Group(symbols: Sequence[Symbol]) -> Symbol:  # noqa: N802 - MXNet's name
-    """A symbol with all outputs of several.
+    """Return a symbol with all outputs of several symbols.
 
     Raises:
-        TypeError: something that is no Symbol, or nothing.
+        TypeError: something other than a Symbol, or nothing.
     """
     several = list(symbols)
     if not several or not all(isinstance(one, Symbol) for one in several):
@@ -120,11 +101,11 @@ def Group(symbols: Sequence[Symbol]) -> Symbol:  # noqa: N802 - MXNet's name
 
 
 def load_json(json_str: str) -> Symbol:
-    """The symbol of a JSON text.
+    """Return a symbol from JSON text.
 
     Raises:
-        TypeError: not a text.
-        MXNetError: not the text of a symbol, or one with operators that are not here.
+        TypeError: not a str.
+        MXNetError: not the text of a symbol, or unsupported operators.
     """
     if not isinstance(json_str, str):
         raise TypeError(f"json_str needs to be string, got {type(json_str).__name__}")
@@ -132,10 +113,10 @@ def load_json(json_str: str) -> Symbol:
 
 
 def load(fname: str) -> Symbol:
-    """The symbol in a file; errors as `load_json`.
+    """Load a symbol from a file; also raises the errors of `load_json`.
 
     Raises:
-        TypeError: the name is not text.
+        TypeError: the name is not a str.
         OSError: no such file.
     """
     if not isinstance(fname, str):
@@ -144,7 +125,7 @@ def load(fname: str) -> Symbol:
 
 
 def _either(both: str, left: str, right: str, a: Any, b: Any) -> Any:
-    """An operator of two symbols, of a symbol and a number, or Python's of two numbers."""
+    """Apply an operator to two symbols, or to a symbol and a number, in either order."""
     if isinstance(a, Symbol) and isinstance(b, Symbol):
         return apply(both, [a, b], {})
     if isinstance(a, Symbol):
@@ -155,17 +136,17 @@ def _either(both: str, left: str, right: str, a: Any, b: Any) -> Any:
 
 
 def maximum(left: Any, right: Any) -> Any:
-    """The greater of each two elements; one side may be a number."""
+    """Return the element-wise maximum; one side may be a number."""
     return _either("_Maximum", "_MaximumScalar", "_MaximumScalar", left, right)
 
 
 def minimum(left: Any, right: Any) -> Any:
-    """The smaller of each two elements; one side may be a number."""
+    """Return the element-wise minimum; one side may be a number."""
     return _either("_Minimum", "_MinimumScalar", "_MinimumScalar", left, right)
 
 
 def power(base: Any, exp: Any) -> Any:
-    """Base to the power of an exponent; one side may be a number."""
+    """Return the base to the power of the exponent; one side may be a number."""
     return _either("_Power", "_PowerScalar", "_RPowerScalar", base, exp)
 
 
@@ -173,22 +154,22 @@ pow = power
 
 
 def hypot(left: Symbol, right: Symbol) -> Symbol:
-    """The length of the hypotenuse over two legs."""
+    """Return the hypotenuse of two legs, which are both symbols."""
     return apply("_hypot", [left, right], {})
 
 
 def zeros(shape: Any, dtype: Any = "float32", name: str | None = None) -> Symbol:
-    """An array of zeros."""
+    """Return an array of zeros."""
     return apply("_zeros", [], {"shape": shape, "dtype": dtype}, name=name)
 
 
 def ones(shape: Any, dtype: Any = "float32", name: str | None = None) -> Symbol:
-    """An array of ones."""
+    """Return an array of ones."""
     return apply("_ones", [], {"shape": shape, "dtype": dtype}, name=name)
 
 
 def full(shape: Any, val: float, dtype: Any = "float32", name: str | None = None) -> Symbol:
-    """An array of one number."""
+    """Return an array filled with one number."""
     return apply("_full", [], {"shape": shape, "dtype": dtype, "value": float(val)}, name=name)
 
 
@@ -200,15 +181,11 @@ def arange(
     name: str | None = None,
     dtype: Any = "float32",
 ) -> Symbol:
-    """Numbers from ``start`` to below ``stop``, each ``repeat`` times; without a stop from 0 to below ``start``."""
+    """Return numbers from ``start`` up to ``stop``, each ``repeat`` times; without a stop, from 0 up to ``start``."""
     settings = {"start": start, "stop": stop, "step": step, "repeat": repeat, "dtype": dtype}
     return apply("_arange", [], settings, name=name)
 
 
 def eye(N: int, M: int = 0, k: int = 0, dtype: Any = "float32", name: str | None = None) -> Symbol:  # noqa: N803
-    """``N`` rows of ``M`` columns (0: as many as rows), ones on the ``k``-th diagonal above the main one."""
+    """Return an ``N`` by ``M`` (0: ``N``) matrix with ones on the ``k``-th diagonal above the main one."""
     return apply("_eye", [], {"N": N, "M": M, "k": k, "dtype": dtype}, name=name)
-
-
-def __getattr__(name: str) -> Any:
-    raise explain("mxnet.symbol", name)

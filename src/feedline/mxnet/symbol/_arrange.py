@@ -1,4 +1,4 @@
-"""Operators that arrange: shapes, slices, joins, repetitions."""
+"""Operators that rearrange elements: shapes, slices, joins, repetitions."""
 
 from __future__ import annotations
 
@@ -8,17 +8,20 @@ from typing import Any
 
 import torch
 
-from feedline.mxnet.symbol._operator import Shape, Site, alike, axis_of, define
-from feedline.mxnet.symbol._parameters import COUNT, Parameter, dims, ends, flag, integer, optional
+from feedline.mxnet.symbol._operator import Site, alike, axis_of, define
+from feedline.mxnet.symbol._parameters import Count, Ends, Shape
 
-define("Flatten flatten", "data", lambda p, training, x: x.reshape(len(x), -1))
+
+@define("Flatten flatten")
+def _flatten(data: Any) -> Any:
+    return data.reshape(len(data), -1)
 
 
 def reshaped(old: Shape, codes: Shape, reverse: bool = False) -> Shape:
-    """A shape by MXNet's codes: 0 copies a length, -1 is inferred, -2 copies the rest, -3 joins two, -4 splits one.
+    """Apply MXNet's shape codes: 0 copies a length, -1 is inferred, -2 copies the rest, -3 merges two, -4 splits one.
 
     Raises:
-        ValueError: they do not fit.
+        ValueError: codes that do not fit.
     """
     if reverse:
         old, codes = old[::-1], codes[::-1]
@@ -53,45 +56,34 @@ def reshaped(old: Shape, codes: Shape, reverse: bool = False) -> Shape:
     return tuple(out[::-1] if reverse else out)
 
 
-define(
-    "Reshape reshape",
-    "data",
-    lambda p, training, x: x.reshape(reshaped(tuple(x.shape), p.shape, p.reverse)),
-    {"shape": Parameter(dims), "reverse": Parameter(flag, False)},
-)
+@define("Reshape reshape")
+def _reshape(data: Any, *, shape: Shape, reverse: bool = False) -> Any:
+    return data.reshape(reshaped(tuple(data.shape), shape, reverse))
 
 
-def _order(p: Any, rank: int) -> tuple[int, ...]:
-    return tuple(a % rank for a in p.axes) or tuple(reversed(range(rank)))
+@define("transpose")
+def _transpose(data: Any, *, axes: Shape = ()) -> Any:
+    rank = data.dim()
+    return data.permute(tuple(a % rank for a in axes) or tuple(reversed(range(rank))))
 
 
-define(
-    "transpose",
-    "data",
-    lambda p, training, x: x.permute(_order(p, x.dim())),
-    {"axes": Parameter(dims, ())},
-)
+@define("SwapAxis swapaxes")
+def _swap(data: Any, *, dim1: int = 0, dim2: int = 0) -> Any:
+    return data.transpose(dim1, dim2)
 
 
-define(
-    "SwapAxis swapaxes",
-    "data",
-    lambda p, training, x: x.transpose(p.dim1, p.dim2),
-    {"dim1": Parameter(integer, 0), "dim2": Parameter(integer, 0)},
-)
+@define("expand_dims")
+def _expand_dims(data: Any, *, axis: int) -> Any:
+    return data.unsqueeze(axis)
 
 
-define("expand_dims", "data", lambda p, training, x: x.unsqueeze(p.axis), {"axis": Parameter(integer)})
-
-
-def _squeeze(p: Any, training: bool, x: Any) -> Any:
-    if p.axis is not None and any(x.shape[axis] != 1 for axis in p.axis):
-        raise ValueError(f"expected axes of length 1, got {p.axis} of {tuple(x.shape)}")
-    y = x.squeeze() if p.axis is None else x.squeeze(p.axis)
+@define("squeeze")
+def _squeeze(data: Any, *, axis: Shape | None = None) -> Any:
+    if axis is not None and any(data.shape[i] != 1 for i in axis):
+        raise ValueError(f"expected axes of length 1, got {axis} of {tuple(data.shape)}")
+    y = data.squeeze() if axis is None else data.squeeze(axis)
     return y if y.dim() else y.reshape(1)
 
-
-define("squeeze", "data", _squeeze, {"axis": Parameter(optional(dims), None)})
 
 # ---- slices -------------------------------------------------------------------------------------------------
 
@@ -99,81 +91,53 @@ define("squeeze", "data", _squeeze, {"axis": Parameter(optional(dims), None)})
 def _sliced(x: Any, parts: Sequence[slice]) -> Any:
     y = x[tuple(parts)]
     if 0 in y.shape:
-        raise ValueError(f"expected something left of {tuple(x.shape)}, got nothing along axis {y.shape.index(0)}")
+        raise ValueError(f"expected a non-empty slice of {tuple(x.shape)}, got length 0 along axis {y.shape.index(0)}")
     return y
 
 
-def _steps(p: Any) -> tuple[int | None, ...]:
-    return p.step or (None,) * len(p.begin)
+@define("slice_axis")
+def _slice_axis(data: Any, *, axis: int, begin: int, end: int | None) -> Any:
+    return _sliced(data, (*[slice(None)] * axis_of(axis, data.dim()), slice(begin, end)))
 
 
-define(
-    "slice_axis",
-    "data",
-    lambda p, training, x: _sliced(x, (*[slice(None)] * axis_of(p.axis, x.dim()), slice(p.begin, p.end))),
-    {"axis": Parameter(integer), "begin": Parameter(integer), "end": Parameter(optional(integer))},
-)
-define(
-    "slice crop",
-    "data",
-    lambda p, training, x: _sliced(x, [slice(*part) for part in zip(p.begin, p.end, _steps(p), strict=True)]),
-    {"begin": Parameter(ends), "end": Parameter(ends), "step": Parameter(ends, ())},
-)
+@define("slice crop")
+def _slice(data: Any, *, begin: Ends, end: Ends, step: Ends = ()) -> Any:
+    return _sliced(data, [slice(*part) for part in zip(begin, end, step or (None,) * len(begin), strict=True)])
 
 
-def _slice_like(p: Any, training: bool, x: Any, like: Any) -> Any:
-    axes = [axis_of(a, x.dim()) for a in p.axes] or range(x.dim())
-    if any(i >= like.dim() or like.shape[i] > x.shape[i] for i in axes):
-        raise ValueError(
-            f"expected a shape that fits into {tuple(x.shape)} along axes {tuple(axes)}, got {tuple(like.shape)}"
-        )
-    return _sliced(x, [slice(like.shape[i]) if i in axes else slice(None) for i in range(x.dim())])
+@define("slice_like", free="shape_like")
+def _slice_like(data: Any, shape_like: Any, *, axes: Shape = ()) -> Any:
+    old, new = tuple(data.shape), tuple(shape_like.shape)
+    within = [axis_of(a, len(old)) for a in axes] or range(len(old))
+    if any(i >= len(new) or new[i] > old[i] for i in within):
+        raise ValueError(f"expected a shape that fits into {old} along axes {tuple(within)}, got {new}")
+    return _sliced(data, [slice(new[i]) if i in within else slice(None) for i in range(len(old))])
 
 
-define(
-    "slice_like",
-    "data shape_like",
-    _slice_like,
-    {"axes": Parameter(dims, ())},
-    free="shape_like",
-)
+@define("reverse flip")
+def _reverse(data: Any, *, axis: Shape) -> Any:
+    return data.flip([axis_of(i, data.dim()) for i in axis])
 
 
-define(
-    "reverse flip",
-    "data",
-    lambda p, training, x: x.flip([axis_of(axis, x.dim()) for axis in p.axis]),
-    {"axis": Parameter(dims)},
-)
-
-
-def _split(p: Any, training: bool, x: Any) -> Any:
-    if x.shape[p.axis] % p.num_outputs:
-        raise ValueError(f"expected axis {p.axis} in {p.num_outputs} equal parts, got {tuple(x.shape)}")
-    parts = x.chunk(p.num_outputs, p.axis)
-    if p.squeeze_axis and parts[0].shape[p.axis] > 1:
-        raise ValueError(f"expected parts of length 1 where squeeze_axis is set, got {parts[0].shape[p.axis]}")
-    parts = tuple(part.squeeze(p.axis) if p.squeeze_axis else part for part in parts)
+@define("SliceChannel split", outputs=lambda p: int(p.num_outputs), called="output{}".format)
+def _split(data: Any, *, num_outputs: Count, axis: int = 1, squeeze_axis: bool = False) -> Any:
+    if data.shape[axis] % num_outputs:
+        raise ValueError(f"expected axis {axis} in {num_outputs} equal parts, got {tuple(data.shape)}")
+    parts = data.chunk(num_outputs, axis)
+    if squeeze_axis and parts[0].shape[axis] > 1:
+        raise ValueError(f"expected parts of length 1 where squeeze_axis is set, got {parts[0].shape[axis]}")
+    parts = tuple(part.squeeze(axis) if squeeze_axis else part for part in parts)
     return parts if len(parts) > 1 else parts[0]
 
-
-define(
-    "SliceChannel split",
-    "data",
-    _split,
-    {"num_outputs": Parameter(COUNT), "axis": Parameter(integer, 1), "squeeze_axis": Parameter(flag, False)},
-    outputs=lambda p: int(p.num_outputs),
-    called="output{}".format,
-)
 
 # ---- joins --------------------------------------------------------------------------------------------------
 
 
 def _joined(site: Site) -> None:
-    """All lengths are alike but the one along the axis of the join."""
+    """Require equal lengths along all axes but that of the join."""
     shapes = [shape for shape in site.ins if shape is not None]
     if len({len(shape) for shape in shapes}) > 1:
-        site.refuse(f"expected arrays of as many axes, got {shapes}")
+        site.refuse(f"expected arrays with equal numbers of axes, got {shapes}")
     if shapes:
         axis = axis_of(site.p.dim, len(shapes[0]))
         around = tuple(0 if i == axis else max(lengths) for i, lengths in enumerate(zip(*shapes, strict=True)))
@@ -181,54 +145,36 @@ def _joined(site: Site) -> None:
             site.put_in(i, around)
 
 
-define(
-    "Concat concat",
-    "*",
-    lambda p, training, *tensors: torch.cat(tensors, p.dim),
-    {"num_args": Parameter(COUNT), "dim": Parameter(integer, 1)},
-    shape=_joined,
-)
+@define("Concat concat", shape=_joined)
+def _concat(*tensors: Any, dim: int = 1) -> Any:
+    return torch.cat(tensors, dim)
 
 
-define(
-    "stack",
-    "*",
-    lambda p, training, *tensors: torch.stack(tensors, p.axis),
-    {"num_args": Parameter(COUNT), "axis": Parameter(integer, 0)},
-    shape=alike,
-)
+@define("stack", shape=alike)
+def _stack(*tensors: Any, axis: int = 0) -> Any:
+    return torch.stack(tensors, axis)
 
 
-define("tile", "data", lambda p, training, x: x.tile(p.reps), {"reps": Parameter(dims)})
+@define("tile")
+def _tile(data: Any, *, reps: Shape) -> Any:
+    return data.tile(reps)
 
 
-define(
-    "repeat",
-    "data",
-    lambda p, training, x: x.repeat_interleave(p.repeats, p.axis),
-    {"repeats": Parameter(integer), "axis": Parameter(optional(integer), None)},
-)
+@define("repeat")
+def _repeat(data: Any, *, repeats: int, axis: int | None = None) -> Any:
+    return data.repeat_interleave(repeats, axis)
 
 
-define(
-    "broadcast_to",
-    "data",
-    lambda p, training, x: x.expand([w or n for n, w in zip(x.shape, p.shape, strict=True)]),
-    {"shape": Parameter(dims)},
-)
+@define("broadcast_to")
+def _broadcast_to(data: Any, *, shape: Shape) -> Any:
+    return data.expand([w or n for n, w in zip(data.shape, shape, strict=True)])
 
 
-def _lengthened(p: Any, shape: Shape) -> Shape:
-    axes = [axis_of(axis, len(shape)) for axis in p.axis]
-    if len(axes) != len(p.size) or any(shape[axis] != 1 for axis in axes):
-        raise ValueError(f"expected a size for each axis of length 1, got axes {p.axis} and sizes {p.size} for {shape}")
-    wanted = dict(zip(axes, p.size, strict=True))
-    return tuple(wanted.get(i, n) for i, n in enumerate(shape))
-
-
-define(
-    "broadcast_axis broadcast_axes",
-    "data",
-    lambda p, training, x: x.expand(_lengthened(p, tuple(x.shape))),
-    {"axis": Parameter(dims, ()), "size": Parameter(dims, ())},
-)
+@define("broadcast_axis broadcast_axes")
+def _broadcast_axis(data: Any, *, axis: Shape = (), size: Shape = ()) -> Any:
+    old = tuple(data.shape)
+    axes = [axis_of(i, len(old)) for i in axis]
+    if len(axes) != len(size) or any(old[i] != 1 for i in axes):
+        raise ValueError(f"expected a size for each axis of length 1, got axes {axis} and sizes {size} for {old}")
+    wanted = dict(zip(axes, size, strict=True))
+    return data.expand([wanted.get(i, n) for i, n in enumerate(old)])

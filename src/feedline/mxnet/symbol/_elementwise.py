@@ -1,56 +1,56 @@
-"""Operators on every element: arithmetic with symbols and with numbers, comparisons, functions, activations."""
+"""Element-wise operators: arithmetic with symbols and numbers, comparisons, functions, activations."""
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch.nn import functional
 
-from feedline.mxnet.symbol._operator import Names, Site, define, same
-from feedline.mxnet.symbol._parameters import COUNT, Parameter, dtype, flag, real, word
+from feedline.mxnet.symbol._operator import Site, define, same
+from feedline.mxnet.symbol._parameters import ElementType
 from feedline.networks.ops.edges import ramp
 from feedline.networks.ops.elementwise import BROADCASTING, UNARY
 
-_SCALAR = {"scalar": Parameter(real), "is_int": Parameter(flag, True)}
-
 
 def _truth(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-    """A comparison whose result is 1 or 0 of the left operand's type."""
+    """Return a comparison whose result is 1 or 0 in the left operand's type."""
     return lambda a, b: function(a, b).to(a.dtype)
 
 
 def _pair(function: Callable[[Any, Any], Any]) -> Callable[..., Any]:
-    return lambda p, training, a, b: function(a, b)
+    return lambda lhs, rhs: function(lhs, rhs)
 
 
 def _number(function: Callable[[Any, Any], Any]) -> Callable[..., Any]:
-    def run(p: Any, training: bool, x: Any) -> Any:
-        whole = not x.dtype.is_floating_point and p.scalar == int(p.scalar)
-        return function(x, int(p.scalar) if whole else p.scalar).to(x.dtype)
+    def run(data: Any, *, scalar: float, is_int: bool = True) -> Any:
+        whole = not data.dtype.is_floating_point and scalar == int(scalar)
+        return function(data, int(scalar) if whole else scalar).to(data.dtype)
 
     return run
 
 
 def _maximum(a: Any, b: Any) -> Any:
-    """Of equal elements the left one gets the gradient."""
+    """Return the maximum; the left one of equal elements gets the gradient."""
     return torch.where(a >= b, a, b)
 
 
 def _minimum(a: Any, b: Any) -> Any:
-    """Of equal elements the left one gets the gradient."""
+    """Return the minimum; the left one of equal elements gets the gradient."""
     return torch.where(a <= b, a, b)
 
 
 def _remainder(a: Any, b: Any) -> Any:
-    """Of the divisor's sign; 0 for a divisor of 0."""
+    """Return the remainder, with the sign of the divisor; 0 for a divisor of 0."""
     b = torch.as_tensor(b, dtype=a.dtype, device=a.device)
     return torch.where(b == 0, torch.zeros_like(b), torch.remainder(a, torch.where(b == 0, 1, b)))
 
 
-# By MXNet's word: names of the operator on equal shapes, names of the broadcasting one, and the function: that of the
-# operation in `feedline.networks`, or another where MXNet differs at the edges.
+# For each operation: names of its operator on equal shapes, names of the broadcasting one, and the function, that of
+# `feedline.networks` unless MXNet differs in edge cases.
 _ARITHMETIC: dict[str, tuple[str, str, Callable[[Any, Any], Any]]] = {
     "add": ("elemwise_add _plus _Plus", "broadcast_add broadcast_plus", BROADCASTING["plus"]),
     "sub": ("elemwise_sub _minus _Minus", "broadcast_sub broadcast_minus", BROADCASTING["minus"]),
@@ -124,8 +124,8 @@ _UNARY: dict[str, Callable[[Any], Any]] = {
     "rcbrt": lambda x: x.sign() * x.abs().pow(-1 / 3),
     "reciprocal": torch.reciprocal,
     "relu": UNARY["relu"],
-    "rint": lambda x: torch.ceil(x - 0.5),  # halves go down: MXNet's rule, not torch's
-    "round": lambda x: torch.trunc(x + 0.5 * x.sign()),  # halves go away from zero
+    "rint": lambda x: torch.ceil(x - 0.5),  # rounds halves down, unlike torch
+    "round": lambda x: torch.trunc(x + 0.5 * x.sign()),  # rounds halves away from zero
     "rsqrt": torch.rsqrt,
     "sigmoid": UNARY["sigmoid"],
     "sign": UNARY["sign"],
@@ -145,44 +145,23 @@ _UNARY: dict[str, Callable[[Any], Any]] = {
 
 
 for _elementwise, _broadcasting, _run in _ARITHMETIC.values():
-    define(_elementwise, "lhs rhs", _pair(_run), shape=same)
-    define(_broadcasting, "lhs rhs", _pair(_run))
+    define(_elementwise, shape=same)(_pair(_run))
+    define(_broadcasting)(_pair(_run))
 for _names, _function in _WITH_NUMBER.items():
-    define(_names, "data", _number(_function), _SCALAR, shape=same)
+    define(_names, shape=same)(_number(_function))
 
 
 def _only(function: Callable[[Any], Any]) -> Callable[..., Any]:
-    return lambda p, training, x: function(x)
+    return lambda data: function(data)
 
 
 for _names, _of in _UNARY.items():
-    define(_names, "data", _only(_of), shape=same)
-
-_ACTIVATIONS: dict[str, Callable[[Any], Any]] = {
-    "relu": UNARY["relu"],
-    "sigmoid": UNARY["sigmoid"],
-    "tanh": UNARY["tanh"],
-    "softrelu": UNARY["softplus"],
-    "softsign": UNARY["softsign"],
-}
+    define(_names, shape=same)(_only(_of))
 
 
-def _leaky(p: Any, training: bool, x: Any, gamma: Any = None) -> Any:
-    if p.act_type == "leaky":
-        return torch.where(x > 0, x, p.slope * x)
-    if p.act_type == "elu":
-        return torch.where(x > 0, x, p.slope * torch.expm1(x.clamp_max(0)))
-    if p.act_type == "prelu":
-        slope = gamma.reshape((-1,) + (1,) * (x.dim() - 2)) if x.dim() > 1 and gamma.numel() > 1 else gamma
-        y = torch.where(x > 0, x, slope * x)
-        if y.shape != x.shape:
-            raise ValueError(f"expected gamma for data of shape {tuple(x.shape)}, got shape {tuple(gamma.shape)}")
-        return y
-    if p.act_type == "rrelu":
-        mean = (p.lower_bound + p.upper_bound) / 2
-        slope = torch.empty_like(x).uniform_(p.lower_bound, p.upper_bound) if training else mean
-        return torch.where(x > 0, x, slope * x)
-    return functional.selu(x) if p.act_type == "selu" else functional.gelu(x)
+@define("Activation activation", shape=same)
+def _activation(data: Any, *, act_type: Literal["relu", "sigmoid", "tanh", "softrelu", "softsign"]) -> Any:
+    return UNARY["softplus" if act_type == "softrelu" else act_type](data)
 
 
 def _leaky_shape(site: Site) -> None:
@@ -191,66 +170,60 @@ def _leaky_shape(site: Site) -> None:
         site.put_in(1, (shape[1] if len(shape) > 1 else 1,))
 
 
-def _leaky_inputs(p: Any) -> Names:
-    return ("data", "gamma") if p.act_type == "prelu" else ("data",)
-
-
-define(
-    "Activation activation",
-    "data",
-    lambda p, training, x: _ACTIVATIONS[p.act_type](x),
-    {"act_type": Parameter(word(*_ACTIVATIONS))},
-    shape=same,
-)
-define(
+@define(
     "LeakyReLU",
-    _leaky_inputs,
-    _leaky,
-    {
-        "act_type": Parameter(word("elu", "gelu", "leaky", "prelu", "rrelu", "selu"), "leaky"),
-        "slope": Parameter(real, 0.25),
-        "lower_bound": Parameter(real, 0.125),
-        "upper_bound": Parameter(real, 0.334),
-    },
+    when={"gamma": lambda p: p.act_type == "prelu"},
     weights="gamma",
     hidden=lambda p: int(p.act_type == "rrelu"),
     first={"gamma": '["Constant", {"value": 0.25}]'},
     called="output mask",
     shape=_leaky_shape,
 )
-define(
-    "clip",
-    "data",
-    lambda p, training, x: x.clamp(p.a_min, p.a_max),
-    {"a_min": Parameter(real), "a_max": Parameter(real)},
-    shape=same,
-)
-define(
-    "hard_sigmoid",
-    "data",
-    lambda p, training, x: ramp(p.alpha * x + p.beta),
-    {"alpha": Parameter(real, 0.2), "beta": Parameter(real, 0.5)},
-    shape=same,
-)
-define(
-    "Cast cast",
-    "data",
-    lambda p, training, x: x.to(getattr(torch, p.dtype)),
-    {"dtype": Parameter(dtype)},
-    free="data",
-    dtype=lambda p: p.dtype,
-    shape=same,
-)
-define(
-    "smooth_l1",
-    "data",
-    # A parabola within 1 / scalar^2 of zero, and straight beyond.
-    lambda p, training, x: torch.where(
-        x.abs() < 1 / p.scalar**2, 0.5 * (p.scalar * x) ** 2, x.abs() - 0.5 / p.scalar**2
-    ),
-    {"scalar": Parameter(real, 1.0)},
-    shape=same,
-)
+def _leaky(
+    data: Any,
+    gamma: Any = None,
+    *,
+    training: bool,
+    act_type: Literal["elu", "gelu", "leaky", "prelu", "rrelu", "selu"] = "leaky",
+    slope: float = 0.25,
+    lower_bound: float = 0.125,
+    upper_bound: float = 0.334,
+) -> Any:
+    if act_type == "elu":
+        return torch.where(data > 0, data, slope * torch.expm1(data.clamp_max(0)))
+    if act_type in ("selu", "gelu"):
+        return functional.selu(data) if act_type == "selu" else functional.gelu(data)
+    factor: Any = slope
+    if act_type == "prelu":
+        factor = gamma.reshape((-1,) + (1,) * (data.dim() - 2)) if data.dim() > 1 and gamma.numel() > 1 else gamma
+    elif act_type == "rrelu":
+        mean = (lower_bound + upper_bound) / 2
+        factor = torch.empty_like(data).uniform_(lower_bound, upper_bound) if training else mean
+    y = torch.where(data > 0, data, factor * data)
+    if y.shape != data.shape:
+        raise ValueError(f"expected gamma for data of shape {tuple(data.shape)}, got shape {tuple(gamma.shape)}")
+    return y
+
+
+@define("clip", shape=same)
+def _clip(data: Any, *, a_min: float, a_max: float) -> Any:
+    return data.clamp(a_min, a_max)
+
+
+@define("hard_sigmoid", shape=same)
+def _hard_sigmoid(data: Any, *, alpha: float = 0.2, beta: float = 0.5) -> Any:
+    return ramp(alpha * data + beta)
+
+
+@define("Cast cast", free="data", shape=same)
+def _cast(data: Any, *, dtype: ElementType) -> Any:
+    return data.to(getattr(torch, dtype))
+
+
+@define("smooth_l1", shape=same)
+def _smooth_l1(data: Any, *, scalar: float = 1.0) -> Any:
+    # A parabola within 1 / scalar^2 of zero, linear beyond.
+    return torch.where(data.abs() < 1 / scalar**2, 0.5 * (scalar * data) ** 2, data.abs() - 0.5 / scalar**2)
 
 
 def _where_shape(site: Site) -> None:
@@ -263,22 +236,11 @@ def _where_shape(site: Site) -> None:
                 site.put_in(0, shape)
 
 
-define(
-    "where",
-    "condition x y",
-    lambda p, training, condition, x, y: torch.where(
-        (condition != 0).reshape(condition.shape + (1,) * (x.dim() - condition.dim())), x, y
-    ),
-    free="condition",
-    shape=_where_shape,
-)
+@define("where", free="condition", shape=_where_shape)
+def _where(condition: Any, x: Any, y: Any) -> Any:
+    return torch.where((condition != 0).reshape(condition.shape + (1,) * (x.dim() - condition.dim())), x, y)
 
 
-def _sum_of_all(p: Any, training: bool, *tensors: Any) -> Any:
-    total = tensors[0]
-    for tensor in tensors[1:]:
-        total = total + tensor
-    return total
-
-
-define("add_n ElementWiseSum element_wise_sum", "*", _sum_of_all, {"num_args": Parameter(COUNT)}, shape=same)
+@define("add_n ElementWiseSum element_wise_sum", shape=same)
+def _add_n(*tensors: Any) -> Any:
+    return functools.reduce(operator.add, tensors)

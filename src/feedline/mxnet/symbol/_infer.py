@@ -1,9 +1,9 @@
 """Shapes and element types of a whole symbol from those of some of its variables.
 
-Forwards, an operator whose rule does not tell its outputs runs on torch's meta tensors, which have shapes and no data;
-results are cached by operator, settings and shapes. Inputs whose shapes follow from others (weights from data, terms
-from a sum) have rules. Both go through the nodes, up and down, until nothing changes: two or three rounds, each linear
-in the nodes.
+Output shapes come from an operator's rule, or else from running it on torch's meta tensors, which have shapes and no
+data; results are cached by operator, settings and shapes. Inputs whose shapes follow from others (weights from data,
+terms from a sum) have rules. Both are applied to all nodes, forwards and backwards, until nothing changes: two or three
+rounds, each linear in the nodes.
 """
 
 from __future__ import annotations
@@ -19,36 +19,36 @@ import torch
 
 from feedline.mxnet.base import MXNetError
 from feedline.mxnet.symbol._node import FAILURES, Entry, Node, topological, variables, within
-from feedline.mxnet.symbol._operator import Operator, Shape, Site
-from feedline.mxnet.symbol._parameters import dims
+from feedline.mxnet.symbol._operator import Operator, Site
+from feedline.mxnet.symbol._parameters import Shape, dims
 
-_TRIED = (1, 1 << 20)  # lengths that stand for an unknown one
-# Element types by MXNet's numbers, which attributes hold.
+_TRIED = (1, 1 << 20)  # lengths tried in place of an unknown one
+# Element types by MXNet's numbers, which attributes contain.
 TYPES = ("float32", "float64", "float16", "uint8", "int32", "int8", "int64")
 
 
 @dataclass
 class Found:
-    """What is known of each output.
+    """Known shapes and types of outputs.
 
     Attributes:
-        shapes: None where nothing is known; 0 is an unknown length.
-        types: names of element types.
+        shapes: shapes by output, as far as known; 0 is an unknown length.
+        types: names of element types by output, as far as known.
     """
 
     shapes: dict[tuple[Node, int], Shape] = field(default_factory=dict)
     types: dict[tuple[Node, int], str] = field(default_factory=dict)
 
     def shape(self, entry: Entry | Node) -> Shape | None:
-        """Of an output, or of a variable."""
+        """Return the shape of an output or a variable, or None if unknown."""
         return self.shapes.get(_key(entry))
 
     def type(self, entry: Entry | Node) -> str | None:
-        """Of an output, or of a variable."""
+        """Return the element type of an output or a variable, or None if unknown."""
         return self.types.get(_key(entry))
 
     def knows(self, entry: Entry | Node) -> bool:
-        """Whether the shape is known to the last length."""
+        """Return whether every length of the shape is known."""
         shape = self.shape(entry)
         return shape is not None and 0 not in shape
 
@@ -60,11 +60,11 @@ def _key(entry: Entry | Node) -> tuple[Node, int]:
 def told(
     outputs: Sequence[Entry], args: Sequence[Any], kwargs: Mapping[str, Any], read: Callable[[Any], Any]
 ) -> dict[Node, Any]:
-    """What was said of variables, by node; None says nothing.
+    """Return the shapes or types that a caller passed, by variable; None is ignored.
 
     Raises:
-        ValueError: by position and by name at once.
-        MXNetError: a name that is no variable.
+        ValueError: both positional and keyword arguments.
+        MXNetError: a name that is not a variable.
     """
     if args and kwargs:
         raise ValueError("Can only specify known argument shapes either by positional or kwargs way.")
@@ -85,25 +85,25 @@ def told(
 
 
 def lengths(shape: Any) -> Shape:
-    """A shape as it is given.
+    """Convert a shape given by a caller.
 
     Raises:
-        MXNetError: no sequence of whole numbers from 0.
+        MXNetError: not a sequence of integers of at least 0.
     """
     try:
         read = tuple(operator.index(length) for length in shape)
     except TypeError as error:
-        raise MXNetError(f"expected a shape, a tuple of whole numbers, got {shape!r}") from error
+        raise MXNetError(f"expected a shape, a tuple of integers, got {shape!r}") from error
     if min(read, default=0) < 0:
-        raise MXNetError(f"expected a shape of lengths from 0, where 0 is one that is not known, got {shape!r}")
+        raise MXNetError(f"expected a shape of lengths of at least 0, where 0 is unknown, got {shape!r}")
     return read
 
 
 def infer_shapes(outputs: Sequence[Entry], given: Mapping[Node, Shape]) -> Found:
-    """Shapes of all nodes, as far as they can be known.
+    """Infer the shapes of all nodes, as far as possible.
 
     Raises:
-        MXNetError: shapes that contradict each other; it names the operator.
+        MXNetError: contradictory shapes; names the operator.
     """
     found = Found(shapes=_given(outputs, given, "__shape__", lambda text: lengths(dims(text))))
     working = [node for node in topological(outputs) if node.operator is not None]
@@ -115,7 +115,7 @@ def infer_shapes(outputs: Sequence[Entry], given: Mapping[Node, Shape]) -> Found
 def _given(
     outputs: Sequence[Entry], given: Mapping[Node, Any], key: str, read: Callable[[str], Any]
 ) -> dict[tuple[Node, int], Any]:
-    """What the caller says of variables, or else their attribute ``key``; nothing says nothing."""
+    """Return what the caller passed for variables, or else their attribute ``key``; empty values are ignored."""
     found = dict(given)
     for node in topological(outputs):
         if node.operator is None and node not in given and key in node.attributes:
@@ -127,7 +127,7 @@ def _given(
 
 
 def _forward(node: Node, ins: Sequence[Shape | None]) -> tuple[Shape, ...]:
-    """Shapes of the outputs, 0 for unknown lengths; empty if nothing can be told."""
+    """Return the shapes of the outputs, 0 for unknown lengths; empty if none can be inferred."""
     known = [shape for shape in ins if shape is not None]
     if len(known) < len(ins):
         return ()
@@ -135,12 +135,12 @@ def _forward(node: Node, ins: Sequence[Shape | None]) -> tuple[Shape, ...]:
     settings = tuple(vars(node.p).values())
     if not any(0 in shape for shape in known):
         return _ran(node.operator, settings, tuple(known))
-    # Lengths grow with lengths: an output length that is equal for a short and a long input is equal for all.
+    # Output lengths are monotonic in input lengths: one that is equal for a short and a long input is equal for all.
     tried = []
     for length in _TRIED:
         try:
             tried.append(_ran(node.operator, settings, tuple(tuple(n or length for n in shape) for shape in known)))
-        except FAILURES:  # an impossible length; real ones are checked once they are known
+        except FAILURES:  # an impossible trial length; real lengths are checked once they are known
             return ()
     if any(len(a) != len(b) for a, b in zip(*tried, strict=True)):
         return ()
@@ -149,10 +149,10 @@ def _forward(node: Node, ins: Sequence[Shape | None]) -> tuple[Shape, ...]:
 
 @functools.lru_cache(maxsize=1 << 14)
 def _ran(ours: Operator, settings: tuple[Any, ...], ins: tuple[Shape, ...]) -> tuple[Shape, ...]:
-    """Shapes of the outputs that the operator gives for these inputs."""
+    """Return the shapes of the operator's outputs for these inputs."""
     p = SimpleNamespace(**dict(zip(ours.parameters, settings, strict=True)))
     with torch.device("meta"), torch.no_grad():
-        outs = ours.run(p, False, *map(torch.empty, ins))
+        outs = ours.bound(p, training=False)(*map(torch.empty, ins))
     return tuple(tuple(out.shape) for out in (outs if isinstance(outs, tuple) else (outs,)))
 
 
@@ -164,7 +164,8 @@ def _round(nodes: Iterable[Node], found: Found) -> bool:
         site = Site(node.p, node.name, [found.shape(e) for e in node.inputs], [found.shapes.get(o) for o in outs])
         with within(node.name):
             node.operator.shape(site)
-            if not all(out and 0 not in out for out in site.outs):
+            # The shape that consumers imply for an output is compared with that from its inputs, once these are known.
+            if not all(i in site.told and out and 0 not in out for i, out in enumerate(site.outs)):
                 for i, out in enumerate(_forward(node, site.ins)):
                     site.put_out(out, i)
         for key, shape in (*zip(map(_key, node.inputs), site.ins, strict=True), *zip(outs, site.outs, strict=True)):
@@ -175,15 +176,15 @@ def _round(nodes: Iterable[Node], found: Found) -> bool:
 
 
 def infer_types(outputs: Sequence[Entry], given: Mapping[Node, str], default: str | None = None) -> Found:
-    """Element types of all nodes: an operator's inputs and outputs share one, but for indices, labels and casts.
+    """Infer the element types of all nodes: an operator's inputs and outputs share one, except indices, labels, casts.
 
     Args:
-        outputs: of the symbol.
-        given: by variable.
-        default: for inputs with a type of their own of which nothing is known; None: that of their operator.
+        outputs: outputs of the symbol.
+        given: known types by variable.
+        default: type of indices and labels that stay unknown; None: that of the operator that uses them.
 
     Raises:
-        MXNetError: types that contradict each other; it names the operator.
+        MXNetError: contradictory types; names the operator.
     """
     types = _given(outputs, given, "__dtype__", lambda text: TYPES[range(len(TYPES)).index(int(text))])
     found = Found(types=types)
@@ -191,7 +192,7 @@ def infer_types(outputs: Sequence[Entry], given: Mapping[Node, str], default: st
     while True:
         if sum(_unify(node, found) for node in (*working, *reversed(working))):
             continue
-        # Indices and labels that nobody told take the type of what they are used with.
+        # Indices and labels of unknown type take the type of the operator that uses them.
         if not sum(_settle(node, found, default) for node in working):
             return found
 
@@ -230,7 +231,7 @@ def _settle(node: Node, found: Found, default: str | None) -> bool:
     mine, free = found.types.get((node, 0)), node.operator.free_names(node.p)
     changed = False
     for name, entry in zip(node.input_names, node.inputs, strict=True):
-        # What comes out of another operator has the type of that one, once it is known.
+        # The output of another operator has that operator's type, once it is known.
         if name in free and entry.node.operator is None and _key(entry) not in found.types:
             kind = (mine if name in node.operator.labels else None) or default
             if kind is not None:

@@ -1,43 +1,24 @@
-"""Operators that look up, by number, and those that make arrays out of nothing or after another's shape."""
+"""Operators that look up elements by index, and those that create arrays, some with the shape of another."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
-from feedline.mxnet.symbol._operator import Site, axis_of, define
-from feedline.mxnet.symbol._parameters import (
-    Parameter,
-    dims,
-    dtype,
-    flag,
-    integer,
-    long_integer,
-    optional,
-    real,
-    text,
-    word,
-)
+from feedline.mxnet.symbol._operator import Site, axis_of, define, from_data
+from feedline.mxnet.symbol._parameters import ElementType, Long, Shape
 
 
-def _take(p: Any, training: bool, a: Any, indices: Any) -> Any:
-    axis = axis_of(p.axis, a.dim())
+@define("take", free="indices")
+def _take(a: Any, indices: Any, *, axis: int = 0, mode: Literal["clip", "wrap"] = "clip") -> Any:
+    axis = axis_of(axis, a.dim())
     rows = indices.to(torch.int64)
-    rows = rows % a.shape[axis] if p.mode == "wrap" else rows.clamp(0, a.shape[axis] - 1)
+    rows = rows % a.shape[axis] if mode == "wrap" else rows.clamp(0, a.shape[axis] - 1)
     found = a.index_select(axis, rows.reshape(-1))
     return found.reshape(*a.shape[:axis], *indices.shape, *a.shape[axis + 1 :])
-
-
-define(
-    "take",
-    "a indices",
-    _take,
-    {"axis": Parameter(integer, 0), "mode": Parameter(word("clip", "wrap"), "clip")},
-    free="indices",
-)
 
 
 def _picked(site: Site) -> None:
@@ -47,41 +28,28 @@ def _picked(site: Site) -> None:
         site.put_in(1, (*shape[:axis], *shape[axis + 1 :]))
 
 
-def _pick(p: Any, training: bool, x: Any, index: Any) -> Any:
-    axis = axis_of(p.axis, x.dim())
-    kept = [*x.shape[:axis], 1, *x.shape[axis + 1 :]]
-    found = x.gather(axis, index.to(torch.int64).clamp(0, x.shape[axis] - 1).reshape(kept))
-    return found if p.keepdims or x.dim() == 1 else found.squeeze(axis)
+@define("pick", free="index", shape=_picked)
+def _pick(data: Any, index: Any, *, axis: int = -1, keepdims: bool = False) -> Any:
+    axis = axis_of(axis, data.dim())
+    kept = [*data.shape[:axis], 1, *data.shape[axis + 1 :]]
+    found = data.gather(axis, index.to(torch.int64).clamp(0, data.shape[axis] - 1).reshape(kept))
+    return found if keepdims or data.dim() == 1 else found.squeeze(axis)
 
 
-define(
-    "pick",
-    "data index",
-    _pick,
-    {"axis": Parameter(integer, -1), "keepdims": Parameter(flag, False)},
-    free="index",
-    shape=_picked,
-)
+def _picked_rows(x: Shape, p: Any) -> Sequence[Shape]:
+    if len(x) != 2:
+        raise ValueError(f"expected data (rows, columns), got {x}")
+    return [x[:1]]
 
 
-def _picked_rows(site: Site) -> None:
-    shape = site.full()
-    if shape is not None:
-        if len(shape) != 2:
-            site.refuse(f"expected data (rows, columns), got {shape}")
-        site.put_in(1, shape[:1])
-
-
-def _pick_of_rows(p: Any, training: bool, a: Any, indices: Any) -> Any:
+@define("batch_take", free="indices", shape=from_data(_picked_rows, whole=True))
+def _batch_take(a: Any, indices: Any) -> Any:
     columns = indices.to(torch.int64).clamp(0, a.shape[1] - 1)
     return a.gather(1, columns[:, None]).squeeze(1)
 
 
-define("batch_take", "a indices", _pick_of_rows, free="indices", shape=_picked_rows)
-
-
 def _places(indices: Any, shape: Sequence[int]) -> tuple[Any, ...]:
-    """Indices of each of the first axes of a shape, in a row."""
+    """Return the indices along each of the leading axes of a shape."""
     if len(indices) > len(shape):
         raise ValueError(
             f"expected indices (axes, ...) of at most {len(shape)} axes, got {tuple(indices.shape)} for {tuple(shape)}"
@@ -89,125 +57,96 @@ def _places(indices: Any, shape: Sequence[int]) -> tuple[Any, ...]:
     return tuple(indices.to(torch.int64).reshape(len(indices), -1))
 
 
-def _gather(p: Any, training: bool, data: Any, indices: Any) -> Any:
+@define("gather_nd", free="indices")
+def _gather(data: Any, indices: Any) -> Any:
     shape = (*indices.shape[1:], *data.shape[len(indices) :])
     return data[_places(indices, data.shape)].reshape(shape or (1,))
 
 
-define("gather_nd", "data indices", _gather, free="indices")
+def _scattered(site: Site) -> None:
+    """Give the output the shape in the settings, even while an input's is unknown."""
+    if site.full(0) is None or site.full(1) is None:
+        site.put_out(site.p.shape)
 
 
-def _scatter(p: Any, training: bool, data: Any, indices: Any) -> Any:
-    places, rest = _places(indices, p.shape), p.shape[len(indices) :]
+@define("scatter_nd", free="indices", shape=_scattered)
+def _scatter(data: Any, indices: Any, *, shape: Shape) -> Any:
+    places, rest = _places(indices, shape), shape[len(indices) :]
     expected = (*indices.shape[1:], *rest)
     if data.shape != expected:
         raise ValueError(
-            f"expected data of shape {expected} for indices {tuple(indices.shape)} into {p.shape}, "
+            f"expected data of shape {expected} for indices {tuple(indices.shape)} into {shape}, "
             f"got {tuple(data.shape)}"
         )
-    return data.new_zeros(p.shape).index_put(places, data.reshape(-1, *rest))
+    return data.new_zeros(shape).index_put(places, data.reshape(-1, *rest))
 
 
-define(
-    "scatter_nd",
-    "data indices",
-    _scatter,
-    {"shape": Parameter(dims)},
-    free="indices",
-)
+@define("one_hot", free="indices")
+def _one_hot(
+    indices: Any, *, depth: int, on_value: float = 1.0, off_value: float = 0.0, dtype: ElementType = "float32"
+) -> Any:
+    hot = indices.to(torch.int64)[..., None] == torch.arange(depth, device=indices.device)
+    on = torch.full((), on_value, dtype=getattr(torch, dtype), device=indices.device)
+    return torch.where(hot, on, torch.full_like(on, off_value))
 
 
-def _one_hot(p: Any, training: bool, indices: Any) -> Any:
-    hot = indices.to(torch.int64)[..., None] == torch.arange(p.depth, device=indices.device)
-    on = torch.full((), p.on_value, dtype=getattr(torch, p.dtype), device=indices.device)
-    return torch.where(hot, on, torch.full_like(on, p.off_value))
+# ---- creation -----------------------------------------------------------------------------------------------
 
 
-define(
-    "one_hot",
-    "indices",
-    _one_hot,
-    {
-        "depth": Parameter(integer),
-        "on_value": Parameter(real, 1.0),
-        "off_value": Parameter(real, 0.0),
-        "dtype": Parameter(dtype, "float32"),
-    },
-    free="indices",
-    dtype=lambda p: str(p.dtype),
-)
-
-# ---- out of nothing -----------------------------------------------------------------------------------------
+@define("_zeros")
+def _zeros(*, shape: Shape, dtype: ElementType = "float32", ctx: str = "") -> Any:
+    return torch.zeros(shape, dtype=getattr(torch, dtype))
 
 
-_KIND = {"dtype": Parameter(dtype, "float32"), "ctx": Parameter(text, "")}
-_MADE = {"shape": Parameter(dims), **_KIND}
-
-for _name, _number in (("_zeros", 0), ("_ones", 1)):
-    define(
-        _name,
-        "",
-        lambda p, training, n=_number: torch.full(p.shape, n, dtype=getattr(torch, p.dtype)),
-        _MADE,
-        dtype=lambda p: str(p.dtype),
-    )
-
-define(
-    "_full",
-    "",
-    lambda p, training: torch.full(p.shape, p.value, dtype=torch.float64).to(getattr(torch, p.dtype)),
-    {**_MADE, "value": Parameter(real)},
-    dtype=lambda p: str(p.dtype),
-)
+@define("_ones")
+def _ones(*, shape: Shape, dtype: ElementType = "float32", ctx: str = "") -> Any:
+    return torch.ones(shape, dtype=getattr(torch, dtype))
 
 
-def _bounds(p: Any) -> tuple[float, int]:
-    """The first number of a range, and how many different ones there are."""
-    if p.step == 0 or p.repeat < 1:
-        raise ValueError(f"expected a step other than 0 and repeats from 1, got {p.step} and {p.repeat}")
-    start, stop = (0.0, p.start) if p.stop is None else (p.start, p.stop)
-    count = math.ceil((stop - start) / p.step)
+@define("_full")
+def _full(*, shape: Shape, dtype: ElementType = "float32", ctx: str = "", value: float) -> Any:
+    return torch.full(shape, value, dtype=torch.float64).to(getattr(torch, dtype))
+
+
+@define("_arange")
+def _arange(
+    *,
+    start: float,
+    stop: float | None = None,
+    step: float = 1.0,
+    repeat: int = 1,
+    infer_range: Literal["False"] = "False",
+    dtype: ElementType = "float32",
+    ctx: str = "",
+) -> Any:
+    if step == 0 or repeat < 1:
+        raise ValueError(f"expected a step other than 0 and repeats from 1, got {step} and {repeat}")
+    first, end = (0.0, start) if stop is None else (start, stop)
+    count = math.ceil((end - first) / step)
     if count < 1:
-        raise ValueError(f"expected numbers between start and stop, got {p.start} and {p.stop}")
-    return start, count
+        raise ValueError(f"expected numbers between start and stop, got {start} and {stop}")
+    # Each number is computed from its index, so that errors do not accumulate.
+    numbers = first + step * torch.arange(count, dtype=torch.float64)
+    return numbers.repeat_interleave(repeat).to(getattr(torch, dtype))
 
 
-def _steps(p: Any, training: bool) -> Any:
-    start, count = _bounds(p)
-    # Each is worked out from its number, so that no error adds up.
-    numbers = start + p.step * torch.arange(count, dtype=torch.float64)
-    return numbers.repeat_interleave(p.repeat).to(getattr(torch, p.dtype))
+@define("_eye")
+def _eye(*, N: Long, M: Long = 0, k: Long = 0, dtype: ElementType = "float32", ctx: str = "") -> Any:  # noqa: N803
+    ones = torch.ones(N, M or N, dtype=getattr(torch, dtype))
+    return ones.triu(k).tril(k)
 
 
-define(
-    "_arange",
-    "",
-    _steps,
-    {
-        "start": Parameter(real),
-        "stop": Parameter(optional(real), None),
-        "step": Parameter(real, 1.0),
-        "repeat": Parameter(integer, 1),
-        "infer_range": Parameter(word("False"), "False"),
-        **_KIND,
-    },
-    dtype=lambda p: str(p.dtype),
-)
+def _as_the_other(site: Site) -> None:
+    """Give the output the shape of the second input, even while the first is unknown."""
+    if site.full(0) is None and site.ins[1] is not None:
+        site.put_out(site.ins[1])
 
 
-def _diagonal(p: Any, training: bool) -> Any:
-    ones = torch.ones(p.N, p.M or p.N, dtype=getattr(torch, p.dtype))
-    return ones.triu(p.k).tril(p.k)
+@define("broadcast_like", shape=_as_the_other)
+def _broadcast_like(lhs: Any, rhs: Any) -> Any:
+    return lhs.expand(rhs.shape)
 
 
-define(
-    "_eye",
-    "",
-    _diagonal,
-    {"N": Parameter(long_integer), "M": Parameter(long_integer, 0), "k": Parameter(long_integer, 0), **_KIND},
-    dtype=lambda p: str(p.dtype),
-)
-
-
-define("broadcast_like", "lhs rhs", lambda p, training, x, like: x.expand(like.shape))
-define("reshape_like", "lhs rhs", lambda p, training, x, like: x.reshape(like.shape))
+@define("reshape_like", shape=_as_the_other)
+def _reshape_like(lhs: Any, rhs: Any) -> Any:
+    return lhs.reshape(rhs.shape)

@@ -1,8 +1,8 @@
-"""A symbol as a graph of `feedline.networks`, to be run by torch.
+"""Conversion of a symbol to a graph of `feedline.networks`, which torch runs.
 
-MXNet's shapes have the batch in front, so nodes have all their axes in the shape and no dynamic ones. Each operator is
-declared once as the operation ``mxnet.NAME``, with its settings as an attribute. Several outputs are a tuple, of which
-``mxnet.output`` takes one.
+MXNet's shapes include the batch axis, first, so nodes have all axes in their shapes and no dynamic axes. Each operator
+is declared once as the operation ``mxnet.NAME``, with its settings as an attribute. Several outputs are a tuple, from
+which ``mxnet.output`` takes one.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from feedline.networks.shapes import told
 def lower(
     entries: Sequence[Entry], shapes: Found, types: Mapping[Node, str]
 ) -> tuple[list[GraphNode], dict[Node, GraphNode]]:
-    """Graph nodes of the outputs, and the input leaf of each variable.
+    """Return graph nodes of the outputs, and the input leaf of each variable.
 
     Args:
         entries: outputs of a symbol.
-        shapes: of everything below them, all known.
+        shapes: shapes of everything below them, all known.
         types: names of element types of the variables.
 
     Raises:
-        MXNetError: a hidden output is asked for: only files count those.
+        MXNetError: a hidden output, which only files contain.
     """
     made: dict[tuple[Node, int], GraphNode] = {}
     leaves: dict[Node, GraphNode] = {}
@@ -54,7 +54,7 @@ def lower(
             continue
         below = [at(entry) for entry in node.inputs]
         several = node.visible > 1
-        # A tuple has no shape of its own.
+        # A tuple itself has no shape.
         attributes = {"p": node.p, "shape": () if several else shapes.shapes[node, 0]}
         whole = apply(f"mxnet.{node.operator.name}", below, attributes, node.name)
         for i in range(node.visible):
@@ -64,14 +64,14 @@ def lower(
 
 
 def _running(operator: Operator) -> Callable[[GraphNode], Callable[..., Any]]:
-    run = operator.run
-
     def make(node: GraphNode) -> Callable[..., Any]:
-        p = node.attributes["p"]
+        run = {training: operator.bound(node.attributes["p"], training) for training in (False, True)}
+
+        guard = within(node.name)
 
         def running(batch: PackedBatch, *tensors: Any) -> Any:
-            with within(node.name):
-                return run(p, batch.training, *tensors)
+            with guard:
+                return run[batch.training](*tensors)
 
         return running
 

@@ -1,7 +1,6 @@
-"""How symbols are made: by the functions that scripts call, one for each operator and alias.
+"""Construction of symbols: the functions that scripts call, one for each operator and alias.
 
-What is not given as an input becomes a variable of its own, named after the node; it carries the node's settings, as
-in MXNet.
+An omitted input becomes a new variable named after the node; as in MXNet, it carries the node's settings.
 """
 
 from __future__ import annotations
@@ -22,12 +21,12 @@ if TYPE_CHECKING:
 
 
 def apply(called: str, inputs: Sequence[Symbol | None], settings: Mapping[str, Any], **options: Any) -> Symbol:
-    """A symbol that applies an operator.
+    """Return a symbol that applies an operator.
 
     Args:
-        called: any name of the operator; automatic names come from it.
-        inputs: in the operator's order; None: a new variable.
-        settings: by name.
+        called: any name of the operator, from which automatic names are derived.
+        inputs: inputs in the operator's order; None: a new variable.
+        settings: settings by name.
         options: ``name`` and ``attr``.
 
     Raises:
@@ -54,7 +53,7 @@ def apply(called: str, inputs: Sequence[Symbol | None], settings: Mapping[str, A
             if len(given.entries) != 1:
                 raise MXNetError(
                     f"{called} `{name}`: expected one output for {slot}, got {len(given.entries)}: "
-                    f"{', '.join(given.list_outputs())}; take one by its number"
+                    f"{', '.join(given.list_outputs())}; select one by its index"
                 )
             entry = given.entries[0]
         if entry.node.operator is None:
@@ -70,7 +69,7 @@ def apply(called: str, inputs: Sequence[Symbol | None], settings: Mapping[str, A
 
 
 def function(called: str) -> Callable[..., Symbol]:
-    """What ``mx.sym.<called>`` is."""
+    """Return the function ``mx.sym.<called>``."""
     operator = CALLED[called]
 
     def make(*args: Any, name: str | None = None, attr: Mapping[str, str] | None = None, **kwargs: Any) -> Symbol:
@@ -85,7 +84,7 @@ def function(called: str) -> Callable[..., Symbol]:
 def _sorted(
     operator: Operator, called: str, args: Sequence[Any], kwargs: dict[str, Any]
 ) -> tuple[list[Symbol | None], dict[str, Any]]:
-    """Arguments as inputs and settings: inputs come first, then settings in their order."""
+    """Split arguments into inputs, which come first, and settings, in their order."""
     from feedline.mxnet.symbol._symbol import Symbol
 
     settings = {key: value for key, value in kwargs.items() if not isinstance(value, Symbol)}
@@ -124,7 +123,7 @@ def _sorted(
 
 
 def _slots(operator: Operator, settings: Mapping[str, Any]) -> tuple[str, ...]:
-    """Names of the inputs under these settings."""
+    """Return the names of the inputs under these settings."""
     if not callable(operator.inputs):
         return operator.inputs
     known = {key: written(value) for key, value in settings.items() if key in operator.parameters}
@@ -135,7 +134,7 @@ def _slots(operator: Operator, settings: Mapping[str, Any]) -> tuple[str, ...]:
             try:
                 value = parameter.kind(known[key])
             except ValueError:
-                value = None  # refused when the node is made
+                value = None  # refused when the node is created
         setattr(probe, key, None if value is REQUIRED else value)
     return operator.inputs(probe)
 

@@ -1,14 +1,13 @@
 """Nodes of symbols: variables and applications of operators, with their settings as text.
 
-Unlike nodes of `feedline.networks` they know no shapes: a symbol gets them when it is asked or bound, and then becomes
-such a graph (`_lower`). An entry is one output of a node, and which version of it is meant: states count their writers.
+Unlike nodes of `feedline.networks` they have no shapes: these are inferred when a symbol is queried or bound, which
+converts it to such a graph (`_lower`). An entry is an output of a node and its version: states count their writers.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from feedline.mxnet.base import MXNetError
@@ -16,27 +15,32 @@ from feedline.mxnet.symbol._operator import CALLED, Operator
 from feedline.mxnet.symbol._parameters import read
 from feedline.networks import traverse
 
-# Attributes that any node may carry without being settings; files write them with underscores around.
+# Attributes of any node that are not settings; files write them surrounded by underscores.
 HIDDEN = ("ctx_group", "lr_mult", "wd_mult", "force_mirroring", "mirror_stage")
 VERSION = 10901
-_SHOWN = 10  # so many names of inputs are told
+_SHOWN = 10  # maximum number of input names in an error
 
 
-# What an operator raises for inputs or settings that do not fit.
+# Errors that operators raise for inputs or settings that do not fit.
 FAILURES = (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
 
 
-@contextmanager
-def within(name: str) -> Iterator[None]:
-    """Raise whatever an operator raises as MXNet's error, which names the node."""
-    try:
-        yield
-    except MXNetError:
-        raise
-    except ValueError as error:  # an operator's own refusal
-        raise MXNetError(f"Error in operator {name}: {error}") from error
-    except FAILURES as error:
-        raise MXNetError(f"Error in operator {name}: {type(error).__name__}: {error}") from error
+class within:  # noqa: N801 - read as a verb: with within(name)
+    """Convert errors of an operator to MXNet's, which names the node. Reusable."""
+
+    __slots__ = ("_name",)
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        if isinstance(error, FAILURES) and not isinstance(error, MXNetError):
+            # A ValueError is the operator's own check, with a complete message.
+            what = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
+            raise MXNetError(f"Error in operator {self._name}: {what}") from error
 
 
 class Entry(NamedTuple):
@@ -53,10 +57,10 @@ class Node:
     Attributes:
         operator: None for a variable.
         name: not necessarily unique.
-        attributes: as text.
-        inputs: entries.
-        p: settings, read from the attributes; None for a variable.
-        version: of a variable: how many operators have it as a state.
+        attributes: attributes as text.
+        inputs: entries of other nodes.
+        p: settings, parsed from the attributes; None for a variable.
+        version: number of operators that use a variable as a state.
 
     Raises:
         MXNetError: settings that the operator does not take.
@@ -77,37 +81,37 @@ class Node:
 
     @property
     def visible(self) -> int:
-        """Number of outputs that can be used."""
+        """Number of usable outputs."""
         return 1 if self.operator is None else self.operator.count(self.p)
 
     @property
     def hidden(self) -> int:
-        """Number of outputs that only files count."""
+        """Number of further outputs, which only files contain."""
         return 0 if self.operator is None else self.operator.count_hidden(self.p)
 
     @property
     def input_names(self) -> tuple[str, ...]:
-        """What the operator calls its inputs."""
+        """Names of the operator's inputs."""
         return () if self.operator is None else self.operator.input_names(self.p)
 
     def output_name(self, index: int) -> str:
-        """Name of an output."""
+        """Return the name of an output."""
         if self.operator is None:
             return self.name
         return f"{self.name}_{self.operator.output_name(self.p, index)}"
 
     def slots(self, names: Sequence[str]) -> list[Node]:
-        """The nodes behind the inputs of these names."""
+        """Return the nodes of the inputs of these names."""
         return [entry.node for name, entry in zip(self.input_names, self.inputs, strict=True) if name in names]
 
 
 def topological(outputs: Iterable[Entry]) -> list[Node]:
-    """All nodes, inputs before those who use them, in MXNet's order."""
+    """Return all nodes, each after its inputs, in MXNet's order."""
     return traverse.topological((e.node for e in outputs), lambda node: [e.node for e in node.inputs])
 
 
 def variables(outputs: Iterable[Entry]) -> tuple[list[Node], list[Node]]:
-    """Variables that are arguments, and those that are states of operators."""
+    """Return the variables that are arguments, and those that are states of operators."""
     nodes = topological(outputs)
     states = {s for node in nodes if node.operator is not None for s in node.slots(node.operator.states)}
     leaves = [node for node in nodes if node.operator is None]
@@ -115,13 +119,13 @@ def variables(outputs: Iterable[Entry]) -> tuple[list[Node], list[Node]]:
 
 
 def as_state(entry: Entry) -> Entry:
-    """The entry of a variable that one more operator writes to."""
+    """Return an entry of a variable that one more operator writes to."""
     entry.node.version += 1
     return Entry(entry.node, entry.output, entry.node.version)
 
 
 def rebuilt(outputs: Sequence[Entry], replace: Mapping[Node, Entry]) -> tuple[Entry, ...]:
-    """The same graph of new nodes; variables in ``replace`` are those entries instead."""
+    """Copy a graph to new nodes, with variables in ``replace`` replaced by those entries."""
     became: dict[Node, Node] = {}
 
     def moved(entry: Entry) -> Entry:
@@ -138,7 +142,7 @@ def rebuilt(outputs: Sequence[Entry], replace: Mapping[Node, Entry]) -> tuple[En
 
 
 def to_json(outputs: Sequence[Entry]) -> str:
-    """MXNet 1.9's text of a graph."""
+    """Return a graph as MXNet 1.9's JSON text."""
     order = topological(outputs)
     number = {node: i for i, node in enumerate(order)}
     nodes, rows = [], [0]
@@ -162,10 +166,10 @@ def to_json(outputs: Sequence[Entry]) -> str:
 
 
 def from_json(text: str) -> tuple[Entry, ...]:
-    """The graph that a text holds; files of before 1.0 too, which call attributes ``attr`` or ``param``.
+    """Return the graph in a JSON text, including texts before 1.0, which call attributes ``attr`` or ``param``.
 
     Raises:
-        MXNetError: no such text, an operator that is not here, or numbers that point nowhere.
+        MXNetError: another text, an unsupported operator, or an index out of range.
     """
     try:
         found = json.loads(text)
@@ -173,7 +177,7 @@ def from_json(text: str) -> tuple[Entry, ...]:
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise MXNetError(f"expected the JSON text of a symbol, with nodes and heads, got {text[:40]!r}") from error
     if not isinstance(described, list) or not isinstance(heads, list) or not heads:
-        raise MXNetError("expected lists of nodes and heads, with one head at least, in the JSON text of a symbol")
+        raise MXNetError("expected lists of nodes and heads, with at least one head, in the JSON text of a symbol")
     made: list[Node] = []
     for i, one in enumerate(described):
         try:
@@ -185,7 +189,7 @@ def from_json(text: str) -> tuple[Entry, ...]:
             attributes = {key: _text(value) for key, value in attributes.items()}
         except (AttributeError, KeyError, TypeError, IndexError, ValueError) as error:
             raise MXNetError(
-                f"expected node {i} to have op, name and inputs that come before it, got {one!r:.200}"
+                f"expected node {i} to have op, name and earlier nodes as inputs, got {one!r:.200}"
             ) from error
         made.append(_node(i, op, name, attributes, inputs))
     try:
@@ -195,15 +199,15 @@ def from_json(text: str) -> tuple[Entry, ...]:
 
 
 def _node(i: int, op: str, name: str, attributes: Mapping[str, str], inputs: Sequence[Entry]) -> Node:
-    """Node ``i`` of a text, whose parts are of the right kinds."""
+    """Create node ``i`` of a text, whose parts have the right types."""
     if op == "null":
         return Node(None, name, attributes)
     if op not in CALLED:
-        raise MXNetError(f"Operator {op} is not registered: node {i}, `{name}`; docs/compat/mxnet.md lists them")
+        raise MXNetError(f"Operator {op} is not registered: node {i}, `{name}`; docs/compat/mxnet.md lists all")
     operator = CALLED[op]
     node = Node(operator, name, attributes, inputs)
     if operator.variadic and node.p.num_args > len(inputs):
-        # Before names are made for as many as the text says there are.
+        # Checked before creating as many names as the text claims.
         raise MXNetError(f"expected {node.p.num_args} inputs for node {i}, `{name}`, got {len(inputs)}")
     expected = node.input_names
     if len(expected) != len(inputs):

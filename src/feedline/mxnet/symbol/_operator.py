@@ -1,25 +1,27 @@
 """The table of MXNet's operators: inputs, settings, and the function of torch tensors that runs each.
 
-There is one `Operator` for each name in MXNet's files; the names that scripts call are its aliases. The shapes of its
-outputs follow from running it on tensors without data, see `_infer`, so a function refuses whatever MXNet would refuse.
-Only an operator whose outputs or other inputs tell the shape of an input (data tells weights) has a rule for that.
+There is one `Operator` for each name in MXNet's files, which `define` derives from the signature of the function that
+runs it; the names that scripts call are its aliases. The shapes of its outputs follow from running it on tensors
+without data, see `_infer`, so a function refuses whatever MXNet would refuse. Only an operator in which the
+shape of an input follows from outputs or other inputs (that of weights from data) has a rule for that.
 
-Shapes have the batch in front: ``None`` is an unknown shape, 0 an unknown length. Rules write what they find into a
-`Site`, and run again when more is known.
+The first axis of shapes is the batch; ``None`` is an unknown shape, 0 an unknown length. Rules record their results in
+a `Site`, and run again when more is known.
 """
 
 from __future__ import annotations
 
+import functools
+import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, NoReturn
+from dataclasses import dataclass, field, is_dataclass
+from typing import Any, NoReturn, TypeVar
 
 from feedline.mxnet.base import MXNetError
-from feedline.mxnet.symbol._parameters import Parameter
+from feedline.mxnet.symbol._parameters import COUNT, REQUIRED, Parameter, Shape, kind_of
 
-Shape = tuple[int, ...]
 LONGEST = 1 << 63
-# Before names of operators that scripts find in `mxnet.symbol.contrib`.
+# Prefix of operators that scripts find in `mxnet.symbol.contrib`.
 CONTRIB = "_contrib_"
 
 
@@ -27,14 +29,16 @@ class Site:
     """Shapes around one node, as far as they are known.
 
     Attributes:
-        p: the settings of the node.
-        name: the name of the node, for messages.
-        ins: the shapes of its inputs.
-        outs: the shapes of its outputs.
+        p: settings of the node.
+        name: name of the node, for messages.
+        ins: shapes of its inputs.
+        outs: shapes of its outputs.
+        told: indices of the outputs whose shapes were recorded here.
     """
 
     def __init__(self, p: Any, name: str, ins: Sequence[Shape | None], outs: Sequence[Shape | None]) -> None:
         self.p, self.name, self.ins, self.outs = p, name, list(ins), list(outs)
+        self.told: set[int] = set()
 
     def full(self, i: int = 0) -> Shape | None:
         """Return the shape of an input, or None unless every length is known."""
@@ -47,11 +51,12 @@ class Site:
 
     def put_out(self, shape: Shape, i: int = 0) -> None:
         """Record the shape of output ``i``."""
+        self.told.add(i)
         self.outs[i] = self._merged(self.outs[i], shape, f"output {i}")
 
     def _merged(self, old: Shape | None, new: Shape, where: str) -> Shape:
         if any(not 0 <= length < LONGEST for length in new):
-            self.refuse(f"expected lengths from 0 at {where}, inferred shape={_shown(new)}")
+            self.refuse(f"expected lengths of at least 0 at {where}, inferred shape={_shown(new)}")
         if old is None:
             return tuple(new)
         if len(old) != len(new) or any(a != b and a and b for a, b in zip(old, new, strict=True)):
@@ -68,11 +73,11 @@ def _shown(shape: Shape) -> str:
 
 
 def nothing(site: Site) -> None:
-    """Tell nothing: no input's shape follows from those of the others."""
+    """Infer nothing: no input's shape follows from other shapes."""
 
 
 def alike(site: Site) -> None:
-    """All inputs have one shape."""
+    """Give all inputs the same shape."""
     for shape in site.ins:
         if shape is not None:
             for i in range(len(site.ins)):
@@ -80,7 +85,7 @@ def alike(site: Site) -> None:
 
 
 def same(site: Site) -> None:
-    """All inputs, and the output, have one shape."""
+    """Give all inputs and the output the same shape."""
     for shape in [*site.ins, site.outs[0]]:
         if shape is not None:
             site.put_out(shape)
@@ -88,11 +93,29 @@ def same(site: Site) -> None:
                 site.put_in(i, shape)
 
 
+def from_data(shapes: Callable[[Shape, Any], Sequence[Shape]], whole: bool = False) -> Callable[[Site], None]:
+    """Return a rule for inputs whose shapes follow from that of the first.
+
+    Args:
+        shapes: function ``shapes(data, p)`` of that shape and the settings; returns those of the inputs after it, with
+            optional ones.
+        whole: whether to wait until every length is known.
+    """
+
+    def rule(site: Site) -> None:
+        data = site.full() if whole else site.ins[0]
+        if data is not None and len(site.ins) > 1:
+            for i, shape in zip(range(1, len(site.ins)), shapes(data, site.p), strict=False):
+                site.put_in(i, shape)
+
+    return rule
+
+
 def axis_of(axis: int, rank: int) -> int:
-    """An axis, counted from the first.
+    """Return an axis counted from the first.
 
     Raises:
-        ValueError: there is no such axis.
+        ValueError: no such axis.
     """
     if not -rank <= axis < rank:
         raise ValueError(f"expected an axis from {-rank} to {rank - 1}, got {axis}")
@@ -114,7 +137,7 @@ Names = tuple[str, ...]
 
 
 def numbered(count: int) -> Names:
-    """Names of so many inputs of one kind."""
+    """Return names for a number of inputs of one kind."""
     return tuple(f"arg{i}" for i in range(count))
 
 
@@ -123,31 +146,36 @@ class Operator:
     """An operator of MXNet.
 
     Attributes:
-        name: in files.
-        inputs: names of its inputs, or a function of the settings; ``"*"`` alone: as many as are given. What takes
-            any number of inputs has ``num_args`` among its settings.
-        run: ``run(p, training, *tensors)`` returns a tensor, or a tuple of them.
-        shape: the rule for shapes that do not flow forwards, see the module.
+        name: name in files.
+        function: function that runs it, with inputs as positional arguments and settings as keywords; returns a tensor,
+            or a tuple of them.
+        inputs: names of its inputs, or a function of the settings that returns them; ``"*"``: any number of inputs, and
+            ``num_args`` is a setting.
         parameters: its settings.
+        groups: settings that the function takes together, as an instance of a dataclass, by argument.
+        trains: whether the function also takes ``training``.
+        shape: rule for shapes that do not flow forwards, see the module.
         states: inputs that change in training and have no gradient.
         weights: inputs that hold parameters.
-        labels: inputs with targets.
-        free: inputs with an element type of their own, or a function of the settings.
+        labels: inputs with targets, whose element type is independent.
+        free: further inputs with an independent element type, or a function of the settings that returns them.
         wide: inputs that are float32 where the others are float16, and of their type otherwise.
-        outputs: number of visible outputs, or a function of the settings.
-        hidden: further outputs that files count and nobody sees.
-        called: what outputs are called after the node, or a function of the output's number; without it ``output``,
-            with a number where there are several, hidden ones included.
-        dtype: element type of the outputs, if the settings tell it.
-        head: it makes its own gradient and takes none from above.
+        outputs: number of visible outputs, or a function of the settings that returns it.
+        hidden: number of further outputs, which only files contain, or such a function.
+        called: suffixes of the outputs' names, or a function of an output's index; by default ``output``, with an index
+            if there are several, including hidden ones.
+        dtype: element type of the outputs, if the settings determine it; by default the setting of that name.
+        head: whether it produces its own gradient and ignores incoming ones.
         first: initial values for variables among the inputs, in MXNet's notation.
-        aliases: what scripts call it.
+        aliases: names that scripts call.
     """
 
     name: str
+    function: Callable[..., Any]
     inputs: Names | Callable[[Any], Names]
-    run: Callable[..., Any]
-    parameters: Mapping[str, Parameter] = field(default_factory=dict)
+    parameters: Mapping[str, Parameter]
+    groups: Mapping[str, Any]
+    trains: bool
     shape: Callable[[Site], None] = nothing
     states: Names = ()
     weights: Names = ()
@@ -157,13 +185,22 @@ class Operator:
     outputs: int | Callable[[Any], int] = 1
     hidden: int | Callable[[Any], int] = 0
     called: Names | Callable[[int], str] = ()
-    dtype: Callable[[Any], str | None] = lambda p: None
+    dtype: Callable[[Any], str | None] = lambda p: getattr(p, "dtype", None)
     head: bool = False
     first: Mapping[str, str] = field(default_factory=dict)
     aliases: Names = ()
 
+    def bound(self, p: Any, training: bool) -> Callable[..., Any]:
+        """Return the function of the inputs under these settings."""
+        settings = {key: value for key, value in vars(p).items() if key != "num_args"}
+        for key, group in self.groups.items():
+            settings[key] = group(**{name: settings.pop(name) for name in group.__dataclass_fields__})
+        if self.trains:
+            settings["training"] = training
+        return functools.partial(self.function, **settings)
+
     def output_name(self, p: Any, index: int) -> str:
-        """What an output is called after the node, a visible or a hidden one. O(1): there may be many of them."""
+        """Return the suffix of an output's name, visible or hidden. O(1), as there may be many outputs."""
         if callable(self.called):
             return self.called(index)
         if self.called:
@@ -176,51 +213,84 @@ class Operator:
         return "num_args" in self.parameters
 
     def input_names(self, p: Any) -> Names:
-        """Names of the inputs under these settings."""
+        """Return the names of the inputs under these settings."""
         if callable(self.inputs):
             return self.inputs(p)
         return numbered(p.num_args) if self.variadic else self.inputs
 
     def free_names(self, p: Any) -> Names:
-        """Names of the inputs whose element type is their own."""
-        return self.free(p) if callable(self.free) else self.free
+        """Return the names of the inputs with an independent element type."""
+        return (*self.labels, *(self.free(p) if callable(self.free) else self.free))
 
     def count(self, p: Any) -> int:
-        """Number of visible outputs."""
+        """Return the number of visible outputs."""
         return self.outputs(p) if callable(self.outputs) else self.outputs
 
     def count_hidden(self, p: Any) -> int:
-        """Number of hidden outputs."""
+        """Return the number of hidden outputs."""
         return self.hidden(p) if callable(self.hidden) else self.hidden
 
 
 OPERATORS: dict[str, Operator] = {}
 CALLED: dict[str, Operator] = {}
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def define(
     names: str,
-    inputs: str | Callable[[Any], Names],
-    run: Callable[..., Any],
-    parameters: Mapping[str, Parameter] | None = None,
-    **settings: Any,
-) -> None:
-    """Add an operator.
+    *,
+    inputs: Callable[[Any], Names] | None = None,
+    when: Mapping[str, Callable[[Any], object]] | None = None,
+    **fields: Any,
+) -> Callable[[Function], Function]:
+    """Declare the decorated function as an operator.
+
+    Its positional parameters are the inputs, in order; ``*tensors`` takes any number of them, and adds ``num_args`` to
+    the settings. Its keyword-only parameters are the settings, with their defaults, parsed from text by type (see
+    `kind_of`). A dataclass stands for several settings, its fields; ``training`` is not a setting, but whether the
+    operator runs in training.
 
     Args:
-        names: that in files, and its aliases, parted by blanks.
-        inputs: names parted by blanks, ``*``, or a function of the settings.
-        run: see `Operator`, as the rest.
-        parameters: see `Operator`.
-        settings: further fields of `Operator`; names parted by blanks.
+        names: name in files, and its aliases, separated by blanks.
+        inputs: function of the settings that returns names of inputs, instead of the function's own.
+        when: whether inputs that depend on the settings exist, as functions of the settings by name.
+        fields: further fields of `Operator`; names are separated by blanks.
     """
-    name, *aliases = names.split()
     for key in ("states", "weights", "labels", "free", "wide", "called"):
-        if isinstance(settings.get(key), str):
-            settings[key] = tuple(settings[key].split())
-    below = tuple(inputs.split()) if isinstance(inputs, str) else inputs
-    operator = Operator(name, below, run, parameters or {}, aliases=tuple(aliases), **settings)
-    for called in (name, *aliases):
-        assert called not in CALLED, called
-        CALLED[called] = operator
-    OPERATORS[name] = operator
+        if isinstance(fields.get(key), str):
+            fields[key] = tuple(fields[key].split())
+
+    def declare(function: Function) -> Function:
+        name, *aliases = names.split()
+        found, parameters, groups, trains = [], {}, {}, False
+        for key, declared in inspect.signature(function, eval_str=True).parameters.items():
+            if declared.kind is declared.VAR_POSITIONAL:
+                found.append("*")
+                parameters["num_args"] = Parameter(COUNT)
+            elif declared.kind is not declared.KEYWORD_ONLY:
+                found.append(key)
+            elif key == "training":
+                trains = True
+            elif is_dataclass(group := declared.annotation):
+                groups[key] = group
+                parts = inspect.signature(group, eval_str=True).parameters  # type: ignore[arg-type]
+                parameters.update({one: _parameter(part) for one, part in parts.items()})
+            else:
+                parameters[key] = _parameter(declared)
+        below = inputs or (_present(found, when) if when else tuple(found))
+        operator = Operator(name, function, below, parameters, groups, trains, aliases=tuple(aliases), **fields)
+        for called in (name, *aliases):
+            assert called not in CALLED, called
+            CALLED[called] = operator
+        OPERATORS[name] = operator
+        return function
+
+    return declare
+
+
+def _parameter(declared: inspect.Parameter) -> Parameter:
+    return Parameter(kind_of(declared.annotation), REQUIRED if declared.default is declared.empty else declared.default)
+
+
+def _present(inputs: Sequence[str], when: Mapping[str, Callable[[Any], object]]) -> Callable[[Any], Names]:
+    return lambda p: tuple([name for name in inputs if name not in when or when[name](p)])

@@ -1,7 +1,7 @@
-"""Settings of operators: strings in files and attributes, numbers and tuples where they are used.
+"""Settings of operators: text in files and attributes, numbers and tuples when used.
 
-A symbol keeps what it was given, as text, for that is what MXNet's files hold; `Parameters` reads the text once, when
-a node is made, so that a wrong setting is refused where it stands.
+A symbol keeps its settings as text, as MXNet's files do; the text is parsed once, when a node is created, so that a
+wrong setting is reported where it was made.
 """
 
 from __future__ import annotations
@@ -10,8 +10,9 @@ import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from types import SimpleNamespace
-from typing import Any
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 import numpy as np
 
@@ -19,41 +20,36 @@ from feedline.mxnet.base import MXNetError
 
 REQUIRED = object()
 Kind = Callable[[str], Any]
+Shape = tuple[int, ...]
+Ends = tuple[int | None, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """One setting: how its text is read, and what it is when it is not given."""
+    """One setting: the reader of its text, and its default."""
 
     kind: Kind
     default: Any = REQUIRED
 
 
-# Possessive, for texts of strangers: what does not match is refused in a time linear in its length.
+# Possessive, as the text is untrusted: one that does not match is refused in time linear in its length.
 _INTEGER = re.compile(r"\s*+[+-]?[0-9]++L?\s*+")
 _REAL = re.compile(
     r"[+-]?([0-9]++\.?[0-9]*+(e[+-]?[0-9]++)?|\.[0-9]++(e[+-]?[0-9]++)?|nan|inf(inity)?)f?", re.IGNORECASE
 )
 _DIMS = re.compile(r"\s*+(?:([(\[])\s*+(-?[0-9]++L?\s*+(,\s*+-?[0-9]++L?\s*+)*+(,\s*+)?)?[)\]]|-?[0-9]++L?)\s*+")
 _ENDS = re.compile(r"\s*+[(\[]?\s*+((None|-?[0-9]++L?)\s*+(,\s*+(None|-?[0-9]++L?)\s*+)*+(,\s*+)?)?[)\]]?\s*+")
-# Element types that arrays can have here.
+# Supported element types of arrays.
 DTYPES = ("float32", "float64", "float16", "uint8", "int32", "int8", "int64", "bool")
-# A node takes so many inputs and has so many outputs at most: every one of them is an object.
+# Limit on a node's inputs and outputs, each of which is an object.
 MOST = 1 << 16
 
 
-def integer(text: str) -> int:
-    """A whole number of 32 bits."""
+def integer(text: str, bits: int = 32) -> int:
+    """Read an integer of so many bits."""
     if not _INTEGER.fullmatch(text):
         raise ValueError("a whole number")
-    return _held(int(text.replace("L", "")), 32)
-
-
-def long_integer(text: str) -> int:
-    """A whole number of 64 bits."""
-    if not _INTEGER.fullmatch(text):
-        raise ValueError("a whole number")
-    return _held(int(text.replace("L", "")), 64)
+    return _held(int(text.replace("L", "")), bits)
 
 
 def _held(number: int, bits: int) -> int:
@@ -73,7 +69,7 @@ def real(text: str) -> float:
 
 
 def flag(text: str) -> bool:
-    """True or False, 1 or 0."""
+    """Read True or False, 1 or 0."""
     found = {"true": True, "1": True, "false": False, "0": False}.get(text.lower())
     if found is None:
         raise ValueError("True or False")
@@ -81,28 +77,21 @@ def flag(text: str) -> bool:
 
 
 def dims(text: str) -> tuple[int, ...]:
-    """Whole numbers as MXNet writes shapes: ``(2, 2)``, ``[2, 2]`` or ``2``."""
+    """Read integers as MXNet writes shapes: ``(2, 2)``, ``[2, 2]`` or ``2``."""
     if not _DIMS.fullmatch(text):
         raise ValueError("a tuple of whole numbers")
     return tuple(_held(int(n), 64) for n in re.findall(r"-?[0-9]+", text))
 
 
 def ends(text: str) -> tuple[int | None, ...]:
-    """As `dims`, and None among them."""
+    """Read integers as `dims`, some of which may be None."""
     if not _ENDS.fullmatch(text):
         raise ValueError("a tuple of whole numbers or None")
     return tuple(None if n == "None" else _held(int(n), 64) for n in re.findall(r"None|-?[0-9]+", text))
 
 
-def dtype(text: str) -> str:
-    """Name of an element type, as in NumPy."""
-    if text not in DTYPES:
-        raise ValueError(f"one of {', '.join(DTYPES)}")
-    return text
-
-
 def between(kind: Kind, low: float, high: float | None = None) -> Kind:
-    """As ``kind``, from ``low`` to ``high`` with both."""
+    """Return a reader as ``kind``, limited to ``low`` to ``high``, both included."""
 
     def read(text: str) -> Any:
         number = kind(text)
@@ -117,7 +106,7 @@ COUNT = between(integer, 1, MOST)  # of inputs or outputs
 
 
 def word(*words: str) -> Kind:
-    """One of these words."""
+    """Return a reader of one of these words."""
 
     def read(text: str) -> str:
         if text not in words:
@@ -127,28 +116,50 @@ def word(*words: str) -> Kind:
     return read
 
 
-def text(value: str) -> str:
-    """Anything."""
-    return value
-
-
 def optional(kind: Kind) -> Kind:
-    """As ``kind``, or None."""
+    """Return a reader as ``kind`` that also accepts None."""
     return lambda value: None if value == "None" else kind(value)
 
 
+# Types of settings with their own readers.
+Count = Annotated[int, COUNT]
+ElementType = Annotated[str, word(*DTYPES)]
+Long = Annotated[int, partial(integer, bits=64)]
+Positive = Annotated[int, between(integer, 1)]
+Fraction = Annotated[float, between(real, 0, 1)]
+
+_KINDS: Mapping[Any, Kind] = {bool: flag, int: integer, float: real, str: str, Shape: dims, Ends: ends}
+
+
+def kind_of(hint: Any) -> Kind:
+    """Return the reader of a setting's text, by its type.
+
+    Args:
+        hint: plain type, ``Literal`` of words, an optional one of either, or ``Annotated`` with the reader itself.
+    """
+    if hint in _KINDS:
+        return _KINDS[hint]
+    if get_origin(hint) is Literal:
+        return word(*get_args(hint))
+    if get_origin(hint) is Annotated:
+        kind: Kind = hint.__metadata__[0]
+        return kind
+    plain, _ = get_args(hint)  # a type or None
+    return optional(kind_of(plain))
+
+
 def written(value: Any) -> str:
-    """A setting as MXNet's files have it."""
+    """Return a setting as text, as in MXNet's files."""
     if isinstance(value, (type, np.dtype)):
         return str(np.dtype(value).name)
     return str(value)
 
 
 def read(operator: str, declared: Mapping[str, Parameter], given: Mapping[str, str]) -> SimpleNamespace:
-    """All settings of an operator, as attributes.
+    """Return all settings of an operator, as attributes.
 
     Raises:
-        MXNetError: one that is unknown, missing, or not of its kind.
+        MXNetError: a setting that is unknown, missing or malformed.
     """
     for name in given:
         if name not in declared:

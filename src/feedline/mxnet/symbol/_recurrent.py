@@ -1,78 +1,75 @@
-"""`RNN`: stacked recurrent layers over a whole sequence, their parameters in one vector as cuDNN packs them.
+"""`RNN`: stacked recurrent layers over a whole sequence, with parameters in one vector, as cuDNN packs them.
 
-Weights of all layers and directions come first (input to hidden, hidden to hidden), then biases in the same order,
-gates in torch's order; so the vector is cut and handed to torch as it is.
+Weights of all layers and directions come first (input to hidden, hidden to hidden), then biases in the same order, with
+gates in torch's order; so pieces of the vector are passed to torch unchanged.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Literal
 
 import torch
 
-from feedline.mxnet.symbol._operator import Names, Shape, Site, define
-from feedline.mxnet.symbol._parameters import MOST, Parameter, between, flag, integer, optional, real, word
+from feedline.mxnet.symbol._operator import define, from_data
+from feedline.mxnet.symbol._parameters import Count, Fraction, Positive, Shape
 
 _GATES = {"gru": 3, "lstm": 4, "rnn_relu": 1, "rnn_tanh": 1}
 
 
-def _pieces(p: Any, width: int) -> list[Shape]:
-    """Shapes of all weights, then of all biases."""
-    directions, rows = 1 + p.bidirectional, _GATES[p.mode] * p.state_size
+def _pieces(width: int, mode: str, state_size: int, layers: int, directions: int) -> list[Shape]:
+    """Return the shapes of all weights, then of all biases."""
+    rows = _GATES[mode] * state_size
     weights: list[Shape] = []
-    for layer in range(p.num_layers):
-        below = width if layer == 0 else p.state_size * directions
-        weights += [(rows, below), (rows, p.state_size)] * directions
+    for layer in range(layers):
+        below = width if layer == 0 else state_size * directions
+        weights += [(rows, below), (rows, state_size)] * directions
     return weights + [(rows,)] * len(weights)
 
 
-def _shape(site: Site) -> None:
-    x, p = site.full(), site.p
-    if x is None:
-        return
+def _shapes(x: Shape, p: Any) -> Sequence[Shape]:
     if len(x) != 3:
-        site.refuse(f"expected data (steps, batch, width), got {x}")
-    state = (p.num_layers * (1 + p.bidirectional), x[1], p.state_size)
-    site.put_in(1, (sum(math.prod(piece) for piece in _pieces(p, x[2])),))
-    for i in range(2, len(site.ins)):
-        site.put_in(i, state)
+        raise ValueError(f"expected data (steps, batch, width), got {x}")
+    directions = 1 + p.bidirectional
+    state = (p.num_layers * directions, x[1], p.state_size)
+    pieces = _pieces(x[2], p.mode, p.state_size, p.num_layers, directions)
+    return (sum(map(math.prod, pieces)),), state, state
 
 
-def _run(p: Any, training: bool, x: Any, parameters: Any, state: Any, cell: Any = None) -> Any:
-    shapes = _pieces(p, x.shape[2])
-    flat = [
-        piece.reshape(shape)
-        for piece, shape in zip(parameters.split([math.prod(s) for s in shapes]), shapes, strict=True)
-    ]
-    half = len(flat) // 2
-    # torch wants the two weights and the two biases of each layer and direction together.
-    ordered = [t for i in range(0, half, 2) for t in (*flat[i : i + 2], *flat[half + i : half + i + 2])]
-    function = getattr(torch, p.mode)
-    given = (state, cell) if p.mode == "lstm" else state
-    result = function(x, given, ordered, True, p.num_layers, p.p, training, bool(p.bidirectional), False)
-    return tuple(result) if p.state_outputs else result[0]
-
-
-def _inputs(p: Any) -> Names:
-    return ("data", "parameters", "state", *(("state_cell",) if p.mode == "lstm" else ()))
-
-
-define(
+@define(
     "RNN",
-    _inputs,
-    _run,
-    {
-        "state_size": Parameter(between(integer, 1)),
-        "num_layers": Parameter(between(integer, 1, MOST)),
-        "bidirectional": Parameter(flag, False),
-        "mode": Parameter(word(*_GATES)),
-        "p": Parameter(between(real, 0, 1), 0.0),
-        "state_outputs": Parameter(flag, False),
-        "projection_size": Parameter(optional(word("None")), None),
-    },
+    when={"state_cell": lambda p: p.mode == "lstm"},
     weights="parameters",
     outputs=lambda p: 1 + p.state_outputs * (2 if p.mode == "lstm" else 1),
     called="output state_output statecell_output",
-    shape=_shape,
+    shape=from_data(_shapes, whole=True),
 )
+def _run(
+    data: Any,
+    parameters: Any,
+    state: Any,
+    state_cell: Any = None,
+    *,
+    training: bool,
+    state_size: Positive,
+    num_layers: Count,
+    bidirectional: bool = False,
+    mode: Literal["gru", "lstm", "rnn_relu", "rnn_tanh"],
+    p: Fraction = 0.0,
+    state_outputs: bool = False,
+    projection_size: Literal["None"] | None = None,
+) -> Any:
+    if data.is_meta:  # `_shapes` has checked the rest; torch would iterate over all steps, possibly a million
+        out = data.new_empty((*data.shape[:2], state_size * (1 + bidirectional)))
+        states = [torch.empty_like(one) for one in (state, state_cell) if one is not None]
+        return (out, *states) if state_outputs else out
+    shapes = _pieces(data.shape[2], mode, state_size, num_layers, 1 + bidirectional)
+    cuts = parameters.split([math.prod(shape) for shape in shapes])
+    flat = [piece.reshape(shape) for piece, shape in zip(cuts, shapes, strict=True)]
+    half = len(flat) // 2
+    # torch expects the two weights and two biases of each layer and direction together.
+    ordered = [t for i in range(0, half, 2) for t in (*flat[i : i + 2], *flat[half + i : half + i + 2])]
+    given = (state, state_cell) if mode == "lstm" else state
+    result = getattr(torch, mode)(data, given, ordered, True, num_layers, p, training, bidirectional, False)
+    return tuple(result) if state_outputs else result[0]

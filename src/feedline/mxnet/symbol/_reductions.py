@@ -1,35 +1,39 @@
-"""Operators over axes: sums and their like, softmax, products of matrices."""
+"""Operators over axes: reductions, softmax, products of matrices."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import torch
 
 from feedline.mxnet.symbol._operator import axis_of, define, same
-from feedline.mxnet.symbol._parameters import Parameter, dims, flag, integer, optional, real, word
+from feedline.mxnet.symbol._parameters import Shape
 from feedline.networks.ops.edges import largest, smallest
 
-_OVER = {
-    "axis": Parameter(optional(dims), None),
-    "keepdims": Parameter(flag, False),
-    "exclude": Parameter(flag, False),
-}
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Axes:
+    """Settings that reductions share."""
 
-def _axes(p: Any, rank: int) -> tuple[int, ...]:
-    """The axes to go; without any named, all."""
-    if not p.axis:
-        return tuple(range(rank))
-    named = tuple(axis_of(a, rank) for a in p.axis)
-    return tuple(a for a in range(rank) if a not in named) if p.exclude else named
+    axis: Shape | None = None
+    keepdims: bool = False
+    exclude: bool = False
+
+    def reduce(self, function: Callable[..., Any], x: Any) -> Any:
+        """Return ``function(x, axes, keepdims)`` for the axes to reduce; all if none is named."""
+        axes = tuple(range(x.dim()))
+        if self.axis:
+            named = tuple(axis_of(a, x.dim()) for a in self.axis)
+            axes = tuple(a for a in axes if a not in named) if self.exclude else named
+        y = function(x, axes, self.keepdims)
+        return y if y.dim() else y.reshape(1)
 
 
 def _reduce(function: Callable[..., Any]) -> Callable[..., Any]:
-    def run(p: Any, training: bool, x: Any) -> Any:
-        y = function(x, _axes(p, x.dim()), p.keepdims)
-        return y if y.dim() else y.reshape(1)
+    def run(data: Any, *, over: Axes) -> Any:
+        return over.reduce(function, data)
 
     return run
 
@@ -51,60 +55,44 @@ _SUMS: dict[str, Callable[..., Any]] = {
 }
 
 for _names, _function in _SUMS.items():
-    define(_names, "data", _reduce(_function), _OVER)
+    define(_names)(_reduce(_function))
 
 
-def _length(p: Any, training: bool, x: Any) -> Any:
-    def measure(x: Any, axes: tuple[int, ...], keep: bool) -> Any:
-        if p.ord == "1":
+@define("norm")
+def _norm(data: Any, *, over: Axes, ord: Literal["1", "2"] = "2") -> Any:
+    def measure(x: Any, axes: Shape, keep: bool) -> Any:
+        if ord == "1":
             return x.abs().sum(axes, keepdim=keep)
         return torch.square(x).sum(axes, keepdim=keep).sqrt()
 
-    return _reduce(measure)(p, training, x)
+    return over.reduce(measure, data)
 
 
-define("norm", "data", _length, {**_OVER, "ord": Parameter(word("1", "2"), "2")})
-
-
-def _best(name: str) -> Callable[..., Any]:
-    def run(p: Any, training: bool, x: Any) -> Any:
-        where = getattr(x.flatten() if p.axis is None else x, name)(0 if p.axis is None else p.axis)
-        if p.axis is not None and p.keepdims:
-            where = where.unsqueeze(p.axis)
-        # Places are floating point numbers, as everything was.
+def _best(find: Callable[..., Any]) -> Callable[..., Any]:
+    def run(data: Any, *, axis: int | None = None, keepdims: bool = False) -> Any:
+        where = find(data.flatten(), 0) if axis is None else find(data, axis, keepdims)
+        # As in MXNet, indices are floating-point numbers.
         return (where if where.dim() else where.reshape(1)).to(torch.float32)
 
     return run
 
 
-for _name in ("argmax", "argmin"):
-    define(
-        _name,
-        "data",
-        _best(_name),
-        {"axis": Parameter(optional(integer), None), "keepdims": Parameter(flag, False)},
-        free="data",
-        dtype=lambda p: "float32",
-    )
+for _name, _find in (("argmax", torch.argmax), ("argmin", torch.argmin)):
+    define(_name, free="data", dtype=lambda p: "float32")(_best(_find))
 
 
-def _best_of_rows(p: Any, training: bool, x: Any) -> Any:
-    if x.dim() != 2:
-        raise ValueError(f"expected data (rows, classes), got {tuple(x.shape)}")
-    return x.argmax(1).to(torch.float32)
-
-
-define(
-    "argmax_channel",
-    "data",
-    _best_of_rows,
-    free="data",
-    dtype=lambda p: "float32",
-)
+@define("argmax_channel", free="data", dtype=lambda p: "float32")
+def _best_of_rows(data: Any) -> Any:
+    if data.dim() != 2:
+        raise ValueError(f"expected data (rows, classes), got {tuple(data.shape)}")
+    return data.argmax(1).to(torch.float32)
 
 
 def _softmax(function: Callable[..., Any], sign: int = 1) -> Callable[..., Any]:
-    return lambda p, training, x: function(sign * x / (p.temperature or 1.0), p.axis)
+    def run(data: Any, *, axis: int = -1, temperature: float | None = None) -> Any:
+        return function(sign * data / (temperature or 1.0), axis)
+
+    return run
 
 
 for _name, _of, _sign in (
@@ -112,53 +100,31 @@ for _name, _of, _sign in (
     ("softmin", torch.softmax, -1),
     ("log_softmax", torch.log_softmax, 1),
 ):
-    define(
-        _name,
-        "data",
-        _softmax(_of, _sign),
-        {"axis": Parameter(integer, -1), "temperature": Parameter(optional(real), None)},
-        shape=same,
-    )
+    define(_name, shape=same)(_softmax(_of, _sign))
 
 
-def _softmax_activation(p: Any, training: bool, x: Any) -> Any:
-    if p.mode == "channel":
-        return torch.softmax(x, 1)
-    return torch.softmax(x.reshape(len(x), -1), 1).reshape(x.shape)
+@define("SoftmaxActivation", shape=same)
+def _softmax_activation(data: Any, *, mode: Literal["channel", "instance"] = "instance") -> Any:
+    if mode == "channel":
+        return torch.softmax(data, 1)
+    return torch.softmax(data.reshape(len(data), -1), 1).reshape(data.shape)
 
 
-define(
-    "SoftmaxActivation",
-    "data",
-    _softmax_activation,
-    {"mode": Parameter(word("channel", "instance"), "instance")},
-    shape=same,
-)
-
-_TURNED = {"transpose_a": Parameter(flag, False), "transpose_b": Parameter(flag, False)}
-
-
-def _dot(p: Any, training: bool, a: Any, b: Any) -> Any:
-    a = a.t() if p.transpose_a else a
-    b = b.t() if p.transpose_b else b
+@define("dot")
+def _dot(lhs: Any, rhs: Any, *, transpose_a: bool = False, transpose_b: bool = False) -> Any:
+    a = lhs.t() if transpose_a else lhs
+    b = rhs.t() if transpose_b else rhs
     if a.shape[-1] != b.shape[0]:
         raise ValueError(
-            f"expected the last axis of the left to be as long as the first of the right, got {tuple(a.shape)} and "
+            f"expected the last axis of lhs to be as long as the first of rhs, got {tuple(a.shape)} and "
             f"{tuple(b.shape)}"
         )
     y = torch.tensordot(a, b, 1)
     return y if y.dim() else y.reshape(1)
 
 
-define("dot", "lhs rhs", _dot, _TURNED)
-
-
-def _batch_dot(p: Any, training: bool, a: Any, b: Any) -> Any:
-    if a.dim() < 3 or a.shape[:-2] != b.shape[:-2]:
-        raise ValueError(f"expected two batches of as many matrices, got {tuple(a.shape)} and {tuple(b.shape)}")
-    a = a.transpose(-1, -2) if p.transpose_a else a
-    b = b.transpose(-1, -2) if p.transpose_b else b
-    return torch.matmul(a, b)
-
-
-define("batch_dot", "lhs rhs", _batch_dot, _TURNED)
+@define("batch_dot")
+def _batch_dot(lhs: Any, rhs: Any, *, transpose_a: bool = False, transpose_b: bool = False) -> Any:
+    if lhs.dim() < 3 or lhs.shape[:-2] != rhs.shape[:-2]:
+        raise ValueError(f"expected two batches of the same size, got {tuple(lhs.shape)} and {tuple(rhs.shape)}")
+    return torch.matmul(lhs.mT if transpose_a else lhs, rhs.mT if transpose_b else rhs)

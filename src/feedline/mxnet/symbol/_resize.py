@@ -1,145 +1,156 @@
-"""Operators that change the height and width of images: repeated, interpolated, cut out, padded, made channels."""
+"""Operators that change the height and width of images: interpolate, average, repeat, crop, pad, move to channels."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import torch
 from torch.nn import functional
 
-from feedline.mxnet.symbol._operator import Names, Shape, Site, check_images, define, numbered
-from feedline.mxnet.symbol._parameters import COUNT, Parameter, dims, flag, integer, real, word
+from feedline.mxnet.symbol._operator import Names, Site, check_images, define, numbered
+from feedline.mxnet.symbol._parameters import Shape, between, integer
 
 
-def _scales(p: Any) -> Shape:
-    """Factors of height and width; one number is both."""
-    given: Shape = p.scale
+def _scales(given: Shape, sample_type: str) -> tuple[int, int]:
+    """Return the factors of height and width; a single number means both."""
     if len(given) not in (1, 2) or min(given) < 1:
-        raise ValueError(f"expected a scale of one number or two, from 1, got {given}")
-    if p.sample_type == "bilinear" and given[0] != given[-1]:
-        raise ValueError(f"expected one scale for both axes of a bilinear sampling, got {given}")
-    return given * 2 if len(given) == 1 else given
+        raise ValueError(f"expected one or two numbers of at least 1 as scale, got {given}")
+    if sample_type == "bilinear" and given[0] != given[-1]:
+        raise ValueError(f"expected the same scale for both axes of bilinear sampling, got {given}")
+    return given[0], given[-1]
 
 
 def _interpolating(site: Site) -> None:
     shape = site.full()
     if shape is not None and site.p.sample_type == "bilinear":
-        down, _ = _scales(site.p)
+        down, _ = _scales(site.p.scale, site.p.sample_type)
         kernel = 2 * down - down % 2
         site.put_in(1, (shape[1], 1, kernel, kernel))
-
-
-def _sample(p: Any, training: bool, *tensors: Any) -> Any:
-    first = tensors[0]
-    down, across = _scales(p)
-    check_images(first)
-    if p.sample_type == "bilinear":
-        # Each channel by itself; the weight holds the interpolation and may be trained.
-        return functional.conv_transpose2d(first, tensors[1], None, down, down // 2, 0, first.shape[1])
-    rows, columns = first.shape[2] * down, first.shape[3] * across
-    for x in tensors[1:]:
-        check_images(x)
-        if rows % x.shape[2] or columns % x.shape[3] or len(x) != len(first):
-            raise ValueError(
-                f"expected images whose sizes divide {(rows, columns)}, {len(first)} of each, got {tuple(x.shape)}"
-            )
-        if p.multi_input_mode == "sum" and x.shape[1] != first.shape[1]:
-            raise ValueError(f"expected as many channels in all images that are added, got {tuple(x.shape)}")
-    large = [x.repeat_interleave(rows // x.shape[2], 2).repeat_interleave(columns // x.shape[3], 3) for x in tensors]
-    return torch.stack(large).sum(0) if p.multi_input_mode == "sum" else torch.cat(large, 1)
 
 
 def _sampled_inputs(p: Any) -> Names:
     return ("data", "weight") if p.sample_type == "bilinear" else numbered(p.num_args)
 
 
-define(
+@define(
     "UpSampling",
-    _sampled_inputs,
-    _sample,
-    {
-        "scale": Parameter(dims),
-        "num_filter": Parameter(integer, 0),
-        "sample_type": Parameter(word("bilinear", "nearest")),
-        "multi_input_mode": Parameter(word("concat", "sum"), "concat"),
-        "num_args": Parameter(COUNT),
-        "workspace": Parameter(integer, 512),
-    },
+    inputs=_sampled_inputs,
     weights="weight",
     first={"weight": '["bilinear", {}]'},
     shape=_interpolating,
 )
+def _sample(
+    *images: Any,
+    scale: Shape,
+    num_filter: int = 0,
+    sample_type: Literal["bilinear", "nearest"],
+    multi_input_mode: Literal["concat", "sum"] = "concat",
+    workspace: int = 512,
+) -> Any:
+    first = images[0]
+    down, across = _scales(scale, sample_type)
+    check_images(first)
+    if sample_type == "bilinear":
+        # Each channel separately; the weight contains the interpolation and may be trained.
+        return functional.conv_transpose2d(first, images[1], None, down, down // 2, 0, first.shape[1])
+    rows, columns = first.shape[2] * down, first.shape[3] * across
+    for x in images[1:]:
+        check_images(x)
+        if rows % x.shape[2] or columns % x.shape[3] or len(x) != len(first):
+            raise ValueError(
+                f"expected {len(first)} images of a size that divides {(rows, columns)}, got {tuple(x.shape)}"
+            )
+        if multi_input_mode == "sum" and x.shape[1] != first.shape[1]:
+            raise ValueError(f"expected equal numbers of channels in images to add, got {tuple(x.shape)}")
+    large = [x.repeat_interleave(rows // x.shape[2], 2).repeat_interleave(columns // x.shape[3], 3) for x in images]
+    return torch.stack(large).sum(0) if multi_input_mode == "sum" else torch.cat(large, 1)
 
 
-def _place(p: Any, sizes: Shape, wanted: Shape) -> Shape:
-    """Row and column where the part begins."""
-    if p.center_crop:
-        return tuple((n - w) // 2 for n, w in zip(sizes, wanted, strict=True))
-    offset: Shape = p.offset
-    return offset
-
-
-def _crop(p: Any, training: bool, x: Any, like: Any = None) -> Any:
-    check_images(x, *(() if like is None else (like,)))
-    wanted, sizes = p.h_w if like is None else tuple(like.shape[2:]), tuple(x.shape[2:])
-    row, column = begin = _place(p, sizes, wanted)
+@define("Crop")
+def _crop(*images: Any, offset: Shape = (0, 0), h_w: Shape = (0, 0), center_crop: bool = False) -> Any:
+    if len(images) > 2:
+        raise ValueError(f"expected an image, and at most one more for the size, got {len(images)}")
+    check_images(*images)
+    x = images[0]
+    wanted, sizes = tuple(images[1].shape[2:]) if len(images) > 1 else h_w, tuple(x.shape[2:])
+    row, column = begin = tuple((n - w) // 2 for n, w in zip(sizes, wanted, strict=True)) if center_crop else offset
     if any(w < 1 or b < 0 or b + w > n for b, w, n in zip(begin, wanted, sizes, strict=True)):
-        raise ValueError(f"expected a part within {sizes}, got {wanted} from {begin} on")
+        raise ValueError(f"expected a crop within {sizes}, got {wanted} from {begin}")
     return x[:, :, row : row + wanted[0], column : column + wanted[1]]
 
 
-define(
-    "Crop",
-    "*",
-    _crop,
-    {
-        "num_args": Parameter(COUNT),
-        "offset": Parameter(dims, (0, 0)),
-        "h_w": Parameter(dims, (0, 0)),
-        "center_crop": Parameter(flag, False),
-    },
-)
-
-
-def _into_channels(p: Any, training: bool, x: Any) -> Any:
-    check_images(x)
-    (n, c, h, w), b = x.shape, p.block_size
+@define("space_to_depth")
+def _into_channels(data: Any, *, block_size: int) -> Any:
+    check_images(data)
+    (n, c, h, w), b = data.shape, block_size
     if b < 1 or h % b or w % b:
-        raise ValueError(f"expected sizes in blocks of {b}, got {tuple(x.shape)}")
-    return x.reshape(n, c, h // b, b, w // b, b).permute(0, 3, 5, 1, 2, 4).reshape(n, c * b * b, h // b, w // b)
+        raise ValueError(f"expected a height and width that {b} divides, got {tuple(data.shape)}")
+    return data.reshape(n, c, h // b, b, w // b, b).permute(0, 3, 5, 1, 2, 4).reshape(n, c * b * b, h // b, w // b)
 
 
-def _out_of_channels(p: Any, training: bool, x: Any) -> Any:
-    check_images(x)
-    (n, c, h, w), b = x.shape, p.block_size
+@define("depth_to_space")
+def _out_of_channels(data: Any, *, block_size: int) -> Any:
+    check_images(data)
+    (n, c, h, w), b = data.shape, block_size
     if b < 1 or c % b**2:
-        raise ValueError(f"expected channels in blocks of {b} x {b}, got {tuple(x.shape)}")
-    return x.reshape(n, b, b, c // b**2, h, w).permute(0, 3, 4, 1, 5, 2).reshape(n, c // b**2, h * b, w * b)
+        raise ValueError(f"expected a multiple of {b} * {b} channels, got {tuple(data.shape)}")
+    return data.reshape(n, b, b, c // b**2, h, w).permute(0, 3, 4, 1, 5, 2).reshape(n, c // b**2, h * b, w * b)
 
 
-_BLOCK = {"block_size": Parameter(integer)}
-
-define("space_to_depth", "data", _into_channels, _BLOCK)
-define("depth_to_space", "data", _out_of_channels, _BLOCK)
-
-
-def _pad(p: Any, training: bool, x: Any) -> Any:
-    if len(p.pad_width) != 2 * x.dim():
-        raise ValueError(f"expected two widths for each axis of {tuple(x.shape)}, got {p.pad_width}")
-    pairs = [p.pad_width[i : i + 2] for i in range(0, len(p.pad_width), 2)]
-    if p.mode == "constant":
-        return functional.pad(x, [n for pair in reversed(pairs) for n in pair], value=p.constant_value)
+@define("Pad pad")
+def _pad(
+    data: Any, *, mode: Literal["constant", "edge", "reflect"], pad_width: Shape, constant_value: float = 0.0
+) -> Any:
+    if len(pad_width) != 2 * data.dim():
+        raise ValueError(f"expected two widths for each axis of {tuple(data.shape)}, got {pad_width}")
+    pairs = [pad_width[i : i + 2] for i in range(0, len(pad_width), 2)]
+    if mode == "constant":
+        return functional.pad(data, [n for pair in reversed(pairs) for n in pair], value=constant_value)
     inner = [n for pair in reversed(pairs[2:]) for n in pair]  # the first two axes are never padded in these modes
-    return functional.pad(x, inner, "replicate" if p.mode == "edge" else "reflect")
+    return functional.pad(data, inner, "replicate" if mode == "edge" else "reflect")
 
 
-define(
-    "Pad pad",
-    "data",
-    _pad,
-    {
-        "mode": Parameter(word("constant", "edge", "reflect")),
-        "pad_width": Parameter(dims),
-        "constant_value": Parameter(real, 0.0),
-    },
-)
+# ---- to any size --------------------------------------------------------------------------------------------
+
+# For each mode: the parity to produce, and the number to add to lengths of the other parity.
+_ROUNDED = {"to_even_down": (0, -1), "to_even_up": (0, 1), "to_odd_down": (1, -1), "to_odd_up": (1, 1)}
+
+
+Length = Annotated[int, between(integer, 1, 10000)]
+
+
+@define("_contrib_BilinearResize2D", when={"like": lambda p: p.mode == "like"}, free="like")
+def _resize(
+    data: Any,
+    like: Any = None,
+    *,
+    height: Length = 1,
+    width: Length = 1,
+    scale_height: float | None = None,
+    scale_width: float | None = None,
+    mode: Literal["like", "odd_scale", "size", "to_even_down", "to_even_up", "to_odd_down", "to_odd_up"] = "size",
+    align_corners: bool = True,
+) -> Any:
+    check_images(data)
+    axes = list(zip(data.shape[2:], (scale_height, scale_width), (height, width), strict=True))
+    if mode == "like":
+        out = tuple(like.shape[2:])
+    elif mode in _ROUNDED:
+        odd, step = _ROUNDED[mode]
+        out = tuple(n if n % 2 == odd else n + step for n, _, _ in axes)
+    elif mode == "odd_scale":
+        if scale_height is None or scale_width is None:
+            raise ValueError("expected scale_height and scale_width for the mode odd_scale")
+        out = tuple(int((n - n % 2) * scale) + n % 2 for n, scale, _ in axes)
+    else:
+        out = tuple(told if scale is None else int(n * scale) for n, scale, told in axes)
+    return functional.interpolate(data, out, mode="bilinear", align_corners=align_corners)
+
+
+@define("_contrib_AdaptiveAvgPooling2D")
+def _average(data: Any, *, output_size: Shape = ()) -> Any:
+    check_images(data)
+    wanted = output_size or (1,)  # a single number means both lengths
+    if len(wanted) > 2 or min(wanted) < 1:
+        raise ValueError(f"expected a height and a width of at least 1 as output_size, got {output_size}")
+    return functional.adaptive_avg_pool2d(data, (wanted[0], wanted[-1]))

@@ -1,99 +1,77 @@
-"""Operators on batches of sequences of unequal lengths, time in front: (steps, batch, ...), lengths (batch,)."""
+"""Operators on batches of sequences of different lengths, time first: (steps, batch, ...), lengths (batch,)."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import torch
 from torch.nn import functional
 
-from feedline.mxnet.symbol._operator import Names, Site, define
-from feedline.mxnet.symbol._parameters import Parameter, flag, integer, real, word
+from feedline.mxnet.symbol._operator import Site, define, from_data
+from feedline.mxnet.symbol._parameters import Shape, word
 
 
-def _inputs(p: Any) -> Names:
-    return ("data", "sequence_length") if p.use_sequence_length else ("data",)
+@from_data
+def _one_length_each(x: Shape, p: Any) -> Sequence[Shape]:
+    _check(p.axis, x)
+    return [(x[1 - p.axis],)]
 
 
-def _one_length_each(site: Site) -> None:
-    shape = site.ins[0]
-    if shape is not None and site.p.use_sequence_length:
-        _check(site.p, shape)
-        site.put_in(1, (shape[1 - site.p.axis],))
-
-
-def _check(p: Any, shape: Sequence[int]) -> None:
-    if p.axis not in (0, 1):
-        raise ValueError(f"expected time as axis 0 or 1, got {p.axis}")
+def _check(axis: int, shape: Sequence[int]) -> None:
+    if axis not in (0, 1):
+        raise ValueError(f"expected time as axis 0 or 1, got {axis}")
     if len(shape) < 2:
         raise ValueError(f"expected data (steps, batch, ...), got {tuple(shape)}")
 
 
 def _steps(x: Any) -> Any:
-    """Numbers of the steps, as a column beside the lengths."""
+    """Return the numbers of the steps, as a column that broadcasts against the lengths."""
     return torch.arange(x.shape[0], device=x.device)[:, None]
 
 
-def _last(p: Any, training: bool, x: Any, lengths: Any = None) -> Any:
-    _check(p, x.shape)
-    x = x.transpose(0, p.axis)
-    if lengths is None:
+_LENGTHS: dict[str, Any] = {
+    "when": {"sequence_length": lambda p: p.use_sequence_length},
+    "free": "sequence_length",
+    "shape": _one_length_each,
+}
+
+
+@define("SequenceLast", **_LENGTHS)
+def _last(data: Any, sequence_length: Any = None, *, use_sequence_length: bool = False, axis: int = 0) -> Any:
+    _check(axis, data.shape)
+    x = data.transpose(0, axis)
+    if sequence_length is None:
         return x[-1].clone()
-    return x[lengths.to(torch.int64) - 1, torch.arange(x.shape[1], device=x.device)]
+    return x[sequence_length.to(torch.int64) - 1, torch.arange(x.shape[1], device=x.device)]
 
 
-def _mask(p: Any, training: bool, x: Any, lengths: Any = None) -> Any:
-    _check(p, x.shape)
-    if lengths is None:
-        return x.clone()
-    turned = x.transpose(0, p.axis)
-    beyond = (_steps(turned) >= lengths).reshape(*turned.shape[:2], *(1,) * (x.dim() - 2))
-    return turned.masked_fill(beyond, p.value).transpose(0, p.axis)
+@define("SequenceMask", **_LENGTHS)
+def _mask(
+    data: Any, sequence_length: Any = None, *, use_sequence_length: bool = False, value: float = 0.0, axis: int = 0
+) -> Any:
+    _check(axis, data.shape)
+    if sequence_length is None:
+        return data.clone()
+    x = data.transpose(0, axis)
+    beyond = (_steps(x) >= sequence_length).reshape(*x.shape[:2], *(1,) * (x.dim() - 2))
+    return x.masked_fill(beyond, value).transpose(0, axis)
 
 
-def _reverse(p: Any, training: bool, x: Any, lengths: Any = None) -> Any:
-    _check(p, x.shape)
-    if lengths is None:
-        return x.flip(0)
-    step, ends = _steps(x), lengths.to(torch.int64)
+Front = Annotated[int, lambda text: int(word("0")(text))]
+
+
+@define("SequenceReverse", **_LENGTHS)
+def _reverse(data: Any, sequence_length: Any = None, *, use_sequence_length: bool = False, axis: Front = 0) -> Any:
+    _check(axis, data.shape)
+    if sequence_length is None:
+        return data.flip(0)
+    step, ends = _steps(data), sequence_length.to(torch.int64)
     source = torch.where(step < ends, ends - 1 - step, step)
-    return x[source, torch.arange(x.shape[1], device=x.device)]
+    return data[source, torch.arange(data.shape[1], device=data.device)]
 
-
-_LENGTHS = {"use_sequence_length": Parameter(flag, False)}
-
-define(
-    "SequenceLast",
-    _inputs,
-    _last,
-    {**_LENGTHS, "axis": Parameter(integer, 0)},
-    free="sequence_length",
-    shape=_one_length_each,
-)
-define(
-    "SequenceMask",
-    _inputs,
-    _mask,
-    {**_LENGTHS, "value": Parameter(real, 0.0), "axis": Parameter(integer, 0)},
-    free="sequence_length",
-    shape=_one_length_each,
-)
-define(
-    "SequenceReverse",
-    _inputs,
-    _reverse,
-    {**_LENGTHS, "axis": Parameter(lambda text: int(word("0")(text)), 0)},
-    free="sequence_length",
-    shape=_one_length_each,
-)
 
 # ---- connectionist temporal classification ------------------------------------------------------------------
-
-
-def _alignment_inputs(p: Any) -> Names:
-    lengths = {"data_lengths": p.use_data_lengths, "label_lengths": p.use_label_lengths}
-    return ("data", "label", *(name for name, used in lengths.items() if used))
 
 
 def _alignment_shape(site: Site) -> None:
@@ -105,35 +83,38 @@ def _alignment_shape(site: Site) -> None:
         site.refuse(f"expected data (steps, batch, classes) and labels (batch, length), got {data} and {label}")
     for i in range(2, len(site.ins)):
         site.put_in(i, (data[1],))
+    site.put_out((data[1],))  # even while the label is unknown
 
 
-def _alignment(p: Any, training: bool, x: Any, label: Any, *given: Any) -> Any:
-    steps, batch, classes = x.shape
-    if x.is_meta:  # torch has no such kernel for shapes alone
-        return x.new_empty(batch)
-    lengths = dict(zip(_alignment_inputs(p)[2:], (one.to(torch.int64) for one in given), strict=True))
-    targets = label.to(torch.int64)
-    # The classes that mean nothing: between labels, and after the last where no lengths are given.
-    blank, padding = (0, 0) if p.blank_label == "first" else (classes - 1, -1)
-    if "label_lengths" not in lengths:
-        lengths["label_lengths"] = (targets != padding).to(torch.int64).cumprod(1).sum(1)
-    times = lengths.get("data_lengths", torch.full((batch,), steps, device=x.device))
-    return functional.ctc_loss(
-        torch.log_softmax(x, 2), targets.clamp_min(0), times, lengths["label_lengths"], blank, reduction="none"
-    )
-
-
-define(
+@define(
     "CTCLoss ctc_loss _contrib_CTCLoss _contrib_ctc_loss",
-    _alignment_inputs,
-    _alignment,
-    {
-        "use_data_lengths": Parameter(flag, False),
-        "use_label_lengths": Parameter(flag, False),
-        "blank_label": Parameter(word("first", "last"), "first"),
-    },
+    when={"data_lengths": lambda p: p.use_data_lengths, "label_lengths": lambda p: p.use_label_lengths},
     labels="label",
-    free="label data_lengths label_lengths",
+    free="data_lengths label_lengths",
     hidden=1,
     shape=_alignment_shape,
 )
+def _alignment(
+    data: Any,
+    label: Any,
+    data_lengths: Any = None,
+    label_lengths: Any = None,
+    *,
+    use_data_lengths: bool = False,
+    use_label_lengths: bool = False,
+    blank_label: Literal["first", "last"] = "first",
+) -> Any:
+    steps, batch, classes = data.shape
+    if data.is_meta:  # torch has no meta kernel for it
+        return data.new_empty(batch)
+    if not use_data_lengths:  # the third input is then that of the labels
+        data_lengths, label_lengths = torch.full((batch,), steps, device=data.device), data_lengths
+    targets = label.to(torch.int64)
+    # Classes without meaning: the blank between labels, and the padding after them if no lengths are given.
+    blank, padding = (0, 0) if blank_label == "first" else (classes - 1, -1)
+    if label_lengths is None:
+        label_lengths = (targets != padding).to(torch.int64).cumprod(1).sum(1)
+    times, lengths = data_lengths.to(torch.int64), label_lengths.to(torch.int64)
+    return functional.ctc_loss(
+        torch.log_softmax(data, 2), targets.clamp_min(0), times, lengths, blank, reduction="none"
+    )

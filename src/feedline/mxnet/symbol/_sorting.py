@@ -1,82 +1,56 @@
-"""Operators that sort. Equal numbers keep their order; places are numbers of the type that ``dtype`` tells."""
+"""Operators that sort. Equal numbers keep their order; indices have the type ``dtype``."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
-from feedline.mxnet.symbol._operator import Names, Shape, axis_of, define
-from feedline.mxnet.symbol._parameters import Parameter, dtype, flag, integer, optional, word
+from feedline.mxnet.symbol._operator import axis_of, define
+from feedline.mxnet.symbol._parameters import ElementType
 
 
-def _lines(p: Any, shape: Shape) -> tuple[Shape, int]:
-    """Shape of what is sorted, and along which axis; without one all numbers are in one line."""
-    if p.axis is None:
-        return (torch.Size(shape).numel(),), 0
-    return shape, axis_of(p.axis, len(shape))
+def _order(x: Any, axis: int | None, is_ascend: bool) -> tuple[Any, Any, int]:
+    """Return the data (flattened without an axis), the indices that sort it, and the axis."""
+    lines, along = (x.reshape(-1), 0) if axis is None else (x, axis_of(axis, x.dim()))
+    return lines, torch.sort(lines, dim=along, descending=not is_ascend, stable=True).indices, along
 
 
-def _order(p: Any, x: Any) -> tuple[Any, Any, int]:
-    """The lines, the places of their numbers in order, and the axis."""
-    shape, axis = _lines(p, tuple(x.shape))
-    lines = x.reshape(shape)
-    return lines, torch.sort(lines, dim=axis, descending=not p.is_ascend, stable=True).indices, axis
+@define("sort", hidden=1)
+def _sort(data: Any, *, axis: int | None = -1, is_ascend: bool = True) -> Any:
+    lines, order, along = _order(data, axis, is_ascend)
+    return lines.gather(along, order)
 
 
-def _sort(p: Any, training: bool, x: Any) -> Any:
-    lines, order, axis = _order(p, x)
-    return lines.gather(axis, order)
+@define("argsort", free="data")
+def _argsort(data: Any, *, axis: int | None = -1, is_ascend: bool = True, dtype: ElementType = "float32") -> Any:
+    return _order(data, axis, is_ascend)[1].to(getattr(torch, dtype))
 
 
-_ALONG = {"axis": Parameter(optional(integer), -1), "is_ascend": Parameter(flag, True)}
-
-define("sort", "data", _sort, _ALONG, hidden=1)
-define(
-    "argsort",
-    "data",
-    lambda p, training, x: _order(p, x)[1].to(getattr(torch, p.dtype)),
-    {**_ALONG, "dtype": Parameter(dtype, "float32")},
-    free="data",
-    dtype=lambda p: str(p.dtype),
-)
-
-
-def _count(p: Any, length: int) -> int:
-    """How many are taken of a line; below 1 means all."""
-    if p.k > length:
-        raise ValueError(f"expected k up to {length}, the length of axis {p.axis}, got {p.k}")
-    return length if p.k < 1 else int(p.k)
-
-
-def _best(p: Any, training: bool, x: Any) -> Any:
-    lines, order, axis = _order(p, x)
-    order = order.narrow(axis, 0, _count(p, lines.shape[axis]))
-    if p.ret_typ == "indices":
-        return order.to(getattr(torch, p.dtype))
-    if p.ret_typ == "mask":
-        return torch.zeros_like(lines).scatter(axis, order, 1).reshape(x.shape)
-    values = lines.gather(axis, order)
-    return (values, order.to(x.dtype)) if p.ret_typ == "both" else values
-
-
-def _free(p: Any) -> Names:
-    return ("data",) if p.ret_typ == "indices" else ()
-
-
-define(
+@define(
     "topk",
-    "data",
-    _best,
-    {
-        "axis": Parameter(optional(integer), -1),
-        "k": Parameter(integer, 1),
-        "ret_typ": Parameter(word("both", "indices", "mask", "value"), "indices"),
-        "is_ascend": Parameter(flag, False),
-        "dtype": Parameter(dtype, "float32"),
-    },
-    free=_free,
+    free=lambda p: ("data",) if p.ret_typ == "indices" else (),
     dtype=lambda p: str(p.dtype) if p.ret_typ == "indices" else None,
     outputs=lambda p: 2 if p.ret_typ == "both" else 1,
     hidden=lambda p: int(p.ret_typ == "value"),
 )
+def _top(
+    data: Any,
+    *,
+    axis: int | None = -1,
+    k: int = 1,
+    ret_typ: Literal["both", "indices", "mask", "value"] = "indices",
+    is_ascend: bool = False,
+    dtype: ElementType = "float32",
+) -> Any:
+    lines, order, along = _order(data, axis, is_ascend)
+    length = lines.shape[along]
+    if k > length:
+        raise ValueError(f"expected k up to {length}, the length of axis {axis}, got {k}")
+    order = order.narrow(along, 0, length if k < 1 else k)
+    if ret_typ == "indices":
+        return order.to(getattr(torch, dtype))
+    if ret_typ == "mask":
+        return torch.zeros_like(lines).scatter(along, order, 1).reshape(data.shape)
+    values = lines.gather(along, order)
+    return (values, order.to(data.dtype)) if ret_typ == "both" else values

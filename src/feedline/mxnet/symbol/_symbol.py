@@ -1,7 +1,7 @@
-"""`Symbol`: outputs of a graph, with MXNet's manners.
+"""`Symbol`: outputs of a graph, with MXNet's behaviour.
 
-A symbol is a tuple of entries; everything it is asked is worked out from the nodes below them, which it shares with the
-symbols it was made of. Asking costs time linear in the nodes; nothing is computed before it is bound.
+A symbol is a tuple of entries. Every query is answered from the nodes below them, which it shares with the symbols that
+it was composed from. A query takes time linear in the nodes; nothing is computed before the symbol is bound.
 """
 
 from __future__ import annotations
@@ -21,14 +21,27 @@ from feedline.mxnet.symbol._make import FUNCTIONS, apply
 from feedline.mxnet.symbol._node import HIDDEN, Entry, Node, topological, variables
 
 Shape = tuple[int, ...]
-_SHOWN = 10  # so many unknown arguments are listed
+_SHOWN = 10  # maximum number of unknown arguments in an error
+
+
+def _binary(both: str, number: str) -> Callable[[Symbol, Any], Any]:
+    """Return a method for an operand that is another symbol, or a number."""
+
+    def method(self: Symbol, other: Any) -> Any:
+        if isinstance(other, Symbol):
+            return apply(both, [self, other], {})
+        if isinstance(other, (int, float, np.number)):
+            return apply(number, [self], {"scalar": other})
+        return NotImplemented
+
+    return method
 
 
 class Symbol:
     """Outputs of a graph. Operators are methods too: ``x.reshape((2, -1))`` is ``mx.sym.reshape(x, (2, -1))``.
 
     Attributes:
-        entries: the outputs.
+        entries: outputs.
     """
 
     __hash__ = object.__hash__
@@ -36,11 +49,11 @@ class Symbol:
     def __init__(self, entries: Sequence[Entry]) -> None:
         self.entries = tuple(entries)
 
-    # ---- what it is -----------------------------------------------------------------------------------------
+    # ---- properties -----------------------------------------------------------------------------------------
 
     @property
     def name(self) -> str | None:
-        """That of its node; None for a group."""
+        """Name of its node; None for a group."""
         nodes = {entry.node for entry in self.entries}
         return next(iter(nodes)).name if len(nodes) == 1 else None
 
@@ -58,11 +71,11 @@ class Symbol:
         return (self[i] for i in range(len(self)))
 
     def __getitem__(self, index: int | str | slice) -> Symbol:
-        """An output by number or name, or several.
+        """Return an output by index or name, or several by a slice.
 
         Raises:
             ValueError: no output of that name, or several.
-            IndexError: no output of that number.
+            IndexError: no output of that index.
         """
         if isinstance(index, str):
             found = [i for i, name in enumerate(self.list_outputs()) if name == index]
@@ -78,44 +91,44 @@ class Symbol:
         return Symbol((self.entries[index],))
 
     def list_arguments(self) -> list[str]:
-        """Names of variables but for states, inputs before what uses them."""
+        """Return the names of all variables but states, in topological order."""
         return [node.name for node in variables(self.entries)[0]]
 
     def list_auxiliary_states(self) -> list[str]:
-        """Names of variables that operators change in training."""
+        """Return the names of states: variables that operators change in training."""
         return [node.name for node in variables(self.entries)[1]]
 
     def list_inputs(self) -> list[str]:
-        """Names of all variables."""
+        """Return the names of all variables."""
         return [node.name for node in topological(self.entries) if node.operator is None]
 
     def list_outputs(self) -> list[str]:
-        """Names of the outputs."""
+        """Return the names of the outputs."""
         return [entry.node.output_name(entry.output) for entry in self.entries]
 
     def get_internals(self) -> Symbol:
-        """All outputs of all nodes below."""
+        """Return all outputs of all nodes of the graph, as a group."""
         nodes = topological(self.entries)
         versions = {e.node: e.version for node in nodes for e in node.inputs}
         return Symbol([Entry(n, i, versions.get(n, 0)) for n in nodes for i in range(n.visible)])
 
     def get_children(self) -> Symbol | None:
-        """What its nodes are applied to; None for variables."""
+        """Return the inputs of its nodes; None for variables."""
         below = [entry for node in dict.fromkeys(e.node for e in self.entries) for entry in node.inputs]
         return Symbol(below) if below else None
 
     # ---- attributes -----------------------------------------------------------------------------------------
 
     def attr(self, key: str) -> str | None:
-        """An attribute of its node, as text; None without it."""
+        """Return an attribute of its node as text, or None."""
         return self.list_attr().get(key)
 
     def list_attr(self) -> dict[str, str]:
-        """All attributes of its node."""
+        """Return all attributes of its node."""
         return _shown(self._only().attributes)
 
     def attr_dict(self) -> dict[str, dict[str, str]]:
-        """Attributes of all nodes that have any, by name."""
+        """Return the attributes of all nodes that have any, by name."""
         return {n.name: _shown(n.attributes) for n in topological(self.entries) if n.attributes}
 
     def _set_attr(self, **kwargs: str) -> None:
@@ -127,16 +140,16 @@ class Symbol:
     def _only(self) -> Node:
         nodes = {entry.node for entry in self.entries}
         if len(nodes) != 1:
-            raise MXNetError(f"expected a symbol of one node, got {self!r}: take one of its outputs")
+            raise MXNetError(f"expected a symbol of one node, got {self!r}: select one of its outputs")
         return next(iter(nodes))
 
     # ---- composition ----------------------------------------------------------------------------------------
 
     def __call__(self, *args: Symbol, name: str | None = None, **kwargs: Symbol) -> Symbol:
-        """A copy with variables replaced: positionally in the order of `list_inputs`, or by name.
+        """Return a copy with variables replaced, by position in the order of `list_inputs`, or by name.
 
         Raises:
-            TypeError: both ways at once, or something that is no Symbol of one output.
+            TypeError: both ways at once, or something other than a Symbol with one output.
             ValueError: no variable of that name.
         """
         if args and kwargs:
@@ -170,14 +183,13 @@ class Symbol:
     # ---- shapes and types -----------------------------------------------------------------------------------
 
     def infer_shape(self, *args: Any, **kwargs: Any) -> Any:
-        """Shapes of arguments, outputs and states, each a list of tuples, from some of the arguments'.
+        """Infer the shapes of arguments, outputs and states from those of some arguments; a length of 0 is unknown.
 
         Returns:
-            three lists, or three times None, with a warning, if something stays unknown. In shapes that are given a
-            length of 0 is one that is not known.
+            Three lists of tuples; or three times None, with a warning, if a shape stays unknown.
 
         Raises:
-            MXNetError: a name that is no argument, or shapes that contradict each other.
+            MXNetError: a name that is not an argument, or contradictory shapes.
         """
         found = self._infer(args, kwargs)
         arguments, states = variables(self.entries)
@@ -194,27 +206,24 @@ class Symbol:
         return None, None, None
 
     def infer_shape_partial(self, *args: Any, **kwargs: Any) -> Any:
-        """As `infer_shape`, with ``()`` for what is not known, and 0 for a length that is not."""
+        """Infer shapes as `infer_shape`, with ``()`` for unknown shapes and 0 for unknown lengths."""
         return self._shapes(self._infer(args, kwargs))
 
     def _infer(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Found:
         return infer_shapes(self.entries, told(self.entries, args, kwargs, lengths))
 
-    def _shapes(self, found: Found) -> tuple[list[Shape], list[Shape], list[Shape]]:
+    def _shapes(self, found: Found) -> tuple[list[Shape], ...]:
         arguments, states = variables(self.entries)
-        first, outs, last = (
-            [found.shape(one) or () for one in several] for several in (arguments, self.entries, states)
-        )
-        return first, outs, last
+        return tuple([found.shape(one) or () for one in several] for several in (arguments, self.entries, states))
 
     def infer_type(self, *args: Any, **kwargs: Any) -> Any:
-        """NumPy's types of arguments, outputs and states, from some of the arguments'.
+        """Infer the NumPy types of arguments, outputs and states from those of some arguments.
 
         Returns:
-            three lists, or three times None if something stays unknown.
+            Three lists; or three times None, if a type stays unknown.
 
         Raises:
-            MXNetError: a name that is no argument, or types that contradict each other.
+            MXNetError: a name that is not an argument, or contradictory types.
         """
         found = infer_types(self.entries, told(self.entries, args, kwargs, lambda dtype: np.dtype(dtype).name))
         arguments, states = variables(self.entries)
@@ -226,7 +235,7 @@ class Symbol:
     # ---- files ----------------------------------------------------------------------------------------------
 
     def tojson(self) -> str:
-        """The graph as MXNet's JSON text."""
+        """Return the graph as MXNet's JSON text."""
         return _node.to_json(self.entries)
 
     def save(self, fname: str) -> None:
@@ -251,21 +260,21 @@ class Symbol:
         group2ctx: Any = None,
         shared_exec: Any = None,
     ) -> Any:
-        """An executor over these arrays.
+        """Return an executor over these arrays.
 
         Args:
-            ctx: a Context; all arrays are used where it is.
-            args: a list of NDArrays in the order of `list_arguments`, or a dict by name.
-            args_grad: where gradients go, likewise; arguments without any get none.
-            grad_req: "write", "add" or "null"; one for all, a list, or a dict by name.
+            ctx: Context to run on.
+            args: list of NDArrays in the order of `list_arguments`, or dict by name.
+            args_grad: arrays for gradients, likewise; arguments without an array get no gradient.
+            grad_req: "write", "add" or "null", for all arguments; or a list, or a dict by name.
             aux_states: arrays of the states.
-            group2ctx: ignored; everything runs on ``ctx``.
-            shared_exec: ignored; memory is torch's.
+            group2ctx: accepted; no effect, as everything runs on ``ctx``.
+            shared_exec: accepted; no effect, as torch manages memory.
 
         Raises:
-            MXNetError: arrays are missing, or of shapes that do not fit.
+            MXNetError: missing arrays, or shapes that do not fit.
         """
-        from feedline.mxnet.executor import bind
+        from feedline.mxnet.symbol._executor import bind
 
         return bind(self, ctx, args, args_grad, grad_req, aux_states)
 
@@ -281,17 +290,17 @@ class Symbol:
         shared_buffer: Any = None,
         **kwargs: Any,
     ) -> Any:
-        """An executor over fresh arrays of zeros, their shapes inferred from ``name=shape``; the rest as `bind`.
+        """Return an executor over new arrays of zeros, whose shapes are inferred from ``name=shape``; see `bind`.
 
         Raises:
-            MXNetError: shapes that contradict each other, or do not suffice.
+            MXNetError: contradictory or insufficient shapes.
         """
-        from feedline.mxnet.executor import simple_bind
+        from feedline.mxnet.symbol._executor import simple_bind
 
         return simple_bind(self, ctx, grad_req, type_dict or {}, kwargs)
 
     def eval(self, ctx: Any = None, **kwargs: Any) -> Any:
-        """Outputs for these arguments, as a list of NDArrays."""
+        """Return the outputs for these arguments, as a list of NDArrays."""
         from feedline.mxnet.context import current_context
 
         arguments, states = variables(self.entries)
@@ -307,7 +316,7 @@ class Symbol:
         return functools.partial(FUNCTIONS[name], self)
 
     def astype(self, dtype: Any) -> Symbol:
-        """The same numbers as another type."""
+        """Return the symbol cast to another type."""
         return apply("cast", [self], {"dtype": dtype})
 
     def __neg__(self) -> Symbol:
@@ -316,44 +325,19 @@ class Symbol:
     def __abs__(self) -> Symbol:
         return apply("abs", [self], {})
 
-
-def _binary(word: str, both: str, number: str) -> Callable[[Symbol, Any], Any]:
-    def method(self: Symbol, other: Any) -> Any:
-        if isinstance(other, Symbol):
-            return apply(both, [self, other], {})
-        if isinstance(other, (int, float, np.number)):
-            return apply(number, [self], {"scalar": other})
-        return NotImplemented
-
-    method.__name__ = word
-    return method
-
-
-for _word, _both, _number in (
-    ("__add__", "_Plus", "_PlusScalar"),
-    ("__radd__", "_Plus", "_PlusScalar"),
-    ("__sub__", "_Minus", "_MinusScalar"),
-    ("__rsub__", "_Minus", "_RMinusScalar"),
-    ("__mul__", "_Mul", "_MulScalar"),
-    ("__rmul__", "_Mul", "_MulScalar"),
-    ("__truediv__", "_Div", "_DivScalar"),
-    ("__rtruediv__", "_Div", "_RDivScalar"),
-    ("__mod__", "_Mod", "_ModScalar"),
-    ("__rmod__", "_Mod", "_RModScalar"),
-    ("__pow__", "_Power", "_PowerScalar"),
-    ("__rpow__", "_Power", "_RPowerScalar"),
-    ("__eq__", "_equal", "_equal_scalar"),
-    ("__ne__", "_not_equal", "_not_equal_scalar"),
-    ("__gt__", "_greater", "_greater_scalar"),
-    ("__ge__", "_greater_equal", "_greater_equal_scalar"),
-    ("__lt__", "_lesser", "_lesser_scalar"),
-    ("__le__", "_lesser_equal", "_lesser_equal_scalar"),
-):
-    setattr(Symbol, _word, _binary(_word, _both, _number))
+    __add__ = __radd__ = _binary("_Plus", "_PlusScalar")
+    __mul__ = __rmul__ = _binary("_Mul", "_MulScalar")
+    __sub__, __rsub__ = _binary("_Minus", "_MinusScalar"), _binary("_Minus", "_RMinusScalar")
+    __truediv__, __rtruediv__ = _binary("_Div", "_DivScalar"), _binary("_Div", "_RDivScalar")
+    __mod__, __rmod__ = _binary("_Mod", "_ModScalar"), _binary("_Mod", "_RModScalar")
+    __pow__, __rpow__ = _binary("_Power", "_PowerScalar"), _binary("_Power", "_RPowerScalar")
+    __eq__, __ne__ = _binary("_equal", "_equal_scalar"), _binary("_not_equal", "_not_equal_scalar")
+    __gt__, __ge__ = _binary("_greater", "_greater_scalar"), _binary("_greater_equal", "_greater_equal_scalar")
+    __lt__, __le__ = _binary("_lesser", "_lesser_scalar"), _binary("_lesser_equal", "_lesser_equal_scalar")
 
 
 def _shown(attributes: Mapping[str, str]) -> dict[str, str]:
-    """Attributes with those that files write with underscores under both names."""
+    """Return attributes; those that files write with underscores are listed under both names."""
     plain = {key.strip("_"): value for key, value in attributes.items() if key.strip("_") in HIDDEN}
     return {**attributes, **plain}
 
@@ -363,15 +347,15 @@ def _from_json(text: str) -> Symbol:
 
 
 def variable(name: str, attributes: Mapping[str, str]) -> Symbol:
-    """A symbol of one variable."""
+    """Return a symbol of one variable."""
     return Symbol((Entry(Node(None, name, attributes)),))
 
 
 def type_number(dtype: Any) -> str:
-    """MXNet's number of an element type.
+    """Return MXNet's number of an element type.
 
     Raises:
-        TypeError: it has none.
+        TypeError: a type without a number.
     """
     name = np.dtype(dtype).name
     if name not in TYPES:

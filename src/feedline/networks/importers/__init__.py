@@ -1,4 +1,4 @@
-"""Networks of old frameworks as a `feedline.graph.graph.Graph`: nodes, and MXNet's symbols and their JSON."""
+"""Importers of old frameworks' networks into a `feedline.graph.graph.Graph`: nodes, MXNet's symbols and their JSON."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from feedline.networks.node import Node
 
 
 def read_network(model: Any, inputs: Any) -> Graph | None:
-    """The graph of a node, of a handle on one (``node``) or several (``outputs``), or of a sequence of these."""
+    """Return the graph of a node, of an object with a ``node`` or ``outputs``, or of a sequence of these."""
     roots = _nodes(model)
     if not roots:
         return None
@@ -21,7 +21,7 @@ def read_network(model: Any, inputs: Any) -> Graph | None:
 
 
 def read_symbol(model: Any, inputs: Any) -> Graph | None:
-    """The graph of a symbol of MXNet, or of its JSON."""
+    """Return the graph of a symbol of MXNet, or of its JSON."""
     if isinstance(model, str):
         return from_symbol_json(model, inputs)
     if hasattr(model, "tojson") and hasattr(model, "get_internals"):

@@ -1,8 +1,8 @@
-"""feedline's own nodes as a graph: networks under CNTK's names.
+"""Import of feedline's nodes as a graph: networks of the CNTK façade.
 
-Shapes are those of one sample behind the names of its dynamic axes. Blocks become scopes; names and blocks that stand
-for what they are applied to are no operations. A recurrence is drawn open: its state takes what it became one step
-before, along an edge that goes back.
+Shapes are those of one sample after the names of its dynamic axes. Blocks become scopes; names and blocks that stand
+for other nodes are omitted. A recurrence is drawn open: its state reads its value of the step before along a feedback
+edge.
 """
 
 from __future__ import annotations
@@ -10,16 +10,27 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from feedline.graph.costs import activations, multiply_adds
-from feedline.graph.graph import Graph, Operation, OutputReference, Parameter, Path, Scope, Shape, TensorType
+from feedline.graph.graph import (
+    Graph,
+    Operation,
+    OutputReference,
+    Parameter,
+    Path,
+    Scope,
+    Shape,
+    TensorType,
+    output_operation,
+    unique,
+)
 from feedline.networks.node import UNKNOWN, Node
 from feedline.networks.traverse import loop_parts, topological
 
-# Weights come first among their arguments.
+# Operations whose weights are their first argument.
 _KERNEL_FIRST = ("convolution", "convolution_transpose")
 
 
 def from_nodes(roots: Sequence[Node]) -> Graph:
-    """The graph of networks that end in ``roots``."""
+    """Return the graph of networks that end in ``roots``."""
     importer = _NodeImporter(topological(roots))
     for node in importer.order:
         importer.add(node)
@@ -31,7 +42,7 @@ def from_nodes(roots: Sequence[Node]) -> Graph:
 class _NodeImporter:
     def __init__(self, order: list[Node]) -> None:
         self.order = order
-        # By place, so that equal networks give equal graphs; names of nodes are unique in a process only.
+        # By index, so that equal networks give equal graphs; uids are unique only within a process.
         self._keys = {node: f"n{i}" for i, node in enumerate(order)}
         self.operations: list[Operation] = []
         self.parameters: dict[str, Parameter] = {}
@@ -46,7 +57,7 @@ class _NodeImporter:
         self._paths = self._blocks()
 
     def _dissolve(self, node: Node) -> None:
-        """Nodes that stand for another one, and what the states of a recurrence become."""
+        """Record nodes that stand for others, and the next states of recurrences."""
         if node.op == "alias":
             self._stands[node] = node.inputs[0]
         elif node.op == "pick":
@@ -58,13 +69,13 @@ class _NodeImporter:
             self._called.setdefault(self.behind(node), node.name)
 
     def behind(self, node: Node) -> Node:
-        """What a node stands for."""
+        """Return the node that a node stands for."""
         while node in self._stands:
             node = self._stands[node]
         return node
 
     def _blocks(self) -> dict[Node, Path]:
-        """The scope of each node: outer blocks come behind inner ones in the order, so it is walked from its end."""
+        """Return the scope of each node; outer blocks come after inner ones in the order, which is walked backwards."""
         paths: dict[Node, Path] = {}
         for block in reversed(self.order):
             if block.op != "alias" or "block" not in block.attributes:
@@ -73,7 +84,7 @@ class _NodeImporter:
             border = set(block.inputs[1:])
             inside = topological(block.inputs[:1], lambda node, border=border: _within(node, border))  # type: ignore[misc]
             outer = paths.get(block, ())
-            path = (*outer, _unique(instance or kind, [p[-1] for p in self.scopes if p[:-1] == outer]))
+            path = (*outer, unique(instance or kind, [p[-1] for p in self.scopes if p[:-1] == outer]))
             self.scopes[path] = Scope(kind, detail=instance)
             for node in inside:
                 if node not in border and paths.get(node, ()) == outer:
@@ -116,19 +127,17 @@ class _NodeImporter:
         weights = node.weights
         assert weights is not None
         if id(weights) not in self._names:
-            name = _unique(node.name or node.op, self.parameters)
+            name = unique(node.name or node.op, self.parameters)
             self._names[id(weights)] = name
             type_ = TensorType(shape_of(node), weights.dtype)
             self.parameters[name] = Parameter(name, type_, weights.trains, buffer=node.op == "constant")
 
     def output(self, i: int, root: Node) -> None:
-        """One of the outputs."""
+        """Add an output."""
         node = self.behind(root)
         sources: tuple[OutputReference, ...] = (OutputReference(self._keys[node]),) if node.weights is None else ()
         names = () if node.weights is None else (self._names[id(node.weights)],)
-        self.operations.append(
-            Operation(f"output.{i}", "output", root.name, "output", inputs=sources, parameters=names)
-        )
+        self.operations.append(output_operation(i, root.name, sources, names))
 
 
 def _within(node: Node, border: set[Node]) -> Iterable[Node]:
@@ -136,14 +145,6 @@ def _within(node: Node, border: set[Node]) -> Iterable[Node]:
 
 
 def shape_of(node: Node) -> Shape | None:
-    """Names of dynamic axes and the shape of a sample; None where it is not known."""
+    """Return the names of dynamic axes and the shape of a sample; None if unknown."""
     shape, axes = node.type.shape, node.type.axes
     return None if shape is None or UNKNOWN in shape else (*(axes or ()), *shape)
-
-
-def _unique(wanted: str, taken: Iterable[str]) -> str:
-    names, name, n = set(taken), wanted, 1
-    while name in names:
-        n += 1
-        name = f"{wanted}_{n}"
-    return name

@@ -1,7 +1,7 @@
-"""MXNet's symbols and their JSON as a graph: version 1.9.1's, and older ones with ``attr`` or ``param`` for ``attrs``.
+"""Import of MXNet's symbols and their JSON: of version 1.9.1, and older ones with ``attr`` or ``param`` for ``attrs``.
 
-A variable is a parameter if its name ends as MXNet ends those of weights, else an input. JSON holds no shapes; a symbol
-infers them from those of its inputs. The JSON is checked before it is believed.
+A variable is a parameter if its name has an ending that MXNet gives to weights, else an input. JSON contains no shapes;
+a symbol infers them from those of its inputs. The JSON is validated.
 """
 
 from __future__ import annotations
@@ -12,24 +12,25 @@ from collections.abc import Mapping
 from typing import Any
 
 from feedline.graph.costs import activations, multiply_adds
-from feedline.graph.graph import Graph, Operation, OutputReference, Parameter, Shape, TensorType
+from feedline.graph.graph import Graph, Operation, OutputReference, Parameter, Shape, TensorType, output_operation
 
 TRAINED = ("_weight", "_bias", "_beta", "_gamma", "_parameters")
-ONLY_GIVEN = "JSON holds no shapes: pass mxnet.symbol.load_json(text), which infers the missing ones"
+ONLY_GIVEN = "JSON contains no shapes: pass mxnet.symbol.load_json(text), which infers the missing ones"
 MOST_OUTPUTS = 1 << 16
-KEPT = ("_moving_var", "_moving_mean", "_running_var", "_running_mean", "_state", "_state_cell")
+STATISTICS = ("_moving_var", "_moving_mean", "_running_var", "_running_mean")
+KEPT = (*STATISTICS, "_state", "_state_cell")
 
 
 def from_symbol(symbol: Any, inputs: Mapping[str, Any] | None = None) -> Graph:
-    """The graph of a symbol.
+    """Return the graph of a symbol.
 
     Args:
-        symbol: of MXNet's interface: ``tojson``, ``get_internals``, ``list_outputs``, ``infer_shape``.
+        symbol: symbol with MXNet's interface: ``tojson``, ``get_internals``, ``list_outputs``, ``infer_shape``.
         inputs: shapes of its inputs by name, batch included; None: shapes stay unknown.
 
     Raises:
-        TypeError: the shapes have no names.
-        ValueError: the shapes do not suffice, or contradict each other, or are of what is no input.
+        TypeError: the shapes are not given by name.
+        ValueError: the shapes are insufficient, contradict each other, or belong to no input.
     """
     if inputs is None:
         return from_symbol_json(symbol.tojson())
@@ -37,7 +38,7 @@ def from_symbol(symbol: Any, inputs: Mapping[str, Any] | None = None) -> Graph:
     internals = symbol.get_internals()
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of shapes that do not suffice, which the error below tells of
+            warnings.simplefilter("ignore")  # of insufficient shapes, which the error below reports
             _, shapes, _ = internals.infer_shape(**{name: tuple(shape) for name, shape in inputs.items()})
     except RuntimeError as error:  # MXNet's own
         raise ValueError(f"expected shapes that fit the symbol, got {dict(inputs)!r:.200}: {error}") from error
@@ -50,16 +51,16 @@ def from_symbol(symbol: Any, inputs: Mapping[str, Any] | None = None) -> Graph:
 
 
 def from_symbol_json(text: str, shapes: Mapping[str, Shape] | None = None) -> Graph:
-    """The graph of a symbol's JSON.
+    """Return the graph of a symbol's JSON.
 
     Args:
-        text: of ``symbol.tojson()``.
-        shapes: by the names that ``symbol.get_internals().list_outputs()`` gives; those missing stay unknown, and the
-            graph's notes say so.
+        text: result of ``symbol.tojson()``.
+        shapes: shapes by the names of ``symbol.get_internals().list_outputs()``; missing ones stay unknown, which the
+            graph's notes tell.
 
     Raises:
-        TypeError: the shapes have no names.
-        ValueError: the text is no JSON of a symbol; it names the node.
+        TypeError: the shapes are not given by name.
+        ValueError: the text is not JSON of a symbol; names the node.
     """
     if shapes is not None:
         _expect_names(shapes)
@@ -72,9 +73,9 @@ def _expect_names(shapes: Any) -> None:
 
 
 def _read(text: str, shapes: dict[str, list[Shape]], all_are: bool = True) -> Graph:
-    """As `from_symbol_json`; several shapes of one name are those of its nodes in order.
+    """Read a symbol's JSON; several shapes of one name are those of its nodes in order.
 
-    Without ``all_are``, they come from a person, who may have left some out or given one that is of nothing.
+    Without ``all_are`` the shapes are the user's, who may have omitted some, or given one that belongs to nothing.
     """
     try:
         document = json.loads(text)
@@ -103,7 +104,7 @@ class _SymbolImporter:
         self._types: dict[int, tuple[TensorType, ...]] = {}
         self._heads = [self._head(i, head) for i, head in enumerate(heads)]
         parts = [self._read(i) for i in range(len(nodes))]
-        self.unknown = False  # whether a shape was asked for that is not known
+        self.unknown = False  # whether an unknown shape was needed
         self._asked: set[str] = set()
         self._taken: dict[int, int] = {}
         for n, out in [*self._heads, *(source for *_, given in parts for source in given)]:
@@ -151,7 +152,7 @@ class _SymbolImporter:
         return kind, name, items, given
 
     def _outputs(self, i: int, kind: str, name: str) -> tuple[TensorType, ...]:
-        """Types of all outputs that somebody takes; MXNet calls the only one ``NAME_output``, several by number."""
+        """Return the types of all outputs in use; MXNet names a single one ``NAME_output``, several by number."""
         if kind == "null":
             return (TensorType(self._shape(name), "float32"),)
         count = self._taken.get(i, 1)
@@ -170,7 +171,7 @@ class _SymbolImporter:
         return known.pop(0) if len(known) > 1 else known[0]
 
     def expect_all_asked(self) -> None:
-        """Raises ValueError if a shape is of no output."""
+        """Raise ValueError if a shape belongs to no output."""
         lost = [name for name in self.shapes if name not in self._asked]
         if lost:
             raise ValueError(f"expected shapes of outputs of the symbol's nodes, got one of {', '.join(lost)}")
@@ -191,15 +192,15 @@ class _SymbolImporter:
         sources = (OutputReference(f"n{n}", out),) if known else ()
         parameters = () if known else (self._names[n],)
         label = f"{self.nodes[n]['name']}_output"
-        self.operations.append(Operation(f"output.{i}", "output", label, "output", (), sources, parameters=parameters))
+        self.operations.append(output_operation(i, label, sources, parameters))
 
 
 def _place(part: Any) -> tuple[int, int]:
-    """A node's number and an output's, of a list that says both first.
+    """Return the numbers of a node and an output, the first two items of a list.
 
     Raises:
-        TypeError: no list of numbers.
-        ValueError: a list of fewer.
+        TypeError: not a list of numbers.
+        ValueError: fewer than two items.
     """
     if not isinstance(part, list) or not all(isinstance(n, int) for n in part):
         raise TypeError(part)

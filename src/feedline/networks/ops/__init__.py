@@ -1,6 +1,6 @@
-"""The operations that torch can run here, by theme; importing this declares them all."""
+"""Operations with a lowering to torch, by theme; importing this package declares them all."""
 
-from feedline.networks.ops import (
+from feedline.networks.ops import (  # noqa: F401
     attention,
     convolution,
     elementwise,
@@ -14,18 +14,3 @@ from feedline.networks.ops import (
     shape,
     user,
 )
-
-__all__ = [
-    "attention",
-    "convolution",
-    "elementwise",
-    "linear",
-    "losses",
-    "normalization",
-    "random",
-    "recurrence",
-    "reductions",
-    "sequence",
-    "shape",
-    "user",
-]

@@ -1,8 +1,9 @@
-"""Brings the inputs of an operation to rows that torch can broadcast."""
+"""Alignment of an operation's inputs to rows that torch can broadcast."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -14,14 +15,14 @@ Adapt = Callable[[PackedBatch, Any], Any]
 
 
 def dense(tensor: Any, node: Node) -> torch.Tensor:
-    """The tensor itself.
+    """Return the tensor if it is dense.
 
     Raises:
-        TypeError: it is sparse rows, which this operation would have to make dense.
+        TypeError: the data is sparse rows, which this operation would have to make dense.
     """
     if isinstance(tensor, SparseRows):
         raise TypeError(
-            f"{node.label}: expected dense data, got sparse rows; multiply them with a parameter first (times, "
+            f"{node.label}: expected dense data, got sparse rows; multiply them by a parameter first (times, "
             "Embedding), or feed dense data"
         )
     assert isinstance(tensor, torch.Tensor)
@@ -29,24 +30,35 @@ def dense(tensor: Any, node: Node) -> torch.Tensor:
 
 
 def one_of_several(node: Node) -> Run:
-    """Lowering of what takes one of several results, by its attribute ``index``."""
+    """Lowering that selects one of several results, by the attribute ``index``."""
     index = node.attributes["index"]
     return lambda batch, several: several[index]
 
 
-def adapters(node: Node, ranks: bool = True) -> list[Adapt | None]:
-    """For each input what brings it to the rows of the result; None: nothing to do.
+def unprepared(function: Callable[..., Any]) -> Callable[[Node], Run]:
+    """Lowering of ``function(node, batch, *tensors)``, of which nothing is computed in advance."""
+    return lambda node: partial(function, node)
 
-    Args:
-        node: whose inputs.
-        ranks: also give rows of fewer static axes leading ones, so that they broadcast as shapes do.
+
+def adapters(node: Node) -> list[Adapt | None]:
+    """Return a function for each input that aligns it to the rows of the result; None: nothing to do.
+
+    Rows with fewer static axes than others get leading axes of length 1, so that they broadcast.
     """
     rank = max((len(child.shape) for child in node.inputs), default=0)
-    return [adapter(child, node.axes, rank if ranks else None) for child in node.inputs]
+    return [adapter(child, node.axes, rank) for child in node.inputs]
+
+
+def aligned(
+    adapt: Sequence[Adapt | None], node: Node, batch: PackedBatch, tensors: Iterable[Any]
+) -> list[torch.Tensor]:
+    """Return the inputs as `adapters` align them; TypeError for sparse rows."""
+    rows = (dense(x, node) for x in tensors)
+    return [x if a is None else a(batch, x) for a, x in zip(adapt, rows, strict=True)]
 
 
 def adapter(child: Node, axes: tuple[str, ...], rank: int | None) -> Adapt | None:
-    """What brings ``child`` to rows along ``axes`` with ``rank`` static axes."""
+    """Return a function that aligns ``child`` to rows along ``axes`` with ``rank`` static axes."""
     spread = axes[1] if len(axes) > 1 and len(child.axes) == 1 else None
     missing = rank - len(child.shape) if rank is not None and child.axes else 0
     if missing:
@@ -75,12 +87,7 @@ def broadcasting(function: Callable[..., Any]) -> Callable[[Node], Run]:
             return plain
 
         def run(batch: PackedBatch, *tensors: Any) -> Any:
-            return function(
-                *(
-                    dense(x, node) if a is None else a(batch, dense(x, node))
-                    for a, x in zip(adapt, tensors, strict=True)
-                )
-            )
+            return function(*aligned(adapt, node, batch, tensors))
 
         return run
 

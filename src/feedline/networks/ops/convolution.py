@@ -10,7 +10,7 @@ import torch
 from torch.nn import functional
 
 from feedline.networks.node import UNKNOWN, Node
-from feedline.networks.ops.align import adapters, dense
+from feedline.networks.ops.align import adapters, aligned, dense
 from feedline.networks.packed import PackedBatch, Run
 from feedline.networks.registry import Shape, Site, declare
 
@@ -25,9 +25,9 @@ AVERAGE: ByRank = {1: functional.avg_pool1d, 2: functional.avg_pool2d, 3: functi
 
 
 def window(
-    sizes: Sequence[int], kernel: Sequence[int], strides: Sequence[int], pad: Sequence[bool], reach: Sequence[int]
+    sizes: Sequence[int], reach: Sequence[int], strides: Sequence[int], pad: Sequence[bool]
 ) -> tuple[Shape, Pads]:
-    """Sizes after a window went over them, and what is padded before and after.
+    """Return the sizes after sliding a window over the axes, and the padding before and after.
 
     Padded axes get ``ceil(size / stride)`` windows, centred: an odd cell is left over at the end. ``reach`` is the
     number of cells from the first to the last of a dilated kernel, both counted.
@@ -46,13 +46,13 @@ def window(
     return tuple(out), pads
 
 
-def _spatial(site: Site) -> tuple[Shape, Shape, int]:
-    """(channels and sizes of the input, of the kernel, number of spatial axes)."""
+def _spatial(site: Site) -> tuple[Shape, Shape]:
+    """Return channels and sizes of the input and of the kernel."""
     kernel, x = site.shape(0), site.shape(1)
     rank = len(kernel) - 2
     if rank not in CONVOLVE or len(x) != rank + 1:
         site.refuse("a kernel (filters, channels, *window) of 1 to 3 axes and an input (channels, *sizes)")
-    return x, kernel, rank
+    return x, kernel
 
 
 def _reach(kernel: Sequence[int], dilation: Sequence[int]) -> list[int]:
@@ -60,7 +60,7 @@ def _reach(kernel: Sequence[int], dilation: Sequence[int]) -> list[int]:
 
 
 def _convolved(site: Site) -> Shape:
-    x, kernel, _ = _spatial(site)
+    x, kernel = _spatial(site)
     get = site.attributes
     channels = x[0] // get["groups"]
     if kernel[1] == UNKNOWN:
@@ -68,7 +68,7 @@ def _convolved(site: Site) -> Shape:
         site.settle(0, kernel)
     if kernel[1] != channels or x[0] % get["groups"]:
         site.refuse("as many channels in the kernel as in the input")
-    out, _ = window(x[1:], kernel[2:], get["strides"], get["pad"], _reach(kernel[2:], get["dilation"]))
+    out, _ = window(x[1:], _reach(kernel[2:], get["dilation"]), get["strides"], get["pad"])
     if min(out) < 1:
         site.refuse("a window that fits the input")
     return (kernel[0], *out)
@@ -81,7 +81,7 @@ def _flat(pads: Pads) -> list[int]:
 def _convolution(node: Node) -> Run:
     kernel, x_shape, get = node.inputs[0].shape, node.inputs[1].shape, node.attributes
     function, strides, dilation = CONVOLVE[len(kernel) - 2], list(get["strides"]), list(get["dilation"])
-    _, pads = window(x_shape[1:], kernel[2:], strides, get["pad"], _reach(kernel[2:], dilation))
+    _, pads = window(x_shape[1:], _reach(kernel[2:], dilation), strides, get["pad"])
     symmetric = all(a == b >= 0 for a, b in pads)
     padding = [a for a, _ in pads] if symmetric else 0
 
@@ -100,7 +100,7 @@ declare("convolution", _convolved, _convolution)
 
 
 def _transposed_shape(site: Site) -> Shape:
-    x, kernel, _ = _spatial(site)
+    x, kernel = _spatial(site)
     get = site.attributes
     if kernel[0] == UNKNOWN:
         kernel = (x[0], *kernel[1:])
@@ -109,7 +109,7 @@ def _transposed_shape(site: Site) -> Shape:
         site.refuse("a kernel (channels, filters, *window) for the input's channels")
     if get.get("shape"):
         return (kernel[1], *get["shape"])
-    # What a convolution of the same settings would have made this input of, at least.
+    # Smallest input from which a convolution with these settings makes this one.
     return (
         kernel[1],
         *(
@@ -122,12 +122,12 @@ def _transposed_shape(site: Site) -> Shape:
 def _convolution_transpose(node: Node) -> Run:
     kernel, get = node.inputs[0].shape, node.attributes
     function, strides = TRANSPOSED[len(kernel) - 2], list(get["strides"])
-    _, pads = window(node.shape[1:], kernel[2:], strides, get["pad"], kernel[2:])
+    _, pads = window(node.shape[1:], kernel[2:], strides, get["pad"])
 
     def run(batch: PackedBatch, w: Any, x: Any) -> Any:
         x = dense(x, node)
         y = function(x if node.axes else x[None], w, None, strides)
-        # The padding of the forward convolution is cut off; what it left over at the end is 0.
+        # The padding of the forward convolution is cropped; cells that it left over at the end are 0.
         sizes = y.shape[2:]
         cut = [(-a, n + a - have) for (a, _), n, have in zip(pads, node.shape[1:], sizes, strict=True)]
         y = functional.pad(y, _flat(cut))
@@ -144,7 +144,7 @@ def _pooled(site: Site) -> Shape:
     rank = len(get["window"])
     if not 1 <= rank <= 3 or len(x) < rank:
         site.refuse(f"an input of at least {rank} axes, for the window {tuple(get['window'])}")
-    out, _ = window(x[len(x) - rank :], get["window"], get["strides"], get["pad"], get["window"])
+    out, _ = window(x[len(x) - rank :], get["window"], get["strides"], get["pad"])
     if min(out) < 1:
         site.refuse(f"a window that fits the input, not {tuple(get['window'])}")
     return (*x[: len(x) - rank], *out)
@@ -156,7 +156,7 @@ def _pooling(how: Callable[..., Any]) -> Callable[[Node], Run]:
         rank, size = len(get["window"]), list(get["window"])
         shape = node.inputs[0].shape
         sizes = shape[len(shape) - rank :]
-        _, pads = window(sizes, size, get["strides"], get["pad"], size)
+        _, pads = window(sizes, size, get["strides"], get["pad"])
         pool = how(rank, size, list(get["strides"]), _flat(pads), any(p != (0, 0) for p in pads))
 
         def run(batch: PackedBatch, x: Any) -> Any:
@@ -183,7 +183,7 @@ def _average(rank: int, size: list[int], strides: list[int], pads: list[int], pa
         return lambda x: function(x, size, strides)
 
     def pool(x: Any) -> Any:
-        # The average is over cells of the input; padding is none.
+        # The average is over cells of the input, without padding.
         cells = function(functional.pad(torch.ones_like(x[:1]), pads), size, strides)
         return function(functional.pad(x, pads), size, strides) / cells
 
@@ -194,11 +194,7 @@ declare("max_pooling", _pooled, _pooling(_maximum))
 declare("average_pooling", _pooled, _pooling(_average))
 
 
-_INDICES = {
-    1: functional.max_pool1d_with_indices,
-    2: functional.max_pool2d_with_indices,
-    3: functional.max_pool3d_with_indices,
-}
+_INDICES: ByRank = {rank: getattr(functional, f"max_pool{rank}d_with_indices") for rank in (1, 2, 3)}
 
 
 def _unpooled(site: Site) -> Shape:
@@ -208,9 +204,9 @@ def _unpooled(site: Site) -> Shape:
         site.refuse("windows that do not overlap")
     if not 1 <= rank <= 3 or len(like) < rank:
         site.refuse(f"a pooled operand of at least {rank} axes, for the window {tuple(get['window'])}")
-    out, _ = window(like[len(like) - rank :], get["window"], get["strides"], get["pad"], get["window"])
+    out, _ = window(like[len(like) - rank :], get["window"], get["strides"], get["pad"])
     if x != (*like[: len(like) - rank], *out):
-        site.refuse("an operand of the shape that pooling the other one gives")
+        site.refuse("an operand with the shape of the other one after pooling")
     return like
 
 
@@ -218,14 +214,12 @@ def _max_unpooling(node: Node) -> Run:
     get, like = node.attributes, node.inputs[1].shape
     rank, size, strides = len(get["window"]), list(get["window"]), list(get["strides"])
     sizes = like[len(like) - rank :]
-    _, pads = window(sizes, size, strides, get["pad"], size)
+    _, pads = window(sizes, size, strides, get["pad"])
     adapt = adapters(node)
     inside = (..., *(slice(a, a + n) for (a, _), n in zip(pads, sizes, strict=True)))
 
     def run(batch: PackedBatch, *tensors: Any) -> Any:
-        x, pooled = (
-            dense(t, node) if a is None else a(batch, dense(t, node)) for a, t in zip(adapt, tensors, strict=True)
-        )
+        x, pooled = aligned(adapt, node, batch, tensors)
         lead = (batch.rows(node.axes), *like[: len(like) - rank]) if node.axes else like[: len(like) - rank]
         x = x.expand(*lead, *x.shape[x.ndim - rank :])
         wide = functional.pad(

@@ -1,8 +1,8 @@
-"""Elementwise functions at the edges of their domains, and where operands tie: CNTK's rules.
+"""Elementwise functions with CNTK's rules at the edges of their domains, and for ties between operands.
 
-torch's functions have other values or gradients at such points: it halves the gradient of a maximum between equal
-operands, and divides by zero. Networks meet them all the time (clipped values lie *on* the bound, a rectifier's output
-*is* 0), so each function here says what it does there. Away from the edges all are torch's own.
+torch has other values or gradients at such points: it halves the gradient of a maximum between equal operands, and
+divides by zero. Networks reach them often (clipped values are *on* the bound, a rectifier's output *is* 0), so each
+function here defines its behaviour there. Elsewhere all are torch's.
 """
 
 from __future__ import annotations
@@ -12,24 +12,24 @@ from typing import Any
 import numpy as np
 import torch
 
-# Below the first, the logarithm is the second, whose derivative is that of the logarithm where it has this value.
+# Below the first number the logarithm is the second, with the derivative that the logarithm has at that value.
 SMALLEST_IN_LOG = float(np.float32(1e-37))
 LOG_OF_SMALLEST = float(np.float32(-85.1))
 SLOPE_OF_SMALLEST = float(np.exp(-LOG_OF_SMALLEST))
 
 
 def larger(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """The larger one; of equal ones the second, which gets the gradient."""
+    """Maximum of two; of equal operands the second gets the gradient."""
     return torch.where(a > b, a, b)
 
 
 def smaller(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """The smaller one; of equal ones the second, which gets the gradient."""
+    """Minimum of two; of equal operands the second gets the gradient."""
     return torch.where(a < b, a, b)
 
 
 def clipped(x: torch.Tensor, low: torch.Tensor, high: torch.Tensor) -> torch.Tensor:
-    """Kept within bounds; on a bound the gradient still flows, to bounds it never does; the lower bound wins."""
+    """Clip to bounds, which get no gradient; values on a bound do; the lower bound takes precedence."""
     return torch.where(x < low, low.detach(), torch.where(x > high, high.detach(), x))
 
 
@@ -58,22 +58,22 @@ def inverse(x: torch.Tensor) -> torch.Tensor:
 
 
 def rectified(x: torch.Tensor, below: torch.Tensor) -> torch.Tensor:
-    """``x`` from 0 on, ``below`` under it: the gradient at 0 is that of x."""
+    """``x`` for ``x >= 0``, else ``below``: the gradient at 0 is that of x."""
     return torch.where(x >= 0, x, below)
 
 
-def elu(x: torch.Tensor, alpha: float) -> torch.Tensor:
-    """``alpha * (exp(x) - 1)`` under 0."""
+def elu(x: torch.Tensor, alpha: float = 1.0) -> torch.Tensor:
+    """``alpha * (exp(x) - 1)`` below 0."""
     return rectified(x, alpha * torch.expm1(x.clamp_max(0)))
 
 
 def ramp(x: torch.Tensor) -> torch.Tensor:
-    """Kept within 0 and 1; on either the gradient is 0."""
+    """Clip to 0 and 1, where the gradient is 0."""
     return torch.where((x > 0) & (x < 1), x, x.detach().clamp(0, 1))
 
 
 def truth(x: torch.Tensor) -> torch.Tensor:
-    """What counts as true: all that is above 0."""
+    """Truth values: everything above 0 is true."""
     return x > 0
 
 
@@ -106,8 +106,7 @@ def _power(base: torch.Tensor, exponent: torch.Tensor) -> torch.Tensor:
 
 def power(base: torch.Tensor, exponent: torch.Tensor) -> torch.Tensor:
     """``base ** exponent``; 0 for a base of 0 and a negative exponent."""
-    found: torch.Tensor = _Power.apply(*torch.broadcast_tensors(base, exponent))
-    return found
+    return _Power.apply(*torch.broadcast_tensors(base, exponent))
 
 
 class _Extreme(torch.autograd.Function):
@@ -117,31 +116,25 @@ class _Extreme(torch.autograd.Function):
     def forward(context: Any, x: torch.Tensor, dims: tuple[int, ...], keepdim: bool, largest: bool) -> torch.Tensor:
         found = (torch.amax if largest else torch.amin)(x, dims, True)
         context.save_for_backward(x, found)
-        context.dims, context.keepdim = dims, keepdim
         return found if keepdim else found.squeeze(dims)
 
     @staticmethod
     def backward(context: Any, gradient: torch.Tensor) -> Any:
         x, found = context.saved_tensors
-        if not context.keepdim:
-            for dim in sorted(d % x.ndim for d in context.dims):
-                gradient = gradient.unsqueeze(dim)
-        return torch.where(x == found, gradient, 0.0), None, None, None
+        return torch.where(x == found, gradient.reshape(found.shape), 0.0), None, None, None
 
 
 def largest(x: torch.Tensor, dims: tuple[int, ...], keepdim: bool = False) -> torch.Tensor:
     """Maximum along axes; see `_Extreme`."""
-    found: torch.Tensor = _Extreme.apply(x, dims, keepdim, True)
-    return found
+    return _Extreme.apply(x, dims, keepdim, True)
 
 
 def smallest(x: torch.Tensor, dims: tuple[int, ...], keepdim: bool = False) -> torch.Tensor:
     """Minimum along axes; see `_Extreme`."""
-    found: torch.Tensor = _Extreme.apply(x, dims, keepdim, False)
-    return found
+    return _Extreme.apply(x, dims, keepdim, False)
 
 
 def first_largest(x: torch.Tensor, dims: tuple[int, ...]) -> torch.Tensor:
-    """Maximum over the last axes, which stay, 1 wide; the first of equal elements gets the gradient, as in pooling."""
+    """Maximum over the last axes, kept with length 1; of equal elements the first gets the gradient, as in pooling."""
     found = x.flatten(min(dims)).max(-1).values
     return found.reshape(*found.shape, *(1,) * len(dims))

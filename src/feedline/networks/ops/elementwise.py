@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -17,12 +18,12 @@ from feedline.networks.shapes import broadcast, from_end, same
 
 
 def _truth(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A comparison whose result is 1 or 0 of the operands' type."""
+    """Declare a comparison whose result is 1 or 0 in the operands' dtype."""
     return lambda a, b: function(a, b).to(torch.promote_types(a.dtype, b.dtype))
 
 
 def _logic(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A connective, likewise."""
+    """Declare a logical operation whose result is 1 or 0 in the operands' dtype."""
     return _truth(lambda a, b: function(edges.truth(a), edges.truth(b)))
 
 
@@ -91,30 +92,21 @@ for _name, _function in UNARY.items():
     declare(_name, same, broadcasting(_function))
 
 
-def _alpha(node: Node, otherwise: float) -> float:
-    slope: float = node.attributes.get("alpha", otherwise)
-    return slope
+# Their settings are attributes of the node, by keyword.
+_WITH_SETTINGS: dict[str, Callable[..., Any]] = {
+    "elu": edges.elu,
+    "leaky_relu": lambda x, alpha=0.01: edges.rectified(x, alpha * x),
+    "hard_sigmoid": lambda x, alpha, beta: edges.ramp(alpha * x + beta),
+}
 
 
-def _leaky(node: Node) -> Callable[..., Any]:
-    slope = _alpha(node, 0.01)
-    return lambda x: edges.rectified(x, slope * x)
+def _set(function: Callable[..., Any]) -> Callable[[Node], Run]:
+    return rowwise(lambda node: partial(function, **node.attributes))
 
 
-def _elu(node: Node) -> Callable[..., Any]:
-    alpha = _alpha(node, 1.0)
-    return lambda x: edges.elu(x, alpha)
-
-
-def _hard_sigmoid(node: Node) -> Callable[..., Any]:
-    alpha, beta = node.attributes["alpha"], node.attributes["beta"]
-    return lambda x: edges.ramp(alpha * x + beta)
-
-
-declare("elu", same, rowwise(_elu))
-declare("leaky_relu", same, rowwise(_leaky))
-declare("hard_sigmoid", same, rowwise(_hard_sigmoid))
-# What stands for a name or a block passes data through, sparse data too.
+for _name, _function in _WITH_SETTINGS.items():
+    declare(_name, same, _set(_function))
+# Names and blocks pass data through, including sparse data.
 declare("alias", same, lambda node: lambda batch, x, *others: x, axes=first_axes)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -14,25 +15,23 @@ from feedline.networks.registry import declare
 from feedline.networks.shapes import product, times_transpose
 
 
-def _times(node: Node) -> Run:
+def _product(node: Node, inner: int, turn: Callable[[torch.Tensor], torch.Tensor]) -> Run:
+    """Multiply left by right, of which ``turn`` makes the first ``inner`` axes those to sum over."""
     left, right = node.inputs
-    out = node.attributes.get("output_rank", 1)
-    inner = len(right.shape) - out
     outer = left.shape[: len(left.shape) - inner]
-    width = math.prod(right.shape[:inner])
+    width = math.prod(left.shape[len(left.shape) - inner :])
     result = node.shape
     to_left, to_right = adapter(left, node.axes, None), adapter(right, node.axes, None)
-    matrix = inner == 1 and out == 1
-    plain = matrix and not outer and left.axes and not right.axes
+    plain = inner == 1 and len(result) == 1 and not outer and left.axes and not right.axes and to_left is None
 
     def run(batch: PackedBatch, x: Any, w: Any) -> Any:
+        w = turn(dense(w, node))
         if isinstance(x, SparseRows):
             if right.axes or outer:
                 dense(x, node)
-            y = x.matmul(dense(w, node).reshape(width, -1)).reshape(len(x), *result)
+            y = x.matmul(w.reshape(width, -1)).reshape(len(x), *result)
             return y if to_left is None else to_left(batch, y)
-        w = dense(w, node)
-        if plain and to_left is None:
+        if plain:
             return x @ w
         rows = x.shape[:1] if left.axes else ()
         if not right.axes:
@@ -52,34 +51,23 @@ def _times(node: Node) -> Run:
     return run
 
 
-declare("times", product, _times)
+def _times(node: Node) -> Run:
+    return _product(node, len(node.inputs[1].shape) - node.attributes.get("output_rank", 1), lambda w: w)
 
 
 def _times_transpose(node: Node) -> Run:
     left, right = node.inputs
-    to_left, to_right = adapter(left, node.axes, None), adapter(right, node.axes, None)
-    result = node.shape
-    plain = not left.axes and len(left.shape) == 2 and len(right.shape) == 1
+    vector = len(right.shape) == 1
+    multiply = _product(node, 1, (lambda w: w[..., None]) if vector else (lambda w: w.mT))
+    looks_up = vector and not left.axes and len(left.shape) == 2
 
     def run(batch: PackedBatch, x: Any, w: Any) -> Any:
-        if isinstance(w, SparseRows) and plain:
+        if isinstance(w, SparseRows) and looks_up:
             return w.matmul(dense(x, node).t())[:, :, None]
-        w = dense(w, node)
-        if isinstance(x, SparseRows):
-            if right.axes:
-                dense(x, node)
-            y = x.matmul(w.reshape(-1, w.shape[-1]).t()).reshape(len(x), *result)
-            return y if to_left is None else to_left(batch, y)
-        if not right.axes:
-            y = x @ (w.t() if w.ndim == 2 else w[:, None])
-            return y if to_left is None else to_left(batch, y)
-        w = w if to_right is None else to_right(batch, w)
-        x = x if to_left is None else to_left(batch, x)
-        w = w.reshape(w.shape[0], -1, w.shape[-1])
-        x = x.reshape(x.shape[0], -1, x.shape[-1]) if left.axes else x.reshape(1, -1, x.shape[-1])
-        return torch.matmul(x, w.transpose(1, 2)).reshape(w.shape[0], *result)
+        return multiply(batch, x, w)
 
     return run
 
 
+declare("times", product, _times)
 declare("times_transpose", times_transpose, _times_transpose)

@@ -1,8 +1,7 @@
-"""Losses and metrics, by CNTK's formulas, which say something about any targets, one-hot or not.
+"""Losses and metrics, by CNTK's formulas, which accept any targets, one-hot or not.
 
-Most give one number, or one a class, for each sample: the valid ones only, as packed rows have no padding. Those that
-CNTK sums over the minibatch (`weighted_binary_cross_entropy`, the error among the best of several) have no dynamic axis
-here either.
+Most return one number, or one per class, for each sample; packed rows have no padding. Those that CNTK sums over the
+minibatch (`weighted_binary_cross_entropy`, the top-N error) have no dynamic axis here either.
 """
 
 from __future__ import annotations
@@ -16,15 +15,15 @@ from torch.nn import functional
 
 from feedline.networks.node import Node
 from feedline.networks.ops import edges
-from feedline.networks.ops.align import adapter, broadcasting, dense
+from feedline.networks.ops.align import adapter, aligned, broadcasting, dense
 from feedline.networks.packed import PackedBatch, Run, SparseRows
 from feedline.networks.registry import Shape, Site, declare, join_axes
 from feedline.networks.shapes import axes_of, broadcast, broadcast_shapes, scalar, times_transpose
 
-# What CNTK adds to probabilities before it takes their logarithm: in single precision whatever the operands' type.
+# CNTK adds this to probabilities before taking logarithms, in single precision whatever the operands' dtype.
 _EPSILON, _ONE_AND_EPSILON = float(np.float32(1e-6)), float(np.float32(1 + 1e-6))
 
-LAST = -1  # the axis of classes, as a script leaves it: the only one for which targets may be sparse
+LAST = -1  # default axis of classes, the only one for which targets may be sparse
 
 
 def _axis(node_or_site: Any) -> int | None:
@@ -33,7 +32,7 @@ def _axis(node_or_site: Any) -> int | None:
 
 
 def _scored(site: Site) -> Shape:
-    """Along the last axis a product of targets and scores, which makes 1 of two vectors; along another it stays."""
+    """Shape of targets times scores along the last axis, which contracts two vectors; along another, the axis stays."""
     if _axis(site) == LAST:
         return times_transpose(site)
     shape = broadcast_shapes(site, [site.shape(0), site.shape(1)])
@@ -44,7 +43,7 @@ def _scored(site: Site) -> Shape:
 
 
 def _pair(node: Node, run: Callable[[Any, Any], Any]) -> Run:
-    """Brings scores and targets to the rows of the result; targets may be sparse."""
+    """Align scores and targets to the rows of the result; targets may be sparse."""
     rank = max(len(child.shape) for child in node.inputs[:2]) if _axis(node) != LAST else None
     first, second = (adapter(child, node.axes, rank) for child in node.inputs[:2])
 
@@ -69,7 +68,7 @@ def _met(node: Node, scores: torch.Tensor, target: torch.Tensor) -> tuple[torch.
 def _cross_entropy(node: Node) -> Run:
     """``logsumexp(scores) - target . scores``.
 
-    Everything is taken relative to the largest score, or large scores would leave nothing of their differences.
+    Everything is computed relative to the largest score, as large scores would cancel.
     """
     if _axis(node) != LAST:
         return _cross_entropy_along(node)
@@ -79,9 +78,7 @@ def _cross_entropy(node: Node) -> Run:
         if isinstance(target, SparseRows):
             return _sparse_cross_entropy(node, scores, target)
         if plain:
-            moved, top = _relative(scores, (-1,))
-            rest = top * (1 - target.sum(-1, keepdim=True))
-            return torch.logsumexp(moved, -1, keepdim=True) - (moved * target).sum(-1, keepdim=True) + rest
+            return _entropy(scores, target, (-1,), keep=True)
         left, right = _met(node, scores, target)
         moved, top = _relative(left, (-1,))
         rest = top * (1 - right.sum(-1)[..., None, :])
@@ -95,17 +92,17 @@ def _cross_entropy_along(node: Node) -> Run:
     rank = max(len(child.shape) for child in node.inputs)
     dims, keep = axes_of(_axis(node), rank), _axis(node) is not None
 
-    def run(scores: torch.Tensor, target: Any) -> torch.Tensor:
-        target = dense(target, node)
-        moved, top = _relative(scores, dims)
-        rest = (top if keep else top.squeeze(dims)) * (1 - target.sum(dims, keepdim=keep))
-        return torch.logsumexp(moved, dims, keepdim=keep) - (moved * target).sum(dims, keepdim=keep) + rest
+    return _pair(node, lambda scores, target: _entropy(scores, dense(target, node), dims, keep))
 
-    return _pair(node, run)
+
+def _entropy(scores: torch.Tensor, target: torch.Tensor, dims: tuple[int, ...], keep: bool) -> torch.Tensor:
+    moved, top = _relative(scores, dims)
+    rest = (top if keep else top.squeeze(dims)) * (1 - target.sum(dims, keepdim=keep))
+    return torch.logsumexp(moved, dims, keepdim=keep) - (moved * target).sum(dims, keepdim=keep) + rest
 
 
 def _relative(scores: torch.Tensor, dims: tuple[int, ...]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Scores less the largest one, and that."""
+    """Return scores minus the largest one, and the largest one."""
     top = scores.detach().amax(dims, keepdim=True)
     return scores - top, top
 
@@ -121,7 +118,7 @@ def _sparse_cross_entropy(node: Node, scores: torch.Tensor, target: SparseRows) 
 
 
 def _classification_error(node: Node) -> Run:
-    """1 less the target where the score is largest; along an axis, whether all largest ones are the targets."""
+    """1 minus the target at the largest score; along an axis, whether all largest scores are at targets."""
     top = node.attributes.get("top", 1)
     if top > 1:
         return _pair(node, lambda scores, target: _missed(node, scores, target, top))
@@ -147,15 +144,14 @@ def _classification_error_along(node: Node) -> Run:
     def run(scores: torch.Tensor, target: Any) -> torch.Tensor:
         best = (scores == scores.amax(dims, keepdim=True)).to(scores.dtype)
         wrong = best != dense(target, node)
-        for dim in dims:
-            wrong = wrong.any(dim, keepdim=True)
+        wrong = wrong.any(dims, keepdim=True)
         return wrong.to(scores.dtype).mean(tuple(range(-rank, 0)))
 
     return _pair(node, run)
 
 
 def _one_hot_best(scores: torch.Tensor, rank: int) -> torch.Tensor:
-    """1 at the first of the largest elements of each sample, all its axes together."""
+    """1 at the first of the largest elements of each sample, over all axes."""
     flat = scores.flatten(scores.ndim - rank)
     return torch.zeros_like(flat).scatter_(-1, flat.argmax(-1, keepdim=True), 1.0).reshape(scores.shape)
 
@@ -169,14 +165,14 @@ def _sparse_error(node: Node, scores: torch.Tensor, target: SparseRows) -> torch
 
 
 def _missed(node: Node, scores: torch.Tensor, target: Any, top: int) -> torch.Tensor:
-    """How many samples of the minibatch have their largest target not among the ``top`` largest scores."""
+    """Number of samples of the minibatch whose largest target is not among the ``top`` largest scores."""
     if isinstance(target, SparseRows):
         if not target.one_hot:
             raise TypeError(f"{node.label}: expected one-hot sparse labels, got rows of several or no entries")
         label = target.indices[:, None]
     else:
         label = target.flatten(1).argmax(-1, keepdim=True)
-    # Of equal scores the first ones are among the best.
+    # Of equal scores the first ones count as larger.
     best = scores.flatten(1).sort(dim=-1, descending=True, stable=True).indices[:, :top]
     return (best != label).all(-1).sum().to(scores.dtype)
 
@@ -187,24 +183,19 @@ def _error_shape(site: Site) -> Shape:
         found = _scored(site)
         return found if _axis(site) == LAST else ()
     if _axis(site) != LAST:
-        site.refuse(f"no axis beside topN={top}")
+        site.refuse(f"no axis with topN={top}")
     if shape != site.shape(1) or not shape or top > np.prod(shape):
         site.refuse(f"scores and targets of one shape, of at least {top} classes")
     return ()
 
 
 def _error_axes(site: Site) -> tuple[str, ...] | None:
-    """A count of the best of several is one of the whole minibatch."""
-    joined = join_axes(site)
-    if site.attributes.get("top", 1) == 1:
-        return joined
-    if not joined:
-        site.refuse("operands along the batch")
-    return ()
+    """Dynamic axes; a top-N error is a count over the whole minibatch and has none."""
+    return join_axes(site) if site.attributes.get("top", 1) == 1 else _of_minibatch(site)
 
 
 def _sum_of(function: Callable[..., torch.Tensor]) -> Callable[[Node], Run]:
-    """A function of elements, summed over the sample."""
+    """Declare a function of elements, summed over the sample."""
 
     def lower(node: Node) -> Run:
         rank = max(len(child.shape) for child in node.inputs)
@@ -226,13 +217,13 @@ def _checked(site: Site) -> Shape:
 
 
 def _binary(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-    """Of each element, whatever the target; a little is added to what the logarithms are of."""
+    """Binary cross entropy of each element, for any target, with an epsilon added inside the logarithms."""
     hit, miss = edges.logarithm(output + _EPSILON), edges.logarithm(_ONE_AND_EPSILON - output)
     return -(target * hit + (1 - target) * miss)
 
 
 class _WeightedBinary(torch.autograd.Function):
-    """Sum over the minibatch, its weights scaled to 1 on average; the gradient is of the weights as they are."""
+    """Sum over the minibatch, with weights scaled to a mean of 1; the gradient uses unscaled weights."""
 
     @staticmethod
     def forward(context: Any, output: torch.Tensor, target: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
@@ -251,10 +242,7 @@ def _weighted_binary(node: Node) -> Run:
     adapt = [adapter(child, axes, None) for child in node.inputs]
 
     def run(batch: PackedBatch, *tensors: Any) -> Any:
-        rows = [
-            (x if a is None else a(batch, x)).reshape(-1)
-            for a, x in zip(adapt, (dense(x, node) for x in tensors), strict=True)
-        ]
+        rows = [x.reshape(-1) for x in aligned(adapt, node, batch, tensors)]
         return _WeightedBinary.apply(*torch.broadcast_tensors(*rows))
 
     return run
@@ -262,13 +250,13 @@ def _weighted_binary(node: Node) -> Run:
 
 def _single(site: Site) -> Shape:
     if any(site.shape(i) not in ((), (1,)) for i in range(3)):
-        site.refuse("one probability, one target and one weight a sample")
+        site.refuse("one probability, one target and one weight per sample")
     return ()
 
 
 def _of_minibatch(site: Site) -> tuple[str, ...]:
     if not join_axes(site):
-        site.refuse("operands along the batch")
+        site.refuse("operands with a batch axis")
     return ()
 
 

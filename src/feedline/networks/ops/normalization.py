@@ -1,8 +1,8 @@
-"""PackedBatch normalisation, with running statistics that are constants of the network.
+"""Batch normalisation, with running statistics that are constants of the network.
 
-A minibatch is normalised by its own variance, and the running variance goes towards an unbiased estimate, which is
-larger by n / (n - 1), n being the numbers that a statistic is of. One number alone says nothing of a variance: the
-running one stays.
+A minibatch is normalised by its own variance, and the running variance moves towards an unbiased estimate, which is
+larger by n / (n - 1), where n is the number of values in a statistic. With a single value the running variance is
+unchanged.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def _normalized(site: Site) -> Shape:
 
 def _axes(site: Site) -> tuple[str, ...] | None:
     if site.types[0].axes == ():
-        site.refuse("an operand along the batch")
+        site.refuse("an operand with a batch axis")
     return site.types[0].axes
 
 
@@ -55,7 +55,7 @@ def _batch_normalization(node: Node) -> Run:
         return (x - used_mean.reshape(fit)) * (scale * std).reshape(fit) + bias.reshape(fit)
 
     def _update(x: Any, now: Any, now_variance: Any, mean: Any, variance: Any, count: Any) -> tuple[Any, Any]:
-        """Move the running statistics; returns those to normalise by."""
+        """Update the running statistics; returns those to normalise by."""
         samples, seen = x.shape[0], float(count)
         numbers = math.prod(x.shape[dim] for dim in dims)
         with torch.no_grad():

@@ -1,4 +1,4 @@
-"""Operations that draw numbers, from torch's generator of the device."""
+"""Random operations, which use torch's generator of the device."""
 
 from __future__ import annotations
 
@@ -10,71 +10,45 @@ import torch
 from torch.nn import functional
 
 from feedline.networks.node import Node
-from feedline.networks.ops.align import dense
+from feedline.networks.ops.align import dense, rowwise, unprepared
 from feedline.networks.packed import PackedBatch, Run
 from feedline.networks.registry import Site, declare, first_axes
 from feedline.networks.shapes import same
 
 
-def _dropout(node: Node) -> Run:
-    rate = node.attributes["rate"]
-    return lambda batch, x: functional.dropout(dense(x, node), rate, batch.training)
+def _dropout(node: Node, batch: PackedBatch, x: Any) -> Any:
+    return functional.dropout(dense(x, node), node.attributes["rate"], batch.training)
 
 
-declare("dropout", same, _dropout)
-
-
-def _uniform(x: torch.Tensor, low: float, high: float) -> torch.Tensor:
-    return torch.empty_like(x).uniform_(low, high)
-
-
-def _normal(x: torch.Tensor, mean: float, scale: float) -> torch.Tensor:
-    return torch.empty_like(x).normal_(mean, scale)
-
-
-def _gumbel(x: torch.Tensor, loc: float, scale: float) -> torch.Tensor:
-    return loc - scale * torch.empty_like(x).exponential_().log()
-
-
-def _bernoulli(x: torch.Tensor, mean: float) -> torch.Tensor:
-    return torch.empty_like(x).bernoulli_(mean)
+declare("dropout", same, unprepared(_dropout))
 
 
 DRAWS: dict[str, Callable[..., torch.Tensor]] = {
-    "uniform": _uniform,
-    "normal": _normal,
-    "gumbel": _gumbel,
-    "bernoulli": _bernoulli,
+    "uniform": lambda like, low, high: torch.empty_like(like).uniform_(low, high),
+    "normal": lambda like, mean, scale: torch.empty_like(like).normal_(mean, scale),
+    "gumbel": lambda like, loc, scale: loc - scale * torch.empty_like(like).exponential_().log(),
+    "bernoulli": lambda like, mean: torch.empty_like(like).bernoulli_(mean),
 }
 
 
 def _draw(function: Callable[..., torch.Tensor]) -> Callable[[Node], Run]:
-    def lower(node: Node) -> Run:
-        arguments = node.attributes["arguments"]
-
-        def run(batch: PackedBatch, x: Any) -> Any:
-            return function(dense(x, node).detach(), *arguments)
-
-        return run
-
-    return lower
+    return rowwise(lambda node: lambda x: function(x.detach(), *node.attributes["arguments"]))
 
 
 for _name, _function in DRAWS.items():
     declare(f"random_{_name}", same, _draw(_function))
 
 
-def _random_sample(node: Node) -> Run:
-    """Classes by their weights, which are those of all axes together."""
+def _random_sample(node: Node) -> Callable[..., Any]:
+    """Draw classes by their weights, over all axes together."""
     many, again, rank = node.attributes["many"], node.attributes["replacement"], len(node.inputs[0].shape)
 
-    def run(batch: PackedBatch, weights: Any) -> Any:
-        weights = dense(weights, node)
+    def sample(weights: Any) -> Any:
         weights = weights.flatten(weights.ndim - rank)
         found = torch.multinomial(weights, many, again)
         return functional.one_hot(found, weights.shape[-1]).to(weights.dtype)
 
-    return run
+    return sample
 
 
 def _sampled(site: Site) -> tuple[int, ...]:
@@ -83,4 +57,4 @@ def _sampled(site: Site) -> tuple[int, ...]:
     return (site.attributes["many"], math.prod(site.shape(0)))
 
 
-declare("random_sample", _sampled, _random_sample, axes=first_axes)
+declare("random_sample", _sampled, rowwise(_random_sample), axes=first_axes)

@@ -50,10 +50,10 @@ def _along_sequences(site: Site) -> tuple[str, ...]:
 
 
 class _Weights:
-    """Brings a recurrence's input and weights to what torch's kernels want.
+    """Conversion of a recurrence's input and weights to the layout of torch's kernels.
 
     Args:
-        order: int64 (gates,): where torch's gates stand in the graph; None: as there.
+        order: index in the graph of each of torch's gates, int64 (gates,); None: the same order.
     """
 
     def __init__(self, order: torch.Tensor | None) -> None:
@@ -70,16 +70,16 @@ class _Weights:
     def __call__(
         self, x: Any, w: torch.Tensor, h: torch.Tensor, b: torch.Tensor, node: Node
     ) -> tuple[torch.Tensor, list[torch.Tensor]]:
-        """Dense input, and weights, gates first, with or without biases; the graph has gates last.
+        """Return dense input, and weights with gates first, with or without biases; the graph has gates last.
 
         Args:
             x: dense or sparse rows.
-            w, h, b: as in the graph.
-            node: the recurrence.
+            w, h, b: weights as in the graph.
+            node: node of the recurrence.
         """
         if not isinstance(x, SparseRows):
             return dense(x, node), [self._ordered(w.t()), self._ordered(h.t()), self._ordered(b), torch.zeros_like(b)]
-        # The kernels take no gates that are summed already, so what was looked up goes through an identity.
+        # The kernels do not accept gates that are already summed, so looked-up rows are multiplied by an identity.
         into = self._into
         if into is None or into.device != b.device or into.dtype != b.dtype:
             into = self._into = self._ordered(torch.eye(len(b), dtype=b.dtype, device=b.device))
@@ -97,15 +97,15 @@ Kernel = Callable[..., Any]
 
 
 def _run(kernel: Kernel, node: Node, batch: PackedBatch, x: torch.Tensor, weights: Any, states: Any) -> torch.Tensor:
-    """Rows that a kernel of torch gives.
+    """Run a torch kernel and return its rows.
 
     Args:
-        kernel: takes padded or packed steps, states (1, sequences, cells), weights.
-        node: the recurrence.
-        batch: the minibatch.
-        x: rows.
-        weights: of the kernel.
-        states: before the first step; one or two.
+        kernel: function of padded or packed steps, states (1, sequences, cells) and weights.
+        node: node of the recurrence.
+        batch: minibatch.
+        x: input rows.
+        weights: weights of the kernel.
+        states: one or two initial states.
     """
     sequences, backwards = batch.sequences[node.axes[1]], node.attributes.get("backwards", False)
     if not sequences.total:
@@ -126,15 +126,15 @@ def _run(kernel: Kernel, node: Node, batch: PackedBatch, x: torch.Tensor, weight
 def _run_pieces(
     kernel: Kernel, node: Node, batch: PackedBatch, x: torch.Tensor, weights: Any, states: Any
 ) -> torch.Tensor:
-    """Goes on from where the pieces before ended; packed, as padding would run on in the states at the end."""
+    """Continue from the lanes' states; packed, since padding would change the final states."""
     if node.attributes.get("backwards", False):
-        raise ValueError(f"{node.label}: expected whole sequences for a recurrence that goes backwards, got pieces")
+        raise ValueError(f"{node.label}: expected whole sequences for a backward recurrence, got truncated ones")
     sequences = batch.sequences[node.axes[1]]
     steps = sequences.steps(False)
     whole = torch.cat(states, 2)[0]
     past, there = batch.cut.before(node.uid, 1, tuple(whole.shape[1:]), whole)
     begun = torch.where(there, past[:, 0], whole)
-    # Sequences without samples stand last, and the kernel does not see them.
+    # Empty sequences come last, and are not passed to the kernel.
     mine = [s[None].contiguous() for s in begun.index_select(0, steps.order)[: steps.active[0]].chunk(len(states), 1)]
     sizes = torch.tensor(steps.active)
     y, *ends = kernel(
@@ -149,28 +149,23 @@ def _as_one(states: Sequence[torch.Tensor]) -> Any:
     return states[0] if len(states) == 1 else tuple(states)
 
 
-def _lstm(node: Node) -> Run:
-    cells = node.shape[0]
-    # Gates stand as input, candidate, forget, output in CNTK, and as input, forget, candidate, output in torch.
-    prepare = _Weights(torch.arange(4 * cells).reshape(4, cells)[[0, 2, 1, 3]].reshape(-1))
-
-    def run(batch: PackedBatch, x: Any, w: Any, h: Any, b: Any, h0: Any, c0: Any) -> Any:
+def _fused(kernel: Kernel, prepare: _Weights, node: Node) -> Run:
+    def run(batch: PackedBatch, x: Any, w: Any, h: Any, b: Any, *initial: Any) -> Any:
         data, weights = prepare(x, w, h, b, node)
-        states = [_initial(h0, node, batch, h), _initial(c0, node, batch, h)]
-        return _run(torch.lstm, node, batch, data, weights, states)
+        return _run(kernel, node, batch, data, weights, [_initial(state, node, batch, h) for state in initial])
 
     return run
+
+
+def _lstm(node: Node) -> Run:
+    cells = node.shape[0]
+    # The order of gates is input, candidate, forget, output in CNTK, and input, forget, candidate, output in torch.
+    return _fused(torch.lstm, _Weights(torch.arange(4 * cells).reshape(4, cells)[[0, 2, 1, 3]].reshape(-1)), node)
 
 
 def _rnn(node: Node) -> Run:
     kernel = {"tanh": torch.rnn_tanh, "relu": torch.rnn_relu}[node.attributes["activation"]]
-    prepare = _Weights(None)
-
-    def run(batch: PackedBatch, x: Any, w: Any, h: Any, b: Any, h0: Any) -> Any:
-        data, weights = prepare(x, w, h, b, node)
-        return _run(kernel, node, batch, data, weights, [_initial(h0, node, batch, h)])
-
-    return run
+    return _fused(kernel, _Weights(None), node)
 
 
 declare("lstm", _cell(4), _lstm, axes=_along_sequences, stepwise=False)
@@ -182,16 +177,6 @@ def _chosen(site: Site) -> Node:
     return found
 
 
-def _picked(site: Site) -> Shape:
-    shape = _chosen(site).type.shape
-    assert shape is not None
-    return shape
-
-
-def _picked_axes(site: Site) -> tuple[str, ...] | None:
-    return _chosen(site).type.axes
-
-
-# The type of several outputs is that of none; `pick` looks through.
+# A node with several outputs has no type of its own; `pick` selects one.
 declare("loop", scalar, loop, axes=no_axes, stepwise=False)
-declare("pick", _picked, one_of_several, axes=_picked_axes)
+declare("pick", lambda site: _chosen(site).shape, one_of_several, axes=lambda site: _chosen(site).type.axes)

@@ -9,8 +9,8 @@ import torch
 
 from feedline.networks.node import BATCH, Node
 from feedline.networks.ops import edges
-from feedline.networks.ops.align import dense, rowwise
-from feedline.networks.packed import PackedBatch, Run
+from feedline.networks.ops.align import rowwise
+from feedline.networks.packed import Run
 from feedline.networks.registry import Shape, Site, declare, no_axes
 from feedline.networks.shapes import axes_of, from_end, reduced, same, scalar
 
@@ -21,18 +21,6 @@ def _prod(x: torch.Tensor, dims: tuple[int, ...], keepdim: bool) -> torch.Tensor
     return x if keepdim else x.squeeze(dims)
 
 
-def _l1(x: torch.Tensor, dims: tuple[int, ...], keepdim: bool) -> torch.Tensor:
-    return x.abs().sum(dims, keepdim=keepdim)
-
-
-def _l2(x: torch.Tensor, dims: tuple[int, ...], keepdim: bool) -> torch.Tensor:
-    return x.square().sum(dims, keepdim=keepdim).sqrt()
-
-
-def _sum_squares(x: torch.Tensor, dims: tuple[int, ...], keepdim: bool) -> torch.Tensor:
-    return x.square().sum(dims, keepdim=keepdim)
-
-
 REDUCTIONS: dict[str, Callable[..., Any]] = {
     "reduce_sum": torch.sum,
     "reduce_mean": torch.mean,
@@ -40,9 +28,9 @@ REDUCTIONS: dict[str, Callable[..., Any]] = {
     "reduce_min": edges.smallest,
     "reduce_prod": _prod,
     "reduce_log_sum_exp": torch.logsumexp,
-    "reduce_l1": _l1,
-    "reduce_l2": _l2,
-    "reduce_sum_square": _sum_squares,
+    "reduce_l1": lambda x, dims, keep: x.abs().sum(dims, keepdim=keep),
+    "reduce_l2": lambda x, dims, keep: x.square().sum(dims, keepdim=keep).sqrt(),
+    "reduce_sum_square": lambda x, dims, keep: x.square().sum(dims, keepdim=keep),
 }
 
 
@@ -52,64 +40,47 @@ def _over(function: Callable[..., Any]) -> Callable[[Node], Run]:
         keep = node.attributes.get("keepdims", axis is not None)
         dims = axes_of(axis, rank)
         if not dims:
-            # Nothing to reduce over: torch would take no axes for all of them.
+            # Nothing to reduce over: torch would interpret no axes as all of them.
             return lambda x: function(x[..., None], (-1,), False)
         return lambda x: function(x, dims, keep)
 
     return rowwise(make)
 
 
-def _index(largest: bool) -> Callable[[Node], Run]:
+def _index(find: Callable[..., Any]) -> Callable[[Node], Run]:
     def make(node: Node) -> Callable[..., Any]:
         rank, axis = len(node.inputs[0].shape), node.attributes.get("axis")
         if axis is None:
-            return lambda x: _arg(x.flatten(x.ndim - rank) if rank else x[..., None], -1, largest).squeeze(-1)
+            return lambda x: _arg(x.flatten(x.ndim - rank) if rank else x[..., None], -1, find).squeeze(-1)
         (dim,) = axes_of(axis, rank)
-        return lambda x: _arg(x, dim, largest)
+        return lambda x: _arg(x, dim, find)
 
     return rowwise(make)
 
 
-def _arg(x: torch.Tensor, dim: int, largest: bool) -> torch.Tensor:
-    found = x.argmax(dim, keepdim=True) if largest else x.argmin(dim, keepdim=True)
-    return found.to(x.dtype)
+def _arg(x: torch.Tensor, dim: int, find: Callable[..., Any]) -> torch.Tensor:
+    return find(x, dim, True).to(x.dtype)
 
 
 for _name, _function in REDUCTIONS.items():
     declare(_name, reduced, _over(_function))
-declare("argmax", reduced, _index(True))
-declare("argmin", reduced, _index(False))
+declare("argmax", reduced, _index(torch.argmax))
+declare("argmin", reduced, _index(torch.argmin))
 
 
-_WHOLE: dict[str, Callable[..., Any]] = {
-    "sum": torch.sum,
-    "mean": torch.mean,
-    "max": edges.largest,
-    "min": edges.smallest,
-}
+def _rows(node: Node) -> Callable[..., Any]:
+    how = REDUCTIONS[f"reduce_{node.attributes['how']}"]
+    return lambda x: how(x, (0,), False)
 
 
-def _everything(node: Node) -> Run:
-    how = _WHOLE[node.attributes["how"]]
-
-    def run(batch: PackedBatch, x: Any) -> Any:
-        return how(dense(x, node).reshape(-1), (0,))
-
-    return run
-
-
-def _over_batch(node: Node) -> Run:
-    how = _WHOLE[node.attributes["how"]]
-
-    def run(batch: PackedBatch, x: Any) -> Any:
-        return how(dense(x, node), (0,))
-
-    return run
+def _numbers(node: Node) -> Callable[..., Any]:
+    over_rows = _rows(node)
+    return lambda x: over_rows(x.reshape(-1))
 
 
 def _batch_only(site: Site) -> tuple[str, ...]:
     if site.types[0].axes != (BATCH,):
-        site.refuse("an input along the batch alone; reduce sequences first")
+        site.refuse("an input with only a batch axis; reduce sequences first")
     return ()
 
 
@@ -130,8 +101,8 @@ def _per_channel(function: Callable[..., Any]) -> Callable[[Node], Run]:
 
 declare("global_max_pooling", _channels, _per_channel(edges.first_largest))
 declare("global_average_pooling", _channels, _per_channel(lambda x, dims: x.mean(dims, keepdim=True)))
-declare("reduce_everything", scalar, _everything, axes=no_axes, stepwise=False)
-declare("reduce_batch", same, _over_batch, axes=_batch_only, stepwise=False)
+declare("reduce_everything", scalar, rowwise(_numbers), axes=no_axes, stepwise=False)
+declare("reduce_batch", same, rowwise(_rows), axes=_batch_only, stepwise=False)
 
 
 def _largest(site: Site) -> Shape:
@@ -144,15 +115,11 @@ def _largest(site: Site) -> Shape:
 
 
 def _top_k(node: Node) -> Any:
-    k, axis, indices = (
-        node.attributes["k"],
-        from_end(node.attributes["axis"], len(node.shape)),
-        node.attributes["indices"],
-    )
+    k, axis = node.attributes["k"], from_end(node.attributes["axis"], len(node.shape))
 
     def top(x: Any) -> Any:
         found = x.topk(k, axis)
-        return found.indices.to(x.dtype) if indices else found.values
+        return found.indices.to(x.dtype) if node.attributes["indices"] else found.values
 
     return top
 

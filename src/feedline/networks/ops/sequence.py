@@ -1,4 +1,4 @@
-"""Operations along sequences: ends, shifts, sums, softmax, choosing steps. None of them visits steps in Python."""
+"""Operations along sequences: ends, shifts, sums, softmax, selection of steps. None iterates over steps in Python."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ import numpy as np
 import torch
 
 from feedline.networks.node import BATCH, Node
-from feedline.networks.ops.align import adapter, dense
+from feedline.networks.ops.align import adapter, dense, unprepared
 from feedline.networks.packed import PackedBatch, Run, Sequences, SparseRows
 from feedline.networks.registry import Shape, Site, declare
 from feedline.networks.shapes import broadcast_shapes, same, scalar
 
 
 def with_sequences(site: Site, i: int = 0) -> tuple[str, ...]:
-    """The dynamic axes of an input that must have one of sequences."""
+    """Return the dynamic axes of an input that must have a sequence axis."""
     axes = site.types[i].axes
     if axes is None or len(axes) < 2:
-        site.refuse("an input with an axis of sequences")
+        site.refuse("an input with a sequence axis")
     return axes
 
 
@@ -30,46 +30,45 @@ def to_batch(site: Site) -> tuple[str, ...]:
 
 
 def _of(batch: PackedBatch, node: Node) -> Sequences:
-    """The sequences of the first input."""
+    """Return the sequences of the first input."""
     return batch.sequences[node.inputs[0].axes[1]]
 
 
-def _end(first: bool) -> Callable[[Node], Run]:
-    def lower(node: Node) -> Run:
-        def run(batch: PackedBatch, x: Any) -> Any:
-            sequences = _of(batch, node)
-            return x.index_select(0, sequences.first if first else sequences.last)
-
-        return run
-
-    return lower
+def _first(node: Node, batch: PackedBatch, x: Any) -> Any:
+    return x.index_select(0, _of(batch, node).first)
 
 
-def _is_end(first: bool) -> Callable[[Node], Run]:
-    def lower(node: Node) -> Run:
-        def run(batch: PackedBatch, x: Any) -> Any:
-            sequences = _of(batch, node)
-            ends = sequences.first if first else sequences.last
-            if batch.cut is not None:  # the others go on
-                ends = ends[torch.from_numpy(batch.cut.begins).to(ends.device)]
-            return torch.zeros(sequences.total, dtype=x.dtype, device=ends.device).index_fill(0, ends, 1)
-
-        return run
-
-    return lower
+def _last(node: Node, batch: PackedBatch, x: Any) -> Any:
+    return x.index_select(0, _of(batch, node).last)
 
 
-declare("sequence_first", same, _end(True), axes=to_batch, stepwise=False, whole=True)
-declare("sequence_last", same, _end(False), axes=to_batch, stepwise=False, whole=True)
-declare("sequence_is_first", scalar, _is_end(True), axes=with_sequences, stepwise=False)
-declare("sequence_is_last", scalar, _is_end(False), axes=with_sequences, stepwise=False, whole=True)
+def _is_first(node: Node, batch: PackedBatch, x: Any) -> Any:
+    ends = _of(batch, node).first
+    if batch.cut is not None:  # other sequences continue from an earlier minibatch
+        ends = ends[torch.from_numpy(batch.cut.begins).to(ends.device)]
+    return _marked(x, ends)
+
+
+def _is_last(node: Node, batch: PackedBatch, x: Any) -> Any:
+    return _marked(x, _of(batch, node).last)
+
+
+def _marked(x: Any, ends: torch.Tensor) -> torch.Tensor:
+    """Return 1 for these rows, 0 for the others, in the type of ``x``, dense or sparse."""
+    return torch.zeros(len(x), dtype=x.dtype, device=ends.device).index_fill(0, ends, 1)
+
+
+declare("sequence_first", same, unprepared(_first), axes=to_batch, stepwise=False, whole=True)
+declare("sequence_last", same, unprepared(_last), axes=to_batch, stepwise=False, whole=True)
+declare("sequence_is_first", scalar, unprepared(_is_first), axes=with_sequences, stepwise=False)
+declare("sequence_is_last", scalar, unprepared(_is_last), axes=with_sequences, stepwise=False, whole=True)
 
 
 def _like(site: Site) -> tuple[str, ...]:
     like = with_sequences(site, 1)
     axes = site.types[0].axes
     if axes is not None and len(axes) > 1 and axes != like:
-        site.refuse("an operand without sequences of its own; take sequence.last or sequence.first of it")
+        site.refuse("an operand without a sequence axis; use sequence.last or sequence.first")
     return like
 
 
@@ -101,19 +100,19 @@ def _delayed(site: Site) -> Shape:
 
 
 def _delay_axes(site: Site) -> tuple[str, ...] | None:
-    # While guessing, a state's own axes are not known: they are those of the recurrence.
+    # While guessing, a state's axes are unknown: they will be those of the recurrence.
     return None if site.guessing and site.types[0].axes is None else with_sequences(site)
 
 
 def _delay(node: Node) -> Run:
-    """Outside recurrences; one inside reads what its operand gave at an earlier step, see `feedline.networks.loop`."""
+    """Delay outside recurrences; inside one it reads an earlier step's result, see `feedline.networks.loop`."""
     steps, rank = node.attributes["steps"], len(node.shape)
     to_rows = adapter(node.inputs[1], node.axes, rank)
 
     def gone_on(batch: PackedBatch, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        """With what the pieces before ended with, where there are such."""
+        """Delay truncated sequences, which continue from the lanes' last steps."""
         if steps < 0:
-            raise ValueError(f"{node.label}: expected whole sequences for a future value, got pieces of them")
+            raise ValueError(f"{node.label}: expected whole sequences for a future value, got truncated ones")
         sequences = _of(batch, node)
         before = batch.cut.before(node.uid, steps, node.shape, x)
         past, there = before
@@ -133,7 +132,7 @@ def _delay(node: Node) -> Run:
             if isinstance(initial, SparseRows) or bool(initial.any()):
                 raise TypeError(f"{node.label}: expected an initial state of 0 for sparse data")
             if batch.cut is not None:
-                raise TypeError(f"{node.label}: expected dense data of sequences in pieces, got sparse samples")
+                raise TypeError(f"{node.label}: expected dense data for truncated sequences, got sparse samples")
             return x.index_select(0, rows, empty=outside)
         initial = initial if to_rows is None else to_rows(batch, initial)
         if len(x):
@@ -149,7 +148,7 @@ declare("delay", _delayed, _delay, axes=_delay_axes, stepwise=False)
 
 
 class _SegmentMax(torch.autograd.Function):
-    """Every one of equal elements gets the whole gradient; torch would divide it among them."""
+    """Maximum with the whole gradient for each of several equal elements, among which torch would divide it."""
 
     @staticmethod
     def forward(context: Any, x: torch.Tensor, owner: torch.Tensor, count: int) -> torch.Tensor:
@@ -166,13 +165,12 @@ class _SegmentMax(torch.autograd.Function):
 
 
 def segment_max(x: torch.Tensor, sequences: Sequences) -> torch.Tensor:
-    """Of packed rows, the largest of each sequence, element by element."""
-    found: torch.Tensor = _SegmentMax.apply(x, sequences.owner, sequences.count)
-    return found
+    """Return the elementwise maximum of each sequence's packed rows."""
+    return _SegmentMax.apply(x, sequences.owner, sequences.count)
 
 
 def segment_sum(x: torch.Tensor, sequences: Sequences) -> torch.Tensor:
-    """Of packed rows, the sum of each sequence, element by element."""
+    """Return the elementwise sum of each sequence's packed rows."""
     return x.new_zeros(sequences.count, *x.shape[1:]).index_add(0, sequences.owner, x)
 
 
@@ -201,12 +199,12 @@ def _chosen_axes(site: Site) -> tuple[str, ...]:
     with_sequences(site)
     if site.shape(len(site.inputs) - 1) not in ((), (1,)):
         site.refuse("one number a sample as the condition")
-    # All that is chosen by one condition lies along one axis.
+    # Everything selected by one condition has the same axis.
     return (BATCH, f"where {site.inputs[-1].uid}")
 
 
 def _choice(batch: PackedBatch, node: Node, condition: Any) -> torch.Tensor:
-    """Rows where the condition holds; makes the axis of what is chosen known."""
+    """Select rows where the condition holds, and register their sequences."""
     old = batch.sequences[node.inputs[-1].axes[1]]
     rows = condition.reshape(-1).nonzero().squeeze(1)
     ends = np.searchsorted(rows.cpu().numpy(), old.offsets)
@@ -214,43 +212,34 @@ def _choice(batch: PackedBatch, node: Node, condition: Any) -> torch.Tensor:
     return rows
 
 
-def _gather(node: Node) -> Run:
-    def run(batch: PackedBatch, x: Any, condition: Any) -> Any:
-        return x.index_select(0, _choice(batch, node, dense(condition, node)))
-
-    return run
+def _gather(node: Node, batch: PackedBatch, x: Any, condition: Any) -> Any:
+    return x.index_select(0, _choice(batch, node, dense(condition, node)))
 
 
-def _where(node: Node) -> Run:
-    def run(batch: PackedBatch, condition: Any) -> Any:
-        condition = dense(condition, node)
-        rows = _choice(batch, node, condition)
-        old, new = batch.sequences[node.inputs[0].axes[1]], batch.sequences[node.axes[1]]
-        begins = torch.from_numpy(np.repeat(old.offsets[:-1], new.lengths)).to(rows.device)
-        return (rows - begins).to(condition.dtype)
-
-    return run
+def _where(node: Node, batch: PackedBatch, condition: Any) -> Any:
+    condition = dense(condition, node)
+    rows = _choice(batch, node, condition)
+    old, new = _of(batch, node), batch.sequences[node.axes[1]]
+    begins = torch.from_numpy(np.repeat(old.offsets[:-1], new.lengths)).to(rows.device)
+    return (rows - begins).to(condition.dtype)
 
 
-declare("sequence_gather", same, _gather, axes=_chosen_axes, stepwise=False)
-declare("sequence_where", scalar, _where, axes=_chosen_axes, stepwise=False, whole=True)
+declare("sequence_gather", same, unprepared(_gather), axes=_chosen_axes, stepwise=False)
+declare("sequence_where", scalar, unprepared(_where), axes=_chosen_axes, stepwise=False, whole=True)
 
 
 def _scattered(site: Site) -> tuple[str, ...]:
     if with_sequences(site) != (BATCH, f"where {site.inputs[1].uid}"):
-        site.refuse("data that sequence.gather took by this condition")
+        site.refuse("data that sequence.gather selected by this condition")
     return with_sequences(site, 1)
 
 
-def _scatter(node: Node) -> Run:
-    def run(batch: PackedBatch, x: Any, condition: Any) -> Any:
-        rows = dense(condition, node).reshape(-1).nonzero().squeeze(1)
-        return x.new_zeros(batch.rows(node.axes), *node.shape).index_copy(0, rows, dense(x, node))
-
-    return run
+def _scatter(node: Node, batch: PackedBatch, x: Any, condition: Any) -> Any:
+    rows = dense(condition, node).reshape(-1).nonzero().squeeze(1)
+    return x.new_zeros(batch.rows(node.axes), *node.shape).index_copy(0, rows, dense(x, node))
 
 
-declare("sequence_scatter", same, _scatter, axes=_scattered, stepwise=False)
+declare("sequence_scatter", same, unprepared(_scatter), axes=_scattered, stepwise=False)
 
 
 def _stretched_axes(site: Site) -> tuple[str, ...]:
@@ -258,22 +247,17 @@ def _stretched_axes(site: Site) -> tuple[str, ...]:
     return axes if factor == 1 else (BATCH, f"{axes[1]} * {factor:g}")
 
 
-def _stretched_ones(node: Node) -> Run:
-    factor = node.attributes["factor"]
-
-    def run(batch: PackedBatch, x: Any) -> Any:
-        sequences = _of(batch, node)
-        if factor != 1:
-            lengths = np.floor(sequences.lengths * factor + 1e-3)  # 3 * (1 / 3) is 1
-            offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
-            sequences = batch.sequences[node.axes[1]] = Sequences(offsets, sequences.device)
-        return torch.ones(sequences.total, dtype=x.dtype, device=sequences.device)
-
-    return run
+def _stretched_ones(node: Node, batch: PackedBatch, x: Any) -> Any:
+    sequences, factor = _of(batch, node), node.attributes["factor"]
+    if factor != 1:
+        lengths = np.floor(sequences.lengths * factor + 1e-3)  # 3 * (1 / 3) is 1
+        offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+        sequences = batch.sequences[node.axes[1]] = Sequences(offsets, sequences.device)
+    return torch.ones(sequences.total, dtype=x.dtype, device=sequences.device)
 
 
 # 1 for each step of sequences that are ``factor`` times as long.
-declare("sequence_ones", scalar, _stretched_ones, axes=_stretched_axes, stepwise=False, whole=True)
+declare("sequence_ones", scalar, unprepared(_stretched_ones), axes=_stretched_axes, stepwise=False, whole=True)
 
 
 def _sliced_axes(site: Site) -> tuple[str, ...]:
@@ -281,24 +265,20 @@ def _sliced_axes(site: Site) -> tuple[str, ...]:
     return (BATCH, name)
 
 
-def _slice(node: Node) -> Run:
+def _slice(node: Node, batch: PackedBatch, x: Any) -> Any:
     begin, end = node.attributes["begin"], node.attributes["end"] or None
-
-    def run(batch: PackedBatch, x: Any) -> Any:
-        old = _of(batch, node)
-        starts, stops = (
-            np.clip(np.where(n < 0, old.lengths + n, n), 0, old.lengths) if n is not None else old.lengths
-            for n in (np.int64(begin), end)
-        )
-        lengths = np.maximum(stops - starts, 0)
-        if (lengths == 0).any():
-            raise ValueError(f"{node.label}: expected every sequence to have steps from {begin} to {end or 'its end'}")
-        offsets = np.concatenate([[0], np.cumsum(lengths)])
-        rows = np.arange(offsets[-1]) + np.repeat(old.offsets[:-1] + starts - offsets[:-1], lengths)
-        batch.sequences[node.axes[1]] = Sequences(offsets, old.device)
-        return x.index_select(0, torch.from_numpy(rows).to(old.device))
-
-    return run
+    old = _of(batch, node)
+    starts, stops = (
+        np.clip(np.where(n < 0, old.lengths + n, n), 0, old.lengths) if n is not None else old.lengths
+        for n in (np.int64(begin), end)
+    )
+    lengths = np.maximum(stops - starts, 0)
+    if (lengths == 0).any():
+        raise ValueError(f"{node.label}: expected every sequence to have steps from {begin} to {end or 'its end'}")
+    offsets = np.concatenate([[0], np.cumsum(lengths)])
+    rows = np.arange(offsets[-1]) + np.repeat(old.offsets[:-1] + starts - offsets[:-1], lengths)
+    batch.sequences[node.axes[1]] = Sequences(offsets, old.device)
+    return x.index_select(0, torch.from_numpy(rows).to(old.device))
 
 
-declare("sequence_slice", same, _slice, axes=_sliced_axes, stepwise=False, whole=True)
+declare("sequence_slice", same, unprepared(_slice), axes=_sliced_axes, stepwise=False, whole=True)

@@ -8,7 +8,7 @@ import torch
 from torch.nn import functional
 
 from feedline.networks.node import Node
-from feedline.networks.ops.align import adapter, dense, rowwise
+from feedline.networks.ops.align import adapter, aligned, dense, rowwise
 from feedline.networks.packed import PackedBatch, Run, SparseRows
 from feedline.networks.registry import Shape, Site, declare
 from feedline.networks.shapes import from_end, reshaped, sliced, slices, spliced, transposed
@@ -38,13 +38,10 @@ def _splice(node: Node) -> Run:
     adapt = [adapter(child, node.axes, rank) for child in node.inputs]
 
     def run(batch: PackedBatch, *tensors: Any) -> Any:
-        parts = []
-        for a, x in zip(adapt, tensors, strict=True):
-            part = dense(x, node) if a is None else a(batch, dense(x, node))
-            parts.append(part[(None,) * (rank - part.ndim)] if part.ndim < rank else part)
         rows = [batch.rows(node.axes)] if node.axes else []
         whole = []
-        for part in parts:
+        for x in aligned(adapt, node, batch, tensors):
+            part = x[(None,) * (rank - x.ndim)] if x.ndim < rank else x
             shape = list(around)
             shape.insert(rank + axis, part.shape[axis])
             whole.append(part.expand(*rows, *shape))
@@ -127,7 +124,7 @@ def _padded(site: Site) -> Shape:
 def _pad(node: Node) -> Any:
     flat = [n for pair in reversed(node.attributes["pattern"]) for n in pair]
     mode, value = node.attributes["mode"], node.attributes.get("value", 0.0)
-    # torch pads by reflection only behind two leading axes.
+    # torch's reflection padding requires two leading axes.
     if mode == "constant":
         return lambda x: functional.pad(x, flat, "constant", value)
     lead = len(node.shape)

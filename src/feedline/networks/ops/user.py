@@ -1,7 +1,7 @@
-"""What acts on more than its result: functions that a user wrote, over packed rows, and assignments.
+"""Operations with effects beyond their result: user-defined functions, over packed rows, and assignments.
 
-Assignments are done when all of a network is computed, in the order in which they were made: whatever reads what is
-assigned reads the value from before, and the assignment itself gives the new one.
+Assignments are executed after the whole network is computed, in the order in which they were created: readers of an
+assigned parameter get its old value, and the assignment's result is the new one.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from feedline.networks.shapes import broadcast_shapes, scalar, told
 
 
 class _UserFunction(torch.autograd.Function):
-    """The user's pair as torch's autograd wants it."""
+    """Adapter of a user-defined function to torch's autograd."""
 
     @staticmethod
     def forward(context: Any, user: Any, sequences: Any, *tensors: torch.Tensor) -> Any:
@@ -45,8 +45,7 @@ def _user(node: Node) -> Run:
 
 
 def _output_axes(site: Site) -> tuple[str, ...]:
-    axes: tuple[str, ...] = site.attributes["axes"]
-    return axes
+    return tuple(site.attributes["axes"])
 
 
 declare("user", scalar, _user, axes=no_axes, stepwise=False)
@@ -67,7 +66,7 @@ def _assign(node: Node) -> Run:
     number = int(node.uid.removeprefix("n"))
 
     def run(batch: PackedBatch, target: Any, value: Any) -> Any:
-        # A copy, as it may be that of another target.
+        # A copy, as it may be another target's value.
         new = dense(value, node).detach().expand_as(target).clone()
         batch.assignments.append((number, target, new))
         return new

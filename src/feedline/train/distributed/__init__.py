@@ -1,4 +1,4 @@
-"""How do ranks learn together? A file a strategy; what they share is in `strategy`."""
+"""Strategies by which ranks train together, one file each; their interface is `feedline.train.strategy`."""
 
 from feedline.train.distributed.block_momentum import block_momentum
 from feedline.train.distributed.data_parallel import data_parallel

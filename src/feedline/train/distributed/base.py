@@ -1,12 +1,12 @@
-"""What all distributed strategies share: connections, atomic steps, and models that stay equal.
+"""Base class of distributed strategies: connections, atomic steps, and models that stay equal.
 
-A rank that runs out of data keeps stepping with zero samples until every rank has. A step is made on all ranks or on
-none: Ctrl-C waits for its end, and a rank that leaves one in the middle regardless (by a second Ctrl-C, or an error)
-tells the others, and all have to be started again. Until ``distributed_after`` label samples every rank learns from the
-same whole minibatches. From then on each learns from its part; parameters, buffers and learners' states are first
-overwritten with rank 0's, so ranks need not begin equal.
+A rank that runs out of data keeps stepping with zero samples until every rank has. A step is completed on all ranks or
+on none: Ctrl-C is deferred to its end, and a rank that leaves a step regardless (by a second Ctrl-C, or an error)
+notifies the others, and all have to be restarted. Until ``distributed_after`` label samples every rank trains on the
+same whole minibatches. After that each trains on its part; parameters, buffers and learners' states are first
+overwritten with rank 0's, so ranks need not start equal.
 
-Costs: one exchange of a few numbers each step, and what each strategy says.
+Costs: one exchange of a few numbers each step, and those of the strategy.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any, ClassVar
 
 import torch
 
-from feedline.collective.communicator import TIMEOUT, Communicator
+from feedline.collective.communicator import TIMEOUT_S, Communicator
 from feedline.collective.ranks import Ranks
 from feedline.data import Minibatch
 from feedline.errors import StateError, StoreError
@@ -31,9 +31,9 @@ class DistributedStrategy(Strategy, ABC):
     """A `Strategy` of several ranks.
 
     Args:
-        group: a torch.distributed group; None: all ranks.
-        distributed_after: label samples until which all ranks learn from the same minibatches.
-        timeout: seconds that a rank waits for others.
+        group: torch.distributed group; None: all ranks.
+        distributed_after: number of label samples until which all ranks train on the same minibatches.
+        timeout_s: seconds to wait for other ranks.
 
     Raises:
         ValueError: an argument out of its range.
@@ -42,12 +42,12 @@ class DistributedStrategy(Strategy, ABC):
     #: Name of the strategy in states.
     way: ClassVar[str]
 
-    def __init__(self, group: Any = None, distributed_after: int = 0, timeout: float = TIMEOUT) -> None:
+    def __init__(self, group: Any = None, distributed_after: int = 0, timeout_s: float = TIMEOUT_S) -> None:
         if distributed_after < 0:
             raise ValueError(f"expected distributed_after to be at least 0 samples, got {distributed_after}")
-        if not timeout > 0:
-            raise ValueError(f"expected a timeout above 0 s, got {timeout}")
-        self._group, self._after, self._timeout = group, int(distributed_after), float(timeout)
+        if not timeout_s > 0:
+            raise ValueError(f"expected a timeout above 0 s, got {timeout_s}")
+        self._group, self._after, self._timeout_s = group, int(distributed_after), float(timeout_s)
         self._ranks: Communicator | None = None
         self._equal = False
         self._model: torch.nn.Module | None = None
@@ -56,16 +56,16 @@ class DistributedStrategy(Strategy, ABC):
 
     @property
     def ranks(self) -> Communicator:
-        """Connected at first use.
+        """Communicator of the ranks, connected at first use.
 
         Raises:
             RuntimeError: torch.distributed is not initialised.
-            StoreError: a rank did not come.
+            StoreError: a rank did not arrive in time.
         """
         if self._ranks is None:
             distributed = torch.distributed
             if not (distributed.is_available() and distributed.is_initialized()):
-                # Sources find their part there too: without it every rank would read everything.
+                # Sources get their partition from it, too: without it every rank would read everything.
                 raise RuntimeError(
                     "expected torch.distributed to be initialised: call init_process_group before training"
                 )
@@ -73,22 +73,22 @@ class DistributedStrategy(Strategy, ABC):
         return self._ranks
 
     def _connected(self) -> Communicator:
-        return Communicator(self._group, timeout=self._timeout)
+        return Communicator(self._group, timeout_s=self._timeout_s)
 
     def join(self, model: torch.nn.Module, learners: Sequence[Learner]) -> None:
         """See `Strategy`."""
         others = [learner.strategy for learner in learners]
         if any(not isinstance(other, DistributedStrategy) or other.settings() != self.settings() for other in others):
-            raise ValueError("expected all learners of a trainer to learn together in one way, with equal settings")
+            raise ValueError("expected one strategy with equal settings for all learners of a trainer, got several")
         self._model, self._learners, self._equal = model, list(learners), False
         self.parameters = [p for learner in learners for p in learner.parameters.values()]
 
     def settings(self) -> dict[str, Any]:
-        """What has to be equal for all learners of a trainer."""
-        return {"way": self.way, "group": self._group, "after": self._after, "timeout": self._timeout}
+        """Return the settings that have to be equal for all learners of a trainer."""
+        return {"way": self.way, "group": self._group, "after": self._after, "timeout": self._timeout_s}
 
     def apart(self, samples: int) -> bool:
-        """Whether ranks learn from parts of a minibatch after so many label samples, or each from all of it."""
+        """Return whether ranks train on parts of a minibatch after ``samples`` label samples, or each on all of it."""
         return samples >= self._after
 
     def partition(self, samples: int) -> tuple[int, int] | None:
@@ -100,8 +100,14 @@ class DistributedStrategy(Strategy, ABC):
         return Ranks(lambda: self.ranks)
 
     def decide(self, minibatch: Minibatch) -> Decision:
-        """See `Strategy`: a rank whose source has ended learns from the others' parts until all have."""
+        """See `Strategy`: a rank whose source has ended keeps training on the others' parts until all have."""
         return Decision.LEARN
+
+    def prepare(self) -> None:
+        """See `Strategy`: gradients of other parameters than rank 0's would not be of use."""
+        if self._learners and not self._equal and self.apart(self._learners[0].samples):
+            with self.step():
+                self._make_equal()
 
     @contextlib.contextmanager
     def step(self) -> Iterator[None]:
@@ -120,8 +126,8 @@ class DistributedStrategy(Strategy, ABC):
         if any((row[0], row[-1]) != (rows[0][0], rows[0][-1]) for row in rows):
             got = ", ".join(f"rank {r}: {row[0]:.0f} after {row[-1]:.0f}" for r, row in enumerate(rows))
             raise StoreError(
-                f"expected all ranks to learn from the same minibatches until {self._after} label samples, got samples "
-                f"{got}\n  let sources read as one worker until then: next_minibatch(size, partition=(0, 1))"
+                f"expected all ranks to train on the same minibatches until {self._after} label samples, got samples "
+                f"{got}\n  read whole minibatches until then: next_minibatch(size, partition=(0, 1))"
             )
         # All ranks have the same minibatch, so rank 0's samples are those of all.
         sums = len(("samples", "loss_sum", "metric_sum"))
@@ -136,12 +142,12 @@ class DistributedStrategy(Strategy, ABC):
         """See `Strategy`."""
         if self._learners and self._equal:
             assert self._model is not None
-            # Running statistics of layers are each rank's own: rank 0's are the ones that count.
+            # Running statistics of layers differ by rank: rank 0's count.
             with self.ranks.step():
                 self.ranks.broadcast([buffer for buffer in self._model.buffers() if buffer.numel()])
 
     def _make_equal(self) -> None:
-        """Let everybody have what rank 0 has."""
+        """Overwrite parameters, buffers and learners' states with rank 0's."""
         assert self._model is not None
         tensors = {name: t for name, t in self._model.state_dict().items() if isinstance(t, torch.Tensor)}
         shapes = "; ".join(f"{name} {tuple(t.shape)} {_dtype(t)}" for name, t in tensors.items())
@@ -151,7 +157,7 @@ class DistributedStrategy(Strategy, ABC):
         self._equal = True
 
     def _share_learners(self) -> None:
-        """Let everybody's learners have the states of rank 0's."""
+        """Overwrite learners' states with rank 0's."""
         for learner in self._learners:
             state = learner.state_dict()
             tensors = {name: t.cpu() for name, t in state.pop("tensors").items()}
@@ -167,23 +173,23 @@ class DistributedStrategy(Strategy, ABC):
         """See `Strategy`.
 
         Raises:
-            StateError: it is of another way of learning together.
+            StateError: the state is of another strategy.
         """
         if state:
             raise StateError(
-                "expected a state without one of learning together",
+                "expected a state that no other strategy saved",
                 saved={"workers": state.get("way") if isinstance(state, Mapping) else state},
                 current={"workers": self.way},
             )
         return self._part
 
     def _part(self) -> None:
-        """Before the next update everybody gets what rank 0 has."""
+        """Make all ranks equal to rank 0 before the next update."""
         self._equal = False
 
 
 def check_dense(parameters: Sequence[torch.Tensor]) -> None:
-    """Raises ValueError for a sparse gradient."""
+    """Raise ValueError for a sparse gradient."""
     for i, parameter in enumerate(parameters):
         if parameter.grad is not None and parameter.grad.layout is not torch.strided:
             raise ValueError(f"expected dense gradients, got a sparse one for parameter {i}: use sparse=False")

@@ -1,16 +1,15 @@
-"""Block momentum (BMUF): ranks learn by themselves for a block of samples, then agree on a filtered mean.
+"""Block momentum (BMUF): ranks train separately for a block of samples, then agree on a filtered mean.
 
 Each rank updates its own copy of the parameters from full-size minibatches. When all ranks together have seen a block
 of samples, with w the parameters after the last agreement, K the samples since, and D the sum over ranks of w minus
-their own parameters:
+the rank's parameters:
 
     eta = exp(-K / tau)
     v = eta v + (1 - eta) block_learning_rate D
     w = w - v, and with Nesterov momentum w = w - eta v once more
 
-eta is computed from all ranks' samples: CNTK takes each rank's own, and models then differ where ranks have seen
-different numbers. With equal numbers the two are the same. D is a sum: with the default tau, ``(1 - eta) D`` is the
-mean.
+eta is computed from the samples of all ranks: CNTK uses each rank's, so that models differ where ranks have seen
+different numbers. With equal numbers both are the same. D is a sum: with the default tau, ``(1 - eta) D`` is the mean.
 
 Costs: an exchange of a few numbers each step, the parameters' bytes once a block, two copies of the parameters.
 """
@@ -25,7 +24,7 @@ from typing import Any, ClassVar
 import torch
 
 from feedline.collective.buckets import Bucket, laid_out
-from feedline.collective.communicator import TIMEOUT
+from feedline.collective.communicator import TIMEOUT_S
 from feedline.errors import StateError
 from feedline.train.distributed.base import DistributedStrategy
 from feedline.train.learner import Learner
@@ -34,7 +33,7 @@ from feedline.train.strategy import Contribution, Total
 
 
 class BlockMomentum(DistributedStrategy):
-    """The agreement; see `block_momentum`."""
+    """Strategy of `block_momentum`."""
 
     way: ClassVar[str] = "block_momentum"
 
@@ -47,9 +46,9 @@ class BlockMomentum(DistributedStrategy):
         reset: bool,
         learning_rate: float,
         distributed_after: int,
-        timeout: float,
+        timeout_s: float,
     ) -> None:
-        super().__init__(group, distributed_after, timeout)
+        super().__init__(group, distributed_after, timeout_s)
         if block_size < 1:
             raise ValueError(f"expected a block of at least 1 sample, got {block_size}")
         if time_constant is not None and not 0 <= time_constant < math.inf:
@@ -78,7 +77,7 @@ class BlockMomentum(DistributedStrategy):
         return self.ranks.count if self.apart(samples) else 1
 
     def momentum(self, samples: int) -> float:
-        """eta after so many samples of all ranks."""
+        """Return eta after ``samples`` samples of all ranks."""
         constant = self._constant
         if constant is None:
             alone = self.ranks.count == 1
@@ -88,7 +87,7 @@ class BlockMomentum(DistributedStrategy):
     def _reduce(self, own: Contribution) -> Total:
         count = self.ranks.count
         if self._block // count == 0:
-            raise ValueError(f"expected a block of at least a sample for each of {count} ranks, got {self._block}")
+            raise ValueError(f"expected a block of at least one sample for each of {count} ranks, got {self._block}")
         rows = self.ranks.gather(own.numbers(), f"learn by {self.way}")
         total = Total.of(own, rows, learned=int(own.samples))
         self._since += total.counted
@@ -96,7 +95,7 @@ class BlockMomentum(DistributedStrategy):
 
     @contextlib.contextmanager
     def step(self) -> Iterator[None]:
-        """See `Strategy`: the step that fills a block ends with the agreement."""
+        """See `Strategy`: the step that completes a block ends with the agreement."""
         with super().step():
             yield
             count = self.ranks.count
@@ -122,15 +121,15 @@ class BlockMomentum(DistributedStrategy):
                 learner.forget()
 
     def settle(self, saving: bool = False) -> None:
-        """See `Strategy`: agrees on what is left of a block."""
+        """See `Strategy`: agrees on an incomplete block."""
         if self._equal:
             with self.ranks.step():
-                # How much is left of a block is the same everywhere; where it is not, they find out here.
+                # The size of an incomplete block is the same on all ranks, which this verifies.
                 self.ranks.agree(f"agree on {self._since} samples of a block{', to save' if saving else ''}")
                 if self._since:
                     self._agree()
                 if saving and not self._reset:
-                    # A checkpoint holds one state of each learner, so all go on from one.
+                    # A checkpoint has one state of each learner, from which all ranks continue.
                     self._share_learners()
         super().settle(saving)
 
@@ -140,7 +139,7 @@ class BlockMomentum(DistributedStrategy):
             self._agreed = [parameter.detach().clone() for parameter in self.parameters]
 
     def state_dict(self) -> dict[str, Any]:
-        """See `Strategy`; after `settle`, the velocity is all there is."""
+        """See `Strategy`; after `settle`, the velocity is the whole state."""
         tensors = {f"velocity {i}": velocity for i, velocity in enumerate(self._velocity)}
         return {"way": self.way, "tensors": tensors}
 
@@ -150,7 +149,7 @@ class BlockMomentum(DistributedStrategy):
         names = [f"velocity {i}" for i in range(len(self._velocity))]
         if state.get("way") != self.way or sorted(tensors) != sorted(names):
             raise StateError(
-                "expected the state of learning by block momentum, over as many parameters",
+                "expected the state of block momentum over the same number of parameters",
                 saved={"workers": state.get("way"), "tensors": len(tensors)},
                 current={"workers": self.way, "tensors": len(self._velocity)},
             )
@@ -176,31 +175,32 @@ def block_momentum(
     reset: bool = True,
     learning_rate: float = 1.0,
     distributed_after: int = 0,
-    timeout: float = TIMEOUT,
+    timeout: float = TIMEOUT_S,
 ) -> Learner:
-    """Let ranks learn by themselves, and agree once a block: few exchanges, for slow networks.
+    """Let ranks train separately, and agree once a block: few exchanges, for slow networks.
 
-    A session's minibatch is so many times as large as there are ranks, so that each learns from a full-size one.
-    Schedules and spans go by the label samples of all ranks. Models are equal on all ranks behind each block, each
-    checkpoint and validation, and at the end; those agree on blocks that are not full.
+    A session's minibatch size is multiplied by the number of ranks, so that each trains on a full-size minibatch.
+    Schedules and spans count the label samples of all ranks. Models are equal on all ranks after each block, checkpoint
+    and validation, and at the end; the latter agree on incomplete blocks.
 
     Args:
-        learner: any; all of a trainer alike.
+        learner: any learner; all of a trainer need the same settings.
         block_size: samples of all ranks between two agreements.
-        group: a torch.distributed group; None: all ranks.
-        time_constant: of the block momentum, in samples of all ranks; None: ``-block_size / ln(1 - 1 / ranks)``.
-        nesterov: whether the momentum looks ahead.
-        reset: whether learners' states begin anew behind each block. Otherwise a checkpoint keeps rank 0's, and all
-            ranks go on from those.
-        learning_rate: factor on what ranks have learned in a block.
-        distributed_after: until so many label samples, all ranks learn from the same whole minibatches.
-        timeout: seconds that a rank waits for others; then a `StoreError` names who is missing.
+        group: torch.distributed group; None: all ranks.
+        time_constant: time constant of the block momentum, in samples of all ranks; None:
+            ``-block_size / ln(1 - 1 / ranks)``.
+        nesterov: whether to use Nesterov momentum.
+        reset: whether to reset learners' states after each block. Otherwise a checkpoint keeps rank 0's, from which
+            all ranks continue.
+        learning_rate: factor of the ranks' change in a block.
+        distributed_after: number of label samples until which all ranks train on the same whole minibatches.
+        timeout: seconds to wait for other ranks; then a `StoreError` names the missing ones.
 
     Returns:
         The learner itself.
 
     Raises:
-        ValueError: an argument out of its range; a block with less than a sample for each rank, at the first step.
+        ValueError: an argument out of its range; at the first step, a block of fewer samples than ranks.
     """
     learner.strategy = BlockMomentum(
         group, block_size, time_constant, nesterov, reset, learning_rate, distributed_after, timeout

@@ -1,17 +1,17 @@
-"""Data-parallel learning with gradients in few bits: CNTK's quantized aggregation, with error feedback.
+"""Data-parallel training with quantized gradients: CNTK's quantized aggregation, with error feedback.
 
-A gradient is seen as a matrix with a row for each index of its first axis (one row if it has but one axis). To what a
-row is, what quantizing it left the last time is added; then it is sent as
+A gradient is treated as a matrix with a row for each index of its first axis (one row if it has one axis). The residual
+of its last quantization is added to each row, which is then sent as
 
-- 1 bit: which elements are negative, and two numbers: the mean of the negative ones and that of the others;
-- b bits: one of 2^b levels, equally wide, between -4 and 4 root mean squares of the row; decoded to a level's middle.
+- 1 bit: the sign of each element, and two numbers: the means of the negative and of the other elements;
+- b bits: one of 2^b levels of equal width between -4 and 4 root mean squares of the row, decoded to its centre.
 
-Rows are owned by ranks in equal stripes. Owners add up what the ranks send for a row, quantize the sum once more, with
-a remainder of their own, and send it to everybody: so all ranks update with the same numbers, and what was sent and
-what is left add up to the gradients.
+Ranks own equal stripes of rows. The owner of a row sums what the ranks send, quantizes the sum with a residual of its
+own, and sends it to all: so all ranks update with the same numbers, and what was sent and the residuals add up to the
+gradients.
 
-What is left is not in checkpoints: it is forgotten when one is written, as CNTK does, and so a resumed run ends as the
-one that went on. With one rank nothing is quantized.
+Residuals are not in checkpoints: they are dropped when one is written, as in CNTK, so that a resumed run equals an
+uninterrupted one. With one rank nothing is quantized.
 
 Costs: two exchanges of b bits an element and 4 or 8 bytes a row, and about a dozen passes over the gradients; it pays
 where the network is slower than that.
@@ -24,21 +24,21 @@ from typing import Any, ClassVar
 
 import torch
 
-from feedline.collective.communicator import TIMEOUT
+from feedline.collective.communicator import TIMEOUT_S
 from feedline.train.distributed.base import DistributedStrategy, check_dense
 from feedline.train.learner import Learner
 from feedline.train.strategy import Contribution, Total
 
 
 class QuantizedGradients(DistributedStrategy):
-    """The sums over ranks; see `quantized`."""
+    """Strategy of `quantized`."""
 
     way: ClassVar[str] = "quantized"
 
-    def __init__(self, group: Any, bits: int, distributed_after: int, timeout: float) -> None:
-        super().__init__(group, distributed_after, timeout)
+    def __init__(self, group: Any, bits: int, distributed_after: int, timeout_s: float) -> None:
+        super().__init__(group, distributed_after, timeout_s)
         if not 1 <= bits <= 16:
-            raise ValueError(f"expected 1 to 16 bits, got {bits}; data_parallel sends gradients as they are")
+            raise ValueError(f"expected 1 to 16 bits, got {bits}; use data_parallel for exact gradients")
         self.code = Code(bits)
         self._left: list[torch.Tensor] = []
         self._left_of_sums: list[torch.Tensor] = []
@@ -71,7 +71,7 @@ class QuantizedGradients(DistributedStrategy):
             self._left[i] = value - code.decode(codes, value.shape[1])
             for r in ranks:
                 sent[r].append(codes[self._stripe(len(codes), r)])
-        # Each rank gets everybody's codes of its own stripes, and then the codes of all sums.
+        # Each rank receives all ranks' codes of its own stripes, then the codes of all sums.
         size = sum(part.numel() for part in sent[me])
         received = self.ranks.distribute([_joined(parts) for parts in sent], [size] * len(ranks))
         summed = []
@@ -101,7 +101,7 @@ class QuantizedGradients(DistributedStrategy):
             parameter.grad = value.view(parameter.shape).to(parameter)
 
     def _stripe(self, rows: int, rank: int | None = None) -> slice:
-        """Rows of a matrix that a rank owns; this one, unless told another."""
+        """Return the rows of a matrix that a rank (default: this one) owns."""
         r = self.ranks.rank if rank is None else rank
         share, more = divmod(rows, self.ranks.count)
         begin = r * share + min(r, more)
@@ -115,10 +115,10 @@ class QuantizedGradients(DistributedStrategy):
 
 
 class Code:
-    """How rows are coded: a row of bytes each, numbers (float32) first and then the elements' codes.
+    """Encoding of rows as bytes: numbers (float32), then the elements' codes.
 
     Args:
-        bits: of an element; on the way they take 1, 2, 4, 8 or 16.
+        bits: bits of an element, rounded up to 1, 2, 4, 8 or 16 when packed.
     """
 
     def __init__(self, bits: int) -> None:
@@ -126,7 +126,7 @@ class Code:
         self._wide = next(wide for wide in (1, 2, 4, 8, 16) if wide >= bits)
 
     def encode(self, value: torch.Tensor) -> torch.Tensor:
-        """Bytes (uint8), a row for each of ``value``'s (float32)."""
+        """Encode each row of ``value`` (float32) as a row of bytes (uint8)."""
         if self.bits == 1:
             negative = value < 0
             numbers = torch.stack([_mean(value, negative), _mean(value, ~negative)], 1)
@@ -139,7 +139,7 @@ class Code:
         return torch.cat([_seen_as(torch.uint8, numbers), self._packed(code)], 1)
 
     def decode(self, codes: torch.Tensor, width: int) -> torch.Tensor:
-        """Rows of ``width`` elements (float32)."""
+        """Decode rows of ``width`` elements (float32)."""
         held = 8 if self.bits == 1 else 4
         numbers = _seen_as(torch.float32, codes[:, :held])
         code = self._unpacked(codes[:, held:], width)
@@ -168,18 +168,18 @@ class Code:
 
 
 def _seen_as(dtype: torch.dtype, rows: torch.Tensor) -> torch.Tensor:
-    """The bytes of rows as another dtype."""
-    fresh = torch.empty(rows.shape, dtype=rows.dtype)  # a single row may have strides that cannot be looked at so
+    """Return the bytes of rows as another dtype."""
+    fresh = torch.empty(rows.shape, dtype=rows.dtype)  # a single row may have strides that do not allow a view
     return fresh.copy_(rows).view(dtype)
 
 
 def _mean(value: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
-    """Mean of the chosen elements of each row; 0 where there are none."""
+    """Return the mean of the chosen elements of each row; 0 without any."""
     return (value * chosen).sum(1) / chosen.sum(1).clamp(min=1)
 
 
 def _matrix(tensor: torch.Tensor) -> torch.Tensor:
-    """Float32 on the CPU, a row for each index of the first axis."""
+    """Return a tensor as float32 on the CPU, with a row for each index of the first axis."""
     flat = tensor.detach().to("cpu", torch.float32)
     return flat.reshape(len(flat), -1) if flat.dim() > 1 else flat.reshape(1, -1)
 
@@ -194,22 +194,22 @@ def quantized(
     group: Any = None,
     *,
     distributed_after: int = 0,
-    timeout: float = TIMEOUT,
+    timeout: float = TIMEOUT_S,
 ) -> Learner:
-    """As `data_parallel`, with gradients in few bits; for slow networks.
+    """Let a learner train as with `data_parallel`, with quantized gradients; for slow networks.
 
     Args:
-        learner: any; all of a trainer alike.
-        bits: of an element, 1 to 16.
-        group: a torch.distributed group; None: all ranks.
-        distributed_after: until so many label samples, all ranks learn from the same whole minibatches.
-        timeout: seconds that a rank waits for others; then a `StoreError` names who is missing.
+        learner: any learner; all of a trainer need the same settings.
+        bits: bits of an element, 1 to 16.
+        group: torch.distributed group; None: all ranks.
+        distributed_after: number of label samples until which all ranks train on the same whole minibatches.
+        timeout: seconds to wait for other ranks; then a `StoreError` names the missing ones.
 
     Returns:
         The learner itself.
 
     Raises:
-        ValueError: bits out of their range.
+        ValueError: ``bits`` out of range.
     """
     learner.strategy = QuantizedGradients(group, bits, distributed_after, timeout)
     return learner

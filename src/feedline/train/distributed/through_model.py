@@ -1,7 +1,9 @@
-"""Learning with a model that exchanges gradients by itself, as `DistributedDataParallel` does during its backward pass.
+"""Training with a model that exchanges gradients itself, as `DistributedDataParallel` does in its backward pass.
 
-A session of several ranks whose learners know nothing of each other runs so. Ranks agree before each update whether
-all of them learn, and count the samples of all.
+Used by sessions of several ranks whose learners have no strategy. Ranks agree before each update whether all of them
+train, and count the samples of all.
+
+Where DDP looks for unused parameters, one that no rank with data has used gets no gradient, as in a single process.
 
 Costs: an exchange of a few numbers before each update, and another one in it.
 """
@@ -10,7 +12,8 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Iterator
+import weakref
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -20,16 +23,22 @@ from feedline.collective.ranks import Ranks
 from feedline.data import Minibatch
 from feedline.train.strategy import Contribution, Decision, Strategy, Total
 from feedline.train.summary import NOTHING, Summary, summed
+from feedline.train.wrapped import uncompiled
 
 _log = logging.getLogger("feedline")
 
 
+def in_parallel(model: torch.nn.Module) -> bool:
+    """Return whether a model, compiled or not, is wrapped in `DistributedDataParallel`."""
+    return isinstance(uncompiled(model), torch.nn.parallel.DistributedDataParallel)
+
+
 class ThroughModel(Strategy):
-    """The strategy of a session of several ranks whose learners learn alone.
+    """Strategy of a session of several ranks whose learners have none.
 
     Args:
-        model: what is trained, compiled or not.
-        ranks: that run the session.
+        model: trained model, compiled or not.
+        ranks: ranks of the session.
     """
 
     exchanges_in_backward = True
@@ -37,6 +46,13 @@ class ThroughModel(Strategy):
 
     def __init__(self, model: torch.nn.Module, ranks: Ranks) -> None:
         self._model, self._ranks = model, ranks
+        self._joined = self._decided = False
+        #: Parameters that need not be used, and those that were, by this rank's backward passes since `prepare`.
+        self._optional, self._used = list[torch.Tensor](), set[int]()
+        inner: Any = uncompiled(model)
+        if self._joins and inner.find_unused_parameters:
+            self._optional = [parameter for parameter in model.parameters() if parameter.requires_grad]
+            weakref.finalize(self, _remove, _watched(self._optional, self._used))
 
     def session_ranks(self) -> Ranks:
         """See `Strategy`."""
@@ -44,15 +60,32 @@ class ThroughModel(Strategy):
 
     @property
     def _joins(self) -> bool:
-        """Whether a rank without data can take part in the exchange of the model's gradients all the same."""
-        return isinstance(_uncompiled(self._model), torch.nn.parallel.DistributedDataParallel)
+        """Whether a rank without data can take part in the model's exchange of gradients."""
+        model: Any = uncompiled(self._model)
+        # With a static graph every backward pass has to use the same parameters, equally often.
+        return in_parallel(model) and not model.static_graph
+
+    @property
+    def _why_skip(self) -> str:
+        """Why all ranks skip a minibatch of which one has no part, and what to do about it."""
+        if in_parallel(self._model):
+            return "every backward pass of a static graph is the same; wrap the model without static_graph=True"
+        return (
+            "how the model exchanges gradients is unknown; wrap the model in DistributedDataParallel, or the learners: "
+            "data_parallel(learner)"
+        )
 
     def decide(self, minibatch: Minibatch) -> Decision:
         """See `Strategy`: all ranks have to make equally many backward passes.
 
-        Where a rank without data cannot take part, the run ends with the data of the first rank that has none left,
-        and nobody learns from a minibatch of which some rank's part is empty.
+        If a rank without data cannot take part, the run ends when the first rank runs out of data, and a minibatch
+        with an empty part is skipped on all ranks.
         """
+        decision = self._decision(minibatch)
+        self._decided = decision is Decision.LEARN  # until `reduce`
+        return decision
+
+    def _decision(self, minibatch: Minibatch) -> Decision:
         rows = self._ranks.gather([float(not minibatch), float(minibatch.num_sequences), float(minibatch.num_samples)])
         ended = [r for r, row in enumerate(rows) if row[0]]
         empty = [r for r, row in enumerate(rows) if not row[1]]
@@ -64,19 +97,31 @@ class ThroughModel(Strategy):
             return Decision.LEARN
         if self._ranks.rank == 0:
             _log.warning(
-                "nobody learns from %d samples: ranks %s have %s at %s, and what exchanges gradients is not known; "
-                "wrap the model in DistributedDataParallel, or let learners learn together: data_parallel(learner)",
+                "all ranks skip %d samples: ranks %s have %s at %s, and %s",
                 sum(row[2] for row in rows),
                 ended or empty,
                 "no more data" if ended else "no part in the minibatch",
                 minibatch.position,
+                self._why_skip,
             )
-        return Decision.END if ended else Decision.PASS
+        return Decision.END if ended else Decision.SKIP
+
+    def passes(self, minibatch: Minibatch) -> bool:
+        """See `Strategy`: where a rank without data cannot take part."""
+        return not (self._decided or self._joins) and self.decide(minibatch) is not Decision.LEARN
+
+    def prepare(self) -> None:
+        """See `Strategy`."""
+        self._joined = False
+        self._used.clear()
 
     def reduce(self, own: Contribution) -> Total:
-        """See `Strategy`: the model has taken the mean of sums over each rank's part."""
-        rows = self._ranks.gather([own.samples, own.shared, own.sweeps])
-        counts, wholes, sweeps = zip(*rows, strict=True)
+        """See `Strategy`: the model has computed the mean over ranks of the sums of their parts."""
+        self._decided = False
+        rows = self._ranks.gather([own.samples, own.shared, own.sweeps, own.ended, self._joined])
+        counts, wholes, sweeps, ended, joined = zip(*rows, strict=True)
+        if self._optional and any(joined):
+            self._drop_unused()
         shared = all(wholes)  # then only rank 0's samples count
         counted = round(counts[0] if shared else sum(counts))
         if counted:
@@ -84,22 +129,31 @@ class ThroughModel(Strategy):
             torch._foreach_mul_(gradients, len(rows) / sum(counts))
         reports = own.samples and not (shared and self._ranks.rank)
         summary = Summary(own.loss_sum, own.metric_sum, int(own.samples)) if reports else NOTHING
-        return Total(counted, counted, True, min(sweeps), False, summary)
+        return Total(counted, counted, True, min(sweeps), all(ended), summary)
+
+    def _drop_unused(self) -> None:
+        """Drop gradients that are there only because a rank without data took part with zeros for all parameters."""
+        used = set() if self._joined else self._used
+        rows = self._ranks.gather([float(i in used) for i in range(len(self._optional))])
+        for parameter, users in zip(self._optional, zip(*rows, strict=True), strict=True):
+            if not any(users):
+                parameter.grad = None
 
     def summed(self, summary: Summary) -> Summary:
         """See `Strategy`."""
         return summed(self._ranks, summary)
 
     def accumulating(self) -> AbstractContextManager[None]:
-        """See `Strategy`: gradients are exchanged in the last pass, as ranks may make different numbers of them."""
+        """See `Strategy`: gradients are exchanged in the last pass, as ranks may make different numbers of passes."""
         postponed: Any = getattr(self._model, "no_sync", contextlib.nullcontext)
         context: AbstractContextManager[None] = postponed()
         return context
 
     def backward_of_nothing(self) -> None:
         """See `Strategy`."""
+        self._joined = True
         if self._joins:
-            model: Any = _uncompiled(self._model)
+            model: Any = uncompiled(self._model)
             module = model.module
             model.module = _ZeroLoss(module)
             try:
@@ -109,7 +163,7 @@ class ThroughModel(Strategy):
 
     @contextlib.contextmanager
     def evaluating(self) -> Iterator[None]:
-        """See `Strategy`: ranks may evaluate different numbers of minibatches, all with rank 0's buffers."""
+        """See `Strategy`: ranks may evaluate different numbers of minibatches, but all use rank 0's buffers."""
         wrapped = [m for m in self._model.modules() if isinstance(m, torch.nn.parallel.DistributedDataParallel)]
         shared = [module for module in wrapped if module.broadcast_buffers]
         self._ranks.broadcast([buffer for module in shared for buffer in module.buffers() if buffer.numel()])
@@ -123,18 +177,26 @@ class ThroughModel(Strategy):
                 module.require_forward_param_sync = synced
 
 
+def _watched(parameters: Sequence[torch.Tensor], used: set[int]) -> list[Any]:
+    """Let backward add to ``used`` the index of each parameter to whose gradient it adds; returns handles."""
+    return [
+        parameter.register_post_accumulate_grad_hook(lambda _, i=i: used.add(i))
+        for i, parameter in enumerate(parameters)
+    ]
+
+
+def _remove(handles: Sequence[Any]) -> None:
+    for handle in handles:
+        handle.remove()
+
+
 class _ZeroLoss(torch.nn.Module):
-    """Stands in for a model, with its parameters and buffers: zero, and every parameter's gradient of it is zero."""
+    """Substitute for a model, with its parameters and buffers, whose output and gradients are zero."""
 
     def __init__(self, model: torch.nn.Module) -> None:
         super().__init__()
         self.model = model
 
     def forward(self, _: None) -> Any:
-        # Over no elements: zero times a parameter that has become infinite would not be zero.
+        # A sum over no elements, since zero times an infinite parameter is NaN.
         return sum(parameter.reshape(-1)[:0].sum() for parameter in self.parameters() if parameter.requires_grad)
-
-
-def _uncompiled(model: torch.nn.Module) -> torch.nn.Module:
-    module: torch.nn.Module = getattr(model, "_orig_mod", model)
-    return module

@@ -1,50 +1,65 @@
-"""Learning together through a key-value store: gradients are pushed to it, and their sums over all workers pulled.
+"""Training through a key-value store: gradients are pushed to it, and their sums over all workers pulled.
 
-Every rank makes the same update from the same sums. What the store can do, the learner gets: compression
-(``store.set_gradient_compression``), a transport of a third party. What compression holds back is not in checkpoints.
+Every rank makes the same update from the same sums. Features of the store apply: compression
+(``store.set_gradient_compression``), third-party transports.
 
-Costs: one exchange of a few numbers and one ``pushpull`` of all gradients each step, back into their own memory.
+Checkpoints of a session contain the residuals of compression, of all ranks, so that a killed run resumes as if it had
+not been interrupted. With another number of ranks each adopts the residuals of its predecessors: nothing is lost.
+
+Costs: through a ``dist_sync`` store, those of `feedline.train.distributed.overlapping`: gradients live in the store's
+buckets and are exchanged while backward runs. Through a third party's, a ``pushpull`` of all gradients when it has run.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 from weakref import WeakKeyDictionary
 
 import torch
 
+from feedline.collective.buckets import Bucket
 from feedline.collective.communicator import Communicator
+from feedline.collective.sums import BucketSums
+from feedline.errors import StateError, shown
 from feedline.kvstore import KVStore
-from feedline.train.distributed.base import DistributedStrategy, check_dense
+from feedline.kvstore.bucket_sums import PushedSums
+from feedline.kvstore.dist import DistStore
+from feedline.train.distributed.overlapping import OverlappingStrategy
 from feedline.train.learner import Learner
 from feedline.train.strategy import Contribution, Total
 
-#: How many trainers have made keys in a store.
+#: What ranks hold back of parameters, by rank and index.
+Residuals = dict[tuple[int, int], torch.Tensor]
+#: Number of trainers that have created keys in a store.
 _trainers: WeakKeyDictionary[KVStore, int] = WeakKeyDictionary()
 
 
-class ThroughStore(DistributedStrategy):
-    """The sums that a store makes; see `through_store`."""
+class ThroughStore(OverlappingStrategy):
+    """Strategy of `through_store`."""
 
     way: ClassVar[str] = "through_store"
 
     def __init__(self, store: KVStore, distributed_after: int) -> None:
         super().__init__(distributed_after=distributed_after)
         self._store = store
-        self._keys: list[str] = []
+        #: What ranks held back when the checkpoint was written that was loaded, until the next step; None: no such.
+        self._loaded: Residuals | None = None
+        self._loaded_code: Any = None
+        #: What they hold back now, gathered on rank 0 for a checkpoint.
+        self._gathered: Residuals = {}
 
     def settings(self) -> dict[str, Any]:
         """See `DistributedStrategy`."""
         return {"way": self.way, "store": self._store.type, "after": self._after}
 
     def _connected(self) -> Communicator:
-        own = getattr(self._store, "ranks", None)  # a store of a third party need not know of ours
+        own = getattr(self._store, "ranks", None)  # third-party stores may lack it
         ranks: Communicator = super()._connected() if own is None else own
         if (ranks.rank, ranks.count) != (self._store.rank, self._store.num_workers):
             raise ValueError(
                 f"expected a store that all {ranks.count} ranks share, got worker {self._store.rank} of "
-                f"{self._store.num_workers} of type {self._store.type!r} at rank {ranks.rank}; make a 'dist_sync'"
+                f"{self._store.num_workers} of type {self._store.type!r} at rank {ranks.rank}; use a 'dist_sync' one"
             )
         return ranks
 
@@ -52,56 +67,130 @@ class ThroughStore(DistributedStrategy):
         """See `Strategy`."""
         super().join(model, learners)
         if any(isinstance(one.strategy, ThroughStore) and one.strategy._store is not self._store for one in learners):
-            raise ValueError("expected all learners of a trainer to go through one store, got several stores")
+            raise ValueError("expected one store for all learners of a trainer, got several stores")
 
     def _reduce(self, own: Contribution) -> Total:
-        check_dense(self.parameters)
         if not self._store.is_capable("sum"):
             raise ValueError(
-                f"expected a store that adds up what its workers push, got one of type {self._store.type!r} that does "
-                "not: the rule is the learner's, so set no updater or optimizer; with 'dist_async' push and pull "
-                "yourself"
+                f"expected a store that sums what its workers push, got one of type {self._store.type!r} that does "
+                "not: the learner updates, so set no updater or optimizer; with 'dist_async' push and pull yourself"
             )
-        present = [float(parameter.grad is not None) for parameter in self.parameters]
-        rows = self.ranks.gather([*own.numbers(), *present], f"learn by {self.way}")
-        # A gradient that no rank has stays None: nothing decays that nobody used.
-        used = [i for i in range(len(present)) if any(row[len(own) + i] for row in rows)]
-        if not self._keys:
-            self._make_keys()
-        with torch.no_grad():
-            gradients = []
-            for i in used:
-                parameter = self.parameters[i]
-                if parameter.grad is None:
-                    parameter.grad = torch.zeros_like(parameter)
-                gradients.append(parameter.grad)
-            self._store.pushpull([self._keys[i] for i in used], gradients)
-        return Total.of(own, [row[: len(own)] for row in rows])
+        return super()._reduce(own)
 
-    def _make_keys(self) -> None:
-        # Trainers that share a store have keys of their own: ranks make them in one order, as they step in one order.
+    def _sums(self, buckets: Sequence[Bucket]) -> BucketSums:
+        sums: BucketSums
+        if isinstance(self._store, DistStore):
+            sums = self._store.bucket_sums(buckets)
+        else:
+            sums = PushedSums(self._store, self._make_keys(), buckets)
+        self._hold_back(sums)
+        return sums
+
+    def _make_keys(self) -> list[str]:
+        # Trainers that share a store have separate keys, created in the same order on all ranks, as they step in order.
         number = _trainers[self._store] = _trainers.get(self._store, 0) + 1
         keys = [f"gradient {i} of trainer {number}" for i in range(len(self.parameters))]
         self._store.init(keys, [torch.zeros_like(parameter) for parameter in self.parameters])
-        self._keys = keys
+        return keys
+
+    # ---- what compression holds back --------------------------------------------------------------------------
+
+    def prepare(self) -> None:
+        """See `Strategy`."""
+        super().prepare()
+        self._gathered = {}
+        if self._gradients is not None and self._gradients.sums is not None:
+            self._hold_back(self._gradients.sums)
+
+    def _hold_back(self, sums: BucketSums) -> None:
+        """Continue with the residuals of a checkpoint, if they have the same code."""
+        loaded, self._loaded = self._loaded, None
+        if loaded is None:
+            return
+        own: dict[int, torch.Tensor] = {}
+        for (rank, i), residual in loaded.items() if sums.code == self._loaded_code else ():
+            if rank % self.ranks.count == self.ranks.rank:
+                own[i] = own[i] + residual if i in own else residual
+        sums.hold_back(own)
+
+    def settle(self, saving: bool = False) -> None:
+        """See `Strategy`."""
+        super().settle(saving)
+        if saving:
+            self._gathered = self._gather()
+
+    def _gather(self) -> Residuals:
+        """Return the residuals of all ranks, on rank 0. A collective call."""
+        if self._loaded is not None:
+            return self._loaded
+        sums = None if self._gradients is None else self._gradients.sums
+        held = {} if sums is None else sums.held_back()
+        if sums is None or not held:
+            return {}
+        self._loaded_code = sums.code
+        ranks, nothing = self.ranks, torch.empty(0, dtype=torch.uint8)
+        found: Residuals = {}
+        with ranks.step():
+            ranks.gather([float(len(held))], "save what compression holds back")
+            for i, residual in sorted(held.items()):
+                flat = residual.cpu().view(-1).view(torch.uint8)
+                sizes = [0 if ranks.rank else flat.numel()] * ranks.count
+                parts = ranks.distribute([flat] + [nothing] * (ranks.count - 1), sizes)
+                if ranks.rank == 0:
+                    found |= {(r, i): part.view(residual.dtype).view(residual.shape) for r, part in enumerate(parts)}
+        return found
+
+    def advice(self) -> dict[str, Any]:
+        """See `Strategy`; residuals are in it after a `settle` before ``saving``."""
+        if not self._gathered:
+            return super().advice()
+        about = {
+            "code": self._loaded_code,
+            "ranks": 1 + max(rank for rank, _ in self._gathered),
+            "parameters": len(self.parameters),
+        }
+        tensors = {f"residual {rank} {i}": residual for (rank, i), residual in self._gathered.items()}
+        return {**super().advice(), "residuals": about, "tensors": tensors}
+
+    def take_advice(self, advice: Mapping[str, Any]) -> None:
+        """See `Strategy`."""
+        super().take_advice(advice)
+        about, tensors = advice.get("residuals", {}), advice.get("tensors", {})
+        try:
+            code, count, parameters = (about["code"], about["ranks"], about["parameters"]) if about else (None, 0, 0)
+            if any(type(n) is not int or n < 0 for n in (count, parameters)):
+                raise TypeError(f"{shown(count, 20)} ranks, {shown(parameters, 20)} parameters")
+        except (KeyError, TypeError) as error:
+            raise StateError(f"expected a description of residuals, got {shown(about, 80)}: {error!r}") from error
+        loaded: Residuals = {}
+        for r in range(count if parameters == len(self.parameters) else 0):  # else they are of other learners
+            for i, parameter in enumerate(self.parameters):
+                residual = tensors.get(name := f"residual {r} {i}")
+                if residual is None or (residual.shape, residual.dtype) != (parameter.shape, parameter.dtype):
+                    got = "nothing" if residual is None else f"{tuple(residual.shape)} {residual.dtype}"
+                    raise StateError(
+                        f"expected {tuple(parameter.shape)} {parameter.dtype} under {name!r} in the state, got {got}"
+                    )
+                loaded[r, i] = residual
+        self._loaded, self._loaded_code = loaded, code
 
 
 def through_store(learner: Learner, store: KVStore, *, distributed_after: int = 0) -> Learner:
-    """Let a learner, and the trainer that it is given to, learn from the minibatches of all of a store's workers.
+    """Let a learner, and its trainer, train on the minibatches of all of a store's workers.
 
-    ``fl.train.through_store(fl.train.Adam(model.parameters(), 0.01), fl.kvstore.create("dist_sync"))``. As
-    `data_parallel`, with the store in between. All learners of a trainer go through one store, and several trainers may
-    share it; its keys are made at the first step, and are strs. It stays the caller's to close.
+    ``fl.train.through_store(fl.train.Adam(model.parameters(), 0.01), fl.kvstore.create("dist_sync"))``. Like
+    `data_parallel`, with sums made by the store. All learners of a trainer use one store, which several trainers may
+    share. In other parties' stores its keys are strs, created at the first step. The caller closes the store.
 
     Args:
-        learner: any; for a torch optimizer, a `TorchLearner` of it.
-        store: that adds up over its workers: ``dist_sync``, ``dist_device_sync``, or a third party's that is capable
-            of ``"sum"``. Without updater and optimizer. Its workers are the ranks of torch.distributed, which sources
-            ask for their part; its timeout is how long a rank waits for others.
-        distributed_after: until so many label samples, all ranks learn from the same whole minibatches.
+        learner: any learner; wrap a torch optimizer in `TorchLearner`.
+        store: store that sums over its workers: ``dist_sync``, ``dist_device_sync``, or a third-party one that is
+            capable of ``"sum"``; without updater and optimizer. Its workers must be the ranks of torch.distributed,
+            from which sources get their partition; its timeout applies to ranks.
+        distributed_after: number of label samples until which all ranks train on the same whole minibatches.
 
     Returns:
-        The learner itself. Its steps raise ValueError while the store does not add up, or if not all ranks share it.
+        The learner itself. Its steps raise ValueError while the store does not sum, or if not all ranks share it.
     """
     learner.strategy = ThroughStore(store, distributed_after)
     return learner

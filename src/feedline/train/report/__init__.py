@@ -1,7 +1,7 @@
-"""Who is told how a run goes: one reporter a file, any number of them at a time.
+"""Reporters of a session's events; a session can have several.
 
-`Console` for people, `ProgressPrinter` for those who read CNTK's lines, `JsonLines` for programs and for `plot_losses`,
-`TensorBoard`. A reporter sees sums that may still be on a device; those that print wait for it, once a progress span.
+`Console` for people, `ProgressPrinter` for readers of CNTK's lines, `JsonLines` for programs and `plot_losses`,
+`TensorBoard`. Reporters receive sums that may still be on a device; those that print wait for it, once a progress span.
 """
 
 from feedline.train.report.base import Silent

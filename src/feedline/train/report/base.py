@@ -1,4 +1,4 @@
-"""A reporter that says nothing: the base of those that say something."""
+"""Base class of reporters, which ignores all events."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from feedline.train.summary import Summary
 
 
 class Silent:
-    """Told everything, says nothing; override what you want to hear of."""
+    """Reporter that ignores all events; override the methods of those to report."""
 
     def on_start(self, run: TrainingSession) -> None:
-        """The run begins or goes on."""
+        """Called when the run starts or resumes."""
 
     def on_update(self, run: TrainingSession, summary: Summary) -> None:
-        """A minibatch was trained on."""
+        """Called after each update."""
 
     def on_progress(self, run: TrainingSession, progress: Progress) -> None:
-        """A progress span is full, or the run ends with one begun."""
+        """Called after each progress span, and at the end of the run if one has begun."""
 
     def on_test(self, run: TrainingSession, what: str, result: Evaluated) -> None:
-        """A validation or the test at the end is done."""
+        """Called after a validation or the final test."""
 
     def on_checkpoint(self, run: TrainingSession, path: Path) -> None:
-        """A checkpoint is on disk."""
+        """Called when a checkpoint is on disk."""
 
     def on_end(self, run: TrainingSession) -> None:
-        """The run is over, one way or another."""
+        """Called when the run has ended, for whatever reason."""

@@ -1,4 +1,4 @@
-"""Progress for people: a bar on a terminal, a line a progress span everywhere else."""
+"""Progress for people: a bar on a terminal, elsewhere a line for each progress span."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from feedline.train.summary import Summary
 
 
 class Console(Silent):
-    """See the module. On a terminal, with `rich` installed, a bar shows label samples done.
+    """Reporter for people; see the module. On a terminal, with `rich` installed, a bar shows label samples done.
 
     Args:
-        file: where to; None: standard error.
-        bar: None: on a terminal; False: never.
-        rank: print on this rank only (of torch.distributed); None: on all.
+        file: output; None: standard error.
+        bar: whether to show a bar; None: on a terminal.
+        rank: only rank (of torch.distributed) that prints; None: all.
     """
 
     def __init__(self, file: TextIO | None = None, bar: bool | None = None, rank: int | None = 0) -> None:
@@ -31,9 +31,9 @@ class Console(Silent):
         self._task: Any = None
 
     def on_start(self, run: TrainingSession) -> None:
-        """Says where a restored run goes on."""
+        """Print where a restored run continues."""
         if run.samples:
-            self._say(f"going on after {run.samples:,} label samples")
+            self._say(f"continuing after {run.samples:,} label samples")
         if self._wants_bar and self._mine():
             from rich.console import Console as RichConsole
             from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -44,7 +44,7 @@ class Console(Silent):
             self._bar.start()
 
     def on_update(self, run: TrainingSession, summary: Summary) -> None:
-        """Moves the bar."""
+        """Advance the bar."""
         if self._bar is not None:
             self._bar.update(self._task, completed=run.samples)
 
@@ -70,7 +70,7 @@ class Console(Silent):
         self._say(f"saved {path}")
 
     def on_end(self, run: TrainingSession) -> None:
-        """Takes the bar away."""
+        """Remove the bar."""
         if self._bar is not None:
             self._bar.stop()
             self._bar = None

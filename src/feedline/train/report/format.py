@@ -1,4 +1,4 @@
-"""The lines that CNTK 2.7 prints of a training, to the character, and where they go."""
+"""Progress lines of CNTK 2.7, character for character, and their output file."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ HEARTBEAT_SECONDS = 10.0
 
 
 def is_table_row(updates: int) -> bool:
-    """Whether a row of the table stands after so many updates: 1, 3, 7, 15, …"""
+    """Return whether the table has a row after this number of updates: 1, 3, 7, 15, …"""
     return (updates + 1) & updates == 0
 
 
 def table_row(
     loss: float | None, recent_loss: float | None, metric: float | None, recent_metric: float | None, samples: int
 ) -> str:
-    """Averages since the start and since the last row; blanks for None."""
+    """Format averages since the start and since the last row; blanks for None."""
     columns = "   ".join(" " * 8 if value is None else f"{value:8.3g}" for value in (loss, recent_loss, metric))
     return f" {columns}   {' ' * 8 if recent_metric is None else f'{recent_metric:8.3g}'}    {samples:10d}"
 
 
 def minibatch_line(first: int, last: int, loss: float | None, metric: float, samples: int, percent: bool = True) -> str:
-    """Averages over minibatches ``first`` to ``last``, of training, or without a loss of an evaluation."""
+    """Format averages over minibatches ``first`` to ``last``, of training, or of an evaluation if ``loss`` is None."""
     what, told = ("Evaluation ", "") if loss is None else ("", f"loss = {loss:0.6f} * {samples:d}, ")
     return f" {what}Minibatch[{first:4d}-{last:4d}]: {told}metric = {_metric(metric, percent)} * {samples:d};"
 
@@ -45,7 +45,7 @@ def epoch_line(
     seconds: float,
     percent: bool = True,
 ) -> str:
-    """Averages over epoch ``number`` (of ``of``, if that is known), its time and speed."""
+    """Format averages over epoch ``number`` (of ``of``, if known), its time and speed."""
     seconds = round(seconds, 3)
     total, label = "" if of is None else f" of {of}", f"[{tag}] " if tag else ""
     speed = samples / seconds if seconds > 0 else 0.0
@@ -56,7 +56,7 @@ def epoch_line(
 
 
 def evaluation_line(number: int, minibatches: int, metric: float, samples: int, percent: bool = True) -> str:
-    """Average metric over evaluation ``number``."""
+    """Format the average metric over evaluation ``number``."""
     return (
         f"Finished Evaluation [{number}]: Minibatch[1-{minibatches}]: "
         f"metric = {_metric(metric, percent)} * {samples:d};"
@@ -68,13 +68,13 @@ def _metric(value: float, percent: bool) -> str:
 
 
 class ReportFile:
-    """Standard output, or a file with CNTK's frame around its lines.
+    """Standard output, or a file with CNTK's first and last lines.
 
     Args:
-        path: the file, written anew: ``<path>rank<rank>``, or ``<path>`` without a rank; None: standard output.
-        rank: of this process; None: the only one.
-        num_epochs: for the frame.
-        table: begin with the head of the table.
+        path: file to overwrite: ``<path>rank<rank>``, or ``<path>`` without a rank; None: standard output.
+        rank: rank of this process; None: there is only one.
+        num_epochs: number of epochs for CNTK's first and last lines.
+        table: whether to begin with the header of the table.
     """
 
     END = "CNTKCommandTrainEnd: train"
@@ -100,11 +100,11 @@ class ReportFile:
 
     @property
     def to_file(self) -> bool:
-        """Whether it goes to a file."""
+        """Whether lines are written to a file."""
         return self._path is not None
 
     def line(self, text: str) -> None:
-        """Write one line; it is there when this returns."""
+        """Write one line and flush."""
         if self._path is None:
             print(text, file=sys.stdout, flush=True)
             return
@@ -113,7 +113,7 @@ class ReportFile:
         print(text, file=self._file, flush=True)
 
     def close(self) -> None:
-        """Let the file go; another line would open it again."""
+        """Close the file; a further line would open it again."""
         if self._file is not None:
             self._file.close()
             self._file = None

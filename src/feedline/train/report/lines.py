@@ -1,9 +1,9 @@
-"""A run as JSON lines: one object an event, for programs, reports and plots.
+"""Events of a run as JSON lines, for programs, reports and plots.
 
-Every line has ``event`` and ``samples`` (label samples trained so far). An average that is no finite number is null,
-as JSON has no word for it; ``counted`` is 0 where there was nothing to average. A restored run appends to the file;
-lines of a part that was trained again repeat their samples, and `read_lines` keeps the last of them. `feedline.report`
-makes a page of such a file.
+Every line has ``event`` and ``samples`` (label samples trained so far). An average that is not finite is null, as JSON
+cannot express it; ``counted`` is 0 where there was nothing to average. A restored run appends to the file; lines of a
+part that was trained again repeat their samples, and `read_lines` keeps the last ones. `feedline.report` renders such a
+file as a page.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from feedline.train.progress import Progress
 from feedline.train.report.base import Silent
 from feedline.train.session import TrainingSession
 from feedline.train.summary import Summary
-from feedline.train.trainer import uncompiled
+from feedline.train.wrapped import unwrapped
 
 
 class JsonLines(Silent):
-    """Appends to a file.
+    """Reporter that appends JSON lines to a file.
 
     Args:
-        path: the file; its folder is made.
-        updates: write every update too; each one then waits for the device.
-        rank: write on this rank only; None: on all, to ``<path>.rank<i>``.
+        path: file; its folder is created if missing.
+        updates: whether to write every update, too; each one then waits for the device.
+        rank: only rank that writes; None: all, to ``<path>.rank<i>``.
     """
 
     def __init__(self, path: str | os.PathLike[str], updates: bool = False, rank: int | None = 0) -> None:
@@ -40,23 +40,23 @@ class JsonLines(Silent):
         self._file: Any = None
 
     def on_start(self, run: TrainingSession) -> None:
-        """Opens the file."""
+        """Open the file."""
         if self._rank is not None and rank() != self._rank:
             return
         path = self._path if self._rank is not None else self._path.with_name(f"{self._path.name}.rank{rank()}")
         path.parent.mkdir(parents=True, exist_ok=True)
         self._file = path.open("a", encoding="utf-8")
         if _is_torn(path):
-            self._file.write("\n")  # or the first line of this run would be lost with what a crash left of the last
+            self._file.write("\n")  # ends a line torn by a crash, so that this run's first line is not lost with it
         self._write("start", run, **_described(run))
 
     def on_update(self, run: TrainingSession, summary: Summary) -> None:
-        """One line, if asked for."""
+        """Write a line if ``updates`` is set."""
         if self._updates:
             self._write("update", run, **_sums(summary))
 
     def on_progress(self, run: TrainingSession, progress: Progress) -> None:
-        """Sums since the last one, learning rates, where the time went, what the feed delivered and holds."""
+        """Write sums of the span, learning rates, fractions of time, and statistics of the feed."""
         self._write(
             "progress",
             run,
@@ -74,7 +74,7 @@ class JsonLines(Silent):
         )
 
     def on_test(self, run: TrainingSession, what: str, result: Evaluated) -> None:
-        """Sums of a validation or test."""
+        """Write sums of a validation or test."""
         self._write(what, run, number=result.number, minibatches=result.minibatches, **_sums(result.summary))
 
     def on_checkpoint(self, run: TrainingSession, path: Path) -> None:
@@ -82,7 +82,7 @@ class JsonLines(Silent):
         self._write("checkpoint", run, path=str(path))
 
     def on_end(self, run: TrainingSession) -> None:
-        """Closes the file."""
+        """Close the file."""
         self._write("end", run, interrupted=run.interrupted)
         if self._file is not None:
             self._file.close()
@@ -105,12 +105,12 @@ def _is_torn(path: Path) -> bool:
 
 
 def read_lines(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
-    """Events of a file in order of samples, each once: of a part that was trained again, the last time.
+    """Read the events of a file, in order of samples; of a part that was trained again, only the last time.
 
-    What was written after the place where a run began again is that run's to tell. A line torn by a crash is left out.
+    A restart discards events after the position at which the run continues. A line torn by a crash is skipped.
 
     Raises:
-        DataError: a line is JSON, and no event.
+        DataError: a line is JSON, but not an event.
     """
     return read_log(path, dict).events
 
@@ -152,12 +152,12 @@ def _sums(summary: Summary) -> dict[str, Any]:
 
 
 def _described(run: TrainingSession) -> dict[str, Any]:
-    """What is trained on what, as far as the source can tell."""
+    """Return what the source and model tell about themselves."""
     trainer = run.trainer
     schema = getattr(run.source, "schema", None)
     return {
         "feedline": __version__,
-        "model": type(uncompiled(trainer.model)).__name__,
+        "model": type(unwrapped(trainer.model)).__name__,
         "parameters": sum(parameter.numel() for parameter in trainer.model.parameters()),
         "learners": [type(learner).__name__ for learner in trainer.learners],
         "workers": 1 if trainer.learners[0].strategy.solo else run.ranks.count,
@@ -169,7 +169,7 @@ def _described(run: TrainingSession) -> dict[str, Any]:
 def _counted(source: Any, what: str) -> int | None:
     try:
         return int(getattr(source, what))
-    except (AttributeError, ValueError):  # a source of the user's own, or one that only reading could count
+    except (AttributeError, ValueError):  # a user-defined source, or one that would have to be read to count
         return None
 
 

@@ -1,7 +1,7 @@
-"""CNTK's progress lines, to the character: for logs that tools and eyes know.
+"""CNTK's progress lines, character for character, for tools and people that read CNTK's logs.
 
-``frequency=None``: a line an epoch (progress span). ``n``: also one every n minibatches. ``0``: a table that prints
-after 1, 2, 4, 8, … minibatches more. The format of every line is recorded from CNTK 2.7.
+``frequency=None``: a line for each epoch (progress span). ``n``: also one every n minibatches. ``0``: a table with a
+row after 1, 2, 4, 8, … further minibatches. The format of every line is recorded from CNTK 2.7.
 """
 
 from __future__ import annotations
@@ -29,17 +29,18 @@ from feedline.train.summary import Summary
 
 
 class ProgressPrinter(Silent):
-    """See the module.
+    """Reporter that prints CNTK's lines; see the module.
 
     Args:
         frequency: see the module.
-        first: with ``frequency=n``, print each of so many first minibatches of an epoch too.
-        tag: stands in the lines of epochs.
-        log_to_file: write to ``<name>rank<i>`` (``<name>`` without a rank) instead of standard output.
-        rank: of this process; None: the only one.
-        num_epochs: how many epochs there will be, for the lines of epochs.
-        metric_is_pct: print the metric as a percentage.
-        heartbeat: print ``PROGRESS: 0.00%`` now and then, for job schedulers.
+        first: number of minibatches at the start of an epoch that get a line each, with ``frequency=n``.
+        tag: label in the lines of epochs.
+        log_to_file: name of a file to write instead of standard output: ``<name>rank<i>``, or ``<name>`` without a
+            rank.
+        rank: rank of this process; None: there is only one.
+        num_epochs: total number of epochs, for the lines of epochs.
+        metric_is_pct: whether to print the metric as a percentage.
+        heartbeat: whether to print ``PROGRESS: 0.00%`` from time to time, for job schedulers.
     """
 
     def __init__(
@@ -88,13 +89,13 @@ class ProgressPrinter(Silent):
             self.test(result.summary, result.minibatches)
 
     def on_end(self, run: TrainingSession) -> None:
-        """Ends a log file."""
+        """End a log file."""
         self.close()
 
     # ---- the lines ----------------------------------------------------------------------------------------------
 
     def update(self, summary: Summary) -> None:
-        """A minibatch was trained on."""
+        """Add a minibatch, and print what is due."""
         self._updates += 1
         self._since_start = self._since_start.plus(summary)
         self._since_print = self._since_print.plus(summary)
@@ -110,7 +111,7 @@ class ProgressPrinter(Silent):
             self._since_print = _Running()
 
     def epoch(self, summary: Summary, seconds: float) -> None:
-        """An epoch (progress span) is over."""
+        """Print the end of an epoch (progress span)."""
         self._epochs += 1
         if self.frequency != 0:
             number, of, metric = self._epochs, self.num_epochs, summary.metric or 0.0
@@ -120,7 +121,7 @@ class ProgressPrinter(Silent):
         self._since_start = self._since_print = _Running()
 
     def test(self, summary: Summary, minibatches: int) -> None:
-        """A validation or test is over."""
+        """Print the end of a validation or test."""
         self._tests += 1
         metric, percent = summary.metric or 0.0, self.metric_is_pct
         self.line(evaluation_line(self._tests, minibatches, metric, summary.samples, percent))
@@ -135,12 +136,12 @@ class ProgressPrinter(Silent):
     def _beat(self) -> None:
         now = time.monotonic()
         if self.heartbeat and now - self._last_beat >= HEARTBEAT_SECONDS:
-            print(HEARTBEAT, flush=True)  # job schedulers read standard output, whatever the log
+            print(HEARTBEAT, flush=True)  # job schedulers read standard output, even with a log file
             self._last_beat = now
 
 
 class _Running:
-    """Sums, in double precision where they are: reading an average waits for the device, adding does not."""
+    """Running sums in double precision, on their device: reading an average waits for the device, adding does not."""
 
     __slots__ = ("_loss", "_metric", "samples", "updates")
 

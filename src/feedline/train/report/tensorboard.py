@@ -1,4 +1,4 @@
-"""TensorBoard, under the tags that CNTK wrote."""
+"""TensorBoard events, under CNTK's tags."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from feedline.train.summary import Summary
 
 
 class TensorBoard(Silent):
-    """Writes ``minibatch/avg_loss``, ``summary/avg_loss``, ``validation/…`` and learning rates, over label samples.
+    """Reporter of ``minibatch/avg_loss``, ``summary/avg_loss``, ``validation/…`` and learning rates over label samples.
 
     Args:
-        folder: of the event files.
-        every: minibatches between two ``minibatch/…`` values; 0: none. Each one waits for the device.
-        rank: write on this rank only.
+        folder: folder of the event files.
+        every: number of minibatches between ``minibatch/…`` values, each of which waits for the device; 0: none.
+        rank: only rank that writes.
 
     Raises:
         ModuleNotFoundError: tensorboard is not installed (``pip install tensorboard``).
@@ -31,18 +31,18 @@ class TensorBoard(Silent):
         self._writer: Any = None
 
     def on_start(self, run: TrainingSession) -> None:
-        """Opens the event file; points after the place where the run begins or goes on are dropped."""
+        """Open the event file; points after the position at which the run starts or resumes are dropped."""
         if rank() == self._rank:
-            # Points at its very place were written before the checkpoint, and nobody writes them again.
+            # Points at that position were written before the checkpoint and are not written again.
             self._writer = event_writer(self._folder, purge_step=run.samples + 1)
 
     def on_update(self, run: TrainingSession, summary: Summary) -> None:
-        """Every so many minibatches."""
+        """Write averages every ``every`` minibatches."""
         if self._every and run.minibatches % self._every == 0 and summary.samples:
             self._write("minibatch", run, summary)
 
     def on_progress(self, run: TrainingSession, progress: Progress) -> None:
-        """Averages, rates, waiting."""
+        """Write averages, learning rates and the fraction of time spent waiting."""
         self._write("summary", run, progress.summary)
         if self._writer is not None:
             for i, learner in enumerate(run.trainer.learners):
@@ -54,7 +54,7 @@ class TensorBoard(Silent):
         self._write(what, run, result.summary)
 
     def on_end(self, run: TrainingSession) -> None:
-        """Closes the event file."""
+        """Close the event file."""
         if self._writer is not None:
             self._writer.close()
             self._writer = None
@@ -68,7 +68,7 @@ class TensorBoard(Silent):
 
 
 def event_writer(folder: str | os.PathLike[str], purge_step: int | None = None) -> Any:
-    """A `torch.utils.tensorboard.SummaryWriter`; of what is there, points from ``purge_step`` on are dropped.
+    """Return a `torch.utils.tensorboard.SummaryWriter`; existing points from ``purge_step`` on are dropped.
 
     Raises:
         ModuleNotFoundError: tensorboard is not installed (``pip install tensorboard``).

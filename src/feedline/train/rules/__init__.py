@@ -1,4 +1,4 @@
-"""How are parameters updated? A file a rule; what they share is in `feedline.train.learner`."""
+"""How are parameters updated? One file per rule; what they share is in `feedline.train.learner`."""
 
 from feedline.train.rules.adadelta import AdaDelta
 from feedline.train.rules.adagrad import AdaGrad

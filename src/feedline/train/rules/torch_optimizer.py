@@ -19,17 +19,17 @@ _NOT_TRIED = frozenset({"params", "param_names", "foreach", "fused", "capturable
 
 
 class TorchLearner(Learner):
-    """Updates by a `torch.optim.Optimizer`, which sees the gradients (mean, unless told otherwise) as ``.grad``.
+    """Updates by a `torch.optim.Optimizer`, which sees the gradients (means by default) as ``.grad``.
 
-    A parameter's ``.grad`` is afterwards what it was before. Where no scaling, clipping or penalty is asked for
-    (``averaged=True`` and default options), nothing is copied.
+    A parameter's ``.grad`` is restored afterwards. Without scaling, clipping or penalty (``averaged=True`` and default
+    options), nothing is copied.
 
     Args:
         optimizer: over the parameters to be learned, in its groups. It must have a learning rate called ``lr``, and
             do its step without a closure.
         lr: as of `Learner`. The first group follows it; the others keep the ratio of their rates to the first's.
-            None: rates are the optimizer's own, set by whoever has it, times `Learner.scale` while it steps;
-            ``gradients="sum"`` changes none of them.
+            None: rates are the optimizer's own, times `Learner.scale` while it steps; ``gradients="sum"`` does not
+            change them.
         options: further arguments of `Learner`.
 
     Raises:
@@ -146,6 +146,9 @@ class TorchLearner(Learner):
                     raise ValueError(
                         f"`{key}` of {shown(saved[key], 40)}, expected something like {shown(own[key], 40)}"
                     )
+            on_cpu = any(self._list[place].device.type == "cpu" for place in own["params"])
+            if saved.get("capturable") and not own.get("capturable") and on_cpu:
+                raise ValueError("`capturable`, by which it cannot learn parameters on the CPU")
             kind = type(self.optimizer)
             if _kept(kind, own, 1) is not None and _kept(kind, {**own, **saved}, 1) is None:
                 raise ValueError(f"options {shown(saved, 200)}, which it cannot learn by")
@@ -174,7 +177,7 @@ class TorchLearner(Learner):
 
 
 def _kept(kind: type[torch.optim.Optimizer], group: Mapping[str, Any], dimensions: int) -> Mapping[str, Any] | None:
-    """What an optimizer of torch's own keeps of a parameter of size 2 in every dimension; None where nobody knows."""
+    """Return the state of a torch optimizer for a parameter of size 2 in every dimension; None if it is not torch's."""
     if not kind.__module__.startswith("torch.optim"):
         return None
     parameter = torch.zeros((2,) * dimensions, requires_grad=True)

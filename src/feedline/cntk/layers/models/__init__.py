@@ -1,14 +1,10 @@
-"""`cntk.layers.models`: parts of models that are more than a layer."""
+"""`cntk.layers.models`: parts of models larger than a layer."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from feedline.cntk._names import explain
+from feedline.cntk._names import names_of
 from feedline.cntk.layers.models.attention import AttentionModel
 
-__all__ = ["AttentionModel"]
-
-
-def __getattr__(name: str) -> Any:
-    raise explain("cntk.layers.models", name)
+__all__, __getattr__ = names_of(__name__)

@@ -1,10 +1,10 @@
-"""`cntk.layers.models.attention`: attention of a decoder to the states of an encoder."""
+"""`cntk.layers.models.attention`: attention of a decoder over the states of an encoder."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from feedline.cntk._names import explain
+from feedline.cntk._names import names_of
 from feedline.cntk._nodes import node_of
 from feedline.cntk.default_options import default_options, default_override_or, overridable
 from feedline.cntk.initializer import glorot_uniform
@@ -15,7 +15,7 @@ from feedline.cntk.ops.functions import Function
 from feedline.errors import CompatError
 from feedline.networks import apply
 
-__all__ = ["AttentionModel"]
+__all__, __getattr__ = names_of(__name__)
 
 
 @overridable
@@ -28,24 +28,24 @@ def AttentionModel(
     enable_self_stabilization: Any = default_override_or(True),
     name: str = "",
 ) -> Function:
-    """Additive attention: ``(encoder_hidden_state, decoder_hidden_state) -> weighted mean of encoder states``.
+    """Return additive attention, ``(encoder_hidden_state, decoder_hidden_state) -> weighted mean of encoder states``.
 
-    The weights of a decoder's state d are the softmax over an encoder's steps of ``tanh(e K + d Q) v``. It may stand in
+    The weights for a decoder state d are the softmax of ``tanh(e K + d Q) v`` over the encoder states e. May be used in
     the step of a recurrence.
 
     Args:
         attention_dim: width of the hidden layer.
-        attention_span, attention_axis: only None.
-        init: of weights.
-        go_backwards: without meaning over whole sequences, and not looked at.
-        enable_self_stabilization: scale operands by learned factors.
-        name: its name.
+        attention_span, attention_axis: None; no other value is supported.
+        init: initializer of weights.
+        go_backwards: accepted; no effect, as attention covers whole sequences.
+        enable_self_stabilization: whether to scale operands by learned factors.
+        name: name of the layer.
 
     Raises:
         CompatError: an ``attention_span`` or ``attention_axis``.
     """
     if attention_span is not None or attention_axis is not None:
-        raise CompatError("expected no attention_span and no attention_axis: leave them out to attend to all steps")
+        raise CompatError("expected no attention_span and no attention_axis: omit them to attend to all steps")
     stabilize = bool(enable_self_stabilization)
     with default_options(bias=False, init=init, enable_self_stabilization=stabilize, activation=None):
         keys, query = (_projected(attention_dim) for _ in range(2))
@@ -65,7 +65,3 @@ def AttentionModel(
 def _projected(width: int) -> Any:
     stabilizer, dense = Stabilizer(), Dense(width, input_rank=1)
     return lambda x: dense(stabilizer(x))
-
-
-def __getattr__(name: str) -> Any:
-    raise explain("cntk.layers.models.attention", name)

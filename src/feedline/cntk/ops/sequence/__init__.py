@@ -2,38 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from feedline.cntk._names import explain
+from feedline.cntk._names import names_of
 from feedline.cntk._nodes import node_of, nodes_of
 from feedline.cntk.axis import Axis
 from feedline.cntk.ops._graphs import alias
 from feedline.cntk.ops._leaves import input_variable as fed
+from feedline.cntk.ops._making import named
 from feedline.cntk.ops.functions import Function
 from feedline.cntk.variables import Variable
 from feedline.errors import CompatError
 from feedline.networks import apply
 
-__all__ = [
-    "broadcast_as",
-    "delay",
-    "first",
-    "future_value",
-    "gather",
-    "input",
-    "input_variable",
-    "is_first",
-    "is_last",
-    "last",
-    "past_value",
-    "reduce_max",
-    "reduce_sum",
-    "scatter",
-    "slice",
-    "softmax",
-    "where",
-]
+__all__, __getattr__ = names_of(__name__)
 
 
 def input_variable(
@@ -44,7 +27,7 @@ def input_variable(
     sequence_axis: Axis | None = None,
     name: str = "",
 ) -> Variable:
-    """A variable that is fed sequences."""
+    """Return an input for sequences."""
     axes = [Axis.default_batch_axis(), sequence_axis or Axis.default_dynamic_axis()]
     return fed(shape, dtype, needs_gradient, is_sparse, axes, name)
 
@@ -52,39 +35,35 @@ def input_variable(
 input = input_variable
 
 
-def first(seq: Any, name: str = "") -> Function:
-    """The first sample of each sequence."""
-    return _made("sequence_first", [seq], name)
+def _each(op: str, what: str) -> Callable[..., Function]:
+    def function(seq: Any, name: str = "") -> Function:
+        return _made(f"sequence_{op}", [seq], name)
+
+    return named(function, op, what)
 
 
-def last(seq: Any, name: str = "") -> Function:
-    """The last sample of each sequence."""
-    return _made("sequence_last", [seq], name)
-
-
-def is_first(seq: Any, name: str = "") -> Function:
-    """1 at the first sample of each sequence, else 0."""
-    return _made("sequence_is_first", [seq], name)
-
-
-def is_last(seq: Any, name: str = "") -> Function:
-    """1 at the last sample of each sequence, else 0."""
-    return _made("sequence_is_last", [seq], name)
+first = _each("first", "Return the first sample of each sequence.")
+last = _each("last", "Return the last sample of each sequence.")
+is_first = _each("is_first", "Return 1 at the first sample of each sequence, else 0.")
+is_last = _each("is_last", "Return 1 at the last sample of each sequence, else 0.")
+reduce_sum = _each("reduce_sum", "Return the sum of the samples of each sequence.")
+reduce_max = _each("reduce_max", "Return the element-wise maximum over the samples of each sequence.")
+softmax = _each("softmax", "Return exponentials divided by their element-wise sum over each sequence.")
 
 
 def broadcast_as(operand: Any, broadcast_as_operand: Any, name: str = "") -> Function:
-    """One sample a sequence, repeated for each sample of another variable's sequences."""
+    """Repeat the single sample of each sequence for each sample of another variable's sequences."""
     return _made("sequence_broadcast_as", [operand, broadcast_as_operand], name)
 
 
 def delay(x: Any, initial_state: Any = None, time_step: int = 1, name: str = "") -> Function:
-    """The sample ``time_step`` steps before; negative: after; 0: the operand itself.
+    """Delay samples by ``time_step`` steps; negative: advance them; 0: return the operand itself.
 
     Args:
-        x: sequences, or a placeholder that will be.
-        initial_state: before the first, or after the last, sample: a number (None: 0), or one sample a sequence.
-        time_step: how many steps.
-        name: its name.
+        x: sequences, or a placeholder for them.
+        initial_state: value before the first, or after the last sample: a number (None: 0), or one sample per sequence.
+        time_step: number of steps.
+        name: name of the operation.
     """
     if time_step == 0:
         return alias(x, name)
@@ -93,60 +72,48 @@ def delay(x: Any, initial_state: Any = None, time_step: int = 1, name: str = "")
 
 
 def past_value(x: Any, initial_state: Any = None, time_step: int = 1, name: str = "") -> Function:
-    """As `delay`, into the past."""
+    """Delay samples by ``time_step`` steps; see `delay`."""
     return delay(x, initial_state, _positive(time_step), name)
 
 
 def future_value(x: Any, initial_state: Any = None, time_step: int = 1, name: str = "") -> Function:
-    """As `delay`, into the future."""
+    """Advance samples by ``time_step`` steps; see `delay`."""
     return delay(x, initial_state, -_positive(time_step), name)
 
 
-def reduce_sum(seq: Any, name: str = "") -> Function:
-    """Sum of the samples of each sequence."""
-    return _made("sequence_reduce_sum", [seq], name)
-
-
-def reduce_max(seq: Any, name: str = "") -> Function:
-    """Maximum over the samples of each sequence, element by element."""
-    return _made("sequence_reduce_max", [seq], name)
-
-
-def softmax(seq: Any, name: str = "") -> Function:
-    """Exponentials divided by their sum over each sequence, element by element."""
-    return _made("sequence_softmax", [seq], name)
-
-
 def gather(seq: Any, condition: Any, new_sequence_axis_typeinfo: Any = None, name: str = "") -> Function:
-    """The samples at which a condition is not 0, along an axis of their own.
+    """Select the samples at which a condition is not 0, along a new sequence axis.
 
     Raises:
-        CompatError: an axis that is a multiple of another one.
+        CompatError: ``new_sequence_axis_typeinfo`` is given.
     """
-    if new_sequence_axis_typeinfo is not None:
-        raise CompatError("expected no new_sequence_axis_typeinfo: lengths follow from the condition")
+    _refuse_type(new_sequence_axis_typeinfo)
     return _made("sequence_gather", [seq, condition], name)
 
 
 def where(condition: Any, name: str = "") -> Function:
-    """The numbers of the steps at which a condition is not 0."""
+    """Return the indices of the steps at which a condition is not 0."""
     return _made("sequence_where", [condition], name)
 
 
 def scatter(seq: Any, condition: Any, new_sequence_axis_typeinfo: Any = None, name: str = "") -> Function:
-    """What `gather` took, back at its steps; 0 elsewhere.
+    """Put samples selected by `gather` back at their steps, with 0 elsewhere.
 
     Raises:
-        CompatError: an axis that is a multiple of another one.
+        CompatError: ``new_sequence_axis_typeinfo`` is given.
     """
-    if new_sequence_axis_typeinfo is not None:
-        raise CompatError("expected no new_sequence_axis_typeinfo: lengths follow from the condition")
+    _refuse_type(new_sequence_axis_typeinfo)
     return _made("sequence_scatter", [seq, condition], name)
 
 
 def slice(seq: Any, begin_index: int, end_index: int, name: str = "") -> Function:
-    """Steps of each sequence, counted from its end if negative; an ``end_index`` of 0 is the end."""
+    """Return a range of steps of each sequence; negative ones count from its end, and an ``end_index`` of 0 is it."""
     return _made("sequence_slice", [seq], name, {"begin": begin_index, "end": end_index})
+
+
+def _refuse_type(new_sequence_axis_typeinfo: Any) -> None:
+    if new_sequence_axis_typeinfo is not None:
+        raise CompatError("expected no new_sequence_axis_typeinfo: lengths follow from the condition")
 
 
 def _positive(steps: int) -> int:
@@ -157,7 +124,3 @@ def _positive(steps: int) -> int:
 
 def _made(op: str, operands: Sequence[Any], name: str, attributes: Mapping[str, Any] | None = None) -> Function:
     return Function.of([apply(op, [node_of(x) for x in operands], attributes, name)])
-
-
-def __getattr__(name: str) -> Any:
-    raise explain("cntk.ops.sequence", name)

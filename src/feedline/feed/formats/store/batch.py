@@ -1,8 +1,8 @@
 """A record batch whose bytes stay in their file.
 
-Arrow is shown a private copy of the message's head, which says where the buffers lie, and behind it memory that
-stands for the body and that nobody touches. The addresses that come out are places in the file. So Arrow never reads
-a map, which would kill the process if the file were cut.
+Arrow gets a private copy of the message's head, which locates the buffers, followed by untouched memory in place of the
+body. The resulting addresses are places in the file. So Arrow never reads a mapping, which would kill the process if
+the file were truncated.
 """
 
 from __future__ import annotations
@@ -15,39 +15,39 @@ from numpy.typing import NDArray
 
 from feedline.feed.formats.store.mapped import StoreMap
 
-HEAD_LIMIT = 64 << 20
-"""Bytes of a message's head: what it says of a stream takes some hundred."""
+MOST_HEAD_BYTES = 64 << 20
+"""Maximum bytes of a message's head; each stream takes a few hundred."""
 
 
 class Buffers(Protocol):
-    """Where the bytes of a record batch are."""
+    """Access to the buffers of a record batch."""
 
     def view(self, buffer: Any, dtype: np.dtype[Any], count: int) -> NDArray[Any]:
-        """An array of ``count`` elements over one of its buffers.
+        """Return an array of ``count`` elements over one of its buffers.
 
         Raises:
             ValueError: the buffer is too small for that.
         """
 
     def bounds(self, buffer: Any, count: int) -> NDArray[np.int64]:
-        """As `view`, of offsets or bounds of rows that will be read from the first to the last."""
+        """Return a `view` of offsets or row bounds, which will be read from first to last."""
 
 
 class ArrowBatch:
     """One message of an Arrow file.
 
     Args:
-        file: the file.
+        file: the mapped file.
         start: first byte of the message.
-        size: its bytes.
-        schema: the Arrow schema it must have.
+        size: bytes of the message.
+        schema: Arrow schema that it must have.
 
-    Attributes:
-        arrow: the record batch; only its buffers' places, its lengths and its null counts mean anything.
+        Attributes:
+        arrow: the record batch; only its lengths, null counts and the places of its buffers are meaningful.
 
     Raises:
-        ValueError: no record batch of that schema and size.
-        DataError: the file was cut, or its disk fails.
+        ValueError: it is not a record batch of that schema and size.
+        DataError: the file was truncated, or its disk fails.
     """
 
     def __init__(self, file: StoreMap, start: int, size: int, schema: Any) -> None:
@@ -56,10 +56,10 @@ class ArrowBatch:
         self._file, self._start, self._size = file, start, size
         # FFFFFFFF, int32 length of the metadata, metadata, body
         marker, length = file.copy(8, start).view("<i4").tolist()
-        if marker != -1 or not 0 < length <= min(size - 8, HEAD_LIMIT):
+        if marker != -1 or not 0 < length <= min(size - 8, MOST_HEAD_BYTES):
             raise ValueError(f"expected a message of {size} bytes, got one with {length} bytes of metadata")
         head = file.copy(8 + length, start)
-        # Pages that are not written to take no memory.
+        # Pages that are never written take no memory.
         body = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         body[: len(head)] = head.data
         whole = pa.py_buffer(body)
@@ -70,16 +70,16 @@ class ArrowBatch:
             raise ValueError(f"expected an uncompressed Arrow record batch: {error}") from error
 
     def view(self, buffer: Any, dtype: np.dtype[Any], count: int) -> NDArray[Any]:
-        """An array of ``count`` elements over the bytes of the file that one of the batch's buffers stands for.
+        """Return an array of ``count`` elements over the bytes of the file that a buffer of the batch refers to.
 
         Raises:
-            ValueError: the buffer is too small for that, misaligned, or no part of the message (compressed data).
+            ValueError: the buffer is too small for that, misaligned, or not part of the message (compressed data).
         """
         if count == 0:
             return np.empty(0, dtype)
         size = 0 if buffer is None else buffer.size
         if size and not 0 <= buffer.address - self._address <= self._size - size:
-            raise ValueError("expected buffers as they are in the file, got compressed or foreign ones")
+            raise ValueError("expected buffers within the message, got compressed or foreign ones")
         if count < 0 or count * dtype.itemsize > size:
             raise ValueError(f"expected {count} elements of {dtype.name} in a buffer of {size} bytes")
         byte = self._start + buffer.address - self._address
@@ -88,8 +88,8 @@ class ArrowBatch:
         return self._file.view(dtype, count, byte)
 
     def bounds(self, buffer: Any, count: int) -> NDArray[np.int64]:
-        """As `view`, of offsets or bounds of rows that will be read from the first to the last."""
+        """Return a `view` of offsets or row bounds, which will be read from first to last."""
         bounds = self.view(buffer, np.dtype(np.int64), count)
-        # One page after the other they would take a hundred times as long, if they have to come from the disk.
+        # Read from disk page by page, they would take a hundred times as long.
         self._file.advise("willneed", self._start + buffer.address - self._address, bounds.nbytes)
         return bounds

@@ -1,4 +1,4 @@
-"""A stream as an Arrow column, chosen so that Arrow's buffers are the arrays that a gather takes.
+"""A stream as an Arrow column, chosen so that Arrow's buffers are the arrays that a gather uses.
 
 ==========================  ====================================================
 stream                      column
@@ -6,11 +6,12 @@ stream                      column
 dense, shape ()             ``T``
 dense, other shapes         ``FixedSizeList<T>[size]``, rows flattened
 sparse                      ``LargeList<Struct<index: int32, value: T>>``
-with sequences              ``LargeList<...>`` of the column above
+bytes, str                  ``LargeBinary``, ``LargeUtf8``
+ragged                      ``LargeList<...>`` of the column above
 ==========================  ====================================================
 
-Nothing is nullable. Bools are stored as ``uint8``, since Arrow packs bools into bits. The declaration of a
-stream stands in the metadata of its field under the key ``feedline``, and survives other Arrow-based formats.
+Nothing is nullable. Bools are stored as ``uint8``, since Arrow packs bools into bits. The declaration of a stream is
+stored in the metadata of its field under the key ``feedline``, and survives other Arrow-based formats.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from numpy.typing import NDArray
 
 from feedline import _native
 from feedline.data import Stream, Value
-from feedline.data.value import DenseValue, SparseValue
+from feedline.data.value import BytesValue, DenseValue, SparseValue
 from feedline.errors import SchemaError
 from feedline.feed.formats.store.batch import Buffers
 
@@ -33,14 +34,17 @@ _DTYPES = (
     *("float16", "float32", "float64"),
 )
 _SPARSE_DTYPES = ("float32", "float64")
+_STRING_DTYPES = ("bytes", "str")
 
 
 def stored_stream(name: str, stream: Stream) -> Stream:
-    """``stream`` as a store declares it: native byte order, no field.
+    """Return ``stream`` as a store declares it: native byte order, no field.
 
     Raises:
-        SchemaError: a dtype that Arrow has no column for.
+        SchemaError: Arrow has no column for the dtype.
     """
+    if stream.is_bytes:
+        return Stream(dtype=stream.kind, defines_size=stream.defines_size)
     if stream.dtype.name not in _DTYPES:
         raise SchemaError(
             f"expected a dtype of {', '.join(_DTYPES)} for stream `{name}`, got {stream.dtype.name}; "
@@ -52,7 +56,7 @@ def stored_stream(name: str, stream: Stream) -> Stream:
 
 
 def describe(stream: Stream) -> dict[str, Any]:
-    """A stream's declaration in JSON types."""
+    """Return a stream's declaration in JSON types."""
     return {
         "shape": list(stream.shape),
         "dtype": stream.dtype.name,
@@ -61,11 +65,15 @@ def describe(stream: Stream) -> dict[str, Any]:
     }
 
 
-def parse(row: Any) -> Stream:
-    """The stream that `describe` described.
+def parse(row: Any, strings: bool = True) -> Stream:
+    """Return the stream that `describe` described.
+
+    Args:
+        row: what it returned.
+        strings: whether it may be a stream of byte strings.
 
     Raises:
-        ValueError: anything else than what `describe` writes.
+        ValueError: the input is not what `describe` returns.
     """
     if not isinstance(row, dict):
         raise ValueError(f"expected an object that declares a stream, got {row!r}")
@@ -75,11 +83,10 @@ def parse(row: Any) -> Stream:
         raise ValueError(f"expected a list of dimensions as shape, got {shape!r}")
     if len(shape) > 32:
         raise ValueError(f"expected at most 32 dimensions, got {len(shape)}")
-    if (
-        dtype not in (_SPARSE_DTYPES if sparse is True else _DTYPES)
-        or type(sparse) is not bool
-        or type(defines_size) is not bool
-    ):
+    dtypes: tuple[str, ...] = _SPARSE_DTYPES if sparse is True else _DTYPES
+    if strings and not sparse and shape == []:
+        dtypes += _STRING_DTYPES
+    if dtype not in dtypes or type(sparse) is not bool or type(defines_size) is not bool:
         raise ValueError(f"expected a dtype and two flags, got {dtype!r}, {sparse!r}, {defines_size!r}")
     stream = Stream(tuple(shape), dtype, sparse, defines_size=defines_size)
     if not sparse and stream.size * stream.dtype.itemsize >= 2**31:
@@ -88,10 +95,13 @@ def parse(row: Any) -> Stream:
 
 
 def field(name: str, stream: Stream, ragged: bool) -> Any:
-    """The Arrow field of a stream; ``ragged`` gives it a level for sequences."""
+    """Return the Arrow field of a stream, with a list level for sequences if ``ragged``."""
     import pyarrow as pa
 
-    element = pa.uint8() if stream.dtype == np.bool_ else pa.from_numpy_dtype(stream.dtype)
+    if stream.is_bytes:
+        element = pa.large_string() if stream.is_text else pa.large_binary()
+    else:
+        element = pa.uint8() if stream.dtype == np.bool_ else pa.from_numpy_dtype(stream.dtype)
     if stream.sparse:
         entry = pa.struct([pa.field("index", pa.int32(), False), pa.field("value", element, False)])
         kind = pa.large_list(pa.field("item", entry, False))
@@ -105,7 +115,7 @@ def field(name: str, stream: Stream, ragged: bool) -> Any:
 
 
 def encode(value: Value, kind: Any, ragged: bool) -> Any:
-    """A value as an Arrow array of type ``kind`` over the value's memory, where that is contiguous."""
+    """Return a value as an Arrow array of type ``kind``, over the value's memory if contiguous."""
     import pyarrow as pa
 
     def plain(arrow: Any, array: NDArray[Any]) -> Any:
@@ -122,6 +132,9 @@ def encode(value: Value, kind: Any, ragged: bool) -> Any:
         entries = pa.Array.from_buffers(entry, len(value.indices), [None], children=children)
         indptr = pa.py_buffer(np.ascontiguousarray(value.indptr, np.int64))
         rows = pa.Array.from_buffers(inner, n, [None, indptr], children=[entries])
+    elif isinstance(value, BytesValue):
+        arrays = np.ascontiguousarray(value.bounds, np.int64), np.ascontiguousarray(value.data)
+        rows = pa.Array.from_buffers(inner, n, [None, *map(pa.py_buffer, arrays)])
     else:
         assert isinstance(value, DenseValue)
         flat = np.ascontiguousarray(_as_stored(value.rows)).reshape(-1)
@@ -142,21 +155,21 @@ def _as_stored(array: NDArray[Any]) -> NDArray[Any]:
 
 
 def decode(column: Any, stream: Stream, lengths: NDArray[np.int32] | None, ragged: bool, batch: Buffers) -> Value:
-    """The value that `encode` encoded, over the same bytes.
+    """Return the value that `encode` encoded, over the same bytes.
 
-    Offsets are checked whole: O(sequences), and O(samples) for sparse streams. What is parted by them is not: sparse
-    indices, and bytes of bools, are checked where they are copied.
+    Offsets are checked completely: O(sequences), and O(samples) for sparse streams. Their content is not: sparse
+    indices, bytes of bools and texts are checked when they are copied.
 
     Args:
-        column: of the batch.
+        column: column of the batch.
         stream: its declaration.
-        lengths: samples of each sequence, perhaps a view of a map; None: one each.
-        ragged: the column has a level for sequences.
-        batch: what the column is one of.
+        lengths: samples of each sequence, possibly a view of a mapping; None: one each.
+        ragged: whether the column has a list level for sequences.
+        batch: batch that holds the column.
 
     Raises:
-        ValueError: sizes and offsets that contradict each other or ``lengths``.
-        DataError: the file was cut, or its disk fails.
+        ValueError: sizes and offsets contradict each other or ``lengths``.
+        DataError: the file was truncated, or its disk fails.
     """
     buffers, inner = _buffers(column, stream, ragged)
     rows, offsets = len(column), None
@@ -166,9 +179,12 @@ def decode(column: Any, stream: Stream, lengths: NDArray[np.int32] | None, ragge
         _compare_lengths(offsets, lengths)
     elif lengths is not None:
         _compare_lengths(np.arange(rows + 1, dtype=np.int64), lengths)
-    if not stream.sparse:
+    if not (stream.sparse or stream.is_bytes):
         return DenseValue(_dense(inner, stream, batch, 0, rows), offsets)
     indptr = batch.bounds(inner[1], rows + 1)
+    if stream.is_bytes:
+        data = batch.view(inner[2], _UINT8, _native.bounds_end(indptr, "bounds of samples"))
+        return BytesValue(indptr, data, offsets, text=stream.is_text)
     return SparseValue(indptr, *_sparse(inner, stream, batch, 0, _native.bounds_end(indptr, "row bounds")), offsets)
 
 
@@ -178,15 +194,16 @@ def decode_slice(
     lengths: NDArray[np.int32] | None,
     ragged: bool,
     batch: Buffers,
+    *,
     start: int,
     stop: int,
 ) -> Value:
-    """The sequences ``start:stop`` of what `decode` returns, reading and checking no more than their offsets.
+    """Return the sequences ``start:stop`` of the result of `decode`, reading and checking only their offsets.
 
-    The value has offsets of its own; ``lengths`` are those of these sequences.
+    The value has its own offsets; ``lengths`` are those of these sequences.
 
     Raises:
-        ValueError, DataError: as `decode`.
+        ValueError, DataError: as for `decode`.
     """
     buffers, inner = _buffers(column, stream, ragged)
     first, last, offsets = start, stop, None
@@ -196,7 +213,7 @@ def decode_slice(
         offsets -= first
     if lengths is not None:
         _compare_lengths(np.arange(stop - start + 1, dtype=np.int64) if offsets is None else offsets, lengths)
-    if not stream.sparse:
+    if not (stream.sparse or stream.is_bytes):
         return DenseValue(_dense(inner, stream, batch, first, last), offsets)
     if first < 0:
         raise ValueError(f"expected offsets from 0, got {first}")
@@ -204,19 +221,23 @@ def decode_slice(
     low = int(indptr[0])
     indptr -= low
     high = low + _native.bounds_end(indptr, "row bounds")
+    if stream.is_bytes:
+        if low < 0:
+            raise ValueError(f"expected bounds of samples from 0, got {low}")
+        return BytesValue(indptr, batch.view(inner[2], _UINT8, high)[low:], offsets, text=stream.is_text)
     return SparseValue(indptr, *_sparse(inner, stream, batch, low, high), offsets)
 
 
-_INT64 = np.dtype(np.int64)
+_INT64, _UINT8 = np.dtype(np.int64), np.dtype(np.uint8)
 
 
 def _buffers(column: Any, stream: Stream, ragged: bool) -> tuple[list[Any], list[Any]]:
-    """The buffers of a column, and those below its level for sequences.
+    """Return the buffers of a column, and those below its list level for sequences.
 
     Raises:
-        ValueError: one of them says which items are null.
+        ValueError: a buffer marks items as null.
     """
-    # They come in depth-first order, for each level its validity first.
+    # Depth-first, and at each level the validity bitmap first.
     buffers = column.buffers()
     inner = buffers[2:] if ragged else buffers
     validity = [buffers[0], inner[0]]
@@ -225,15 +246,15 @@ def _buffers(column: Any, stream: Stream, ragged: bool) -> tuple[list[Any], list
     elif stream.shape:
         validity.append(inner[1])
     if any(bitmap is not None for bitmap in validity):
-        raise ValueError("expected no nulls, got a column that has some")
+        raise ValueError("expected no nulls, got a column with nulls")
     return buffers, inner
 
 
 def _dense(inner: list[Any], stream: Stream, batch: Buffers, first: int, last: int) -> NDArray[Any]:
-    """Rows ``first:last``."""
+    """Return the rows ``first:last``."""
     stored = np.dtype(np.uint8) if stream.dtype == np.bool_ else stream.dtype
     if not 0 <= first <= last:
-        raise ValueError(f"expected offsets that never fall, got {first} then {last}")
+        raise ValueError(f"expected ascending offsets, got {first} then {last}")
     flat: NDArray[Any] = batch.view(inner[2] if stream.shape else inner[1], stored, last * stream.size)[
         first * stream.size :
     ]
@@ -241,7 +262,7 @@ def _dense(inner: list[Any], stream: Stream, batch: Buffers, first: int, last: i
 
 
 def _sparse(inner: list[Any], stream: Stream, batch: Buffers, low: int, high: int) -> tuple[Any, Any, int]:
-    """Indices and values of the entries ``low:high``, and the number of classes."""
+    """Return indices and values of the entries ``low:high``, and the number of classes."""
     if low < 0:
         raise ValueError(f"expected row bounds from 0, got {low}")
     indices = batch.view(inner[4], np.dtype(np.int32), high)[low:]

@@ -1,4 +1,4 @@
-"""Several stores of one schema as one: their files linked under new names, one manifest over all of them."""
+"""Combine several stores of one schema: link their files under new names, and write one manifest for all of them."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from feedline.feed.formats.store.manifest import MANIFEST, Lengths, Manifest, St
 
 
 def combine(stores: Sequence[Path], folder: Path) -> Manifest:
-    """Fill ``folder``, which must be empty and on the same file system, with the sequences of all ``stores``, in order.
+    """Fill ``folder``, which is empty and on the same file system, with the sequences of all ``stores``, in order.
 
-    The stores stay as they are: their Arrow files are linked, or copied where links are not possible. Costs no memory
-    and, but for 4 bytes a sequence and ragged stream, no reading.
+    The stores are unchanged: their Arrow files are linked, or copied if links are not possible. Takes no memory and,
+    except for 4 bytes per sequence and ragged stream, no reading.
 
     Raises:
         SchemaError: the stores differ in their streams.
-        DataError: one of them is damaged.
+        DataError: a store is damaged.
         OSError: the files cannot be written.
     """
     manifests = [Manifest.load(store) for store in stores]
     schema = manifests[0].schema
     for store, manifest in zip(stores, manifests, strict=True):
         if (manifest.schema.digest, manifest.compression) != (schema.digest, manifests[0].compression):
-            raise SchemaError(f"expected streams and compression of {stores[0]} in every store, got others in {store}")
+            raise SchemaError(f"expected the streams and compression of {stores[0]} in every store, unlike {store}")
     ragged = [name for name in schema if any(name in manifest.lengths for manifest in manifests)]
     sequences = sum(manifest.sequences for manifest in manifests)
     lengths = {}
@@ -42,11 +42,13 @@ def combine(stores: Sequence[Path], folder: Path) -> Manifest:
         for part in manifest.parts:
             file = f"part-{len(parts):05d}.arrow"
             _link(store / part.file, folder / file)
-            # Streams that are ragged in another store only have one sample a sequence here.
+            # Streams that are ragged only in another store have one sample per sequence here.
             totals = {name: part.totals.get(name, part.chunks["sequences"]) for name in ragged}
             parts.append(dataclasses.replace(part, file=file, totals=totals))
     samples = sum(manifest.samples for manifest in manifests)
-    whole = Manifest(schema, sequences, samples, lengths, parts, manifests[0].compression)
+    whole = Manifest(
+        schema, sequences=sequences, samples=samples, lengths=lengths, parts=parts, compression=manifests[0].compression
+    )
     with open(folder / MANIFEST, "xb") as out:
         out.write(whole.dump())
         out.flush()

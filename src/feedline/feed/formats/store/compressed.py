@@ -1,7 +1,7 @@
-"""A record batch whose buffers are compressed, as Arrow does it: each alone, LZ4 frames or Zstandard.
+"""A record batch with compressed buffers, as Arrow compresses them: each by itself, as LZ4 frames or Zstandard.
 
-The bytes are read and compared with their checksum before Arrow sees them, and what the buffers say they expand to is
-compared with what the manifest allows before any memory is asked for.
+The bytes are read and compared with their checksum before Arrow sees them, and the decompressed size that the buffers
+claim is compared with the manifest's limit before any memory is allocated.
 """
 
 from __future__ import annotations
@@ -16,14 +16,15 @@ from numpy.typing import NDArray
 from feedline import _native
 
 CODECS = ("lz4", "zstd")
+_DICTIONARY = 2  # kind of a message
 
 
 def read_exactly(descriptor: int, start: int, size: int) -> bytearray:
-    """Bytes of a file, in memory of their own.
+    """Read bytes of a file into new memory.
 
     Raises:
-        OSError: they cannot be read.
-        EOFError: the file ends before.
+        OSError: reading failed.
+        EOFError: the file is too short.
     """
     data = bytearray(size)
     view, done = memoryview(data), 0
@@ -41,17 +42,17 @@ class CompressedBatch:
     Args:
         data: the message.
         crc32c: its checksum.
-        memory: bytes of all buffers together, at most.
-        schema: the Arrow schema it must have.
+        memory_bytes: maximum bytes of all buffers together.
+        schema: Arrow schema that it must have.
 
     Attributes:
         arrow: the record batch.
 
     Raises:
-        ValueError: another checksum, or no record batch of that schema and size.
+        ValueError: the checksum differs, or it is not a record batch of that schema and size.
     """
 
-    def __init__(self, data: memoryview, crc32c: int, memory: int, schema: Any) -> None:
+    def __init__(self, data: memoryview, crc32c: int, memory_bytes: int, schema: Any) -> None:
         import pyarrow as pa
 
         got = _native.crc32c(data)
@@ -61,15 +62,15 @@ class CompressedBatch:
         if marker != -1 or not 0 < length <= len(data) - 8:
             raise ValueError(f"expected a message of {len(data)} bytes, got one with {length} bytes of metadata")
         expands = expanded(data, 8, 8 + length)
-        if expands > memory:
-            raise ValueError(f"expected buffers of {memory} bytes at most, got {expands}")
+        if expands > memory_bytes:
+            raise ValueError(f"expected buffers of {memory_bytes} bytes at most, got {expands}")
         try:
             self.arrow: Any = pa.ipc.read_record_batch(pa.ipc.read_message(pa.py_buffer(data)), schema)
         except (pa.ArrowException, OSError, EOFError, TypeError) as error:
             raise ValueError(f"expected an Arrow record batch: {error}") from error
 
     def view(self, buffer: Any, dtype: np.dtype[Any], count: int) -> NDArray[Any]:
-        """An array of ``count`` elements over one of its buffers.
+        """Return an array of ``count`` elements over one of its buffers.
 
         Raises:
             ValueError: the buffer is too small for that.
@@ -82,24 +83,26 @@ class CompressedBatch:
         return np.frombuffer(buffer, dtype, count)
 
     def bounds(self, buffer: Any, count: int) -> NDArray[np.int64]:
-        """As `view`, of offsets or bounds of rows."""
+        """Return a `view` of offsets or row bounds."""
         return self.view(buffer, np.dtype(np.int64), count)
 
 
 def expanded(message: bytes | bytearray | memoryview, start: int, body: int) -> int:
-    """Bytes that the buffers of a compressed record batch expand to, by what they say themselves.
+    """Return the bytes that the buffers of a compressed record batch, or dictionary, claim to expand to.
 
     Args:
         message: the encapsulated message.
-        start: where its metadata begins, a flatbuffer of the table Message.
-        body: where its body begins.
+        start: offset of its metadata, a flatbuffer of the table Message.
+        body: offset of its body.
 
     Raises:
-        ValueError: it is no such message.
+        ValueError: it is not such a message.
     """
     try:
         table = _Table.root(message, start)
         batch = table.table(2)  # Message.header
+        if table.number(1, "<B") == _DICTIONARY:  # Message.header_type
+            batch = batch.table(1)  # DictionaryBatch.data
         total = 0
         for offset, size in batch.structs(2, "<qq"):  # RecordBatch.buffers
             if size == 0:
@@ -108,7 +111,7 @@ def expanded(message: bytes | bytearray | memoryview, start: int, body: int) -> 
             if offset < 0 or size < 8 or at + size > len(message):
                 raise ValueError(f"expected buffers inside the message, got {size} bytes at {offset} of its body")
             (expands,) = struct.unpack_from("<q", message, at)
-            # -1: kept as it is, behind these 8 bytes.
+            # -1: stored uncompressed after these 8 bytes.
             if expands < -1:
                 raise ValueError(f"expected the size of a buffer, got {expands}")
             total += size - 8 if expands == -1 else expands
@@ -117,8 +120,25 @@ def expanded(message: bytes | bytearray | memoryview, start: int, body: int) -> 
         raise ValueError(f"expected the metadata of an Arrow record batch: {error}") from error
 
 
+def dictionary(head: bytes | bytearray | memoryview, start: int) -> tuple[int, bool]:
+    """Return the id of a dictionary, and whether its message only adds to it.
+
+    Args:
+        head: the message, without its body if you like.
+        start: offset of its metadata.
+
+    Raises:
+        ValueError: it is not such a message.
+    """
+    try:
+        batch = _Table.root(head, start).table(2)
+        return batch.number(0, "<q"), batch.number(2, "<B") != 0
+    except (struct.error, IndexError) as error:
+        raise ValueError(f"expected the metadata of an Arrow dictionary: {error}") from error
+
+
 class _Table:
-    """A table of a flatbuffer: fields by number, each perhaps absent."""
+    """A table of a flatbuffer: fields by number, each optional."""
 
     def __init__(self, data: bytes | bytearray | memoryview, at: int) -> None:
         self._data, self._at = data, at
@@ -129,16 +149,21 @@ class _Table:
 
     @classmethod
     def root(cls, data: bytes | bytearray | memoryview, at: int) -> _Table:
-        """The table that a buffer at byte ``at`` begins with."""
+        """Return the root table of a buffer at byte ``at``."""
         return cls(data, at + int(struct.unpack_from("<I", data, at)[0]))
 
     def table(self, field: int) -> _Table:
-        """The table in a field."""
+        """Return the table in a field."""
         place = self._place(field)
         return _Table(self._data, place + self._number("<I", place))
 
+    def number(self, field: int, layout: str) -> int:
+        """Return the number in a field, 0 if it is absent."""
+        place = self._find(field)
+        return 0 if place is None else self._number(layout, place)
+
     def structs(self, field: int, layout: str) -> list[tuple[int, ...]]:
-        """The structs of a vector in a field."""
+        """Return the structs of a vector in a field."""
         place = self._place(field)
         vector = place + self._number("<I", place)
         count, size = self._number("<I", vector), struct.calcsize(layout)
@@ -147,11 +172,15 @@ class _Table:
         return [struct.unpack_from(layout, self._data, vector + 4 + k * size) for k in range(count)]
 
     def _place(self, field: int) -> int:
+        place = self._find(field)
+        if place is None:
+            raise IndexError(f"no field {field}")
+        return place
+
+    def _find(self, field: int) -> int | None:
         slot = 4 + 2 * field
         offset = self._number("<H", self._fields + slot) if slot < self._size else 0
-        if offset == 0:
-            raise IndexError(f"no field {field}")
-        return self._at + offset
+        return None if offset == 0 else self._at + offset
 
     def _number(self, layout: str, at: int) -> int:
         if at < 0:

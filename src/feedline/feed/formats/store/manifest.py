@@ -1,7 +1,7 @@
-"""The manifest of a store: what its files must look like, checked before any of them is opened.
+"""The manifest of a store: a description of its files, checked before any of them is opened.
 
-The manifest carries a checksum of itself, so a damaged one is told from a valid one; a hostile one can still
-only name files inside the store's folder, within their sizes.
+The manifest includes its own checksum, so damage is detected; a hostile manifest can still only name files inside the
+store's folder, within their sizes.
 """
 
 from __future__ import annotations
@@ -28,9 +28,11 @@ MANIFEST = "feedline.json"
 FORMAT, VERSION = "feedline-store", 1
 # Stores with compressed chunks, which version 1 cannot read.
 COMPRESSED_VERSION = 2
+# Stores with streams of byte strings, compressed or not, which neither of these can read.
+STRINGS_VERSION = 3
 _CHECKSUM = re.compile(rb'"crc32c": "([0-9a-f]{8})"')
 _UNSET = b'"crc32c": "00000000"'
-_LARGEST = 1 << 30  # bytes of a manifest; a chunk takes some fifty
+_LARGEST_BYTES = 1 << 30  # maximum bytes of a manifest; a chunk takes about fifty
 
 
 @dataclass(frozen=True)
@@ -40,14 +42,13 @@ class StoreFile:
     Attributes:
         file: name in the store's folder.
         bytes: size of the file.
-        ragged: names of the streams whose column has a level for sequences.
-        sequences: sequences in the file.
-        samples: samples in the file.
-        chunks: int64 arrays, one entry a chunk (a record batch): ``byte`` and ``bytes`` of its message in the
-            file, its ``crc32c``, ``sequences`` and ``samples``; of a compressed one ``memory``, bytes it expands to
-            at most.
-        totals: by stream that is ragged anywhere in the store, int64 samples of that stream, one entry a
-            chunk.
+        ragged: names of the streams whose column has a list level for sequences.
+        sequences: number of sequences in the file.
+        samples: number of samples in the file.
+        chunks: int64 arrays, one entry per chunk (a record batch): ``byte`` and ``bytes`` of its message in the file,
+            its ``crc32c``, ``sequences`` and ``samples``; for a compressed one ``memory``, the maximum bytes that it
+            expands to.
+        totals: by stream that is ragged anywhere in the store, int64 samples of that stream, one entry per chunk.
     """
 
     file: str
@@ -69,14 +70,14 @@ class Lengths:
 
 
 def lengths_header(count: int) -> bytes:
-    """The 128 bytes before the lengths, as NumPy's format 1.0 has them; only digits differ."""
+    """Return the 128 bytes before the lengths, in NumPy's format 1.0; only the digits vary."""
     text = f"{{'descr': '<i4', 'fortran_order': False, 'shape': ({count},), }}"
     return b"\x93NUMPY\x01\x00" + (118).to_bytes(2, "little") + text.ljust(117).encode() + b"\n"
 
 
 @dataclass(frozen=True)
 class Manifest:
-    """What a store holds."""
+    """The description of a store."""
 
     schema: Schema
     sequences: int
@@ -86,8 +87,15 @@ class Manifest:
     compression: str | None = None
     """One of `compressed.CODECS`, or None."""
 
+    @property
+    def version(self) -> int:
+        """The lowest version of the format that can hold the store."""
+        if any(stream.is_bytes for stream in self.schema.values()):
+            return STRINGS_VERSION
+        return VERSION if self.compression is None else COMPRESSED_VERSION
+
     def digest(self) -> str:
-        """32 hex digits over sizes and checksums of all chunks."""
+        """Return 32 hex digits over sizes and checksums of all chunks."""
         digest = hashlib.blake2b(digest_size=16)
         for part in self.parts:
             for key in _CHUNK_KEYS[1:]:
@@ -95,10 +103,10 @@ class Manifest:
         return digest.hexdigest()
 
     def dump(self) -> bytes:
-        """The bytes of the manifest file, with their checksum."""
+        """Return the bytes of the manifest file, with their checksum."""
         tree = {
             "format": FORMAT,
-            "version": VERSION if self.compression is None else COMPRESSED_VERSION,
+            "version": self.version,
             "crc32c": "00000000",
             **({} if self.compression is None else {"compression": self.compression}),
             "sequences": self.sequences,
@@ -126,10 +134,10 @@ class Manifest:
 
     @classmethod
     def load(cls, folder: Path) -> Manifest:
-        """The manifest of the store in ``folder``, checked in itself and against the sizes of the files.
+        """Return the manifest of the store in ``folder``, checked in itself and against the sizes of the files.
 
         Raises:
-            DataError: no store, a damaged manifest, figures that contradict each other or the files.
+            DataError: there is no store, the manifest is damaged, or its figures contradict each other or the files.
         """
         path = folder / MANIFEST
         if not os.path.lexists(path):
@@ -138,8 +146,8 @@ class Manifest:
             )
         with open_inside(path) as descriptor:
             size = os.fstat(descriptor).st_size
-            if size > _LARGEST:
-                raise DataError(f"expected a manifest of at most {_LARGEST} bytes, got {size}", path=str(path))
+            if size > _LARGEST_BYTES:
+                raise DataError(f"expected a manifest of at most {_LARGEST_BYTES} bytes, got {size}", path=str(path))
             try:
                 text = os.pread(descriptor, size, 0)
             except OSError as error:
@@ -156,7 +164,7 @@ _CHUNK_KEYS: tuple[str, ...] = ("byte", "bytes", "sequences", "samples", "crc32c
 
 
 class _Parser:
-    """Turns bytes into a manifest, distrusting every one of them."""
+    """Turns bytes into a manifest, trusting none of them."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -179,19 +187,20 @@ class _Parser:
             self.fail(f"expected JSON: {error}")
         if not isinstance(tree, dict) or tree.get("format") != FORMAT:
             self.fail(f"expected the format {FORMAT!r}")
-        if type(tree.get("version")) is not int or tree["version"] not in (VERSION, COMPRESSED_VERSION):
+        version = tree.get("version")
+        if type(version) is not int or not VERSION <= version <= STRINGS_VERSION:
             raise DataError(
-                f"expected version {VERSION} or {COMPRESSED_VERSION} of the store format, got {tree.get('version')!r}",
+                f"expected version {VERSION} to {STRINGS_VERSION} of the store format, got {version!r}",
                 path=self.path,
                 hint="upgrade feedline to read it",
             )
         compression = None
-        if tree["version"] == COMPRESSED_VERSION:
+        if version == COMPRESSED_VERSION or (version == STRINGS_VERSION and "compression" in tree):
             compression = tree.get("compression")
             if compression not in CODECS:
                 self.fail(f"expected a compression of {', '.join(CODECS)}, got {compression!r}")
             self.chunk_keys = (*_CHUNK_KEYS, "memory")
-        schema = self.schema(tree.get("streams"))
+        schema = self.schema(tree.get("streams"), strings=version == STRINGS_VERSION)
         lengths = self.lengths(tree.get("lengths"), schema)
         parts = [self.part(row, i, schema, lengths) for i, row in enumerate(self.list(tree.get("parts"), "parts"))]
         sequences, samples = self.count(tree, "sequences"), self.count(tree, "samples")
@@ -213,19 +222,21 @@ class _Parser:
         files = [part.file for part in parts] + [side.file for side in lengths.values()]
         if len(set(files)) < len(files):
             self.fail(f"expected each file once, got {', '.join(sorted(files))}")
-        return Manifest(schema, sequences, samples, lengths, parts, compression)
+        return Manifest(
+            schema, sequences=sequences, samples=samples, lengths=lengths, parts=parts, compression=compression
+        )
 
-    def schema(self, rows: Any) -> Schema:
+    def schema(self, rows: Any, *, strings: bool) -> Schema:
         streams: dict[str, Stream] = {}
         for row in self.list(rows, "streams"):
             try:
-                stream = columns.parse(row)
+                stream = columns.parse(row, strings)
             except (ValueError, TypeError) as error:
                 self.fail(str(error))
             name = row.get("name")
-            # JSON can spell half a character, which is in no Arrow file.
+            # JSON can represent lone surrogates, which Arrow cannot.
             if not isinstance(name, str) or name in streams or re.search("[\ud800-\udfff]", name):
-                self.fail(f"expected a name of its own for each stream, got {name!r}")
+                self.fail(f"expected a distinct valid name for each stream, got {name!r}")
             streams[name] = stream
         try:
             return Schema(streams)
@@ -255,18 +266,26 @@ class _Parser:
             self.fail(f"expected samples of the streams {sorted(lengths)} in {file}")
         by_stream = {name: self.counts(totals[name], f"samples of `{name}`") for name in schema if name in totals}
         if any(len(array) != count for array in [*chunks.values(), *by_stream.values()]) or count == 0:
-            self.fail(f"expected tables of one length, at least 1, for the chunks of {file}")
+            self.fail(f"expected tables of equal length, at least 1, for the chunks of {file}")
         start, stop = chunks["byte"], chunks["byte"] + chunks["bytes"]
-        # The first message of a file stands after the magic; messages lie one after the other.
+        # The first message of a file follows the magic; messages follow one another.
         if start[0] < 16 or (start[1:] < stop[:-1]).any() or stop[-1] > size or (chunks["bytes"] < 8).any():
-            self.fail(f"expected chunks of {file} one after the other in its {size} bytes")
+            self.fail(f"expected consecutive chunks of {file} within its {size} bytes")
         sums = {what: self.count(row, what) for what in ("sequences", "samples")}
         for what, total in sums.items():
             if total != int(chunks[what].sum()):
                 self.fail(f"expected {total} {what} in the chunks of {file}, got {int(chunks[what].sum())}")
         if (chunks["sequences"] < 1).any():
             self.fail(f"expected at least one sequence in every chunk of {file}")
-        return StoreFile(file, size, frozenset(ragged), sums["sequences"], sums["samples"], chunks, by_stream)
+        return StoreFile(
+            file,
+            bytes=size,
+            ragged=frozenset(ragged),
+            sequences=sums["sequences"],
+            samples=sums["samples"],
+            chunks=chunks,
+            totals=by_stream,
+        )
 
     def list(self, rows: Any, what: str) -> list[Any]:
         if not isinstance(rows, list):
@@ -274,7 +293,7 @@ class _Parser:
         return rows
 
     def counts(self, rows: Any, what: str) -> NDArray[np.int64]:
-        # No sum of a table may pass 2^63, where it would wrap around to any number.
+        # No sum of a table may exceed 2^63, where it would wrap around.
         if not all(type(n) is int and 0 <= n < 2**48 for n in self.list(rows, what)) or sum(rows) >= 2**62:
             self.fail(f"expected counts as {what}")
         return np.array(rows, np.int64)

@@ -1,8 +1,8 @@
-"""The files of a store: opened as what they are, and mapped for reading.
+"""Open and map the files of a store.
 
-Only regular files of the folder itself are opened, never what a link leads to. A map of a file that is cut kills
-whatever touches a page that is gone (SIGBUS), so that nothing here reads a map but native code, which tells of it
-instead: `StoreMap.copy`, and a gather, which also looks at the `seal` afterwards.
+Only regular files of the folder itself are opened; links are not followed. Touching a lost page of the mapping of a
+truncated file kills the process (SIGBUS), so only native code reads mappings here, and reports that instead:
+`StoreMap.copy`, and a gather, which also checks the `seal` afterwards.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ ADVICE = {
     "sequential": mmap.MADV_SEQUENTIAL,
     "willneed": mmap.MADV_WILLNEED,
 }
-_CHANGED = "the file was cut or changed after it was written; write the store again"
+_CHANGED = "the file was truncated or changed after it was written; write the store again"
 
 
 @contextlib.contextmanager
 def open_inside(path: Path) -> Iterator[int]:
-    """A descriptor for reading a regular file; a link is not followed, a pipe not waited for.
+    """Open a regular file for reading; links are not followed, pipes not waited for.
 
     Raises:
         DataError: it is something else, or cannot be opened.
@@ -41,7 +41,7 @@ def open_inside(path: Path) -> Iterator[int]:
     try:
         file = open_regular(path, 0, links=False)
     except OSError as error:
-        # One descriptor stays open for each map: Python needs it to ask for the size.
+        # Each mapping keeps a descriptor open, which Python needs to ask for the size.
         hint = "raise the limit (ulimit -n) or write the store with larger part_bytes"
         if path.is_symlink():
             raise no_file(path, stat.S_IFLNK) from error
@@ -55,12 +55,12 @@ def open_inside(path: Path) -> Iterator[int]:
 
 
 def no_file(path: Path, mode: int) -> DataError:
-    """Something else stands where a file of the store should."""
+    """Return the error for something else in the place of a store's file."""
     if stat.S_ISLNK(mode):
         return DataError(
             "expected a file in the store's own folder, got a link",
             path=str(path),
-            hint="a store reads nothing outside its folder; put the file itself there",
+            hint="a store reads nothing outside its folder; copy the file there",
         )
     return DataError(f"expected a readable file: it is {kind_of(mode)}", path=str(path))
 
@@ -69,7 +69,7 @@ def check_size(path: Path, size: int) -> None:
     """Compare a file's size with the recorded one, without opening it.
 
     Raises:
-        DataError: they differ, or it is no regular file.
+        DataError: they differ, or it is not a regular file.
     """
     try:
         found = path.lstat()
@@ -86,21 +86,21 @@ def _compare(path: str, got: int, size: int) -> None:
 
 
 class StoreMap:
-    """A read-only map of a whole file.
+    """A read-only mapping of a whole file.
 
     Args:
-        path: the file.
-        size: its size in bytes, as recorded; at least 8.
+        path: path of the file.
+        size: its recorded size in bytes, at least 8.
 
     Attributes:
-        path, size: of the file.
-        first: the first byte that is mapped.
-        address: where it is mapped.
+        path, size: path and size of the file.
+        first: first mapped byte.
+        address: address of the mapping.
         identity: (device, inode).
         seal: the last 8 bytes, uint8 (8,).
 
     Raises:
-        DataError: the file is missing, unreadable, no regular file, or has another size.
+        DataError: the file is missing, unreadable, not a regular file, or has another size.
     """
 
     first = 0
@@ -132,19 +132,19 @@ class StoreMap:
         _compare(self.path, size, self.size)
 
     def view(self, dtype: np.dtype[Any], count: int, byte: int) -> NDArray[Any]:
-        """``count`` elements from ``byte`` on, as a view of the map."""
+        """Return ``count`` elements from ``byte`` on, as a view of the mapping."""
         return np.frombuffer(self._map, dtype, count, byte)
 
     def copy(self, count: int, byte: int) -> NDArray[np.uint8]:
-        """``count`` bytes from ``byte`` on, in memory of their own.
+        """Return a copy of ``count`` bytes from ``byte`` on.
 
         Raises:
-            DataError: the file was cut, or its disk fails.
+            DataError: the file was truncated, or its disk fails.
         """
         return _native.copied(self.view(np.dtype(np.uint8), count, byte))
 
     def advise(self, advice: str, start: int = 0, length: int | None = None) -> None:
-        """Tell the kernel how bytes ``start`` and following will be used: a key of `ADVICE`."""
+        """Advise the kernel how ``length`` bytes from ``start`` on will be used, by a key of `ADVICE`."""
         first = start - start % mmap.PAGESIZE
         last = self.size if length is None else min(start + length, self.size)
         self._map.madvise(ADVICE[advice], first, last - first)

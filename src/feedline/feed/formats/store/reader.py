@@ -1,9 +1,9 @@
-"""Feeding from a store: chunks are views of mapped files.
+"""Read a store: chunks are views of mapped files.
 
-Opening costs O(chunks) and reads the manifest only. Reading a chunk maps its file once, checks sizes and
-offsets, and keeps no copy; private memory does not grow with the data. Lengths of sequences come from a
-mapped side file, 4 bytes a sequence and ragged stream. Maps are read by native code alone, which tells when a file
-was cut under them (see `mapped`).
+Opening costs O(chunks) and reads only the manifest. Reading a chunk maps its file once, checks sizes and offsets, and
+keeps no copy; private memory does not grow with the data. Lengths of sequences come from a mapped side file, 4 bytes
+per sequence and ragged stream. Only native code reads mappings, and reports when a file was truncated under them (see
+`mapped`).
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline import _native
-from feedline.data import Chunk, Schema, Value
-from feedline.data.value import DenseValue, SparseValue
+from feedline.data import Chunk, Schema, Stream, Value
+from feedline.data.value import BytesValue, DenseValue, SparseValue
 from feedline.errors import DataError, SchemaError
 from feedline.feed.formats.store import columns
-from feedline.feed.formats.store.batch import HEAD_LIMIT, ArrowBatch
+from feedline.feed.formats.store.batch import MOST_HEAD_BYTES, ArrowBatch
 from feedline.feed.formats.store.compressed import CompressedBatch, read_exactly
 from feedline.feed.formats.store.manifest import Manifest, StoreFile, lengths_header
 from feedline.feed.formats.store.mapped import ADVICE, StoreMap, open_inside
@@ -36,21 +36,21 @@ from feedline.feed.protocol import ChunkInfo, Deserializer, Extent, Piece, Unrea
 class StoreDeserializer(Deserializer):
     """A store written by `StoreWriter` or `feedline.convert`.
 
-    Nothing in the files is trusted: counts and sizes are checked when the store is opened, offsets when a
-    chunk is read, sparse indices and bools when a sequence is copied: by a source, by `select`, by `Chunk.take`. The
-    views of a chunk from `read` are the file's own bytes, unless it is compressed. Their indices are checked when they
-    are handed on, to SciPy, torch or as dense rows; who looks at the arrays themselves finds what the file says, and is
-    killed if it is cut meanwhile. Chunks of a compressed store are read and decompressed whole, and compared with their
-    checksums each time.
+    Nothing in the files is trusted: counts and sizes are checked when the store is opened, offsets when a chunk is
+    read, sparse indices and bools when a sequence is copied: by a source, by `select`, by `Chunk.take`. The views of a
+    chunk from `read` are the file's own bytes, unless it is compressed. Their indices are checked when they are passed
+    on, to SciPy, torch or as dense rows; code that reads the arrays directly sees whatever the file holds, and is
+    killed if it is truncated meanwhile. Chunks of a compressed store are read and decompressed whole, and compared with
+    their checksums each time.
 
     Args:
-        path: the store's folder.
+        path: folder of the store.
         streams: names of the streams to deliver, in that order; None: all.
-        verify: compare each chunk with its checksum when it is first read, which reads all of it.
+        verify: whether to compare each chunk with its checksum when it is first read, which reads all of it.
 
     Raises:
-        DataError: no store, or a damaged one.
-        SchemaError: a stream that the store does not have.
+        DataError: there is no store, or it is damaged.
+        SchemaError: the store lacks a stream.
     """
 
     random_access = True
@@ -93,7 +93,7 @@ class StoreDeserializer(Deserializer):
         return _reopen, (self.name, self._wanted, self._verify)
 
     def chunks(self) -> list[ChunkInfo]:
-        """Size of every chunk; ``bytes`` are those of its record batch, all streams of the store included."""
+        """Return the size of every chunk; ``bytes`` are those of its record batch, with all streams of the store."""
         if self._table is None:
             samples = self._samples()
             table = {key: np.concatenate([part.chunks[key] for part in self._manifest.parts]) for key in _TABLE}
@@ -102,22 +102,22 @@ class StoreDeserializer(Deserializer):
         return self._table
 
     def read(self, chunk: int) -> Chunk:
-        """Views of the sequences of chunk number ``chunk``; checks the offsets of all of them.
+        """Return views of the sequences of chunk number ``chunk``; checks the offsets of all of them.
 
         Raises:
-            DataError: the file was cut, is damaged, or contradicts the manifest.
+            DataError: the file was truncated, is damaged, or contradicts the manifest.
         """
         return self._read(chunk, None)
 
     def extents(self, chunk: int) -> list[Extent]:
-        """A record batch of a compressed store; chunks of others are views."""
+        """Return the record batch of a compressed store; other stores are read as views."""
         if self._manifest.compression is None:
             return []
         part, i = self._locate(chunk)
         return [Extent(str(self._folder / part.file), int(part.chunks["byte"][i]), int(part.chunks["bytes"][i]))]
 
     def read_fetched(self, chunk: int, pieces: Sequence[Piece]) -> Chunk:
-        """As `read`, of a compressed store's record batch in memory."""
+        """See `Deserializer.read_fetched`; only for compressed stores."""
         (piece,) = pieces
         return self._lost(chunk, piece) if isinstance(piece, Unread) else self._read(chunk, piece)
 
@@ -130,17 +130,17 @@ class StoreDeserializer(Deserializer):
             if isinstance(found, Unread):
                 return self._lost(chunk, found)
             stored = memoryview(found)
-        values = self._decoded(part, i, mapped, ordinals, columns.decode, stored)
+        values = self._decoded(part, i, mapped, ordinals, columns.decode, stored=stored)
         self._check_samples(chunk, part, i, mapped.file.path, values)
         return Chunk(self.schema, values, seals=self._seals_of(mapped))
 
     def read_slice(self, chunk: int, start: int, stop: int) -> Chunk:
-        """Views of the sequences ``start:stop`` of chunk number ``chunk``, and copies of their offsets.
+        """Return views of the sequences ``start:stop`` of chunk number ``chunk``, with copies of their offsets.
 
         Reads and checks no more than these.
 
         Raises:
-            DataError: as `read`.
+            DataError: as for `read`.
         """
         if self._manifest.compression is not None:
             return super().read_slice(chunk, start, stop)
@@ -153,7 +153,7 @@ class StoreDeserializer(Deserializer):
         return Chunk(self.schema, values, seals=[mapped.file.seal])
 
     def files(self, chunks: Sequence[int]) -> Sequence[StoreMap]:
-        """The mapped files that hold ``chunks``; the kernel begins to read the heads of these chunks."""
+        """Return the mapped files that hold ``chunks``, and let the kernel begin to read the heads of these chunks."""
         found = {}
         for chunk in chunks:
             part, i = self._locate(chunk)
@@ -162,26 +162,26 @@ class StoreDeserializer(Deserializer):
         return list(found.values())
 
     def lengths(self, ordinals: NDArray[np.int64]) -> NDArray[np.int64] | None:
-        """Samples of the sequences ``ordinals``, int64 (n,); None if every sequence has one. O(n)."""
+        """Return the samples of the sequences ``ordinals``, int64 (n,); None if every sequence has one. O(n)."""
         ragged, _ = self._counted()
         ordinals = np.ascontiguousarray(ordinals, np.int64)
         return self._longest({name: self._side(name).take(ordinals) for name in ragged}, len(ordinals))
 
     def digest(self) -> str:
-        """32 hex digits over the sizes and checksums of all chunks; the same for every choice of streams."""
+        """Return 32 hex digits over the sizes and checksums of all chunks, whatever the choice of streams."""
         return self._manifest.digest()
 
     def paths(self) -> list[str]:
-        """The Arrow files."""
+        """Return the paths of the Arrow files."""
         return [str(self._folder / part.file) for part in self._manifest.parts]
 
     def advise(self, advice: str, chunk: int | None = None) -> None:
-        """Tell the kernel how the maps will be used.
+        """Advise the kernel how the mappings will be used.
 
         Args:
-            advice: ``"random"`` (the default of a new store: no read-ahead), ``"sequential"`` or
-                ``"willneed"`` (start reading now).
-            chunk: that chunk only; None: all files, also those mapped later.
+            advice: ``"random"`` (the default of a new store: no read-ahead), ``"sequential"`` or ``"willneed"`` (start
+                reading now).
+            chunk: number of the only chunk concerned; None: all files, including those mapped later.
         """
         if advice not in ADVICE:
             raise ValueError(f"expected one of {', '.join(ADVICE)}, got {advice!r}")
@@ -195,8 +195,12 @@ class StoreDeserializer(Deserializer):
         part, i = self._locate(chunk)
         self._map(part).file.advise(advice, int(part.chunks["byte"][i]), int(part.chunks["bytes"][i]))
 
+    def verified(self) -> StoreDeserializer:
+        """Return the same store with ``verify=True``."""
+        return self if self._verify else StoreDeserializer(self.name, self._wanted, verify=True)
+
     def close(self) -> None:
-        """Let go of the maps; chunks handed out keep theirs."""
+        """Release the mappings; chunks already returned keep theirs."""
         with self._lock:
             self._closed = True
             self._maps, self._sides = {}, {}
@@ -221,7 +225,7 @@ class StoreDeserializer(Deserializer):
             return mapped
 
     def _opened(self, chunk: int) -> tuple[StoreFile, int, _MappedPart]:
-        """The part that a chunk lies in, its number there, and the map of the part."""
+        """Return the part that holds a chunk, its number there, and the mapping of the part."""
         part, i = self._locate(chunk)
         mapped = self._map(part)
         mapped.file.check()
@@ -237,11 +241,12 @@ class StoreDeserializer(Deserializer):
         mapped: _MappedPart,
         ordinals: tuple[int, int],
         decode: Callable[..., Value],
+        *,
         stored: memoryview | None = None,
     ) -> dict[str, Value]:
-        """What ``decode`` makes of the columns of chunk ``i`` of a part: values of the sequences ``ordinals``.
+        """Apply ``decode`` to the columns of chunk ``i`` of a part; return values of the sequences ``ordinals``.
 
-        ``stored`` are the bytes of a compressed one.
+        ``stored`` is the message of a compressed chunk.
         """
         start, size, sequences = (int(part.chunks[key][i]) for key in ("byte", "bytes", "sequences"))
         damaged = functools.partial(_damaged, path=mapped.file.path, byte=start)
@@ -265,12 +270,12 @@ class StoreDeserializer(Deserializer):
                 value = decode(column, self._manifest.schema[name], lengths, name in part.ragged, batch)
             except (ValueError, IndexError) as error:
                 if side is not None:
-                    side.check()  # it may be its lengths that are not there any more
+                    side.check()  # the cause may be a truncated file of lengths
                 raise damaged(str(error), stream=name) from error
             if side is not None:
                 side.check()
                 if value.one_sample_each:
-                    # Written before the stream turned out to have sequences: all chunks look alike.
+                    # Written before the stream became ragged: all chunks must look alike.
                     value = _with_offsets(value)
             values[name] = value
         return values
@@ -287,14 +292,17 @@ class StoreDeserializer(Deserializer):
     def _lost(self, chunk: int, why: Unread) -> Chunk:
         part, i = self._locate(chunk)
         count, path = int(part.chunks["sequences"][i]), str(self._folder / part.file)
-        return lost_chunk(self.schema, set(self._manifest.lengths), int(self._starts[chunk]), count, path, why)
+        return lost_chunk(
+            self.schema, set(self._manifest.lengths), first=int(self._starts[chunk]), count=count, path=path, why=why
+        )
 
     def _seals_of(self, mapped: _MappedPart) -> list[NDArray[np.uint8]]:
-        """What tells that views of a part may have been cut; those of a compressed one are memory of their own."""
+        """Return seals that show whether views of a part were truncated; chunks of a compressed store own their
+        memory."""
         return [] if self._manifest.compression is not None else [mapped.file.seal]
 
     def _check_samples(self, chunk: int, part: StoreFile, i: int, path: str, values: Mapping[str, Value]) -> None:
-        """Compare the samples of a chunk with those by the manifest."""
+        """Compare the samples of a chunk with the manifest."""
         damaged = functools.partial(_damaged, path=path, byte=int(part.chunks["byte"][i]))
         for name in values.keys() & self._manifest.lengths.keys():
             total = int(part.totals[name][i])
@@ -313,14 +321,14 @@ class StoreDeserializer(Deserializer):
     # ---- lengths ------------------------------------------------------------------------------------
 
     def _counted(self) -> tuple[list[str], bool]:
-        """Ragged streams that count against the budget, and whether a one-sample stream does too."""
+        """Return the ragged streams that count towards the budget, and whether a one-sample stream does too."""
         size = self.schema.size_stream
         counted = list(self.schema) if size is None else [size]
         ragged = [name for name in counted if name in self._manifest.lengths]
         return ragged, len(ragged) < len(counted)
 
     def _longest(self, lengths: Mapping[str, NDArray[np.int32]], count: int) -> NDArray[np.int64] | None:
-        """Of ``count`` sequences with these lengths by ragged stream, what counts; None if each has one sample."""
+        """Return the lengths that count, given those by ragged stream; None if every sequence has one sample."""
         ragged, plain = self._counted()
         if not ragged:
             return None
@@ -338,7 +346,7 @@ class StoreDeserializer(Deserializer):
             return np.concatenate([part.chunks["samples"] for part in parts])
         if len(ragged) == 1 and not plain:
             return np.concatenate([part.totals[ragged[0]] for part in parts])
-        # The longest of some of the streams: only the sequences know.
+        # The longest of some of the streams is only known by sequence.
         counts = np.concatenate([part.chunks["sequences"] for part in parts]).tolist()
         starts = itertools.accumulate(counts, initial=0)
         totals = [self.lengths(np.arange(a, a + n)) for a, n in zip(starts, counts, strict=False)]
@@ -360,12 +368,12 @@ class StoreDeserializer(Deserializer):
 
 _TABLE = ("sequences", "bytes")
 
-# Lengths of sequences are looked up in any order: up to this size their file is read at once, not page by page.
-_LENGTHS_AT_ONCE = 64 << 20
+# Lengths are looked up in any order: files up to this many bytes are read at once, not page by page.
+_LENGTHS_AT_ONCE_BYTES = 64 << 20
 
 
 class _MappedPart:
-    """A mapped Arrow file whose schema is what the manifest says."""
+    """A mapped Arrow file whose schema matches the manifest."""
 
     def __init__(self, file: StoreMap, schema: Schema, part: StoreFile) -> None:
         import pyarrow as pa
@@ -374,8 +382,8 @@ class _MappedPart:
         fields = [columns.field(name, stream, name in part.ragged) for name, stream in schema.items()]
         self.arrow = pa.schema(fields)
         # "ARROW1\0\0", the schema's message, the first batch, ..., int32, "ARROW1"
-        head = min(int(part.chunks["byte"][0]), HEAD_LIMIT)
-        # Both ends on their way at once, as each is waited for.
+        head = min(int(part.chunks["byte"][0]), MOST_HEAD_BYTES)
+        # Request both ends at once, as both are needed.
         file.advise("willneed", 0, head)
         file.advise("willneed", file.size - 8)
         message = file.copy(head - 8, 8)
@@ -397,27 +405,27 @@ class _MappedLengths:
         if file.size != len(header) + 4 * count or file.copy(len(header), 0).tobytes() != header:
             raise _damaged(f"expected a .npy file of {count} int32 lengths", file.path, 0, stream)
         self._file, self._stream = file, stream
-        if file.size <= _LENGTHS_AT_ONCE:
+        if file.size <= _LENGTHS_AT_ONCE_BYTES:
             file.advise("willneed")
         self._lengths: NDArray[np.int32] = file.view(np.dtype("<i4"), count, len(header))
         self._gatherer = _native.Gatherer([None])
         self._gatherer.add(0, [(self._lengths, None)])
 
     def view(self, start: int, stop: int) -> NDArray[np.int32]:
-        """Lengths of the sequences ``start:stop``, for native code; to be followed by `check`."""
+        """Return lengths of the sequences ``start:stop``, for native code; must be followed by `check`."""
         self._file.advise("willneed", self._file.size - 4 * (len(self._lengths) - start), 4 * (stop - start))
         return self._lengths[start:stop]
 
     def check(self) -> None:
-        """Look whether what was read was there; a file that is cut reads as zeros to the end of the page.
+        """Check, after reading, that the file is complete; a truncated one reads as zeros to the end of the page.
 
         Raises:
-            DataError: the file was cut.
+            DataError: the file was truncated.
         """
         self._file.check()
 
     def take(self, ordinals: NDArray[np.int64]) -> NDArray[np.int32]:
-        """Lengths of the sequences ``ordinals``, a copy."""
+        """Return lengths of the sequences ``ordinals``, a copy."""
         lengths: NDArray[np.int32]
         ((lengths, _),) = self._gatherer.gather(None, ordinals)
         self.check()
@@ -435,6 +443,8 @@ def _with_offsets(value: Value) -> Value:
     offsets = np.arange(value.num_samples + 1, dtype=np.int64)
     if isinstance(value, SparseValue):
         return SparseValue(value.indptr, value.indices, value.values, value.classes, offsets)
+    if isinstance(value, BytesValue):
+        return BytesValue(value.bounds, value.data, offsets, text=value.text)
     assert isinstance(value, DenseValue)
     return DenseValue(value.rows, offsets)
 
@@ -457,3 +467,8 @@ def _damaged(what: str, path: str, byte: int, stream: str | None = None) -> Data
 
 def _reopen(path: str, streams: list[str] | None, verify: bool) -> StoreDeserializer:
     return StoreDeserializer(path, streams, verify=verify)
+
+
+def open_files(paths: list[str], streams: Mapping[str, Stream], memory_bytes: int) -> StoreDeserializer:
+    """Open a store; see `open_corpus`."""
+    return StoreDeserializer(paths[0], list(streams) or None)

@@ -1,12 +1,12 @@
-"""The hidden folder that a store is written in, beside its destination; and what killed writers left of theirs.
+"""The hidden folder that a store is written in, next to its destination, and the removal of what killed writers left.
 
-A writer holds a lock on its folder for as long as it lives, which the system lets go of however it ends. So the next
-writer of that name tells the folders of living ones, which it leaves alone, from those of dead ones, which it removes.
-On a file system that does not lock folders (NFS) nothing is removed; nor is what another machine may still be
-writing, as some file systems lock for one machine alone.
+A writer locks its folder, and the system releases the lock however the writer ends. So the next writer of that name can
+tell the folders of live writers, which it leaves alone, from leftovers, which it removes. On a file system that does
+not lock folders (NFS) nothing is removed; nor is what another machine may still be writing, as some file systems only
+lock within one machine.
 
-``.NAME.writing-TAG`` is a store being written; ``.NAME.old-TAG`` one that is being replaced. A writer that was killed
-between the two renames of a replacement has left no store of that name: the next one puts the old one back first.
+``.NAME.writing-TAG`` is a store being written; ``.NAME.old-TAG`` one being replaced. A writer that was killed between
+the two renames of a replacement leaves no store of that name: the next writer first restores the old one.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ _ATTEMPTS = 100
 
 
 class Workplace:
-    """A new hidden folder beside ``path``, locked.
+    """A new hidden folder next to ``path``, locked.
 
     Attributes:
-        folder: where to write.
+        folder: folder to write in.
 
     Raises:
-        OSError: it cannot be made.
+        OSError: it cannot be created.
     """
 
     def __init__(self, path: Path) -> None:
@@ -42,19 +42,19 @@ class Workplace:
         for _ in range(_ATTEMPTS):
             self.folder = path.parent / f".{path.name}.writing-{_tag()}"
             self.folder.mkdir()
-            # Before it is locked it looks like one that was left; whoever removes it has it locked meanwhile.
+            # Until it is locked it looks like a leftover; whoever removes it holds the lock meanwhile.
             self._lock = _lock(self.folder)
             if self._lock is not None:
                 return
-        raise OSError(f"cannot make a folder beside {path}: others remove it")
+        raise OSError(f"cannot create a folder next to {path}: other processes remove it")
 
     def publish(self) -> None:
-        """Give the folder the name of the destination; what has it is replaced."""
+        """Rename the folder to the destination, replacing what is there."""
         publish(self.folder, self._path)
         self._unlock()
 
     def drop(self) -> None:
-        """Remove the folder and all in it."""
+        """Remove the folder and its content."""
         shutil.rmtree(self.folder, ignore_errors=True)
         self._unlock()
 
@@ -65,7 +65,7 @@ class Workplace:
 
 
 def publish(folder: Path, path: Path) -> None:
-    """Give a finished store its name; what has it is replaced."""
+    """Rename a finished store to its destination, replacing what is there."""
     sync_folder(folder)
     old = lock = None
     if path.exists():
@@ -89,9 +89,9 @@ def publish(folder: Path, path: Path) -> None:
 
 
 def discard(folder: Path, path: Path) -> None:
-    """Remove a folder beside ``path`` as a whole: it is gone at once, even if the removal is interrupted.
+    """Remove a folder next to ``path`` atomically: it is gone at once, even if the removal is interrupted.
 
-    What is left then is an unfinished store by its name, which the next writer of ``path`` clears.
+    The remains then have the name of an unfinished store, which the next writer of ``path`` removes.
     """
     doomed = path.parent / f".{path.name}.writing-{_tag()}"
     os.rename(folder, doomed)
@@ -99,7 +99,7 @@ def discard(folder: Path, path: Path) -> None:
 
 
 def _lock(folder: Path) -> int | None:
-    """A descriptor that keeps ``folder`` locked while it is open; None if somebody else has locked or removed it."""
+    """Return a descriptor that keeps ``folder`` locked while open; None if it is locked or has been removed."""
     try:
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -111,7 +111,7 @@ def _lock(folder: Path) -> int | None:
             os.close(descriptor)
             return None
         except OSError:
-            pass  # nobody can lock it here, so nobody will take it for one that was left
+            pass  # this file system has no locks, so nobody will take it for a leftover
         if os.path.samestat(os.fstat(descriptor), os.stat(folder)):
             return descriptor
     except FileNotFoundError:
@@ -121,13 +121,13 @@ def _lock(folder: Path) -> int | None:
 
 
 def clear_leftovers(path: Path) -> None:
-    """Remove what dead writers of ``path`` have left beside it, or put back the store that one was replacing."""
+    """Remove what dead writers of ``path`` left next to it, or restore the store that one was replacing."""
     pattern = re.compile(rf"\.{re.escape(path.name)}\.(writing|old)-([0-9a-f]{{6}})([0-9a-f]{{6}})[0-9a-f]{{8}}")
     boot, host = _machine()[:6], _machine()[6:]
-    with contextlib.suppress(OSError):  # an error of the folder itself is told by those who write there
+    with contextlib.suppress(OSError):  # writing to the folder will report errors
         for entry in sorted(os.scandir(path.parent), key=lambda entry: entry.name):
             match = pattern.fullmatch(entry.name)
-            # A machine that was started again has the same name; containers on it have one start.
+            # A restarted machine has the same name; containers on it share its start.
             if match and (match[2] == boot or match[3] == host):
                 _clear(Path(entry.path), match[1] == "old", path)
 
@@ -142,13 +142,13 @@ def _clear(left: Path, old: bool, path: Path) -> None:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if old and not os.path.lexists(path):
-            with contextlib.suppress(DataError):  # it is not whole any more
+            with contextlib.suppress(DataError):  # it is incomplete
                 Manifest.load(left)
                 os.rename(left, path)
                 return
         shutil.rmtree(left)
     except OSError:
-        pass  # somebody lives there, or it is not ours to remove
+        pass  # its writer is alive, or we may not remove it
     finally:
         os.close(descriptor)
 
@@ -158,7 +158,7 @@ def _tag() -> str:
 
 
 def _machine() -> str:
-    """12 hex digits: six for the machine's last start, six for its name."""
+    """Return 12 hex digits: six for the machine's last boot, six for its name."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text()
     except OSError:
@@ -168,7 +168,7 @@ def _machine() -> str:
 
 
 def sync_folder(folder: Path) -> None:
-    """Force the names in a folder to disk."""
+    """Flush the names in a folder to disk."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)

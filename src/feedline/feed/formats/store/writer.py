@@ -1,8 +1,8 @@
-"""Writing a store: batches of sequences in, a finished folder out, or nothing at all.
+"""Write a store: a complete folder, or nothing at all.
 
-Everything is written to a hidden sibling of the destination, which takes the destination's name at the end;
-an exception, a full disk included, leaves no trace. What a killed writer leaves is removed by the next one of that
-name (see `workplace`). Memory is bounded by one chunk.
+Everything is written to a hidden folder next to the destination, which is renamed at the end; an exception, a full disk
+included, leaves no trace. The next writer of that name removes what a killed writer left (see `staging`). Memory is
+bounded by one chunk.
 """
 
 from __future__ import annotations
@@ -19,38 +19,41 @@ from numpy.typing import NDArray
 
 from feedline import _native
 from feedline.data import Chunk, Schema, Value
-from feedline.data.value import SparseValue
+from feedline.data.value import BytesValue, SparseValue
 from feedline.errors import DataError
 from feedline.feed.formats.store import columns
 from feedline.feed.formats.store.compressed import CODECS
-from feedline.feed.formats.store.manifest import MANIFEST, Lengths, Manifest, StoreFile, lengths_header
+from feedline.feed.formats.store.journal import Journal, PartTable
+from feedline.feed.formats.store.manifest import MANIFEST, Lengths, Manifest, lengths_header
 from feedline.feed.formats.store.staging import Workplace, clear_leftovers
 from feedline.feed.pieces import copied, joined
+from feedline.feed.protocol import whole_number
 
 Piece = dict[str, Value]
 
-PLAIN_CHUNK, COMPRESSED_CHUNK = 32 << 20, 4 << 20
+PLAIN_CHUNK_BYTES, COMPRESSED_CHUNK_BYTES = 32 << 20, 4 << 20
 
 
 class StoreWriter:
-    """Writes sequences to a new store; a context manager, the store appears when the block ends well.
+    """Writes sequences to a new store. A context manager: the store appears if the block ends without an exception.
 
-    Chunks are cut by the bytes of their sequences alone: how the sequences were handed to `write` changes
-    nothing.
+    Chunks are cut by the bytes of their sequences only, however the sequences are split between calls of `write`.
 
     Args:
-        path: folder to make.
+        path: folder to create.
         schema: the streams; fields are not kept, dtypes become native in byte order.
-        chunk_bytes: rows of one chunk (one Arrow record batch); a longer sequence has a chunk of its own. None: 32
+        chunk_bytes: bytes of rows in one chunk (one Arrow record batch); a longer sequence gets its own chunk. None: 32
             MiB; 4 MiB in a compressed store, whose chunks are read whole, so that windows hold more of them.
-        part_bytes: size at which the next Arrow file is begun; the last chunk may pass it.
-        compression: of each chunk: ``"lz4"``, ``"zstd"``, or ``"auto"``: the first of these by which the first chunk
-            shrinks by a third, else none. None: none; only then chunks are read without decoding.
-        overwrite: replace a store of that name. Anything else of that name is never replaced.
+        part_bytes: size in bytes at which another Arrow file is begun; the last chunk may exceed it.
+        compression: codec of chunks: ``"lz4"``, ``"zstd"``, or ``"auto"``: the first of these that shrinks the first
+            chunk by a third, else none. None: none; only then are chunks read without decoding.
+        overwrite: whether to replace a store of that name. Anything else of that name is never replaced.
+        journal: where complete parts are kept if writing is interrupted; writing continues after those that it has.
+            None: nothing is kept.
 
     Raises:
-        FileExistsError: something of that name is there already.
-        SchemaError: a dtype that the store cannot hold.
+        FileExistsError: the name is taken.
+        SchemaError: the store cannot hold a dtype.
     """
 
     def __init__(
@@ -62,13 +65,13 @@ class StoreWriter:
         part_bytes: int = 1 << 30,
         overwrite: bool = False,
         compression: str | None = None,
+        journal: Journal | None = None,
     ) -> None:
         if compression not in (None, "auto", *CODECS):
             raise ValueError(f"expected a compression of {', '.join(CODECS)}, auto or None, got {compression!r}")
         if chunk_bytes is None:
-            chunk_bytes = PLAIN_CHUNK if compression is None else COMPRESSED_CHUNK
-        if chunk_bytes < 1 or part_bytes < 1:
-            raise ValueError(f"expected positive sizes, got chunk_bytes={chunk_bytes}, part_bytes={part_bytes}")
+            chunk_bytes = PLAIN_CHUNK_BYTES if compression is None else COMPRESSED_CHUNK_BYTES
+        chunk_bytes, part_bytes = whole_number("chunk_bytes", chunk_bytes, 1), whole_number("part_bytes", part_bytes, 1)
         self.path = Path(os.path.abspath(path))
         self.given = schema
         self._compression = compression
@@ -80,45 +83,48 @@ class StoreWriter:
         self._pending_bytes = 0
         self._ragged: set[str] = set()
         self._part: _PartFile | None = None
-        self._parts: list[_PartFile] = []
+        self._parts: list[PartTable] = []
         self._lengths: dict[str, _LengthsFile] = {}
         self._sequences = 0
         self.manifest: Manifest | None = None
-        """What was written; None until `close`."""
-        self._workplace: Workplace | None = None
+        """The manifest written; None until `close`."""
+        self._journal = journal
+        self._workplace: Workplace | Journal | None = journal
         with self._cleaning_up():
-            # A hidden sibling: on the same file system, so that renaming is atomic.
-            self._workplace = Workplace(self.path)
-        self._folder = self._workplace.folder
-        self._lengths = {name: _LengthsFile(self._folder, i) for i, name in enumerate(self.schema)}
+            # Next to the destination: on the same file system, so that renaming is atomic.
+            self._workplace = journal or Workplace(self.path)
+            self._folder = self._workplace.folder
+            self._lengths = {name: _LengthsFile(self._folder, i) for i, name in enumerate(self.schema)}
+            if journal is not None:
+                self._continue(journal)
 
-    # ---- use ----------------------------------------------------------------------------------------
+    # ---- interface ----------------------------------------------------------------------------------
 
     def write(self, values: Chunk | Mapping[str, Value]) -> None:
         """Append sequences: a chunk, or one value per stream.
 
         Raises:
-            SchemaError: not the streams of the schema.
-            DataError: a sequence that could not be read or holds a sparse index out of range, or the files cannot be
-                written (disk full).
+            SchemaError: the streams differ from the schema.
+            DataError: a sequence is unreadable, has a sparse index out of range or a text that is not UTF-8, or the
+                files cannot be written (disk full).
         """
         chunk = values if isinstance(values, Chunk) else Chunk(self.given, values)
         if chunk.errors:
             index, error = min(chunk.errors.items())
             raise DataError(f"expected readable sequences only, got an unreadable one at index {index}") from error
         if chunk.schema.digest != self.given.digest:
-            Chunk(self.given, chunk.values)  # says what differs
+            Chunk(self.given, chunk.values)  # raises a SchemaError that says what differs
         for name, value in chunk.values.items():
-            _check_indices(name, value)
+            _check_entries(name, value)
         with self._cleaning_up():
             self._append(chunk)
 
     def close(self) -> None:
-        """Finish the store and give it its name.
+        """Finish the store and rename it to its destination.
 
         Raises:
             DataError: nothing was written, or the files cannot be written (disk full).
-            FileExistsError: something took that name meanwhile.
+            FileExistsError: the name has been taken meanwhile.
         """
         with self._cleaning_up():
             self._flush()
@@ -127,9 +133,9 @@ class StoreWriter:
             self._finish()
 
     def abort(self) -> None:
-        """Drop everything written so far."""
-        for part in self._parts:
-            part.drop()
+        """Discard everything written so far, except what a journal keeps."""
+        if self._part is not None:
+            self._part.drop()
         for lengths in self._lengths.values():
             lengths.drop()
         if self._workplace is not None:
@@ -165,7 +171,7 @@ class StoreWriter:
             if start < count:
                 self._flush()
         if self._pending:
-            # The caller may use his arrays again; all but the last piece were copied when they came.
+            # The caller may reuse its arrays; all pieces but the last were copied on arrival.
             self._pending[-1] = {name: copied(value) for name, value in self._pending[-1].items()}
 
     def _flush(self) -> None:
@@ -176,8 +182,8 @@ class StoreWriter:
         values = {name: joined([piece[name] for piece in self._pending]) for name in self.schema}
         self._pending, self._pending_bytes = [], 0
         ragged = {name for name, value in values.items() if not value.one_sample_each}
-        # All chunks of a file have the same columns. A stream that turns out to have sequences begins a new
-        # file, and keeps its level for sequences from there on.
+        # All chunks of a file have the same columns. A stream that becomes ragged begins a new file, and stays ragged
+        # from there on.
         full = self._part is not None and self._part.size >= self._part_bytes
         if full or not ragged <= self._ragged:
             self._end_part()
@@ -188,7 +194,6 @@ class StoreWriter:
             if self._compression == "auto":
                 self._compression = _worthwhile(values, self._ragged, pa.schema(fields))
             self._part = _PartFile(file, pa.schema(fields), frozenset(self._ragged), self._compression)
-            self._parts.append(self._part)
         part = self._part
         arrays = [
             columns.encode(values[name], kind.type, name in part.ragged)
@@ -201,19 +206,40 @@ class StoreWriter:
                 lengths.add(values[name].lengths, before=self._sequences)
         self._sequences += count
 
-    def _end_part(self) -> None:
-        if self._part is not None:
-            self._part.close()
+    def _end_part(self, finishing: bool = False) -> None:
+        if self._part is None:
+            return
+        self._parts.append(self._part.close())
         self._part = None
+        if self._journal is not None and not finishing:  # the last part has nothing left to wait for
+            for lengths in self._lengths.values():
+                lengths.sync()
+            self._journal.add(self._parts[-1], self._sequences, self._ragged, self._compression)
 
-    # ---- the end ------------------------------------------------------------------------------------
+    def _continue(self, journal: Journal) -> None:
+        """Restore the state after the last part of the journal."""
+        for record in journal.records:
+            self._parts.append(record.part)
+            self._sequences, self._compression = record.sequences, record.compression
+            self._ragged = set(record.ragged)
+        for name in self._ragged:
+            self._lengths[name].continue_after(self._sequences)
+
+    # ---- finishing ----------------------------------------------------------------------------------
 
     def _finish(self) -> None:
-        self._end_part()
+        self._end_part(finishing=True)
         lengths = {name: self._lengths[name].close(self._sequences) for name in self.schema if name in self._ragged}
         parts = [part.describe(list(lengths)) for part in self._parts]
         samples = sum(part.samples for part in parts)
-        manifest = Manifest(self.schema, self._sequences, samples, lengths, parts, self._compression)
+        manifest = Manifest(
+            self.schema,
+            sequences=self._sequences,
+            samples=samples,
+            lengths=lengths,
+            parts=parts,
+            compression=self._compression,
+        )
         with open(self._folder / MANIFEST, "xb") as file:
             file.write(manifest.dump())
             _sync(file)
@@ -227,7 +253,7 @@ class StoreWriter:
         """Check that a store may be written to ``path``.
 
         Raises:
-            FileExistsError: something is there that is not a store, or is not to be overwritten.
+            FileExistsError: something is there that is not a store, or must not be overwritten.
         """
         if not os.path.lexists(path):
             return
@@ -248,7 +274,9 @@ class StoreWriter:
             raise DataError(
                 f"cannot write the store: {error.strerror or error}",
                 path=str(self.path),
-                hint="nothing was left behind; free some space or write elsewhere",
+                hint="free some space, and repeat the call: complete parts are kept"
+                if self._journal is not None and self._journal.records
+                else "nothing was left behind; free some space or write elsewhere",
             ) from error
         except BaseException:
             self.abort()
@@ -281,8 +309,8 @@ class _PartFile:
         self._sink.crc = 0
         self._writer.write_batch(batch)
         if start == 0:
-            # The head is written with the first batch: magic, then the schema's message, whose length is in
-            # its second word. The checksum of the batch alone needs the bytes again.
+            # The first batch also writes the head: magic, then the schema's message, whose length is in its second
+            # word. The checksum of the batch alone requires reading the bytes again.
             start = self._sink.head_size()
             self._sink.crc = self._sink.crc_from(start)
         counted = values.values() if size_stream is None else [values[size_stream]]
@@ -291,31 +319,18 @@ class _PartFile:
         self._rows.append((*row, pa.ipc.get_record_batch_size(batch)) if self._compressed else row)
         self._totals.append({name: value.num_samples for name, value in values.items()})
 
-    def close(self) -> None:
+    def close(self) -> PartTable:
+        """Finish the file and return its description."""
         self._writer.close()
         self._sink.finish()
+        return PartTable(self._name, self._sink.size, self.ragged, self._rows, self._totals)
 
     def drop(self) -> None:
         self._sink.drop()
 
-    def describe(self, ragged: list[str]) -> StoreFile:
-        table = np.array(self._rows, np.int64).T
-        keys = ("byte", "bytes", "sequences", "samples", "crc32c", *(["memory"] if self._compressed else []))
-        chunks = dict(zip(keys, table, strict=True))
-        totals = {name: np.array([row[name] for row in self._totals], np.int64) for name in ragged}
-        return StoreFile(
-            self._name,
-            self._sink.size,
-            self.ragged,
-            int(chunks["sequences"].sum()),
-            int(chunks["samples"].sum()),
-            chunks,
-            totals,
-        )
-
 
 class _Sink:
-    """A file that Arrow writes to, which counts and checksums what passes."""
+    """A file that Arrow writes to, with a byte count and a checksum."""
 
     def __init__(self, path: Path) -> None:
         self._file = open(path, "w+b", buffering=0)  # noqa: SIM115  # closed by `finish` or `drop`
@@ -344,10 +359,10 @@ class _Sink:
         return crc
 
     def flush(self) -> None:
-        """Nothing is buffered."""
+        """Do nothing: there is no buffer."""
 
     def close(self) -> None:
-        """Arrow closes its wrapper; the file is closed by `finish`."""
+        """Do nothing: Arrow closes its wrapper; `finish` closes the file."""
 
     def tell(self) -> int:
         return self.size
@@ -370,7 +385,7 @@ class _Sink:
 
 
 class _LengthsFile:
-    """The lengths of all sequences in one stream, as a ``.npy`` file; made when the stream first needs it."""
+    """The lengths of all sequences in one stream, as a ``.npy`` file; created when the stream first needs it."""
 
     def __init__(self, folder: Path, number: int) -> None:
         self._path = folder / f"lengths-{number}.npy"
@@ -385,6 +400,17 @@ class _LengthsFile:
         if len(lengths) and lengths.max() > np.iinfo(np.int32).max:
             raise DataError(f"expected sequences of less than 2^31 samples, got {lengths.max()}")
         self._file.write(lengths.astype("<i4").tobytes())
+
+    def continue_after(self, count: int) -> None:
+        """Continue a file after the lengths of ``count`` sequences, which are on disk."""
+        self._file = open(self._path, "r+b")  # noqa: SIM115  # as in `add`
+        self._file.truncate(len(lengths_header(0)) + 4 * count)
+        self._file.seek(0, os.SEEK_END)
+
+    def sync(self) -> None:
+        """Flush the lengths to disk."""
+        if self._file is not None:
+            _sync(self._file)
 
     def close(self, count: int) -> Lengths:
         assert self._file is not None
@@ -401,17 +427,20 @@ class _LengthsFile:
 
     def drop(self) -> None:
         if self._file is not None:
-            with contextlib.suppress(OSError):  # a full disk is told once; the folder goes away
+            with contextlib.suppress(OSError):  # a full disk has been reported already; the folder is removed
                 self._file.close()
 
 
 def _sequence_bytes(chunk: Chunk) -> NDArray[np.int64]:
-    """Bytes of the rows of each sequence, at least 1; offsets are left out, as they depend on neighbours."""
+    """Return bytes of the rows of each sequence, at least 1; without offsets, which depend on neighbours."""
     total = np.ones(chunk.num_sequences, np.int64)
     for value in chunk.values.values():
         if isinstance(value, SparseValue):
             bounds = value.indptr if value.one_sample_each else value.indptr[value.offsets]
             total += np.diff(bounds) * (4 + value.dtype.itemsize)
+        elif isinstance(value, BytesValue):
+            # With their bounds: empty strings would fill memory otherwise.
+            total += np.diff(value.bounds[value.offsets]) + 8 * value.lengths
         else:
             width = value.dtype.itemsize * int(np.prod(value.shape, dtype=np.int64))
             total += width if value.one_sample_each else value.lengths * width
@@ -419,7 +448,7 @@ def _sequence_bytes(chunk: Chunk) -> NDArray[np.int64]:
 
 
 def _worthwhile(values: Piece, ragged: set[str], schema: Any) -> str | None:
-    """The first codec by which a chunk shrinks by a third: of two stores of the same data, both or none has it."""
+    """Return the first codec that shrinks a chunk by a third; deterministic, so that equal data gives equal stores."""
     import pyarrow as pa
 
     arrays = [columns.encode(values[field.name], field.type, field.name in ragged) for field in schema]
@@ -433,17 +462,23 @@ def _worthwhile(values: Piece, ragged: set[str], schema: Any) -> str | None:
     return None
 
 
-def _check_indices(name: str, value: Value) -> None:
+def _check_entries(name: str, value: Value) -> None:
+    if isinstance(value, BytesValue) and value.text:
+        bad = _native.first_bad_text(np.ascontiguousarray(value.data), np.ascontiguousarray(value.bounds))
+        if bad >= 0:
+            raise DataError(f"expected text in UTF-8, got other bytes in the {_at(value, bad)}", stream=name)
     if not isinstance(value, SparseValue):
         return
     at = _native.first_bad_index(np.ascontiguousarray(value.indices), value.classes)
     if at >= 0:
         row = int(np.searchsorted(value.indptr, at, side="right")) - 1
         raise DataError(
-            f"expected indices in [0, {value.classes}), got {value.indices[at]} in the sequence at index "
-            f"{int(np.searchsorted(value.offsets, row, side='right')) - 1}",
-            stream=name,
+            f"expected indices in [0, {value.classes}), got {value.indices[at]} in the {_at(value, row)}", stream=name
         )
+
+
+def _at(value: Value, row: int) -> str:
+    return f"sequence at index {int(np.searchsorted(value.offsets, row, side='right')) - 1}"
 
 
 def _sync(file: Any) -> None:

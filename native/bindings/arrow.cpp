@@ -1,0 +1,73 @@
+#include "feedline/arrow.h"
+
+#include <nanobind/nanobind.h>
+
+#include <cerrno>
+#include <cstring>
+#include <system_error>
+#include <vector>
+
+#include "arrays.h"
+#include "buffer_view.h"
+#include "unlocked.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace {
+
+using feedline::bindings::BufferView;
+using feedline::bindings::Unlocked;
+
+// ValueError(what, byte).
+[[noreturn]] void raise(const feedline::ArrowError& error) {
+    const nb::tuple arguments = nb::make_tuple(error.what(), error.byte);
+    PyErr_SetObject(PyExc_ValueError, arguments.ptr());
+    throw nb::python_error();
+}
+
+nb::object numbers(const void* data, std::size_t count) {
+    const nb::object array = feedline::bindings::new_array(count, feedline::bindings::numpy().int64);
+    if (count != 0) std::memcpy(feedline::bindings::memory(array), data, count * sizeof(std::int64_t));
+    return array;
+}
+
+nb::tuple messages(int fd, std::uint64_t size, std::uint64_t start) {
+    feedline::ArrowStream found;
+    try {
+        const Unlocked unlocked;
+        found = feedline::walk_arrow(fd, size, start);
+    } catch (const feedline::ArrowError& error) {
+        raise(error);
+    } catch (const std::system_error& error) {
+        errno = error.code().value();
+        PyErr_SetFromErrno(PyExc_OSError);
+        throw nb::python_error();
+    }
+    return nb::make_tuple(numbers(found.messages.data(), 6 * found.messages.size()), found.ended, found.big_endian);
+}
+
+nb::tuple batch(nb::handle head, std::int64_t body) {
+    const BufferView view(head);
+    try {
+        const feedline::ArrowLayout found =
+            feedline::parse_arrow_batch(static_cast<const std::uint8_t*>(view.data()), view.size(), body);
+        return nb::make_tuple(found.rows, found.compressed, numbers(found.nodes.data(), found.nodes.size()),
+                              numbers(found.buffers.data(), found.buffers.size()));
+    } catch (const feedline::ArrowError& error) {
+        raise(error);
+    }
+}
+
+}  // namespace
+
+void bind_arrow(nb::module_& m) {
+    m.def("arrow_messages", &messages, "fd"_a, "size"_a, "start"_a,
+          "Walk the messages of an Arrow IPC stream of `size` bytes and return (messages, ended, big_endian).\n\n"
+          "messages: int64[6 * n]: kind (1 schema, 2 dictionary, 3 record batch), first byte, bytes of head and of\n"
+          "body, rows, whether it is compressed. ValueError(what, byte) for damage, OSError if the disk fails.");
+    m.def("arrow_batch", &batch, "head"_a, "body"_a,
+          "Parse the head of a record batch with `body` bytes of data; return (rows, compressed, nodes, buffers).\n\n"
+          "nodes: int64[2 * fields]: length and nulls. buffers: int64[2 * buffers]: offset in the body, and bytes,\n"
+          "which lie within it. ValueError(what, byte) for damage.");
+}

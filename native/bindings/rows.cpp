@@ -1,0 +1,178 @@
+#include "rows.h"
+
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+
+#include <string>
+
+#include "feedline/inflate.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace {
+
+using feedline::bindings::checked_fields;
+using feedline::bindings::Field;
+using feedline::bindings::Input;
+using feedline::bindings::kParseDoc;
+using feedline::bindings::parse;
+using feedline::bindings::Unlocked;
+
+using Output = nb::ndarray<std::uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+
+std::shared_ptr<feedline::JsonParser> make_json(const std::vector<Field>& given,
+                                                const std::vector<std::vector<nb::bytes>>& keys,
+                                                std::uint64_t memory_bytes) {
+    auto fields = checked_fields(given, memory_bytes);
+    if (keys.size() != fields.size()) throw nb::value_error("one path a field");
+    std::vector<std::vector<std::string>> paths;
+    for (const auto& path : keys) {
+        if (path.empty()) throw nb::value_error("a path has at least one key");
+        paths.emplace_back();
+        for (const nb::bytes& key : path) paths.back().emplace_back(key.c_str(), key.size());
+    }
+    for (std::size_t a = 0; a < paths.size(); ++a) {
+        for (std::size_t b = 0; b < paths.size(); ++b) {
+            if (a == b || paths[a].size() > paths[b].size()) continue;
+            if (std::equal(paths[a].begin(), paths[a].end(), paths[b].begin()))
+                throw nb::value_error("a path that another one begins with");
+        }
+    }
+    return std::make_shared<feedline::JsonParser>(std::move(fields), std::move(paths), memory_bytes);
+}
+
+feedline::CsvParser make_csv(const std::vector<Field>& given,
+                             const std::vector<std::pair<std::int32_t, std::int64_t>>& columns, std::uint8_t delimiter,
+                             std::uint64_t memory_bytes) {
+    auto fields = checked_fields(given, memory_bytes);
+    std::vector<std::int64_t> cells(fields.size(), 0), sizes;
+    for (const auto& field : fields) {
+        std::int64_t size = 1;
+        for (const std::int64_t dim : field.shape)
+            if (__builtin_mul_overflow(size, dim, &size)) throw nb::value_error("a sample of too many values");
+        sizes.push_back(size);
+        if (field.ragged) throw nb::value_error("a row of cells has one sample of each stream");
+    }
+    std::vector<feedline::CsvTarget> targets;
+    for (const auto& [stream, place] : columns) {
+        if (stream >= static_cast<std::int64_t>(fields.size()) || stream < -1) throw nb::value_error("an unknown stream");
+        if (stream >= 0) {
+            if (place < 0 || place >= sizes[stream]) throw nb::value_error("a place outside the sample");
+            ++cells[stream];
+        }
+        targets.push_back({stream, place});
+    }
+    for (std::size_t s = 0; s < fields.size(); ++s)
+        if (cells[s] != sizes[s]) throw nb::value_error("one column for each value of a sample");
+    if (delimiter == '"' || delimiter == '\n' || delimiter == '\r' || delimiter >= 0x80)
+        throw nb::value_error("a delimiter is one byte of ASCII, neither a quote nor the end of a line");
+    return feedline::CsvParser(std::move(fields), std::move(targets), delimiter, memory_bytes);
+}
+
+nb::dict error_codes() {
+    using feedline::RowError;
+    const std::pair<const char*, RowError> codes[] = {
+        {"utf16_input", RowError::utf16_input},
+        {"row_too_long", RowError::row_too_long},
+        {"not_an_object", RowError::not_an_object},
+        {"syntax", RowError::syntax},
+        {"missing", RowError::missing},
+        {"twice", RowError::twice},
+        {"null_value", RowError::null_value},
+        {"wrong_type", RowError::wrong_type},
+        {"out_of_range", RowError::out_of_range},
+        {"too_many_values", RowError::too_many_values},
+        {"too_few_values", RowError::too_few_values},
+        {"bad_string", RowError::bad_string},
+        {"bad_text", RowError::bad_text},
+        {"too_deep", RowError::too_deep},
+        {"too_many_cells", RowError::too_many_cells},
+        {"too_few_cells", RowError::too_few_cells},
+        {"empty_cell", RowError::empty_cell},
+        {"bad_cell", RowError::bad_cell},
+        {"open_quote", RowError::open_quote},
+        {"cell_range", RowError::cell_range},
+        {"cell_text", RowError::cell_text},
+        {"memory_limit", RowError::memory_limit},
+        {"record_cut", RowError::record_cut},
+        {"length_crc", RowError::length_crc},
+        {"message_crc", RowError::message_crc},
+        {"record_too_long", RowError::record_too_long},
+        {"bad_message", RowError::bad_message},
+        {"feature_kind", RowError::feature_kind},
+        {"uneven_values", RowError::uneven_values},
+    };
+    nb::dict result;
+    for (const auto& [name, code] : codes) result[name] = static_cast<int>(code);
+    return result;
+}
+
+nb::tuple inflate(feedline::Inflater& self, Input<std::uint8_t> in, std::size_t start, std::size_t stop, bool last,
+                  Output out, std::size_t position, std::size_t point_after) {
+    if (start > stop || stop > in.size()) throw nb::value_error("expected 0 <= start <= stop <= bytes of input");
+    if (position > out.size()) throw nb::value_error("expected a position inside the output");
+    feedline::Inflater::Result result{};
+    {
+        const Unlocked unlocked;
+        result = self.run(in.data() + start, stop - start, last, out.data(), position, out.size(), point_after);
+    }
+    return nb::make_tuple(static_cast<int>(result.status), result.consumed, result.position, result.member);
+}
+
+}  // namespace
+
+void bind_rows(nb::module_& m) {
+    m.attr("ROW_ERRORS") = error_codes();
+
+    nb::class_<feedline::JsonParser>(m, "JsonParser",
+                                     "Parses rows that are JSON objects. Immutable and thread-safe.\n\n"
+                                     "fields: (type, shape, ragged); paths: the keys that lead to each.")
+        .def(nb::new_(&make_json), "fields"_a, "paths"_a, "memory_bytes"_a)
+        .def("parse", &parse<feedline::JsonParser>, "text"_a, "start"_a, "begin"_a, "size"_a, kParseDoc);
+    nb::class_<feedline::CsvParser>(m, "CsvParser",
+                                    "Parses rows of cells. Immutable and thread-safe.\n\n"
+                                    "columns: (field, or -1 to skip the column; place of its value in the sample).")
+        .def(nb::new_(&make_csv), "fields"_a, "columns"_a, "delimiter"_a, "memory_bytes"_a)
+        .def("parse", &parse<feedline::CsvParser>, "text"_a, "start"_a, "begin"_a, "size"_a, kParseDoc);
+    nb::class_<feedline::RowIndexer> indexer(
+        m, "RowIndexer",
+        "Finds the rows of a text that is fed block by block. Not thread-safe.\n\n"
+        "Entries are uint8 arrays of 24-byte records: line u8, offset u8, size u4, samples u4.");
+    feedline::bindings::bind_indexer(indexer);
+    indexer
+        .def_static(
+            "json",
+            [](std::shared_ptr<feedline::JsonParser> parser, int size_stream) {
+                if (parser != nullptr && size_stream >= static_cast<int>(parser->fields().size()))
+                    throw nb::value_error("size_stream must be the index of a field, or -1");
+                return feedline::RowIndexer(std::move(parser), size_stream);
+            },
+            "parser"_a.none(), "size_stream"_a, "Lines; with a parser their samples are counted.")
+        .def_static(
+            "csv",
+            [](std::uint8_t delimiter, std::uint64_t skip, std::uint64_t most) {
+                return feedline::RowIndexer(delimiter, skip, most);
+            },
+            "delimiter"_a, "skip"_a, "most"_a, "Rows of cells, without the first `skip`, of at most `most` bytes.");
+
+    nb::class_<feedline::Inflater>(m, "Inflater",
+                                   "Decodes gzip or zlib, from a member's first byte, or from a point between two\n"
+                                   "blocks: with the upper `bits` of the byte before. Not thread-safe.")
+        .def(nb::new_([](unsigned bits, std::uint8_t byte, bool zlib) {
+                 if (bits > 7) throw nb::value_error("at most 7 bits");
+                 return feedline::Inflater(bits, byte, zlib);
+             }),
+             "bits"_a, "byte"_a, "zlib"_a = false)
+        .def_static("file", [](bool zlib) { return feedline::Inflater(zlib); }, "zlib"_a = false,
+                    "At the first byte of a file, or of a member of gzip.")
+        .def("run", &inflate, "input"_a, "start"_a, "stop"_a, "last"_a, "out"_a, "position"_a, "point_after"_a,
+             "Decode input[start:stop] into out[position:] and return (status, consumed, position, at a member).\n\n"
+             "status: 0 needs more input, 1 more room, 2 at a point with position >= point_after, 3 the file has ended,\n"
+             "-1 damaged. out[:position] is the text before; the last 264 bytes of `out` may stay unused.")
+        .def_prop_ro("bits", &feedline::Inflater::bits, "At a point: bits of `byte` that belong to the next block.")
+        .def_prop_ro("byte", &feedline::Inflater::byte, "At a point: the byte before it.")
+        .def_prop_ro("problem", &feedline::Inflater::problem, "What is damaged.");
+}

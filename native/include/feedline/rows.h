@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: Apache-2.0
+// Text in rows: JSON Lines and CSV. An indexer finds rows by their bytes; parsers turn rows into columns.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "feedline/ctf.h"
+
+namespace feedline {
+
+// Why a text or a row is refused. The numbers are part of the interface: never reuse one. `byte` of a record is where it
+// was detected; `got` is the byte found there unless said otherwise.
+enum class RowError : std::uint16_t {
+    none = 0,
+    // Errors of the index: each ends the indexing.
+    utf16_input = 2,
+    row_too_long = 3,      // byte: where the row begins; expected: the limit
+    // Errors of a row.
+    not_an_object = 16,    // JSON: a row that is no object
+    syntax = 17,           // JSON: a byte that the grammar does not allow
+    missing = 19,          // a stream without its key or column
+    twice = 20,            // JSON: a key of a stream stands twice in its object
+    null_value = 21,
+    wrong_type = 22,       // expected: what, as the first byte of its text: `0 i t " [ {`
+    out_of_range = 23,     // an integer that the stream's type cannot hold
+    too_many_values = 24,  // of a list; expected: how many
+    too_few_values = 25,   // the same; got: how many
+    bad_string = 26,       // a control byte, or an escape that is none
+    bad_text = 27,         // a text that is not UTF-8, or half of a surrogate pair
+    too_deep = 28,
+    too_many_cells = 40,   // CSV; expected and got: cells
+    too_few_cells = 41,
+    empty_cell = 42,       // expected: column
+    bad_cell = 43,         // no number, or no boolean; expected: column
+    open_quote = 44,       // a quote that nothing closes; expected: column
+    cell_range = 45,       // an integer that the stream's type cannot hold; expected: column
+    cell_text = 46,        // text that is not UTF-8; expected: column
+    // Errors of a whole call: parsing stops.
+    memory_limit = 48,     // expected: the limit, got: bytes needed so far
+    // TFRecord, where too_many_values, too_few_values and out_of_range also say what they got.
+    record_cut = 56,       // the file ends within a record; expected: bytes of the record
+    length_crc = 57,       // a length with another checksum; expected: as stored, got: as computed
+    message_crc = 58,      // the same of a message
+    record_too_long = 59,  // expected: the limit, got: bytes of the message
+    bad_message = 60,      // bytes that are no message of protobuf
+    feature_kind = 61,     // expected and got: 1 bytes, 2 floats, 3 integers, 0 none
+    uneven_values = 62,    // expected: values of a sample, got: those of the feature, no multiple
+};
+
+enum class RowType : std::uint8_t {
+    boolean, int8, int16, int32, int64, uint8, uint16, uint32, uint64, float32, float64, text, bytes
+};
+constexpr int kRowTypes = 13;
+
+struct RowField {
+    RowType type;
+    std::vector<std::int64_t> shape;  // of a sample; none for text and bytes
+    bool ragged;                      // JSON: a row holds a list of samples
+};
+
+// The columns of one stream over all rows of a call; a bad row has a sample of zeros, or none if the stream is ragged.
+struct RowColumn {
+    CtfBytes values;   // numbers; or the bytes of all strings
+    CtfBytes bounds;   // strings: int64 (samples + 1,)
+    CtfBytes offsets;  // ragged: int64 (rows + 1,), in samples
+    std::uint64_t samples = 0;
+};
+
+struct RowColumns {
+    std::vector<RowColumn> streams;
+    CtfBytes errors;  // CtfErrorRecord with codes of RowError, ascending by row, one a row
+};
+
+// Rows that a parser is given: row i is text[begin[i] .. begin[i] + size[i]). 64 bytes before text and after the last row
+// must be readable (their values do not matter).
+struct Rows {
+    const std::uint8_t* text;
+    const std::int64_t* begin;
+    const std::uint32_t* size;
+    std::size_t n;
+};
+
+// Parses rows, each a JSON object, strictly by RFC 8259, but with NaN, Infinity and -Infinity. Immutable, for any number
+// of threads. Keys without a stream are skipped, their grammar checked. O(bytes + output).
+class JsonParser {
+public:
+    // paths[i]: the keys that lead from a row's object to the value of stream i; no path begins with another one.
+    JsonParser(std::vector<RowField> fields, std::vector<std::vector<std::string>> paths, std::uint64_t memory_limit);
+    ~JsonParser();
+
+    RowColumns parse(const Rows& rows) const;
+    // Samples of one row: those of stream `size_stream`, if that is >= 0, else of the longest; 0 for a bad row.
+    std::uint32_t samples(const Rows& row, int size_stream) const;
+
+    const std::vector<RowField>& fields() const { return fields_; }
+
+    struct Node;
+
+private:
+    std::vector<RowField> fields_;
+    std::unique_ptr<Node> root_;
+    std::uint64_t memory_limit_;
+};
+
+struct CsvTarget {
+    std::int32_t stream;  // -1: the column is skipped
+    std::int64_t place;   // of the cell's value in the sample
+};
+
+// Parses rows of cells between delimiters. A cell that begins with a quote ends at the next single quote; what follows up
+// to the delimiter belongs to it. Immutable, for any number of threads. O(bytes + output).
+class CsvParser {
+public:
+    CsvParser(std::vector<RowField> fields, std::vector<CsvTarget> columns, std::uint8_t delimiter,
+              std::uint64_t memory_limit);
+
+    RowColumns parse(const Rows& rows) const;
+
+    const std::vector<RowField>& fields() const { return fields_; }
+
+private:
+    std::vector<RowField> fields_;
+    std::vector<CsvTarget> columns_;
+    std::uint8_t delimiter_;
+    std::uint64_t memory_limit_;
+};
+
+// Finds the rows of a text fed in blocks that may be cut anywhere, as CtfEntry: key is the number of the line, from 1, in
+// which the row begins. A UTF-8 byte order mark and blank lines are skipped. Holds a row at most.
+class RowIndexer {
+public:
+    // JSON: every line is a row. `parser`, if any, counts the samples of rows, see JsonParser::samples.
+    RowIndexer(std::shared_ptr<const JsonParser> parser, int size_stream);
+    // CSV: a newline within quotes ends no row. `skip` rows are left out at the beginning; longer rows than `most` bytes
+    // are an error.
+    RowIndexer(std::uint8_t delimiter, std::uint64_t skip, std::uint64_t most);
+
+    void feed(const std::uint8_t* block, std::size_t n, CtfBytes& entries);
+    void finish(CtfBytes& entries);
+
+    RowError error() const { return error_; }
+    std::uint64_t error_byte() const { return error_byte_; }
+    std::uint64_t bytes() const { return bytes_; }
+    std::uint64_t lines() const { return line_; }
+
+private:
+    void begin(CtfBytes& entries);
+    void lines_of(const std::uint8_t* block, std::size_t n, CtfBytes& entries);
+    void cells_of(const std::uint8_t* block, std::size_t n, CtfBytes& entries);
+    bool end_row(std::uint64_t end, const std::uint8_t* rest, std::size_t n, CtfBytes& entries);
+
+    bool csv_;
+    std::shared_ptr<const JsonParser> parser_;
+    int size_stream_ = -1;
+    std::uint8_t delimiter_ = 0;
+    std::uint64_t skip_ = 0, most_;
+
+    std::string head_;   // the first bytes, until they show whether they are a mark
+    bool begun_ = false;
+    std::uint64_t bytes_ = 0;  // before the block being fed
+    std::uint64_t line_ = 0;   // ended so far
+    std::uint64_t row_ = 0, row_line_ = 0;  // where the row begins
+    bool blank_ = true;
+    bool quoted_ = false, closing_ = false;
+    std::uint8_t before_ = 0;  // the byte before the block
+    std::string carry_;        // of the row, where its samples are counted
+    RowError error_ = RowError::none;
+    std::uint64_t error_byte_ = 0;
+};
+
+}  // namespace feedline

@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+// What holds for every indexer of rows, or records, and for every parser of them.
+#pragma once
+
+#include <algorithm>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "check.h"
+#include "feedline/rows.h"
+
+namespace feedline {
+
+struct Random {
+    std::uint64_t s;
+    std::uint64_t next() {
+        s ^= s << 13, s ^= s >> 7, s ^= s << 17;
+        return s;
+    }
+    std::size_t below(std::size_t n) { return static_cast<std::size_t>(next() % n); }
+};
+
+// Up to three changes.
+inline std::string damaged(Random& random, std::string text, const std::vector<std::string>& pieces) {
+    for (std::size_t k = random.below(4); k > 0; --k) {
+        const std::size_t at = random.below(text.size() + 1);
+        switch (random.below(5)) {
+            case 0: text.insert(at, pieces[random.below(pieces.size())]); break;
+            case 1: text.erase(at, 1 + random.below(9)); break;
+            case 2: if (at < text.size()) text[at] = static_cast<char>(random.next()); break;
+            case 3: text.resize(at); break;
+            default: text.insert(at, text.substr(random.below(text.size() + 1), random.below(30))); break;
+        }
+    }
+    return text;
+}
+
+template <class Indexer>
+std::vector<CtfEntry> index_of(Indexer indexer, const std::string& text, Random* cuts) {
+    CtfBytes found;
+    for (std::size_t at = 0; at < text.size();) {
+        const std::size_t n = cuts ? 1 + cuts->below(cuts->below(20) + 1) : text.size();
+        const std::size_t take = std::min(n, text.size() - at);
+        const std::unique_ptr<std::uint8_t[]> block(new std::uint8_t[take]);
+        std::memcpy(block.get(), text.data() + at, take);
+        indexer.feed(block.get(), take, found);
+        at += take;
+    }
+    indexer.finish(found);
+    std::vector<CtfEntry> entries(found.size / sizeof(CtfEntry));
+    if (found.size) std::memcpy(entries.data(), found.data, found.size);
+    return entries;
+}
+
+// The index, which no cut of the blocks changes.
+template <class Indexer>
+std::vector<CtfEntry> index_of(const Indexer& indexer, const std::string& text, Random& random) {
+    auto entries = index_of(indexer, text, nullptr);
+    const auto again = index_of(indexer, text, &random);
+    CHECK(entries.size() == again.size());
+    CHECK(entries.empty() || std::memcmp(entries.data(), again.data(), entries.size() * sizeof(CtfEntry)) == 0);
+    std::uint64_t behind = 0;
+    for (const CtfEntry& e : entries) {
+        CHECK(e.offset >= behind && e.size > 0);
+        behind = e.offset + e.size;
+        CHECK(behind <= text.size());
+    }
+    return entries;
+}
+
+inline std::size_t last_of(const CtfBytes& offsets, std::size_t n) {
+    CHECK(offsets.size == 8 * (n + 1));
+    std::int64_t last;
+    std::memcpy(&last, offsets.data + 8 * n, 8);
+    return static_cast<std::size_t>(last);
+}
+
+inline void check_columns(const RowColumns& columns, const std::vector<RowField>& fields, std::size_t n) {
+    static const std::size_t sizes[kRowTypes] = {1, 1, 2, 4, 8, 1, 2, 4, 8, 4, 8, 1, 1};
+    CHECK(columns.errors.size % sizeof(CtfErrorRecord) == 0);
+    CHECK(columns.errors.size / sizeof(CtfErrorRecord) <= n);
+    for (std::size_t s = 0; s < fields.size(); ++s) {
+        const RowColumn& c = columns.streams[s];
+        std::size_t size = sizes[static_cast<int>(fields[s].type)];
+        for (const std::int64_t dim : fields[s].shape) size *= static_cast<std::size_t>(dim);
+        const std::size_t samples = fields[s].ragged ? last_of(c.offsets, n) : n;
+        CHECK(c.samples == samples);
+        const bool string = fields[s].type == RowType::text || fields[s].type == RowType::bytes;
+        CHECK(c.values.size == (string ? last_of(c.bounds, samples) : samples * size));
+    }
+}
+
+// A row is the same alone and among all; `pad` bytes around the text may be read.
+template <class Parser>
+void parse(const Parser& parser, const std::string& text, const std::vector<CtfEntry>& entries, Random& random,
+           std::size_t pad) {
+    std::vector<std::int64_t> begin;
+    std::vector<std::uint32_t> size;
+    for (const CtfEntry& e : entries) {
+        begin.push_back(static_cast<std::int64_t>(e.offset));
+        size.push_back(e.size);
+    }
+    if (random.below(4) == 0) {  // a hostile index: any ranges inside the text
+        for (std::size_t i = random.below(5); i > 0; --i) {
+            const std::size_t at = random.below(text.size() + 1);
+            begin.push_back(static_cast<std::int64_t>(at));
+            size.push_back(static_cast<std::uint32_t>(random.below(text.size() - at + 1)));
+        }
+    }
+    const std::size_t n = begin.size();
+    const std::unique_ptr<std::uint8_t[]> bytes(new std::uint8_t[text.size() + 2 * pad]);
+    std::memset(bytes.get(), "0\"\n9{,"[random.below(6)], text.size() + 2 * pad);
+    if (!text.empty()) std::memcpy(bytes.get() + pad, text.data(), text.size());
+    const RowColumns all = parser.parse({bytes.get() + pad, begin.data(), size.data(), n});
+    if (all.errors.size) {
+        CtfErrorRecord last;
+        std::memcpy(&last, all.errors.data + all.errors.size - sizeof last, sizeof last);
+        CHECK(last.byte <= text.size() + 1);
+        if (last.code == static_cast<std::uint16_t>(RowError::memory_limit)) return;
+    }
+    check_columns(all, parser.fields(), n);
+    std::vector<std::size_t> at(parser.fields().size(), 0);
+    for (std::size_t i = 0; i < n; ++i) {
+        const RowColumns one = parser.parse({bytes.get() + pad, &begin[i], &size[i], 1});
+        check_columns(one, parser.fields(), 1);
+        for (std::size_t s = 0; s < at.size(); ++s) {
+            const CtfBytes& mine = one.streams[s].values;
+            const CtfBytes& ours = all.streams[s].values;
+            CHECK(at[s] + mine.size <= ours.size);
+            CHECK(mine.size == 0 || std::memcmp(ours.data + at[s], mine.data, mine.size) == 0);
+            at[s] += mine.size;
+        }
+    }
+}
+
+}  // namespace feedline

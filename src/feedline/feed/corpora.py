@@ -1,0 +1,83 @@
+"""Open what is on disk as a corpus, whatever its format; `formats.detect` recognises it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeGuard
+
+from feedline.data import Stream
+from feedline.errors import SchemaError
+from feedline.feed.formats.detect import recognise
+from feedline.feed.protocol import CHUNK_MEMORY, Deserializer, whole_number
+
+What = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
+"""A path, a pattern, or a list of these."""
+
+
+def names_files(thing: Any) -> TypeGuard[What]:
+    """Whether something is a path, a pattern or a list of these, rather than data."""
+    parts = thing if isinstance(thing, (list, tuple)) and thing else [thing]
+    return all(isinstance(part, (str, os.PathLike)) for part in parts)
+
+
+def open_corpus(what: What, *, memory: int = CHUNK_MEMORY, **streams: Stream | str | Sequence[str]) -> Deserializer:
+    """Return a deserializer for what is at a path, whatever its format.
+
+    The format is recognised by the first bytes, and only where these say nothing by the suffix.
+
+    ==============================  ================================================================
+    format                          streams
+    ==============================  ================================================================
+    store (a folder)                as written
+    Arrow, Hugging Face's datasets  columns, see `ArrowDeserializer`
+    folder of class folders         ``image`` and ``label``, see `ImageFolderDeserializer`
+    image map, base64 file          the same, see `ImageMapDeserializer`, `Base64ImageDeserializer`
+    Parquet                         columns, see `ParquetDeserializer`
+    ``.npz``, folder of ``.npy``    one stream per array, one sample per sequence
+    ``.npy``                        one stream ``x``
+    HDF5                            datasets of the root, see `HDF5Deserializer`
+    Zarr (a folder or ``.zip``)     arrays of the root, see `ZarrDeserializer`
+    tar (WebDataset)                suffixes of the first sample, see `TarDeserializer`
+    MDS (a folder)                  its columns, see `MDSDeserializer`
+    LitData (a folder)              the leaves of its samples, see `LitDataDeserializer`
+    TFRecord, also packed           inferred from the first records, see `TFRecordDeserializer`
+    tokens (``.bin``, Megatron)     one, declared: ``tokens=fl.Stream(1024, "uint16")``
+    JSON Lines, also packed         inferred from the first rows, see `JSONLinesDeserializer`
+    CSV, also packed                one per column, see `CSVDeserializer`
+    CTF                             inferred from the first lines, see `infer_ctf_streams`
+    CBF                             as the file describes them
+    HTK features (``.scp``)         ``features``, a frame each; see `HTKFeatureDeserializer`
+    HTK labels (MLF)                as declared; without a list of states, see `MLFDeserializer`
+    ==============================  ================================================================
+
+    Args:
+        what: a file or folder; a pattern with ``*`` or ``**``, sorted by the bytes of relative paths, or with braces,
+            ``train-{000..099}.parquet`` or ``{a,b}``, in that order; or a list of these, kept in order. ``.npy`` files
+            and stores are mapped, ``.npz`` is loaded.
+        memory: bytes that a decoded chunk of text, Parquet or compressed Arrow, or all arrays of an ``.npz`` file
+            together, may take.
+        streams: declarations. Text is read with exactly these; for other formats they select streams, which must
+            match. Streams of CSV may also be the name of a column, or a list of names.
+
+    Raises:
+        DataError: nothing is there, its format is unknown or not read, files are of several formats, or one is damaged.
+        SchemaError: a stream is missing or not as declared.
+    """
+    whole_number("memory", memory, 1)
+    form, paths = recognise(what)
+    declared: dict[str, Any] = dict(streams)
+    if form.name != "csv" and (wrong := [name for name, what in declared.items() if not isinstance(what, Stream)]):
+        raise SchemaError(f"expected a feedline.Stream for stream `{wrong[0]}`, got {declared[wrong[0]]!r}")
+    corpus = form.open(paths, declared, memory)
+    _check_declared(corpus, declared)
+    return corpus
+
+
+def _check_declared(corpus: Deserializer, streams: Mapping[str, Any]) -> None:
+    for name, stream in streams.items():
+        if not isinstance(stream, Stream):
+            continue  # columns of CSV
+        found = corpus.schema[name]
+        if (found.shape, found.dtype, found.sparse) != (stream.shape, stream.dtype, stream.sparse):
+            raise SchemaError(f"expected {stream} for stream `{name}`, got {found} in {corpus.name}")

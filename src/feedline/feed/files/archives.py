@@ -1,0 +1,71 @@
+"""Members of zip archives, read by one thread at a time; archives that lie about themselves are bounded."""
+
+from __future__ import annotations
+
+import lzma
+import os
+import struct
+import zipfile
+import zlib
+
+from feedline.errors import DataError
+from feedline.feed.files.paths import open_file
+
+_ERRORS = (
+    *(OSError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, struct.error),
+    *(EOFError, NotImplementedError, RuntimeError, ValueError),
+)
+_LOCAL_HEADER_BYTES = 30  # before the name
+
+
+def open_archive(path: str) -> zipfile.ZipFile:
+    """Open a zip archive.
+
+    Raises:
+        DataError: there is none, or its directory is damaged.
+    """
+    with open_file(path):  # no FIFO, which would block
+        pass
+    try:
+        return zipfile.ZipFile(path)
+    except _ERRORS as error:
+        raise DataError(f"expected a zip archive: {error}", path=path) from error
+
+
+def read_member(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> bytes:
+    """Return what a member holds; its checksum is compared.
+
+    Raises:
+        DataError: it is damaged.
+    """
+    _check_end(archive, member)
+    try:
+        return archive.read(member)
+    except _ERRORS as error:
+        raise DataError(f"expected `{member.filename}` to be readable in the archive: {error}") from error
+
+
+def read_part(archive: zipfile.ZipFile, member: zipfile.ZipInfo, start: int, stop: int) -> bytes:
+    """Return the bytes ``start:stop`` of a member; of one that is stored as it is nothing else is read.
+
+    Raises:
+        DataError: it is damaged.
+    """
+    if member.compress_type != zipfile.ZIP_STORED or archive.fp is None:
+        return read_member(archive, member)[start:stop]
+    _check_end(archive, member)
+    file = archive.fp.fileno()
+    try:
+        header = os.pread(file, _LOCAL_HEADER_BYTES, member.header_offset)
+        if not header.startswith(b"PK\x03\x04"):
+            raise ValueError("no header")
+        # The directory need not have the same extra fields.
+        data = member.header_offset + _LOCAL_HEADER_BYTES + sum(struct.unpack("<HH", header[26:30]))
+        return os.pread(file, max(0, min(stop, member.compress_size) - start), data + start)
+    except _ERRORS as error:
+        raise DataError(f"expected `{member.filename}` to be readable in the archive: {error}") from error
+
+
+def _check_end(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> None:
+    if member.header_offset + member.compress_size > archive.start_dir:  # of which zipfile would make a buffer
+        raise DataError(f"expected `{member.filename}` to end before the archive's directory, got a damaged size")

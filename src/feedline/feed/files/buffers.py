@@ -1,0 +1,65 @@
+"""Buffers for text that is read, reused: fresh pages are expensive."""
+
+from __future__ import annotations
+
+import contextlib
+import weakref
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+_KEPT = 2
+
+
+class ReadBuffers:
+    """Lends buffers and gives them away, and keeps two idle ones of each kind. Threads may share it.
+
+    Args:
+        padding_bytes: bytes before and after the text.
+    """
+
+    def __init__(self, padding_bytes: int) -> None:
+        self._padding_bytes = padding_bytes
+        self._idle: list[NDArray[np.uint8]] = []
+        self._returned: list[NDArray[np.uint8]] = []
+
+    @contextlib.contextmanager
+    def lend(self, size: int) -> Iterator[NDArray[np.uint8]]:
+        """Lend a buffer for ``size`` bytes of text and the padding."""
+        try:
+            buffer = self._idle.pop()
+        except IndexError:
+            buffer = np.empty(0, np.uint8)
+        if len(buffer) < size + 2 * self._padding_bytes:
+            buffer = np.empty(size + 2 * self._padding_bytes, np.uint8)
+        try:
+            yield buffer
+        finally:
+            if len(self._idle) < _KEPT:
+                self._idle.append(buffer)
+
+    def give(self, size: int) -> NDArray[np.uint8]:
+        """Return a buffer as `lend` does, for as long as anything refers to it or to views of it."""
+        returned, needed = self._returned, size + 2 * self._padding_bytes
+        try:
+            buffer = returned.pop()
+        except IndexError:
+            buffer = np.empty(0, np.uint8)
+        if len(buffer) < needed:
+            buffer = np.empty(needed, np.uint8)
+        # NumPy lets views refer to the first array over a memoryview, not to what is behind that: this array dies last,
+        # and, as the garbage collector does not track arrays, only once nothing can reach it.
+        given = np.frombuffer(buffer.data, np.uint8)
+        weakref.finalize(given, _take_back, returned, buffer).atexit = False
+        return given
+
+    def clear(self) -> None:
+        """Release the buffers; those given away, once nothing refers to them."""
+        self._idle.clear()
+        self._returned = []
+
+
+def _take_back(returned: list[NDArray[np.uint8]], buffer: NDArray[np.uint8]) -> None:
+    if len(returned) < _KEPT:
+        returned.append(buffer)

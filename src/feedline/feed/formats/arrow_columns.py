@@ -1,0 +1,503 @@
+"""Columns of Arrow tables as streams: which a column is by its type, and its values.
+
+=================================  =============================================
+column                             stream
+=================================  =============================================
+numbers, bools                     dense, shape ()
+binary, string (also large, view,  bytes, str
+dictionary-encoded)
+struct<bytes, path>                bytes, as Hugging Face stores images and audio
+fixed-size list of these           dense, a dimension per level
+list of one of the above           the same, ragged
+lists that have equal lengths      dense, if declared: `Stream((3, 224, 224))`, or of Hugging Face's Array2D to Array5D
+list of struct<index, value>       sparse, if declared (or written from a store)
+=================================  =============================================
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from feedline.data import Schema, Stream, Value
+from feedline.data.value import BytesValue, DenseValue, SparseValue
+from feedline.errors import DataError, SchemaError
+from feedline.feed.byte_strings import TooLargeError, from_arrow, kind_of, nulls_of
+from feedline.feed.formats.store import columns
+from feedline.feed.pieces import joined
+from feedline.feed.protocol import CHUNK_MEMORY
+
+Flags = NDArray[np.bool_]
+Ints = NDArray[np.int64]
+
+UNREADABLE = {
+    "dense": "expected numbers, got a null",
+    "sparse": "expected entries with indices in range and no null",
+    "str": "expected text, got a null",
+    "bytes": "expected bytes, got a null (of a struct with a path: the file that it names is not in the data)",
+}
+
+
+class Column(NamedTuple):
+    """How a column is read.
+
+    Attributes:
+        field: its name.
+        stream: the stream that it becomes.
+        ragged: whether its outermost lists are sequences.
+        dims: lengths that the lists below these must have, outermost first, as their type does not fix them.
+    """
+
+    field: str
+    stream: Stream
+    ragged: bool
+    dims: tuple[int, ...] = ()
+
+    @property
+    def unreadable(self) -> str:
+        """What a sequence that cannot be read lacks, in words."""
+        if self.dims:
+            return f"expected lists of {' x '.join(map(str, self.dims))} numbers, got others or a null"
+        return UNREADABLE[self.stream.kind]
+
+
+class Source(NamedTuple):
+    """A file with columns.
+
+    Attributes:
+        path: path of the file.
+        schema: its Arrow schema.
+        telling: ``telling(what)`` is a context in which errors of pyarrow become a DataError about ``what``.
+    """
+
+    path: str
+    schema: Any
+    telling: Callable[[str], AbstractContextManager[None]]
+
+
+Wanted = Sequence[str] | Mapping[str, Stream] | None
+"""Names of columns, declarations by stream name, or None: what the columns are by their types."""
+
+
+# ---- which streams --------------------------------------------------------------------------------------
+
+
+def choose(source: Source, streams: Wanted, defines_size: str | None) -> dict[str, Column]:
+    """Return the columns to read by stream name; without ``streams``, all that can be streams.
+
+    Warns of those that cannot.
+
+    Raises:
+        SchemaError: a column is missing, cannot be a stream, or is not as declared; or none can be one.
+        DataError: a column has a damaged declaration.
+    """
+    chosen = _all(source) if streams is None else _declared(source, streams)
+    if defines_size is None:
+        return chosen
+    if defines_size not in chosen:
+        raise SchemaError(f"expected defines_size to be one of {', '.join(chosen)}, got {defines_size!r}")
+    return {
+        name: column._replace(
+            stream=Stream(
+                column.stream.shape,
+                column.stream.dtype,
+                column.stream.sparse,
+                column.stream.field,
+                defines_size=name == defines_size,
+            )
+        )
+        for name, column in chosen.items()
+    }
+
+
+def _all(source: Source) -> dict[str, Column]:
+    chosen: dict[str, Column] = {}
+    left_out: list[str] = []
+    for field in source.schema:
+        with source.telling(f"column {field.name!r}"):
+            column = _infer(source, field)
+        if column is None:
+            left_out.append(f"{field.name!r} ({_shown(field.type)})")
+        elif len(source.schema.get_all_field_indices(field.name)) > 1:
+            raise _twice(source, field.name)
+        else:
+            chosen[field.name] = column
+    if not chosen:
+        raise SchemaError(f"expected a column of numbers, bytes or text in {source.path}, which has\n{source.schema}")
+    if left_out:
+        warnings.warn(
+            f"columns that are no streams by themselves are not read from {source.path}: {', '.join(left_out)}; name "
+            "the streams that you want in `streams` to hear no more of it. Lists of lists of equal lengths are dense "
+            "if declared with their shape, such as fl.Stream((28, 28)), and lists of struct<index, value> are sparse "
+            "if declared so; anything else must be encoded first",
+            stacklevel=4,
+        )
+    return chosen
+
+
+def _declared(source: Source, streams: Sequence[str] | Mapping[str, Stream]) -> dict[str, Column]:
+    chosen: dict[str, Column] = {}
+    for name in streams:
+        declared = streams[name] if isinstance(streams, Mapping) else None
+        field = (declared.field if declared is not None else None) or name
+        found = len(source.schema.get_all_field_indices(field))
+        if found > 1:
+            raise _twice(source, field)
+        if found == 0:
+            raise SchemaError(
+                f"expected a column {field!r} in {source.path}, which has {', '.join(map(repr, source.schema.names))}"
+            )
+        kind = source.schema.field(field)
+        with source.telling(f"column {field!r}"):
+            column = _infer(source, kind, declared)
+        if column is None:
+            raise SchemaError(
+                f"expected numbers, bytes or text in column {field!r} of {source.path}, got {_shown(kind.type)}; "
+                f"encode it first, or declare the shape of lists of equal lengths as {name}=fl.Stream((28, 28)), or a "
+                f"list of struct<index, value> as {name}=fl.Stream(shape=..., sparse=True)"
+            )
+        if declared is not None:
+            column = _as_declared(source, name, column, declared)
+        chosen[name] = column
+    return chosen
+
+
+def only_numbers(source: Source, chosen: Mapping[str, Column]) -> Schema | None:
+    """Return what feedline 0.1 read of a file without declarations: if it has columns of numbers, no byte strings
+    beside them, but for those with a store's declaration. None: the same as ``chosen``."""
+    known = {name: column for name, column in chosen.items() if not column.dims}
+    numbers = {
+        name: column
+        for name, column in known.items()
+        if not column.stream.is_bytes or columns.METADATA_KEY in (source.schema.field(column.field).metadata or {})
+    }
+    before = numbers or known
+    return Schema({name: column.stream for name, column in before.items()}) if 0 < len(before) < len(chosen) else None
+
+
+def _infer(source: Source, field: Any, declared: Stream | None = None) -> Column | None:
+    """Return the stream of a column by its type; a sparse one also needs a declaration, given or in its metadata."""
+    import pyarrow as pa
+
+    note = (field.metadata or {}).get(columns.METADATA_KEY)
+    noted = None
+    if note is not None:
+        try:
+            noted = columns.parse(json.loads(note))
+        except (ValueError, RecursionError) as error:
+            raise DataError(f"column {field.name!r} has a damaged declaration: {error}", path=source.path) from error
+    kind, ragged = storage(field.type), False
+    strings = _strings(kind)
+    if strings is None and is_list(kind):
+        strings, ragged = _strings(kind.value_type), True
+    if strings is not None:
+        if noted is not None and (noted.kind != strings):
+            raise _otherwise(source, field, noted)
+        return Column(field.name, noted or Stream(dtype=strings), ragged)
+    ragged = False
+    dense = _dense(kind)
+    if dense is None and is_list(kind):
+        if (column := _even(field, kind, declared)) is not None:
+            return column
+        inner = storage(kind.value_type)
+        dense, ragged = _dense(inner), True
+        if dense is None:
+            ragged = is_list(inner)
+            entry = inner.value_type if ragged else inner
+            stream = declared if declared is not None else noted
+            if not (pa.types.is_struct(entry) and entry.num_fields == 2 and stream is not None and stream.sparse):
+                return None
+            value = _dense(entry.field(1).type)
+            if not pa.types.is_integer(entry.field(0).type) or value is None or value[0]:
+                return None
+            sparse = Stream(stream.shape, value[1], True, defines_size=stream.defines_size)
+            return Column(field.name, sparse, ragged) if sparse.dtype in (np.float32, np.float64) else None
+    if dense is None:
+        return None
+    stream = Stream(*dense)
+    if noted is not None:
+        stored = np.dtype(np.uint8) if noted.dtype == np.bool_ else noted.dtype
+        if noted.sparse or noted.size != stream.size or stored != stream.dtype:
+            raise _otherwise(source, field, noted)
+        stream = noted
+    return Column(field.name, stream, ragged)
+
+
+def _even(field: Any, kind: Any, declared: Stream | None) -> Column | None:
+    """Return the column of lists of any length, nested or not, that are declared to have equal ones; None: not so."""
+    levels, leaf = 0, kind
+    while is_list(leaf):
+        levels, leaf = levels + 1, storage(leaf.value_type)
+    dense = _dense(leaf)
+    if dense is None or (declared is not None and (declared.sparse or declared.is_bytes)):
+        return None
+    fixed, dtype = dense
+    shape = declared.shape if declared is not None else _noted_shape(field)
+    # A declaration of the items' own size is one of sequences of them.
+    if shape is None or (levels == 1 and None not in shape and math.prod(shape) == math.prod(fixed)):
+        return None
+    if len(shape) == levels + len(fixed) and (levels > 1 or shape[1:] == fixed):
+        dims, ragged = shape[:levels], shape[0] is None
+    elif len(shape) == levels - 1 + len(fixed) and levels > 1:
+        dims, ragged = (None, *shape[: levels - 1]), True
+    elif levels == 1 and shape and None not in shape:
+        # A flat list of as many numbers as the declared shape has.
+        width = max(1, math.prod(fixed))
+        if math.prod(shape) % width:
+            return None
+        return Column(field.name, Stream(shape, dtype), False, (math.prod(shape) // width,))
+    else:
+        return None
+    known = tuple(dim for dim in dims if dim is not None)
+    if len(known) + ragged != levels:
+        return None
+    return Column(field.name, Stream((*known, *fixed), dtype), ragged, known)
+
+
+def _noted_shape(field: Any) -> tuple[Any, ...] | None:
+    """Return the shape of Hugging Face's Array2D to Array5D, of which the first dimension may be None."""
+    shape = getattr(field.type, "shape", None)  # if `datasets` was imported, Arrow knows the type
+    metadata = field.metadata or {}
+    if metadata.get(b"ARROW:extension:name", b"").startswith(b"datasets.features.features.Array"):
+        try:
+            shape = json.loads(metadata[b"ARROW:extension:metadata"])[0]
+        except (ValueError, KeyError, IndexError, TypeError, RecursionError):
+            return None
+    if not isinstance(shape, (list, tuple)) or not shape:
+        return None
+    if any(type(dim) is not int or not 0 <= dim < 2**31 for dim in shape[1:]):
+        return None
+    first = shape[0]
+    return tuple(shape) if first is None or (type(first) is int and 0 <= first < 2**31) else None
+
+
+def _otherwise(source: Source, field: Any, noted: Stream) -> DataError:
+    return DataError(
+        f"column {field.name!r} of type {field.type} is declared as {noted} in its metadata", path=source.path
+    )
+
+
+def storage(kind: Any) -> Any:
+    """Return the type that an extension type is stored as, else the type itself."""
+    return kind.storage_type if hasattr(kind, "storage_type") else kind
+
+
+def _strings(kind: Any) -> str | None:
+    """Return ``"bytes"`` or ``"str"`` for a column of byte strings, or of structs with bytes and a path."""
+    import pyarrow as pa
+
+    kind = storage(kind)
+    if pa.types.is_struct(kind):
+        names = {kind.field(i).name for i in range(kind.num_fields)}
+        return "bytes" if names == {"bytes", "path"} and kind_of(kind.field("bytes").type) == "bytes" else None
+    return kind_of(kind)
+
+
+def _twice(source: Source, field: str) -> SchemaError:
+    return SchemaError(f"expected a single column {field!r} in {source.path}, got several of that name")
+
+
+def _dense(kind: Any) -> tuple[tuple[int, ...], np.dtype[Any]] | None:
+    import pyarrow as pa
+
+    shape: list[int] = []
+    while pa.types.is_fixed_size_list(kind):
+        shape.append(kind.list_size)
+        kind = kind.value_type
+    if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind):
+        return tuple(shape), np.dtype(kind.to_pandas_dtype())
+    return None
+
+
+def is_list(kind: Any) -> bool:
+    """Whether arrays of a type are lists of any length."""
+    import pyarrow as pa
+
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind))
+
+
+def _as_declared(source: Source, name: str, column: Column, declared: Stream) -> Column:
+    found = column.stream
+    if declared.sparse != found.sparse or declared.dtype != found.dtype or declared.size != found.size:
+        raise SchemaError(
+            f"expected {declared} for stream `{name}`, got {found} in column {column.field!r} of {source.path}"
+        )
+    return column._replace(stream=declared)
+
+
+def _shown(kind: Any) -> str:
+    text = str(kind)
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def must_agree(source: Source, first: Source, chosen: Mapping[str, Column]) -> None:
+    """Compare the columns of two files.
+
+    Raises:
+        SchemaError: they differ.
+    """
+    for name, column in chosen.items():
+        kind = source.schema.field(column.field).type if column.field in source.schema.names else None
+        if kind != first.schema.field(column.field).type:
+            raise SchemaError(
+                f"expected the same type of column {column.field!r} (stream `{name}`) in all files, got "
+                f"{first.schema.field(column.field).type} in {first.path} and {kind or 'none'} in {source.path}"
+            )
+
+
+# ---- values of Arrow's arrays ---------------------------------------------------------------------------
+
+
+def decode(column: Any, how: Column, memory_bytes: int = CHUNK_MEMORY) -> tuple[Value, Flags]:
+    """Return the rows of a chunked array, and a mask of the unreadable ones.
+
+    Raises:
+        TooLargeError: they take more than ``memory_bytes``.
+    """
+    pieces = []
+    taken = 0
+    for piece in column.chunks:
+        try:
+            pieces.append(decode_piece(piece, how, memory_bytes - taken))
+        except TooLargeError as error:
+            raise TooLargeError(error.args[0] + taken) from None
+        taken += pieces[-1][0].nbytes
+    if len(pieces) == 1:
+        return pieces[0]
+    return joined([value for value, _ in pieces]), np.concatenate([bad for _, bad in pieces])
+
+
+def decode_piece(array: Any, how: Column, memory_bytes: int) -> tuple[Value, Flags]:
+    """Do the same for one array."""
+    array = getattr(array, "storage", array)
+    bad = nulls_of(array)
+    offsets = None
+    if how.ragged:
+        offsets, array = _unlist(array)
+    stream = how.stream
+    value: Value
+    if stream.is_bytes:
+        rows_bad = nulls_of(array)
+        if hasattr(array.type, "num_fields") and array.type.num_fields:
+            array = array.field("bytes")
+            rows_bad = rows_bad | nulls_of(array)
+        strings = from_arrow(array, memory_bytes)
+        value = BytesValue(strings.bounds, strings.data, offsets, text=stream.is_text)
+    elif stream.sparse:
+        rows_bad = nulls_of(array)
+        indptr, entries = _unlist(array)
+        wrong = nulls_of(entries)
+        index, values = entries.field(0), entries.field(1)
+        wrong |= nulls_of(index) | nulls_of(values)
+        numbers = _numbers(index).astype(np.int64)
+        wrong |= (numbers < 0) | (numbers >= stream.shape[0])
+        rows_bad |= any_of(wrong, indptr)
+        indices = np.where(wrong, 0, numbers).astype(np.int32)
+        value = SparseValue(indptr, indices, _typed(_numbers(values), stream), stream.shape[0], offsets)
+    else:
+        count = len(array)
+        levels: list[tuple[Ints, Flags]] = []
+        for _ in how.dims:
+            nulls = nulls_of(array)
+            bounds, array = _unlist(array)
+            levels.append((bounds, nulls))
+        items, rows_bad = len(array), np.zeros(len(array), np.bool_)
+        width = 1
+        while hasattr(array.type, "list_size"):
+            rows_bad |= nulls_of(array).reshape(items, width).any(axis=1)
+            size = array.type.list_size
+            # `values` is the whole child, `flatten` drops nulls; by itself neither keeps rows in place.
+            array = array.values.slice(array.offset * size, len(array) * size)
+            width *= size
+        rows_bad |= nulls_of(array).reshape(items, width).any(axis=1)
+        rows = _typed(_numbers(array), stream)
+        if levels:
+            rows, rows_bad = even_rows(
+                rows.reshape(items, width), rows_bad, levels, how.dims, memory_bytes=memory_bytes
+            )
+        value = DenseValue(rows.reshape(count, *stream.shape), offsets)
+    return value, bad | (rows_bad if offsets is None else any_of(rows_bad, offsets))
+
+
+def even_rows(
+    items: NDArray[Any],
+    bad_items: Flags,
+    levels: Sequence[tuple[Ints, Flags]],
+    dims: Sequence[int],
+    *,
+    memory_bytes: int,
+    copied: Callable[[NDArray[Any]], NDArray[Any]] = lambda array: array,
+) -> tuple[NDArray[Any], Flags]:
+    """Return rows made of lists that should have equal lengths: a view where all do, else a copy with zeros.
+
+    Args:
+        items: what the innermost lists hold, (n, width).
+        bad_items: which of them cannot be read, (n,).
+        levels: bounds of the lists, outermost first, and which lists are null; bounds ascend and fit.
+        dims: their lengths.
+        memory_bytes: bytes that a copy may take.
+        copied: copies items that are mapped.
+
+    Returns:
+        The rows (number of outermost lists, values of a row), and which of them cannot be read.
+
+    Raises:
+        TooLargeError: the copy would take more than ``memory_bytes``.
+    """
+    good = ~bad_items
+    for (bounds, nulls), dim in reversed(list(zip(levels, dims, strict=True))):
+        good = (np.diff(bounds) == dim) & ~nulls & ~any_of(~good, bounds)
+    count, per_row = len(good), math.prod(dims)
+    starts = levels[0][0][:-1]
+    for bounds, _ in levels[1:]:
+        starts = bounds[starts]
+    width = items.shape[1] * per_row
+    if good.all() and count:
+        first = int(starts[0])
+        return items[first : first + count * per_row].reshape(count, width), ~good
+    if not good.any():
+        return np.broadcast_to(np.zeros((), items.dtype), (count, width)), ~good
+    size = count * width * items.dtype.itemsize
+    if size > memory_bytes:
+        raise TooLargeError(size)
+    rows = np.zeros((count, per_row, items.shape[1]), items.dtype)
+    rows[good] = copied(items)[starts[good][:, None] + np.arange(per_row)]
+    return rows.reshape(count, width), ~good
+
+
+def any_of(flags: Flags, bounds: Ints) -> Flags:
+    """Return whether any flag is set, for each range of flags."""
+    if not flags.any():
+        return np.zeros(len(bounds) - 1, np.bool_)
+    before = np.concatenate([[0], np.cumsum(flags)])
+    found: Flags = before[bounds[1:]] > before[bounds[:-1]]
+    return found
+
+
+def _unlist(array: Any) -> tuple[Ints, Any]:
+    """Return the bounds of the lists, from 0, and their items."""
+    bounds = array.offsets.to_numpy().astype(np.int64)
+    first, last = int(bounds[0]), int(bounds[-1])
+    return bounds - first, array.values.slice(first, last - first)
+
+
+def _numbers(array: Any) -> NDArray[Any]:
+    if array.null_count:
+        import pyarrow as pa
+
+        zero = pa.scalar(0, pa.int64()).cast(array.type) if not pa.types.is_float16(array.type) else np.float16(0)
+        array = array.fill_null(zero)
+    numbers: NDArray[Any] = array.to_numpy(zero_copy_only=False)
+    return numbers
+
+
+def _typed(array: NDArray[Any], stream: Stream) -> NDArray[Any]:
+    # Stores hold bools as bytes.
+    return array if array.dtype == stream.dtype else array.astype(stream.dtype)

@@ -1,0 +1,107 @@
+"""Check the heaps in which HDF5 keeps strings and vectors before the library reads them.
+
+A row of such a dataset is a reference: a length, the address of a heap collection, and the index of an object in it.
+The HDF5 library (2.0.0) walks the objects of a collection by the sizes that they state, and never ends where one is
+damaged to state none. So the walk is made here first, with an end.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import zlib
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from feedline.errors import DataError
+from feedline.feed.files.paths import open_file
+
+_REFERENCE = np.dtype([("count", "<u4"), ("address", "<u8"), ("index", "<u4")])
+_HEAD = struct.Struct("<4sB3xQ")  # signature, version, size of the collection with this head
+_OBJECT = struct.Struct("<HHIQ")  # index, references, reserved, size; index 0 is the free space at the end
+_AT_ONCE = 1 << 20  # bytes of a collection that are read at once; larger ones hold few objects
+_GZIP, _SHUFFLE = 1, 2
+
+
+def check_heaps(dataset: Any, start: int, stop: int) -> None:
+    """Check the collections that hold the rows ``start:stop``.
+
+    Raises:
+        DataError: one is damaged.
+    """
+    references = _references(dataset, start, stop)
+    if references is None:
+        return
+    base, path = int(dataset.file.userblock_size), dataset.file.filename
+    with open_file(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        for address in np.unique(references["address"][references["count"] > 0]).tolist():
+            at = address + base
+            if not _sound(file.fileno(), at, size):
+                raise DataError("expected a heap of strings or vectors, got a damaged one", path=path, byte=at)
+
+
+def _sound(file: int, at: int, file_size: int) -> bool:
+    """Whether a walk over the objects of a collection ends."""
+    if at + _HEAD.size > file_size:
+        return False
+    magic, version, size = _HEAD.unpack(os.pread(file, _HEAD.size, at))
+    if magic != b"GCOL" or version != 1 or not _HEAD.size <= size <= file_size - at:
+        return False
+    whole = os.pread(file, size, at) if size <= _AT_ONCE else None
+    place = _HEAD.size
+    while place + _OBJECT.size <= size:
+        head = os.pread(file, _OBJECT.size, at + place) if whole is None else whole[place : place + _OBJECT.size]
+        if len(head) < _OBJECT.size:
+            return False
+        index, _, _, held = _OBJECT.unpack(head)
+        step = held if index == 0 else _OBJECT.size + (held + 7) // 8 * 8
+        if step < _OBJECT.size or place + step > size:
+            return False
+        place += step
+    return True
+
+
+def _references(dataset: Any, start: int, stop: int) -> NDArray[Any] | None:
+    """Return the references of rows; None if there are none, or their filters are not known here."""
+    import h5py
+
+    stored, layout = dataset.id, dataset.id.get_create_plist()
+    if layout.get_layout() == h5py.h5d.CONTIGUOUS:
+        place = stored.get_offset() if stored.get_storage_size() else None
+        if place is None:
+            return None
+        with open_file(dataset.file.filename) as file:
+            data = os.pread(file.fileno(), (stop - start) * _REFERENCE.itemsize, place + start * _REFERENCE.itemsize)
+        return _as_references(data)
+    if layout.get_layout() != h5py.h5d.CHUNKED:
+        return None
+    rows, parts = int(dataset.chunks[0]), []
+    filters = [layout.get_filter(i)[0] for i in range(layout.get_nfilters())]
+    if not set(filters) <= {_GZIP, _SHUFFLE}:
+        return None
+    for first in range(start // rows * rows, stop, rows):
+        if stored.get_chunk_info_by_coord((first,)).byte_offset is None:
+            continue  # never written
+        mask, data = stored.read_direct_chunk((first,))
+        parts.append(_as_references(_unfiltered(data, filters, mask, rows * _REFERENCE.itemsize)))
+    return np.concatenate(parts) if parts else None
+
+
+def _unfiltered(data: bytes, filters: list[int], mask: int, size: int) -> bytes:
+    for i, code in reversed(list(enumerate(filters))):
+        if mask & (1 << i):
+            continue
+        if code == _GZIP:
+            data = zlib.decompressobj().decompress(data, size)
+        else:
+            whole = len(data) // _REFERENCE.itemsize
+            planes = np.frombuffer(data, np.uint8, whole * _REFERENCE.itemsize)
+            data = planes.reshape(_REFERENCE.itemsize, whole).T.tobytes()
+    return data
+
+
+def _as_references(data: bytes) -> NDArray[Any]:
+    return np.frombuffer(data, _REFERENCE, len(data) // _REFERENCE.itemsize)

@@ -1,0 +1,369 @@
+"""How Hugging Face lays datasets out on disk: which files a split is made of.
+
+===============================  =============================================================================
+folder                           files
+===============================  =============================================================================
+of `save_to_disk`                ``state.json`` names them; ``dataset_info.json`` is beside it
+of a `DatasetDict`               ``dataset_dict.json`` names the splits, a folder each
+of the cache of `load_dataset`   ``<name>-<split>[-00000-of-00005].arrow``; ``cache-*.arrow`` are results of `map`
+of a dataset on the Hub          Parquet: ``README.md`` says which files are which split, or their names do,
+                                 ``data/train-00000-of-00005.parquet``; in the cache of the Hub below ``snapshots``
+===============================  =============================================================================
+
+Nothing is guessed beyond that: where there are several splits and none is named, that is an error which lists them.
+"""
+
+from __future__ import annotations
+
+import glob
+import json
+import os
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from feedline.errors import DataError
+from feedline.feed.files.paths import looking, open_file, status_of
+
+STATE, INFO, DICT = "state.json", "dataset_info.json", "dataset_dict.json"
+INDICES = "indices.arrow"
+_MOST_BYTES = 64 << 20  # of a file that describes a dataset
+_SHARD = re.compile(r"(?P<split>.+?)-\d{5}-of-\d{5}")
+# What `datasets` takes for the name of a split in a path, and the split.
+_WORDS = {
+    **dict.fromkeys(("train", "training"), "train"),
+    **dict.fromkeys(("validation", "valid", "dev", "val"), "validation"),
+    **dict.fromkeys(("test", "testing", "eval", "evaluation"), "test"),
+}
+
+
+class Dataset(NamedTuple):
+    """Files of one split, in order.
+
+    Attributes:
+        files: paths of the files.
+        indices: path of a file of row numbers, if the split is a view of some rows; None: all rows, in order.
+        complete: whether they were written by `datasets`, which ends every file.
+        spans: the bytes of each that are Arrow's; None: all.
+    """
+
+    files: list[Path]
+    indices: Path | None = None
+    complete: bool = True
+    spans: list[tuple[int, int]] | None = None
+
+
+def is_arrow_dataset(folder: Path) -> bool:
+    """Whether a folder was written by `datasets` in Arrow's format."""
+    if (folder / DICT).is_file() or (folder / STATE).is_file():
+        return True
+    return (folder / INFO).is_file() and any(folder.glob("*.arrow"))
+
+
+def arrow_dataset(folder: Path, split: str | None) -> Dataset:
+    """Return the files of a split in a folder of Arrow files.
+
+    Args:
+        folder: the folder.
+        split: name of the split; None: the only one.
+
+    Raises:
+        DataError: there are several splits, or none of that name; or what describes them is damaged.
+    """
+    with looking(folder):
+        if (folder / DICT).is_file():
+            return _of_dict(folder, split)
+        if (folder / STATE).is_file():
+            return _saved(folder, split)
+        if (folder / INFO).is_file():
+            return _cached(folder, split)
+        below = sorted({path.parent for name in (DICT, STATE, INFO) for path in folder.rglob(name)}, key=os.fsencode)
+        if len(below := [path for path in below if not set(path.parents) & set(below)]) == 1:
+            return arrow_dataset(below[0], split)
+        if below:
+            raise DataError(
+                f"expected one dataset, got {len(below)}: {', '.join(str(p.relative_to(folder)) for p in below)}"[:800],
+                path=str(folder),
+                hint="open one by its path",
+            )
+        found = [p.relative_to(folder) for p in folder.rglob("*.arrow") if p.is_file()]
+    found = [p for p in found if not any(part.startswith((".", "_")) for part in p.parts)]
+    if split is not None:
+        raise DataError(
+            f"expected a dataset with the split {split!r}, got a folder without {DICT} or {INFO}", path=str(folder)
+        )
+    if not found:
+        raise DataError("expected *.arrow files in the folder, got none", path=str(folder))
+    return Dataset([folder / p for p in sorted(found, key=os.fsencode)], complete=False)
+
+
+def _of_dict(folder: Path, split: str | None) -> Dataset:
+    held = _json(folder / DICT).get("splits")
+    names = [name for name in held if isinstance(name, str)] if isinstance(held, list) else []
+    if not names:
+        raise DataError("expected a list of splits, got none", path=str(folder / DICT))
+    name = _the_one(names, split, folder, lambda one: repr(str(folder / one)))
+    if Path(name).name != name:
+        raise DataError(f"expected the name of a folder as a split, got {name!r}", path=str(folder / DICT))
+    return _saved(folder / name, None)
+
+
+def _saved(folder: Path, split: str | None) -> Dataset:
+    state = _json(folder / STATE)
+    own = state.get("_split")
+    if split is not None and split != own:
+        raise DataError(f"expected the split {split!r}, got a folder of {own or 'no'} split", path=str(folder))
+    files = _named(folder, state.get("_data_files"))
+    if not files:
+        raise DataError("expected the names of the data files, got none", path=str(folder / STATE))
+    indices = _named(folder, state.get("_indices_data_files") or [])
+    if not indices and (folder / INDICES).is_file():
+        indices = [folder / INDICES]
+    if len(indices) > 1:
+        raise DataError(f"expected one file of indices, got {len(indices)}", path=str(folder / STATE))
+    return Dataset(files, indices[0] if indices else None)
+
+
+def _named(folder: Path, rows: Any) -> list[Path]:
+    names = [row.get("filename") if isinstance(row, dict) else None for row in rows] if isinstance(rows, list) else []
+    for name in names:
+        if not isinstance(name, str) or Path(name).name != name:
+            raise DataError(f"expected the name of a file in the folder, got {name!r:.80}", path=str(folder / STATE))
+    return [folder / name for name in names if isinstance(name, str)]
+
+
+def _cached(folder: Path, split: str | None) -> Dataset:
+    splits: dict[str, list[Path]] = {}
+    known = _json(folder / INFO).get("splits")
+    names = [name for name in known if isinstance(name, str)] if isinstance(known, dict) else []
+    others = []
+    for path in sorted(folder.glob("*.arrow"), key=os.fsencode):
+        if path.name.startswith(("cache-", "tmp", ".", "_")) or path.name == INDICES:
+            continue
+        stem = shard["split"] if (shard := _SHARD.fullmatch(path.stem)) else path.stem
+        owner = max((name for name in names if stem.endswith(f"-{name}") or stem == name), key=len, default=None)
+        if owner is None:
+            others.append(path)
+        else:
+            splits.setdefault(owner, []).append(path)
+    if not splits and not others:
+        raise DataError("expected <name>-<split>.arrow files in the folder, got none", path=str(folder))
+    if others and splits:
+        raise DataError(
+            f"expected files of the splits {', '.join(names)}, got {others[0].name}",
+            path=str(folder),
+            hint="name the files that you want",
+        )
+    if not splits:
+        splits = {"": others}
+        if split is not None:
+            raise DataError(f"expected files of the split {split!r}, got {others[0].name}", path=str(folder))
+    name = _the_one(list(splits), split, folder, lambda one: repr(_pattern(splits[one])))
+    return Dataset(splits[name])
+
+
+def parquet_files(folder: Path, split: str | None = None) -> list[Path]:
+    """Return the Parquet files below a folder, sorted by the bytes of relative paths; of one split if they have any.
+
+    Raises:
+        DataError: there are several splits, or none of that name, or no file at all.
+    """
+    with looking(folder):
+        folder = _snapshot(folder)
+        found = [p.relative_to(folder) for p in folder.rglob("*.parquet") if p.is_file()]
+        found = [p for p in found if not any(part.startswith((".", "_")) for part in p.parts)]
+        if not found:
+            raise DataError("expected *.parquet files in the folder, got none", path=str(folder))
+        found.sort(key=os.fsencode)
+        splits = _declared_splits(folder, found) or _splits_by_name(found)
+    if len(splits) > 1 or split is not None:
+        everything = os.path.join(folder, "**", "*.parquet")
+        name = _the_one(
+            list(splits),
+            split,
+            folder,
+            lambda one: repr(_pattern([folder / p for p in splits[one]])),
+            f"; all files, whatever their split: {everything!r}",
+        )
+        found = splits[name]
+    elif splits:
+        (found,) = splits.values()
+    return [folder / p for p in found]
+
+
+def _snapshot(folder: Path) -> Path:
+    """Return where the files of a dataset in the Hub's cache are: of the revision that `main` names."""
+    snapshots = folder / "snapshots"
+    if not (folder.name.startswith("datasets--") and snapshots.is_dir()):
+        return folder
+    main = folder / "refs" / "main"
+    if main.is_file():
+        with open_file(main) as file:
+            revision = file.read(200).decode("ascii", "replace").strip()
+        if revision and Path(revision).name == revision and (snapshots / revision).is_dir():
+            return snapshots / revision
+    found = sorted(p for p in snapshots.iterdir() if p.is_dir())
+    if len(found) != 1:
+        listed = ", ".join(p.name for p in found) or "none"
+        raise DataError(f"expected one revision below snapshots/, got {listed}", path=str(folder), hint="name one")
+    return found[0]
+
+
+def _splits_by_name(files: list[Path]) -> dict[str, list[Path]]:
+    """Return files by split if all their names say of which they are; else nothing."""
+    splits: dict[str, list[Path]] = {}
+    for path in files:
+        stem = path.with_suffix("").as_posix()
+        if shard := _SHARD.fullmatch(path.stem):
+            name = shard["split"]
+        else:
+            words = [word for word in re.split(r"[-._ /0-9]+", stem) if word in _WORDS]
+            if not words:
+                return {}
+            name = _WORDS[words[-1]]
+        # Configurations, languages, say, are folders.
+        within = [part for part in path.parent.parts if part != "data" and _WORDS.get(part) != name]
+        splits.setdefault("/".join([*within, name]), []).append(path)
+    return splits
+
+
+def _declared_splits(folder: Path, files: list[Path]) -> dict[str, list[Path]]:
+    """Return files by split as ``README.md`` declares them; nothing if it does not."""
+    readme = folder / "README.md"
+    if not readme.is_file():
+        return {}
+    splits: dict[str, list[Path]] = {}
+    configs = _configs(readme)
+    for config, split, patterns in configs:
+        name = split if len({one for one, _, _ in configs}) == 1 else f"{config}/{split}"
+        if any(Path(pattern).is_absolute() or ".." in Path(pattern).parts for pattern in patterns):
+            raise DataError(f"expected patterns within the folder, got {', '.join(patterns):.200}", path=str(readme))
+        wanted = {Path(path) for pattern in patterns for path in glob.glob(pattern, root_dir=folder, recursive=True)}
+        taken = [path for path in files if path in wanted]
+        if not taken:
+            raise DataError(f"expected files at {', '.join(patterns)} (split {name!r}), got none", path=str(readme))
+        splits.setdefault(name, []).extend(taken)
+    return splits
+
+
+_ENTRY = re.compile(r"(?P<indent> *)(?P<dash>- +)?(?:(?P<key>\w+):(?: +(?P<value>\S.*))?|(?P<item>[^:]+))\s*")
+
+
+def _configs(readme: Path) -> list[tuple[str, str, list[str]]]:
+    """Return (config, split, patterns) for each split that the ``configs`` of a README declare.
+
+    Reads the block style in which `datasets` writes them, no other YAML.
+
+    Raises:
+        DataError: they are written otherwise.
+    """
+    found: list[tuple[str, str, list[str]]] = []
+    config, key, inside = "default", "", False
+    for number, line in enumerate(_front_matter(readme), 2):
+        if not line.strip() or line.lstrip().startswith("#"):
+            continue
+        if not line.startswith((" ", "-")):
+            if inside:
+                break
+            inside = line.rstrip() == "configs:"
+            if line.startswith("configs:") and not inside:
+                raise _not_read(readme, number)
+            continue
+        if not inside:
+            continue
+        entry = _ENTRY.fullmatch(line)
+        if entry is None:
+            raise _not_read(readme, number)
+        value = _scalar(entry["value"] or entry["item"] or "")
+        if entry["item"] is not None:
+            if key not in ("path", "data_files") or not entry["dash"]:
+                raise _not_read(readme, number)
+            if key == "data_files" and (not found or found[-1][:2] != (config, "train")):
+                found.append((config, "train", []))
+            found[-1][2].append(value)
+            continue
+        key = entry["key"]
+        if value[:1] in ("[", "{", "&", "*", "|", ">"):
+            raise _not_read(readme, number)
+        if key == "config_name":
+            config = value
+        elif key == "split":
+            found.append((config, value, []))
+        elif key == "path" and value:
+            if not found:
+                raise _not_read(readme, number)
+            found[-1][2].append(value)
+        elif key == "data_files" and value:
+            found.append((config, "train", [value]))
+    if any(not patterns for _, _, patterns in found):
+        raise DataError("expected a path for every split of `configs`, got none", path=str(readme))
+    return found
+
+
+def _scalar(text: str) -> str:
+    text = text.strip()
+    return text[1:-1] if len(text) > 1 and text[0] == text[-1] and text[0] in "\"'" else text
+
+
+def _front_matter(readme: Path) -> list[str]:
+    with open_file(readme) as file:
+        text = file.read(1 << 20).decode("utf-8", "replace")
+    lines = text.splitlines()
+    if not lines or lines[0].rstrip() != "---":
+        return []
+    ends = [i for i, line in enumerate(lines[1:], 1) if line.rstrip() == "---"]
+    return lines[1 : ends[0]] if ends else []
+
+
+def _not_read(readme: Path, line: int) -> DataError:
+    return DataError(
+        "expected `configs` as `datasets` writes them, one entry a line, got other YAML",
+        path=str(readme),
+        line=line,
+        hint="name the Parquet files by a pattern, or pass a list of them",
+    )
+
+
+def _the_one(names: list[str], split: str | None, folder: Path, place: Any, more: str = "") -> str:
+    """Return the name of the split that is meant."""
+    listed = ", ".join(names)
+    if split is not None:
+        if split not in names:
+            raise DataError(f"expected one of the splits {listed}, got {split!r}", path=str(folder))
+        return split
+    if len(names) == 1:
+        return names[0]
+    places = ", ".join(f"{name}: {place(name)}" for name in names)
+    raise DataError(
+        f"expected one split, got {len(names)}: {listed}",
+        path=str(folder),
+        hint=f"open one by its path: {places}{more}",
+    )
+
+
+def _pattern(files: Iterable[Path]) -> str:
+    """Return a pattern for the files of a split, which share a folder and the beginning of their names, or a path."""
+    paths = [str(path) for path in files]
+    if len(paths) == 1:
+        return paths[0]
+    # Letters, not folders, are what the names share.
+    start = os.path.commonprefix(paths).rstrip("0123456789")  # noqa: RUF071
+    end = os.path.commonprefix([path[::-1] for path in paths])[::-1].lstrip("0123456789")  # noqa: RUF071
+    pattern = f"{start}*{end}"
+    return pattern if set(glob.glob(pattern)) == set(paths) else "a list of its files"
+
+
+def _json(path: Path) -> dict[str, Any]:
+    with open_file(path) as file:
+        size = status_of(file).st_size
+        if size > _MOST_BYTES:
+            raise DataError(f"expected a description of at most {_MOST_BYTES} bytes, got {size}", path=str(path))
+        text = file.read()
+    try:
+        found = json.loads(text)
+        if not isinstance(found, dict):
+            raise ValueError(f"expected an object, got {type(found).__name__}")
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"expected JSON that describes a dataset: {error}", path=str(path)) from error
+    return found

@@ -1,0 +1,572 @@
+"""Pictures with labels, encoded as they are: folders of classes, and CNTK's map files and base64 files.
+
+Guarantees: classes and files in torchvision's order, lines of CNTK's files in theirs; a picture that cannot be read is
+an unreadable sequence with its file or line. Nothing is decoded here. Cost: opening lists the files (not their sizes,
+which are estimated from some of them) and keeps the bytes of their names; a chunk is a few files, so that any window
+mixes classes, and reading one opens each of its files. Of a base64 file an index is built once, like CTF's.
+"""
+
+from __future__ import annotations
+
+import binascii
+import os
+import re
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from feedline import _native
+from feedline.data import Chunk, Schema, Stream, Value
+from feedline.data.value import BytesValue, DenseValue, SparseValue, strings_from_list
+from feedline.errors import DataError, SchemaError
+from feedline.feed.files.archives import open_archive, read_member
+from feedline.feed.files.digest import ContentDigest
+from feedline.feed.files.paths import PathLike, looking, open_file, open_regular
+from feedline.feed.files.reading import read_exactly
+from feedline.feed.formats.ctf import IndexedText
+from feedline.feed.formats.ctf_index import Cache, IndexOptions, Progress
+from feedline.feed.formats.image_guess import SUFFIXES
+from feedline.feed.formats.unreadable import require_damage
+from feedline.feed.lru import LruCache
+from feedline.feed.protocol import CHUNK_MEMORY, ChunkInfo, Deserializer, declared_streams, whole_number
+
+CHUNK_FILES = 16
+"""Files in a chunk: part of the order. A window is made of chunks, so few of them mix classes that lie apart."""
+
+_FIELDS = ("image", "label", "key")
+_LOOKED_AT = 256  # files whose sizes are looked up when a corpus is opened
+_ARCHIVES = 64  # zip archives kept open
+_SKIP = 'pass on_error="skip" to the source to skip such pictures and list them'
+_PLAIN = re.compile(rb"[0-9]{1,19}")
+
+
+class _Images(Deserializer):
+    """Encoded pictures with a label each, and what they are called."""
+
+    def _declare(self, streams: Mapping[str, Stream] | None, more: Mapping[str, Stream], memory_bytes: int) -> None:
+        declared = declared_streams(streams, more)
+        self.schema = Schema(declared or {"image": Stream(dtype="bytes"), "label": Stream((), "int64")})
+        self._memory = whole_number("memory", memory_bytes, 1)
+        self._fields = {name: stream.field or name for name, stream in self.schema.items()}
+        for name, stream in self.schema.items():
+            field = self._fields[name]
+            if field not in _FIELDS:
+                raise SchemaError(
+                    f"expected `image`, `label` or `key` as field of stream `{name}`, got `{field}`; "
+                    f"write {name}=fl.Stream(..., field='image')"
+                )
+            if field == "label" and (stream.is_bytes or (not stream.sparse and stream.shape != ())):
+                raise SchemaError(
+                    f"expected a number or one-hot, fl.Stream((), 'int64') or fl.Stream(classes, sparse=True), for "
+                    f"stream `{name}` of labels, got {stream}"
+                )
+            if field != "label" and not stream.is_bytes:
+                raise SchemaError(
+                    f"expected bytes or str for stream `{name}`, got {stream}; declare fl.Stream(dtype='bytes', "
+                    f"field='{field}') and decode pictures in a fl.Map"
+                )
+
+    def _made(
+        self,
+        images: list[bytes],
+        labels: NDArray[np.int64],
+        keys: list[bytes],
+        errors: dict[int, DataError],
+        located: Sequence[dict[str, Any]],
+    ) -> Chunk:
+        """Return a chunk, after comparing labels with their streams; ``located``: of each sequence, for errors."""
+        values: dict[str, Value] = {}
+        for name, stream in self.schema.items():
+            field = self._fields[name]
+            if field == "image":
+                values[name] = _strings(images, stream)
+            elif field == "key":
+                values[name] = _strings(keys, stream)
+            else:
+                most = stream.size if stream.sparse else _most(stream.dtype)
+                wrong = (labels < 0) | (labels >= most)
+                for i in np.flatnonzero(wrong).tolist():
+                    what = f"expected a label below {most}, got {labels[i]}" if labels[i] >= 0 else "expected a label"
+                    errors.setdefault(i, DataError(what, stream=name, hint=_SKIP, **located[i]))
+                values[name] = _labels(np.where(wrong, 0, labels), stream)
+        return Chunk(self.schema, values, errors)
+
+
+def _strings(samples: list[bytes], stream: Stream) -> BytesValue:
+    value = strings_from_list(samples)
+    return BytesValue(value.bounds, value.data, None, text=stream.is_text)
+
+
+def _labels(labels: NDArray[np.int64], stream: Stream) -> Value:
+    if not stream.sparse:
+        return DenseValue(labels.astype(stream.dtype))
+    ones = np.ones(len(labels), stream.dtype)
+    return SparseValue(np.arange(len(labels) + 1), labels.astype(np.int32), ones, stream.size, None)
+
+
+def _most(dtype: np.dtype[Any]) -> int:
+    """Return the number of labels that a dtype can hold exactly."""
+    if dtype.kind in "iu":
+        return int(min(np.iinfo(dtype).max, 2**62)) + 1
+    return 2 if dtype.kind == "b" else 1 << (np.finfo(dtype).nmant + 1)
+
+
+class _ImageFiles(_Images):
+    """Pictures that are files of their own, or members of zip archives."""
+
+    def _list(self, names: list[bytes], labels: NDArray[np.int64]) -> None:
+        """Take over what there is: names as `_place` understands them."""
+        self._bounds = np.concatenate([[0], np.cumsum([len(name) for name in names], dtype=np.int64)])
+        self._names, self._labels = b"".join(names), labels
+        self._archives = LruCache(open_archive, lambda _: 1, _ARCHIVES)
+        looked_at = np.unique(np.linspace(0, len(names) - 1, min(len(names), _LOOKED_AT)).astype(np.int64))
+        self._sizes = np.array([self._size(i) for i in looked_at.tolist()], np.int64)
+        mean = max(1, int(self._sizes.mean()))
+        counts = [min(CHUNK_FILES, len(names) - first) for first in range(0, len(names), CHUNK_FILES)]
+        self._table = [ChunkInfo(n, n, n * mean) for n in counts]
+
+    def _name(self, ordinal: int) -> bytes:
+        return self._names[self._bounds[ordinal] : self._bounds[ordinal + 1]]
+
+    @abstractmethod
+    def _place(self, ordinal: int) -> tuple[str, str | None]:
+        """Return the file of a picture, or its archive and its name there."""
+
+    def _located(self, ordinal: int) -> dict[str, Any]:
+        """Return where a picture's label is declared, for errors."""
+        return {"path": self._place(ordinal)[0], "sequence": ordinal}
+
+    def _size(self, ordinal: int) -> int:
+        path, inner = self._place(ordinal)
+        try:
+            return os.stat(path).st_size if inner is None else self._archives.get(path).getinfo(inner).file_size
+        except (OSError, DataError, KeyError):
+            return 0  # reading it tells why
+
+    # ---- description ------------------------------------------------------------------------------
+
+    def chunks(self) -> list[ChunkInfo]:
+        """Return the size of every chunk; ``bytes`` are estimated from the sizes of some files."""
+        return self._table
+
+    def digest(self) -> str:
+        """Return 32 hex digits over names and labels, and sizes of some of the files."""
+        content = ContentDigest()
+        content.numbers(len(self._labels), CHUNK_FILES)
+        content.array(self._labels)
+        content.array(np.frombuffer(self._names, np.uint8))
+        content.array(self._sizes)
+        return content.hexdigest()
+
+    # ---- reading ----------------------------------------------------------------------------------
+
+    def read(self, chunk: int) -> Chunk:
+        """Return the pictures of a chunk."""
+        if not 0 <= chunk < len(self._table):
+            raise IndexError(f"expected a chunk from 0 to {len(self._table) - 1}, got {chunk}")
+        first = chunk * CHUNK_FILES
+        return self.select(np.arange(first, first + self._table[chunk].sequences))
+
+    def select(self, ordinals: NDArray[np.int64]) -> Chunk:
+        """Return the pictures ``ordinals``, in that order, reading only their files.
+
+        Raises:
+            IndexError: an ordinal is outside the corpus.
+        """
+        if len(ordinals) and not 0 <= ordinals.min() <= ordinals.max() < len(self._labels):
+            raise IndexError(f"expected 0 <= ordinal < {len(self._labels)}, got {ordinals.min()} to {ordinals.max()}")
+        images, errors, left = [], dict[int, DataError](), self._memory
+        wanted = "image" in self._fields.values()
+        numbers = ordinals.tolist()
+        for i, ordinal in enumerate(numbers):
+            image = b""
+            try:
+                if wanted:
+                    image = self._image(ordinal, left)
+                    left -= len(image)
+            except DataError as error:
+                require_damage(error)
+                errors[i] = error
+            images.append(image)
+        keys = [self._key(ordinal) for ordinal in numbers] if "key" in self._fields.values() else []
+        located = [self._located(ordinal) for ordinal in numbers]
+        return self._made(images, self._labels[ordinals], keys, errors, located)
+
+    def _key(self, ordinal: int) -> bytes:
+        return self._name(ordinal)
+
+    def _image(self, ordinal: int, memory_bytes: int) -> bytes:
+        path, inner = self._place(ordinal)
+        try:
+            if inner is not None:
+                return self._member(path, inner, memory_bytes)
+            with open_regular(path, 0) as file:
+                _check_size(os.fstat(file.fileno()).st_size, memory_bytes)
+                found: bytes = file.read()
+        except OSError as error:
+            why = f"expected a readable picture: {error.strerror or error}"
+            raise DataError(why, path=path, sequence=ordinal, hint=_SKIP) from error
+        except DataError as error:
+            raise DataError(error.what, path=path, sequence=ordinal, hint=error.hint or _SKIP) from error
+        return found
+
+    def _member(self, path: str, inner: str, memory_bytes: int) -> bytes:
+        archive = self._archives.get(path)
+        try:
+            member = archive.getinfo(inner)
+        except KeyError as error:
+            raise DataError(f"expected `{inner}` in the archive, got no such member", hint=_SKIP) from error
+        _check_size(member.file_size, memory_bytes)
+        return read_member(archive, member)
+
+    def close(self) -> None:
+        """Close archives."""
+        self._archives.clear()
+
+
+def _check_size(size: int, memory_bytes: int) -> None:
+    if size > memory_bytes:
+        raise DataError(
+            f"expected pictures of at most {memory_bytes} bytes more in a chunk (memory), got one of {size}",
+            hint=f"raise memory=, or {_SKIP}",
+        )
+
+
+class ImageFolderDeserializer(_ImageFiles):
+    """Pictures in folders of classes: ``train/cat/1.jpg``, ``train/dog/7/2.png``.
+
+    Ordered as torchvision's ``ImageFolder``: classes by name, in each of them the files of every folder below it, in
+    the order of the folders' paths, by name. The label of a class is its place.
+
+    Args:
+        path: the folder that holds the classes.
+        streams: stream name to `Stream`; also given as keyword arguments. Fields: ``image``, the file's bytes;
+            ``label``, a number or one-hot (``fl.Stream(classes, sparse=True)``); ``key``, the file's path in the
+            folder. None: ``image``, and ``label`` as int64.
+        memory: bytes that the pictures of a chunk may take.
+        stream_kwargs: more streams.
+
+    Attributes:
+        classes: names of the classes, in the order of their labels.
+
+    Raises:
+        DataError: there is no such folder, or a class without pictures.
+        SchemaError: a stream of another field, or one that it cannot fill.
+    """
+
+    def __init__(
+        self,
+        path: PathLike,
+        streams: Mapping[str, Stream] | None = None,
+        *,
+        memory: int = CHUNK_MEMORY,
+        **stream_kwargs: Stream,
+    ) -> None:
+        self.name = os.fspath(path)
+        self._declare(streams, stream_kwargs, memory)
+        with looking(path):
+            self.classes = sorted(entry.name for entry in os.scandir(path) if entry.is_dir())
+            names, labels = [], []
+            for label, folder in enumerate(self.classes):
+                found = _pictures(self.name, folder)
+                if not found:
+                    raise DataError(
+                        f"expected pictures ({', '.join(SUFFIXES)}) in every class, got none in `{folder}`",
+                        path=os.path.join(self.name, folder),
+                        hint="remove the folder: labels count the folders that are there",
+                    )
+                names += found
+                labels.append(np.full(len(found), label))
+        if not names:
+            raise DataError("expected a folder with a folder for each class, got none", path=self.name)
+        self._list(names, np.concatenate(labels).astype(np.int64))
+
+    def _place(self, ordinal: int) -> tuple[str, str | None]:
+        return os.path.join(self.name, os.fsdecode(self._name(ordinal))), None
+
+    def paths(self) -> list[str]:
+        """Return the path of the first picture."""
+        return [self._place(0)[0]]
+
+    def keys(self, ordinals: NDArray[np.int64]) -> NDArray[np.uint64]:
+        """Return hashes of the files' paths in the folder, without suffix, uint64 (n,)."""
+        ordinals = np.asarray(ordinals, np.int64)
+        begin, end = (np.ascontiguousarray(self._bounds[ordinals + k]) for k in (0, 1))
+        return _native.name_keys(self._names, begin, end)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _reopen, (type(self), self.name, dict(self.schema.streams), {"memory": self._memory})
+
+
+def _pictures(root: str, folder: str) -> list[bytes]:
+    """Return the pictures below a folder, by their paths from ``root`` on, in torchvision's order."""
+    top = os.path.join(root, folder)
+    found, above = [], {top: frozenset[tuple[int, int]]()}
+    for place, folders, files in os.walk(top, onerror=_refuse, followlinks=True):
+        about, outer = os.stat(place), above.pop(place)
+        if (about.st_dev, about.st_ino) in outer:  # a link to a folder above it
+            folders.clear()
+            continue
+        inner = outer | {(about.st_dev, about.st_ino)}
+        above |= {os.path.join(place, name): inner for name in folders}
+        found.append((place, sorted(files)))
+    return [
+        os.fsencode(os.path.relpath(os.path.join(place, name), root))
+        for place, files in sorted(found)
+        for name in files
+        if name.lower().endswith(SUFFIXES)
+    ]
+
+
+def _refuse(error: OSError) -> None:
+    """Raise what `os.walk` would pass over: pictures must not be missing without a word."""
+    raise error
+
+
+class ImageMapDeserializer(_ImageFiles):
+    """Pictures that a map file lists, as CNTK's ``ImageDeserializer`` reads it: ``path<TAB>label`` a line.
+
+    Or ``key<TAB>path<TAB>label``. A path ``archive.zip@/inner/path`` names a member of an archive; ``...`` in a path is
+    the map file's folder.
+
+    Args:
+        path: the map file.
+        streams: stream name to `Stream`; also given as keyword arguments. Fields: ``image``, the file's bytes;
+            ``label``, a number or one-hot (``fl.Stream(classes, sparse=True)``); ``key``, the line's key, or its number
+            from 0. None: ``image``, and ``label`` as int64.
+        root: folder that relative paths start from; None: the working directory, as in CNTK.
+        memory: bytes that the pictures of a chunk may take.
+        stream_kwargs: more streams.
+
+    Raises:
+        DataError: the file is missing or empty.
+        SchemaError: a stream of another field, or one that it cannot fill.
+    """
+
+    def __init__(
+        self,
+        path: PathLike,
+        streams: Mapping[str, Stream] | None = None,
+        *,
+        root: PathLike | None = None,
+        memory: int = CHUNK_MEMORY,
+        **stream_kwargs: Stream,
+    ) -> None:
+        self.name = os.fspath(path)
+        self._root = os.path.abspath(os.getcwd() if root is None else root)
+        self._folder = os.path.dirname(os.path.abspath(path))
+        self._declare(streams, stream_kwargs, memory)
+        with open_file(path, -1) as file:
+            lines = file.read().removeprefix(b"\xef\xbb\xbf").split(b"\n")
+        if not lines[-1]:
+            lines.pop()
+        if not lines:
+            raise DataError("expected at least one line `path<TAB>label`, got none", path=self.name)
+        fields = [line.removesuffix(b"\r").split(b"\t") for line in lines]
+        sound = [
+            len(f) > 1 and _PLAIN.fullmatch(f[-1]) is not None and not any(b"\0" in part for part in f) for f in fields
+        ]
+        labels = [int(f[-1]) if fine else -1 for f, fine in zip(fields, sound, strict=True)]
+        self._keyed = [len(f) > 2 for f in fields]
+        # Of lines that are none, nothing but the number is known.
+        names = [b"\t".join(f[:-1][:2]) if label >= 0 else b"" for f, label in zip(fields, labels, strict=True)]
+        self._list(names, np.minimum(np.array(labels, np.float64), 2**62).astype(np.int64))
+
+    def _place(self, ordinal: int) -> tuple[str, str | None]:
+        name = os.fsdecode(self._name(ordinal).rpartition(b"\t")[2]).replace("...", self._folder)
+        archive, at, inner = name.partition("@")
+        if not at:
+            return os.path.join(self._root, name), None
+        inner = inner.replace("\\", "/")
+        return os.path.join(self._root, archive), inner.removeprefix("/")
+
+    def _located(self, ordinal: int) -> dict[str, Any]:
+        return {"path": self.name, "line": ordinal + 1, "sequence": ordinal}
+
+    def _image(self, ordinal: int, memory_bytes: int) -> bytes:
+        if not self._name(ordinal):
+            raise DataError("expected `path<TAB>label`, the label a number", hint=_SKIP, **self._located(ordinal))
+        return super()._image(ordinal, memory_bytes)
+
+    def _key(self, ordinal: int) -> bytes:
+        return self._name(ordinal).partition(b"\t")[0] if self._keyed[ordinal] else b"%d" % ordinal
+
+    def keys(self, ordinals: NDArray[np.int64]) -> NDArray[np.uint64]:
+        """Return keys that are numbers, hashes of others, or the numbers of lines; uint64 (n,)."""
+        return _keys([self._key(ordinal) for ordinal in np.asarray(ordinals).tolist()])
+
+    def paths(self) -> list[str]:
+        """Return the paths of the map file and of the first picture."""
+        return [self.name, self._place(0)[0]]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        options = {"root": self._root, "memory": self._memory}
+        return _reopen, (type(self), self.name, dict(self.schema.streams), options)
+
+
+def _keys(keys: list[bytes]) -> NDArray[np.uint64]:
+    """Return keys by which corpora are joined: numbers as they are, names hashed."""
+    ends = np.cumsum([len(key) for key in keys], dtype=np.int64)
+    starts = np.concatenate([[0], ends[:-1]]).astype(np.int64)
+    found = _native.name_keys(b"".join(keys), starts, ends)
+    for i, key in enumerate(keys):
+        if _PLAIN.fullmatch(key):
+            found[i] = int(key)
+    return found
+
+
+class Base64ImageDeserializer(_Images):
+    """Pictures in a text, as CNTK's ``Base64ImageDeserializer`` reads it: ``label<TAB>base64`` a line.
+
+    Or ``key<TAB>label<TAB>base64``, which the first line decides for all.
+
+    Args:
+        path: the file.
+        streams: as for `ImageMapDeserializer`.
+        chunk_size: bytes of text in a chunk. Part of the order.
+        cache: where to keep the index, as for `CTFDeserializer`.
+        memory: bytes that the pictures of a chunk may take.
+        progress: called with (bytes done, bytes in total) while indexing; an exception from it aborts.
+        stream_kwargs: more streams.
+
+    Raises:
+        DataError: the file is missing or empty, or an index cannot be written.
+        SchemaError: a stream of another field, or one that it cannot fill.
+    """
+
+    def __init__(
+        self,
+        path: PathLike,
+        streams: Mapping[str, Stream] | None = None,
+        *,
+        chunk_size: int = 32 << 20,
+        cache: Cache = True,
+        memory: int = CHUNK_MEMORY,
+        progress: Progress | None = None,
+        **stream_kwargs: Stream,
+    ) -> None:
+        self.name = os.fspath(path)
+        self._declare(streams, stream_kwargs, memory)
+        self._arguments = {"chunk_size": whole_number("chunk_size", chunk_size, 1), "cache": cache, "memory": memory}
+        self._file = IndexedText(Path(path), IndexOptions(None, True, False, chunk_size), cache, progress)
+        self._infos = [ChunkInfo(*row) for row in self._file.sizes()]
+        self._keyed = len(self._lines(np.zeros(1, np.int64))[0].split(b"\t")) > 2
+
+    def chunks(self) -> list[ChunkInfo]:
+        """Return the size of every chunk; ``bytes`` are those of its text."""
+        return self._infos
+
+    def digest(self) -> str:
+        """Return 32 hex digits over the file's size, its chunk table, and excerpts."""
+        content, head = ContentDigest(), self._file.index.header
+        content.numbers(head.file_size, head.sample, head.sequences)
+        content.array(np.frombuffer(self._file.index.table.tobytes(), np.uint8))
+        return content.hexdigest()
+
+    def paths(self) -> list[str]:
+        """Return the path of the file."""
+        return [self.name]
+
+    def keys(self, ordinals: NDArray[np.int64]) -> NDArray[np.uint64]:
+        """Return keys that are numbers, hashes of others, or the numbers of lines; uint64 (n,)."""
+        if not self._keyed:
+            return super().keys(ordinals)
+        return _keys([line.partition(b"\t")[0] for line in self._lines(np.asarray(ordinals, np.int64))])
+
+    def read(self, chunk: int) -> Chunk:
+        """Return the pictures of a chunk.
+
+        Raises:
+            DataError: the file has changed since it was indexed.
+        """
+        if not 0 <= chunk < len(self._infos):
+            raise IndexError(f"expected a chunk from 0 to {len(self._infos) - 1}, got {chunk}")
+        first = self._file.index.first
+        return self.select(np.arange(first[chunk], first[chunk + 1]))
+
+    def select(self, ordinals: NDArray[np.int64]) -> Chunk:
+        """Return the pictures ``ordinals``, in that order, reading only their lines.
+
+        Raises:
+            IndexError: an ordinal is outside the corpus.
+            DataError: the file has changed since it was indexed.
+        """
+        images, keys, labels = list[bytes](), list[bytes](), np.full(len(ordinals), -1)
+        errors, left = dict[int, DataError](), self._memory
+        numbers = ordinals.tolist()
+        located = [{"path": self.name, "line": ordinal + 1, "sequence": ordinal} for ordinal in numbers]
+        for i, line in enumerate(self._lines(ordinals)):
+            fields = line.split(b"\t")
+            image = b""
+            try:
+                if len(fields) != 2 + self._keyed:
+                    shape = "key<TAB>label<TAB>base64" if self._keyed else "label<TAB>base64"
+                    raise DataError(f"expected `{shape}`, got {len(fields)} words")
+                if not _PLAIN.fullmatch(fields[-2]):
+                    raise DataError(f"expected a number as label, got {fields[-2]!r:.60}")
+                labels[i] = min(int(fields[-2]), 2**62)
+                image = _decoded(fields[-1])
+                _check_size(len(image), left)
+                left -= len(image)
+            except DataError as error:
+                errors[i] = DataError(error.what, hint=error.hint or _SKIP, **located[i])
+            images.append(image if i not in errors else b"")
+            keys.append(fields[0] if self._keyed else b"%d" % numbers[i])
+        return self._made(images, labels, keys, errors, located)
+
+    def _lines(self, ordinals: NDArray[np.int64]) -> list[bytes]:
+        """Return lines without their ends; neighbours are read together."""
+        count = self._file.index.header.sequences
+        if len(ordinals) and not 0 <= ordinals.min() <= ordinals.max() < count:
+            raise IndexError(f"expected 0 <= ordinal < {count}, got {ordinals.min()} to {ordinals.max()}")
+        entries = self._file.entries_at(ordinals)
+        begin, size = entries["offset"].astype(np.int64), entries["size"].astype(np.int64)
+        heads = np.flatnonzero(begin != np.concatenate([[-1], (begin + size)[:-1]])).tolist()
+        lines: list[bytes] = []
+        with self._file.opened() as text:
+            for a, b in zip(heads, [*heads[1:], len(begin)], strict=True):
+                buffer = np.empty(int(begin[b - 1] + size[b - 1] - begin[a]), np.uint8)
+                read_exactly(text, buffer, int(begin[a]), self._file.path)
+                together, at = buffer.tobytes(), (begin[a:b] - begin[a]).tolist()
+                lines += [together[i : i + n].rstrip(b"\r\n") for i, n in zip(at, size[a:b].tolist(), strict=True)]
+            self._file.compare(text)
+        return lines
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _reopen, (type(self), self.name, dict(self.schema.streams), self._arguments)
+
+
+_REST = re.compile(rb"[^A-Za-z0-9+/=]+\Z")
+
+
+def _decoded(text: bytes) -> bytes:
+    try:
+        found = binascii.a2b_base64(_REST.sub(b"", text), strict_mode=True)
+    except binascii.Error as error:
+        raise DataError(f"expected base64: {error}") from error
+    if not found:
+        raise DataError("expected a picture in base64, got none")
+    return found
+
+
+def _reopen(kind: type[Any], path: str, streams: dict[str, Stream], options: dict[str, Any]) -> Any:
+    return kind(path, streams, **options)
+
+
+def open_folder(paths: list[str], streams: Mapping[str, Stream], memory_bytes: int) -> ImageFolderDeserializer:
+    """Open a folder of classes; see `open_corpus`."""
+    return ImageFolderDeserializer(paths[0], streams, memory=memory_bytes)
+
+
+def open_map(paths: list[str], streams: Mapping[str, Stream], memory_bytes: int) -> ImageMapDeserializer:
+    """Open a map file; see `open_corpus`."""
+    return ImageMapDeserializer(paths[0], streams, memory=memory_bytes)
+
+
+def open_base64(paths: list[str], streams: Mapping[str, Stream], memory_bytes: int) -> Base64ImageDeserializer:
+    """Open a base64 file; see `open_corpus`."""
+    return Base64ImageDeserializer(paths[0], streams, memory=memory_bytes)

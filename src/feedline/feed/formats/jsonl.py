@@ -1,0 +1,321 @@
+"""JSON Lines: a `Deserializer` for files with a JSON object per line, each a sequence.
+
+Guarantees and cost are those of `rows`; files may be packed, see `files.packed`.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from feedline import _native
+from feedline.data import Schema, Stream
+from feedline.errors import DataError, SchemaError
+from feedline.feed.files.paths import PathLike, list_files, name_of
+from feedline.feed.formats.ctf_index import Cache, Progress
+from feedline.feed.formats.rows import (
+    CHUNK_TEXT,
+    UNPACK_BYTES,
+    RowOptions,
+    RowsDeserializer,
+    fields_of,
+    head_text,
+    index_error,
+)
+from feedline.feed.protocol import CHUNK_MEMORY, declared_streams, whole_number
+
+_FIRST_ROWS = 100
+_MOST_NESTED = 16
+_KINDS = {
+    "0": "a number",
+    "i": "an integer",
+    "t": "true or false",
+    '"': "a string",
+    "[": "a list",
+    "{": "an object",
+}
+
+_log = logging.getLogger("feedline")
+
+
+class JSONLinesDeserializer(RowsDeserializer):
+    """Rows of JSON Lines files (``.jsonl``, ``.ndjson``), also in ``.gz`` and ``.zst``; each is an object, a sequence.
+
+    A value nested as deep as its stream's shape is one sample: a number for ``fl.Stream(())``, a list of four for
+    ``fl.Stream(4)``. Nested one deeper it is a list of samples, of any length. Strings are samples of ``dtype="str"``;
+    ``dtype="bytes"`` takes any value as its JSON text, for a transform to decode.
+
+    Args:
+        path: a file, a list of files (read as their concatenation), a folder or a glob pattern (sorted by path).
+        streams: stream name to `Stream`; also given as keyword arguments. ``field`` is the path of keys to the value,
+            ``"meta.score"``, by default the stream's name; a dot within a key is written ``\\.``. Other keys are
+            skipped. None at all: streams are inferred from the first 100 rows, see `infer_json_streams`.
+        sequences: names of the streams of which a row holds a list of samples; None: those whose values are lists of
+            samples in one of the first 100 rows.
+        chunk_size: bytes of text per chunk. Part of the order.
+        cache: where to keep the index, as for `CTFDeserializer`.
+        memory: bytes that the text of a chunk, and the decoded chunk, may take.
+        unpack: bytes of disk that the text of a file may take in the cache, if it is a single large frame of Zstandard,
+            which cannot be read but from its beginning.
+        progress: called with (bytes done, bytes in total) while indexing; an exception from it aborts.
+        stream_kwargs: more streams.
+
+    Raises:
+        SchemaError: two streams that read the same value, or one that JSON cannot fill.
+        DataError: a file is missing, empty or damaged, its first rows show no streams, or the index cannot be written.
+    """
+
+    def __init__(
+        self,
+        path: PathLike | Sequence[PathLike],
+        streams: Mapping[str, Stream] | None = None,
+        *,
+        sequences: Sequence[str] | None = None,
+        chunk_size: int = CHUNK_TEXT,
+        cache: Cache = True,
+        memory: int = CHUNK_MEMORY,
+        unpack: int = UNPACK_BYTES,
+        progress: Progress | None = None,
+        **stream_kwargs: Stream,
+    ) -> None:
+        chunk_size, self._memory_bytes = whole_number("chunk_size", chunk_size, 1), whole_number("memory", memory, 1)
+        paths = list_files(path)
+        declared = declared_streams(streams, stream_kwargs)
+        self.name = name_of(paths)
+        rows = first_rows(paths[0])
+        shown: set[str] = set()
+        if not declared:
+            declared, shown = _inferred(rows, paths[0])
+        self.schema = Schema(declared)
+        keys = {name: keys_of(stream.field or name) for name, stream in declared.items()}
+        _check_paths(keys)
+        if sequences is None:
+            shown |= {name for name, stream in declared.items() if _holds_lists(rows, keys[name], stream)}
+        elif unknown := set(sequences) - declared.keys():
+            raise SchemaError(f"expected names of streams in `sequences`, got {', '.join(sorted(unknown))}")
+        self._ragged = frozenset(shown if sequences is None else sequences)
+        fields = fields_of(self.schema, self._ragged, memory, "JSON")
+        routes = [[key.encode() for key in path] for path in keys.values()]
+        self._parser = _native.JsonParser(fields, routes, memory)
+        size_stream = self.schema.size_stream
+        size_at = -1 if size_stream is None else list(declared).index(size_stream)
+        # Only lists of samples make the index depend on what is declared.
+        counter = _native.JsonParser(fields, routes, CHUNK_MEMORY) if self._ragged else None
+        counted: Any = [[list(keys.values()), fields, size_at]] if self._ragged else []
+        options = RowOptions(
+            chunk_size, ["jsonl", *counted], lambda: _native.RowIndexer.json(counter, size_at), index_error
+        )
+        self._identity = f"jsonl {list(keys.values())} {sorted(self._ragged)};"
+        self._arguments = {
+            "sequences": sorted(self._ragged),
+            "chunk_size": chunk_size,
+            "cache": cache,
+            "memory": memory,
+            "unpack": unpack,
+        }
+        self._open(paths, options, cache, unpack, progress)
+
+    def _describe(self, record: Any, code: str, stream: str | None, shown: str, byte: bytes) -> tuple[str, str | None]:
+        expected, got = int(record["expected"]), int(record["got"])
+        where = "" if stream is None else f" for stream `{stream}`"
+        found = f"got `{shown}`" if shown else "got the end of the line"
+        kind = _KINDS.get(chr(expected), "") if 0 <= expected < 128 else ""
+        if code == "not_an_object":
+            return f"expected a JSON object, {found}", None
+        if code == "missing":
+            field = self.schema[stream or ""].field or stream
+            return f"expected the key `{field}`{where}, got none in the row", None
+        if code == "twice":
+            return f"expected a key once{where}, got it again: `{shown}`", None
+        if code == "null_value":
+            return f"expected {kind}{where}, got null", None
+        if code == "wrong_type":
+            deeper = "if rows hold lists of samples, name the stream in sequences=" if byte == b"[" else None
+            return f"expected {kind}{where}, {found}", deeper
+        if code == "out_of_range":
+            return f"expected an integer of {self.schema[stream or ''].dtype.name}{where}, {found}", None
+        if code == "too_many_values":
+            return f"expected {expected} values{where}, got more: `{shown}`", "declare the shape that the file has"
+        if code == "too_few_values":
+            return f"expected {expected} values{where}, got {got}: `{shown}`", "declare the shape that the file has"
+        if code == "bad_text":
+            return f"expected text in UTF-8 without half surrogates{where}, {found}", None
+        if code == "bad_string":
+            return f"expected a string of JSON{where}, got a control byte or an unknown escape: `{shown}`", None
+        if code == "too_deep":
+            return "expected values nested at most 512 deep, got a deeper one", None
+        return f"expected JSON{where}, {found}", None
+
+
+def first_rows(path: Path) -> list[dict[str, Any]]:
+    """Return those of the first 100 rows of a file that are JSON objects.
+
+    Raises:
+        DataError: it cannot be read.
+    """
+    text, whole = head_text(path)
+    lines = text.split(b"\n")
+    if not whole:
+        lines.pop()  # it may go on
+    rows = []
+    for line in [line for line in lines if line.strip()][:_FIRST_ROWS]:
+        try:
+            row = json.loads(line)
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(row, dict):
+            rows.append(row)
+    return rows
+
+
+def keys_of(path: str) -> list[str]:
+    """Return the keys of a path such as ``"meta.score"``; a backslash makes the next character an ordinary one."""
+    return [re.sub(r"\\(.)", r"\1", part) for part in re.findall(r"(?:[^.\\]|\\.)+", path)] or [path]
+
+
+def escaped(key: str) -> str:
+    """Return a key as a part of such a path."""
+    return re.sub(r"([.\\])", r"\\\1", key)
+
+
+def _check_paths(keys: Mapping[str, list[str]]) -> None:
+    for one, path in keys.items():
+        for other, longer in keys.items():
+            if one != other and longer[: len(path)] == path:
+                raise SchemaError(
+                    f"expected streams of separate values, got `{one}` at {'.'.join(path)} and `{other}` at "
+                    f"{'.'.join(longer)}"
+                )
+
+
+def _holds_lists(rows: Sequence[dict[str, Any]], keys: Sequence[str], stream: Stream) -> bool:
+    """Return whether a stream's value in one of the rows is a list of samples."""
+    if stream.is_bytes and not stream.is_text:
+        return False
+    for row in rows:
+        value: Any = row
+        for key in keys:
+            value = value.get(key) if isinstance(value, dict) else None
+        if _depth(value) == len(stream.shape) + 1:
+            return True
+    return False
+
+
+def _depth(value: Any) -> int:
+    depth, level = 0, [value]
+    while any(isinstance(one, list) for one in level) and depth <= 33:
+        depth += 1
+        level = [item for one in level if isinstance(one, list) for item in one]
+    return depth
+
+
+# ---- inference ----------------------------------------------------------------------------------------
+
+
+def infer_json_streams(path: PathLike) -> dict[str, Stream]:
+    """Infer the streams of a JSON Lines file from its first 100 rows (at most 4 MiB of text), in order of appearance.
+
+    Keys that all of these rows have, and not as null, are streams, those of nested objects by their path: numbers and
+    booleans as int64, float64 or bool, strings as text. Lists of one length in all rows are vectors, others lists of
+    samples. What is none of these (mixed types, lists of objects) is a stream of bytes, its JSON text.
+
+    Raises:
+        DataError: none of these rows is a JSON object, or no key is in all of them.
+    """
+    return _inferred(first_rows(Path(path)), Path(path))[0]
+
+
+def _inferred(rows: list[dict[str, Any]], path: Path) -> tuple[dict[str, Stream], set[str]]:
+    found = _FirstRows()
+    if rows:
+        found.look(rows)
+    if not found.streams:
+        got = f"keys that not all rows have: {', '.join(found.left_out[:5])}" if found.left_out else "none"
+        raise DataError(
+            f"expected JSON objects with keys that all of the first {_FIRST_ROWS} rows have, got {got}",
+            path=str(path),
+            hint="write one object a line, or declare the streams: x=fl.Stream(shape=...)",
+        )
+    if found.left_out:
+        _log.warning(
+            "%s: no streams, as some of the first rows lack them or have null: %s", path, ", ".join(found.left_out)
+        )
+    return found.streams, found.ragged
+
+
+class _FirstRows:
+    """What the first rows show.
+
+    Attributes:
+        streams: by path.
+        ragged: those of which a row holds a list of samples.
+        left_out: paths of keys that some rows lack.
+    """
+
+    def __init__(self) -> None:
+        self.streams: dict[str, Stream] = {}
+        self.ragged: set[str] = set()
+        self.left_out: list[str] = []
+
+    def look(self, rows: list[dict[str, Any]], prefix: str = "", level: int = 0) -> None:
+        for key in dict.fromkeys(key for row in rows for key in row):
+            name = prefix + escaped(key)
+            values: list[Any] = [row.get(key) for row in rows]
+            if not key or any(value is None for value in values):
+                self.left_out.append(name)
+            elif all(isinstance(value, dict) and value for value in values) and level < _MOST_NESTED:
+                self.look(values, f"{name}.", level + 1)
+            else:
+                self.streams[name], several = _stream(values)
+                if several:
+                    self.ragged.add(name)
+
+
+def _stream(values: list[Any]) -> tuple[Stream, bool]:
+    """Return the stream of some values, and whether they are lists of samples."""
+    raw = Stream(dtype="bytes"), False
+    depths = {_depth(value) for value in values}
+    leaves = values
+    for _ in range(max(depths)):
+        leaves = [item for one in leaves for item in (one if isinstance(one, list) else [one])]
+    kinds = {type(leaf) for leaf in leaves}
+    if kinds == {str}:
+        return (Stream(dtype="str"), depths == {1}) if depths in ({0}, {1}) else raw
+    if kinds == {bool}:
+        dtype = "bool"
+    elif kinds == {int} and all(-(2**63) <= leaf < 2**64 for leaf in leaves):
+        dtype = "uint64" if max(leaves) >= 2**63 else "int64"
+        if dtype == "uint64" and min(leaves) < 0:
+            dtype = "float64"
+    elif kinds and kinds <= {int, float}:
+        dtype = "float64"
+    else:
+        return raw
+    if depths == {0}:
+        return Stream((), dtype), False
+    shapes = {_shape(value) for value in values}
+    if len(shapes) == 1 and (shape := shapes.pop()) is not None and 0 not in shape:
+        return Stream(shape, dtype), False
+    inner = {_shape(item) for value in values if isinstance(value, list) for item in value}
+    if len(inner) == 1 and (shape := inner.pop()) is not None and len(depths - {1} if shape else depths) == 1:
+        return Stream(shape, dtype), True
+    return raw
+
+
+def _shape(value: Any) -> tuple[int, ...] | None:
+    """Return the shape of nested lists; None: they have none."""
+    if not isinstance(value, list):
+        return ()
+    inner = {_shape(item) for item in value}
+    if len(inner) > 1 or None in inner:
+        return None
+    return (len(value), *(inner.pop() or () if inner else ()))
+
+
+def open_files(paths: list[str], streams: Mapping[str, Stream], memory_bytes: int) -> JSONLinesDeserializer:
+    """Open files; see `open_corpus`."""
+    return JSONLinesDeserializer(paths, streams, memory=memory_bytes)

@@ -1,0 +1,208 @@
+"""LitData's folders in place: a `Deserializer` of index.json and the chunks that it lists.
+
+Chunks of items are shards with offsets, read by `offset_shards`; chunks of tokens are flat, and rows of them views;
+chunks of rows hold an Arrow file, read as such. Leaves are delivered by name, encoded ones as bytes or text; pickled
+ones are refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from feedline.data import Stream
+from feedline.errors import DataError, SchemaError
+from feedline.feed.files.paths import PathLike
+from feedline.feed.formats import tokens
+from feedline.feed.formats.arrow import ArrowDeserializer
+from feedline.feed.formats.forwarding import Forwarding
+from feedline.feed.formats.litdata_index import LitDataIndex, dtype_of, dtypes_of, lacking_of, litdata_index
+from feedline.feed.formats.litdata_json import json_text
+from feedline.feed.formats.offset_shards import CHUNK_BYTES, MEMORY_BYTES, OffsetShards
+from feedline.feed.formats.shard_fields import Array, ArrayHead, ShardField
+from feedline.feed.formats.shard_index import ShardFile, folders_of
+from feedline.feed.protocol import Deserializer, declared_streams, whole_number
+
+_SCALARS = {"int": "int64", "float": "float64", "bool": "bool"}
+_HEADERS = {"tensor": (">u4", "<u4"), "numpy": ("<u4",)}  # older versions wrote those of tensors in little-endian order
+_MOST_DIMS = 32
+_MOST_LENGTH = (1 << 32) - 1
+
+
+class LitDataDeserializer(Forwarding):
+    """A folder that LitData's ``optimize`` wrote, each sample a sequence.
+
+    Chunks are read as they are, compressed by Zstandard (the file, runs of samples, or each) or not; where both forms
+    of a chunk lie there, the uncompressed one is. Leaves are named by the keys on the way to them: ``x``,
+    ``meta.score``, ``boxes.0``; a sample that is a single leaf is called ``x``.
+
+    =========================================  ==============================================================
+    leaf                                       stream
+    =========================================  ==============================================================
+    ``int``, ``float``, ``bool``               ``fl.Stream((), "int64")``, ``"float64"``, ``"bool"``
+    vectors                                    ``fl.Stream(n)`` of their dtype; of different lengths, sequences
+                                               of numbers: ``fl.Stream(())``
+    arrays and tensors                         the same: ``fl.Stream((2, 3))``, or sequences of ``fl.Stream(3)``
+    ``str``, ``text``                          ``"str"``, or numbers that the text says
+    lists and dicts beside such leaves         ``"str"``, their JSON text, or numbers: ``fl.Stream(4)``
+    ``bytes``, ``jpeg``, ``pil``, ``image``,   ``"bytes"``, as they are encoded
+    ``audio``, ``video``, ``file``, ...
+    tokens, for ``TokensLoader``               one, declared: ``tokens=fl.Stream(1024, "int64")``
+    rows (dicts of numbers, text and bytes)    columns, see `ArrowDeserializer`
+    ``pickle``, ``graph``                      refused
+    =========================================  ==============================================================
+
+    Args:
+        path: the folder, or its index.json; a list of them is read one after the other.
+        streams: stream name to `Stream`; also given as keyword arguments. ``field`` names the leaf, by default the
+            stream's own name. Any leaf can also be had as ``"bytes"``. None: every leaf.
+        chunk_size: bytes of a chunk of items that are read together, where not all of it must be. Part of the order.
+        memory: bytes that an unpacked chunk, or the numbers of one, may take.
+        stream_kwargs: more streams.
+
+    Raises:
+        DataError: the index or a chunk is missing or damaged, or encrypted, or folders hold different things.
+        SchemaError: a stream that no leaf fills, a pickled leaf, or tokens without a declaration.
+    """
+
+    def __init__(
+        self,
+        path: PathLike | Sequence[PathLike],
+        streams: Mapping[str, Stream] | None = None,
+        *,
+        chunk_size: int = CHUNK_BYTES,
+        memory: int = MEMORY_BYTES,
+        **stream_kwargs: Stream,
+    ) -> None:
+        chunk_size, memory = whole_number("chunk_size", chunk_size, 1), whole_number("memory", memory, 1)
+        declared = declared_streams(streams, stream_kwargs)
+        folders = folders_of(path)
+        found = [litdata_index(folder) for folder in folders]
+        layouts = list(dict.fromkeys(one.layout for one in found))
+        if len(layouts) > 1:
+            raise DataError(f"expected folders of one kind, got {' and '.join(layouts)}", path=str(folders[-1]))
+        names = [str(folder) for folder in folders]
+        corpus: Deserializer
+        if layouts == ["tokens"]:
+            if not declared:
+                raise SchemaError(
+                    f"expected one stream that says how long rows are, for the tokens in {names[0]}, got none; write "
+                    f"tokens=fl.Stream(1024, '{dtype_of(found[0].formats[0])}'), or use fl.TokensDeserializer"
+                )
+            corpus = tokens.open_files(names, declared, memory)
+            _check_tokens(corpus, declared)
+        elif layouts == ["rows"]:
+            corpus = ArrowDeserializer(names, declared or None, memory=memory)
+            _check_rows(corpus, found, names[0])
+        else:
+            corpus = LitDataItems(found, declared, chunk_size=chunk_size, memory_bytes=memory)
+        super().__init__(corpus)
+        self.name = names[0] + (f" and {len(names) - 1} more" if len(names) > 1 else "")
+        self._arguments = names, dict(corpus.schema.streams), {"chunk_size": chunk_size, "memory": memory}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _reopen, self._arguments
+
+
+def _reopen(folders: list[str], streams: dict[str, Stream], options: dict[str, Any]) -> LitDataDeserializer:
+    return LitDataDeserializer(folders, streams, **options)
+
+
+def _check_tokens(corpus: Deserializer, streams: Mapping[str, Stream]) -> None:
+    for name, stream in streams.items():
+        if stream.dtype != corpus.schema[name].dtype:
+            raise SchemaError(
+                f"expected stream `{name}` as the tokens of {corpus.name} are, {corpus.schema[name].dtype.name}, got "
+                f"{stream}"
+            )
+
+
+def _check_rows(corpus: Deserializer, found: Sequence[LitDataIndex], path: str) -> None:
+    expected = sum(shard.samples for one in found for shard in one.shards)
+    got = sum(info.sequences for info in corpus.chunks())
+    if got != expected:
+        raise DataError(f"expected {expected} rows, as the index says, got {got}", path=path)
+
+
+class LitDataItems(OffsetShards):
+    """Folders of items; see `LitDataDeserializer`."""
+
+    def __init__(
+        self, found: Sequence[LitDataIndex], streams: Mapping[str, Stream], *, chunk_size: int, memory_bytes: int
+    ) -> None:
+        self._found = {one.folder: one for one in found}
+        folders = [one.folder for one in found]
+        super().__init__(folders, streams, chunk_size=chunk_size, memory_bytes=memory_bytes, verify=False)
+
+    def _described(self, folder: Path) -> tuple[list[ShardFile], list[ShardField]]:
+        """See `OffsetShards`."""
+        found = self._found[folder]
+        return found.shards, [_field(name, one) for name, one in zip(found.names, found.formats, strict=True)]
+
+
+def _field(name: str, encoding: str) -> ShardField:
+    kind = encoding.partition(":")[0]
+    if kind in _SCALARS:
+        return ShardField(name, encoding, None, "array", Array.of(Stream((), _SCALARS[kind])))
+    if kind in ("no_header_tensor", "no_header_numpy"):
+        dtype = dtype_of(encoding)
+        if dtype is None:
+            return ShardField(name, encoding, None, "refused", why="NumPy has no such numbers")
+        return ShardField(name, encoding, None, "array", _vector(dtype))
+    if kind in _HEADERS:
+        return ShardField(name, encoding, None, "array", _with_header(kind))
+    if kind in ("pickle", "graph"):
+        return ShardField(name, encoding, None, "refused")
+    if kind == "json":
+        return ShardField(name, encoding, None, "json", text_of=json_text)
+    return ShardField(name, encoding, None, "text" if kind in ("str", "text") else "bytes")
+
+
+def _vector(dtype: np.dtype[Any]) -> Array:
+    """Return how vectors are stored: their numbers alone."""
+
+    def parse(_sample: bytes, size: int) -> Stream:
+        if size % dtype.itemsize:
+            raise ValueError(f"{size} bytes, no whole number of {dtype.name}")
+        return Stream(size // dtype.itemsize, dtype)
+
+    return Array(None, lambda _stream, _ragged: [ArrayHead(b"")], parse, any_length=True, vector=dtype)
+
+
+def _with_header(kind: str) -> Array:
+    """Return how arrays are stored that say their dtype and shape.
+
+    They begin with the number of the dtype, of dimensions, and these, u32 each.
+    """
+    dtypes, lacking = dtypes_of(kind), lacking_of(kind)
+
+    def heads(stream: Stream, ragged: bool) -> list[ArrayHead]:
+        dims = [min(n, _MOST_LENGTH) for n in ((0, *stream.shape) if ragged else stream.shape)]
+        numbers = [n for n, dtype in dtypes.items() if dtype == stream.dtype]
+        # The last number of a dtype is the one that is written.
+        return [
+            ArrayHead(np.array([number, len(dims), *dims], order).tobytes(), order if ragged else "")
+            for order in _HEADERS[kind]
+            for number in numbers[::-1]
+        ] or [ArrayHead(bytes(4 * (2 + len(dims))).replace(b"\0", b"\xff"))]
+
+    def parse(sample: bytes, size: int) -> Stream:
+        for order in _HEADERS[kind]:
+            words = np.frombuffer(sample[: len(sample) // 4 * 4], order).tolist()
+            if len(words) >= 2 and words[0] in lacking and 4 * (2 + words[1]) <= size:
+                raise ValueError(f"numbers of {lacking[words[0]]}, which NumPy lacks: take them as bytes")
+            if len(words) >= 2 and words[0] in dtypes and words[1] <= min(_MOST_DIMS, len(words) - 2):
+                found = Stream(tuple(words[2 : 2 + words[1]]), dtypes[words[0]])
+                if size == 4 * (2 + words[1]) + found.size * found.dtype.itemsize:
+                    return found
+        raise ValueError(f"{size} bytes that begin with {sample[:16].hex()}, no header of an array")
+
+    return Array(None, heads, parse, any_length=True)
+
+
+def open_files(paths: list[str], streams: Mapping[str, Stream], memory_bytes: int) -> LitDataDeserializer:
+    """Open folders; see `open_corpus`."""
+    return LitDataDeserializer(paths, streams, memory=memory_bytes)

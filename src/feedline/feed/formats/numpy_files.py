@@ -1,0 +1,67 @@
+"""NumPy's files as a corpus: ``.npy`` and folders of them are mapped, ``.npz`` is loaded."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from feedline.data import Stream
+from feedline.errors import DataError, SchemaError
+from feedline.feed.files.paths import open_file
+from feedline.feed.formats.arrays import ArrayDeserializer
+
+
+def open_files(paths: list[str], streams: Mapping[str, Stream], memory_bytes: int) -> ArrayDeserializer:
+    """Open a file, or a folder of ``.npy`` files; see `open_corpus`."""
+    path = Path(paths[0])
+    files = sorted(path.glob("*.npy"), key=os.fsencode) if path.is_dir() else [path]
+    arrays: dict[str, Any] = {}
+    for file in files:
+        with open_file(file, -1) as opened:
+            try:
+                if _is_zip(opened):
+                    arrays.update(_load_npz(opened, streams, memory_bytes))
+                else:
+                    # By name: np.memmap does not accept a descriptor.
+                    arrays["x" if file == path else file.stem] = np.load(file, mmap_mode="r", allow_pickle=False)
+            except _TooLargeError as error:
+                raise DataError(
+                    str(error), path=str(file), hint="raise memory=, or save it as .npy files, which are mapped"
+                ) from None
+            except Exception as error:  # NumPy lets the errors of zipfile, zlib and its own parser through
+                raise DataError(f"expected arrays of numbers: {error}", path=str(file)) from error
+    if missing := [name for name in streams if name not in arrays]:
+        raise SchemaError(f"expected the arrays {', '.join(missing)} in {path}, which has {', '.join(arrays)}")
+    size = next((name for name, stream in streams.items() if stream.defines_size), None)
+    corpus = ArrayDeserializer({name: arrays[name] for name in streams or arrays}, defines_size=size)
+    corpus.name = str(path)
+    return corpus
+
+
+class _TooLargeError(Exception):
+    pass
+
+
+def _load_npz(file: BinaryIO, names: Collection[str], memory_bytes: int) -> dict[str, NDArray[Any] | None]:
+    """Return the arrays ``names``, or all, and None for others; a small file may decompress to a huge one."""
+    with np.load(file, allow_pickle=False) as found:
+        # zipfile decompresses no more than this, whatever the arrays' own headers claim.
+        sizes = {info.filename.removesuffix(".npy"): info.file_size for info in found.zip.infolist()}
+        wanted = [name for name in found.files if not names or name in names]
+        total = sum(sizes[name] for name in wanted)
+        if total > memory_bytes:
+            raise _TooLargeError(
+                f"expected at most {memory_bytes} bytes when loaded (memory), got {total} in {', '.join(wanted)}"
+            )
+        return {name: found[name] if name in wanted else None for name in found.files}
+
+
+def _is_zip(file: BinaryIO) -> bool:
+    start = file.read(2)
+    file.seek(0)
+    return start == b"PK"

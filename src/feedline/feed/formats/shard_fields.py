@@ -1,0 +1,277 @@
+"""Fields of the samples of a shard: what an index says of them, and the numbers that they hold.
+
+Numbers are views of the shard where samples are of one size, and copied natively where they are not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from feedline.data import Stream
+from feedline.data.scattered import ScatteredBytes
+from feedline.data.value import BytesValue, DenseValue
+from feedline.errors import SchemaError
+
+_COUNT = slice(8, 12)  # of the header of an array of any length: where its length stands
+_HEAD_BYTES = 256  # of a sample, that say its shape
+UNPICKLED = "feedline never unpickles data, nor runs code that it holds"
+
+
+class ArrayHead(NamedTuple):
+    """The bytes before the numbers of an array.
+
+    Attributes:
+        data: the bytes; of an array of any length, with zeros where its length stands.
+        length: dtype of that length; ``""``: it is nowhere, or known.
+    """
+
+    data: bytes
+    length: str = ""
+
+    def matches(self, heads: NDArray[np.uint8], counts: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Return which of the rows of ``heads`` are this header, of arrays of these lengths."""
+        expected = np.frombuffer(self.data, np.uint8)
+        same: NDArray[np.bool_] = heads == expected
+        if not self.length:
+            return np.asarray(same.all(axis=1))
+        lengths = np.ascontiguousarray(heads[:, _COUNT]).view(self.length)[:, 0]
+        same[:, _COUNT] = True
+        return np.asarray(same.all(axis=1) & (lengths == counts))
+
+
+class Array(NamedTuple):
+    """How a field holds an array.
+
+    Attributes:
+        stream: shape and dtype, where the index says them; None: every sample says its own.
+        heads: ``heads(stream, ragged)``: what may stand before the numbers of a sample, all of the same size.
+        parse: ``parse(head, size)``: the stream that a sample of ``size`` bytes declares, from its first bytes; a
+            ValueError that says what it is, where it declares none.
+        any_length: whether its samples may be a sequence's, the first dimension of the array being its length.
+        vector: dtype of the numbers, where the index says that they are vectors, and of which.
+    """
+
+    stream: Stream | None
+    heads: Callable[[Stream, bool], Sequence[ArrayHead]]
+    parse: Callable[[bytes, int], Stream]
+    any_length: bool = False
+    vector: np.dtype[Any] | None = None
+
+    @staticmethod
+    def of(stream: Stream) -> Array:
+        """Return an array of a known shape, without a header."""
+        return Array(stream, lambda _stream, _ragged: [ArrayHead(b"")], lambda _head, _size: stream)
+
+
+class ShardField(NamedTuple):
+    """A field of every sample.
+
+    Attributes:
+        name: its name.
+        encoding: how it is encoded, as the index calls it.
+        size: bytes, if the same in every sample and not stored with it.
+        form: ``"array"``, ``"bytes"``, ``"text"``, ``"json"``, or ``"refused"``.
+        array: of a field of that form.
+        why: why a field is refused.
+        text_of: what makes text of a sample that is encoded in a way of its own; a ValueError where it cannot.
+    """
+
+    name: str
+    encoding: str
+    size: int | None
+    form: str
+    array: Array | None = None
+    why: str = UNPICKLED
+    text_of: Callable[[bytes], str] | None = None
+
+    def check(self, name: str, stream: Stream) -> None:
+        """Check that this field can fill a stream of numbers.
+
+        Raises:
+            SchemaError: it cannot.
+        """
+        declared = None if self.array is None else self.array.stream
+        if declared is not None:
+            fits = (stream.shape, stream.dtype) == (declared.shape, declared.dtype)
+        elif self.array is not None and self.array.vector is not None:
+            fits = stream.dtype == self.array.vector and len(stream.shape) <= 1
+            declared = Stream((), self.array.vector)
+        elif self.form == "array":
+            fits = stream.dtype.kind in "biufc"
+        else:
+            fits = self.form in ("text", "json") and stream.dtype.kind in "biuf"
+        if stream.sparse or not fits:
+            raise SchemaError(
+                f"expected stream `{name}` as the field is, `{self.encoding}`, got {stream}; "
+                f"declare {declared or 'fl.Stream(dtype=' + repr('bytes') + ')'}"
+            )
+
+
+def listed(fields: Sequence[ShardField]) -> str:
+    """Return the names of fields and their encodings, in words."""
+    found = [f"{field.name} ({field.encoding})" for field in fields[:50]]
+    return ", ".join(found) + (f" and {len(fields) - 50} more" if len(fields) > 50 else "")
+
+
+def first_whole(
+    spans: NDArray[np.int64], memory: NDArray[np.uint8], wrong: Mapping[int, str], field: ShardField
+) -> Stream:
+    """Return what the first sample that declares anything declares of a field.
+
+    Raises:
+        ValueError: none does.
+    """
+    assert field.array is not None
+    why = "none"
+    for i in range(len(spans)):
+        if i in wrong:
+            why = f"damage: {wrong[i]}"
+            continue
+        try:
+            return field.array.parse(*_head(spans, memory, i))
+        except ValueError as error:
+            why = str(error)
+    raise ValueError(f"got {why}")
+
+
+def counts_of(
+    spans: NDArray[np.int64], wrong: Mapping[int, str], stream: Stream, field: ShardField
+) -> NDArray[np.int64]:
+    """Return the samples of each sequence of a field of any length, as its bytes say; 0 where they say none."""
+    assert field.array is not None
+    body = np.diff(spans)[:, 0] - len(field.array.heads(stream, True)[0].data)
+    row = stream.size * stream.dtype.itemsize
+    counts = np.where((body >= 0) & (body % row == 0), body // row, 0)
+    if wrong:
+        counts[list(wrong)] = 0
+    return counts
+
+
+def numbers_of(
+    spans: NDArray[np.int64],
+    memory: NDArray[np.uint8],
+    stream: Stream,
+    field: ShardField,
+    *,
+    ragged: bool,
+    wrong: Mapping[int, str],
+) -> tuple[DenseValue, dict[int, str]]:
+    """Return the arrays of a field, and why some are none of the stream.
+
+    Args:
+        spans: where the field of each sample lies, (samples, 2).
+        memory: in what.
+        stream: declaration.
+        field: the field.
+        ragged: whether each is a sequence of samples, else one sample.
+        wrong: samples that are damaged.
+
+    Returns:
+        The value, and by index what is wrong with a sample that is not damaged. In the place of these, and of damaged
+        ones, are zeros, or a sequence of no samples.
+    """
+    array = field.array
+    assert array is not None
+    heads = array.heads(stream, ragged)
+    lead, row = len(heads[0].data), stream.size * stream.dtype.itemsize
+    body = spans[:, 1] - spans[:, 0] - lead
+    fits = (body >= 0) & (body % row == 0) if ragged else body == row
+    if wrong:
+        fits[list(wrong)] = False
+    if lead:
+        at = np.flatnonzero(fits)
+        begins = spans[at, 0]
+        table = _copied(np.stack([begins, begins + lead], axis=1), memory).reshape(len(at), lead)
+        counts = body[at] // row if ragged else np.ones(len(at), np.int64)
+        same = np.zeros(len(at), np.bool_)
+        for head in heads:
+            same |= head.matches(table, counts)
+            if same.all():
+                break
+        fits[at[~same]] = False
+    at, whole = np.flatnonzero(fits), bool(fits.all())
+    if whole and not ragged and stream.dtype.kind != "b":
+        views = _views(spans[:, 0] + lead, memory, stream)
+        if views is not None:
+            return DenseValue(views), {}
+    chosen = np.ascontiguousarray((spans if whole else spans[at]) + np.array([lead, 0]))
+    data = _copied(chosen, memory)
+    if stream.dtype.kind == "b" and not (data <= 1).all():
+        data = (data != 0).view(np.uint8)
+    count = int(body[at].sum()) // row if ragged else len(at)
+    rows = data.view(stream.dtype.newbyteorder("<")).reshape(count, *stream.shape).astype(stream.dtype, copy=False)
+    bad = {}
+    for i in np.flatnonzero(~fits).tolist():
+        if i not in wrong:
+            bad[i] = _differs(spans, memory, i, stream, array, ragged=ragged)
+    if ragged:
+        lengths = np.where(fits, body // row, 0)
+        return DenseValue(rows, np.concatenate([[0], np.cumsum(lengths)])), bad
+    if whole:
+        return DenseValue(rows), bad
+    filled = np.zeros((len(spans), *stream.shape), stream.dtype)
+    filled[at] = rows
+    return DenseValue(filled), bad
+
+
+def _views(begins: NDArray[np.int64], memory: NDArray[np.uint8], stream: Stream) -> NDArray[Any] | None:
+    """Return samples that begin equally far from one another as views of memory; None: they do not."""
+    steps = np.diff(begins)
+    if not len(steps) or (steps != steps[0]).any() or steps[0] <= 0 or not stream.size:
+        return None
+    inner = np.empty((1, *stream.shape), stream.dtype).strides[1:]
+    order = stream.dtype.newbyteorder("<")
+    return np.ndarray((len(begins), *stream.shape), order, memory, int(begins[0]), (int(steps[0]), *inner))
+
+
+def _copied(spans: NDArray[np.int64], memory: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Return the bytes of spans one after the other; copied under guard, as they may be part of a map."""
+    if not len(spans) or not (spans[:, 1] - spans[:, 0]).any():
+        return np.empty(0, np.uint8)
+    return np.ascontiguousarray(ScatteredBytes(spans, memory, text=False).packed().data)
+
+
+def _head(spans: NDArray[np.int64], memory: NDArray[np.uint8], i: int) -> tuple[bytes, int]:
+    begin, end = (int(n) for n in spans[i])
+    head = np.array([[begin, min(end, begin + _HEAD_BYTES)]], np.int64)
+    return _copied(head, memory).tobytes(), end - begin
+
+
+def _differs(
+    spans: NDArray[np.int64], memory: NDArray[np.uint8], i: int, stream: Stream, array: Array, *, ragged: bool
+) -> str:
+    """Return how a sample differs from its stream."""
+    try:
+        got = array.parse(*_head(spans, memory, i))
+        kind = f"shape {got.shape} and {got.dtype}"
+        if not ragged and (got.shape, got.dtype) == (stream.shape, stream.dtype):
+            kind = f"{spans[i, 1] - spans[i, 0]} bytes of it"
+        if not ragged and array.any_length and stream.shape and got.shape[1:] == stream.shape[1:]:
+            kind += f"; declare fl.Stream({stream.shape[1:]}, {stream.dtype.name!r}) if they are sequences"
+    except ValueError as error:
+        kind = str(error)
+    shape = str(("any number", *stream.shape)).replace("'", "") if ragged else str(stream.shape)
+    return f"expected an array of shape {shape} and {stream.dtype}, got {kind}"
+
+
+def texts_of(
+    spans: NDArray[np.int64],
+    memory: NDArray[np.uint8],
+    text_of: Callable[[bytes], str],
+    *,
+    wrong: Mapping[int, str],
+) -> tuple[BytesValue, dict[int, str]]:
+    """Return the texts that samples of a field encode, one by one, and why some encode none; these are empty."""
+    found = ScatteredBytes(spans, memory, text=False).packed().tolist()
+    texts, bad = [""] * len(found), {}
+    for i, sample in enumerate(found):
+        if i not in wrong:
+            try:
+                texts[i] = text_of(sample)
+            except (ValueError, RecursionError) as error:
+                bad[i] = f"expected lists or dicts that can be decoded: {error or 'too deep in one another'}"
+    return BytesValue.from_bytes(texts, "str"), bad

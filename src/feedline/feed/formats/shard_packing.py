@@ -1,0 +1,182 @@
+"""Compressed shards: a whole file, or its samples in runs or one by one, as LitData packs them within a file.
+
+A file of runs begins with ``"LDFZ01\\0\\0", u16 version, u16 flags, u32 samples, u32 samples in a run, u32 runs``; then
+``u32 offsets[samples + 1]`` of the unpacked samples, and for each run ``u32 first sample, u32 samples, u64 first byte,
+u32 bytes, u32 bytes unpacked``.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Collection, Mapping
+from typing import BinaryIO, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from feedline.feed.files.paths import read_at
+
+CODECS = {"zstd": "zstd", "gz": "gzip", "br": "brotli", "bz2": "bz2"}
+"""Codecs by the names that indexes have for them, and pyarrow's name."""
+
+_STEP_BYTES = 8 << 20  # allocated at a time, whatever a file claims
+_AT_ONCE, _LIKELY = 8 << 20, 64  # bytes, or times as many as there are packed, that may be what it claims
+_MAGIC = b"LDFZ01\0\0\1\0\0\0"  # with version and flags
+_HEAD = struct.Struct("<12sIII")
+_RUN = np.dtype([("first", "<u4"), ("samples", "<u4"), ("byte", "<u8"), ("size", "<u4"), ("unpacked", "<u4")])
+
+
+class TooMuchError(ValueError):
+    """What is unpacked takes more memory than it may: ``held`` bytes or more."""
+
+    def __init__(self, held: int) -> None:
+        super().__init__(f"{held} or more")
+        self.held = held
+
+
+class PackedRuns(NamedTuple):
+    """Runs of samples that are compressed each for itself, one after the other in a file.
+
+    Attributes:
+        low, high: bytes of the file that they take.
+        bounds: where the samples lie in what is unpacked, int64 (samples + 1,), from 0.
+        begins: first byte of each run after ``low``.
+        sizes, unpacked: bytes of each.
+    """
+
+    low: int
+    high: int
+    bounds: NDArray[np.int64]
+    begins: NDArray[np.int64]
+    sizes: NDArray[np.int64]
+    unpacked: NDArray[np.int64]
+
+
+def words(data: bytes | NDArray[np.uint8]) -> NDArray[np.uint32]:
+    """Return the numbers in bytes, of 4 bytes each; what is left over at the end, where a file was cut, is left out."""
+    return np.frombuffer(data, "<u4", len(data) // 4)
+
+
+def runs_of(file: BinaryIO, size: int, *, samples: int, per_run: int, start: int, stop: int) -> PackedRuns:
+    """Return where the samples ``start:stop`` lie, whole runs, in a file of ``size`` bytes.
+
+    Raises:
+        ValueError: it is not a file of ``samples`` samples in runs of ``per_run``, or damaged.
+    """
+    head, runs = read_at(file, _HEAD.size, 0), -(-samples // per_run)
+    expected = _HEAD.pack(_MAGIC, samples, per_run, runs)
+    if head != expected:
+        raise ValueError(f"expected a file of {samples} samples in {runs} runs, got one that begins with {head!r}")
+    table = _HEAD.size + 4 * (samples + 1)
+    offsets = words(read_at(file, 4 * (stop - start + 1), _HEAD.size + 4 * start)).astype(np.int64)
+    first, end = start // per_run, -(-stop // per_run)
+    entries = read_at(file, _RUN.itemsize * (end - first), table + _RUN.itemsize * first)
+    found = np.frombuffer(entries, _RUN, len(entries) // _RUN.itemsize)
+    if len(offsets) != stop - start + 1 or len(found) != end - first:
+        raise ValueError(f"expected the offsets of {samples} samples, got a file that ends before them")
+    begins, sizes, unpacked = (found[name].astype(np.int64) for name in ("byte", "size", "unpacked"))
+    firsts = np.arange(first, end) * per_run
+    ends = np.minimum(firsts + per_run, samples)
+    edges = np.append(firsts, stop) - start
+    if (found["first"] != firsts).any() or (found["samples"] != ends - firsts).any():
+        raise ValueError("expected runs of samples one after the other, got others")
+    if (begins[1:] != begins[:-1] + sizes[:-1]).any() or begins[0] < table or int(begins[-1] + sizes[-1]) > size:
+        raise ValueError("expected runs of bytes one after the other within the file, got others")
+    if (np.diff(offsets) < 0).any() or (np.diff(offsets[edges]) != unpacked).any():
+        raise ValueError("expected offsets of samples that ascend as the runs are long, got others")
+    low = int(begins[0])
+    return PackedRuns(
+        low=low,
+        high=int(begins[-1] + sizes[-1]),
+        bounds=offsets - offsets[0],
+        begins=begins - low,
+        sizes=sizes,
+        unpacked=unpacked,
+    )
+
+
+def unpack_runs(runs: PackedRuns, packed: NDArray[np.uint8], codec: str, most_bytes: int) -> NDArray[np.uint8]:
+    """Return the bytes of the samples.
+
+    Raises:
+        TooMuchError: they would take more than ``most_bytes``.
+        ValueError: a run is damaged, or of another size.
+    """
+    total = int(runs.unpacked.sum())
+    if total > most_bytes:
+        raise TooMuchError(total)
+    places = zip(runs.begins.tolist(), runs.sizes.tolist(), runs.unpacked.tolist(), strict=True)
+    parts = (unpack(packed[begin : begin + size], codec, (n,), most_bytes) for begin, size, n in places)
+    if not _is_likely(total, packed):
+        return np.concatenate(list(parts))
+    samples, at = np.empty(total, np.uint8), 0
+    for part in parts:
+        # Copied while it is in the processor's cache.
+        samples[at : at + len(part)] = part
+        at += len(part)
+    return samples
+
+
+def _is_likely(size: int, packed: NDArray[np.uint8]) -> bool:
+    """Return whether memory is allocated for all that something claims to be when it is unpacked."""
+    return size <= max(_AT_ONCE, _LIKELY * len(packed))
+
+
+def unpack_each(
+    bounds: NDArray[np.int64], packed: NDArray[np.uint8], codec: str, most_bytes: int
+) -> tuple[NDArray[np.int64], NDArray[np.uint8], Mapping[int, str]]:
+    """Return samples that are compressed each for itself: where they lie, in what, and why some cannot be unpacked.
+
+    Raises:
+        TooMuchError: they would take more than ``most_bytes``.
+    """
+    ends, parts, wrong = [0], [], dict[int, str]()
+    for i, (begin, end) in enumerate(zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True)):
+        part = packed[:0]
+        try:
+            if not 0 <= begin <= end <= len(packed):
+                raise ValueError("expected offsets of a sample within the shard, got others")
+            part = unpack(packed[begin:end], codec, None, most_bytes - ends[-1])
+        except TooMuchError as error:
+            raise TooMuchError(ends[-1] + error.held) from None
+        except ValueError as error:
+            wrong[i] = f"expected a sample compressed by {codec}: {error}"
+        parts.append(part)
+        ends.append(ends[-1] + len(part))
+    return np.array(ends, np.int64), np.concatenate(parts), wrong
+
+
+def unpack(packed: NDArray[np.uint8], codec: str, sizes: Collection[int] | None, most_bytes: int) -> NDArray[np.uint8]:
+    """Return what was compressed.
+
+    Args:
+        packed: the bytes.
+        codec: one of `CODECS`.
+        sizes: bytes that it may have, unpacked; None: any number up to ``most_bytes``.
+        most_bytes: bytes that it may take.
+
+    Raises:
+        TooMuchError: it takes more, where ``sizes`` is None.
+        ValueError: it is damaged, or has another size.
+    """
+    import pyarrow as pa
+
+    pieces, held, limit = [], 0, most_bytes if sizes is None else max(sizes)
+    try:
+        if codec == "zstd" and sizes is not None and len(sizes) == 1 and _is_likely(limit, packed):
+            # Three times as fast; refuses what has another size, but does not say which.
+            return np.frombuffer(pa.Codec("zstd").decompress(pa.py_buffer(packed), decompressed_size=limit), np.uint8)
+        with pa.CompressedInputStream(pa.BufferReader(pa.py_buffer(packed)), CODECS[codec]) as stream:
+            while held <= limit:
+                piece = stream.read_buffer(min(limit + 1 - held, _STEP_BYTES))
+                if not piece.size:
+                    break
+                pieces.append(np.frombuffer(piece, np.uint8))
+                held += piece.size
+    except (pa.ArrowException, OSError) as error:
+        raise ValueError(str(error)) from error
+    if held > limit and sizes is None:
+        raise TooMuchError(held)
+    if sizes is not None and held not in sizes:
+        raise ValueError(f"expected {' or '.join(map(str, sizes))} bytes, got {'more' if held > limit else held}")
+    return pieces[0] if len(pieces) == 1 else np.concatenate(pieces) if pieces else np.empty(0, np.uint8)

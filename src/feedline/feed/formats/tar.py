@@ -1,0 +1,449 @@
+"""Tar archives of samples, as WebDataset writes them: a `Deserializer` of their members, which are never unpacked.
+
+Guarantees: members are grouped as WebDataset groups them; an archive is read in place, by its own headers, which are
+checked; a sample that is not whole keeps its place and reports why; nothing is unpickled. Cost: the first opening reads
+the headers, natively, to index the samples (24 bytes each, kept as CTF's index is: see `ctf_index`); later ones read
+O(chunks). A chunk is a view of the mapped file, or of what was fetched ahead: bytes and texts are copied once, into the
+minibatch. Numbers (`decode`) are decoded in Python, chunk by chunk.
+"""
+
+from __future__ import annotations
+
+import errno
+import glob
+import hashlib
+import mmap
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from feedline import _native
+from feedline.data import Chunk, Schema, Stream, Value
+from feedline.data.scattered import ScatteredBytes, without_gaps
+from feedline.data.value import BytesValue
+from feedline.errors import DataError, SchemaError
+from feedline.feed.files.paths import PathLike, list_files, looking, name_of, read_at
+from feedline.feed.files.reading import read_most
+from feedline.feed.files.seals import seals_of
+from feedline.feed.formats import decode
+from feedline.feed.formats.ctf import by_file, open_texts
+from feedline.feed.formats.ctf_index import Cache, IndexOptions, Progress
+from feedline.feed.formats.unreadable import unread
+from feedline.feed.lru import LruCache
+from feedline.feed.protocol import (
+    CHUNK_MEMORY,
+    ChunkInfo,
+    Deserializer,
+    Extent,
+    Piece,
+    Unread,
+    declared_streams,
+    whole_number,
+)
+
+KEY = "__key__"
+"""The field of a stream that delivers the samples' keys."""
+
+_FAULT = np.dtype([("byte", "<i8"), ("sample", "<i4"), ("field", "<i4"), ("code", "<i4"), ("zero", "<i4")])
+_NAMES = {code: name for name, code in _native.TAR_ERRORS.items()}
+_MEMBERS = 1 << 16  # indexed between two looks at Ctrl-C
+_MAPS = 256  # kept, besides those of chunks in use
+_POPULATE_READ = 22  # Linux's MADV_POPULATE_READ: maps the pages at once, where copying would fault for each few
+_GZIP = b"\x1f\x8b"
+_SKIP = 'pass on_error="skip" to the source to skip such samples and list them'
+_SENTENCES = {
+    "cut": "expected a whole member, got the end of the file",
+    "bad_header": "expected a tar header, got bytes with another checksum, or numbers that cannot be read",
+    "bad_extended": "expected a pax header or a long name that can be read, got a damaged one",
+    "link": "expected members with data of their own, got a link",
+    "sparse": "expected plain members, got a sparse one",
+    "volume": "expected a whole archive, got a part of one of several volumes",
+    "global": "expected a pax header to name one member, got one that sets path or size of all that follow",
+    "too_long": "expected samples of at most 4294967295 bytes, got a longer one",
+}
+_HINTS = {
+    "link": "write the archive again with what the link points to: tar --dereference --hard-dereference",
+    "sparse": "write the archive again without --sparse",
+    "volume": "join the volumes first",
+    "too_long": "split the sample",
+}
+
+
+@dataclass(frozen=True)
+class _TarOptions(IndexOptions):
+    """The options that an index of an archive depends on."""
+
+    form: str = "tar"
+
+    def indexer(self) -> _ScanProgress:
+        return _ScanProgress()
+
+    def scan(
+        self, indexer: Any, text: BinaryIO, path: Path, size: int, unpacker: Any
+    ) -> Iterator[tuple[NDArray[np.uint8], int]]:
+        """Yield the samples of the members, part after part; headers are read, data is skipped."""
+        head = read_at(text, len(_GZIP), 0)
+        if head == _GZIP:
+            raise DataError(
+                "expected a tar archive, got gzip, in which no member can be found without reading all before it",
+                path=str(path),
+                hint="decompress it: gunzip (pictures and audio are compressed already)",
+            )
+        headers = _native.TarIndexer(text.fileno(), size)
+        while not headers.done:
+            found = headers.next(_MEMBERS)
+            indexer.error = headers.error
+            if headers.error_number:
+                raise DataError(
+                    f"expected readable bytes, got: {os.strerror(headers.error_number)}",
+                    path=str(path),
+                    byte=None if headers.error is None else headers.error[1],
+                )
+            yield found, headers.bytes
+
+    def describe(self, path: Path, text: BinaryIO, code: int, byte: int) -> DataError:
+        """Return why an archive cannot be indexed."""
+        kind = _NAMES[code]
+        name = read_at(text, 100, byte).split(b"\0")[0].decode("utf-8", "replace")
+        what = _SENTENCES[kind] + (f": {name!r}" if kind in ("link", "sparse", "volume") else "")
+        hint = _HINTS.get(kind, "the file is damaged, or no tar archive: restore it, or write it again")
+        return DataError(what, path=str(path), byte=byte, hint=hint)
+
+
+class _ScanProgress:
+    """What an index asks its indexer for."""
+
+    error: tuple[int, int] | None = None
+    has_ids = True
+    lines = 0
+
+
+class _Part(NamedTuple):
+    """Samples in memory that a file was mapped to or read into.
+
+    Attributes:
+        memory: uint8.
+        base: byte of the file that memory begins with.
+        begin, size: of the samples, in memory; int64.
+        first: ordinal of the first one.
+        path: of the file.
+    """
+
+    memory: NDArray[np.uint8]
+    base: int
+    begin: NDArray[np.int64]
+    size: NDArray[np.int64]
+    first: int
+    path: str
+
+
+class TarDeserializer(Deserializer):
+    """Samples of WebDataset shards: consecutive members of a tar archive with one key.
+
+    The key of ``train/0017.seg.png`` is ``train/0017``, its suffix ``seg.png``: everything up to the first dot of the
+    base name, and the rest in lower case. Members without a dot are skipped. A sample that lacks a stream's suffix is
+    unreadable, like one that has it twice, or that is cut off.
+
+    Args:
+        path: an archive, a list of them (read one after the other), a folder or a pattern, as ``train-{000..099}.tar``.
+        streams: stream name to `Stream`; also given as keyword arguments. ``field`` is the suffix, by default the
+            stream's own name, or ``__key__`` for the sample's key. ``"bytes"`` and ``"str"`` deliver the member as it
+            is; numbers are decoded from ``.npy``, ``.json``, ``.cls`` and other text. None: the suffixes of the first
+            sample: ``.npy`` as it declares itself, ``.cls`` and its like as int64, ``.txt`` and ``.json`` as text, all
+            others as bytes.
+        chunk_size: bytes of the archive in a chunk. Part of the order.
+        cache: where to keep the index, as for `CTFDeserializer`.
+        memory: bytes that the decoded numbers of a chunk may take.
+        progress: called with (bytes done, bytes in total) while indexing; an exception from it aborts.
+        stream_kwargs: more streams.
+
+    Raises:
+        SchemaError: a stream is declared twice, or no member can fill it.
+        DataError: a file is missing, compressed or no tar archive, or has links or sparse members, or there is no
+            sample, or an index cannot be written.
+    """
+
+    def __init__(
+        self,
+        path: PathLike | Sequence[PathLike],
+        streams: Mapping[str, Stream] | None = None,
+        *,
+        chunk_size: int = 32 << 20,
+        cache: Cache = True,
+        memory: int = CHUNK_MEMORY,
+        progress: Progress | None = None,
+        **stream_kwargs: Stream,
+    ) -> None:
+        chunk_size, self._memory = whole_number("chunk_size", chunk_size, 1), whole_number("memory", memory, 1)
+        paths = _archives(path)
+        self.name = name_of(paths)
+        self._arguments = {"chunk_size": chunk_size, "cache": cache, "memory": memory}
+        self._files = open_texts(paths, _TarOptions(None, False, False, chunk_size), cache, progress)
+        self._infos = [ChunkInfo(*row) for file in self._files for row in file.sizes()]
+        self._starts = np.cumsum([0, *(file.index.header.sequences for file in self._files)])
+        self._chunk_starts = np.cumsum([0, *(len(file.index.table) for file in self._files)])
+        self._maps = LruCache(self._map, lambda _: 1, _MAPS)
+        if not self._infos:
+            raise DataError(
+                "expected at least one sample, got none: members are named key.suffix",
+                path=self.name,
+                hint="an archive without such names cannot be read as samples; extract it",
+            )
+        self.schema = Schema(declared_streams(streams, stream_kwargs) or self._inferred())
+        self._fields = _fields(self.schema)
+
+    # ---- description ------------------------------------------------------------------------------
+
+    def chunks(self) -> list[ChunkInfo]:
+        """Return the size of every chunk; ``bytes`` are those of the archive."""
+        return self._infos
+
+    def digest(self) -> str:
+        """Return 32 hex digits over the archives' sizes, excerpts and chunk tables."""
+        content = hashlib.blake2b(b"tar;", digest_size=16)
+        for file in self._files:
+            head = file.index.header
+            content.update(repr((head.file_size, head.sample, head.sequences)).encode())
+            content.update(file.index.table.tobytes())
+        return content.hexdigest()
+
+    def paths(self) -> list[str]:
+        """Return the paths of the archives."""
+        return [str(file.path) for file in self._files]
+
+    def keys(self, ordinals: NDArray[np.int64]) -> NDArray[np.uint64]:
+        """Return keys that are numbers, and hashes of others, uint64 (n,)."""
+        found = np.empty(len(ordinals), np.uint64)
+        for number, at, local in by_file(ordinals, self._starts):
+            found[at] = self._files[number].entries_at(local)["key"]
+        return found
+
+    # ---- reading ----------------------------------------------------------------------------------
+
+    def read(self, chunk: int) -> Chunk:
+        """Return the samples of a chunk: bytes and texts are views of the mapped file.
+
+        Raises:
+            DataError: the file has changed since it was indexed, or the decoded chunk would exceed ``memory``.
+        """
+        if not 0 <= chunk < len(self._infos):
+            raise IndexError(f"expected a chunk from 0 to {len(self._infos) - 1}, got {chunk}")
+        number, local = self._located(chunk)
+        file = self._files[number]
+        with file.opened() as archive:
+            file.compare(archive)
+        mapped, seals = self._maps.get(number)
+        begin, size = (int(file.index.table[local][k]) for k in ("offset", "bytes"))
+        page = begin // mmap.PAGESIZE * mmap.PAGESIZE
+        try:
+            mapped.madvise(_POPULATE_READ, page, begin + size - page)
+        except OSError as error:
+            if error.errno != errno.EINVAL:  # which older kernels say; else some page cannot be read
+                return self._read_around(chunk)
+        memory = np.frombuffer(mapped, np.uint8, size, begin)
+        return self._chunk(self._part(chunk, memory, begin), seals)
+
+    def extents(self, chunk: int) -> list[Extent]:
+        """Return the part of the archive that makes up the chunk."""
+        number, local = self._located(chunk)
+        row = self._files[number].index.table[local]
+        return [Extent(str(self._files[number].path), int(row["offset"]), int(row["bytes"]))]
+
+    def read_fetched(self, chunk: int, pieces: Sequence[Piece]) -> Chunk:
+        """See `Deserializer.read_fetched`."""
+        (piece,) = pieces
+        if isinstance(piece, Unread):
+            return self._read_around(chunk)
+        number, local = self._located(chunk)
+        file = self._files[number]
+        with file.opened() as archive:
+            file.compare(archive)
+        begin = int(file.index.table[local]["offset"])
+        return self._chunk(self._part(chunk, np.frombuffer(piece, np.uint8), begin))
+
+    def _read_around(self, chunk: int) -> Chunk:
+        """Return the samples of a chunk with errors for those that the disk cannot read."""
+        number, local = self._located(chunk)
+        file = self._files[number]
+        begin, size = (int(file.index.table[local][k]) for k in ("offset", "bytes"))
+        memory = np.empty(size, np.uint8)
+        with file.opened() as archive:
+            gaps = read_most(archive, memory, begin, file.path)
+            file.compare(archive)
+        part = self._part(chunk, memory, begin)
+        found = self._chunk(part)
+        starts = part.begin + begin
+        for low, high, error in gaps:
+            for i in np.flatnonzero((starts < high) & (starts + part.size > low)).tolist():
+                why = Unread(error, max(low, int(starts[i])))
+                found.errors[i] = unread(why, part.path, part.first + i)
+        return found
+
+    def _located(self, chunk: int) -> tuple[int, int]:
+        """Return the number of the file that holds a chunk, and the chunk's number there."""
+        number = int(np.searchsorted(self._chunk_starts, chunk, side="right")) - 1
+        return number, chunk - int(self._chunk_starts[number])
+
+    def _map(self, number: int) -> tuple[mmap.mmap, list[NDArray[np.uint8]]]:
+        file = self._files[number]
+        with file.opened() as archive:
+            file.compare(archive)
+            try:
+                mapped = mmap.mmap(archive.fileno(), file.index.header.file_size, access=mmap.ACCESS_READ)
+            except (OSError, ValueError) as error:
+                raise DataError(f"expected a file that can be mapped: {error}", path=str(file.path)) from error
+        return mapped, seals_of([np.frombuffer(mapped, np.uint8)])
+
+    def _part(self, chunk: int, memory: NDArray[np.uint8], base: int) -> _Part:
+        number, local = self._located(chunk)
+        file = self._files[number]
+        entries = file.checked(lambda index: index.entries(local))
+        begin = entries["offset"].astype(np.int64) - base
+        first = int(self._starts[number] + file.index.first[local])
+        return _Part(memory, base, begin, entries["size"].astype(np.int64), first=first, path=str(file.path))
+
+    def _chunk(self, part: _Part, seals: Sequence[NDArray[np.uint8]] = ()) -> Chunk:
+        count = len(part.begin)
+        needed = count * sum(s.size * s.dtype.itemsize for s in self.schema.values() if not s.is_bytes)
+        if needed > self._memory:
+            raise DataError(
+                f"expected at most {self._memory} bytes when decoded at a time (memory), got {needed}",
+                path=part.path,
+                hint="raise memory=, or lower chunk_size=",
+            )
+        fields = [field for field in self._fields.values() if field != KEY]
+        spans, found, bounds, keys = _native.tar_members(
+            part.memory, part.begin, part.size, [field.encode() for field in fields], KEY in self._fields.values()
+        )
+        errors = {int(fault["sample"]): self._fault(part, fault, fields) for fault in found.view(_FAULT)}
+        pairs = dict(zip(fields, spans.reshape(len(fields), count, 2), strict=True))
+        values: dict[str, Value] = {}
+        mapped = False
+        for name, stream in self.schema.items():
+            field = self._fields[name]
+            if field == KEY:
+                assert bounds is not None
+                assert keys is not None
+                values[name] = BytesValue(bounds, keys, None, text=stream.is_text)
+            elif stream.is_bytes:
+                values[name] = ScatteredBytes(pairs[field], part.memory, text=stream.is_text)
+                mapped = True
+            else:
+                members = ScatteredBytes(pairs[field], part.memory, text=False).packed()
+                rows, wrong = decode.numbers(members, stream, decode.form_of(field), skip=errors)
+                values[name] = rows
+                errors |= {i: self._undecoded(part, i, name, field, why) for i, why in wrong.items()}
+        if not seals:  # private memory: a map has seals
+            without_gaps(values, part.memory)
+        return Chunk(self.schema, values, errors, seals=seals if mapped else ())
+
+    def _fault(self, part: _Part, fault: Any, fields: list[str]) -> DataError:
+        kind, sample = _NAMES[int(fault["code"])], int(fault["sample"])
+        if kind == "missing":
+            (key, had) = self._members(part, sample)
+            what = f"expected a member `.{fields[fault['field']]}` in sample `{key}`, got {had}"
+        elif kind == "repeated":
+            key, _ = self._members(part, sample)
+            what = f"expected one member `.{fields[fault['field']]}` in sample `{key}`, got two"
+        else:
+            what = _SENTENCES[kind]
+        return DataError(
+            what,
+            path=part.path,
+            byte=part.base + int(fault["byte"]),
+            sequence=part.first + sample,
+            stream=next(
+                (n for n, f in self._fields.items() if fault["field"] >= 0 and f == fields[fault["field"]]), None
+            ),
+            hint=_SKIP,
+        )
+
+    def _members(self, part: _Part, sample: int) -> tuple[str, str]:
+        """Return the key of a sample, and its suffixes, for an error."""
+        begin, size = part.begin[sample : sample + 1], part.size[sample : sample + 1]
+        keys = _native.tar_members(part.memory, begin, size, [], True)[3]
+        suffixes = _native.tar_suffixes(part.memory[begin[0] : begin[0] + size[0]])
+        listed = ", ".join("." + suffix.decode("utf-8", "replace") for suffix, _, _ in suffixes[:8])
+        return "" if keys is None else keys.tobytes().decode("utf-8", "replace"), listed or "none"
+
+    def _undecoded(self, part: _Part, sample: int, stream: str, field: str, why: str) -> DataError:
+        key, _ = self._members(part, sample)
+        return DataError(
+            f"{why} (member .{field} of sample `{key}`)",
+            path=part.path,
+            byte=part.base + int(part.begin[sample]),
+            sequence=part.first + sample,
+            stream=stream,
+            hint=_SKIP,
+        )
+
+    # ---- other ------------------------------------------------------------------------------------
+
+    def _inferred(self) -> dict[str, Stream]:
+        """Return the streams of the first sample, by suffix."""
+        number = next(i for i, file in enumerate(self._files) if file.index.header.sequences)
+        file = self._files[number]
+        entry = file.entries_at(np.zeros(1, np.int64))[0]
+        begin, size = int(entry["offset"]), int(entry["size"])
+        sample = _native.copied(np.frombuffer(self._maps.get(number)[0], np.uint8, size, begin))
+        streams = {}
+        for suffix, a, b in _native.tar_suffixes(sample):
+            field = suffix.decode("utf-8", "replace")
+            if field:
+                streams[field] = decode.stream_of(field, sample[a:b].tobytes(), str(file.path))
+        if not streams:
+            raise DataError(
+                "expected a whole first sample to infer streams from, got one that is cut off",
+                path=str(file.path),
+                byte=begin,
+                hint="declare the streams: image=fl.Stream(dtype='bytes', field='jpg')",
+            )
+        return streams
+
+    def close(self) -> None:
+        """Release the maps; chunks already returned keep theirs."""
+        self._maps.clear()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _reopen, (self.paths(), dict(self.schema.streams), self._arguments)
+
+
+def _archives(path: PathLike | Sequence[PathLike]) -> list[Path]:
+    """Return the archives that a path stands for: of a folder those named so, whatever else is in it."""
+    if not isinstance(path, (str, os.PathLike)):
+        return [file for one in list_files(path) for file in (_archives(one) if one.is_dir() else [one])]
+    with looking(path):
+        if os.path.isdir(path):
+            return list_files(os.path.join(glob.escape(os.fspath(path)), "*.tar"))
+    return list_files(path)
+
+
+def _fields(schema: Schema) -> dict[str, str]:
+    """Return the suffix of each stream.
+
+    Raises:
+        SchemaError: a stream that no member can fill.
+    """
+    fields = {}
+    for name, stream in schema.items():
+        field = (name if stream.field is None else stream.field).encode().lower().decode()  # ASCII, as members' are
+        if field == KEY and not stream.is_bytes:
+            raise SchemaError(f"expected `str` or `bytes` for stream `{name}` of keys, got {stream}")
+        if field != KEY and not stream.is_bytes:
+            decode.check(name, stream, field)
+        fields[name] = field
+    return fields
+
+
+def _reopen(paths: list[str], streams: dict[str, Stream], arguments: dict[str, Any]) -> TarDeserializer:
+    return TarDeserializer(paths, streams, **arguments)
+
+
+def open_files(paths: list[str], streams: Mapping[str, Stream], memory_bytes: int) -> TarDeserializer:
+    """Open archives; see `open_corpus`."""
+    return TarDeserializer(paths if len(paths) > 1 else paths[0], streams, memory=memory_bytes)

@@ -1,0 +1,409 @@
+"""TFRecord: a `Deserializer` for files of tf.train.Example and tf.train.SequenceExample, without TensorFlow.
+
+Guarantees and cost are those of `rows`, with records for rows; files may be packed, see `files.packed`. The checksums
+of every record are compared whenever it is read. Messages are parsed natively, by protobuf's rules, into columns.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple
+
+import numpy as np
+
+from feedline import _native
+from feedline.data import Schema, Stream
+from feedline.errors import DataError, SchemaError
+from feedline.feed.files.packed import head_of
+from feedline.feed.files.paths import PathLike, list_files, name_of, open_file, read_at, status_of
+from feedline.feed.formats.ctf_index import Cache, Progress
+from feedline.feed.formats.rows import CHUNK_TEXT, HEAD_BYTES, UNPACK_BYTES, RowOptions, RowsDeserializer, fields_of
+from feedline.feed.formats.tfrecord_guess import RECORD_HEAD, begins_record, masked_crc32c, packing_of_records
+from feedline.feed.protocol import CHUNK_MEMORY, declared_streams, whole_number
+
+_FIRST_RECORDS = 100
+_FRAME = RECORD_HEAD + 4  # bytes of a record around its message
+_MOST_PACKED = 1032  # bytes that deflate can make of one
+_KINDS = {0: "nothing", 1: "bytes", 2: "floats", 3: "integers"}
+_DTYPES = {1: "bytes", 2: "float32", 3: "int64"}
+_HELD = {"S": {1}, "U": {1}, "f": {2, 3}}  # kinds of features that a dtype can hold; integers otherwise
+
+_log = logging.getLogger("feedline")
+
+_Place = tuple[str, bool]
+"""The name of a feature, and whether it is among the feature lists."""
+
+
+class _Seen(NamedTuple):
+    """A feature of a record.
+
+    Attributes:
+        kind: see `_KINDS`; -1: steps differ.
+        steps: of a feature list; else 1.
+        least, most: values of a step.
+    """
+
+    kind: int
+    steps: int
+    least: int
+    most: int
+
+
+class _RecordOptions(RowOptions):
+    """The options that an index of records depends on."""
+
+    @property
+    def counts_gaps(self) -> bool:
+        """They do: a message that is too long is left out of its record, and of chunks."""
+        return True
+
+    def packing(self, text: BinaryIO) -> str | None:
+        """See `packing_of_records`."""
+        return packing_of_records(text)
+
+
+class TFRecordDeserializer(RowsDeserializer):
+    """Records of TFRecord files, also packed by gzip or zlib; each holds an Example or a SequenceExample, a sequence.
+
+    A feature with as many values as its stream's shape is one sample. In a stream named in ``sequences`` it is a list
+    of samples, of any length; a feature list is one, too, a sample a step. Integers fill streams of integers, of floats
+    and of bools, floats those of floats, byte strings those of ``dtype="bytes"`` or ``"str"``. A record with a damaged
+    message, or with features that do not fill the streams, is unreadable; behind a damaged length nothing can be found,
+    so the file ends there with an unreadable record.
+
+    Args:
+        path: a file, a list of files (read as their concatenation), a folder or a glob pattern (sorted by path).
+        streams: stream name to `Stream`; also given as keyword arguments. ``field`` is the name of the feature, by
+            default the stream's name. Other features are skipped. None at all: streams are inferred from the first 100
+            records, see `infer_tfrecord_streams`.
+        sequences: names of the streams of which a feature holds several samples; None: those whose features, in one of
+            the first 100 records, hold another number of samples than one. Feature lists are none of them.
+        lists: names of the streams that are feature lists; None: those that the first 100 records have there, and not
+            among the context's features.
+        defaults: stream name to the sample that stands for a missing feature, or ``[]`` for a list of samples. Without
+            one such a record is unreadable.
+        chunk_size: bytes of records per chunk. Part of the order.
+        cache: where to keep the index, as for `CTFDeserializer`.
+        memory: bytes that the records of a chunk, and the decoded chunk, may take.
+        unpack: bytes of disk that the records of a file may take in the cache, as for `JSONLinesDeserializer`.
+        progress: called with (bytes done, bytes in total) while indexing; an exception from it aborts.
+        stream_kwargs: more streams.
+
+    Raises:
+        SchemaError: two streams of the same feature, one that none of the first records has, or that its values cannot
+            fill.
+        DataError: a file is missing or no TFRecord file, or packed and damaged, there is no record, the first ones show
+            no streams, or the index cannot be written.
+    """
+
+    _row, _content, _numbers_lines = "record", "records", False
+
+    def __init__(
+        self,
+        path: PathLike | Sequence[PathLike],
+        streams: Mapping[str, Stream] | None = None,
+        *,
+        sequences: Sequence[str] | None = None,
+        lists: Sequence[str] | None = None,
+        defaults: Mapping[str, Any] | None = None,
+        chunk_size: int = CHUNK_TEXT,
+        cache: Cache = True,
+        memory: int = CHUNK_MEMORY,
+        unpack: int = UNPACK_BYTES,
+        progress: Progress | None = None,
+        **stream_kwargs: Stream,
+    ) -> None:
+        chunk_size, self._memory_bytes = whole_number("chunk_size", chunk_size, 1), whole_number("memory", memory, 1)
+        paths = list_files(path)
+        self.name = name_of(paths)
+        first = _FirstRecords(paths, memory)
+        declared = declared_streams(streams, stream_kwargs)
+        if declared:
+            several, stepped = first.places(declared, sequences, lists, defaults or {})
+        else:
+            declared, several, stepped = first.inferred()
+            several = several if sequences is None else set(sequences)
+            if lists is not None and set(lists) != stepped:
+                had, got = (", ".join(sorted(names)) or "none" for names in (stepped, lists))
+                raise SchemaError(
+                    f"expected declared streams with `lists`, or `lists` of {had}, as the first records of "
+                    f"{first.path} have, got {got}"
+                )
+        self.schema = Schema(declared)
+        for what, names in (("sequences", several), ("lists", stepped), ("defaults", defaults or {})):
+            if unknown := set(names) - declared.keys():
+                raise SchemaError(f"expected names of streams in `{what}`, got {', '.join(sorted(unknown))}")
+        self._ragged = frozenset(several | stepped)
+        fields = fields_of(self.schema, self._ragged, memory, "TFRecord")
+        sources = [
+            (_key(stream.field or name), name in stepped, _fallback(name, stream, self._ragged, defaults or {}))
+            for name, stream in declared.items()
+        ]
+        _check_sources(dict(zip(declared, sources, strict=True)))
+        self._parser = _native.ExampleParser(fields, sources, memory)
+        missing = defaults or {}
+        self._views = any(
+            s.is_bytes and name not in self._ragged and name not in missing for name, s in declared.items()
+        )
+        size_stream = self.schema.size_stream
+        size_at = -1 if size_stream is None else list(declared).index(size_stream)
+        # Only sequences make the index depend on what is declared.
+        counter = _native.ExampleParser(fields, sources, CHUNK_MEMORY) if self._ragged else None
+        read = [[name.hex(), among, None if default is None else default.hex()] for name, among, default in sources]
+        options = _RecordOptions(
+            chunk_size,
+            ["tfrecord", *([[read, fields, size_at]] if self._ragged else [])],
+            lambda: _native.RecordIndexer(counter, size_at),
+            _index_error,
+        )
+        self._identity = f"tfrecord {read} {sorted(self._ragged)};"
+        self._arguments = {
+            "sequences": sorted(several),
+            "lists": sorted(stepped),
+            "defaults": dict(defaults or {}),
+            "chunk_size": chunk_size,
+            "cache": cache,
+            "memory": memory,
+            "unpack": unpack,
+        }
+        self._open(paths, options, cache, unpack, progress)
+
+    def _describe(self, record: Any, code: str, stream: str | None, shown: str, byte: bytes) -> tuple[str, str | None]:
+        expected, got = int(record["expected"]), int(record["got"])
+        where = "" if stream is None else f" for stream `{stream}`"
+        restore = "restore the file, or write it again"
+        if code == "record_cut":
+            return f"expected a whole record, of {expected} bytes or more, got the end of the file", restore
+        if code == "length_crc":
+            what = f"expected a length with the checksum {expected:#010x}, got one with {got:#010x}"
+            return f"{what}; nothing behind it can be found", restore
+        if code == "message_crc":
+            return f"expected a message with the checksum {expected:#010x}, got one with {got:#010x}", restore
+        if code == "record_too_long":
+            return f"expected a message of at most {expected} bytes, got one of {got % 2**64}", None
+        if code == "missing":
+            field = self.schema[stream or ""].field or stream
+            return f"expected the feature `{field}`{where}, got none", "defaults={...} says what stands for it"
+        if code == "feature_kind":
+            return f"expected {_KINDS[expected]}{where}, got {_KINDS[got]}", None
+        if code == "out_of_range":
+            return f"expected an integer of {self.schema[stream or ''].dtype.name}{where}, got {got}", None
+        if code in ("too_many_values", "too_few_values"):
+            several = None if stream in self._ragged else "if it holds several samples, name the stream in sequences="
+            return f"expected {expected} values{where}, got {got}", several
+        if code == "uneven_values":
+            return f"expected a multiple of {expected} values{where}, got {got}", None
+        if code == "bad_text":
+            return f"expected text in UTF-8{where}, got the byte 0x{got:02x}", None
+        return f"expected an Example or a SequenceExample{where}, got bytes that are no message of protobuf", None
+
+
+def infer_tfrecord_streams(path: PathLike) -> dict[str, Stream]:
+    """Infer the streams of a TFRecord file, sorted by name, from its first 100 records (of at most 4 MiB, or one).
+
+    Features that all of these records have, of one kind, are streams: of bytes, float32 or int64. Those with the same
+    number of values in all of them are scalars or vectors, others sequences of scalars, feature lists sequences of
+    their steps. A feature list that has the name of a feature is called ``feature_lists/`` and that name.
+
+    Raises:
+        DataError: it is no TFRecord file, none of these records can be read, or no feature is in all of them.
+    """
+    return _FirstRecords([Path(path)], CHUNK_MEMORY).inferred()[0]
+
+
+class _FirstRecords:
+    """What the first records show.
+
+    Attributes:
+        path: the file that they are from: the first one that has any.
+        records: the features of each.
+    """
+
+    def __init__(self, paths: Sequence[Path], memory_bytes: int) -> None:
+        self.path, self.records = paths[0], list[dict[_Place, _Seen]]()
+        for path in paths:
+            if found := _features(path, memory_bytes):
+                self.path, self.records = path, found
+                break
+
+    def seen(self, place: _Place) -> list[_Seen]:
+        """Return a feature as the records have it, those that have it and do not leave it empty."""
+        found = [record[place] for record in self.records if place in record]
+        return [one for one in found if one.kind or place[1]]
+
+    def places(
+        self,
+        streams: Mapping[str, Stream],
+        sequences: Collection[str] | None,
+        lists: Collection[str] | None,
+        defaults: Collection[str],
+    ) -> tuple[set[str], set[str]]:
+        """Return the streams of which a feature holds several samples, and those that are feature lists.
+
+        Raises:
+            SchemaError: the records do not have the feature of a stream, or values that cannot fill it.
+        """
+        several, stepped = set(sequences or ()), set(lists or ())
+        for name, stream in streams.items():
+            field = stream.field or name
+            if lists is None and self.seen((field, True)) and not self.seen((field, False)):
+                stepped.add(name)
+            seen = self.seen((field, name in stepped))
+            if self.records and not seen and name not in defaults:
+                had = sorted({key for record in self.records for key, _ in record})
+                raise SchemaError(
+                    f"expected the feature `{field}` for stream `{name}` in one of the first {len(self.records)} "
+                    f"records of {self.path}, which have {', '.join(had) or 'none'}; set field=, or defaults= for one "
+                    "that few records have"
+                )
+            kinds = {one.kind for one in seen if one.steps} - {0, -1}
+            if kinds and not kinds & _HELD.get(stream.dtype.kind, {3}):
+                raise SchemaError(
+                    f"expected {_KINDS[kinds.pop()]} for stream `{name}`, as the feature `{field}` of {self.path} has, "
+                    f"got {stream}"
+                )
+            counts = {count for one in seen for count in (one.least, one.most)}
+            if sequences is None and name not in stepped and stream.size and counts - {stream.size}:
+                # Another declaration's values are no sequence of this one's samples.
+                several |= {name} if all(count % stream.size == 0 for count in counts) else set()
+        return several - stepped, stepped
+
+    def inferred(self) -> tuple[dict[str, Stream], set[str], set[str]]:
+        """Return streams, those of which a feature holds several samples, and those that are feature lists; see
+        `infer_tfrecord_streams`."""
+        streams, several, stepped, left_out = dict[str, Stream](), set[str](), set[str](), list[str]()
+        for place in sorted({place for record in self.records for place in record}):
+            field, among = place
+            seen = self.seen(place)
+            kinds = {one.kind for one in seen if one.steps}
+            counts = {count for one in seen if one.steps for count in (one.least, one.most)}
+            kind = kinds.pop() if len(kinds) == 1 else 0
+            uneven = among and (len(counts) > 1 or (kind == 1 and counts != {1}))
+            if len(seen) < len(self.records) or kind not in _DTYPES or uneven or not field:
+                left_out.append(field)
+                continue
+            vector = kind != 1 and len(counts) == 1 and min(counts) > 1
+            name = f"feature_lists/{field}" if among and self.seen((field, False)) else field
+            streams[name] = Stream(min(counts) if vector else (), _DTYPES[kind], field=None if name == field else field)
+            if among:
+                stepped.add(name)
+            elif not vector and counts != {1}:
+                several.add(name)
+        if not streams:
+            what = "expected a record that can be read at the beginning of the file, got none"
+            if self.records:
+                got = f"features that are not: {', '.join(left_out[:5])}" if left_out else "none"
+                what = f"expected features that are alike in all of the first {_FIRST_RECORDS} records, got {got}"
+            raise DataError(
+                what,
+                path=str(self.path),
+                hint="declare the streams: x=fl.Stream(shape=...)",
+            )
+        if left_out:
+            listed = ", ".join(left_out)
+            _log.warning("%s: no streams, as some of the first records lack them or differ: %s", self.path, listed)
+        return streams, several, stepped
+
+
+def _features(path: Path, memory_bytes: int) -> list[dict[_Place, _Seen]]:
+    """Return what those of the first records of a file have that can be read; a longer first one than ``memory_bytes``
+    cannot. Names that are not UTF-8, which protobuf refuses, are left out.
+
+    Raises:
+        DataError: it cannot be read, or is no TFRecord file.
+    """
+    with open_file(path) as file:
+        packing = packing_of_records(file)
+
+        def first(size: int) -> bytes:
+            return read_at(file, size, 0) if packing is None else head_of(file, size, packing)
+
+        data = first(HEAD_BYTES)
+        if not begins_record(data):
+            if len(data) >= RECORD_HEAD or (data and packing is None):
+                raise _index_error(path, "length_crc", 0)
+            return []  # an empty one, or the indexer says what is damaged
+        if len(data) == HEAD_BYTES and (size := int.from_bytes(data[:8], "little") + _FRAME) > HEAD_BYTES:
+            room = status_of(file).st_size * (1 if packing is None else _MOST_PACKED)
+            data = first(size) if size <= min(memory_bytes, room) else b""
+    found, at = list[dict[_Place, _Seen]](), 0
+    for _ in range(_FIRST_RECORDS):
+        if not begins_record(data[at : at + RECORD_HEAD]):
+            break
+        begin, end = at + RECORD_HEAD, at + RECORD_HEAD + int.from_bytes(data[at : at + 8], "little")
+        at = end + 4
+        message = data[begin:end]
+        if at > len(data) or masked_crc32c(message) != int.from_bytes(data[end:at], "little"):
+            continue
+        features = _native.example_features(np.frombuffer(message, np.uint8))
+        if features is not None:
+            held = dict[_Place, _Seen]()
+            for name, among, *seen in features:
+                field = name.decode("utf-8", "ignore")
+                if _key(field) == name:
+                    held[field, among] = _Seen(*seen)
+            found.append(held)
+    return found
+
+
+def _key(field: str) -> bytes:
+    """Return the name of a feature as messages have it."""
+    return field.encode("utf-8", "surrogatepass")
+
+
+def _index_error(path: Path, code: str, byte: int) -> DataError:
+    """Return why a file cannot be indexed."""
+    with open_file(path) as file:
+        packing = packing_of_records(file)
+        head = read_at(file, RECORD_HEAD, 0) if packing is None else head_of(file, RECORD_HEAD, packing)
+    what = "expected a TFRecord file, whose first 12 bytes are a length and its checksum"
+    return DataError(f"{what}, got one that begins with {head!r}", path=str(path), byte=byte)
+
+
+def _fallback(name: str, stream: Stream, ragged: Collection[str], defaults: Mapping[str, Any]) -> bytes | None:
+    """Return the bytes of what stands for a missing feature; None: nothing does.
+
+    Raises:
+        SchemaError: it is no sample of the stream.
+    """
+    if name not in defaults:
+        return None
+    value, wanted = defaults[name], f"a sample of {stream}"
+    if name in ragged:
+        wanted = "[]"
+        if isinstance(value, (list, tuple)) and not value:
+            return b""
+    elif stream.is_bytes:
+        if isinstance(value, bytes) and not stream.is_text:
+            return value
+        if isinstance(value, str) and stream.is_text:
+            with contextlib.suppress(UnicodeEncodeError):  # half of a surrogate pair
+                return value.encode()
+    else:
+        with contextlib.suppress(ValueError, TypeError, ArithmeticError), np.errstate(over="raise"):
+            given = np.asarray(value)
+            array = given.astype(stream.dtype) if stream.dtype.kind == "f" else np.asarray(value, stream.dtype)
+            same = given.dtype.kind in "biuf" and (stream.dtype.kind == "f" or np.array_equal(array, given))
+            if same and array.shape in ((), stream.shape):
+                return np.broadcast_to(array, stream.shape).tobytes()
+    raise SchemaError(f"expected {wanted} in `defaults` for stream `{name}`, got {value!r}")
+
+
+def _check_sources(sources: Mapping[str, tuple[bytes, bool, bytes | None]]) -> None:
+    readers: dict[tuple[bytes, bool], str] = {}
+    for name, (field, among, _) in sources.items():
+        other = readers.setdefault((field, among), name)
+        if other != name:
+            shown = field.decode(errors="replace")
+            raise SchemaError(
+                f"expected streams of separate features, got `{other}` and `{name}` of `{shown}`; make one of them in "
+                "a fl.Map"
+            )
+
+
+def open_files(paths: list[str], streams: Mapping[str, Stream], memory_bytes: int) -> TFRecordDeserializer:
+    """Open files; see `open_corpus`."""
+    return TFRecordDeserializer(paths, streams, memory=memory_bytes)

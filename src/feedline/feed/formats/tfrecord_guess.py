@@ -1,0 +1,42 @@
+"""Recognise TFRecord files by the checksum of their first record's length, packed or not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import BinaryIO
+
+from feedline import _native
+from feedline.feed.files.packed import packing_of, text_of
+from feedline.feed.files.paths import read_at
+
+RECORD_HEAD = 12
+"""Bytes of a record before its message: the length, and a checksum of it."""
+
+_MASK = 0xA282EAD8
+
+
+def masked_crc32c(data: bytes) -> int:
+    """Return the checksum of TFRecord files: CRC-32C, rotated right by 15 bits, plus a constant."""
+    crc = _native.crc32c(data)
+    return ((crc >> 15 | crc << 17) + _MASK) & 0xFFFFFFFF
+
+
+def begins_record(head: bytes) -> bool:
+    """Return whether bytes begin with a record's head."""
+    return len(head) >= RECORD_HEAD and masked_crc32c(head[:8]) == int.from_bytes(head[8:RECORD_HEAD], "little")
+
+
+def packing_of_records(file: BinaryIO) -> str | None:
+    """Return how a file of records is packed, see `packing_of`; None: not at all, as it begins with a record."""
+    head = read_at(file, RECORD_HEAD, 0)
+    return None if begins_record(head) else packing_of(head, zlib=True)
+
+
+def is_tfrecord(path: Path, head: bytes) -> bool:
+    """Return whether a file that begins with ``head`` holds records, packed by zlib or not.
+
+    An empty one does if its name says so: writers of shards leave such files.
+    """
+    if begins_record(head) or (not head and ".tfrecord" in path.name):
+        return True
+    return packing_of(head, zlib=True) == "zlib" and begins_record(text_of(head, "zlib", RECORD_HEAD))

@@ -1,0 +1,264 @@
+"""Flat token files as a corpus: rows of equal length, as views of a memory map.
+
+Token files of nanoGPT and others (``.bin``, numbers without a header), one-dimensional ``.npy`` files, Megatron's
+``.bin`` with its ``.idx``, and folders that LitData wrote for its ``TokensLoader``. A row is a sequence of one sample;
+rows may overlap. Opening reads nothing but indexes, and memory does not grow with the files.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.lib.stride_tricks import as_strided
+from numpy.typing import DTypeLike, NDArray
+
+from feedline.data import Chunk, Schema, Stream, Value
+from feedline.data.maps import MappedRange
+from feedline.errors import DataError, SchemaError
+from feedline.feed.files.digest import ContentDigest
+from feedline.feed.files.mapped_arrays import mapped_ranges
+from feedline.feed.files.paths import list_files, looking, open_file
+from feedline.feed.files.seals import seals_of
+from feedline.feed.formats.litdata_index import litdata_index, token_arrays
+from feedline.feed.formats.shards_guess import folder_of, is_litdata, is_litdata_chunk
+from feedline.feed.protocol import ChunkInfo, Deserializer, whole_number
+
+CHUNK_BYTES = 16 << 20  # of tokens that rows advance over; part of the order
+
+# Megatron's index: magic, version, code of the dtype, number of sequences, number of documents; then the lengths of the
+# sequences, int32, where they begin in bytes, int64, and the first sequence of each document, int64.
+_INDEX = struct.Struct("<9sQBQQ")
+_MAGIC = b"MMIDIDX\0\0"
+_DTYPES = {1: "uint8", 2: "int8", 3: "int16", 4: "int32", 5: "int64", 8: "uint16"}
+
+
+class TokensDeserializer(Deserializer):
+    """Rows of ``length`` tokens, each as a sequence of one sample.
+
+    Rows begin at every ``stride``-th token of a file; none crosses the end of one, so tokens that are left over at the
+    end of a file, fewer than a row, are not delivered.
+
+    Args:
+        path: a ``.bin`` or ``.npy`` file, Megatron's ``.bin`` or ``.idx``, or a folder of LitData's; another folder, a
+            pattern or a list of these, see `open_corpus`.
+        length: tokens in a row.
+        stride: tokens from the beginning of a row to that of the next; None: ``length``. Less makes rows overlap.
+        targets: whether rows have one token more, so that ``row[:-1]`` are inputs and ``row[1:]`` their targets.
+        dtype: of the tokens of a ``.bin`` file without an index, in native byte order; others say their own.
+        stream: name of the stream.
+
+    Attributes:
+        tokens: number of tokens in all files.
+
+    Raises:
+        DataError: a file is missing, damaged, no whole number of tokens, or not of integers, or none has a row.
+        ValueError: an argument is out of range.
+    """
+
+    random_access = True
+    sliceable = True
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+        *,
+        length: int,
+        stride: int | None = None,
+        targets: bool = False,
+        dtype: DTypeLike = "uint16",
+        stream: str = "tokens",
+    ) -> None:
+        self._arguments = {
+            "path": path,
+            "length": length,
+            "stride": stride,
+            "targets": targets,
+            "dtype": dtype,
+            "stream": stream,
+        }
+        self._row = whole_number("length", length, 1) + bool(targets)
+        self._stride = whole_number("stride", length if stride is None else stride, 1)
+        kind = np.dtype(dtype)
+        if kind.kind not in "iu":
+            raise ValueError(f"expected integers as dtype of tokens, got {kind}")
+        found = _opened(path, kind)
+        self._paths, self._files = [file for file, _ in found], [tokens for _, tokens in found]
+        self.name = os.fspath(path) if isinstance(path, (str, os.PathLike)) else "token files"
+        kinds = {file.dtype for file in self._files}
+        if len(kinds) > 1:
+            raise DataError(f"expected tokens of one dtype, got {', '.join(sorted(map(str, kinds)))}", path=self.name)
+        self.tokens = sum(map(len, self._files))
+        self._rows = [max(0, len(file) - self._row) // self._stride + (len(file) >= self._row) for file in self._files]
+        if sum(self._rows) == 0:
+            raise DataError(
+                f"expected at least one row of {self._row} tokens, got {max(map(len, self._files))} tokens",
+                path=self.name,
+                hint="choose a smaller length",
+            )
+        # No row follows the first one of any file: numbers beyond these need not fit into 64 bits.
+        self._stride = min(self._stride, max(map(len, self._files)))
+        token = self._files[0].dtype.itemsize
+        step = max(1, CHUNK_BYTES // (self._stride * token))
+        self._chunks = [(f, at, min(step, n - at)) for f, n in enumerate(self._rows) for at in range(0, n, step)]
+        self._table = [ChunkInfo(n, n, n * self._stride * token) for _, _, n in self._chunks]
+        self.schema = Schema({stream: Stream(self._row, self._files[0].dtype)})
+        self._stream = stream
+        self._seals = [seals_of([file]) for file in self._files]
+        self._ranges = mapped_ranges(self._files)
+        self.fetchable = bool(self._ranges)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _reopen, (self._arguments,)
+
+    def chunks(self) -> list[ChunkInfo]:
+        """Return the size of every chunk; ``bytes`` are those of the tokens that rows advance over."""
+        return self._table
+
+    def read(self, chunk: int) -> Chunk:
+        """Return views of the rows of chunk number ``chunk``."""
+        if not 0 <= chunk < len(self._chunks):
+            raise IndexError(f"expected a chunk number from 0 to {len(self._chunks) - 1}, got {chunk}")
+        return self.read_slice(chunk, 0, self._chunks[chunk][2])
+
+    def read_slice(self, chunk: int, start: int, stop: int) -> Chunk:
+        """Return views of the rows ``start:stop`` of chunk number ``chunk``."""
+        number, first, _ = self._chunks[chunk]
+        file, token = self._files[number], self._files[number].dtype.itemsize
+        begin, count = (first + start) * self._stride, stop - start
+        # The last row ends within the file, as counted when it was opened.
+        rows = as_strided(file[begin:], (count, self._row), (self._stride * token, token), writeable=False)
+        return Chunk(self.schema, {self._stream: Value.from_dense(rows)}, seals=self._seals[number])
+
+    def files(self, chunks: Sequence[int]) -> Sequence[MappedRange]:
+        """Return the mapped files, whatever the chunks."""
+        return self._ranges
+
+    def paths(self) -> list[str]:
+        """Return the paths of the files of tokens."""
+        return [str(path) for path in self._paths]
+
+    def digest(self) -> str:
+        """Return 32 hex digits over length, stride, and three blocks of each file."""
+        digest = ContentDigest()
+        digest.numbers(self._row, self._stride)
+        for file in self._files:
+            digest.array(file)
+        return digest.hexdigest()
+
+
+def open_files(paths: list[str], streams: Mapping[str, Stream], memory_bytes: int) -> TokensDeserializer:
+    """Open token files with the length and the dtype of one declared stream; see `open_corpus`.
+
+    Raises:
+        SchemaError: there is no declaration, or not one of a vector of integers.
+    """
+    declared = list(streams.items())
+    if len(declared) != 1 or len(declared[0][1].shape) != 1 or declared[0][1].dtype.kind not in "iu":
+        raise SchemaError(
+            f"expected one stream that says how long rows are and which numbers they hold, for {paths[0]}, "
+            f"got {dict(declared) or 'none'}; write tokens=fl.Stream(1024, 'uint16'), or use fl.TokensDeserializer"
+        )
+    name, stream = declared[0]
+    what: Any = paths if len(paths) > 1 else paths[0]
+    return TokensDeserializer(what, length=stream.size, dtype=stream.dtype, stream=name)
+
+
+def _opened(path: Any, dtype: np.dtype[Any]) -> list[tuple[Path, NDArray[Any]]]:
+    """Return the files of tokens, mapped: of Megatron's pairs the ``.bin``, once."""
+    given = [path] if isinstance(path, (str, os.PathLike)) else path
+    if not given:
+        raise ValueError("expected at least one file, got an empty list")
+    found: dict[Path, NDArray[Any] | None] = {}
+    for one in given:
+        folder = folder_of(one)
+        with looking(folder):
+            of_litdata = folder.is_dir() and is_litdata(folder)
+        if of_litdata:
+            found |= dict(token_arrays(litdata_index(folder, "tokens")))
+            continue
+        files = (file.with_suffix(".bin") if file.suffix == ".idx" else file for file in list_files(one))
+        found |= dict.fromkeys(files)
+    return [(file, _open(file, dtype) if tokens is None else tokens) for file, tokens in found.items()]
+
+
+def _open(path: Path, dtype: np.dtype[Any]) -> NDArray[Any]:
+    """Return the tokens of a file, mapped."""
+    with open_file(path, -1) as file:
+        head = file.read(6)
+        size = os.fstat(file.fileno()).st_size
+    try:
+        if head == b"\x93NUMPY":
+            array: NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
+            if array.ndim != 1 or array.dtype.kind not in "iu" or not array.dtype.isnative:
+                raise DataError(
+                    f"expected one-dimensional integers in native byte order, got {array.dtype} of shape {array.shape}",
+                    path=str(path),
+                )
+            return array
+        index = path.with_suffix(".idx")
+        if path.suffix == ".bin" and index.exists():
+            dtype = _megatron(index, size)
+        elif path.suffix == ".bin" and is_litdata_chunk(path):
+            raise DataError(
+                "expected a file of tokens alone, got a chunk of LitData's, which begins with a table",
+                path=str(path),
+                hint="open the folder, which index.json describes",
+            )
+        if size % dtype.itemsize:
+            raise DataError(
+                f"expected a whole number of {dtype.name} tokens, got {size} bytes",
+                path=str(path),
+                hint="the file was truncated, or has another dtype: pass dtype=",
+            )
+        return np.memmap(path, dtype, "r") if size else np.empty(0, dtype)
+    except (OSError, ValueError, EOFError, SyntaxError, TypeError, MemoryError, OverflowError) as error:
+        raise DataError(f"expected a file of tokens: {error}", path=str(path)) from error
+
+
+def _megatron(index: Path, size: int) -> np.dtype[Any]:
+    """Return the dtype that Megatron's index says, after comparing its lengths with the ``size`` of the tokens.
+
+    Raises:
+        DataError: it is damaged, of another version, or not of these tokens.
+    """
+
+    def damaged(what: str, byte: int) -> DataError:
+        return DataError(
+            what, path=str(index), byte=byte, hint="the index is damaged or belongs to other tokens; create it again"
+        )
+
+    with open_file(index, -1) as file:
+        held = os.fstat(file.fileno()).st_size
+        head = file.read(_INDEX.size)
+        if len(head) < _INDEX.size or not head.startswith(_MAGIC):
+            raise damaged(f"expected Megatron's index, which begins with {_MAGIC!r}, got {head[:9]!r}", 0)
+        _, version, code, sequences, documents = _INDEX.unpack(head)
+        if version != 1 or code not in _DTYPES:
+            raise damaged(f"expected version 1 and a dtype of integers, got version {version} and code {code}", 9)
+        wanted = _INDEX.size + 12 * sequences + 8 * documents
+        # Newer writers add a byte per sequence, its mode.
+        if held not in (wanted, wanted + sequences):
+            raise damaged(
+                f"expected {wanted} bytes for {sequences} sequences and {documents} documents, got {held}", 18
+            )
+        dtype = np.dtype(_DTYPES[code])
+        total, left = 0, sequences
+        while left:
+            lengths = np.frombuffer(file.read(4 * min(left, 1 << 20)), "<i4")
+            if len(lengths) < min(left, 1 << 20) or lengths.min() < 0:
+                raise damaged("expected lengths of sequences of at least 0", _INDEX.size)
+            total, left = total + int(lengths.sum(dtype=np.int64)), left - len(lengths)
+    if total * dtype.itemsize != size:
+        raise damaged(
+            f"expected sequences of {size} bytes in all, as the tokens have, got {total * dtype.itemsize}", 18
+        )
+    return dtype
+
+
+def _reopen(arguments: dict[str, Any]) -> TokensDeserializer:
+    return TokensDeserializer(**arguments)

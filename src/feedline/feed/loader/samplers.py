@@ -1,0 +1,318 @@
+"""The order of a loader as samplers that others can iterate: `DataLoader.sampler` and `DataLoader.batch_sampler`.
+
+Frameworks take a loader apart: they iterate its samplers, wrap them, give them to their own loaders. Each ``iter``
+of a sampler is the loader's next sweep, as ``iter(loader)`` would be, and a state of the loader follows what the
+sampler has yielded. Samplers share the loader's `Sweeps` and not the loader, so they outlive it and keep no worker
+alive. Where torch is installed they are torch's classes or subclasses of them, by which frameworks tell what a loader
+does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import operator
+from collections.abc import Iterator
+from itertools import islice, repeat
+from typing import Any
+
+from feedline.feed.loader import order
+from feedline.feed.loader.batches import ItemBatches
+from feedline.feed.loader.collate import torch_side
+from feedline.feed.loader.options import LoaderOptions
+from feedline.feed.loader.order import Planned
+from feedline.feed.loader.sampling import Sampled, after, begins_order, order_again
+from feedline.feed.loader.state import ResumePoint
+from feedline.feed.loader.sweeps import SweepProgress, Sweeps
+
+_torch: Any = torch_side()
+
+
+def _base(name: str) -> Any:
+    """torch's class of this name, or without torch a class like any other."""
+    return object if _torch is None else getattr(_torch, name)
+
+
+class SweepSampler:
+    """The indices of one sweep after another.
+
+    Args:
+        sweeps: of the loader.
+        generator: of the loader.
+
+    Attributes:
+        generator: if it is replaced and the loader was given no ``seed``, the next ``iter`` draws the order's seed from
+            the new one. Frameworks that keep generators in step across ranks rely on that.
+    """
+
+    def __init__(self, sweeps: Sweeps, generator: Any = None) -> None:
+        self._sweeps = sweeps
+        self.generator = self._generator_given = generator
+
+    def __len__(self) -> int:
+        """Indices of a sweep; with a partition, those of this rank in the next sweep."""
+        batches = self._batches()
+        share = batches.options.share.resolve()
+        if share[1] == 1:
+            return batches.places
+        rule, (index, count) = batches.rule(share), share
+        if rule.size is None or rule.lengths is not None:  # how many items a batch has depends on the sweep
+            sweep = self._sweeps.now.upcoming.sweep
+            return sum(len(planned.indices) for planned in order.batches(batches.order, rule, sweep, 0))
+        full, rest = divmod(batches.places, rule.size * count)
+        last = 0 if rule.drop_last else -(-(index + 1) * rest // count) - -(-index * rest // count)
+        return full * rule.size + last
+
+    def __iter__(self) -> Iterator[int]:
+        return _indices(*self._begin(flat=True))
+
+    def batches(self) -> Iterator[list[int]]:
+        """The indices of the next sweep, a list for each batch of the loader."""
+        return _lists(*self._begin(flat=False))
+
+    def count(self) -> int:
+        """Batches of the next sweep."""
+        return self._batches().count(self._sweeps.now.upcoming.sweep)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Make ``epoch`` the next sweep, as on torch's `DistributedSampler`, unless a state is to be continued.
+
+        An iterator that has not been asked for a batch yet begins with it, too.
+        """
+        self._sweeps.go_to(operator.index(epoch))
+
+    def _begin(self, flat: bool) -> tuple[Iterator[Planned], SweepProgress]:
+        """Claim the next sweep.
+
+        Args:
+            flat: single indices are wanted; whoever makes batches of them drops an incomplete one.
+        """
+        share = self._sweeps.share()
+        batches, again = self._batches(), order_again()
+        if self.generator is not self._generator_given and batches.options.seed is None:
+            # Once, as the loader itself draws it: sweeps of that seed are told apart by their numbers, so that a
+            # program that is resumed may begin with any of them.
+            self._generator_given = self.generator
+            if self._sweeps.now.resume is None:
+                self._sweeps.batches = batches.seeded(_drawn(self.generator))
+        if again is not None:
+            self._sweeps.follow(*again)
+        batches = self._batches()
+        progress = self._sweeps.begin()
+        begins_order(batches.seed, progress.place.sweep)
+        rule, place = batches.rule(share), progress.place
+        if flat and rule.share[1] == 1:
+            rule = rule._replace(drop_last=False)
+        if rule.size is None:
+            rule = rule._replace(size=1)
+        return order.batches(batches.order, rule, place.sweep, place.start, place.done), progress
+
+    def _batches(self) -> ItemBatches:
+        batches = self._sweeps.current()
+        if not isinstance(batches, ItemBatches):
+            raise TypeError(
+                f"expected a map-style dataset, whose items have indices to sample, got {batches.options.dataset!r:.80}"
+            )
+        return batches
+
+
+def _indices(planned: Iterator[Planned], progress: SweepProgress) -> Iterator[int]:
+    for each in planned:
+        indices = each.indices.tolist()
+        yield from indices[:-1]
+        progress.place = progress.after(each)  # with the last index of a batch, the batch has been delivered
+        yield from indices[-1:]
+    progress.place = ResumePoint(progress.place.sweep + 1)
+
+
+def _lists(planned: Iterator[Planned], progress: SweepProgress) -> Iterator[list[int]]:
+    for each in planned:
+        progress.place = progress.after(each)
+        yield each.indices.tolist()
+    progress.place = ResumePoint(progress.place.sweep + 1)
+
+
+class SequentialSampler(SweepSampler, _base("SequentialSampler")):  # type: ignore[misc]
+    """The sampler of a loader that reads in order."""
+
+
+class RandomSampler(SweepSampler, _base("RandomSampler")):  # type: ignore[misc]
+    """The sampler of a loader that shuffles."""
+
+    replacement = False
+    _num_samples = None
+
+
+class WeightedRandomSampler(SweepSampler, _base("WeightedRandomSampler")):  # type: ignore[misc]
+    """The sampler of a loader that draws by weight."""
+
+    replacement = True
+
+    @property
+    def num_samples(self) -> int:
+        """Indices of a sweep."""
+        return len(self)
+
+
+class DistributedSampler(SweepSampler, _base("DistributedSampler")):  # type: ignore[misc]
+    """The sampler of a loader with a partition, which tells frameworks that the items are shared out already."""
+
+    @property
+    def num_replicas(self) -> int:
+        """Ranks that share the items."""
+        return self._batches().options.share.peek()[1]
+
+    @property
+    def rank(self) -> int:
+        """The rank of this process."""
+        return self._batches().options.share.peek()[0]
+
+    @property
+    def epoch(self) -> int:
+        """The next sweep."""
+        return self._sweeps.now.upcoming.sweep
+
+    @property
+    def num_samples(self) -> int:
+        """Indices of this rank in the next sweep."""
+        return len(self)
+
+    @property
+    def total_size(self) -> int:
+        """Indices of all ranks in a sweep."""
+        return self._batches().places
+
+
+class ListSampler:
+    """Lists of a sampler's indices, as torch's `BatchSampler` makes them.
+
+    Args:
+        sampler: yields indices.
+        batch_size: indices of a list.
+        drop_last: whether to drop a shorter last list.
+    """
+
+    def __init__(self, sampler: Any, batch_size: int, drop_last: bool) -> None:
+        self.sampler, self.batch_size, self.drop_last = sampler, batch_size, drop_last
+
+    def __len__(self) -> int:
+        return order.batch_count(len(self.sampler), self.batch_size, self.drop_last)
+
+    def __iter__(self) -> Iterator[list[Any]]:
+        indices = iter(self.sampler)
+        while batch := list(islice(indices, self.batch_size)):
+            if len(batch) == self.batch_size or not self.drop_last:
+                yield batch
+
+
+BatchSampler: Any = ListSampler if _torch is None else _torch.BatchSampler
+
+
+class UserBatchSampler(BatchSampler):
+    """Batches of a user's sampler, which is started as the loader itself starts it: one that shuffles by the global
+    generators has an order of (seed of the loader, sweep), also in the hands of a framework that resumes by skipping.
+
+    Args:
+        sampler: of the user; may be replaced.
+        batch_size, drop_last: of the loader.
+        sweeps: of the loader; None: this is a framework's copy, and torch's `BatchSampler`.
+    """
+
+    def __init__(self, sampler: Any, batch_size: int, drop_last: bool, sweeps: Sweeps | None = None) -> None:
+        super().__init__(sampler, batch_size, drop_last)
+        self._sweeps = sweeps
+
+    def __iter__(self) -> Iterator[list[Any]]:
+        sweeps = self._sweeps
+        if sweeps is None:
+            yield from super().__iter__()
+            return
+        progress = sweeps.begin()
+        rest = Sampled(
+            self.sampler,
+            size=self.batch_size,
+            batches=False,
+            drop_last=self.drop_last,
+            seed=sweeps.batches.seed,
+            place=progress.place,
+        )
+        with contextlib.suppress(StopIteration):
+            while True:
+                planned = rest.next()
+                progress.place = progress.after(planned)
+                yield planned.indices
+        progress.place = ResumePoint(progress.place.sweep + 1, memo=after(self.sampler, progress.place.memo))
+
+    def set_epoch(self, epoch: int) -> None:
+        """Make ``epoch`` the next sweep, for the sampler, too, if it counts them."""
+        if self._sweeps is not None:
+            self._sweeps.go_to(operator.index(epoch))
+        if hasattr(self.sampler, "set_epoch"):
+            self.sampler.set_epoch(epoch)
+
+
+class SweepBatchSampler(BatchSampler):
+    """The loader's own batches where their sizes differ, because ``batch_samples`` limits them.
+
+    Args:
+        sampler: of the loader.
+        drop_last: of the loader.
+    """
+
+    def __init__(self, sampler: SweepSampler, drop_last: bool) -> None:
+        self.sampler, self.batch_size, self.drop_last = sampler, 1, drop_last
+
+    def __len__(self) -> int:
+        return int(self.sampler.count())
+
+    def __iter__(self) -> Iterator[list[Any]]:
+        yield from self.sampler.batches()
+
+
+class _EndlessSampler:
+    """None forever: an `IterableDataset` has no indices."""
+
+    def __iter__(self) -> Iterator[None]:
+        return repeat(None)
+
+
+def samplers_of(sweeps: Sweeps) -> tuple[Any, Any]:
+    """``sampler`` and ``batch_sampler`` of a loader: the user's where there are any, else its order."""
+    options = sweeps.batches.options
+    if options.sampler is not None:
+        sampler = options.sampler
+    elif options.is_iterable:
+        sampler = _EndlessSampler() if _torch is None else _torch.EndlessSampler()
+    else:
+        sampler = _sampler_of(sweeps, options)
+    if options.batch_sampler is not None or not options.batched:
+        return sampler, options.batch_sampler
+    if options.batch_samples is not None and isinstance(sampler, SweepSampler):
+        return sampler, SweepBatchSampler(sampler, options.drop_last)
+    if options.sampler is not None and options.indices is not None:
+        return sampler, UserBatchSampler(sampler, options.indices, options.drop_last, sweeps)
+    batches = BatchSampler(sampler, options.indices or 1, options.drop_last)
+    if isinstance(sampler, SweepSampler):
+        # transformers looks here. No subclass: Lightning takes other classes than torch's for users' own.
+        batches.set_epoch = sampler.set_epoch
+    return sampler, batches
+
+
+def _sampler_of(sweeps: Sweeps, options: LoaderOptions) -> SweepSampler:
+    made: Any
+    if options.partition is not None:
+        made = DistributedSampler(sweeps, options.generator)
+        made.dataset, made.shuffle, made.drop_last = options.dataset, bool(options.shuffle), options.drop_last
+        made.seed = sweeps.batches.seed
+    elif options.weights is not None:
+        made = WeightedRandomSampler(sweeps, options.generator)
+        made.weights = options.weights
+    else:
+        made = (RandomSampler if options.shuffle else SequentialSampler)(sweeps, options.generator)
+        made.data_source = options.dataset
+    return made  # type: ignore[no-any-return]
+
+
+def _drawn(generator: Any) -> int:
+    assert _torch is not None, "generators are torch's"
+    seed: int = _torch.first_seed(generator)
+    return seed

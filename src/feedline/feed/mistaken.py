@@ -1,0 +1,153 @@
+"""What was meant by an object of the wrong kind: the errors of those who take data or states.
+
+Objects are recognised by the names of their classes, so that no library is imported for this.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from feedline.errors import StateError
+
+_FRAMES = {("pandas", "DataFrame"), ("pandas", "Series"), ("polars", "DataFrame"), ("polars", "Series")}
+_TABLES = {("pyarrow", "Table"), ("pyarrow", "RecordBatch")}
+_SPLITS = {("datasets", "DatasetDict"), ("datasets", "IterableDatasetDict")}
+_DATASETS = {
+    ("torch", "Dataset"),
+    ("torch", "IterableDataset"),
+    ("datasets", "Dataset"),
+    ("datasets", "IterableDataset"),
+}
+_LOADERS = {("feedline", "DataLoader"), ("torch", "DataLoader")}
+_SOURCES = {("feedline", "MinibatchSource"), ("feedline", "UserMinibatchSource")}
+
+_CONVERT = "convert it once, fl.convert({}, path), and read fl.open_corpus(path)"
+
+# By who takes the data: what it expects, and how to call it with a dictionary of arrays.
+_TAKERS = {
+    "DataLoader": ("a dataset of items", "DataLoader({columns})"),
+    "MinibatchSource": ("a feedline Deserializer", "MinibatchSource(fl.ArrayDeserializer({columns}))"),
+    "convert": ("a deserializer, a path or a dataset", "fl.convert(fl.ArrayDeserializer({columns}), path)"),
+}
+
+
+def refuse(thing: Any, taker: str) -> None:
+    """Raise a TypeError that says what to write if ``thing`` is something that ``taker`` cannot take.
+
+    Args:
+        thing: what was given as data.
+        taker: "DataLoader", "MinibatchSource" or "convert".
+    """
+    hint = _hint(thing, taker)
+    if hint is not None:
+        kind = type(thing)
+        package = _package(kind)
+        name = (
+            kind.__name__
+            if isinstance(thing, type) or package in ("builtins", "__main__")
+            else f"{package}.{kind.__name__}"
+        )
+        raise TypeError(f"expected {_TAKERS[taker][0]}, got {name}: {hint}")
+
+
+def _hint(thing: Any, taker: str) -> str | None:
+    """Return what to write in place of ``thing``; None: it may be what is expected."""
+    known = _known_as(thing)
+    if isinstance(thing, type):
+        return f"it is a class; make an object of it: {thing.__name__}(...)"
+    if isinstance(thing, (bytes, bytearray)) and taker == "convert":
+        return "a path is a str: os.fsdecode(path)"
+    if type(thing) is dict and taker == "convert" and any(isinstance(value, list) for value in thing.values()):
+        return "its columns must be arrays: {name: np.asarray(column) for name, column in columns.items()}"
+    if known & (_FRAMES | _TABLES):
+        return _columns_of(thing, taker)
+    if known & _SPLITS:
+        return f"choose a split, such as {_first_key(thing)}"
+    if known & _SOURCES:
+        return {
+            "DataLoader": "it is a feed itself: iterate over source.minibatches(size), or pass its corpus: "
+            "DataLoader(source.corpus, batch_size)",
+            "MinibatchSource": "it is one already",
+            "convert": "pass its corpus: fl.convert(source.corpus, path)",
+        }[taker]
+    if known & _LOADERS:
+        return {
+            "DataLoader": None,
+            "MinibatchSource": f"{_CONVERT.format('loader.dataset')}, or iterate over the loader",
+            "convert": "it delivers batches; pass its dataset: fl.convert(loader.dataset, path)",
+        }[taker]
+    if taker != "MinibatchSource":
+        return None
+    if isinstance(thing, (list, tuple)) and all(isinstance(part, (str, os.PathLike)) for part in thing):
+        if not thing:
+            return "there is nothing to read"
+        return "fl.open_corpus(paths) opens them as one corpus; fl.Join joins corpora by key"
+    if isinstance(thing, dict) or hasattr(thing, "__array__"):
+        return "fl.ArrayDeserializer(...) makes one of arrays"
+    if known & _DATASETS or (hasattr(thing, "__getitem__") and hasattr(thing, "__len__")):
+        return f"{_CONVERT.format('dataset')}, or use fl.DataLoader(dataset), which reads it item by item"
+    return "see docs/formats"
+
+
+def _columns_of(frame: Any, taker: str) -> str:
+    if {("pandas", "Series"), ("polars", "Series")} & _known_as(frame):
+        return f"pass its array: {_TAKERS[taker][1].format(columns='{series.name: series.to_numpy()}')}"
+    names = "frame.column_names" if any(package == "pyarrow" for package, _ in _known_as(frame)) else "frame.columns"
+    columns = f"{{name: frame[name].to_numpy() for name in {names}}}"
+    return f"pass its columns as arrays: {_TAKERS[taker][1].format(columns=columns)}"
+
+
+def _first_key(splits: Any) -> str:
+    return f"splits[{next(iter(splits))!r}]" if len(splits) else "splits['train']"
+
+
+def _known_as(thing: Any) -> set[tuple[str, str]]:
+    """Return the packages and names of the classes that ``thing`` is an instance of."""
+    return {(_package(kind), kind.__name__) for kind in type(thing).__mro__}
+
+
+def _package(kind: type) -> str:
+    return str(kind.__module__).partition(".")[0]
+
+
+def refuse_state(state: Any, taker: str) -> None:
+    """Raise a StateError that names whose state it is, if it is known and not that of ``taker``.
+
+    Args:
+        state: what was given as a state.
+        taker: "DataLoader" or "MinibatchSource".
+    """
+    if not isinstance(state, Mapping):
+        return
+    expected = f"expected a state of a feedline {taker}"
+    if "feedline" not in state and "_iterator_finished" in state:
+        raise StateError(
+            f"{expected}, got one of torchdata's StatefulDataLoader{_delivered(state)}: it holds torch's generators, "
+            "which say nothing about an order here",
+            hint="finish this epoch with torchdata's loader, or begin one here",
+        )
+    owner = "MinibatchSource" if "fingerprint" in state or "filling" in state else "DataLoader"
+    if "feedline" in state and "sequence" in state and owner != taker:
+        raise StateError(f"{expected}, got one of a {owner}", hint=f"load it into a {owner} over the same data")
+
+
+def state_inside(checkpoint: object) -> str | None:
+    """Return a hint at the entry of a checkpoint that looks like a state."""
+    if isinstance(checkpoint, Mapping):
+        for key, value in checkpoint.items():
+            if isinstance(value, Mapping) and "feedline" in value:
+                return f"[{key!r}] looks like one"
+    return None
+
+
+def _delivered(state: Mapping[str, Any]) -> str:
+    """Say how much was delivered up to a state of torchdata's, where it says so itself."""
+    inner = state.get("_snapshot")
+    main = inner.get("_main_snapshot") if isinstance(inner, Mapping) else state
+    count = main.get("_sampler_iter_yielded") if isinstance(main, Mapping) else None
+    steps = state.get("_steps_since_snapshot", 0)
+    if type(count) is not int or type(steps) is not int:
+        return ""
+    return f" after {count + steps} batches"

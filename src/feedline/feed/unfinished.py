@@ -1,0 +1,92 @@
+"""The work of a conversion that was interrupted, kept next to the destination until the same call finishes it.
+
+The hidden folder ``.NAME.converting`` holds what determines the bytes of the store (``plan.json``), whatever the
+conversion has completed, each piece with a record of its own (``*-000000.json``), and a lock, which the system releases
+however the process ends. Work under another plan is removed. So is work without a single record: nobody would miss it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from feedline.errors import DataError
+from feedline.feed.files.records import record, recorded
+from feedline.feed.formats.store import StoreWriter
+from feedline.feed.formats.store.staging import clear_leftovers, discard
+
+# Files in the folder: locked by the working process; created just before the store appears.
+LOCK, DONE, PLAN = "lock", "done", "plan.json"
+_RECORDS = "*-[0-9][0-9][0-9][0-9][0-9][0-9].json"
+
+
+@contextlib.contextmanager
+def unfinished(destination: Path, plan: Mapping[str, Any], *, overwrite: bool) -> Iterator[Path]:
+    """Yield the work folder, locked, of a store that is complete when the block ends without an exception.
+
+    The block creates `DONE` before the store appears; afterwards the folder is removed. After an exception it stays if
+    it holds a record, and the exception says so.
+
+    Raises:
+        DataError: another process does the same work, or the folder cannot be written.
+        FileExistsError: the name is taken.
+    """
+    work = destination.parent / f".{destination.name}.converting"
+    clear_leftovers(destination)
+    try:
+        StoreWriter.refuse_existing(destination, overwrite)
+    except FileExistsError:
+        if (work / DONE).exists():  # the call that wrote the store was killed before it cleaned up
+            discard(work, destination)
+        raise
+    with _locked(work):
+        try:
+            _claim(work, dict(plan))
+            yield work
+        except BaseException as error:
+            if any(work.glob(_RECORDS)):
+                error.add_note(
+                    f"the work done so far is in {work}: the same call continues it; delete it to start over"
+                )
+            else:
+                discard(work, destination)
+            raise
+        discard(work, destination)
+
+
+def _claim(work: Path, plan: dict[str, Any]) -> None:
+    with contextlib.suppress(ValueError):
+        if recorded(work / PLAN) == plan:
+            return
+    # Remove the plan first: without it, an interrupted removal leaves nothing that looks valid.
+    (work / PLAN).unlink(missing_ok=True)
+    for entry in work.iterdir():
+        if entry.name != LOCK:
+            shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
+    record(work / PLAN, plan)
+
+
+@contextlib.contextmanager
+def _locked(work: Path) -> Iterator[None]:
+    with contextlib.ExitStack() as held:
+        while True:
+            work.mkdir(exist_ok=True)
+            try:
+                lock = held.enter_context(open(work / LOCK, "ab"))
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if os.path.samestat(os.fstat(lock.fileno()), os.stat(work / LOCK)):
+                    break
+            except BlockingIOError:
+                raise DataError(
+                    "expected no other process to convert into the same store, got one",
+                    path=str(work),
+                    hint="wait for it to finish, or choose another destination",
+                ) from None
+            except FileNotFoundError:
+                pass  # another process finished at this moment and removed the folder
+        yield

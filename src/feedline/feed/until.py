@@ -1,0 +1,106 @@
+"""Iterate over the minibatches of a feed, to its end or up to the end of a span."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from typing import Self
+
+from feedline.data import Minibatch, Span, Unit
+
+
+class Minibatches(itertools.chain[Minibatch]):
+    """An iterator over the minibatches of a feed; ``len`` is the number it has left, where that is known.
+
+    A subclass of `itertools.chain`, so that ``next`` is C code: in a method of Python's an interrupt could lose a
+    minibatch that counts as delivered.
+
+    Args:
+        run: takes the minibatches.
+        left: see `upto`.
+    """
+
+    _left: Callable[[Span | None], int] | None
+    _run: _SpanOfMinibatches
+
+    def __new__(cls, run: _SpanOfMinibatches, left: Callable[[Span | None], int] | None) -> Self:  # noqa: D102  # as the class
+        self = super().__new__(cls, run.minibatches())
+        self._run, self._left = run, left
+        return self
+
+    def __len__(self) -> int:
+        if self._left is None:
+            raise TypeError("expected a feed with a known end for len(), got a user-defined one")
+        return self._left(self._run.rest())
+
+    def __bool__(self) -> bool:
+        return True  # not the length: it may be unknown
+
+    def close(self) -> None:
+        """End it here."""
+        self._run.end()
+
+
+def upto(
+    next_minibatch: Callable[[], Minibatch],
+    until: Span | None,
+    left: Callable[[Span | None], int] | None = None,
+) -> Minibatches:
+    """Return the minibatches to the end of a feed, or up to the one that completes the span ``until`` from here.
+
+    Args:
+        next_minibatch: function that returns the next one.
+        until: the span; None: to the end.
+        left: function that returns the number of minibatches from here to the end of a span, or of the feed; None: it
+            is unknown.
+
+    Raises:
+        TypeError: ``until`` is not a span.
+    """
+    if until is not None and not isinstance(until, Span):
+        raise TypeError(
+            f"expected until=fl.samples(n), fl.minibatches(n) or fl.sweeps(n), got {until!r}; "
+            f"for a number of minibatches write fl.minibatches({until!r})"
+        )
+    return Minibatches(_SpanOfMinibatches(next_minibatch, until), left)
+
+
+class _SpanOfMinibatches:
+    """Takes minibatches until a span is complete.
+
+    Args:
+        next_minibatch, until: see `upto`.
+    """
+
+    def __init__(self, next_minibatch: Callable[[], Minibatch], until: Span | None) -> None:
+        self._next, self._until = next_minibatch, until
+        self._taken = 0
+        self._ended = False
+
+    def minibatches(self) -> Iterator[Minibatch]:
+        """Yield them."""
+        next_minibatch, until = self._next, self._until
+        unit = None if until is None else until.unit
+        by_samples, by_minibatches = unit is Unit.SAMPLE, unit is Unit.MINIBATCH
+        while not self._ended and (until is None or self._taken < until.count):
+            minibatch = next_minibatch()
+            # No call from here on, not even `bool(minibatch)`: an interrupt would lose a minibatch that counts as
+            # delivered.
+            if minibatch._ended:
+                self._ended = True
+                return
+            if by_samples:
+                self._taken += minibatch.global_samples
+            elif by_minibatches or minibatch.sweep_end:
+                self._taken += 1
+            yield minibatch
+
+    def rest(self) -> Span | None:
+        """Return what is left of the span; None: everything."""
+        if self._ended:
+            return Span(0, Unit.MINIBATCH)
+        return None if self._until is None else Span(max(0, self._until.count - self._taken), self._until.unit)
+
+    def end(self) -> None:
+        """Take no more."""
+        self._ended = True

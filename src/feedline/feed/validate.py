@@ -1,0 +1,147 @@
+"""Read everything once, to find what is damaged."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from feedline.data import Chunk
+from feedline.errors import DataError
+from feedline.feed.corpora import What, open_corpus
+from feedline.feed.files.atomic import atomic_file
+from feedline.feed.protocol import CHUNK_MEMORY, Deserializer, chunk_starts, whole_number
+from feedline.feed.quarantine import ListedError, line_of
+from feedline.feed.reading import read_ahead
+
+_PIECE_BYTES = 4 << 20
+SHOWN = 10
+
+
+class ValidationSummary(NamedTuple):
+    """The result of a validation.
+
+    Attributes:
+        sequences: number of sequences in the corpus.
+        samples: number of samples, as the minibatch budget counts them.
+        bytes: stored bytes read.
+        damaged: number of unreadable sequences.
+        errors: errors of the first of them, ten at most.
+    """
+
+    sequences: int
+    samples: int
+    bytes: int
+    damaged: int
+    errors: tuple[DataError, ...]
+
+
+def validate(
+    source: Deserializer | What,
+    *,
+    quarantine: str | Path | None = None,
+    streams: Mapping[str, Any] | None = None,
+    jobs: int = 1,
+    progress: Callable[[int, int], None] | None = None,
+    memory: int = CHUNK_MEMORY,
+) -> ValidationSummary:
+    """Read every sequence of a corpus once, with all checksums and entries checked.
+
+    Args:
+        source: a deserializer, or a path as for `open_corpus`.
+        quarantine: JSON-lines file to write with a line for each unreadable sequence, as ``on_error="skip"`` does; it
+            appears at the end, and only if there is one; an older list is replaced, maybe by an empty one. ``skip=``
+            takes it. None: none.
+        streams: with a path: its streams, see `open_corpus`.
+        jobs: number of threads that read; each holds one chunk.
+        progress: called as ``progress(done, total)`` in stored bytes after each chunk.
+        memory: bytes, as for `open_corpus`.
+
+    Raises:
+        DataError: the corpus cannot be opened, or the quarantine file not written, which is checked before reading.
+        ValueError: the corpus does not know its sizes before it is read.
+    """
+    jobs = whole_number("jobs", jobs, 1)
+    if quarantine is not None:
+        _check_place(Path(quarantine))  # before hours of reading
+    with contextlib.ExitStack() as held:
+        if isinstance(source, Deserializer):
+            if streams is not None:
+                raise ValueError("expected streams with a path only; a deserializer declares its own")
+            corpus = source
+        else:
+            corpus = held.enter_context(contextlib.closing(open_corpus(source, memory=memory, **(streams or {}))))
+        if not corpus.sized:
+            raise ValueError(f"expected a corpus that knows its sizes before reading, got {corpus.name}")
+        checking = corpus.verified()
+        if checking is not corpus:
+            held.enter_context(contextlib.closing(checking))
+        damaged = 0
+        errors: list[DataError] = []
+        lines: list[str] = []
+        for sequence, error in _damaged(checking, jobs, progress):
+            damaged += 1
+            if len(errors) < SHOWN:
+                errors.append(error)
+            if quarantine is not None:
+                lines.append(line_of(sequence, error))
+        infos = corpus.chunks()
+    if quarantine is not None and (lines or Path(quarantine).exists()):
+        try:
+            with atomic_file(Path(quarantine)) as file:
+                file.writelines(f"{line}\n".encode() for line in lines)
+        except OSError as error:
+            raise DataError(f"cannot list damaged sequences: {error.strerror}", path=str(quarantine)) from error
+    return ValidationSummary(
+        sequences=sum(info.sequences for info in infos),
+        samples=sum(info.samples for info in infos),
+        bytes=sum(info.bytes for info in infos),
+        damaged=damaged,
+        errors=tuple(errors),
+    )
+
+
+def _check_place(quarantine: Path) -> None:
+    if quarantine.is_dir():
+        raise DataError("expected a path for the list of damaged sequences, got a folder", path=str(quarantine))
+    if not os.access(quarantine.parent, os.W_OK | os.X_OK):
+        raise DataError(
+            "expected a folder that can be written to, for the list of damaged sequences",
+            path=str(quarantine),
+            hint="create the folder, or choose another one",
+        )
+
+
+def _damaged(
+    corpus: Deserializer, jobs: int, progress: Callable[[int, int], None] | None
+) -> Iterator[tuple[int, DataError]]:
+    """Yield the unreadable sequences, in order."""
+    sizes, starts = [info.bytes for info in corpus.chunks()], chunk_starts(corpus)
+
+    def check(number: int) -> dict[int, DataError]:
+        try:
+            return _errors(corpus.read(number))
+        except DataError as error:
+            return dict.fromkeys(range(int(starts[number + 1] - starts[number])), error)
+
+    done, total = 0, sum(sizes)
+    with contextlib.closing(read_ahead(check, range(len(sizes)), jobs)) as checking:
+        for number, errors in enumerate(checking):
+            for i, error in sorted(errors.items()):
+                if not isinstance(error, ListedError):
+                    sequence = int(starts[number]) + i
+                    yield sequence, error.located(path=corpus.name, sequence=sequence)
+            done += sizes[number]
+            if progress is not None:
+                progress(done, total)
+
+
+def _errors(chunk: Chunk) -> dict[int, DataError]:
+    found: dict[int, DataError] = {}
+    first = 0
+    for piece in chunk.pieces(_PIECE_BYTES):  # copying checks the entries
+        found.update((first + i, error) for i, error in piece.errors.items())
+        first += piece.num_sequences
+    return found

@@ -1,0 +1,212 @@
+"""Sums of gradients by a store, bucket by bucket, without keys: see `feedline.collective.sums`.
+
+A ``dist_sync`` store sums buckets in place; under compression a tensor is encoded directly into the send buffer, with
+a separate residual, and received codes are decoded into the bucket. Any other store is pushed to and pulled from under
+keys, when all tensors are there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from feedline.collective.buckets import Bucket
+from feedline.collective.exchanges import Exchanges
+from feedline.collective.sums import InPlaceSums, PlainSums
+from feedline.kvstore.base import Key, KVStore
+from feedline.kvstore.compression import Channel, Compression
+from feedline.kvstore.table import Table
+
+#: Codes of a tensor begin at such a multiple of bytes.
+ALIGNED = 64
+
+
+class StoreSums:
+    """Sums over the workers of a `DistStore`, with the store's compression.
+
+    Args:
+        exchanges: exchanges of the workers.
+        table: table whose compression is looked up at each use.
+        buckets: buckets in the order in which they are sent.
+
+    Raises:
+        RefusedError: the compression does not support a tensor's dtype; later, too, once it is changed.
+    """
+
+    def __init__(self, exchanges: Exchanges, table: Table, buckets: Sequence[Bucket]) -> None:
+        self._exchanges, self._table, self.buckets = exchanges, table, buckets
+        self._compression: Compression | None = table.compression
+        self._made = self._make(self._compression)
+
+    def _make(self, compression: Compression | None) -> PlainSums | CompressedSums:
+        if compression is None:
+            return PlainSums(self._exchanges, self.buckets)
+        return CompressedSums(self._exchanges, compression, self.buckets)
+
+    @property
+    def _sums(self) -> PlainSums | CompressedSums:
+        compression = self._table.compression
+        if compression is not self._compression:
+            self._made = self._make(compression)
+            self._compression = compression
+        return self._made
+
+    @property
+    def code(self) -> dict[str, Any] | None:
+        """See `BucketSums`."""
+        return self._sums.code
+
+    @property
+    def in_place(self) -> bool:
+        """See `BucketSums`."""
+        return self._sums.in_place
+
+    def put(self, bucket: int, slot: int, tensor: Any) -> None:
+        """See `BucketSums`."""
+        self._sums.put(bucket, slot, tensor)
+
+    def lack(self, bucket: int, slot: int) -> None:
+        """See `BucketSums`."""
+        self._sums.lack(bucket, slot)
+
+    def send(self, bucket: int) -> list[Any]:
+        """See `BucketSums`."""
+        return self._sums.send(bucket)
+
+    def finish(self, kept: Callable[[int], bool]) -> None:
+        """See `BucketSums`."""
+        self._sums.finish(kept)
+
+    def held_back(self) -> dict[int, Any]:
+        """See `BucketSums`."""
+        return self._sums.held_back()
+
+    def hold_back(self, held: Mapping[int, Any]) -> None:
+        """See `BucketSums`."""
+        self._sums.hold_back(held)
+
+
+class CompressedSums:
+    """Sums of codes that all workers give each other; each worker decodes and adds them in the order of ranks.
+
+    Args:
+        exchanges: of the workers.
+        compression: how tensors are coded.
+        buckets: in the order in which they are sent.
+    """
+
+    in_place = False
+
+    @property
+    def code(self) -> dict[str, Any] | None:
+        """See `BucketSums`."""
+        return self._compression.parameters()
+
+    def __init__(self, exchanges: Exchanges, compression: Compression, buckets: Sequence[Bucket]) -> None:
+        self._exchanges, self._compression, self.buckets = exchanges, compression, buckets
+        self._coded = [_CodedBucket(compression, bucket) for bucket in buckets]
+
+    def put(self, bucket: int, slot: int, tensor: Any) -> None:
+        """See `BucketSums`. Costs a pass over the tensor and its residual."""
+        self._compression.encode([self._coded[bucket].channels[slot].job(tensor.detach())])
+
+    def lack(self, bucket: int, slot: int) -> None:
+        """See `BucketSums`."""
+        self.put(bucket, slot, torch.zeros_like(self.buckets[bucket].views[slot]))
+
+    def send(self, bucket: int) -> list[Any]:
+        """See `BucketSums`."""
+        coded = self._coded[bucket]
+        if coded.rows is None:
+            coded.rows = [torch.empty_like(coded.codes) for _ in range(self._exchanges.count)]
+        return self._exchanges.begin_sharing(coded.codes, coded.rows)
+
+    def finish(self, kept: Callable[[int], bool]) -> None:
+        """See `BucketSums`. The residual of a tensor that no worker has is unchanged."""
+        jobs, used = [], []
+        for bucket, coded in zip(self.buckets, self._coded, strict=True):
+            assert coded.rows is not None
+            for i, view, channel, codes in zip(bucket.places, bucket.views, coded.channels, coded.slices, strict=True):
+                if kept(i):
+                    jobs.append(([codes(row) for row in coded.rows], view))
+                    used.append(channel)
+        self._compression.decode_sums(jobs)
+        for channel in used:
+            channel.commit()
+
+    def held_back(self) -> dict[int, Any]:
+        """See `BucketSums`."""
+        return {i: channel.residual for i, channel in self._channels() if channel.residual.numel()}
+
+    def hold_back(self, held: Mapping[int, Any]) -> None:
+        """See `BucketSums`."""
+        for i, channel in self._channels():
+            if i in held:
+                channel.residual.copy_(held[i])
+            else:
+                channel.residual.zero_()
+
+    def _channels(self) -> Iterator[tuple[int, Channel]]:
+        for bucket, coded in zip(self.buckets, self._coded, strict=True):
+            yield from zip(bucket.places, coded.channels, strict=True)
+
+
+class _CodedBucket:
+    """The codes of a bucket: one buffer, in which each tensor has a slice.
+
+    Attributes:
+        codes: the buffer (uint8).
+        channels: a `Channel` for each tensor, which codes into its slice.
+        slices: for each tensor, what takes the tensor's codes out of a buffer like ``codes``.
+        rows: buffers of all ranks, once made.
+    """
+
+    def __init__(self, compression: Compression, bucket: Bucket) -> None:
+        self.rows: list[Any] | None = None
+        self.slices: list[Callable[[Any], Any]] = []
+        at = 0
+        for i, view in zip(bucket.places, bucket.views, strict=True):
+            compression.check(f"tensor {i}", view.dtype)
+            shape, dtype = compression.code_shape(view.shape)
+            length = _bytes(shape, dtype)
+            self.slices.append(_slice(at, length, shape, dtype))
+            at += -(-length // ALIGNED) * ALIGNED
+        self.codes = torch.zeros(at, dtype=torch.uint8, device=bucket.flat.device)
+        self.channels = [
+            Channel(compression, view.shape, view.dtype, view.device, codes(self.codes))
+            for view, codes in zip(bucket.views, self.slices, strict=True)
+        ]
+
+
+def _bytes(shape: Sequence[int], dtype: Any) -> int:
+    return int(torch.Size(shape).numel() * dtype.itemsize)
+
+
+def _slice(at: int, length: int, shape: Sequence[int], dtype: Any) -> Callable[[Any], Any]:
+    return lambda row: row[at : at + length].view(dtype).view(shape)
+
+
+class PushedSums(InPlaceSums):
+    """Sums of a store that knows keys alone: one ``pushpull`` of all tensors when the step ends.
+
+    Args:
+        store: that adds up over its workers.
+        keys: for each index of what was laid out.
+        buckets: from which and to which tensors travel.
+    """
+
+    def __init__(self, store: KVStore, keys: Sequence[Key], buckets: Sequence[Bucket]) -> None:
+        super().__init__(buckets)
+        self._store, self._keys = store, list(keys)
+
+    def send(self, bucket: int) -> list[Any]:
+        """See `BucketSums`: nothing travels before the end."""
+        return []
+
+    def finish(self, kept: Callable[[int], bool]) -> None:
+        """See `BucketSums`."""
+        given = {i: view for bucket in self.buckets for i, view in zip(bucket.places, bucket.views, strict=True)}
+        used = [i for i in sorted(given) if kept(i)]
+        self._store.pushpull([self._keys[i] for i in used], [given[i] for i in used])

@@ -1,0 +1,315 @@
+"""Symbols bound to arrays, run by torch: the code of `mxnet.executor`.
+
+`Executor.forward` fills ``outputs``; `Executor.backward` writes gradients into the arrays bound for them. Loss heads
+produce their own gradients; other outputs need head gradients. Arrays are used in place: a write to ``arg_dict["w"]``
+takes effect at the next `forward`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from typing import Any
+
+import numpy as np
+import torch
+
+from feedline.mxnet import ndarray as nd
+from feedline.mxnet.base import MXNetError
+from feedline.mxnet.context import Context
+from feedline.mxnet.ndarray import NDArray
+from feedline.mxnet.symbol._infer import Found, infer_shapes, infer_types, lengths, told
+from feedline.mxnet.symbol._lower import lower
+from feedline.mxnet.symbol._node import Entry, Node, variables, within
+from feedline.mxnet.symbol._symbol import Symbol
+from feedline.networks.compile import Network
+from feedline.networks.packed import Packed
+
+Arrays = list[NDArray | None]
+
+
+class Executor:
+    """A bound symbol, returned by `Symbol.bind` and `Symbol.simple_bind`.
+
+    Attributes:
+        arg_arrays: arguments, in the order of ``list_arguments``.
+        grad_arrays: gradients of arguments; None for those without.
+        aux_arrays: states.
+        outputs: results of the last `forward`.
+    """
+
+    def __init__(
+        self, symbol: Symbol, ctx: Context, arguments: Arrays, gradients: Arrays, requests: list[str], states: Arrays
+    ) -> None:
+        self._symbol, self._ctx, self._requests = symbol, ctx, requests
+        self.arg_arrays, self.grad_arrays, self.aux_arrays = arguments, gradients, states
+        self.outputs: list[NDArray] = []
+        self._arguments, self._states = variables(symbol.entries)
+        held = self._held = dict[Node, NDArray]()
+        for node, array in zip((*self._arguments, *self._states), (*arguments, *states), strict=True):
+            if array is None:
+                raise MXNetError(f"expected an array for `{node.name}`, got none")
+            held[node] = array
+        shapes = infer_shapes(symbol.entries, {node: array.shape for node, array in held.items()})
+        self._check(held, shapes)
+        types = {node: np.dtype(array.dtype).name for node, array in held.items()}
+        roots, self._leaves = lower(symbol.entries, shapes, types)
+        self._network = Network(roots)
+        self._tracked: dict[int, Any] | None = None
+        self._results: list[Any] = []
+
+    def _check(self, held: Mapping[Node, NDArray], shapes: Found) -> None:
+        for node, array in held.items():
+            if shapes.shape(node) != array.shape:
+                raise MXNetError(f"expected shape {shapes.shape(node)} for `{node.name}`, got {array.shape}")
+        for node, gradient in zip(self._arguments, self.grad_arrays, strict=True):
+            if gradient is not None and gradient.shape != held[node].shape:
+                raise MXNetError(
+                    f"expected a gradient of shape {held[node].shape} for `{node.name}`, got {gradient.shape}"
+                )
+
+    # ---- arrays by name -------------------------------------------------------------------------------------
+
+    @property
+    def arg_dict(self) -> dict[str, NDArray]:
+        """Arguments by name.
+
+        Raises:
+            ValueError: two arguments of the same name.
+        """
+        return _by_name(self._symbol.list_arguments(), self.arg_arrays)
+
+    @property
+    def grad_dict(self) -> dict[str, Any]:
+        """Gradients by name; None for arguments without."""
+        return _by_name(self._symbol.list_arguments(), self.grad_arrays)
+
+    @property
+    def aux_dict(self) -> dict[str, NDArray]:
+        """States by name."""
+        return _by_name(self._symbol.list_auxiliary_states(), self.aux_arrays)
+
+    @property
+    def output_dict(self) -> dict[str, NDArray]:
+        """Outputs by name."""
+        return _by_name(self._symbol.list_outputs(), self.outputs)
+
+    def copy_params_from(
+        self,
+        arg_params: Mapping[str, Any],
+        aux_params: Mapping[str, Any] | None = None,
+        allow_extra_params: bool = False,
+    ) -> None:
+        """Copy arrays into arguments and states of these names.
+
+        Raises:
+            ValueError: an unknown name, unless ``allow_extra_params``.
+        """
+        for ours, given, kind in (
+            (self.arg_dict, arg_params, "arguments"),
+            (self.aux_dict, aux_params or {}, "auxiliary states"),
+        ):
+            for name, array in given.items():
+                if name in ours:
+                    ours[name][:] = array
+                elif not allow_extra_params:
+                    raise ValueError(f'Find name "{name}" that is not in the {kind}: {", ".join(ours)}')
+
+    # ---- running --------------------------------------------------------------------------------------------
+
+    def forward(self, is_train: bool = False, **kwargs: Any) -> list[NDArray]:
+        """Compute the outputs; with ``is_train`` dropout is active, statistics are updated, and `backward` may follow.
+
+        Args:
+            is_train: whether to run in training mode.
+            kwargs: arrays to copy into arguments first.
+
+        Raises:
+            TypeError: a name that is not an argument.
+            ValueError: an array of another shape.
+            MXNetError: an operator failed; names the node.
+        """
+        if kwargs:
+            ours = self.arg_dict
+            for name, value in kwargs.items():
+                if name not in ours:
+                    raise TypeError(f"Unknown argument {name}; expected one of {', '.join(ours)}")
+                array = value if isinstance(value, NDArray) else nd.array(value, self._ctx)
+                if array.shape != ours[name].shape:
+                    raise ValueError(
+                        f"Shape not match! Argument {name}, need: {ours[name].shape}, received: {array.shape}"
+                    )
+                ours[name][:] = array
+        feeds: dict[Any, Packed] = {}
+        self._tracked = {} if is_train else None
+        device = self._ctx.device
+        requests = self._requests + ["null"] * len(self._states)
+        for i, ((node, array), request) in enumerate(zip(self._held.items(), requests, strict=True)):
+            tensor = array.tensor.detach().to(device)
+            if self._tracked is not None and request != "null" and tensor.is_floating_point():
+                self._tracked[i] = tensor.requires_grad_()
+            feeds[self._leaves[node]] = Packed(tensor)
+        self._network.train(is_train)
+        # Arrays that operators create are on the device, too; the CPU is torch's default, and faster without this.
+        place = device if device.type != "cpu" else nullcontext()
+        with torch.set_grad_enabled(is_train), place, within(self._symbol.name or "group"):
+            self._results = [packed.data for packed in self._network(feeds)]
+        self.outputs = [NDArray(result.detach(), self._ctx) for result in self._results]
+        return self.outputs
+
+    def backward(self, out_grads: Any = None, is_train: bool = True) -> None:
+        """Compute the gradients of the last `forward`.
+
+        Args:
+            out_grads: head gradients: an NDArray, or one for each output. Loss heads ignore theirs, and need none.
+            is_train: accepted for compatibility; no effect.
+
+        Raises:
+            MXNetError: no ``forward(is_train=True)`` before it, or a head gradient is missing or of another shape.
+        """
+        if self._tracked is None:
+            raise MXNetError("expected a call of forward(is_train=True) before backward(), got none")
+        above = self._above(out_grads)
+        wanted = list(self._tracked.values())
+        pairs = [(y, g) for y, g in zip(self._results, above, strict=True) if y.requires_grad]
+        found: Sequence[Any] = [None] * len(wanted)
+        if pairs and wanted:
+            ys, gs = zip(*pairs, strict=True)
+            with within(self._symbol.name or "group"):
+                found = torch.autograd.grad(ys, wanted, gs, retain_graph=True, allow_unused=True)
+        for i, gradient in zip(self._tracked, found, strict=True):
+            target = self.grad_arrays[i]
+            if target is None:
+                continue
+            if self._requests[i] == "write":
+                target.tensor.zero_()
+            if gradient is not None:
+                target.tensor.add_(gradient.to(target.tensor.device))
+
+    def _above(self, out_grads: Any) -> list[Any]:
+        given = [out_grads] if isinstance(out_grads, NDArray) else list(out_grads or [])
+        if given and len(given) != len(self._results):
+            raise MXNetError(f"expected {len(self._results)} head gradients, one per output, got {len(given)}")
+        found = []
+        outputs = zip(self._symbol.list_outputs(), self._symbol.entries, self._results, strict=True)
+        for i, (name, entry, result) in enumerate(outputs):
+            if given and given[i] is not None:
+                tensor = given[i].tensor.to(result.device, result.dtype)
+                if tensor.shape != result.shape:
+                    raise MXNetError(
+                        f"expected a gradient of shape {tuple(result.shape)} for {name}, got {tuple(tensor.shape)}"
+                    )
+            elif result.requires_grad and _asks(entry):
+                raise MXNetError(f"expected out_grads, got none for {name}, which is not a loss")
+            else:
+                tensor = torch.ones_like(result)
+            found.append(tensor)
+        return found
+
+    def reshape(self, partial_shaping: bool = False, allow_up_sizing: bool = False, **kwargs: Any) -> Executor:
+        """Return an executor for other shapes of data; arrays of unchanged shape are shared, others are zeros.
+
+        Raises:
+            MXNetError: shapes that do not fit; or a parameter's shape would change, unless ``partial_shaping``.
+        """
+        shapes, _, aux_shapes = self._symbol.infer_shape(**kwargs)
+        if shapes is None:
+            raise MXNetError(f"expected shapes from which all others follow, got {kwargs}")
+        names = self._symbol.list_arguments()
+        arguments: Arrays = []
+        gradients: Arrays = []
+        for name, shape, array, gradient in zip(names, shapes, self.arg_arrays, self.grad_arrays, strict=True):
+            assert array is not None
+            if shape != array.shape and not partial_shaping and name not in kwargs:
+                raise MXNetError(
+                    f"expected `{name}` to keep shape {array.shape}, got {shape}; pass partial_shaping=True"
+                )
+            fits = shape == array.shape
+            arguments.append(array if fits else nd.zeros(shape, self._ctx, array.dtype))
+            gradients.append(gradient if fits or gradient is None else nd.zeros(shape, self._ctx, gradient.dtype))
+        states = [
+            array if array is not None and array.shape == shape else nd.zeros(shape, self._ctx)
+            for array, shape in zip(self.aux_arrays, aux_shapes, strict=True)
+        ]
+        return Executor(self._symbol, self._ctx, arguments, gradients, self._requests, states)
+
+
+def _asks(entry: Entry) -> bool:
+    """Return whether a head gradient reaches a variable instead of ending at loss heads."""
+    stack, seen = [entry.node], {entry.node}
+    while stack:
+        node = stack.pop()
+        if node.operator is None:
+            return True
+        if node.operator.name == "BlockGrad" or (node.operator.head and not getattr(node.p, "out_grad", False)):
+            continue
+        fresh = [e.node for e in node.inputs if e.node not in seen]
+        seen.update(fresh)
+        stack += fresh
+    return False
+
+
+def _by_name(names: Sequence[str], arrays: Sequence[Any]) -> dict[str, Any]:
+    if len(set(names)) != len(names):
+        raise ValueError(f"Duplicate names detected, {list(names)}")
+    return dict(zip(names, arrays, strict=True))
+
+
+def _requests(symbol: Symbol, grad_req: Any) -> list[str]:
+    names = symbol.list_arguments()
+    if isinstance(grad_req, str):
+        found = [grad_req] * len(names)
+    elif isinstance(grad_req, Mapping):
+        found = [grad_req.get(name, "null") for name in names]
+    else:
+        found = list(grad_req)
+    if len(found) != len(names) or any(one not in ("write", "add", "null") for one in found):
+        raise MXNetError(f"expected grad_req write, add or null for each of {len(names)} arguments, got {grad_req!r}")
+    return found
+
+
+def _listed(what: str, names: Sequence[str], given: Any, partial: bool) -> Arrays:
+    if given is None:
+        given = {}
+    if isinstance(given, Mapping):
+        missing = [name for name in names if name not in given]
+        if missing and not partial:
+            raise MXNetError(f"expected {what} for {', '.join(names)}, got none for {', '.join(missing)}")
+        return [given.get(name) for name in names]
+    if len(given) != len(names):
+        raise MXNetError(f"expected {len(names)} {what} for {', '.join(names)}, got {len(given)}")
+    return list(given)
+
+
+def bind(symbol: Symbol, ctx: Any, args: Any, args_grad: Any, grad_req: Any, aux_states: Any) -> Executor:
+    """See `Symbol.bind`."""
+    arguments = _listed("arguments", symbol.list_arguments(), args, False)
+    states = _listed("auxiliary states", symbol.list_auxiliary_states(), aux_states, False)
+    gradients = _listed("gradients", symbol.list_arguments(), args_grad, True)
+    requests = _requests(symbol, grad_req)
+    # A gradient without an array is not computed.
+    requests = ["null" if g is None else r for g, r in zip(gradients, requests, strict=True)]
+    return Executor(symbol, Context(ctx), arguments, gradients, requests, states)
+
+
+def simple_bind(
+    symbol: Symbol, ctx: Any, grad_req: Any, type_dict: Mapping[str, Any], shapes: Mapping[str, Any]
+) -> Executor:
+    """See `Symbol.simple_bind`."""
+    arguments, states = variables(symbol.entries)
+    found = infer_shapes(symbol.entries, told(symbol.entries, (), shapes, lengths))
+    unknown = [node.name for node in (*arguments, *states) if not found.knows(node)]
+    if unknown:
+        raise MXNetError(f"simple_bind error: expected sufficient shapes, got {dict(shapes)}; unknown: {unknown}")
+    kinds = told(symbol.entries, (), type_dict, lambda dtype: np.dtype(dtype).name)
+    if not type_dict:
+        kinds = {node: "float32" for node in arguments if "__dtype__" not in node.attributes}
+    types = infer_types(symbol.entries, kinds, "float32")
+    context, requests = Context(ctx), _requests(symbol, grad_req)
+    made = [nd.zeros(found.shape(node), context, types.type(node) or "float32") for node in (*arguments, *states)]
+    held: Arrays = list(made[: len(arguments)])
+    gradients: Arrays = [
+        None if request == "null" else nd.zeros(array.shape, context, array.dtype)
+        for request, array in zip(requests, made[: len(arguments)], strict=True)
+    ]
+    return Executor(symbol, context, held, gradients, requests, list(made[len(arguments) :]))

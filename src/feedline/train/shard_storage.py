@@ -1,0 +1,147 @@
+"""Where `torch.distributed.checkpoint` writes shards to and reads them from; see `feedline.train.shards`.
+
+A separate module, as torch's takes long to import.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.distributed.checkpoint import metadata
+from torch.distributed.checkpoint.storage import StorageReader, StorageWriter, WriteResult
+
+from feedline.interop.tensor_file import save_tensors
+
+
+class ShardWriter(StorageWriter):
+    """Writes one file per rank; rank 0 describes them all."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self.described: dict[str, Any] = {}
+
+    def reset(self, checkpoint_id: Any = None) -> None:
+        """See torch's."""
+
+    def set_up_storage_writer(self, is_coordinator: bool, *_: Any, **__: Any) -> None:
+        """See torch's."""
+
+    def prepare_local_plan(self, plan: Any) -> Any:
+        """See torch's."""
+        return plan
+
+    def prepare_global_plan(self, plans: list[Any]) -> list[Any]:
+        """See torch's."""
+        return plans
+
+    def write_data(self, plan: Any, planner: Any) -> Any:
+        """See torch's."""
+        rank = torch.distributed.get_rank() if torch.distributed.is_initialized() else 0
+        name = f"shard-{rank}.safetensors"
+        held = {f"{k}": planner.resolve_data(item) for k, item in enumerate(plan.items)}
+        if not all(isinstance(tensor, torch.Tensor) for tensor in held.values()):
+            raise TypeError("expected only tensors in the sharded part of a state")
+        seal = save_tensors(self._folder / name, held) if held else ""
+        done: Any = torch.futures.Future()
+        done.set_result(
+            [
+                WriteResult(item.index, held[f"{k}"].nbytes, (name, seal, f"{k}", list(held[f"{k}"].shape)))
+                for k, item in enumerate(plan.items)
+            ]
+        )
+        return done
+
+    def finish(self, metadata: Any, results: list[list[Any]]) -> None:
+        """See torch's."""
+        tensors: dict[str, Any] = {
+            name: {"shape": list(one.size), "dtype": str(one.properties.dtype).removeprefix("torch."), "parts": []}
+            for name, one in metadata.state_dict_metadata.items()
+        }
+        files = {}
+        for result in (result for of_rank in results for result in of_rank):
+            name, seal, key, shape = result.storage_data
+            files[name] = seal
+            offset = list(result.index.offset) if result.index.offset is not None else [0] * len(shape)
+            tensors[result.index.fqn]["parts"].append({"at": offset, "shape": shape, "file": name, "key": key})
+        self.described = {"files": files, "tensors": tensors}
+
+    @classmethod
+    def validate_checkpoint_id(cls, checkpoint_id: Any) -> bool:
+        """See torch's."""
+        return True
+
+
+class ShardReader(StorageReader):
+    """Reads what a `ShardWriter` wrote.
+
+    Args:
+        shapes: and dtypes of all tensors, by name.
+        described: where their parts are.
+        read: returns the tensors of a file, by name.
+    """
+
+    def __init__(
+        self,
+        shapes: Mapping[str, tuple[tuple[int, ...], torch.dtype]],
+        described: Mapping[str, Any],
+        read: Callable[[str], Mapping[str, torch.Tensor]],
+    ) -> None:
+        self._shapes, self._described, self._read = shapes, described, read
+        self._places: Any = None
+
+    def reset(self, checkpoint_id: Any = None) -> None:
+        """See torch's."""
+
+    def read_metadata(self, *_: Any, **__: Any) -> Any:
+        """See torch's."""
+        found: dict[str, Any] = {}
+        places: dict[Any, tuple[str, str]] = {}
+        for name, (shape, dtype) in self._shapes.items():
+            chunks = []
+            for part in self._described["tensors"][name]["parts"]:
+                offset = torch.Size(part["at"])
+                chunks.append(metadata.ChunkStorageMetadata(offset, torch.Size(part["shape"])))
+                places[metadata.MetadataIndex(name, offset)] = part["file"], part["key"]
+            found[name] = metadata.TensorStorageMetadata(
+                metadata.TensorProperties(dtype=dtype), torch.Size(shape), chunks
+            )
+        return metadata.Metadata(found, storage_data=places)
+
+    def set_up_storage_reader(self, metadata: Any, is_coordinator: bool, *_: Any, **__: Any) -> None:
+        """See torch's."""
+        self._places = metadata.storage_data
+
+    def prepare_local_plan(self, plan: Any) -> Any:
+        """See torch's."""
+        return plan
+
+    def prepare_global_plan(self, plans: list[Any]) -> list[Any]:
+        """See torch's."""
+        return plans
+
+    def read_data(self, plan: Any, planner: Any) -> Any:
+        """See torch's."""
+        by_file: dict[str, list[tuple[str, Any]]] = {}
+        for item in plan.items:
+            name, key = self._places[item.storage_index]
+            by_file.setdefault(name, []).append((key, item))
+        for name, items in by_file.items():
+            tensors = self._read(name)
+            for key, item in items:
+                part = tensors[key]
+                for dim, (begin, length) in enumerate(zip(item.storage_offsets, item.lengths, strict=True)):
+                    part = part.narrow(dim, begin, length)
+                target = planner.resolve_tensor(item).detach()
+                target.copy_(part)
+                planner.commit_tensor(item, target)
+        done: Any = torch.futures.Future()
+        done.set_result(None)
+        return done
+
+    @classmethod
+    def validate_checkpoint_id(cls, checkpoint_id: Any) -> bool:
+        """See torch's."""
+        return True

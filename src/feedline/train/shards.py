@@ -1,0 +1,171 @@
+"""Tensors of which every rank holds a part (torch's `DTensor`), in files that any number of ranks can read.
+
+`torch.distributed.checkpoint` plans who writes and who reads what; here is where that goes: a sealed file of tensors
+for each rank, and a description in JSON types, which belongs into the state of the checkpoint. Nothing is pickled into
+files. (To plan, ranks send each other pickled plans over their own group, as torch does.)
+
+Costs: each rank writes what it holds, and reads the files that have what it will hold. Finding out whether a checkpoint
+is whole reads all of it, a file at a time.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from feedline.errors import StateError, shown
+from feedline.interop.tensor_file import load_contents
+
+
+def is_sharded(tensor: Any) -> bool:
+    """Whether ranks hold parts of a tensor."""
+    return isinstance(tensor, torch.Tensor) and hasattr(tensor, "device_mesh") and hasattr(tensor, "placements")
+
+
+def save_shards(folder: Path, tensors: Mapping[str, Any]) -> dict[str, Any]:
+    """Write this rank's parts to a folder. A collective call of all ranks of torch.distributed.
+
+    Returns:
+        What `check_shards` and `load_shards` need, in JSON types; on rank 0.
+    """
+    from torch.distributed import checkpoint
+
+    from feedline.train.shard_storage import ShardWriter
+
+    writer = ShardWriter(folder)
+    checkpoint.save(dict(tensors), storage_writer=writer)
+    return writer.described
+
+
+def check_shards(folder: Path, described: Any) -> None:
+    """Check that all files of a checkpoint are whole, and those that it was saved with.
+
+    Raises:
+        StateError: one is not.
+    """
+    for name, seal in files_of(folder, described).items():
+        _read(folder, name, seal)
+
+
+def load_shards(folder: Path, described: Any, tensors: Mapping[str, Any]) -> None:
+    """Overwrite tensors, sharded or not, with what was saved under their names. Each rank calls it for itself.
+
+    Raises:
+        StateError: a file is damaged.
+    """
+    from torch.distributed import checkpoint
+
+    from feedline.train.shard_storage import ShardReader
+
+    if tensors:
+        files = files_of(folder, described)
+        reader = ShardReader(shapes(folder, described), described, lambda name: _read(folder, name, files[name]))
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "torch.distributed is disabled", UserWarning)  # as is meant
+            checkpoint.load(dict(tensors), storage_reader=reader, no_dist=True)
+
+
+def shapes(folder: Path, described: Any) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
+    """Return shape and dtype of every tensor that was saved, by name."""
+    try:
+        found = {}
+        for name, one in described["tensors"].items():
+            shape, dtype = tuple(one["shape"]), getattr(torch, one["dtype"])
+            if not all(type(n) is int and n >= 0 for n in shape) or not isinstance(dtype, torch.dtype):
+                raise TypeError(f"shape {shown(shape, 40)}, dtype {one['dtype']!r:.20}")
+            # Elements missing from all parts would keep their previous values.
+            parts = sum(math.prod(part["shape"]) for part in one["parts"])
+            if parts != math.prod(shape):
+                raise ValueError(f"{parts} of {math.prod(shape)} elements of {name!r:.80}")
+            found[name] = shape, dtype
+        return found
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise _damaged(folder, error) from error
+
+
+def files_of(folder: Path, described: Any) -> dict[str, str]:
+    """Return the seal of each file, by name."""
+    try:
+        files = dict(described["files"])
+        if not all(isinstance(name, str) and Path(name).name == name for name in files):
+            raise ValueError(f"names {shown(list(files), 80)}")
+        return files
+    except (KeyError, TypeError, ValueError) as error:
+        raise _damaged(folder, error) from error
+
+
+def _damaged(folder: Path, error: Exception) -> StateError:
+    return StateError(f"expected a description of sharded tensors in {folder}, it does not fit: {shown(error, 200)}")
+
+
+def _read(folder: Path, name: str, seal: str) -> dict[str, torch.Tensor]:
+    tensors, _, found = load_contents(folder / name)
+    if found != seal:
+        raise StateError(
+            f"expected the file of tensors that the state in {folder} was saved with, got another in {name}",
+            saved={"seal": seal},
+            current={"seal": found},
+        )
+    return tensors
+
+
+def load_placed(
+    plain: Mapping[str, torch.Tensor],
+    folder: Path,
+    described: Any,
+    current: Mapping[str, torch.Tensor],
+    likes: Mapping[str, torch.Tensor],
+) -> dict[str, torch.Tensor]:
+    """Return the tensors of a checkpoint, each held as this program holds one of its name.
+
+    Args:
+        plain: those that were whole on rank 0.
+        folder: of the checkpoint.
+        described: those that were sharded; None: there were none.
+        current: what the program has under the same names.
+        likes: parameters, by name, as which others are held: an optimizer's states.
+
+    Raises:
+        StateError: a file is damaged.
+    """
+
+    def like(name: str, shape: tuple[int, ...]) -> Any:
+        if name in current:
+            return current[name]
+        # `learner0/momentum.body.weight` is held as `body.weight` is.
+        parts = name.split("/", 1)[-1].replace("/", ".").split(".")
+        for k in range(len(parts)):
+            for found in (likes.get(".".join(parts[k:])), likes.get(".".join(parts[:k]))):
+                if found is not None and tuple(found.shape) == shape:
+                    return found
+        return None
+
+    tensors: dict[str, torch.Tensor] = {}
+    for name, tensor in plain.items():
+        held = like(name, tuple(tensor.shape))
+        tensors[name] = _distributed(tensor, held) if is_sharded(held) and held.shape == tensor.shape else tensor
+    if described is not None:
+        targets = {}
+        for name, (shape, dtype) in shapes(folder, described).items():
+            held = like(name, shape)
+            if is_sharded(held) and tuple(held.shape) == shape:
+                targets[name] = torch.empty_like(held, dtype=dtype, requires_grad=False)
+            else:
+                targets[name] = torch.empty(shape, dtype=dtype)
+        load_shards(folder, described, targets)
+        tensors |= targets
+    return tensors
+
+
+def _distributed(tensor: torch.Tensor, like: Any) -> torch.Tensor:
+    """This rank's part of a tensor that all ranks have whole."""
+    from torch.distributed.tensor import distribute_tensor
+
+    mesh = like.device_mesh
+    found: torch.Tensor = distribute_tensor(tensor.to(mesh.device_type), mesh, like.placements, src_data_rank=None)
+    return found

@@ -1,0 +1,74 @@
+"""Models inside what is wrapped around them for training: `torch.compile` and `DistributedDataParallel`.
+
+A state has the names of the model inside, so that it can be loaded with another wrapper or none. Older states have
+those of a `DistributedDataParallel`; they are taken as well.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any, TypeVar
+
+import torch
+
+T = TypeVar("T")
+
+#: What wrappers put before the names of parameters.
+_COMPILED, _PARALLEL = "_orig_mod.", "module."
+
+
+def uncompiled(model: torch.nn.Module) -> torch.nn.Module:
+    """Return the model given to `torch.compile`."""
+    module: torch.nn.Module = getattr(model, "_orig_mod", model)
+    return module
+
+
+def unwrapped(model: torch.nn.Module) -> torch.nn.Module:
+    """Return the model inside all wrappers."""
+    while True:
+        inner = uncompiled(model)
+        if isinstance(inner, torch.nn.parallel.DistributedDataParallel):
+            inner = inner.module
+        if inner is model:
+            return model
+        model = inner
+
+
+def plain_names(names: Iterable[str]) -> list[str]:
+    """Return names of parameters as the model inside all wrappers has them."""
+    plain = [name.removeprefix(_COMPILED) for name in names]
+    if plain and all(name.startswith(_PARALLEL) for name in plain):
+        return plain_names([name.removeprefix(_PARALLEL) for name in plain])
+    return plain
+
+
+def renamed(tensors: Mapping[str, T], names: Collection[str]) -> dict[str, T]:
+    """Return a model's tensors by ``names``, if those of an older state differ from them by wrappers alone."""
+    if tensors.keys() != set(names):
+        plain, current = plain_names(tensors), dict(zip(plain_names(names), names, strict=True))
+        if set(plain) == set(current):
+            return {current[name]: tensor for name, tensor in zip(plain, tensors.values(), strict=True)}
+    return dict(tensors)
+
+
+def plain_learner(state: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a learner's state, maybe an older one, with the names of parameters that `plain_names` gives."""
+    names = [name for name, _ in state["parameters"]]
+    plain = dict(zip(names, plain_names(names), strict=True))
+    if list(plain.values()) == names:
+        return dict(state)
+    # A name stands alone, or with others before or behind it, parted by dots.
+    either = "|".join(re.escape(name) for name in sorted(names, key=len, reverse=True))
+    named = re.compile(rf"(?<![^.])(?:{either})(?![^.])")
+
+    def without(value: Any) -> Any:
+        if isinstance(value, str):
+            return named.sub(lambda found: plain[found[0]], value, count=1)
+        if isinstance(value, Mapping):
+            return {without(key): without(item) for key, item in value.items()}
+        return [without(item) for item in value] if isinstance(value, list) else value
+
+    parameters = [[plain[name], shape] for name, shape in state["parameters"]]
+    tensors = {without(name): tensor for name, tensor in state["tensors"].items()}
+    return {**state, "parameters": parameters, "own": without(state["own"]), "tensors": tensors}

@@ -1,0 +1,307 @@
+"""Quarantine files: written by a feed or by `validate`, applied by ``skip``; what is listed keeps its tick."""
+
+from __future__ import annotations
+
+import itertools
+import json
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import feedline as fl
+from feedline.feed.formats.store import StoreDeserializer
+from tests.effort import examples
+from tests.feed.formats.corpora import assert_same, corpora, everything
+from tests.feed.test_convert import Counted, Torn
+
+
+def listed(path, ordinals):
+    path.write_text("".join(json.dumps({"sequence": int(i), "path": None, "reason": "so"}) + "\n" for i in ordinals))
+    return path
+
+
+class Unreadable(fl.Skipping):
+    """The same sequences are unreadable."""
+
+    def read(self, chunk):
+        return _unreadable(super().read(chunk))
+
+    def read_slice(self, chunk, start, stop):
+        return _unreadable(super().read_slice(chunk, start, stop))
+
+
+def _unreadable(chunk):
+    return fl.Chunk(chunk.schema, chunk.values, dict.fromkeys(chunk.errors, fl.DataError("unreadable")))
+
+
+@given(
+    data=corpora(),
+    step=st.integers(1, 4),
+    size=st.integers(1, 9),
+    bad=st.sets(st.integers(0, 30)),
+    shuffle=st.sampled_from([True, False, fl.Window(chunks=2)]),
+    lanes=st.sampled_from([None, 2]),
+    stop=st.integers(0, 5),
+    store=st.booleans(),
+)
+@settings(deadline=None, max_examples=examples(60))
+def test_the_same_minibatches_as_if_it_were_unreadable(
+    tmp_path_factory, data, step, size, bad, shuffle, lanes, stop, store
+):
+    """Sequence by sequence, at the same positions; states go with and without ``skip``."""
+    folder = tmp_path_factory.mktemp("skip")
+    corpus = fl.ArrayDeserializer(data if lanes is None else dict([next(iter(data.items()))]), chunk_sequences=step)
+    if store:
+        fl.convert(corpus, folder / "s", chunk_bytes=60)
+        corpus = fl.open_corpus(folder / "s")
+    count = sum(info.sequences for info in corpus.chunks())
+    skip = listed(folder / "q.jsonl", [i for i in bad if i < count])
+
+    def source(corpus, **options):
+        return fl.MinibatchSource(corpus, shuffle=shuffle, seed=3, max_sweeps=2, truncation_length=lanes, **options)
+
+    reading = source(Unreadable(corpus, skip), on_error="skip", quarantine=folder / "seen.jsonl")
+    expected, got = list(reading.minibatches(size)), list(source(corpus, skip=skip).minibatches(size))
+    assert [told(m) for m in got] == [told(m) for m in expected]
+    for one, other in zip(got, expected, strict=True):
+        assert_same(dict(one.items()), dict(other.items()))
+    part, again = source(corpus), source(corpus, skip=skip)
+    taken = len(list(zip(range(stop), part.minibatches(size), strict=False)))
+    again.load_state_dict(part.state_dict())
+    assert [told(m) for m in again.minibatches(size)] == [told(m) for m in expected[taken:]]
+
+
+def told(minibatch):
+    return minibatch.position, minibatch.ids.tolist(), minibatch.global_samples
+
+
+def test_validate_lists_what_a_feed_lists_and_skip_takes_it(tmp_path):
+    """The two files are the same; with it, nothing raises and nothing is listed again."""
+    lines = [f"|x {i} |y {i}:1\n" if i % 7 else f"|x {i} {i} |y {i}:1\n" for i in range(50)]
+    (tmp_path / "a.ctf").write_text("".join(lines))
+    corpus = fl.CTFDeserializer(tmp_path / "a.ctf", x=fl.Stream(1), y=fl.Stream(40, sparse=True), chunk_size=100)
+    q = tmp_path / "q.jsonl"
+    summary = fl.validate(corpus, quarantine=q)
+    bad = [i for i in range(50) if i % 7 == 0 or i >= 40]
+    assert (summary.sequences, summary.samples, summary.damaged) == (50, 50, len(bad))
+    assert [error.sequence for error in summary.errors] == bad[:10]
+    assert summary.bytes == (tmp_path / "a.ctf").stat().st_size
+    feed = fl.MinibatchSource(
+        corpus, shuffle=False, max_sweeps=1, on_error="skip", quarantine=tmp_path / "by-feed.jsonl"
+    )
+    good = [m.ids.tolist() for m in feed.minibatches(8)]
+    assert q.read_text() == (tmp_path / "by-feed.jsonl").read_text()
+    source = fl.MinibatchSource(corpus, shuffle=False, max_sweeps=1, skip=q)
+    assert [m.ids.tolist() for m in source.minibatches(8)] == good
+    assert source.stats().skipped == len(bad)
+    for way in ({}, {"shuffle": 3}):
+        name = f"store{len(way)}"
+        done = fl.convert(corpus, tmp_path / name, skip=q, jobs=2, **way)
+        assert (done.sequences, done.skipped) == (50 - len(bad), len(bad))
+        assert sorted(everything(StoreDeserializer(tmp_path / name))["x"].rows.ravel().tolist()) == sum(good, [])
+    assert fl.validate(fl.Skipping(corpus, q)).damaged == 0
+    assert fl.validate(tmp_path / "store0") == (50 - len(bad),) * 2 + (fl.validate(tmp_path / "store0").bytes, 0, ())
+    with pytest.raises(fl.DataError, match=r"sequence 0") as caught:
+        fl.convert(corpus, tmp_path / "t", skip=listed(tmp_path / "some.jsonl", bad[1:]))
+    assert caught.value.sequence == 0
+    loader = fl.DataLoader(fl.Skipping(corpus, q), batch_size=8)
+    assert sum((batch["x"].ravel().tolist() for batch in loader), []) == sum(good, [])
+
+
+def test_damaged_chunks_are_listed_sequence_by_sequence_and_not_read(tmp_path):
+    """Flipped bytes in a compressed store, a Parquet file and a store whose checksums are only compared here."""
+    x = np.random.default_rng(0).integers(0, 9, (600, 8)).astype(np.float64)
+    fl.convert(fl.ArrayDeserializer(x=x), tmp_path / "plain", chunk_bytes=6400)
+    fl.convert(fl.ArrayDeserializer(x=x), tmp_path / "lz4", chunk_bytes=6400, compression="lz4")
+    pq.write_table(
+        pa.table({"x": x[:, 0]}),
+        tmp_path / "a.parquet",
+        row_group_size=100,
+        compression="zstd",
+        write_page_checksum=True,
+    )
+    column = pq.read_metadata(tmp_path / "a.parquet").row_group(3).column(0)
+    at = column.data_page_offset + column.total_compressed_size * 3 // 4
+    for name, file, middle in (
+        ("plain", "part-00000.arrow", 20_000),
+        ("lz4", "part-00000.arrow", 4000),
+        ("a.parquet", ".", at),
+    ):
+        path = tmp_path / name / file
+        data = bytearray(path.read_bytes())
+        data[middle : middle + 8] = bytes(byte ^ 255 for byte in data[middle : middle + 8])
+        path.write_bytes(data)
+        q = tmp_path / f"{name}.jsonl"
+        corpus = fl.open_corpus(tmp_path / name)
+        summary = fl.validate(tmp_path / name, quarantine=q, jobs=2)
+        bad = [json.loads(line)["sequence"] for line in q.read_text().splitlines()]
+        starts = np.cumsum([0, *(info.sequences for info in corpus.chunks())]).tolist()
+        assert (bad[0], bad[-1] + 1) in itertools.pairwise(starts)
+        assert bad == list(range(bad[0], bad[-1] + 1))
+        assert summary.damaged == len(bad)
+        ids = [m.ids.tolist() for m in fl.MinibatchSource(corpus, shuffle=False, max_sweeps=1, skip=q).minibatches(64)]
+        assert sum(ids, []) == [i for i in range(600) if i not in bad]
+        assert len(ids) == 10
+        assert fl.convert(corpus, tmp_path / f"{name}-again", skip=q).sequences == 600 - len(bad)
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        ("{}\n", 'expected a line such as {"sequence": 17}'),
+        ('{"sequence": 3}\n{"sequence": 12}\n', "with a sequence below 12, got sequence 12"),
+        ('{"sequence": -1}\n', "got sequence -1"),
+        ('{"sequence": true}\n', "got"),
+        ('{"sequence": 1', "got"),
+        ("[" * 10_000, "got"),
+        ("\n", "got"),
+        ('{"sequence": 1e3}', "got"),
+    ],
+)
+def test_files_that_list_nothing_of_the_kind(tmp_path, content, says):
+    (tmp_path / "q").write_text(content)
+    with pytest.raises(fl.DataError) as caught:
+        fl.MinibatchSource(Torn(), skip=tmp_path / "q")
+    assert says in str(caught.value)
+    assert caught.value.line == content.rstrip("\n").count("\n") + 1
+
+
+def test_what_cannot_be_skipped_or_validated(tmp_path):
+    q = listed(tmp_path / "q", [1])
+    with pytest.raises(ValueError, match="knows its sizes before reading with skip"):
+        fl.MinibatchSource(Counted(), skip=q)
+    with pytest.raises(ValueError, match="knows its sizes before reading"):
+        fl.validate(Counted())
+    with pytest.raises(ValueError, match="skip with a corpus only"):
+        fl.convert([1, 2, 3], tmp_path / "s", skip=q)
+    with pytest.raises(fl.DataError, match="expected a readable file"):
+        fl.MinibatchSource(Torn(), skip=tmp_path / "none")
+    assert not (tmp_path / "s").exists()
+    several = fl.Skipping(Torn(), [q, listed(tmp_path / "r", [6, 1])])
+    assert several.listed.tolist() == [1, 6]
+
+
+def test_what_a_part_of_a_join_leaves_out(tmp_path):
+    """As a part of its own, the first one or another; in a source, when converting, and when validating."""
+    (tmp_path / "a.ctf").write_text("".join(f"{i} |a {i}\n" for i in range(40)))
+    (tmp_path / "b.ctf").write_text("".join(f"{i} |b {i}\n" for i in reversed(range(40))))
+    a = fl.CTFDeserializer(tmp_path / "a.ctf", a=fl.Stream(1), chunk_size=60)
+    b = fl.CTFDeserializer(tmp_path / "b.ctf", b=fl.Stream(1), chunk_size=60)
+    q = listed(tmp_path / "q", [3, 5, *range(10, 20)])
+    kept = {"a": {i for i in range(40) if i not in (3, 5) and not 10 <= i < 20}}
+    kept["b"] = {39 - i for i in kept["a"]}
+    for part, corpus in (
+        ("a", fl.Join(fl.Skipping(a, q), b, cache=False)),
+        ("b", fl.Join(a, fl.Skipping(b, q), cache=False)),
+    ):
+        source = fl.MinibatchSource(corpus, shuffle=True, max_sweeps=1)
+        assert {int(x) for m in source.minibatches(7) for x in m["a"].rows.ravel()} == kept[part]
+        assert source.stats().skipped == 12
+        assert fl.validate(corpus).damaged == 0
+        assert fl.convert(corpus, tmp_path / part).sequences == 28
+
+
+def test_lists_add_up(tmp_path):
+    """Of a corpus that leaves sequences out already."""
+    x = fl.ArrayDeserializer(x=np.arange(40.0), chunk_sequences=10)
+    some, more = listed(tmp_path / "some", [3, 5]), listed(tmp_path / "more", [*range(10, 20)])
+    both = fl.Skipping(fl.Skipping(x, some), more)
+    assert both.listed.tolist() == [3, 5, *range(10, 20)]
+    source = fl.MinibatchSource(fl.Skipping(x, some), skip=more, shuffle=False, max_sweeps=1)
+    assert source.corpus.listed.tolist() == both.listed.tolist()
+
+
+class Sealed(fl.Deserializer):
+    """Twelve sequences with keys, of which the fifth is damaged, which only a verified one notices."""
+
+    def __init__(self, stream, verifying=False):
+        self.schema, self.verifying, self.closed = fl.Schema({stream: fl.Stream((), "int64")}), verifying, False
+
+    def chunks(self):
+        return [fl.ChunkInfo(4, 4, 32)] * 3
+
+    def read(self, chunk):
+        assert not self.closed
+        (stream,) = self.schema
+        values = {stream: fl.Value.from_dense(np.arange(4 * chunk, 4 * chunk + 4))}
+        return fl.Chunk(self.schema, values, {1: fl.DataError("damaged")} if self.verifying and chunk == 1 else {})
+
+    def keys(self, ordinals):
+        return ordinals.astype(np.uint64)
+
+    def digest(self):
+        return "00"
+
+    def verified(self):
+        return self if self.verifying else Sealed(*self.schema, verifying=True)
+
+    def close(self):
+        self.closed = True
+
+
+@pytest.mark.parametrize("verifying", [(False, False), (True, False), (False, True), (True, True)])
+def test_validate_verifies_parts_and_leaves_them_open(tmp_path, verifying):
+    """Corpora around others pass the request on; what the caller opened stays open, whoever verifies."""
+    q = listed(tmp_path / "q", [2])
+    x, y = (Sealed(stream, told) for stream, told in zip("xy", verifying, strict=True))
+    joined = fl.Join(x, y, cache=False)
+    for corpus in (joined, x, y, fl.Skipping(x, q), fl.Skipping(joined, q), fl.Join(x, fl.Skipping(y, q), cache=False)):
+        for _ in range(2):
+            summary = fl.validate(corpus)
+            assert [error.sequence for error in summary.errors] == [5]
+            assert corpus.read(2).num_sequences == 4
+    joined.close()
+    assert x.closed
+    assert y.closed
+
+
+def test_an_old_list_does_not_outlive_its_damage(tmp_path):
+    """As ``skip`` would leave out what is fine again."""
+    q = tmp_path / "q"
+    assert fl.validate(Torn(), quarantine=q).damaged == 2
+    assert fl.validate(Sealed("x", verifying=True), quarantine=q).damaged == 1
+    assert fl.validate(fl.Skipping(Torn(), listed(tmp_path / "all", range(12))), quarantine=q).damaged == 0
+    assert q.read_text() == ""
+    assert len(fl.Skipping(Torn(), q).listed) == 0
+    q.unlink()
+    fl.validate(fl.Skipping(Torn(), tmp_path / "all"), quarantine=q)
+    assert not q.exists()
+
+
+@pytest.mark.parametrize("name", sorted(set(fl.Deserializer.__annotations__) - {"sized"}))
+def test_attributes_are_those_of_the_corpus(tmp_path, name):
+    """All that `Deserializer` declares, whatever is added to it later."""
+    corpus = Sealed("x")
+    told = {"schema": fl.Schema({"z": fl.Stream(3)}), "name": "here", "formerly": corpus.schema}.get(name, True)
+    assert getattr(corpus, name) != told
+    setattr(corpus, name, told)
+    assert getattr(fl.Skipping(corpus, listed(tmp_path / "q", [1])), name) == told
+
+
+@pytest.mark.parametrize(("place", "says"), [("none/q", "can be written to"), (".", "got a folder")])
+def test_a_list_that_cannot_be_written_is_said_before_reading(tmp_path, place, says):
+    with pytest.raises(fl.DataError, match=says) as caught:
+        fl.validate(Closed(), quarantine=tmp_path / place)
+    assert caught.value.path == str(tmp_path / place)
+
+
+class Closed(Torn):
+    """Must not be read."""
+
+    def read(self, chunk):
+        raise AssertionError
+
+
+def test_a_list_that_can_no_longer_be_written_names_its_path(tmp_path):
+    def move(done, total):
+        if done == total:
+            tmp_path.joinpath("a").rename(tmp_path / "b")
+
+    (tmp_path / "a").mkdir()
+    with pytest.raises(fl.DataError, match="cannot list damaged sequences") as caught:
+        fl.validate(Torn(), quarantine=tmp_path / "a" / "q", progress=move)
+    assert caught.value.path == str(tmp_path / "a" / "q")

@@ -1,0 +1,1 @@
+"""Frameworks over feedline's DataLoader: the same programs on torch's loader and on ours, compared."""

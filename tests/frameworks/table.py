@@ -1,0 +1,58 @@
+"""The matrix of the page on frameworks, made from trainings: ``python -m tests.frameworks.table`` runs all of it.
+
+The command writes the table between the two marks of the page; it takes minutes. Tests try a part of the cells, and
+compare what they find with the committed table.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+from tests.frameworks.cells import ROWS, WORKERS, WORLDS, Row, judged
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "how-to" / "frameworks.md"
+BEGIN, END = "<!-- matrix: python -m tests.frameworks.table -->\n", "<!-- end of the matrix -->\n"
+STATES = ("fresh", "resumed")
+
+Found = dict[tuple[str, int, int, str], str]
+
+
+def rendered(found: Found) -> str:
+    """The table of what was found; "a / b" where it differs between no workers and two."""
+    heads = ["framework", "what is used", "loader", "reader", *(f"{w} {state}" for w in WORLDS for state in STATES)]
+    lines = [heads, ["---"] * len(heads)]
+    for row in ROWS:
+        cells = [_cell(row, found, world, state) for world in WORLDS for state in STATES]
+        lines.append([row.framework, row.what, row.loader, row.reader, *cells])
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def _cell(row: Row, found: Found, world: int, state: str) -> str:
+    each = [found[row.name, world, count, state].replace("equal", "=") for count in WORKERS]
+    return each[0] if len(set(each)) == 1 else " / ".join(each)
+
+
+def committed() -> str:
+    """The table of the page."""
+    text = PAGE.read_text()
+    return text[text.index(BEGIN) + len(BEGIN) : text.index(END)].strip("\n") + "\n"
+
+
+def main() -> None:
+    """Run all trainings and write the table."""
+    found: Found = {}
+    for world in WORLDS:
+        with tempfile.TemporaryDirectory() as folder:
+            found |= judged(list(ROWS), world, WORKERS, Path(folder))
+        print(f"{world} processes: {len(found)} cells so far", flush=True)
+    for cell, what in found.items():
+        if len(what) > 10:
+            print(cell, what)
+    text = PAGE.read_text()
+    begin, end = text.index(BEGIN) + len(BEGIN), text.index(END)
+    PAGE.write_text(f"{text[:begin]}\n{rendered(found)}\n{text[end:]}")
+
+
+if __name__ == "__main__":
+    main()
