@@ -35,9 +35,9 @@ _turns = itertools.count(os.getpid() * 37)
 
 
 def free_port():
-    for turn in _turns:
+    while True:
         with socket.socket() as listening, contextlib.suppress(OSError):
-            listening.bind(("127.0.0.1", _FIRST + turn % 1000))
+            listening.bind(("127.0.0.1", _FIRST + next(_turns) % 1000))
             return listening.getsockname()[1]
 
 

@@ -126,6 +126,6 @@ def test_killed_and_resumed():
     importlib.util.find_spec("ray") is None, reason="Ray is not installed (pip install 'feedline[async]')"
 )
 def test_async_lstm():
-    found = re.findall(r"worker (\d) of 2: ([\d.]+)% of the sentences wrong\n", run("async_lstm"))
+    found = re.findall(r"worker (\d) of 2: ([\d.]+)% of the sentences wrong", run("async_lstm"))
     assert sorted(rank for rank, _ in found) == ["0", "1"]
     assert all(float(wrong) < 5 for _, wrong in found)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import random
+import sys
+import threading
 
 import numpy as np
 import pytest
@@ -84,6 +87,49 @@ def test_drawing_late_is_noticed(name, first):
     assert got[first:] == always[first:]
     trial = 2 * seeding.TRIAL
     assert len(data.reads) == 24 + (2 if first >= trial else 0)
+
+
+@pytest.mark.parametrize("where", [{}, {"num_workers": 2}, {"num_workers": 2, "workers": "thread"}])
+def test_seeded_numbers_may_lead_to_another_generator(where):
+    """A batch is read until all that it draws is seeded: here each attempt draws from one generator more."""
+
+    def chosen(index):
+        if index < 20:
+            return 0.0
+        attempt = data.reads.count(index)
+        drawn = [random.random(), np.random.random() if attempt > 1 else 0, torch.rand(()) if attempt > 2 else 0]
+        return sum(map(float, drawn))
+
+    always = Drawing(lambda _: random.random() + np.random.random() + float(torch.rand(())))
+    data = Drawing(chosen)
+    before = states()
+    got = content(fl.DataLoader(data, batch_size=1, seed=3, **where))
+    assert got[20] == content(fl.DataLoader(always, batch_size=1, seed=3))[20]
+    assert states() == before
+
+
+def test_loops_in_threads_over_one_loader_draw_the_same(request):
+    """Without workers they share the process's generators, which are seeded and restored for each batch."""
+    request.addfinalizer(functools.partial(sys.setswitchinterval, sys.getswitchinterval()))
+    sys.setswitchinterval(1e-6)
+    expected = content(fl.DataLoader(Drawing(GLOBALS["numpy"]), batch_size=6, seed=1))
+    before = states()
+    loader = fl.DataLoader(Drawing(GLOBALS["numpy"]), batch_size=6, seed=1)
+    iterators = [iter(loader) for _ in range(6)]
+    got = [None] * len(iterators)
+
+    def loop(i):
+        got[i] = content(iterators[i])
+
+    threads = [threading.Thread(target=loop, args=(i,)) for i in range(len(iterators))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert got[0] == expected
+    again = fl.DataLoader(Drawing(GLOBALS["numpy"]), batch_size=6, seed=1)
+    assert got == [content(again) for _ in iterators]
+    assert states() == before
 
 
 def test_a_cached_normal_number_of_the_loop_is_not_a_sample_s():

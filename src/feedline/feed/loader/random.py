@@ -28,6 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline import _native
+from feedline.feed.per_process import PerProcess
 
 T = TypeVar("T")
 
@@ -321,40 +322,42 @@ class Seeding:
         self._trial = TRIAL
         self._used: set[int] = set()
         self._gate = _Gate() if threads else None
+        self._turn = PerProcess(threading.RLock)  # for loops in several threads over one loader without workers
 
     def run(self, sweep: int, work: Callable[[At], T]) -> T:
         """Return ``work(at)``, which calls ``at(key, level)`` before each piece of user code.
 
-        ``work`` may be called twice, see the module.
+        ``work`` may be called several times, see the module.
         """
-        if not self._seeded and self._gate is None:
-            # The common case: observe before and after, nothing else.
-            before = [g.mark() for g in self._all]
-            try:
-                result = work(_Names(self._seed, sweep))
-            except Exception as raised:
-                return self._after(sweep, work, before, raised, None)
-            except BaseException:  # an interrupt: the batch will be read again, and the loop may draw next
-                self._drawn(self._all, before)
-                raise
-            finally:
-                _place.leave()
-            for g, mark in zip(self._all, before, strict=True):
-                if g.changed(mark):
-                    return self._after(sweep, work, before, None, result)
-            return result
         if self._gate is None:
-            done, result = self._attempt(sweep, work)
-        else:
-            done = False
-            if not self._seeded:
-                with self._gate.shared():
-                    done, result = self._attempt(sweep, work)
-            if not done:
-                with self._gate.alone():
-                    done, result = self._attempt(sweep, work)
-                    return cast(T, result if done else self._attempt(sweep, work)[1])
-        return cast(T, result if done else self._attempt(sweep, work)[1])
+            with self._turn.get():
+                return self._alone(sweep, work)
+        if not self._seeded:
+            with self._gate.shared():
+                done, result = self._attempt(sweep, work)
+            if done:
+                return cast(T, result)
+        with self._gate.alone():
+            return self._seen_through(sweep, work)
+
+    def _alone(self, sweep: int, work: Callable[[At], T]) -> T:
+        if self._seeded:
+            return self._seen_through(sweep, work)
+        # The common case: observe before and after, nothing else.
+        before = [g.mark() for g in self._all]
+        try:
+            result = work(_Names(self._seed, sweep))
+        except Exception as raised:
+            return self._after(sweep, work, before, raised, None)
+        except BaseException:  # an interrupt: the batch will be read again, and the loop may draw next
+            self._drawn(self._all, before)
+            raise
+        finally:
+            _place.leave()
+        for g, mark in zip(self._all, before, strict=True):
+            if g.changed(mark):
+                return self._after(sweep, work, before, None, result)
+        return result
 
     def _after(self, sweep: int, work: Callable[[At], T], before: list[Any], error: Exception | None, result: Any) -> T:
         """Finish an unseeded pass: repeat it with seeding if it drew, else return or raise its outcome."""
@@ -362,7 +365,17 @@ class Seeding:
             if error is not None:
                 raise error
             return cast(T, result)
-        return cast(T, self._attempt(sweep, work)[1])
+        return self._seen_through(sweep, work)
+
+    def _seen_through(self, sweep: int, work: Callable[[At], T]) -> T:
+        """Return the result of ``work`` once everything it draws is seeded.
+
+        Seeded numbers may lead to code that draws from one more generator; each attempt adds one at least.
+        """
+        while True:
+            done, result = self._attempt(sweep, work)
+            if done:
+                return cast(T, result)
 
     def _drawn(self, idle: list[Global], before: list[Any]) -> bool:
         """Return whether unseeded generators were drawn from; restore those, and seed them from now on."""
