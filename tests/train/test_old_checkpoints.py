@@ -27,11 +27,17 @@ def folder(tmp_path):
 
 
 def test_a_run_of_0_1_ends_as_one_of_today(folder):
-    """It continues from its checkpoint, and writes sealed ones."""
+    """It continues from its checkpoint, and writes sealed ones.
+
+    The bias in front of the batch norm has no gradient but what rounding leaves, which Adam makes steps of: it, and the
+    mean that follows it, differ among processors.
+    """
     whole, resumed = old_run().run(), old_run(folder)
     assert resumed.run().samples == whole.samples == 240
     assert (resumed.scale, resumed.sweeps, resumed.minibatches) == (whole.scale, whole.sweeps, whole.minibatches)
-    for name, tensor in whole.trainer.model.state_dict().items():
+    parameters = whole.trainer.model.state_dict()
+    del parameters["body.bias"], parameters["norm.running_mean"]
+    for name, tensor in parameters.items():
         torch.testing.assert_close(resumed.trainer.model.state_dict()[name], tensor)
     newest = Checkpoints(folder).paths()[-1]
     assert (newest / STATE).read_bytes().startswith(b'{"feedline": 2, "seal": "')

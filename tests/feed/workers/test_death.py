@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
 import signal
@@ -100,7 +101,9 @@ def test_kills_at_any_moment_lose_nothing():
         killer.start()
         got, failed = {}, 0
         try:
-            for start in range(0, 300, 10):
+            for start in itertools.count(0, 10):
+                if start >= 300 and pool.stats().restarts:
+                    break
                 tickets = {pool.submit(("fill", i, (50, 50))): i for i in range(start, start + 10)}
                 for ticket, i in tickets.items():
                     try:
@@ -111,8 +114,7 @@ def test_kills_at_any_moment_lose_nothing():
             stop.set()
             killer.join()
         assert all((array == i).all() for i, array in got.items())
-        assert len(got) + failed == 300
-        assert pool.stats().restarts > 0
+        assert len(got) + failed == start
 
 
 def test_stderr_passes_through_and_its_end_is_kept(capfd):
