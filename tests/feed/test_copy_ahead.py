@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 import feedline as fl
 from feedline.data.value import BytesValue
 from feedline.feed import copy_ahead as ahead
+from tests.feed.elsewhere import Elsewhere
 from tests.laws.corpora import CountedCorpus, worlds
 
 
@@ -275,3 +276,93 @@ def test_a_forked_child_goes_on():
         os._exit(0 if right else 1)
     assert all(content(source.next_minibatch(500)) == expected[step] for step in range(4, 12))
     assert os.waitpid(child, 0)[1] == 0
+
+
+def transformed(world, bad=(), **changes):
+    """The same source twice: its first transform begun ahead, and not; the second one is a function."""
+
+    def negative(sequence):
+        return {"x": -sequence["x"]}
+
+    stages = [[Elsewhere(bad, ahead), negative] for ahead in (True, False)]
+    return [world.source(**{"read_ahead": 1 << 20, **changes, "transforms": stage}) for stage in stages]
+
+
+@pytest.mark.filterwarnings("ignore:a minibatch of .* leaves none:RuntimeWarning")
+@given(worlds(), sizes, steps, st.one_of(st.none(), st.integers(1, 150)))
+def test_begun_ahead_is_run_when_requested(world, size, asked, limit):
+    """Same minibatches, positions and states, whatever is requested between."""
+    on, off = transformed(world, max_samples=limit)
+    partition, saved = None, off.state_dict()
+    for what, value in [("same", 3), *asked, ("same", 3)]:
+        if what == "size":
+            size = value
+        elif what == "partition":
+            partition = value
+        elif what == "restore":
+            on.load_state_dict(saved)
+            off.load_state_dict(saved)
+        elif what == "seek":
+            on.seek(samples=value)
+            off.seek(samples=value)
+        for _ in range(value if what == "same" else 1):
+            assert content(on.next_minibatch(size, partition)) == content(off.next_minibatch(size, partition))
+            assert on.state_dict() == off.state_dict()
+        if what == "same":
+            saved = off.state_dict()
+    for name in ("minibatches", "sequences", "samples"):
+        assert getattr(on.stats(), name) == getattr(off.stats(), name)
+    assert on.stats().transform_seconds >= 0.25 * on.stats().minibatches
+
+
+@given(worlds(order="feedline"), sizes, st.data())
+def test_what_a_transform_cannot_read_keeps_its_place(world, size, data):
+    """Errors come at the same minibatch, and skipping shifts nothing, begun ahead or not."""
+    bad = data.draw(st.sets(st.integers(0, world.total - 1), max_size=4))
+    outcomes = []
+    for source in transformed(world, bad, max_sweeps=2):
+        out = []
+        for _ in range(2 * world.total + 2):
+            try:
+                minibatch = source.next_minibatch(size)
+            except fl.DataError as error:
+                out.append((str(error), source.position))
+                break
+            out.append(content(minibatch))
+        outcomes.append(out)
+    assert outcomes[0] == outcomes[1]
+    whole = [m.ids.tolist() for m in world.source(max_sweeps=2).minibatches(size)]
+    for source in transformed(world, bad, max_sweeps=2, on_error="skip", quarantine=os.devnull):
+        got = [m.ids.tolist() for m in source.minibatches(size)]
+        assert got == [[i for i in ids if i not in bad] for ids in whole]
+        assert source.stats().skipped == 2 * len(bad)
+
+
+@pytest.mark.parametrize("shuffle", [True, "whole"])
+def test_a_transform_is_begun_ahead(shuffle):
+    """In steady state, for all minibatches, however small; without a budget for none."""
+    for read_ahead in (None, 0):
+        stage = Elsewhere()
+        corpus = CountedCorpus([1] * 400, [100] * 4, shuffle == "whole")
+        source = fl.MinibatchSource(corpus, seed=1, shuffle=shuffle, transforms=[stage], read_ahead=read_ahead)
+        for _ in range(40):
+            source.next_minibatch(10)
+        if read_ahead == 0:
+            assert stage.begun == 0
+        else:
+            assert 32 <= stage.finished == source._ahead.used <= 38
+            assert len(source._ahead._waiting) <= ahead.DEPTH
+
+
+@pytest.mark.parametrize("options", [{"frame_mode": True}, {"skip": [3]}, {"truncation_length": 2}])
+def test_a_transform_that_waits_for_other_checks_is_not_begun_ahead(options, tmp_path):
+    if "skip" in options:
+        options = {"skip": tmp_path / "listed.jsonl"}
+        options["skip"].write_text('{"sequence": 3}\n')
+    stages = Elsewhere(), Elsewhere(ahead=False)
+    on, off = (
+        fl.MinibatchSource(CountedCorpus([1] * 40, [10] * 4), seed=1, transforms=[stage], max_sweeps=2, **options)
+        for stage in stages
+    )
+    assert list(map(content, on.minibatches(3))) == list(map(content, off.minibatches(3)))
+    assert stages[0].begun == 0

@@ -5,8 +5,9 @@ so there is nothing to undo. `CopyAhead` plans them, starts copying, and returns
 next; any other request (another size, another partition, a seek) drops them. It reads nothing: a minibatch that needs a
 chunk not yet in memory, or holds an unreadable sequence, is made when it is requested. If the reader stages sequences
 one by one (whole shuffles of data outside the page cache), staging is begun here instead, for as many minibatches as
-keep the disk busy. Cost: memory for up to `DEPTH` minibatches, or `STAGED` sequences, within the read-ahead budget; for
-small minibatches one comparison each.
+keep the disk busy. A first transform that works in other threads is begun here, too, as soon as a minibatch is copied.
+Cost: memory for up to `DEPTH` minibatches, or `STAGED` sequences, within the read-ahead budget, but for one transformed
+minibatch, which may exceed it; for small minibatches one comparison each.
 """
 
 from __future__ import annotations
@@ -18,11 +19,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline import _native
-from feedline.data import Value
+from feedline.data import Schema, Value
 from feedline.feed.assembly import ChunkSet
-from feedline.feed.packing.axis import Axis, Cursor, SegmentSlice
+from feedline.feed.packing.axis import Axis, Cursor, SegmentSlice, sweeps_of
 from feedline.feed.packing.packer import Packer, Plan
 from feedline.feed.prefetch import Reader, errors_among
+from feedline.feed.transforms import Begun, Transform
 
 # Minimum size of a minibatch to be copied ahead. Starting a copy and waking the thread costs the consumer 8 to 20 us,
 # whatever the size, and copying costs it about 80 us per megabyte, so small copies are cheaper to do than to hand over.
@@ -44,13 +46,38 @@ STAGED = 4096
 STAGED_BYTES = 8 << 10
 
 
+class FirstStage(NamedTuple):
+    """The first transform of a source, which works in other threads.
+
+    Attributes:
+        transform: see above.
+        schema: streams of the corpus.
+        seed: seed of the source.
+    """
+
+    transform: Transform
+    schema: Schema
+    seed: int
+
+    def begin(self, parts: tuple[SegmentSlice, ...], values: dict[str, Value]) -> Begun:
+        """Begin to transform the ``values`` of all sequences of ``parts``."""
+        return self.transform.start(
+            self.schema,
+            values,
+            seed=self.seed,
+            sweeps=sweeps_of(parts),
+            ordinals=np.concatenate([part.segment.ordinals[part.a : part.b] for part in parts]),
+            stage=0,
+        )
+
+
 class _PlannedCopy(NamedTuple):
     """A minibatch planned ahead; ``copy`` is None if it is made when requested."""
 
     cursor: Cursor
     asked: tuple[int, int, int]
     plan: Plan
-    copy: _native.Copy | _native.Staged | None
+    copy: _native.Copy | _native.Staged | Begun | None
 
 
 class CopyAhead:
@@ -60,15 +87,25 @@ class CopyAhead:
         packer, axis: rule and axis to plan minibatches with; planning must read nothing.
         chunks, reader: chunks to copy from.
         budget_bytes: bytes that may be copied ahead; 0: none.
+        first: transform to begin ahead; None: none.
 
     Attributes:
         threshold: minimum bytes of a minibatch to be copied ahead.
         used: number of minibatches delivered that were copied ahead.
     """
 
-    def __init__(self, packer: Packer, axis: Axis, chunks: ChunkSet, reader: Reader, budget_bytes: int) -> None:
+    def __init__(
+        self,
+        packer: Packer,
+        axis: Axis,
+        chunks: ChunkSet,
+        reader: Reader,
+        *,
+        budget_bytes: int,
+        first: FirstStage | None = None,
+    ) -> None:
         self._packer, self._axis, self._chunks, self._reader = packer, axis, chunks, reader
-        self._budget_bytes = budget_bytes
+        self._budget_bytes, self._first = budget_bytes, first
         self._waiting: deque[_PlannedCopy] = deque()
         self._asked: tuple[int, int, int] | None = None
         self.threshold = AHEAD_BYTES
@@ -84,6 +121,19 @@ class CopyAhead:
                 return head.plan
             self.drop()
         return self._packer.plan(self._axis, cursor, size, index, count)
+
+    def begun(self, parts: tuple[SegmentSlice, ...]) -> Begun | None:
+        """Return the first transform of ``parts``, begun ahead; None if it was not."""
+        waiting = self._waiting
+        if self._first is None or not waiting or waiting[0].plan.parts is not parts:
+            return None
+        copy = waiting[0].copy
+        if copy is None or isinstance(copy, _native.Staged):
+            return None
+        assert not isinstance(copy, _native.Copy)
+        waiting.popleft()
+        self.used += 1
+        return copy
 
     def gather(
         self, parts: tuple[SegmentSlice, ...], slots: NDArray[np.uint32], index: NDArray[np.int64]
@@ -108,7 +158,7 @@ class CopyAhead:
             if isinstance(copy, _native.Copy):
                 return None
             waiting.popleft()
-            if copy is not None:
+            if isinstance(copy, _native.Staged):
                 self.used += 1
                 return copy
         return self._reader.stage(slots, index) if self._reader.stages and len(index) else None
@@ -119,9 +169,9 @@ class CopyAhead:
 
     def refill(self, cursor: Cursor, size: int, index: int, count: int, sequences: int) -> None:
         """Plan beyond ``cursor``, the end of a minibatch of ``sequences`` sequences that is about to be delivered."""
+        first, stages = self._first, self._reader.stages
         nbytes = sequences * self._chunks.sequence_bytes
-        stages = self._reader.stages
-        if nbytes < self.threshold and not stages:
+        if nbytes < self.threshold and not stages and first is None:
             return
         asked = (size, index, count)
         if asked != self._asked:
@@ -134,28 +184,48 @@ class CopyAhead:
             nbytes += sequences * STAGED_BYTES
         else:
             depth = DEPTH
-        depth = min(depth, int(self._budget_bytes / max(nbytes, 1)))
+        if first is not None and not stages:
+            nbytes += first.transform.result_bytes(first.schema, sequences)
+        most = int(self._budget_bytes / max(nbytes, 1))
+        if first is not None and self._budget_bytes:
+            most = max(most, 1)
+        depth = min(depth, most)
         while len(waiting) < depth:
             if waiting:
                 last = waiting[-1]
                 if last.copy is None:
-                    return
+                    break
                 cursor = last.plan.after
             try:
                 plan = self._packer.plan(self._axis, cursor, size, index, count)
                 if plan.ended:
-                    return
+                    break
                 waiting.append(_PlannedCopy(cursor, asked, plan, self._start(plan.parts)))
             except Exception:
                 # Planned again when requested, and raised then: the minibatches before it are valid.
+                break
+        if first is not None and stages and waiting:
+            self._begin_staged(first)
+
+    def _begin_staged(self, first: FirstStage) -> None:
+        """Begin to transform the next minibatch, if its sequences have been read, all of them."""
+        head = self._waiting[0]
+        if not isinstance(head.copy, _native.Staged) or not head.copy.done:
+            return
+        try:
+            if head.copy.faults():
                 return
+            begun = first.begin(head.plan.parts, self._chunks.unstage(head.copy, None))
+        except Exception:
+            return  # raised when it is requested
+        self._waiting[0] = head._replace(copy=begun)
 
     def drop(self) -> None:
         """Drop what was copied ahead: the position has jumped, or the request has changed."""
         self._waiting.clear()
         self._asked = None
 
-    def _start(self, parts: tuple[SegmentSlice, ...]) -> _native.Copy | _native.Staged | None:
+    def _start(self, parts: tuple[SegmentSlice, ...]) -> _native.Copy | _native.Staged | Begun | None:
         reader = self._reader
         if not parts or not reader.ready(parts):
             return None
@@ -165,6 +235,8 @@ class CopyAhead:
         if reader.stages:
             return reader.stage(slots, index)
         try:
+            if self._first is not None:
+                return self._first.begin(parts, self._chunks.gather(slots, index))
             return self._chunks.start(slots, index)
         except Exception:
             # A truncated file, for example. Raised when requested: the minibatch before it is still to be delivered.

@@ -19,10 +19,9 @@ from feedline.data import Minibatch, Schema, Value
 from feedline.data.chunk import makers, values_of
 from feedline.data.faults import BadEntriesError
 from feedline.errors import DataError
-from feedline.feed import transforms as transforming
 from feedline.feed.copy_ahead import CopyAhead
 from feedline.feed.lengths import no_frame
-from feedline.feed.packing.axis import Axis, SegmentSlice
+from feedline.feed.packing.axis import Axis, SegmentSlice, sweeps_of
 from feedline.feed.packing.packer import Plan
 from feedline.feed.packing.runs import Content, LaneRun, cut
 from feedline.feed.pieces import joined
@@ -30,6 +29,7 @@ from feedline.feed.prefetch import Reader, Stats, errors_among
 from feedline.feed.protocol import Deserializer
 from feedline.feed.quarantine import LISTED, ListedError, Quarantine
 from feedline.feed.timeline import Segment
+from feedline.feed.transforms import Begun, Transform
 
 Ints = NDArray[np.int64]
 Mask = NDArray[np.bool_]
@@ -64,7 +64,7 @@ class Delivery:
         *,
         reader: Reader,
         ahead: CopyAhead,
-        transforms: Sequence[transforming.Map],
+        transforms: Sequence[Transform],
         schema: Schema,
         seed: int,
         frame_mode: bool,
@@ -75,6 +75,9 @@ class Delivery:
         self._corpus, self._axis, self._reader, self._ahead = corpus, axis, reader, ahead
         self._transforms, self._schema, self._seed, self._frame_mode = transforms, schema, seed, frame_mode
         self._quarantine, self._skip, self._stats = quarantine, skip, stats
+        self._schemas = [corpus.schema]  # before each transform
+        for transform in transforms:
+            self._schemas.append(transform.schema(self._schemas[-1]))
 
     def minibatch(self, plan: Plan, rank: int, label_samples: int) -> Minibatch:
         """Make the part of ``rank`` of a planned minibatch, whose position carries ``label_samples``.
@@ -180,6 +183,9 @@ class Delivery:
             ids = segment.ordinals[a:b]
         else:
             ids = _column(parts, lambda s: s.ordinals, np.int64)
+        begun = self._ahead.begun(parts)
+        if begun is not None:
+            return self._transform(({}, ids, None), sweeps_of(parts), rank, begun)
         good = None
         if reader.has_errors:
             good = self._pass_over(errors_among(reader, slots, index), ids, rank)
@@ -208,8 +214,7 @@ class Delivery:
         if self._frame_mode:
             self._check_frames(values, ids)
         if self._transforms:
-            sweeps = _column(parts, lambda s: np.full(s.n, s.plan.sweep), np.int64)
-            values = self._transform(values, sweeps if good is None else sweeps[good], ids)
+            return self._transform((values, ids, good), sweeps_of(parts), rank)
         return values, ids, good
 
     def _read_again(self, staged: _native.Staged, ids: Ints, good: Mask | None, rank: int) -> Gathered:
@@ -228,10 +233,31 @@ class Delivery:
         errors = found.errors(list(self._corpus.schema), ids.tolist(), self._corpus.name)
         return self._without(errors, values, ids, good, rank)
 
-    def _transform(self, values: dict[str, Value], sweeps: Ints, ids: Ints) -> dict[str, Value]:
-        return transforming.apply(
-            self._transforms, self._corpus.schema, values, seed=self._seed, sweeps=sweeps, ordinals=ids
-        )
+    def _transform(self, gathered: Gathered, sweeps: Ints, rank: int, begun: Begun | None = None) -> Gathered:
+        """Run the transforms in turn on what was gathered.
+
+        Args:
+            gathered: sequences; without values if the first transform has begun.
+            sweeps: int64, sweep of each sequence requested.
+            rank: this rank.
+            begun: the first transform, begun ahead on all sequences.
+        """
+        values, ids, good = gathered
+        for stage, transform in enumerate(self._transforms):
+            if begun is not None and stage == 0:
+                done = begun.result()
+            else:
+                done = transform.run_all(
+                    self._schemas[stage],
+                    values,
+                    seed=self._seed,
+                    sweeps=sweeps if good is None else sweeps[good],
+                    ordinals=ids,
+                    stage=stage,
+                )
+            self._stats.transform_seconds += done.seconds
+            values, ids, good = self._without(done.errors, done.values, ids, good, rank)
+        return values, ids, good
 
     def _check_frames(self, values: dict[str, Value], ids: Ints) -> None:
         """Check streams that do not count towards the budget: they may be longer than those that do."""
@@ -280,11 +306,10 @@ class Delivery:
         good = self._pass_over(chunk.errors, ids, rank)
         if good is not None:
             chunk, ids = chunk.take(np.flatnonzero(good)), ids[good]
-        values = chunk.values
         if self._transforms:
-            sweeps = np.concatenate([np.full(run.b - run.a, run.segment.plan.sweep) for run in runs])
-            values = self._transform(values, sweeps if good is None else sweeps[good], ids)
-        return values, ids, good
+            sweeps = sweeps_of([SegmentSlice(run.segment, run.a, run.b) for run in runs])
+            return self._transform((chunk.values, ids, good), sweeps, rank)
+        return chunk.values, ids, good
 
     def _keep(self, runs: Sequence[LaneRun], rank: int, gathered: Gathered) -> None:
         """Store what was read for ``runs`` in them, if each sequence has the same length in all streams."""

@@ -52,6 +52,7 @@ class Stats:
             nothing, as its pages belong to the file.
         read_seconds: time spent reading and decoding, summed over threads.
         wait_seconds: time that ``next_minibatch`` waited for chunks.
+        transform_seconds: time spent in transforms, summed over threads; decoding pictures is one.
         minibatches, sequences, samples: number delivered to this rank.
         skipped: unreadable sequences skipped by this rank.
         disk_bytes: bytes fetched, mostly past the page cache, as it did not hold them.
@@ -62,6 +63,7 @@ class Stats:
     peak_bytes: int = 0
     read_seconds: float = 0.0
     wait_seconds: float = 0.0
+    transform_seconds: float = 0.0
     minibatches: int = 0
     sequences: int = 0
     samples: int = 0

@@ -17,7 +17,7 @@ from feedline.data import Minibatch, Position, Schema, Span
 from feedline.errors import StateError
 from feedline.feed import lengths, states
 from feedline.feed.assembly import ChunkSet
-from feedline.feed.copy_ahead import CopyAhead
+from feedline.feed.copy_ahead import CopyAhead, FirstStage
 from feedline.feed.delivery import Delivery
 from feedline.feed.device import mover
 from feedline.feed.formats.join import Join
@@ -37,7 +37,7 @@ from feedline.feed.protocol import Deserializer, checked_seed, whole_number
 from feedline.feed.quarantine import Quarantine
 from feedline.feed.skipping import Paths, Skipping
 from feedline.feed.timeline import ORDERS, ChunkTable, UnsizedOrder, Window, WindowPlan
-from feedline.feed.transforms import Map
+from feedline.feed.transforms import Map, Transform
 from feedline.feed.until import Minibatches, upto
 
 DEFAULT_MINIBATCH_SIZE = 256
@@ -109,7 +109,7 @@ class MinibatchSource:
         order: str = "feedline",
         filling: str = "global",
         truncation_length: int | None = None,
-        transforms: Sequence[Map | Callable[..., Mapping[str, Any]]] = (),
+        transforms: Sequence[Transform | Callable[..., Mapping[str, Any]]] = (),
         frame_mode: bool = False,
         threads: int = 2,
         read_ahead: int | None = None,
@@ -157,7 +157,7 @@ class MinibatchSource:
         self._packer: Packer = Local() if filling == "cntk" else Whole()
         if truncation_length is not None:
             self._packer = Lanes(truncation_length, local=filling == "cntk")
-        made = [t if isinstance(t, Map) else Map(t) for t in transforms]
+        made: list[Transform] = [t if isinstance(t, Transform) else Map(t) for t in transforms]
         self.schema: Schema = corpus.schema
         for transform in made:
             self.schema = transform.schema(self.schema)
@@ -181,7 +181,11 @@ class MinibatchSource:
         # Lanes are cut from whole runs that are read once, and planning windows of unknown size reads them.
         looks = truncation_length is None and corpus.sized
         copied = LEAST_AHEAD_BYTES if read_ahead is None else read_ahead
-        self._ahead = CopyAhead(self._packer, self._axis, chunks, self._reader, copied if looks else 0)
+        # Sequences to skip and frames are looked at before transforms, when a minibatch is requested.
+        ahead = bool(made) and made[0].works_ahead and not frame_mode and not isinstance(corpus, Skipping)
+        first = FirstStage(made[0], corpus.schema, self._seed) if ahead else None
+        budget_bytes = copied if looks else 0
+        self._ahead = CopyAhead(self._packer, self._axis, chunks, self._reader, budget_bytes=budget_bytes, first=first)
         if on_error == "raise" and max_errors is not None:
             raise ValueError('expected on_error="skip" with max_errors, got on_error="raise"')
         listed = None if on_error == "raise" else Quarantine(quarantine, max_errors)

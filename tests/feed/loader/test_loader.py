@@ -15,6 +15,7 @@ import pytest
 
 import feedline as fl
 from feedline.feed.loader import order
+from tests.feed.elsewhere import Elsewhere
 from tests.laws.items import Plain, content
 from tests.oracles import loader as twins
 from tests.warm import Python
@@ -599,6 +600,25 @@ def test_sequences_of_a_corpus():
     assert len(packed) == 2
     listed = next(iter(fl.DataLoader(corpus, batch_size=2, collate_fn=list)))
     assert [(len(item["x"]), int(item["y"])) for item in listed] == [(1, 0), (4, 1)]
+
+
+def test_transforms_of_a_corpus():
+    """They draw as a source's do, for any number of workers and from any place."""
+
+    def noisy(sequence, rng):
+        return {"x": sequence["x"] + rng.random(sequence["x"].shape, np.float32)}
+
+    corpus = fl.ArrayDeserializer(x=np.arange(60, dtype=np.float32)[:, None])
+    source = fl.MinibatchSource(corpus, seed=3, max_sweeps=1, transforms=[noisy, Elsewhere()])
+    expected = [m["x"].rows.tolist() for m in source.minibatches(7)]
+    options = {"batch_size": 7, "shuffle": True, "seed": 3, "transforms": [noisy, Elsewhere()]}
+    loader = fl.DataLoader(corpus, num_workers=2, **options)
+    iterator, again = iter(loader), fl.DataLoader(corpus, **options)
+    first = [next(iterator)["x"].tolist() for _ in range(3)]
+    again.load_state_dict(loader.state_dict())
+    assert first + [batch["x"].tolist() for batch in again] == expected
+    with pytest.raises(ValueError, match="expected transforms for a corpus or a path only"):
+        fl.DataLoader(Plain(3), transforms=[noisy])
 
 
 def test_what_is_not_asked_of_a_corpus():

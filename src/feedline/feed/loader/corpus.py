@@ -56,6 +56,7 @@ class CorpusBatches(Batches):
             partition=(0, 1),
             max_sweeps=sweep + 1,
             threads=max(options.num_workers, 2),
+            transforms=options.transforms,
             **errors,
         )
 

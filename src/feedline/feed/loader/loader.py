@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ from feedline.feed.loader.samplers import samplers_of
 from feedline.feed.loader.stats import LoaderStats
 from feedline.feed.loader.sweeps import LoaderStanding, SweepProgress, Sweeps
 from feedline.feed.quarantine import Quarantine
+from feedline.feed.transforms import Transform
 
 _torch: Any = collating.torch_side()
 _Base: Any = object if _torch is None else _torch.DataLoader
@@ -58,6 +59,7 @@ _OWN = (
     "layout",
     "weights",
     "device",
+    "transforms",
     "snapshot_every_n_steps",
 )
 
@@ -106,6 +108,8 @@ class DataLoader(_Base):
         layout: sequences in a batch are "padded" with zeros, (items, longest, ...), or "packed", (samples, ...).
         weights: (items,), relative weights: draw as many items as there are, with replacement.
         device: device to deliver tensors on; to CUDA they are copied ahead, overlapping with computation.
+        transforms: for a corpus, as for `MinibatchSource`: changes of its streams, such as decoding pictures. Not
+            part of a state.
         snapshot_every_n_steps: no effect, for torchdata's `StatefulDataLoader`: a state is available at any time.
 
     Raises:
@@ -161,6 +165,7 @@ class DataLoader(_Base):
         layout: str = "padded",
         weights: ArrayLike | None = None,
         device: Any = None,
+        transforms: Sequence[Transform | Callable[..., Mapping[str, Any]]] = (),
         snapshot_every_n_steps: int | None = None,
     ) -> None:
         given = dict(locals())

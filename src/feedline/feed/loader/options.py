@@ -14,7 +14,7 @@ import numbers
 import os
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,7 @@ from feedline.feed.loader.ragged import Collate
 from feedline.feed.mistaken import refuse
 from feedline.feed.partition import Partition, checked
 from feedline.feed.protocol import Deserializer, checked_seed, whole_number
+from feedline.feed.transforms import Transform
 
 WORKERS = ("auto", "process", "thread")
 
@@ -78,6 +79,7 @@ class LoaderOptions:
     layout: str
     weights: ArrayLike | None
     device: Any
+    transforms: Sequence[Transform | Callable[..., Mapping[str, Any]]]
     snapshot_every_n_steps: int | None
 
     def __post_init__(self) -> None:
@@ -94,6 +96,11 @@ class LoaderOptions:
         self._check_own()
         if self.is_corpus:
             self._check_corpus()
+        elif self.transforms:
+            raise ValueError(
+                f"expected transforms for a corpus or a path only, got them for {shown(self.dataset, 60)}: call the "
+                "function in its __getitem__, or in collate_fn"
+            )
         elif (self.lengths is None) is not (self.batch_samples is None):
             raise ValueError(
                 "expected lengths with batch_samples only"

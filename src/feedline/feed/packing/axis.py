@@ -6,7 +6,7 @@ start. Cursors are immutable, so that looking ahead needs no undo.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -50,6 +50,12 @@ class SegmentSlice(NamedTuple):
     def samples(self) -> int:
         """Number of samples of its sequences."""
         return self.segment.before(self.b) - self.segment.before(self.a)
+
+
+def sweeps_of(parts: Sequence[SegmentSlice]) -> NDArray[np.int64]:
+    """Return the sweep of each sequence of ``parts``."""
+    sweeps = [part.segment.plan.sweep for part in parts]
+    return np.repeat(np.array(sweeps, np.int64), [part.b - part.a for part in parts])
 
 
 class Axis:

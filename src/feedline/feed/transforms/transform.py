@@ -1,0 +1,102 @@
+"""What a source asks of a transform.
+
+A transform gets the sequences of a whole minibatch at once, each with its place on the axis: (sweep, ordinal in the
+corpus). What it draws at random is keyed by the source's seed, that place and the stage, so that a sequence gets the
+same numbers for any minibatch size, number of workers or restart, and other numbers in the next sweep.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from feedline.data import Schema, Value
+from feedline.errors import DataError
+
+
+class Transformed(NamedTuple):
+    """What a transform makes of a minibatch.
+
+    Attributes:
+        values: one value per stream of the schema after the transform, of all sequences; those of unreadable ones are
+            not looked at.
+        errors: by index in the minibatch, why a sequence cannot be read. It keeps its place in the order, and raises
+            or is skipped as one that the corpus could not read.
+        seconds: time spent, summed over threads.
+    """
+
+    values: dict[str, Value]
+    errors: Mapping[int, DataError] = {}  # never changed
+    seconds: float = 0.0
+
+
+class Begun(Protocol):
+    """A transform under way in other threads. Dropping it ends the work."""
+
+    def result(self) -> Transformed:
+        """Wait for the work, and return what `Transform.run_all` would have."""
+
+
+class Transform(ABC):
+    """A change of the streams of minibatches."""
+
+    #: Whether `start` works in other threads, so that minibatches that are planned should be begun ahead.
+    works_ahead = False
+
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """Name in errors."""
+
+    @abstractmethod
+    def schema(self, before: Schema) -> Schema:
+        """Return the streams after this transform.
+
+        Raises:
+            SchemaError: it cannot be applied to these streams.
+        """
+
+    @abstractmethod
+    def run_all(
+        self,
+        before: Schema,
+        values: dict[str, Value],
+        *,
+        seed: int,
+        sweeps: NDArray[np.int64],
+        ordinals: NDArray[np.int64],
+        stage: int,
+    ) -> Transformed:
+        """Transform the sequences of a minibatch, possibly none.
+
+        Args:
+            before: streams before this transform.
+            values: one value per stream.
+            seed: seed of the source.
+            sweeps, ordinals: int64 (n,), sweep and ordinal of each sequence.
+            stage: number of this transform among those of the source.
+
+        Raises:
+            SchemaError: a result does not fit its declaration.
+        """
+
+    def start(
+        self,
+        before: Schema,
+        values: dict[str, Value],
+        *,
+        seed: int,
+        sweeps: NDArray[np.int64],
+        ordinals: NDArray[np.int64],
+        stage: int,
+    ) -> Begun:
+        """Begin `run_all` in other threads, if `works_ahead`."""
+        raise NotImplementedError
+
+    def result_bytes(self, before: Schema, sequences: int) -> int:
+        """Return the bytes that the results of so many sequences take, about, if `works_ahead`."""
+        raise NotImplementedError
