@@ -15,6 +15,7 @@ from feedline import _native
 from feedline.feed import fetching
 from feedline.feed.fetching import FetchingReader
 from feedline.testing import sequences_of
+from tests.feed.elsewhere import Elsewhere
 
 ROWS, WIDTH = 3000, 700  # rows of 2.8 KB: most lie on two pages
 SHUFFLES = [False, "whole", fl.Window(bytes=2 << 20), fl.Window(chunks=2)]
@@ -347,3 +348,23 @@ def test_chunks_in_memory_are_looked_up_once_a_segment(tmp_path, monkeypatch):
     segments = len({id(segment) for segment in looked})
     assert segments <= 4
     assert len(looked) <= 2 * segments
+
+
+@pytest.mark.parametrize("failing", [False, True])
+def test_a_transform_is_begun_as_soon_as_the_next_minibatch_is_read(folder, tmp_path, failing):
+    """Of staged sequences; where some of them cannot be read, it waits until they are requested."""
+    listed, place = tmp_path / "listed.jsonl", rows_of(folder, "x")[1234]
+    expected = [m["x"].rows.tolist() for m in source(folder, "whole", transforms=[Elsewhere()]).minibatches(64)]
+    stage, got = Elsewhere(), []
+    with source(folder, "whole", transforms=[stage], on_error="skip", quarantine=listed) as feed:
+        if failing:
+            fail(feed, place + 100, place + 200, errno.EIO)
+        while minibatch := feed.next_minibatch(64):
+            got.append(minibatch["x"].rows.tolist())
+            while feed._ahead._waiting and not getattr(feed._ahead._waiting[0].copy, "done", True):
+                os.sched_yield()
+        assert feed.stats().skipped == failing
+    differing = [(i, len(a) - len(b)) for i, (a, b) in enumerate(zip(expected, got, strict=True)) if a != b]
+    assert len(differing) == failing
+    assert all(rows == 1 for _, rows in differing)
+    assert stage.begun > 0.9 * len(expected) - 5
