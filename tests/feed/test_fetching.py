@@ -367,4 +367,4 @@ def test_a_transform_is_begun_as_soon_as_the_next_minibatch_is_read(folder, tmp_
     differing = [(i, len(a) - len(b)) for i, (a, b) in enumerate(zip(expected, got, strict=True)) if a != b]
     assert len(differing) == failing
     assert all(rows == 1 for _, rows in differing)
-    assert stage.begun > 0.9 * len(expected) - 5
+    assert stage.finished > 0.9 * len(expected) - 5

@@ -208,16 +208,14 @@ class CopyAhead:
             self._begin_staged(first)
 
     def _begin_staged(self, first: FirstStage) -> None:
-        """Begin to transform the next minibatch, if its sequences have been read, all of them."""
+        """Begin to transform the next minibatch if all of its sequences have been read."""
         head = self._waiting[0]
         if not isinstance(head.copy, _native.Staged) or not head.copy.done:
             return
         try:
-            if head.copy.faults():
-                return
             begun = first.begin(head.plan.parts, self._chunks.unstage(head.copy, None))
         except Exception:
-            return  # raised when it is requested
+            return  # some cannot be read, which counts when they are requested
         self._waiting[0] = head._replace(copy=begun)
 
     def drop(self) -> None:
