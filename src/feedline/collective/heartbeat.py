@@ -177,7 +177,10 @@ class Heartbeat:
             self._lost = True
 
     def _check_line(self) -> None:
-        """Raise ConnectionError if the store's server has ended, before torch prints its C++ stack to stderr."""
+        """Raise ConnectionError if the store's server has ended, before torch prints its C++ stack to stderr.
+
+        Called before every request: only a server that ends during one goes unnoticed.
+        """
         if self._line is None:
             return
         try:
@@ -188,7 +191,9 @@ class Heartbeat:
 
     def _look(self, store: Any) -> None:
         texts = self._known()
+        self._check_line()
         known = [r for r in self._others if r in texts or store.check([_key(r)])]
+        self._check_line()
         found = store.multi_get([_key(r) for r in known]) if known else []
         now = time.monotonic()
         for r, told in zip(known, found, strict=True):
