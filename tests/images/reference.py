@@ -54,7 +54,10 @@ class PictureBatch:
             at = 0
             for kind in self.kinds.tolist():
                 arity = {1: 4, 2: 3, 3: 2, 4: 6, 5: 5}[kind]
+                swapped = kind == 5 and self.color == 1  # colors change as those of RGB
+                pixels = pixels[:, :, ::-1] if swapped else pixels
                 pixels = OPS[kind](pixels, *self.params[i, at : at + arity].tolist())
+                pixels = pixels[:, :, ::-1] if swapped else pixels
                 at += arity
             self.out[i] = self._written(pixels)
         return bad
@@ -122,7 +125,6 @@ def pad(pixels, left, top, right, bottom, mode, value):
 
 
 def jitter(pixels, brightness, contrast, saturation, hue, order):
-    """Colours in the order RGB; BGR is turned by those who need it."""
     changes = [
         lambda p: blended(p, 0, brightness),
         lambda p: blended(p, grey(p).astype(np.float32).mean(), contrast),

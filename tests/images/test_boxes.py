@@ -58,6 +58,9 @@ def test_a_box_that_was_cut_off_does_not_come_back_with_a_border():
     ops = planned([images.CenterCrop(10), images.Pad(5)], np.array([[20, 20]]))
     found = moved(np.array([[0, 0, 4, 4], [0, 0, 6, 6.0]]), np.array([2]), np.array([[20, 20]]), ops)
     assert found.tolist() == [[0, 0, 0, 0], [5, 5, 6, 6]]
+    ops = planned([images.Pad(5)], np.array([[20, 20]]))
+    found = moved(np.array([[-3, -3, -1, -1], [-3, 2, 30, 4.0]]), np.array([2]), np.array([[20, 20]]), ops)
+    assert found.tolist() == [[0, 0, 0, 0], [5, 7, 25, 9]]
 
 
 def test_each_box_moves_with_its_own_picture():

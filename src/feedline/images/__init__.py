@@ -1,6 +1,11 @@
-"""Steps that crop, resize, turn and color pictures, planned for all pictures of a minibatch at once.
+"""Pictures: decoded in native threads, and cropped, resized, turned and coloured on the way into the minibatch.
 
-`PictureStep` is what they have in common. Pillow and simplejpeg (``pip install 'feedline[images]'``) decode.
+    corpus = images.folder("train")
+    steps = [images.RandomResizedCrop(224), images.Flip(0.5), images.Normalize(mean, std)]
+    source = fl.MinibatchSource(corpus, seed=7, transforms=[images.Decode("image", *steps)])
+
+`Decode` is the transform; the others are its steps, and `PictureStep` is what they have in common. Pillow and
+simplejpeg (``pip install 'feedline[images]'``) decode what native code does not.
 """
 
 from feedline.data import Stream
@@ -9,6 +14,7 @@ from feedline.feed.formats.images import ImageFolderDeserializer
 from feedline.images import decoders
 from feedline.images.color import ColorJitter, Normalize
 from feedline.images.cropping import CenterCrop, RandomCrop, RandomResizedCrop
+from feedline.images.decode import Decode
 from feedline.images.flipping import Flip
 from feedline.images.padding import Pad
 from feedline.images.resizing import Resize
@@ -33,6 +39,7 @@ def folder(path: PathLike, **streams: Stream) -> ImageFolderDeserializer:
 __all__ = [
     "CenterCrop",
     "ColorJitter",
+    "Decode",
     "Flip",
     "MultiView",
     "Normalize",

@@ -50,9 +50,7 @@ def moved(
             size = size + params[:, 0:2] + params[:, 2:4]
         else:
             continue
-        _clip(at, size[picture])
-        # What left the picture must not come back with a border that is added later.
-        at[~((at[:, 2] > at[:, 0]) & (at[:, 3] > at[:, 1]))] = np.nan
+        _clip(at, size[picture])  # a box that is cut off keeps no width or height, whatever is added later
     left = (at[:, 2] > at[:, 0]) & (at[:, 3] > at[:, 1])
     return np.where(left[:, None], at, 0.0).astype(boxes.dtype)
 
