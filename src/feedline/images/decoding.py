@@ -82,7 +82,7 @@ class Decoding:
         return (len(self.views), self.height, self.width) if self.stacked else (self.height, self.width)
 
 
-class Keys(NamedTuple):
+class DrawKeys(NamedTuple):
     """What keys the random numbers of a minibatch's pictures; see `Transform.run_all`."""
 
     seed: int
@@ -122,7 +122,7 @@ class Work:
     first, as the size of some is known only then; the last of these threads plans, and starts the native ones.
     """
 
-    def __init__(self, decoding: Decoding, names: list[str], values: dict[str, Value], keys: Keys) -> None:
+    def __init__(self, decoding: Decoding, names: list[str], values: dict[str, Value], keys: DrawKeys) -> None:
         self._decoding, self._names, self._values, self._keys = decoding, names, values, keys
         self._count = len(keys.ordinals)
         self._errors: dict[int, DataError] = {}
