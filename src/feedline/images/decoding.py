@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
@@ -21,7 +20,8 @@ from feedline.images.program import Program, planned
 from feedline.images.step import Draws, PictureStep, Sizes
 
 Pixels: TypeAlias = NDArray[np.uint8]
-Job: TypeAlias = tuple[Callable[[int], None], int]
+#: Whether it is a mask, and its number.
+Job: TypeAlias = tuple[bool, int]
 
 GREY = decoders.COLORS.index("grey")
 
@@ -184,9 +184,9 @@ class Work:
         for i in np.flatnonzero(width * height > limit).tolist():
             self._errors.setdefault(i, decoders.too_large(int(width[i]), int(height[i]), limit))
         native = (kind == decoders.JPEG) & (width > 0) & bool(_native.NATIVE_JPEG)
-        jobs: list[Job] = [(self._decode, i) for i in np.flatnonzero(~native).tolist() if i not in self._errors]
+        jobs: list[Job] = [(False, i) for i in np.flatnonzero(~native).tolist() if i not in self._errors]
         if self._masks is not None:
-            jobs += [(self._decode_mask, i) for i in range(self._count) if i not in self._errors]
+            jobs += [(True, i) for i in range(self._count) if i not in self._errors]
         return jobs
 
     def _decode(self, i: int) -> None:
@@ -230,10 +230,14 @@ class Work:
         try:
             while not self._cancelled and self._failure is None:
                 with self._lock:
-                    job, i = next(self._waiting, (None, 0))
+                    job = next(self._waiting, None)
                 if job is None:
                     break
-                job(i)
+                is_mask, i = job
+                if is_mask:
+                    self._decode_mask(i)
+                else:
+                    self._decode(i)
             with self._lock:
                 self._seconds += time.perf_counter() - began
                 self._working -= 1
