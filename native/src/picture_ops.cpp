@@ -108,10 +108,11 @@ void find_weights(PictureFilter filter, double from, double to, int size, int re
     found.first.resize(std::size_t(results));
     found.weights.assign(std::size_t(results) * std::size_t(found.taps), 0);
     std::vector<double> exact(std::size_t(found.taps));
-    for (int k = 0; k < results; ++k) {
+    double stepped = from + 0.5 * scale;  // a sum, as Pillow's: products round otherwise between two pixels
+    for (int k = 0; k < results; ++k, stepped += scale) {
         auto* weights = found.weights.data() + std::size_t(k) * std::size_t(found.taps);
         if (one) {
-            const double at = from + (filter == PictureFilter::nearest ? k + 0.5 : k) * scale;
+            const double at = filter == PictureFilter::nearest ? stepped : from + k * scale;
             found.first[std::size_t(k)] = std::clamp(static_cast<int>(std::floor(at)), 0, size - 1);
             weights[0] = 1 << kWeightBits;
             continue;

@@ -392,7 +392,8 @@ def test_a_size_may_follow_from_earlier_ones():
     ],
 )
 def test_streams_that_do_not_fit(options, words):
-    decode = images.Decode(options.pop("stream", "image"), images.CenterCrop(5), **options)
+    others = {name: stream for name, stream in options.items() if name != "stream"}
+    decode = images.Decode(options.get("stream", "image"), images.CenterCrop(5), **others)
     with pytest.raises(fl.SchemaError, match=words):
         decode.schema(WITH_MASK)
 

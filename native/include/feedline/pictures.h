@@ -73,7 +73,7 @@ std::string decode_jpeg(const std::uint8_t* data, std::size_t n, PictureColor co
 // ---- operations --------------------------------------------------------------------------------------------
 
 enum class PictureFilter : int {
-    nearest = 0,         // pixel (int)((x + 1/2) * scale)
+    nearest = 0,         // pixel (int)((x + 1/2) * scale), summed up as Pillow does
     triangle = 1,        // antialiased: as wide as the scale where it makes smaller
     linear = 2,          // two pixels, whatever the scale; these four as OpenCV defines them
     nearest_corner = 3,  // pixel (int)(x * scale)
