@@ -8,7 +8,7 @@
 #   make check            ruff, mypy --strict, import contracts, stub check
 #   make bench            benchmarks, compared with peers; prints a table, writes benchmarks/results/
 #   make sanitize         native kernels' tests and a short fuzz under ASan and UBSan
-#   make fuzz             ten minutes of fuzzing CTF, five of CBF, MLF, JSON, CSV, gzip, some of tar, TFRecord
+#   make fuzz             ten minutes of fuzzing CTF, five of CBF, MLF, JSON, CSV, gzip, JPEG, some of tar, TFRecord
 #   make wheel            build the wheel, run the tests against it with src out of reach
 #   make clean            remove everything built (not .venv)
 SHELL := /bin/bash
@@ -80,6 +80,7 @@ fuzz: sanitize
 	build/sanitize/fuzz_ctf $(FUZZ_SECONDS)
 	build/sanitize/test_cntk_formats $$(($(FUZZ_SECONDS) / 2))
 	build/sanitize/test_rows $$(($(FUZZ_SECONDS) / 2))
+	build/sanitize/test_pictures $$(($(FUZZ_SECONDS) / 2))
 	build/sanitize/test_tar $$(($(FUZZ_SECONDS) / 4))
 	build/sanitize/test_tfrecord $$(($(FUZZ_SECONDS) / 4))
 

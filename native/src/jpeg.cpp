@@ -18,6 +18,7 @@ namespace feedline {
 
 namespace {
 
+constexpr int kNarrow = 16;
 constexpr int kMaxScans = 100;  // of a progressive picture; encoders write about ten
 
 struct Errors {
@@ -130,13 +131,16 @@ std::string decode_jpeg(const std::uint8_t* data, std::size_t n, PictureColor co
         return "a region outside of the picture";
     }
     JDIMENSION left = 0, across = info.output_width;
-    if (region.width < width) {
-        // One pixel more on either side: colours of neighbours are mixed where they have fewer samples.
-        left = static_cast<JDIMENSION>(std::max(region.x - 1, 0));
-        across = static_cast<JDIMENSION>(std::min(region.x + region.width + 1, width)) - left;
+    const bool skips = info.arith_code == FALSE;  // the arithmetic decoder cannot skip
+    if (region.width < width && width > kNarrow && skips) {
+        // One pixel more on either side, as colours of neighbours are mixed where they have fewer samples; and never so
+        // few that libjpeg-turbo would no longer mix them.
+        const int first = std::min(std::max(region.x - 1, 0), width - kNarrow);
+        left = static_cast<JDIMENSION>(first);
+        across = static_cast<JDIMENSION>(std::max(std::min(region.x + region.width + 1, width) - first, kNarrow));
         jpeg_crop_scanline(&info, &left, &across);
     }
-    if (region.y > 0) jpeg_skip_scanlines(&info, static_cast<JDIMENSION>(region.y));
+    if (region.y > 0 && skips) jpeg_skip_scanlines(&info, static_cast<JDIMENSION>(region.y));
     const int channels = color == PictureColor::grey ? 1 : 3;
     const std::size_t wide = std::size_t(info.output_width) * std::size_t(cmyk ? 4 : channels);
     const std::size_t offset = std::size_t(region.x - static_cast<int>(left));
@@ -148,6 +152,10 @@ std::string decode_jpeg(const std::uint8_t* data, std::size_t n, PictureColor co
         throw;
     }
     const bool straight = !cmyk && wide == out.stride();
+    for (int y = skips ? region.y : 0; y < region.y; ++y) {
+        JSAMPROW row = line.data();
+        jpeg_read_scanlines(&info, &row, 1);
+    }
     for (int y = 0; y < region.height; ++y) {
         JSAMPROW row = straight ? out.row(y) : line.data();
         jpeg_read_scanlines(&info, &row, 1);
@@ -158,7 +166,7 @@ std::string decode_jpeg(const std::uint8_t* data, std::size_t n, PictureColor co
     }
     // What was not read may be missing; then others of its regions could not be read.
     const bool whole = ends_with_a_marker(info.src->next_input_byte, info.src->bytes_in_buffer) ||
-                       info.unread_marker == JPEG_EOI;
+                       info.unread_marker == JPEG_EOI || jpeg_input_complete(&info) != FALSE;
     jpeg_destroy_decompress(&info);
     return whole ? "" : "it ends early, without an end marker";
 }

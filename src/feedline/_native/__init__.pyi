@@ -151,6 +151,33 @@ class Gatherer:
         pages: int,
     ) -> int: ...
 
+NATIVE_JPEG: str
+
+class PictureBatch:
+    def __init__(
+        self,
+        data: NDArray[np.uint8],
+        bounds: NDArray[np.int64],
+        pixels: dict[int, NDArray[np.uint8]],
+        kinds: NDArray[np.uint8],
+        params: NDArray[np.float64],
+        *,
+        out: NDArray[Any],
+        color: int,
+        upright: bool,
+        shrink: bool = False,
+        threads: int = 1,
+        max_pixels: int = ...,
+        mean: NDArray[np.float32] | None = None,
+        scale: NDArray[np.float32] | None = None,
+        chw: bool = False,
+    ) -> None: ...
+    def result(self) -> list[tuple[int, str]]: ...
+    @property
+    def done(self) -> bool: ...
+    @property
+    def seconds(self) -> float: ...
+
 class Staged:
     def faults(self) -> list[tuple[int, int, int, str, int]]: ...
     def gather(self, which: NDArray[np.int64] | None = None) -> list[tuple[Any, ...]]: ...
@@ -314,3 +341,7 @@ def tar_members(
     keys: bool = False,
 ) -> tuple[NDArray[np.int64], NDArray[np.uint8], NDArray[np.int64] | None, NDArray[np.uint8] | None]: ...
 def tar_suffixes(data: NDArray[np.uint8]) -> list[tuple[bytes, int, int]]: ...
+def picture_headers(data: NDArray[np.uint8], bounds: NDArray[np.int64]) -> NDArray[np.int32]: ...
+def uniforms(
+    seed: int, sweeps: NDArray[np.int64], ordinals: NDArray[np.int64], stage: int, step: int, count: int
+) -> NDArray[np.float64]: ...

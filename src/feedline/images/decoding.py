@@ -334,7 +334,6 @@ class Work:
 
     def _gathered(self) -> Transformed:
         wanted, values = self._decoding, dict(self._values)
-        began = time.perf_counter()
         values[wanted.stream] = self._filled(self._batches, wanted.stream)
         if wanted.mask is not None:
             masks = self._filled(self._mask_batches, wanted.mask)
@@ -342,7 +341,8 @@ class Work:
         if wanted.boxes is not None:
             assert self._boxes is not None
             values[wanted.boxes] = self._boxes
-        seconds = self._seconds + time.perf_counter() - began
+        native = [batch.seconds for _, batch in (*self._batches, *self._mask_batches) if batch is not None]
+        seconds = self._seconds + sum(native)
         return Transformed({name: values[name] for name in self._names}, self._errors, seconds)
 
     def _filled(self, batches: list[tuple[NDArray[Any], Any]], stream: str) -> DenseValue:
