@@ -383,10 +383,11 @@ def test_decoding_of_other_kinds_of_pictures():
     turned = encoded(chart(5, 4), "PNG", exif=exif)
     assert np.array_equal(_pictures.decoded(turned, False), np.rot90(chart(5, 4), -1))
     assert _pictures.size_of(turned) == (4, 5)
-    # Grey from a JPEG file is its luminance.
-    photo = encoded(chart(16, 16, red=200), "JPEG", quality=95)
-    luminance = chart(16, 16, red=200) @ [0.114, 0.587, 0.299]
-    assert np.abs(_pictures.decoded(photo, True)[..., 0] - luminance).max() < 4
+    # Grey from a JPEG file is its luminance as it is stored, before colours are cut off at 0 and 255.
+    photo = encoded(np.random.default_rng(2).choice([0, 255], (16, 16, 3)).astype(np.uint8), "JPEG", quality=50)
+    stored = Image.open(io.BytesIO(photo))
+    stored.draft("YCbCr", None)
+    assert np.array_equal(_pictures.decoded(photo, True)[..., 0], np.asarray(stored)[..., 0])
 
 
 def test_grayscale_is_a_key_of_the_deserializer(tmp_path):
@@ -584,14 +585,19 @@ def everything_of_worker(of, rank):
 
 
 def test_random_crops_are_spread_evenly(tmp_path):
+    """Over equal pictures and over sweeps; left, top and flip are independent."""
     path = map_of(tmp_path, [encoded(chart(12, 10))])
-    crop = [X.crop("randomside", 4)]
-    found, _ = read(source(path, crop, options={"max_sweeps": 2000}))
+    path.write_text(path.read_text() * 40)
+    found, _ = read(source(path, [X.crop("randomside", 4)], options={"max_sweeps": 50}))
     places = np.array([placed(p.transpose(1, 2, 0)) for p in found])
     for column, count in ((0, 9), (1, 7), (4, 2)):
         share = np.bincount(places[:, column], minlength=count) / len(places)
         assert len(share) == count
         assert np.abs(share - 1 / count).max() < 0.04
+    assert len({tuple(place) for place in places.tolist()}) == 9 * 7 * 2
+    grid = places.reshape(50, 40, -1)
+    assert min(len(np.unique(sweep, axis=0)) for sweep in grid) > 20
+    assert min(len(np.unique(grid[:, line], axis=0)) for line in range(40)) > 20
 
 
 def test_two_readers_with_equal_transforms_crop_alike(tmp_path):
