@@ -405,8 +405,6 @@ def test_errors_survive_pickling(text):
 @pytest.mark.parametrize(
     ("name", "arguments"),
     [
-        ("ImageDeserializer", ("map.txt", {})),
-        ("Base64ImageDeserializer", ("map.txt", {})),
         ("HTKMLFBinaryDeserializer", ({},)),
         ("LatticeDeserializer", ("index", {})),
     ],

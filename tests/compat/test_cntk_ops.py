@@ -10,6 +10,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
 import feedline.cntk as C  # noqa: E402
+from tests.oracles.network import convolve  # noqa: E402
 
 close = functools.partial(np.testing.assert_allclose, rtol=2e-5, atol=1e-6)
 IMAGES = np.random.default_rng(0).normal(size=(3, 8, 4, 6)).astype(np.float32)
@@ -98,3 +99,30 @@ def test_assignments():
     p = C.parameter((2,), init=1)
     close(C.assign(p, p * 3).eval(), [3, 3])
     close(p.value, [3, 3])
+
+
+@pytest.mark.parametrize(
+    ("late", "settings"),
+    [
+        (False, {}),
+        (False, {"strides": 2}),
+        (False, {"strides": (2, 1, 1), "auto_padding": [True, False, True]}),
+        (True, {}),
+        (True, {"strides": 2}),
+    ],
+)
+def test_a_kernel_with_as_many_axes_as_the_data_is_one_filter(late, settings):
+    """AlexNet sums squares of neighbouring channels so, before its data is known."""
+    kernel = np.random.default_rng(1).normal(size=(1, 3, 1, 2)).astype(np.float32)
+    x = C.input_variable((1, 8, 4, 6))
+    operand = C.placeholder() if late else x
+    found = C.convolution(C.constant(kernel), C.square(operand), **settings)
+    found = found.replace_placeholders({operand: x}) if late else found
+    strides = settings.get("strides", 1)
+    strides = strides if isinstance(strides, tuple) else (strides,) * 3
+    pad = settings.get("auto_padding", [True] * 3)
+    expected = [convolve(kernel[None], cube[None] ** 2, strides, pad) for cube in IMAGES]
+    close(found.eval({x: IMAGES[:, None]}), expected)
+    assert found.shape == expected[0].shape
+    with pytest.raises(ValueError, match="as many channels"):
+        C.convolution(np.ones((2, 3, 1, 2), np.float32), x)

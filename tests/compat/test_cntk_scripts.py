@@ -93,6 +93,7 @@ def printed_by(name, tmp_path, monkeypatch, capsys):
         ("series", ["(4, 1)", "\n3 True\n", "metric = ", "\n120\n"]),
         ("chars", ["loss = ", "fell True", "(28,)"]),
         ("tagger", ["(-1, 12) [0. 0. 0. 0. 0.]", "Finished Evaluation [1]", "wrong True", "[2 1 4]"]),
+        ("pictures", ["([3 x 8 x 8])", "Finished Evaluation [1]", "* 200;", "seen 800 learned True"]),
         ("seq2seq", ["plain True", "attention True"]),
     ],
 )

@@ -29,6 +29,9 @@ def packed_of(data: Any, node: Node) -> Any:
     if isinstance(data, Value):
         data = data.packed if data.packed is not None else data._held()
     if isinstance(data, Packed):
+        if not data.is_sparse and data.shape != node.shape and math.prod(data.shape) == math.prod(node.shape):
+            # Readers deliver flat samples.
+            return Packed.from_dense(data.rows.reshape(-1, *node.shape), None if data.one_sample_each else data.offsets)
         rows = None if data.is_sparse or data.shape == node.shape or not data.one_sample_each else data.rows
         # Rectangular data whose second axis is that of sequences.
         return data if rows is None else _array(rows, node)

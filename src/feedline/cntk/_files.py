@@ -36,6 +36,7 @@ def save(path: str | Path, roots: Sequence[Node], arguments: Sequence[Node], for
         "roots": [number[root] for root in roots],
         "arguments": [number[node] for node in arguments],
     }
+    Path(path).parent.mkdir(parents=True, exist_ok=True)  # as CNTK does
     replace_tensors(Path(path), tensors, state)
 
 

@@ -1,4 +1,4 @@
-"""`cntk.debugging`: textual descriptions of functions."""
+"""`cntk.debugging`: textual descriptions of functions, and the profiler."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from feedline.cntk.cntk_py import (
     set_computation_network_trace_level,
     set_fixed_random_seed,
 )
+from feedline.cntk.debugging import profiler
+from feedline.cntk.debugging.profiler import disable_profiler, enable_profiler, start_profiler, stop_profiler
 from feedline.cntk.logging.graph import depth_first_search
 
 __all__, __getattr__ = names_of(__name__)

@@ -1,6 +1,6 @@
 """Configurations of readers, and the corresponding feedline corpora.
 
-Text, CNTK's binary format and HTK features with labels are read; image formats raise errors that name a replacement.
+Text, CNTK's binary format, HTK features with labels, and pictures are read; others raise errors that say what to use.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ from typing import Any, NoReturn
 
 from feedline.cntk import cntk_py
 from feedline.cntk._names import NAMES, explain
-from feedline.cntk.io import _speech
+from feedline.cntk.io import _images, _speech
+from feedline.cntk.io._images import Base64ImageDeserializer, ImageDeserializer
 from feedline.cntk.io._speech import HTKFeatureDeserializer, HTKMLFDeserializer
 from feedline.cntk.io._streams import StreamConfiguration
 from feedline.data import Stream
@@ -20,7 +21,15 @@ from feedline.feed.formats.ctf import CTFDeserializer as TextCorpus
 from feedline.feed.protocol import Deserializer
 
 _ABSENT = NAMES["cntk.io"].absent
-__all__ = ["CBFDeserializer", "CTFDeserializer", "HTKFeatureDeserializer", "HTKMLFDeserializer", *_ABSENT]
+__all__ = [
+    "Base64ImageDeserializer",
+    "CBFDeserializer",
+    "CTFDeserializer",
+    "HTKFeatureDeserializer",
+    "HTKMLFDeserializer",
+    "ImageDeserializer",
+    *_ABSENT,
+]
 
 _CTF = "CNTKTextFormatDeserializer"
 _CBF = "CNTKBinaryFormatDeserializer"
@@ -68,7 +77,7 @@ def CBFDeserializer(filename: str, streams: Mapping[str, Any] | None = None) -> 
     )
 
 
-def corpora_of(config: Any, max_errors: int, frames: bool, first: bool) -> list[Deserializer]:
+def corpora_of(config: Any, max_errors: int, frames: bool, first: bool, randomizes: bool) -> list[Deserializer]:
     """Create the corpora that a configuration describes, to be joined; opens and indexes their files.
 
     Args:
@@ -76,6 +85,7 @@ def corpora_of(config: Any, max_errors: int, frames: bool, first: bool) -> list[
         max_errors: number of errors to tolerate in text, unless the configuration sets it.
         frames: whether to split sequences into frames.
         first: whether it decides the order.
+        randomizes: whether the order is random.
 
     Raises:
         TypeError: not a dictionary.
@@ -99,11 +109,10 @@ def corpora_of(config: Any, max_errors: int, frames: bool, first: bool) -> list[
                 "MLFDeserializer currently does not support primary mode: give the features first, then the labels"
             )
         return _speech.label_corpora(config, frames)
-    raise CompatError(
-        f"expected a reader of type {_CTF!r}, {_CBF!r}, {_speech.FEATURES!r} or {_speech.LABELS!r}, got {kind!r}: "
-        "decode images in transforms=[...] of fl.MinibatchSource over a store or Parquet, or write a "
-        "fl.UserDeserializer"
-    )
+    if kind in (_images.MAP, _images.BASE64):
+        return _images.image_corpora(config, randomizes)
+    known = (_CTF, _CBF, _speech.FEATURES, _speech.LABELS, _images.MAP, _images.BASE64)
+    raise CompatError(f"expected a reader of type {', '.join(known)}, got {kind!r}; or write a fl.UserDeserializer")
 
 
 def _binary(config: Mapping[str, Any]) -> BinaryCorpus:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import os
 from collections.abc import Hashable, Mapping
 from operator import attrgetter
 from typing import Any
@@ -12,9 +13,12 @@ from feedline.cntk._errors import CntkStateError, as_cntk
 from feedline.cntk.cntk_py import FULL_DATA_SWEEP, INFINITELY_REPEAT, MinibatchSourceConfig
 from feedline.cntk.core import Value
 from feedline.cntk.device import DeviceDescriptor
+from feedline.cntk.io import _resize
 from feedline.cntk.io._counts import SampleCounts
 from feedline.cntk.io._deserializers import corpora_of
+from feedline.cntk.io._images import pictures_of
 from feedline.cntk.io._minibatch import MinibatchData
+from feedline.cntk.io._pictures import Pictures
 from feedline.cntk.io._streams import StreamInformation
 from feedline.cntk.io._user import UserCorpus, UserDeserializer, stream_named
 from feedline.cntk.logging import TraceLevel
@@ -88,7 +92,7 @@ class MinibatchSource:
             raise ValueError("expected a UserDeserializer as the only one, got several: it has no keys to join by")
         self._config = config
         with as_cntk():
-            self.feed = _feed(config, max_errors)
+            self.feed, self._pictures = _feed(config, max_errors)
         counts = SampleCounts(self.feed)
         if isinstance(self.feed.corpus, UserCorpus):
             self._infos = self.feed.corpus.infos
@@ -244,6 +248,11 @@ class MinibatchSource:
         self.restore_from_checkpoint(position)
 
     @property
+    def interpolation(self) -> str | None:
+        """What scales pictures: ``"OpenCV"`` with its version, or ``"feedline"``; None without pictures."""
+        return None if self._pictures is None else _resize.engine()
+
+    @property
     def _is_user(self) -> bool:
         return not self.feed.corpus.sized
 
@@ -251,8 +260,8 @@ class MinibatchSource:
         return f"MinibatchSource({', '.join(map(repr, self._infos))})"
 
 
-def _feed(config: MinibatchSourceConfig, max_errors: int) -> Modern:
-    corpus = _corpus(config, max_errors)
+def _feed(config: MinibatchSourceConfig, max_errors: int) -> tuple[Modern, Pictures | None]:
+    corpus, pictures = _corpus(config, max_errors)
     max_samples = None if config.max_samples == INFINITELY_REPEAT else config.max_samples
     max_sweeps = None if config.max_sweeps == INFINITELY_REPEAT else config.max_sweeps
     if max_samples == FULL_DATA_SWEEP:
@@ -262,7 +271,7 @@ def _feed(config: MinibatchSourceConfig, max_errors: int) -> Modern:
             "expected randomization_window_in_chunks with a UserDeserializer, got a window in samples: sizes of its "
             "chunks are unknown before reading; or write a fl.UserDeserializer with chunk_info"
         )
-    return Modern(
+    feed = Modern(
         corpus,
         seed=config.randomization_seed,
         shuffle=_window(config),
@@ -272,24 +281,31 @@ def _feed(config: MinibatchSourceConfig, max_errors: int) -> Modern:
         truncation_length=config.truncation_length or None,
         max_samples=max_samples,
         max_sweeps=max_sweeps,
+        transforms=[pictures] if pictures is not None else [],
+        on_error="skip" if pictures is not None and pictures.lenient else "raise",
+        quarantine=os.devnull,
     )
+    return feed, pictures
 
 
-def _corpus(config: MinibatchSourceConfig, max_errors: int) -> Deserializer:
+def _corpus(config: MinibatchSourceConfig, max_errors: int) -> tuple[Deserializer, Pictures | None]:
+    """Return the corpus of a configuration, and the transform that decodes its pictures, if any."""
     first, *others = config.deserializers
     if isinstance(first, UserDeserializer):
-        return UserCorpus(first)
+        return UserCorpus(first), None
     frames = config.is_frame_mode_enabled
     corpora = [
         corpus
         for number, given in enumerate((first, *others))
-        for corpus in corpora_of(given, max_errors, frames, number == 0)
+        for corpus in corpora_of(given, max_errors, frames, number == 0, config.randomizes)
     ]
     if corpora[0].broadcast:
         raise RuntimeError(f"expected features of whole utterances first, got {corpora[0].name} with broadcast=True")
     whole = Join(*corpora, cache=False) if len(corpora) > 1 else corpora[0]
     # Only CNTK's speech readers split sequences into frames; those of other readers must be frames already.
-    return Frames(whole) if frames and isinstance(corpora[0], HTKFeatureDeserializer) else whole
+    if frames and isinstance(corpora[0], HTKFeatureDeserializer):
+        whole = Frames(whole)
+    return whole, pictures_of(corpora)
 
 
 def _window(config: MinibatchSourceConfig) -> bool | Window:

@@ -46,7 +46,7 @@ def StreamDef(
         is_sparse: whether samples are sparse.
         context, scp, mlf, broadcast: options of speech readers: (left, right) neighbours of a frame, the script of
             features, label files, and whether utterances of one frame are repeated.
-        transforms: option of image readers, which are not supported.
+        transforms: option of image readers: a list of `cntk.io.transforms`, run in turn.
         max_sequence_length: no effect, as in CNTK.
         defines_mb_size: whether its samples count for the minibatch size.
     """

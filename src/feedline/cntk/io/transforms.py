@@ -1,6 +1,7 @@
-"""`cntk.io.transforms`: descriptions of image transforms, as dictionaries.
+"""`cntk.io.transforms`: descriptions of image transforms, as dictionaries, for `StreamDef(transforms=[...])`.
 
-They configured CNTK's image reader, which feedline does not have: `cntk.io.ImageDeserializer` names a replacement.
+What they do is in `_picture_steps`. Channels are in the order blue, green, red; values are 0 to 255; pictures are
+delivered as float32 (channels, height, width).
 """
 
 from __future__ import annotations
@@ -23,7 +24,17 @@ def crop(
     aspect_ratio: Range = 1.0,
     jitter_type: str = "none",
 ) -> Dictionary:
-    """Crop the image.
+    """Cut out a part of the picture.
+
+    Args:
+        crop_type: where: ``"center"``; ``"randomside"`` and ``"randomarea"``: anywhere, and flipped with probability
+            0.5; ``"multiview10"``: the corners and the center, then those flipped, for the copies that
+            ``deserializer["multiViewCrop"] = True`` makes.
+        crop_size: width and height, in pixels, at most the picture's; if set, no ratio is used. 0: by ratios.
+        side_ratio: side of the square cut out as a share of the shorter side; 0: not used.
+        area_ratio: its area as a share of the picture's; 0: not used. Only one of the two may be set.
+        aspect_ratio: the square becomes a rectangle of the same area and this ratio of its sides, upright or not.
+        jitter_type: ``"none"``: lower ends of the ranges; ``"uniratio"``: uniform in them.
 
     Raises:
         ValueError: a range whose lower end is above its upper end.
@@ -49,19 +60,37 @@ def scale(
     scale_mode: str = "fill",
     pad_value: int = -1,
 ) -> Dictionary:
-    """Scale the image to a size."""
+    """Scale the picture to a size.
+
+    Args:
+        width, height: size in pixels.
+        channels: number of channels: 3, or 1 with ``deserializer["grayscale"] = True``.
+        interpolations: ``"nearest"``, ``"linear"``, ``"cubic"`` or ``"lanczos"``, as OpenCV's.
+        scale_mode: ``"fill"``: both sides; ``"crop"``: keep proportions, and cut off what exceeds the size;
+            ``"pad"``: keep them, and fill up what lacks.
+        pad_value: what to fill up with; -1: the pixels of the border.
+    """
     names = ("width", "height", "channels", "interpolations", "scaleMode", "padValue")
     values: tuple[Any, ...] = (width, height, channels, interpolations, scale_mode, pad_value)
     return Dictionary({"type": "Scale", **dict(zip(names, values, strict=True))})
 
 
 def mean(filename: str) -> Dictionary:
-    """Subtract a mean image, an OpenCV XML file."""
+    """Subtract a mean picture, an OpenCV XML file with ``Row``, ``Col``, ``Channel`` and the matrix ``MeanImg``.
+
+    Pictures of another size are left as they are, with a warning.
+    """
     return Dictionary({"type": "Mean", "meanFile": filename})
 
 
 def color(brightness_radius: float = 0.0, contrast_radius: float = 0.0, saturation_radius: float = 0.0) -> Dictionary:
-    """Change colours at random."""
+    """Change colours at random.
+
+    Args:
+        brightness_radius: up to this share of the picture's mean is added or subtracted.
+        contrast_radius: values are multiplied by 1 plus or minus this.
+        saturation_radius: the saturation is, to at most 1.
+    """
     return Dictionary(
         {
             "type": "Color",

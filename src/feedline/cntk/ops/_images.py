@@ -39,7 +39,7 @@ def convolution(
     """Convolve samples (channels, *sizes) with a kernel (filters, channels, *window).
 
     Args:
-        convolution_map: kernel.
+        convolution_map: kernel; (channels, *window), with as many axes as the data, is a single filter.
         operand: data.
         strides: stride for all axes or for each; a leading one for channels is dropped.
         sharing: True; no other value is supported.
@@ -58,6 +58,9 @@ def convolution(
         raise CompatError("expected a shared kernel over static axes; splice delayed sequences to convolve over time")
     kernel, data = nodes_of(convolution_map, operand)
     rank = len(kernel.shape) - 1 - reduction_rank
+    known = data.type.shape
+    if reduction_rank == 1 and known is not None and len(known) == len(kernel.shape):
+        rank += 1
     if reduction_rank == 0:
         kernel = apply("reshape", [kernel], {"shape": (1,), "begin": 1, "end": 1})
         data = apply("reshape", [data], {"shape": (1,), "begin": 0, "end": 0})

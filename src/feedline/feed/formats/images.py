@@ -40,6 +40,7 @@ CHUNK_FILES = 16
 _FIELDS = ("image", "label", "key")
 _LOOKED_AT = 256  # files whose sizes are looked up when a corpus is opened
 _ARCHIVES = 64  # zip archives kept open
+_NAMED = 10  # missing members named in an error
 _SKIP = 'pass on_error="skip" to the source to skip such pictures and list them'
 _PLAIN = re.compile(rb"[0-9]{1,19}")
 
@@ -375,6 +376,43 @@ class ImageMapDeserializer(_ImageFiles):
         # Of lines that are none, nothing but the number is known.
         names = [b"\t".join(f[:-1][:2]) if label >= 0 else b"" for f, label in zip(fields, labels, strict=True)]
         self._list(names, np.minimum(np.array(labels, np.float64), 2**62).astype(np.int64))
+
+    def check(self) -> None:
+        """Check all lines and the archives that they name, as CNTK does when it opens a map file; reads no picture.
+
+        Raises:
+            DataError: a line is not ``path<TAB>label``, a label is no class (the first such line), or an archive cannot
+                be read or lacks members (all of them).
+        """
+        limits = [
+            stream.size if stream.sparse else _most(stream.dtype)
+            for name, stream in self.schema.items()
+            if self._fields[name] == "label"
+        ]
+        most = min(limits, default=1 << 63)
+        wrong = np.flatnonzero((self._labels < 0) | (self._labels >= most))
+        for i in wrong[:1].tolist():
+            label = int(self._labels[i])
+            what = "expected `path<TAB>label`, the label a number"
+            if label >= 0:
+                what = f"expected a label below {most}, got {label}: exceeding the label dimension"
+            raise DataError(what, **self._located(i))
+        places = enumerate(map(self._place, range(len(self._labels))))
+        held: dict[str, frozenset[str]] = {}
+        missing = []
+        for i, (path, inner) in places:
+            if inner is None:
+                continue
+            if path not in held:
+                held[path] = frozenset(self._archives.get(path).namelist())
+            if inner not in held[path]:
+                missing.append((i, f"{path}@{inner}"))
+        if missing:
+            named = ", ".join(name for _, name in missing[:_NAMED])
+            more = f" and {len(missing) - _NAMED} more" if len(missing) > _NAMED else ""
+            raise DataError(
+                f"expected these members of archives, got none: {named}{more}", **self._located(missing[0][0])
+            )
 
     def _place(self, ordinal: int) -> tuple[str, str | None]:
         name = os.fsdecode(self._name(ordinal).rpartition(b"\t")[2]).replace("...", self._folder)

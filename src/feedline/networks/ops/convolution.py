@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch.nn import functional
@@ -59,16 +59,43 @@ def _reach(kernel: Sequence[int], dilation: Sequence[int]) -> list[int]:
     return [(k - 1) * d + 1 for k, d in zip(kernel, dilation, strict=True)]
 
 
+class _Settings(NamedTuple):
+    """One for each spatial axis."""
+
+    strides: tuple[int, ...]
+    dilation: tuple[int, ...]
+    pad: tuple[bool, ...]
+
+
+def _settings(attributes: Mapping[str, Any], rank: int) -> _Settings | None:
+    """Return settings for ``rank`` axes, or None if there are not so many.
+
+    Whoever sets them counts the axes by the kernel, and one too few if that turns out to have no axis for filters.
+    """
+    given = _Settings(*(tuple(attributes[name]) for name in _Settings._fields))
+    if len(given.strides) == rank:
+        return given
+    if len(given.strides) != rank - 1 or any(len(set(values)) > 1 for values in given):
+        return None
+    return _Settings(given.strides[:1] * rank, given.dilation[:1] * rank, given.pad[:1] * rank)
+
+
 def _convolved(site: Site) -> Shape:
-    x, kernel = _spatial(site)
-    get = site.attributes
-    channels = x[0] // get["groups"]
+    groups = site.attributes["groups"]
+    if len(site.shape(0)) == len(site.shape(1)) and UNKNOWN not in site.shape(0):
+        x, kernel = site.shape(1), (1, *site.shape(0))  # one filter, without an axis for filters
+    else:
+        x, kernel = _spatial(site)
+    settings = _settings(site.attributes, len(x) - 1)
+    if settings is None or len(x) - 1 not in CONVOLVE:
+        site.refuse("a kernel (filters, channels, *window) or (channels, *window), and settings for 1 to 3 axes")
+    channels = x[0] // groups
     if kernel[1] == UNKNOWN:
         kernel = (kernel[0], channels, *kernel[2:])
         site.settle(0, kernel)
-    if kernel[1] != channels or x[0] % get["groups"]:
+    if kernel[1] != channels or x[0] % groups:
         site.refuse("as many channels in the kernel as in the input")
-    out, _ = window(x[1:], _reach(kernel[2:], get["dilation"]), get["strides"], get["pad"])
+    out, _ = window(x[1:], _reach(kernel[2:], settings.dilation), settings.strides, settings.pad)
     if min(out) < 1:
         site.refuse("a window that fits the input")
     return (kernel[0], *out)
@@ -79,9 +106,12 @@ def _flat(pads: Pads) -> list[int]:
 
 
 def _convolution(node: Node) -> Run:
-    kernel, x_shape, get = node.inputs[0].shape, node.inputs[1].shape, node.attributes
-    function, strides, dilation = CONVOLVE[len(kernel) - 2], list(get["strides"]), list(get["dilation"])
-    _, pads = window(x_shape[1:], _reach(kernel[2:], dilation), strides, get["pad"])
+    kernel, x_shape, groups = node.inputs[0].shape, node.inputs[1].shape, node.attributes["groups"]
+    rank = len(x_shape) - 1
+    single, function, settings = len(kernel) == len(x_shape), CONVOLVE[rank], _settings(node.attributes, rank)
+    assert settings is not None
+    strides, dilation, pad = settings
+    _, pads = window(x_shape[1:], _reach(kernel[len(kernel) - rank :], dilation), strides, pad)
     symmetric = all(a == b >= 0 for a, b in pads)
     padding = [a for a, _ in pads] if symmetric else 0
 
@@ -90,7 +120,7 @@ def _convolution(node: Node) -> Run:
         rows = x if node.axes else x[None]
         if not symmetric:
             rows = functional.pad(rows, _flat(pads))
-        y = function(rows, w, None, strides, padding, dilation, get["groups"])
+        y = function(rows, w[None] if single else w, None, strides, padding, dilation, groups)
         return y if node.axes else y[0]
 
     return run
