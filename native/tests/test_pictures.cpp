@@ -143,8 +143,8 @@ void test_cut(std::mt19937_64& random) {
     }
 }
 
-// A size that our parser does not see: between bytes that it skips, as a decoder does not.
-void test_two_sizes(std::mt19937_64& random) {
+// A picture of more pixels than permitted is refused before memory is asked for, and its result is zeros.
+void test_oversized(std::mt19937_64& random) {
     const Bytes bytes = encoded(kKinds[0], 20, 16, random);
     Bytes large = bytes;
     for (std::size_t at = 2; at + 9 < large.size(); ++at)
@@ -246,7 +246,7 @@ int main(int argc, char** argv) {
     std::mt19937_64 random(argc > 2 ? std::strtoull(argv[2], nullptr, 10) : 1);
     test_regions(random);
     test_cut(random);
-    test_two_sizes(random);
+    test_oversized(random);
     test_threads(random);
     const auto until = std::chrono::steady_clock::now() + std::chrono::milliseconds(static_cast<int>(seconds * 1000));
     test_damaged(random, until);
