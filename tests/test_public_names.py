@@ -11,7 +11,7 @@ import feedline
 from tests.docs import reference
 from tests.docs.pages import IMPORTED_FROM, ROOT
 
-HEAVY = ("torch", "pyarrow", "typer", "rich", "scipy", "jax", "sklearn", "matplotlib", "graphviz")
+HEAVY = ("torch", "pyarrow", "PIL", "simplejpeg", "typer", "rich", "scipy", "jax", "sklearn", "matplotlib", "graphviz")
 
 
 def public(module):

@@ -8,12 +8,13 @@ import re
 from pathlib import Path
 
 import feedline
+import feedline.images
 import feedline.kvstore
 import feedline.train
 
 ROOT = Path(feedline.__file__).parent
 FACADES = ("cntk", "mxnet")  # their names are those of the originals
-PUBLIC = {*feedline.__all__, *feedline.kvstore.__all__, *feedline.train.__all__}
+PUBLIC = {*feedline.__all__, *feedline.images.__all__, *feedline.kvstore.__all__, *feedline.train.__all__}
 #: Words that tell neither seconds from milliseconds nor bytes from elements.
 UNCLEAR = (
     "backoff|budget|deadline|delay|duration|elapsed|every|grace|interval|memory|patience|pause|timeout|ttl|wait|waited"

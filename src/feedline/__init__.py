@@ -90,7 +90,7 @@ _NAMES = {
     "summary": "feedline.graph.summary",
     "report": "feedline.runs",
 }
-_ROOMS = ("kvstore", "train")
+_ROOMS = ("images", "kvstore", "train")
 
 
 def __getattr__(name: str) -> _Any:

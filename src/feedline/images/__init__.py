@@ -1,0 +1,54 @@
+"""Pictures: decoded in native threads, and cropped, resized, turned and coloured on the way into the minibatch.
+
+    corpus = images.folder("train")
+    steps = [images.RandomResizedCrop(224), images.Flip(0.5), images.Normalize(mean, std)]
+    source = fl.MinibatchSource(corpus, seed=7, transforms=[images.Decode("image", *steps)])
+
+`Decode` is the transform; the others are its steps, and `PictureStep` is what they have in common. Pillow and
+simplejpeg (``pip install 'feedline[images]'``) decode what native code does not.
+"""
+
+from feedline.data import Stream
+from feedline.feed.files.paths import PathLike
+from feedline.feed.formats.images import ImageFolderDeserializer
+from feedline.images import decoders
+from feedline.images.color import ColorJitter, Normalize
+from feedline.images.cropping import CenterCrop, RandomCrop, RandomResizedCrop
+from feedline.images.decode import Decode
+from feedline.images.flipping import Flip
+from feedline.images.padding import Pad
+from feedline.images.resizing import Resize
+from feedline.images.step import PictureOp, PictureStep
+from feedline.images.views import MultiView
+
+
+def folder(path: PathLike, **streams: Stream) -> ImageFolderDeserializer:
+    """Return the corpus of a folder of classes, ``path/cat/1.jpg``: streams ``image`` (bytes) and ``label`` (int64).
+
+    Args:
+        path: the folder.
+        streams: other streams than these; see `ImageFolderDeserializer`, whose ``classes`` names the labels.
+
+    Raises:
+        DataError: there is no such folder, or a class without pictures.
+        SchemaError: a stream that it cannot fill.
+    """
+    return ImageFolderDeserializer(path, streams or None)
+
+
+__all__ = [
+    "CenterCrop",
+    "ColorJitter",
+    "Decode",
+    "Flip",
+    "MultiView",
+    "Normalize",
+    "Pad",
+    "PictureOp",
+    "PictureStep",
+    "RandomCrop",
+    "RandomResizedCrop",
+    "Resize",
+    "decoders",
+    "folder",
+]

@@ -1,0 +1,373 @@
+"""The pictures of one minibatch on their way: headers, other formats than JPEG, plans, native threads, values."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from feedline import _native
+from feedline.data import Value
+from feedline.data.value import DenseValue
+from feedline.errors import DataError
+from feedline.feed.transforms import Transformed
+from feedline.images import boxes, decoders
+from feedline.images.program import Program, planned
+from feedline.images.step import Draws, PictureStep, Sizes
+
+Pixels: TypeAlias = NDArray[np.uint8]
+Job: TypeAlias = tuple[Callable[[int], None], int]
+
+GREY = decoders.COLORS.index("grey")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Decoding:
+    """What `Decode` was asked for.
+
+    Attributes:
+        views: the steps of each view, each with the number that keys its draws.
+        stacked: whether samples have an axis of views.
+        width, height, channels: size of each view.
+        normalized: mean and scale, float32 (channels,), for float32 pictures; None: uint8.
+        chw: whether channels come first.
+    """
+
+    stream: str
+    mask: str | None
+    boxes: str | None
+    color: str
+    upright: bool
+    max_pixels: int
+    shrink: bool
+    threads: int
+    mask_fill: int
+    views: list[list[tuple[int, PictureStep]]]
+    stacked: bool
+    width: int
+    height: int
+    normalized: tuple[NDArray[np.float32], NDArray[np.float32]] | None
+    chw: bool
+
+    @property
+    def channels(self) -> int:
+        """Channels of a picture."""
+        return 1 if self.color == "grey" else 3
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Element type of pictures."""
+        return np.dtype(np.uint8 if self.normalized is None else np.float32)
+
+    @property
+    def view_shape(self) -> tuple[int, int, int]:
+        """Shape of one view."""
+        if self.chw:
+            return self.channels, self.height, self.width
+        return self.height, self.width, self.channels
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of a sample."""
+        return (len(self.views), *self.view_shape) if self.stacked else self.view_shape
+
+    @property
+    def mask_shape(self) -> tuple[int, ...]:
+        """Shape of a sample of the mask."""
+        return (len(self.views), self.height, self.width) if self.stacked else (self.height, self.width)
+
+
+class Keys(NamedTuple):
+    """What keys the random numbers of a minibatch's pictures; see `Transform.run_all`."""
+
+    seed: int
+    sweeps: NDArray[np.int64]
+    ordinals: NDArray[np.int64]
+    stage: int
+
+    def uniforms(self, step: int, draws: int) -> Draws:
+        """Return float64 (n, draws) in [0, 1) for a step."""
+        return _native.uniforms(self.seed, self.sweeps, self.ordinals, self.stage, step, draws)
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """Encoded pictures: number i is ``data[bounds[i]:bounds[i + 1]]``."""
+
+    data: NDArray[np.uint8]
+    bounds: NDArray[np.int64]
+
+    def at(self, i: int) -> NDArray[np.uint8]:
+        """Return one of them, as a view."""
+        return self.data[self.bounds[i] : self.bounds[i + 1]]
+
+    def of(self, which: NDArray[np.int64]) -> Encoded:
+        """Return some of them, ``which`` ascending."""
+        if len(which) == len(self.bounds) - 1:
+            return self
+        parts = [self.at(i) for i in which.tolist()]
+        bounds = np.cumsum([0] + [len(part) for part in parts], dtype=np.int64)
+        return Encoded(np.concatenate([np.empty(0, np.uint8), *parts]), bounds)
+
+
+class Work:
+    """One minibatch of pictures. `begin` it, ask for its `result`, or `cancel` it.
+
+    Pictures that native code decodes are only measured before they are planned. Others are decoded in Python threads
+    first, as the size of some is known only then; the last of these threads plans, and starts the native ones.
+    """
+
+    def __init__(self, decoding: Decoding, names: list[str], values: dict[str, Value], keys: Keys) -> None:
+        self._decoding, self._names, self._values, self._keys = decoding, names, values, keys
+        self._count = len(keys.ordinals)
+        self._errors: dict[int, DataError] = {}
+        self._mask_errors: dict[int, DataError] = {}
+        self._pixels: dict[int, Pixels] = {}
+        self._mask_pixels: dict[int, Pixels] = {}
+        self._pictures = self._encoded(decoding.stream)
+        self._masks = None if decoding.mask is None else self._encoded(decoding.mask)
+        self._headers = _native.picture_headers(self._pictures.data, self._pictures.bounds)
+        self._jobs = self._others()
+        self._waiting = iter(self._jobs)
+        self._lock = threading.Lock()
+        self._threads: list[threading.Thread] = []
+        self._working = 0  # threads that have not run out of jobs
+        self._begun = self._cancelled = False
+        self._failure: BaseException | None = None
+        self._seconds = 0.0
+
+    def begin(self) -> None:
+        """Begin in other threads."""
+        self._begin(self._decoding.threads, along=False)
+
+    def result(self) -> Transformed:
+        """Return what `Transform.run_all` returns; begins what has not begun, and works along."""
+        try:
+            if not self._begun:
+                self._begin(self._decoding.threads - 1, along=True)
+            for thread in self._threads:
+                thread.join()
+        except BaseException:
+            self.cancel()
+            raise
+        if self._failure is not None:
+            raise self._failure
+        return self._gathered()
+
+    def cancel(self) -> None:
+        """End the work after the pictures that are being decoded."""
+        self._cancelled = True
+
+    # ---- what native code does not decode ------------------------------------------------------------
+
+    def _encoded(self, name: str) -> Encoded:
+        """Return the byte string of each sequence; sequences that have not got one are errors."""
+        value = self._values[name]
+        if not value.one_sample_each:
+            lengths, samples = value.lengths.tolist(), value.sequences()
+            for i, length in enumerate(lengths):
+                if length != 1:
+                    what = f"expected one picture in a sequence of stream `{name}`, got {length}"
+                    self._errors.setdefault(i, DataError(what, stream=name, hint=decoders.HINT))
+            value = Value.from_bytes([sequence[0] if len(sequence) == 1 else b"" for sequence in samples], "bytes")
+        return Encoded(np.ascontiguousarray(value.data), np.ascontiguousarray(value.bounds))
+
+    def _others(self) -> list[Job]:
+        """Return what is to be done in Python, and find pictures that are too large."""
+        kind, width, height = (self._headers[:, i].astype(np.int64) for i in range(3))
+        limit = self._decoding.max_pixels
+        for i in np.flatnonzero(width * height > limit).tolist():
+            self._errors.setdefault(i, decoders.too_large(int(width[i]), int(height[i]), limit))
+        native = (kind == decoders.JPEG) & (width > 0) & bool(_native.NATIVE_JPEG)
+        jobs: list[Job] = [(self._decode, i) for i in np.flatnonzero(~native).tolist() if i not in self._errors]
+        if self._masks is not None:
+            jobs += [(self._decode_mask, i) for i in range(self._count) if i not in self._errors]
+        return jobs
+
+    def _decode(self, i: int) -> None:
+        wanted = self._decoding
+        try:
+            self._pixels[i] = decoders.decode(
+                self._pictures.at(i),
+                self._headers[i],
+                color=wanted.color,
+                upright=wanted.upright,
+                max_pixels=wanted.max_pixels,
+            )
+        except DataError as error:
+            self._errors[i] = error
+
+    def _decode_mask(self, i: int) -> None:
+        assert self._masks is not None
+        try:
+            self._mask_pixels[i] = decoders.decode_mask(self._masks.at(i), self._decoding.max_pixels)
+        except DataError as error:
+            self._mask_errors[i] = error
+
+    def _begin(self, threads: int, *, along: bool) -> None:
+        self._begun = True
+        if not self._jobs:
+            self._plan()
+            return
+        threads = min(threads, len(self._jobs) - along)
+        self._working = threads + along
+        for _ in range(threads):
+            # A daemon: a program that ends does not wait for pictures that it no longer needs.
+            thread = threading.Thread(target=self._run_jobs, name="feedline-pictures", daemon=True)
+            self._threads.append(thread)
+            thread.start()
+        if along:
+            self._run_jobs()
+
+    def _run_jobs(self) -> None:
+        """Decode what is left; plan, in the last thread that has nothing left."""
+        began = time.perf_counter()
+        try:
+            while not self._cancelled and self._failure is None:
+                with self._lock:
+                    job, i = next(self._waiting, (None, 0))
+                if job is None:
+                    break
+                job(i)
+            with self._lock:
+                self._seconds += time.perf_counter() - began
+                self._working -= 1
+                last = self._working == 0
+            if last and not self._cancelled and self._failure is None:
+                self._plan()
+        except BaseException as error:  # raised by `result`
+            self._failure = error
+
+    # ---- plans and native threads --------------------------------------------------------------------
+
+    def _plan(self) -> None:
+        """Plan all views, and start native threads on pictures that can be decoded."""
+        wanted = self._decoding
+        sizes = self._sizes()
+        programs = [planned(v, sizes, self._keys.uniforms, (wanted.width, wanted.height)) for v in wanted.views]
+        for program in programs:
+            for i, why in program.refused.items():
+                self._errors.setdefault(i, DataError(why, stream=wanted.stream, hint=decoders.HINT))
+        self._good = np.array([i for i in range(self._count) if i not in self._errors], np.int64)
+        pictures, pixels = self._pictures.of(self._good), self._numbered(self._pixels)
+        color = decoders.COLORS.index(wanted.color)
+        mean, scale = (None, None) if wanted.normalized is None else wanted.normalized
+        self._batches = [
+            self._started(
+                pictures, pixels, program, wanted.view_shape, color=color, mean=mean, scale=scale, chw=wanted.chw
+            )
+            for program in programs
+        ]
+        self._mask_batches = []
+        if self._masks is not None:
+            masks, pixels = self._masks.of(self._good), self._numbered(self._mask_pixels)
+            shape = (wanted.height, wanted.width, 1)
+            self._mask_batches = [
+                self._started(masks, pixels, program.of_mask(wanted.mask_fill), shape, color=GREY)
+                for program in programs
+            ]
+        self._boxes = None if wanted.boxes is None else self._moved(sizes, programs)
+
+    def _sizes(self) -> Sizes:
+        """Return width and height of each picture, 1 of those that cannot be decoded; compare masks with them."""
+        sizes: Sizes = self._headers[:, 1:3].astype(np.int64)
+        if self._decoding.upright:
+            turned = self._headers[:, 4] >= 5
+            sizes[turned] = sizes[turned, ::-1]
+        for i, pixels in self._pixels.items():
+            sizes[i] = pixels.shape[1], pixels.shape[0]
+        for i, pixels in self._mask_pixels.items():
+            (width, height), found = sizes[i].tolist(), pixels.shape
+            if i not in self._errors and (height, width) != found[:2]:
+                what = f"expected a mask of the size of its picture, {width} x {height}, got {found[1]} x {found[0]}"
+                self._mask_errors[i] = DataError(what, stream=self._decoding.mask, hint=decoders.HINT)
+        for i, error in self._mask_errors.items():
+            self._errors.setdefault(i, error)
+        sizes[list(self._errors)] = 1
+        return sizes
+
+    def _numbered(self, pixels: dict[int, Pixels]) -> dict[int, Pixels]:
+        """Return pixels by place among the pictures that can be decoded."""
+        if len(self._good) == self._count:
+            return pixels
+        return {place: pixels[i] for place, i in enumerate(self._good.tolist()) if i in pixels}
+
+    def _started(
+        self, encoded: Encoded, pixels: dict[int, Pixels], program: Program, shape: tuple[int, ...], **output: Any
+    ) -> tuple[NDArray[Any], Any]:
+        wanted = self._decoding
+        out = np.empty((len(self._good), *shape), np.uint8 if output.get("mean") is None else np.float32)
+        if not len(out):
+            return out, None
+        batch = _native.PictureBatch(
+            encoded.data,
+            encoded.bounds,
+            pixels,
+            program.kinds,
+            program.params(self._good),
+            out=out,
+            upright=wanted.upright,
+            shrink=wanted.shrink,
+            threads=wanted.threads,
+            max_pixels=wanted.max_pixels,
+            **output,
+        )
+        return out, batch
+
+    def _moved(self, sizes: Sizes, programs: list[Program]) -> Value:
+        assert self._decoding.boxes is not None
+        value = self._values[self._decoding.boxes]
+        views = [boxes.moved(value.rows, value.lengths, sizes, program.ops) for program in programs]
+        rows = np.stack(views, axis=1) if self._decoding.stacked else views[0]
+        return DenseValue(rows, None if value.one_sample_each else value.offsets)
+
+    # ---- the end -------------------------------------------------------------------------------------
+
+    def _gathered(self) -> Transformed:
+        wanted, values = self._decoding, dict(self._values)
+        began = time.perf_counter()
+        values[wanted.stream] = self._filled(self._batches, wanted.stream)
+        if wanted.mask is not None:
+            masks = self._filled(self._mask_batches, wanted.mask)
+            values[wanted.mask] = DenseValue(masks.rows[..., 0])
+        if wanted.boxes is not None:
+            assert self._boxes is not None
+            values[wanted.boxes] = self._boxes
+        seconds = self._seconds + time.perf_counter() - began
+        return Transformed({name: values[name] for name in self._names}, self._errors, seconds)
+
+    def _filled(self, batches: list[tuple[NDArray[Any], Any]], stream: str) -> DenseValue:
+        """Wait for native threads; return the pictures of all sequences, zeros for those without."""
+        for _, batch in batches:
+            for place, what in [] if batch is None else batch.result():
+                i = int(self._good[place])
+                self._errors.setdefault(i, DataError(what, stream=stream, hint=decoders.HINT))
+        outs = [out for out, _ in batches]
+        rows = np.stack(outs, axis=1) if self._decoding.stacked else outs[0]
+        if len(self._good) == self._count:
+            return DenseValue(rows)
+        everything = np.zeros((self._count, *rows.shape[1:]), rows.dtype)
+        everything[self._good] = rows
+        return DenseValue(everything)
+
+
+class Ahead:
+    """Work that has begun; dropping it ends it."""
+
+    def __init__(self, work: Work) -> None:
+        work.begin()
+        self._work = work
+
+    def result(self) -> Transformed:
+        """Wait for the work; see `Begun`."""
+        return self._work.result()
+
+    def __del__(self) -> None:
+        work = getattr(self, "_work", None)  # none, if it could not begin
+        if work is not None:
+            work.cancel()
