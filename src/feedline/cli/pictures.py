@@ -73,7 +73,7 @@ def write_page(opened: Opened, asked: Asked, out: Path) -> dict[str, Any]:
     decode = images.Decode(name, *(step for step in steps if not isinstance(step, images.Normalize)))
     ordinals = np.unique(np.linspace(0, sequences - 1, min(asked.count, sequences)).round().astype(np.int64))
     shown: list[Shown] = []
-    seen = _Seen()
+    seen = _Tally()
     with progress("decoding") as show:
         for low in range(0, len(ordinals), _AT_ONCE):
             part = ordinals[low : low + _AT_ONCE]
@@ -157,7 +157,7 @@ def headers(value: BytesValue) -> NDArray[np.int32]:
 # ---- pictures ------------------------------------------------------------------------------------------------
 
 
-class _Seen:
+class _Tally:
     """What pictures have in common."""
 
     def __init__(self) -> None:
@@ -169,7 +169,7 @@ class _Seen:
 
 
 def _some(
-    corpus: Deserializer, name: str, decode: images.Decode, ordinals: Ints, asked: Asked, seen: _Seen
+    corpus: Deserializer, name: str, decode: images.Decode, ordinals: Ints, asked: Asked, seen: _Tally
 ) -> list[Shown]:
     chunk = corpus.select(ordinals)
     value = chunk.values[name]
@@ -254,7 +254,7 @@ def traced(
     return [Box(*edges, *flips[i]) for i, edges in enumerate(np.concatenate([low, high]).T.tolist())]
 
 
-def _told(content: bytes, head: Ints, original: _Original | None, seen: _Seen) -> str:
+def _told(content: bytes, head: Ints, original: _Original | None, seen: _Tally) -> str:
     """Return size, format and what is special about a picture."""
     kind = _FORMATS.get(int(head[_FORMAT])) or ("unknown" if original is None else original.kind)
     seen.formats[kind] += 1
@@ -349,7 +349,7 @@ def _original(content: bytes) -> _Original | None:
 # ---- the page ------------------------------------------------------------------------------------------------
 
 
-def _sheet(opened: Opened, asked: Asked, sequences: int, shown: Sequence[Shown], seen: _Seen) -> Sheet:
+def _sheet(opened: Opened, asked: Asked, sequences: int, shown: Sequence[Shown], seen: _Tally) -> Sheet:
     corpus = opened.corpus
     sweeps = "sweep 0" if asked.views == 1 else f"sweeps 0 to {asked.views - 1}"
     which = f"All {len(shown)} pictures" if len(shown) == sequences else f"{len(shown)} of {sequences:,} sequences"
@@ -370,7 +370,7 @@ def _sheet(opened: Opened, asked: Asked, sequences: int, shown: Sequence[Shown],
     )
 
 
-def _tiles(shown: Sequence[Shown], seen: _Seen) -> list[tuple[str, str]]:
+def _tiles(shown: Sequence[Shown], seen: _Tally) -> list[tuple[str, str]]:
     tiles = [(decoding()["JPEG"], "decodes JPEG")]
     if seen.shape:
         tiles.append((" × ".join(map(str, seen.shape)), "uint8, each sample"))
