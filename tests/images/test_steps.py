@@ -119,6 +119,18 @@ def test_center_crop_is_torchvisions(torchvision):
 
 
 @pytest.mark.parametrize("mode", ["constant", "edge"])
+@pytest.mark.parametrize("padding", [2, [3], (3, 1), (4, 1, 2, 3)])
+def test_pad_is_torchvisions(torchvision, padding, mode):
+    import torch
+
+    pixels = picture(5, 6)
+    ops, _ = images.Pad(padding, 7, mode).plan(np.array([[5, 6]]), np.empty((1, 0)))
+    borders = padding if isinstance(padding, int) else list(padding)
+    expected = torchvision.functional.pad(torch.from_numpy(pixels).permute(2, 0, 1), borders, 7, mode)
+    assert (apply(pixels, ops) == expected.permute(1, 2, 0).numpy()).all()
+
+
+@pytest.mark.parametrize("mode", ["constant", "edge"])
 @pytest.mark.parametrize("padding", [None, 1, 4, (3, 9), (6, 0, 1, 13)])
 def test_random_crop_is_a_window_of_the_padded_picture(padding, mode):
     step = images.RandomCrop((5, 6), padding, pad_if_needed=True, fill=7, padding_mode=mode)

@@ -255,7 +255,10 @@ def gloo_backend(store: Any, rank: int, count: int, span: datetime.timedelta) ->
     else:
         device = gloo.create_default_device() if address is None else gloo.create_device(hostname=address)
     options._devices = [device]
-    return gloo(store, rank, count, options)
+    made = gloo(store, rank, count, options)
+    # A rank that closes its connections at once would cut off others that are still connecting.
+    made.barrier().wait()
+    return made
 
 
 def nccl_backend(store: Any, rank: int, count: int, span: datetime.timedelta) -> Any:

@@ -19,7 +19,7 @@ from feedline.errors import SchemaError
 from feedline.feed.transforms import Begun, Transform, Transformed
 from feedline.images.color import Normalize
 from feedline.images.decoders import COLORS
-from feedline.images.decoding import Ahead, Decoding, Keys, Work
+from feedline.images.decoding import Ahead, Decoding, DrawKeys, Work
 from feedline.images.step import FixedSize, PictureStep
 from feedline.images.views import MultiView
 
@@ -33,21 +33,25 @@ _VIEW, _OWN = 1 << 16, 1 << 15
 class Decode(Transform):
     """A transform for `MinibatchSource` and `DataLoader` that decodes a stream of pictures.
 
-    The stream of bytes becomes a dense stream of one sample a sequence: uint8 (height, width, channels), or float32 in
-    the layout of `Normalize`; with `MultiView`, (views, ...). The steps must lead to one size for all pictures.
+    JPEG, PNG, WebP, GIF, BMP, TIFF and what else Pillow knows is decoded; `feedline.images.decoders` says how, and what
+    becomes of alpha, palettes and 16 bits. The stream of bytes becomes a dense stream of one sample a sequence: uint8
+    (height, width, channels), or float32 in the layout of `Normalize`; with `MultiView`, (views, ...). The steps must
+    lead to one size for all pictures.
 
     Args:
         stream: the stream of encoded pictures, one for each sequence.
         steps: what to do with pictures, in this order; `Normalize` can only be the last.
-        mask: a stream of encoded masks of the pictures' upright sizes, which become uint8 (height, width). They are cut
-            and turned as their pictures are, without any interpolation; palette images keep their indices.
-        boxes: a dense stream of float samples of shape (4,): x1, y1, x2, y2 in pixels of the upright picture, any
-            number in a sequence. They are moved with their pictures and clipped to them. A box of which nothing is left
-            becomes zeros and keeps its place, so that labels still fit; select those with ``x2 > x1``. With `MultiView`
-            samples get the shape (views, 4).
+        mask: a stream of encoded masks, of the sizes of their pictures (after these were turned upright), which become
+            uint8 (height, width). They are cut, mirrored and resized with their pictures, by nearest neighbours;
+            palette images keep their indices.
+        boxes: a dense stream of float samples of shape (4,): x1, y1, x2, y2 in pixels of the picture (after it was
+            turned upright), any number in a sequence. They are moved with their pictures and clipped to them. A box of
+            which nothing is left becomes zeros and keeps its place, so that labels still fit; select those with
+            ``x2 > x1``. With `MultiView` samples get the shape (views, 4).
         color: ``"RGB"``, ``"BGR"`` or ``"grey"`` (one channel).
         upright: whether to turn pictures as their EXIF orientation says.
-        max_pixels: most pixels of a picture as stored. Larger ones are unreadable sequences.
+        max_pixels: most pixels of a picture as stored. Larger ones are unreadable sequences. What Pillow decodes is
+            also limited to twice its own ``Image.MAX_IMAGE_PIXELS``.
         shrink: whether a picture that will be resized to half or less is decoded at 1/2, 1/4 or 1/8 of its size first:
             faster, and not the same pixels.
         threads: threads that decode.
@@ -177,7 +181,7 @@ class Decode(Transform):
             if made.boxes is not None:
                 empty[made.boxes] = Value.empty(after[made.boxes], not values[made.boxes].one_sample_each)
             return Transformed({name: empty.get(name, values[name]) for name in after})
-        return Work(self._decoding, list(after), values, Keys(seed, sweeps, ordinals, stage)).result()
+        return Work(self._decoding, list(after), values, DrawKeys(seed, sweeps, ordinals, stage)).result()
 
     def start(
         self,
@@ -190,7 +194,7 @@ class Decode(Transform):
         stage: int,
     ) -> Begun:
         """Begin `run_all` in other threads, on at least one sequence; see `Transform.start`."""
-        return Ahead(Work(self._decoding, list(self.schema(before)), values, Keys(seed, sweeps, ordinals, stage)))
+        return Ahead(Work(self._decoding, list(self.schema(before)), values, DrawKeys(seed, sweeps, ordinals, stage)))
 
     def result_bytes(self, before: Schema, sequences: int) -> int:
         """Return the bytes of so many decoded pictures and masks."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
@@ -21,7 +20,8 @@ from feedline.images.program import Program, planned
 from feedline.images.step import Draws, PictureStep, Sizes
 
 Pixels: TypeAlias = NDArray[np.uint8]
-Job: TypeAlias = tuple[Callable[[int], None], int]
+#: Whether it is a mask, and its number.
+Job: TypeAlias = tuple[bool, int]
 
 GREY = decoders.COLORS.index("grey")
 
@@ -82,7 +82,7 @@ class Decoding:
         return (len(self.views), self.height, self.width) if self.stacked else (self.height, self.width)
 
 
-class Keys(NamedTuple):
+class DrawKeys(NamedTuple):
     """What keys the random numbers of a minibatch's pictures; see `Transform.run_all`."""
 
     seed: int
@@ -122,7 +122,7 @@ class Work:
     first, as the size of some is known only then; the last of these threads plans, and starts the native ones.
     """
 
-    def __init__(self, decoding: Decoding, names: list[str], values: dict[str, Value], keys: Keys) -> None:
+    def __init__(self, decoding: Decoding, names: list[str], values: dict[str, Value], keys: DrawKeys) -> None:
         self._decoding, self._names, self._values, self._keys = decoding, names, values, keys
         self._count = len(keys.ordinals)
         self._errors: dict[int, DataError] = {}
@@ -184,9 +184,9 @@ class Work:
         for i in np.flatnonzero(width * height > limit).tolist():
             self._errors.setdefault(i, decoders.too_large(int(width[i]), int(height[i]), limit))
         native = (kind == decoders.JPEG) & (width > 0) & bool(_native.NATIVE_JPEG)
-        jobs: list[Job] = [(self._decode, i) for i in np.flatnonzero(~native).tolist() if i not in self._errors]
+        jobs: list[Job] = [(False, i) for i in np.flatnonzero(~native).tolist() if i not in self._errors]
         if self._masks is not None:
-            jobs += [(self._decode_mask, i) for i in range(self._count) if i not in self._errors]
+            jobs += [(True, i) for i in range(self._count) if i not in self._errors]
         return jobs
 
     def _decode(self, i: int) -> None:
@@ -230,10 +230,14 @@ class Work:
         try:
             while not self._cancelled and self._failure is None:
                 with self._lock:
-                    job, i = next(self._waiting, (None, 0))
+                    job = next(self._waiting, None)
                 if job is None:
                     break
-                job(i)
+                is_mask, i = job
+                if is_mask:
+                    self._decode_mask(i)
+                else:
+                    self._decode(i)
             with self._lock:
                 self._seconds += time.perf_counter() - began
                 self._working -= 1
