@@ -23,6 +23,10 @@ set(FEEDLINE_CORE_SOURCES
   native/src/csv_rows.cpp
   native/src/inflate.cpp
   native/src/shared_memory.cpp
+  native/src/jpeg.cpp
+  native/src/picture_batch.cpp
+  native/src/picture_header.cpp
+  native/src/picture_ops.cpp
   native/src/tar.cpp
   native/src/tfrecord.cpp
   native/src/ctf_index.cpp
@@ -51,6 +55,7 @@ set(FEEDLINE_BINDING_SOURCES
   native/bindings/mlf.cpp
   native/bindings/rows.cpp
   native/bindings/shared_memory.cpp
+  native/bindings/pictures.cpp
   native/bindings/tar.cpp
   native/bindings/tfrecord.cpp
   native/bindings/ctf.cpp)

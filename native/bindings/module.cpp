@@ -16,6 +16,7 @@ void bind_cbf(nb::module_& m);
 void bind_htk(nb::module_& m);
 void bind_mlf(nb::module_& m);
 void bind_rows(nb::module_& m);
+void bind_pictures(nb::module_& m);
 void bind_tar(nb::module_& m);
 void bind_tensors(nb::module_& m);
 void bind_tfrecord(nb::module_& m);
@@ -38,6 +39,7 @@ NB_MODULE(_kernels, m) {
     bind_htk(m);
     bind_mlf(m);
     bind_rows(m);
+    bind_pictures(m);
     bind_tar(m);
     bind_tensors(m);
     bind_tfrecord(m);

@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+// Pictures: headers, JPEG through libjpeg-turbo, operations on pixels, and batches of them in threads.
+//
+// A picture's program is a row of operations, which run one after the other on uint8 pixels; the last one writes into
+// the batch's memory. If the first is a crop, only its region is decoded. The result is the same bits for any number of
+// threads, any batch, and whether the region or the whole was decoded. No input is trusted: damaged, cut and oversized
+// pictures are refused with a text, and memory is asked for only after the number of pixels has been compared.
+#pragma once
+
+#include <sys/types.h>
+
+#include <atomic>
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace feedline {
+
+enum class PictureFormat : std::int32_t { unknown = 0, jpeg = 1, png = 2, other = 3 };
+
+// What the header of an encoded picture says. Width and height are 0 where it is damaged, or of an `other` format.
+struct PictureHeader {
+    std::int32_t format = 0, width = 0, height = 0, components = 0;
+    std::int32_t orientation = 1;  // of EXIF, 1 to 8
+};
+
+// O(bytes of the header).
+PictureHeader read_picture_header(const std::uint8_t* data, std::size_t n);
+
+// out[i * count + j]: a uniform number in [0, 1), the upper 53 bits of
+// hash_key(seed, sweeps[i], 2, ordinals[i], stage, step, j).
+void keyed_uniforms(std::uint64_t seed, const std::int64_t* sweeps, const std::int64_t* ordinals, std::size_t n,
+                    std::uint64_t stage, std::uint64_t step, std::size_t count, double* out);
+
+// Interleaved pixels of 1 or 3 channels, in memory that is reused.
+class Pixels {
+  public:
+    int width = 0, height = 0, channels = 0;
+
+    // Sets the size; what was there is lost. Throws std::bad_alloc.
+    void reshape(int w, int h, int c);
+    std::uint8_t* row(int y) { return memory_.get() + std::size_t(y) * stride(); }
+    const std::uint8_t* row(int y) const { return memory_.get() + std::size_t(y) * stride(); }
+    std::size_t stride() const { return std::size_t(width) * std::size_t(channels); }
+    std::size_t size() const { return stride() * std::size_t(height); }
+
+  private:
+    std::unique_ptr<std::uint8_t[]> memory_;
+    std::size_t capacity_ = 0;
+};
+
+// A region of a picture, in its pixels.
+struct Region {
+    int x = 0, y = 0, width = 0, height = 0;
+};
+
+enum class PictureColor : int { rgb = 0, bgr = 1, grey = 2 };
+
+// "2.1.5", or "" where there is no libjpeg-turbo: then nothing here decodes.
+const char* jpeg_version();
+
+// Decodes a region of a JPEG, of the picture as stored at 1/`shrink` (1, 2, 4 or 8) of its size, into `out`; an empty
+// region is the whole. Bit-identical to decoding the whole and cropping. Returns "", or what is wrong. CMYK becomes RGB
+// without profiles, as Adobe's inverted values. At most `max_scans` scans of a progressive picture are read.
+std::string decode_jpeg(const std::uint8_t* data, std::size_t n, PictureColor color, Region region, int shrink,
+                        Pixels& out);
+
+// ---- operations --------------------------------------------------------------------------------------------
+
+enum class PictureFilter : int {
+    nearest = 0,         // pixel (int)((x + 1/2) * scale)
+    triangle = 1,        // antialiased: as wide as the scale where it makes smaller
+    linear = 2,          // two pixels, whatever the scale; these four as OpenCV defines them
+    nearest_corner = 3,  // pixel (int)(x * scale)
+    cubic = 4,           // four pixels, a = -3/4
+    lanczos = 5,         // eight pixels
+};
+
+// Turns and mirrors as an EXIF orientation says.
+void turn_upright(const Pixels& in, int orientation, Pixels& out);
+
+// The region of the stored picture, of this width and height, that becomes `upright` when turned.
+Region stored_region(Region upright, int orientation, int width, int height);
+
+// Resamples the box (x0, y0, x1, y1) of a picture, which may have fractions, to width x height: separable, rows first,
+// 14 bits for weights and 6 between the passes. Borders are repeated.
+void resize_pixels(const Pixels& in, double x0, double y0, double x1, double y1, int width, int height,
+                   PictureFilter filter, Pixels& out);
+
+// ---- batches -----------------------------------------------------------------------------------------------
+
+enum class PictureOp : std::uint8_t { crop = 1, resize = 2, flip = 3, pad = 4, jitter = 5 };
+
+// Numbers that an operation takes; 0 for one that does not exist.
+int picture_op_arity(std::uint8_t kind);
+
+struct RawPicture {  // already decoded, uint8 (height, width, channels)
+    const std::uint8_t* data = nullptr;
+    int width = 0, height = 0;
+};
+
+// What a batch is to do. All pointers must stay valid until it is done or abandoned.
+struct PictureBatchOptions {
+    const std::uint8_t* data = nullptr;    // encoded pictures
+    const std::int64_t* bounds = nullptr;  // n + 1, ascending, inside the data
+    std::size_t n = 0;
+    std::vector<RawPicture> raw;  // n, or none; data == nullptr: encoded
+    std::vector<std::uint8_t> kinds;
+    const double* params = nullptr;  // n rows of `numbers`
+    std::size_t numbers = 0;
+    PictureColor color = PictureColor::rgb;
+    bool upright = true, shrink = false, floats = false, planes = false;
+    std::vector<float> mean, scale;  // one for each channel, if `floats`
+    std::int64_t max_pixels = 0;
+    int width = 0, height = 0;  // of every result
+    void* out = nullptr;
+    int threads = 1;
+};
+
+// Pictures on their way. Work begins when it is created, in threads of the process, batches in the order of their
+// creation. In a forked child, `finish` does all of its parent's work again.
+class PictureBatch {
+  public:
+    explicit PictureBatch(PictureBatchOptions options);
+    ~PictureBatch();  // abandons it: waits for pictures in progress
+    PictureBatch(const PictureBatch&) = delete;
+    PictureBatch& operator=(const PictureBatch&) = delete;
+
+    // Works along and waits. Returns the pictures that could not be decoded, ascending, whose results are zeros.
+    std::vector<std::pair<std::size_t, std::string>> finish();
+    bool done() const;
+    double seconds() const;  // of all threads so far
+
+    struct State;
+
+  private:
+    std::shared_ptr<State> state_;
+};
+
+}  // namespace feedline

@@ -1,0 +1,180 @@
+// libjpeg-turbo behind `decode_jpeg`. Nothing of C++ that needs a destructor lives across its calls: errors jump.
+#include "feedline/pictures.h"
+
+#ifdef FEEDLINE_JPEG
+
+#include <csetjmp>
+#include <cstdio>
+#include <cstring>
+#include <jerror.h>
+#include <jpeglib.h>
+
+#include <algorithm>
+
+#define FEEDLINE_TEXT(name) #name
+#define FEEDLINE_VALUE(name) FEEDLINE_TEXT(name)
+
+namespace feedline {
+
+namespace {
+
+constexpr int kMaxScans = 100;  // of a progressive picture; encoders write about ten
+
+struct Errors {
+    jpeg_error_mgr base;  // the first: libjpeg knows only this
+    jmp_buf leave;
+    char text[JMSG_LENGTH_MAX];
+};
+
+[[noreturn]] void fail(j_common_ptr info) {
+    auto* errors = reinterpret_cast<Errors*>(info->err);
+    if (errors->text[0] == '\0') errors->base.format_message(info, errors->text);
+    longjmp(errors->leave, 1);
+}
+
+// Warnings that pixels are missing or made up are errors; those about markers are not.
+void warn(j_common_ptr info, int level) {
+    if (level >= 0) return;
+    switch (info->err->msg_code) {
+        case JWRN_ADOBE_XFORM:
+        case JWRN_EXTRANEOUS_DATA:
+        case JWRN_JFIF_MAJOR:
+        case JWRN_TOO_MUCH_DATA:
+            return;
+        default:
+            fail(info);
+    }
+}
+
+void say_nothing(j_common_ptr) {}
+
+void count_scans(j_common_ptr info) {
+    if (reinterpret_cast<j_decompress_ptr>(info)->input_scan_number <= kMaxScans) return;
+    auto* errors = reinterpret_cast<Errors*>(info->err);
+    std::snprintf(errors->text, sizeof errors->text, "more than %d scans", kMaxScans);
+    fail(info);
+}
+
+// Inverted CMYK, as Adobe writes it, to RGB; r = k - (255 - c) * k / 255, rounded.
+void from_cmyk(const std::uint8_t* in, std::uint8_t* out, int width, PictureColor color) {
+    const auto channel = [](unsigned c, unsigned k) {
+        const unsigned product = (255 - c) * k + 128;
+        return std::uint8_t(k - ((product + (product >> 8)) >> 8));
+    };
+    for (int x = 0; x < width; ++x, in += 4) {
+        const std::uint8_t r = channel(in[0], in[3]), g = channel(in[1], in[3]), b = channel(in[2], in[3]);
+        if (color == PictureColor::grey) {
+            *out++ = std::uint8_t((19595u * r + 38470u * g + 7471u * b + 0x8000u) >> 16);  // ITU-R 601
+        } else {
+            const bool rgb = color == PictureColor::rgb;
+            out[0] = rgb ? r : b, out[1] = g, out[2] = rgb ? b : r;
+            out += 3;
+        }
+    }
+}
+
+bool ends_with_a_marker(const std::uint8_t* data, std::size_t n) {
+    for (std::size_t at = n; at >= 2; --at)
+        if (data[at - 2] == 0xff && data[at - 1] == 0xd9) return true;
+    return false;
+}
+
+struct Decoding {  // what must survive a jump
+    jpeg_decompress_struct info;
+    Errors errors;
+    jpeg_progress_mgr progress;
+};
+
+}  // namespace
+
+const char* jpeg_version() { return FEEDLINE_VALUE(LIBJPEG_TURBO_VERSION); }
+
+std::string decode_jpeg(const std::uint8_t* data, std::size_t n, PictureColor color, Region region, int shrink,
+                        Pixels& out) {
+    Decoding decoding;
+    auto& info = decoding.info;
+    auto& errors = decoding.errors;
+    static thread_local std::vector<std::uint8_t> line;  // static: a jump leaves it as it is
+    std::memset(&decoding, 0, sizeof decoding);
+    info.err = jpeg_std_error(&errors.base);
+    errors.base.error_exit = fail;
+    errors.base.emit_message = warn;
+    errors.base.output_message = say_nothing;
+    if (setjmp(errors.leave) != 0) {
+        jpeg_destroy_decompress(&info);
+        return errors.text;
+    }
+    jpeg_create_decompress(&info);
+    decoding.progress.progress_monitor = count_scans;
+    info.progress = &decoding.progress;
+    jpeg_mem_src(&info, data, static_cast<unsigned long>(n));
+    jpeg_read_header(&info, TRUE);
+    const bool cmyk = info.jpeg_color_space == JCS_CMYK || info.jpeg_color_space == JCS_YCCK;
+    if (cmyk)
+        info.out_color_space = JCS_CMYK;
+    else if (color == PictureColor::grey)
+        info.out_color_space = JCS_GRAYSCALE;
+    else
+        info.out_color_space = color == PictureColor::rgb ? JCS_EXT_RGB : JCS_EXT_BGR;
+    info.dct_method = JDCT_ISLOW;
+    info.do_fancy_upsampling = TRUE;
+    info.do_block_smoothing = FALSE;  // it looks across the borders of regions
+    info.scale_num = 8u / static_cast<unsigned>(shrink);
+    info.scale_denom = 8;
+    jpeg_start_decompress(&info);
+    const int width = static_cast<int>(info.output_width), height = static_cast<int>(info.output_height);
+    if (region.width == 0) region = {0, 0, width, height};
+    if (region.x < 0 || region.y < 0 || region.width < 1 || region.height < 1 || region.x > width - region.width ||
+        region.y > height - region.height) {
+        jpeg_destroy_decompress(&info);
+        return "a region outside of the picture";
+    }
+    JDIMENSION left = 0, across = info.output_width;
+    if (region.width < width) {
+        // One pixel more on either side: colours of neighbours are mixed where they have fewer samples.
+        left = static_cast<JDIMENSION>(std::max(region.x - 1, 0));
+        across = static_cast<JDIMENSION>(std::min(region.x + region.width + 1, width)) - left;
+        jpeg_crop_scanline(&info, &left, &across);
+    }
+    if (region.y > 0) jpeg_skip_scanlines(&info, static_cast<JDIMENSION>(region.y));
+    const int channels = color == PictureColor::grey ? 1 : 3;
+    const std::size_t wide = std::size_t(info.output_width) * std::size_t(cmyk ? 4 : channels);
+    const std::size_t offset = std::size_t(region.x - static_cast<int>(left));
+    try {
+        out.reshape(region.width, region.height, channels);
+        if (line.size() < wide) line.resize(wide);
+    } catch (const std::bad_alloc&) {
+        jpeg_destroy_decompress(&info);
+        throw;
+    }
+    const bool straight = !cmyk && wide == out.stride();
+    for (int y = 0; y < region.height; ++y) {
+        JSAMPROW row = straight ? out.row(y) : line.data();
+        jpeg_read_scanlines(&info, &row, 1);
+        if (cmyk)
+            from_cmyk(row + 4 * offset, out.row(y), region.width, color);
+        else if (!straight)
+            std::memcpy(out.row(y), row + offset * std::size_t(channels), out.stride());
+    }
+    // What was not read may be missing; then others of its regions could not be read.
+    const bool whole = ends_with_a_marker(info.src->next_input_byte, info.src->bytes_in_buffer) ||
+                       info.unread_marker == JPEG_EOI;
+    jpeg_destroy_decompress(&info);
+    return whole ? "" : "it ends early, without an end marker";
+}
+
+}  // namespace feedline
+
+#else
+
+namespace feedline {
+
+const char* jpeg_version() { return ""; }
+
+std::string decode_jpeg(const std::uint8_t*, std::size_t, PictureColor, Region, int, Pixels&) {
+    return "feedline was built without libjpeg-turbo";
+}
+
+}  // namespace feedline
+
+#endif

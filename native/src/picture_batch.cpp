@@ -1,0 +1,395 @@
+// Batches of pictures in threads of the process.
+//
+// Each batch is a row of pictures that threads take one after the other. The threads of the process serve batches in the
+// order of their creation, at most `threads` of them one batch, and sleep when there is none. A caller that wants the
+// result works along in place of a thread that has not come.
+#include <pthread.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <deque>
+#include <new>
+#include <string>
+#include <system_error>
+#include <thread>
+
+#include "feedline/pictures.h"
+#include "picture_ops.h"
+
+namespace feedline {
+
+namespace {
+
+constexpr int kArity[] = {0, 4, 3, 2, 6, 5};
+constexpr std::size_t kMostThreads = 256;
+
+int whole(double number) { return static_cast<int>(number); }
+
+// One thread's memory.
+struct Scratch {
+    Pixels a, b;
+};
+
+std::string size_text(std::int64_t width, std::int64_t height) {
+    return std::to_string(width) + " x " + std::to_string(height);
+}
+
+// A picture as its program runs: `now` holds the pixels, `next` is free.
+class Running {
+  public:
+    Running(const PictureBatchOptions& options, std::size_t i, Scratch& scratch)
+        : options_(options), numbers_(options.params + i * options.numbers), now_(&scratch.a), next_(&scratch.b) {}
+
+    std::string run(std::size_t i) {
+        const std::string wrong = load(i);
+        if (!wrong.empty()) return wrong;
+        for (; at_ < options_.kinds.size(); ++at_) {
+            const std::string refused = step();
+            if (!refused.empty()) return refused;
+        }
+        if (now_->width != options_.width || now_->height != options_.height)
+            return "its steps lead to " + size_text(now_->width, now_->height) + " pixels, not to " +
+                   size_text(options_.width, options_.height);
+        write(i);
+        return "";
+    }
+
+  private:
+    void swap() { std::swap(now_, next_); }
+
+    PictureOp kind() const { return static_cast<PictureOp>(options_.kinds[at_]); }
+
+    const double* take() {
+        const double* numbers = numbers_;
+        numbers_ += kArity[options_.kinds[at_]];
+        return numbers;
+    }
+
+    std::string load(std::size_t i) {
+        const int channels = options_.color == PictureColor::grey ? 1 : 3;
+        if (!options_.raw.empty() && options_.raw[i].data != nullptr) {
+            const RawPicture& raw = options_.raw[i];
+            now_->reshape(raw.width, raw.height, channels);
+            std::memcpy(now_->row(0), raw.data, now_->size());
+            return "";
+        }
+        const std::uint8_t* data = options_.data + options_.bounds[i];
+        const std::size_t n = static_cast<std::size_t>(options_.bounds[i + 1] - options_.bounds[i]);
+        const PictureHeader header = read_picture_header(data, n);
+        if (header.format != static_cast<std::int32_t>(PictureFormat::jpeg) || header.width == 0)
+            return "expected a JPEG with a whole header";
+        if (std::int64_t(header.width) * header.height > options_.max_pixels)
+            return "expected at most " + std::to_string(options_.max_pixels) + " pixels, got " +
+                   size_text(header.width, header.height);
+        const int orientation = options_.upright ? header.orientation : 1;
+        const bool turned = orientation >= 5;
+        Region region{0, 0, turned ? header.height : header.width, turned ? header.width : header.height};
+        if (!options_.kinds.empty() && kind() == PictureOp::crop) {
+            const Region all = region;
+            const double* numbers = take();
+            region = {whole(numbers[0]), whole(numbers[1]), whole(numbers[2]), whole(numbers[3])};
+            if (!inside(region, all.width, all.height)) return outside(region, all.width, all.height);
+            ++at_;
+        }
+        const int shrink = shrinks(region);
+        const Region stored = stored_region(region, orientation, header.width, header.height);
+        return shrink > 1 ? decode_smaller(data, n, stored, shrink, orientation)
+                          : turn(decode_jpeg(data, n, options_.color, stored, 1, *now_), orientation);
+    }
+
+    // How much smaller the decoder may make a region that is resized next.
+    int shrinks(Region region) const {
+        if (!options_.shrink || at_ >= options_.kinds.size() || kind() != PictureOp::resize) return 1;
+        if (static_cast<PictureFilter>(whole(numbers_[2])) != PictureFilter::triangle) return 1;
+        int found = 1;
+        while (found < 8 && region.width >= 2 * found * whole(numbers_[0]) &&
+               region.height >= 2 * found * whole(numbers_[1]))
+            found *= 2;
+        return found;
+    }
+
+    std::string turn(std::string wrong, int orientation) {
+        if (!wrong.empty()) return "expected a whole JPEG: " + wrong;
+        if (orientation == 1) return "";
+        turn_upright(*now_, orientation, *next_);
+        swap();
+        return "";
+    }
+
+    // Decodes at 1/shrink, and resizes the box that the region is there, which may have fractions.
+    std::string decode_smaller(const std::uint8_t* data, std::size_t n, Region stored, int shrink, int orientation) {
+        const Region rounded{stored.x / shrink, stored.y / shrink,
+                             (stored.x + stored.width + shrink - 1) / shrink - stored.x / shrink,
+                             (stored.y + stored.height + shrink - 1) / shrink - stored.y / shrink};
+        const std::string wrong = decode_jpeg(data, n, options_.color, rounded, shrink, *now_);
+        if (!wrong.empty()) return "expected a whole JPEG: " + wrong;
+        const bool turned = orientation >= 5;
+        const double *numbers = take(), over = 1.0 / shrink;
+        ++at_;
+        const double x0 = stored.x * over - rounded.x, y0 = stored.y * over - rounded.y;
+        const int width = whole(numbers[turned ? 1 : 0]), height = whole(numbers[turned ? 0 : 1]);
+        resize_pixels(*now_, x0, y0, x0 + stored.width * over, y0 + stored.height * over, width, height,
+                      PictureFilter::triangle, *next_);
+        swap();
+        return turn("", orientation);
+    }
+
+    static bool inside(Region r, int width, int height) {
+        return r.x >= 0 && r.y >= 0 && r.width >= 1 && r.height >= 1 && r.x <= width - r.width &&
+               r.y <= height - r.height;
+    }
+
+    static std::string outside(Region r, int width, int height) {
+        return "expected a crop inside of " + size_text(width, height) + " pixels, got " +
+               size_text(r.width, r.height) + " at (" + std::to_string(r.x) + ", " + std::to_string(r.y) + ")";
+    }
+
+    std::string step() {
+        const PictureOp what = kind();
+        const double* numbers = take();
+        switch (what) {
+            case PictureOp::crop: {
+                const Region r{whole(numbers[0]), whole(numbers[1]), whole(numbers[2]), whole(numbers[3])};
+                if (!inside(r, now_->width, now_->height)) return outside(r, now_->width, now_->height);
+                if (r.width == now_->width && r.height == now_->height) return "";
+                crop_pixels(*now_, r, *next_);
+                swap();
+                return "";
+            }
+            case PictureOp::resize: {
+                const int width = whole(numbers[0]), height = whole(numbers[1]);
+                if (width < 1 || height < 1) return "expected a size of at least 1 x 1, got " + size_text(width, height);
+                if (std::int64_t(width) * height > options_.max_pixels)
+                    return "expected at most " + std::to_string(options_.max_pixels) + " pixels, got " +
+                           size_text(width, height);
+                if (width == now_->width && height == now_->height) return "";
+                resize_pixels(*now_, 0, 0, now_->width, now_->height, width, height,
+                              static_cast<PictureFilter>(whole(numbers[2])), *next_);
+                swap();
+                return "";
+            }
+            case PictureOp::flip:
+                flip_pixels(*now_, numbers[0] != 0, numbers[1] != 0);
+                return "";
+            case PictureOp::pad: {
+                const int left = whole(numbers[0]), top = whole(numbers[1]), right = whole(numbers[2]),
+                          bottom = whole(numbers[3]);
+                if (left < 0 || top < 0 || right < 0 || bottom < 0) return "expected borders of at least 0 pixels";
+                const std::int64_t width = std::int64_t(now_->width) + left + right;
+                const std::int64_t height = std::int64_t(now_->height) + top + bottom;
+                if (width > options_.max_pixels / height)
+                    return "expected at most " + std::to_string(options_.max_pixels) + " pixels, got " +
+                           size_text(width, height);
+                pad_pixels(*now_, left, top, right, bottom, numbers[4] != 0, static_cast<std::uint8_t>(numbers[5]),
+                           *next_);
+                swap();
+                return "";
+            }
+            case PictureOp::jitter:
+                jitter_pixels(*now_, numbers, options_.color == PictureColor::bgr);
+                return "";
+        }
+        return "";
+    }
+
+    void write(std::size_t i) {
+        const std::size_t size = now_->size();
+        if (options_.floats)
+            write_floats(*now_, options_.mean, options_.scale, options_.planes,
+                         static_cast<float*>(options_.out) + i * size);
+        else
+            std::memcpy(static_cast<std::uint8_t*>(options_.out) + i * size, now_->row(0), size);
+    }
+
+    const PictureBatchOptions& options_;
+    const double* numbers_;
+    std::size_t at_ = 0;
+    Pixels *now_, *next_;
+};
+
+}  // namespace
+
+int picture_op_arity(std::uint8_t kind) { return kind < sizeof kArity / sizeof *kArity ? kArity[kind] : 0; }
+
+struct PictureBatch::State {
+    explicit State(PictureBatchOptions given) : options(std::move(given)), pid(getpid()) {}
+
+    const PictureBatchOptions options;
+    const pid_t pid;
+    std::atomic<std::size_t> next{0};  // the first picture not taken; at least n when none is left
+    std::mutex mutex;                  // guards all below
+    std::condition_variable progress;
+    int working = 0;  // threads that take pictures
+    double seconds = 0;
+    std::vector<std::pair<std::size_t, std::string>> wrong;
+
+    bool taken() const { return next.load(std::memory_order_relaxed) >= options.n; }
+
+    void take_all() {
+        static thread_local Scratch scratch;
+        const auto began = std::chrono::steady_clock::now();
+        std::vector<std::pair<std::size_t, std::string>> found;
+        for (;;) {
+            const std::size_t i = next.fetch_add(1, std::memory_order_relaxed);
+            if (i >= options.n) break;
+            std::string what;
+            try {
+                what = Running(options, i, scratch).run(i);
+            } catch (const std::bad_alloc&) {
+                what = "not enough memory to decode it";
+            }
+            if (what.empty()) continue;
+            const std::size_t each = std::size_t(options.width) * std::size_t(options.height) *
+                                     (options.color == PictureColor::grey ? 1 : 3) * (options.floats ? 4 : 1);
+            std::memset(static_cast<std::byte*>(options.out) + i * each, 0, each);
+            found.emplace_back(i, std::move(what));
+        }
+        const std::chrono::duration<double> spent = std::chrono::steady_clock::now() - began;
+        const std::lock_guard lock(mutex);
+        seconds += spent.count();
+        for (auto& one : found) wrong.push_back(std::move(one));
+    }
+};
+
+namespace {
+
+// The threads of this process that work on batches.
+class Crew {
+  public:
+    static Crew& of_this_process() {
+        struct Owned {
+            pid_t pid;
+            Crew crew;
+        };
+        static std::atomic<Owned*> current{nullptr};
+        Owned* owned = current.load(std::memory_order_acquire);
+        while (owned == nullptr || owned->pid != getpid()) {
+            // The parent's is left alone: its locks may be held by threads that do not exist here.
+            Owned* fresh = new Owned{getpid(), {}};
+            if (current.compare_exchange_strong(owned, fresh, std::memory_order_acq_rel)) return fresh->crew;
+            delete fresh;
+        }
+        return owned->crew;
+    }
+
+    void start(std::shared_ptr<PictureBatch::State> batch) {
+        {
+            const std::lock_guard lock(mutex_);
+            const std::size_t wanted = std::min<std::size_t>(std::size_t(batch->options.threads), kMostThreads);
+            while (threads_ < wanted && start_thread()) ++threads_;
+            if (threads_ == 0) return;  // whoever wants the result does the work
+            queue_.push_back(std::move(batch));
+        }
+        wake_.notify_all();
+    }
+
+  private:
+    bool start_thread() {
+        // A signal taken by such a thread would not interrupt the call that waits for it in another.
+        sigset_t all, before;
+        sigfillset(&all);
+        for (const int fault : {SIGBUS, SIGSEGV, SIGFPE, SIGILL}) sigdelset(&all, fault);
+        pthread_sigmask(SIG_SETMASK, &all, &before);
+        bool started = true;
+        try {
+            std::thread([this] { run(); }).detach();  // the crew is never destroyed
+        } catch (const std::system_error&) {
+            started = false;
+        }
+        pthread_sigmask(SIG_SETMASK, &before, nullptr);
+        return started;
+    }
+
+    // The first batch that has pictures left and takes another thread.
+    std::shared_ptr<PictureBatch::State> first() {
+        for (std::size_t k = 0; k < queue_.size();) {
+            const auto& batch = queue_[k];
+            if (batch->taken()) {
+                queue_.erase(queue_.begin() + static_cast<std::ptrdiff_t>(k));
+                continue;
+            }
+            const std::lock_guard lock(batch->mutex);
+            if (batch->working < batch->options.threads) {
+                ++batch->working;
+                return batch;
+            }
+            ++k;
+        }
+        return nullptr;
+    }
+
+    void run() {
+        std::unique_lock lock(mutex_);
+        for (;;) {
+            std::shared_ptr<PictureBatch::State> batch;
+            wake_.wait(lock, [&] { return (batch = first()) != nullptr; });
+            lock.unlock();
+            batch->take_all();
+            {
+                const std::lock_guard held(batch->mutex);
+                --batch->working;
+            }
+            batch->progress.notify_all();
+            batch.reset();
+            lock.lock();
+        }
+    }
+
+    std::mutex mutex_;
+    std::condition_variable wake_;
+    std::deque<std::shared_ptr<PictureBatch::State>> queue_;
+    std::size_t threads_ = 0;
+};
+
+}  // namespace
+
+PictureBatch::PictureBatch(PictureBatchOptions options) : state_(std::make_shared<State>(std::move(options))) {
+    if (state_->options.n != 0) Crew::of_this_process().start(state_);
+}
+
+PictureBatch::~PictureBatch() {
+    State& state = *state_;
+    if (state.pid != getpid()) return;  // nobody works on it here
+    state.next.store(state.options.n, std::memory_order_relaxed);
+    std::unique_lock lock(state.mutex);
+    state.progress.wait(lock, [&] { return state.working == 0; });
+}
+
+bool PictureBatch::done() const {
+    State& state = *state_;
+    if (state.pid != getpid() || !state.taken()) return false;
+    const std::lock_guard lock(state.mutex);
+    return state.working == 0;
+}
+
+double PictureBatch::seconds() const {
+    if (state_->pid != getpid()) return 0;
+    const std::lock_guard lock(state_->mutex);
+    return state_->seconds;
+}
+
+std::vector<std::pair<std::size_t, std::string>> PictureBatch::finish() {
+    if (state_->pid != getpid()) {
+        // The parent's locks may be held forever, and its threads are not here.
+        const auto fresh = std::make_shared<State>(state_->options);
+        new std::shared_ptr<State>(std::move(state_));  // never destroyed
+        state_ = fresh;
+    }
+    State& state = *state_;
+    std::unique_lock lock(state.mutex);
+    if (state.working < state.options.threads) {
+        ++state.working;
+        lock.unlock();
+        state.take_all();
+        lock.lock();
+        --state.working;
+    }
+    state.progress.wait(lock, [&] { return state.working == 0 && state.taken(); });
+    std::sort(state.wrong.begin(), state.wrong.end());
+    return state.wrong;
+}
+
+}  // namespace feedline
