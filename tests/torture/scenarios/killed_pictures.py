@@ -52,7 +52,8 @@ class KilledPictures(Scenario):
             expected = [item for minibatch in source.minibatches(1) for item in items_of(minibatch)]
         unreadable = listed_in(case.folder / "expected.jsonl")
         case.tally("unreadable", len(unreadable))
-        if len(expected) != 2 * (COUNT - len(unreadable)):
+        # What is damaged elsewhere than in the crop of a sweep may be readable in that sweep.
+        if {i for i, _ in expected} | unreadable != set(range(COUNT)) or len(expected) < 2 * (COUNT - len(unreadable)):
             case.fail("lost", f"never killed: {len(expected)} pictures of 2 x {COUNT}, {len(unreadable)} unreadable")
         path = case.folder / "record"
         seconds, operations = 0.1, 60
