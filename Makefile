@@ -80,6 +80,7 @@ fuzz: sanitize
 	build/sanitize/fuzz_ctf $(FUZZ_SECONDS)
 	build/sanitize/test_cntk_formats $$(($(FUZZ_SECONDS) / 2))
 	build/sanitize/test_rows $$(($(FUZZ_SECONDS) / 2))
+	build/sanitize/test_pictures $$(($(FUZZ_SECONDS) / 2))
 	build/sanitize/test_tar $$(($(FUZZ_SECONDS) / 4))
 	build/sanitize/test_tfrecord $$(($(FUZZ_SECONDS) / 4))
 

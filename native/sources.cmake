@@ -69,6 +69,7 @@ set(FEEDLINE_NATIVE_TEST_SOURCES
   native/tests/test_guard.cpp
   native/tests/test_kernels.cpp
   native/tests/test_parquet.cpp
+  native/tests/test_pictures.cpp
   native/tests/test_rows.cpp
   native/tests/test_shared_memory.cpp
   native/tests/test_store.cpp

@@ -19,6 +19,9 @@ namespace feedline {
 namespace {
 
 constexpr int kMaxScans = 100;  // of a progressive picture; encoders write about ten
+// Pixels on either side of a region that are decoded with it. Colours of neighbours are mixed where they have fewer
+// samples, for which one pixel would do; but the decoder mixes none in a line of fewer than three such samples.
+constexpr int kMargin = 8;
 
 struct Errors {
     jpeg_error_mgr base;  // the first: libjpeg knows only this
@@ -91,6 +94,7 @@ const char* jpeg_version() { return FEEDLINE_VALUE(LIBJPEG_TURBO_VERSION); }
 
 std::string decode_jpeg(const std::uint8_t* data, std::size_t n, PictureColor color, Region region, int shrink,
                         Pixels& out) {
+    const PictureHeader header = read_picture_header(data, n);
     Decoding decoding;
     auto& info = decoding.info;
     auto& errors = decoding.errors;
@@ -109,6 +113,11 @@ std::string decode_jpeg(const std::uint8_t* data, std::size_t n, PictureColor co
     info.progress = &decoding.progress;
     jpeg_mem_src(&info, data, static_cast<unsigned long>(n));
     jpeg_read_header(&info, TRUE);
+    // The caller has compared the size that our parser read with what it permits: no other may be decoded.
+    if (info.image_width != JDIMENSION(header.width) || info.image_height != JDIMENSION(header.height)) {
+        jpeg_destroy_decompress(&info);
+        return "its header gives two sizes";
+    }
     const bool cmyk = info.jpeg_color_space == JCS_CMYK || info.jpeg_color_space == JCS_YCCK;
     if (cmyk)
         info.out_color_space = JCS_CMYK;
@@ -131,9 +140,8 @@ std::string decode_jpeg(const std::uint8_t* data, std::size_t n, PictureColor co
     }
     JDIMENSION left = 0, across = info.output_width;
     if (region.width < width) {
-        // One pixel more on either side: colours of neighbours are mixed where they have fewer samples.
-        left = static_cast<JDIMENSION>(std::max(region.x - 1, 0));
-        across = static_cast<JDIMENSION>(std::min(region.x + region.width + 1, width)) - left;
+        left = static_cast<JDIMENSION>(std::max(region.x - kMargin, 0));
+        across = static_cast<JDIMENSION>(std::min(region.x + region.width + kMargin, width)) - left;
         jpeg_crop_scanline(&info, &left, &across);
     }
     if (region.y > 0) jpeg_skip_scanlines(&info, static_cast<JDIMENSION>(region.y));
@@ -158,7 +166,7 @@ std::string decode_jpeg(const std::uint8_t* data, std::size_t n, PictureColor co
     }
     // What was not read may be missing; then others of its regions could not be read.
     const bool whole = ends_with_a_marker(info.src->next_input_byte, info.src->bytes_in_buffer) ||
-                       info.unread_marker == JPEG_EOI;
+                       info.unread_marker == JPEG_EOI || jpeg_input_complete(&info);
     jpeg_destroy_decompress(&info);
     return whole ? "" : "it ends early, without an end marker";
 }

@@ -104,6 +104,7 @@ class Running {
     int shrinks(Region region) const {
         if (!options_.shrink || at_ >= options_.kinds.size() || kind() != PictureOp::resize) return 1;
         if (static_cast<PictureFilter>(whole(numbers_[2])) != PictureFilter::triangle) return 1;
+        if (whole(numbers_[0]) < 1 || whole(numbers_[1]) < 1) return 1;
         int found = 1;
         while (found < 8 && region.width >= 2 * found * whole(numbers_[0]) &&
                region.height >= 2 * found * whole(numbers_[1]))
@@ -238,7 +239,7 @@ struct PictureBatch::State {
             std::string what;
             try {
                 what = Running(options, i, scratch).run(i);
-            } catch (const std::bad_alloc&) {
+            } catch (const std::exception&) {  // bad_alloc; length_error, of a vector
                 what = "not enough memory to decode it";
             }
             if (what.empty()) continue;
@@ -352,7 +353,11 @@ PictureBatch::PictureBatch(PictureBatchOptions options) : state_(std::make_share
 
 PictureBatch::~PictureBatch() {
     State& state = *state_;
-    if (state.pid != getpid()) return;  // nobody works on it here
+    if (state.pid != getpid()) {
+        // Nobody works on it here. It is never destroyed: the parent's threads may have waited on its condition.
+        new std::shared_ptr<State>(std::move(state_));
+        return;
+    }
     state.next.store(state.options.n, std::memory_order_relaxed);
     std::unique_lock lock(state.mutex);
     state.progress.wait(lock, [&] { return state.working == 0; });
@@ -386,6 +391,7 @@ std::vector<std::pair<std::size_t, std::string>> PictureBatch::finish() {
         state.take_all();
         lock.lock();
         --state.working;
+        state.progress.notify_all();  // another thread may wait for the same result
     }
     state.progress.wait(lock, [&] { return state.working == 0 && state.taken(); });
     std::sort(state.wrong.begin(), state.wrong.end());

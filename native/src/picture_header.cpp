@@ -51,6 +51,7 @@ PictureHeader jpeg_header(Bytes bytes) {
             ++at;
             continue;
         }
+        if (marker == 0x00) break;  // a stuffed byte, which only data has
         at += 2;
         if (marker == 0x01 || (marker >= 0xd0 && marker <= 0xd8)) continue;  // no length
         if (marker == 0xda || marker == 0xd9) break;                        // data, or the end

@@ -155,7 +155,7 @@ void add_rows(const std::uint8_t* const* rows, const std::int16_t* weights, int 
         for (int t = 0; t < taps; t += 2) {
             const auto a = _mm_unpacklo_epi8(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(rows[t] + i)), zero);
             const auto b = _mm_unpacklo_epi8(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(rows[t + 1] + i)), zero);
-            const auto pair = _mm_set1_epi32((static_cast<int>(weights[t + 1]) << 16) | (weights[t] & 0xffff));
+            const auto pair = _mm_set1_epi32((static_cast<int>(weights[t + 1]) * 65536) | (weights[t] & 0xffff));
             low = _mm_add_epi32(low, _mm_madd_epi16(_mm_unpacklo_epi16(a, b), pair));
             high = _mm_add_epi32(high, _mm_madd_epi16(_mm_unpackhi_epi16(a, b), pair));
         }
@@ -190,7 +190,7 @@ void add_columns(const std::int16_t* in, const Weights& weights, int results, in
         for (int t = 0; t < taps; t += 2, from += 6) {
             const auto a = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(from));
             const auto b = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(from + 3));
-            const auto pair = _mm_set1_epi32((static_cast<int>(weight[t + 1]) << 16) | (weight[t] & 0xffff));
+            const auto pair = _mm_set1_epi32((static_cast<int>(weight[t + 1]) * 65536) | (weight[t] & 0xffff));
             sum = _mm_add_epi32(sum, _mm_madd_epi16(_mm_unpacklo_epi16(a, b), pair));
         }
         const auto words = _mm_packs_epi32(_mm_srai_epi32(sum, shift), _mm_setzero_si128());

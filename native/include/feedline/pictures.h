@@ -65,7 +65,8 @@ enum class PictureColor : int { rgb = 0, bgr = 1, grey = 2 };
 const char* jpeg_version();
 
 // Decodes a region of a JPEG, of the picture as stored at 1/`shrink` (1, 2, 4 or 8) of its size, into `out`; an empty
-// region is the whole. Bit-identical to decoding the whole and cropping. Returns "", or what is wrong. CMYK becomes RGB
+// region is the whole. Bit-identical to decoding the whole and cropping, except for 4:1:0 with shrink > 1, where
+// libjpeg-turbo skips lines differently. Returns "", or what is wrong. CMYK becomes RGB
 // without profiles, as Adobe's inverted values. At most `max_scans` scans of a progressive picture are read.
 std::string decode_jpeg(const std::uint8_t* data, std::size_t n, PictureColor color, Region region, int shrink,
                         Pixels& out);
