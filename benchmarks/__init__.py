@@ -27,6 +27,7 @@ QUESTIONS = (
     "tfrecord",
     "stored_arrays",
     "formats",
+    "pictures",
     "startup",
     "loader_peers",
     "loader_tiny",

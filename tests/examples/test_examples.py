@@ -24,6 +24,7 @@ TESTED = {
     "tagging",
     "sequence_classifier",
     "digits",
+    "picture_classifier",
     "user_source",
     "killed_and_resumed",
     "parallel_data",
@@ -94,10 +95,10 @@ def test_matrix_factorisation(main):
     assert main([]) < 0.12
 
 
-def run(name):
+def run(name, *arguments):
     """Return the output of a whole program; those with workers must be one, since workers import it."""
     done = warm.run(
-        [str(EXAMPLES / f"{name}.py")],
+        [str(EXAMPLES / f"{name}.py"), *arguments],
         capture_output=True,
         text=True,
         env={**os.environ, "PYTHONPATH": IMPORTED_FROM},
@@ -119,6 +120,14 @@ def test_killed_and_resumed():
     printed = run("killed_and_resumed")
     assert "killed 2 times" in printed
     assert printed.endswith("the same parameters, bit for bit\n")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(importlib.util.find_spec("PIL") is None, reason="Pillow is not installed")
+def test_picture_classifier():
+    printed = run("picture_classifier", "--pictures", "200", "--sweeps", "2")
+    assert "killed after 224 pictures\nresumed at 160 pictures\n" in printed
+    assert printed.endswith("the same model, bit for bit\n")
 
 
 @pytest.mark.slow

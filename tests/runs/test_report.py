@@ -226,6 +226,26 @@ def test_it_goes_where_it_is_told(tmp_path):
     assert fl.report(log, tmp_path / "page.html").read_text("utf-8") == (tmp_path / "report.html").read_text("utf-8")
 
 
+def test_transforms_are_told_by_span(tmp_path):
+    """Statistics count from a process's start, over its spans and not beyond."""
+    lines = [start()]
+    for samples, seconds in ((100, 1.0), (200, 4.0)):
+        lines.append(progress(samples, seconds=2.0, waiting=0.5, stats={"transform_seconds": seconds}))
+    lines += [start(200), progress(300, seconds=2.0, waiting=0.5, stats={"transform_seconds": 2.5})]
+    page = page_of(write(tmp_path / "run.jsonl", lines))
+    assert page.columns("transforming")["busy"] == ["0.5", "1.5", "1.25"]
+    assert "took 6.5 s of threads, 108% of the wall time: 1.1 threads" in page.text
+    assert "1.1threads busy with transforms" in page.text
+    assert "Transforms such as decoding kept 1.1 threads busy" in page.text
+
+
+def test_without_transforms_nothing_is_said_of_them(tmp_path):
+    for stats in ({"transform_seconds": 0.0}, {}):
+        page = page_of(write(tmp_path / "run.jsonl", [start(), progress(100, stats=stats)]))
+        assert "transforming" not in page.tables
+        assert "decoding" not in page.text.lower()
+
+
 def test_lines_of_older_logs(tmp_path):
     """Only fields that were not written then are missing."""
     old = progress(100)

@@ -115,6 +115,19 @@ def _backwards() -> None:
     fl.MinibatchSource.minibatches = minibatches  # type: ignore[assignment]
 
 
+def _augments_by_place() -> None:
+    """Random numbers of pictures depend on their place in the minibatch."""
+    import numpy as np
+
+    from feedline import images
+
+    def by_place(original: Any, decode: Any, *arguments: Any, ordinals: Any, **options: Any) -> Any:
+        return original(decode, *arguments, ordinals=np.arange(len(ordinals)), **options)
+
+    for name in ("run_all", "start"):
+        _wrapped(images.Decode, name, by_place)
+
+
 def _forked_skips() -> None:
     import feedline as fl
 
@@ -345,6 +358,7 @@ PLANTS = (
     Plant("restores late", "killed-feeds", ("lost",), _restores_late),
     Plant("state of yesterday", "killed-loaders", ("twice",), _state_of_yesterday),
     Plant("backwards", "worlds", ("out of place",), _backwards),
+    Plant("augments by place", "killed-pictures", ("silent",), _augments_by_place),
     Plant("forked skips", "forks", ("lost",), _forked_skips),
     Plant("twice in threads", "threads", ("twice",), _twice_in_threads),
     Plant("interrupted loses", "interrupts", ("out of place",), _interrupted_loses),

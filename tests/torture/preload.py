@@ -21,6 +21,9 @@ _NAMES = (
     "feedline.kvstore",
     "feedline.mxnet",
     "feedline.feed.loader",
+    "feedline.images",
+    "PIL.JpegImagePlugin",
+    "PIL.PngImagePlugin",
 )
 
 

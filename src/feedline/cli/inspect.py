@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
@@ -25,6 +26,7 @@ from feedline.cli.console import (
 )
 from feedline.cli.corpus import Opened, open_path
 from feedline.cli.cost import cost, print_cost
+from feedline.cli.pictures import DEFAULT_STEPS, Asked, decoding, picture_stream, write_page
 from feedline.data import Value
 from feedline.data.value import BytesValue, SparseValue
 from feedline.feed.protocol import Deserializer
@@ -40,17 +42,46 @@ def inspect(
     stream: Streams = None,
     preview: Annotated[int, typer.Option(min=0, help="Number of sequences to show.")] = 3,
     chunk_size: ChunkSize = DEFAULT_CHUNK_SIZE,
+    pictures: Annotated[
+        int | None,
+        typer.Option(min=1, metavar="N", help="Instead: write a page of N pictures beside what training sees."),
+    ] = None,
+    out: Annotated[Path, typer.Option(metavar="FILE", help="Path of that page; overwrites.")] = Path("pictures.html"),
+    step: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="STEP",
+            help="A step of feedline.images for these pictures, such as 'CenterCrop(224)'. Repeat for each step. "
+            f"Default: {' and '.join(DEFAULT_STEPS)}.",
+        ),
+    ] = None,
+    views: Annotated[int, typer.Option(min=1, max=4, help="Sweeps to show of each picture.")] = 3,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the steps.")] = 0,
     json: Json = False,
     debug: Debug = False,
 ) -> None:
     """Show format, streams, counts, lengths and the first sequences of a corpus."""
     opened = open_path(path, stream, chunk_size)
     with contextlib.closing(opened.corpus):
+        if pictures is not None:
+            _show_page(write_page(opened, Asked(pictures, views, step or (), seed), out), json)
+            return
         found = describe(opened, preview)
     if json:
         print_json(found)
     else:
         _print(found)
+
+
+def _show_page(found: dict[str, Any], json: bool) -> None:
+    if json:
+        print_json(found)
+        return
+    unreadable = f", {found['unreadable']} of them unreadable" if found["unreadable"] else ""
+    console = stdout()
+    console.print(f"{found['page']}: {found['pictures']} pictures{unreadable}", markup=False)
+    for kind, decoder in found["decoders"].items():
+        console.print(f"  {kind} decoded by {decoder}", markup=False)
 
 
 def describe(opened: Opened, preview: int) -> dict[str, Any]:
@@ -80,7 +111,14 @@ def describe(opened: Opened, preview: int) -> dict[str, Any]:
         "lengths": length_histogram(corpus, sequences),
         "preview": _preview(corpus, min(preview, sequences)),
         "cost": cost(corpus),
+        "pictures": _pictures(corpus, sequences),
     }
+
+
+def _pictures(corpus: Deserializer, sequences: int) -> dict[str, Any] | None:
+    """Return which stream holds encoded pictures, and what would decode them; None if none does."""
+    name = picture_stream(corpus, sequences)
+    return None if name is None else {"stream": name, "decoders": decoding()}
 
 
 def length_histogram(corpus: Deserializer, sequences: int) -> dict[str, Any]:
@@ -161,6 +199,9 @@ def _print(found: dict[str, Any]) -> None:
         "chunks": show_count(found["chunks"]),
         "stored": show_bytes(found["bytes"]),
     }
+    if found["pictures"] is not None:
+        decoders = ", ".join(f"{kind} by {decoder}" for kind, decoder in found["pictures"]["decoders"].items())
+        facts["pictures"] = f"in {found['pictures']['stream']}; decoded {decoders}"
     print_facts(found["path"], facts)
     console = stdout()
     guessed = ", guessed from the first text: declare them with --stream to be sure" if found["streams_guessed"] else ""

@@ -86,7 +86,18 @@ def time_charts(history: History) -> list[Chart]:
             {"throughput": speed},
         ),
         *_line(history, "waiting", ", ".join(spent).capitalize(), "Shares of each span's wall time.", "%", spent),
+        *(_transforming(history) if history.transforming else []),
     ]
+
+
+def _transforming(history: History) -> list[Chart]:
+    busy = [
+        (span.samples, span.transforming / span.seconds)
+        for span in history.spans
+        if span.transforming is not None and span.seconds > 0
+    ]
+    says = "Threads that transforms such as decoding kept busy, on average over each span."
+    return _line(history, "transforming", "Decoding and other transforms", says, "threads", {"busy": busy})
 
 
 def feed_charts(history: History) -> list[Chart]:

@@ -51,6 +51,11 @@ def _time(history: History) -> list[str]:
             f"{parts['waiting for data'] / whole:.0%} of the time was spent waiting for data. More threads= or "
             "read_ahead=, a store instead of text, or fewer random accesses may help; feedline bench measures it."
         )
+        if history.transforming > _WAITING * whole:
+            found[-1] += (
+                f" Transforms such as decoding kept {history.transforming / whole:.2g} threads busy: if that is all "
+                "that there are, more cores, smaller pictures or cheaper steps help."
+            )
     if whole and parts.get("saving", 0.0) > _SAVING * whole:
         found.append(f"{parts['saving'] / whole:.0%} of the time went into checkpoints: save less often.")
     return found

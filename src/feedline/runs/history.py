@@ -41,6 +41,7 @@ class ProgressLine(NamedTuple):
         fed: statistics of the feed.
         held: bytes of decoded chunks held by the feed at its end.
         skipped: unreadable sequences skipped since its process began.
+        transforming: seconds that transforms took in the span, such as decoding, summed over threads.
     """
 
     samples: int
@@ -56,6 +57,7 @@ class ProgressLine(NamedTuple):
     fed: Fed | None
     held: int | None
     skipped: int | None
+    transforming: float | None
 
 
 class Saved(NamedTuple):
@@ -125,6 +127,11 @@ class History:
         """Wall time of all spans."""
         return sum(span.seconds for span in self.spans)
 
+    @property
+    def transforming(self) -> float:
+        """Seconds that transforms took, summed over threads."""
+        return sum(span.transforming or 0.0 for span in self.spans)
+
     def fed(self) -> Fed | None:
         """Return statistics of the feed over all spans; None where the log has none."""
         parts = [span.fed for span in self.spans if span.fed is not None]
@@ -145,10 +152,13 @@ def read_history(path: Path) -> History:
             hint="JsonLines and `feedline bench --log` write such files",
         )
     history = History(path, lines=log.lines, torn=log.torn, restarts=log.starts[1:])
-    skipped = 0
+    skipped, transformed = 0, 0.0
     for event in log.events:
         if isinstance(event, ProgressLine):
-            history.spans.append(event)
+            # Statistics are those of the process: what the span adds is the difference.
+            before, transformed = transformed, event.transforming or transformed
+            added = None if event.transforming is None else max(0.0, event.transforming - before)
+            history.spans.append(event._replace(transforming=added))
             skipped = event.skipped or 0
         elif isinstance(event, Average):
             history.averages.append(event)
@@ -157,7 +167,7 @@ def read_history(path: Path) -> History:
         elif event is not None:
             history.sweeps = event.line.get("sweeps", 0)
             if event.event == "start":
-                history.about, history.ended = event.line, None
+                history.about, history.ended, transformed = event.line, None, 0.0
                 history.skipped, skipped = history.skipped + skipped, 0
             else:
                 history.ended = event.line
@@ -186,6 +196,7 @@ def _span(line: dict[str, Any]) -> ProgressLine:
         None if fed is None else Fed.from_json(fed),
         maybe(whole, stats.get("held_bytes"), "stats.held_bytes"),
         maybe(whole, stats.get("skipped"), "stats.skipped"),
+        maybe(amount, stats.get("transform_seconds"), "stats.transform_seconds"),
     )
 
 

@@ -1,4 +1,4 @@
-"""A self-contained HTML page: no other file, no network, no script but its own.
+"""A self-contained HTML page: no other file, no network, no script but its own, if it has charts.
 
 A content security policy in the page makes the browser enforce this: nothing is loaded, and a script injected through a
 name in the data would not run. Every text that comes from data is escaped.
@@ -13,11 +13,19 @@ from html import escape
 from importlib.resources import files
 
 
-def document(title: str, body: str) -> str:
-    """Return the page around ``body``, which is HTML."""
-    style, script = (files(__package__).joinpath(name).read_text("utf-8") for name in ("page.css", "page.js"))
+def document(title: str, body: str, style: str = "", charts: bool = True) -> str:
+    """Return the page around ``body``, which is HTML.
+
+    Args:
+        title: of the window, plain text.
+        body: HTML.
+        style: CSS behind the one that all pages share.
+        charts: whether there are charts, which the script of the page reads aloud; without them there is no script.
+    """
+    shared, script = (files(__package__).joinpath(name).read_text("utf-8") for name in ("page.css", "page.js"))
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    policy = f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'; img-src data:"
+    allowed = f"script-src 'sha256-{digest}'; " if charts else ""
+    policy = f"default-src 'none'; style-src 'unsafe-inline'; {allowed}img-src data:"
     return f"""<!doctype html>
 <html lang="en">
 <head>
@@ -27,11 +35,11 @@ def document(title: str, body: str) -> str:
 <meta name="color-scheme" content="light dark">
 <title>{escape(title)}</title>
 <style>
-{style}</style>
+{shared}{style}</style>
 </head>
 <body>
 {body}
-<script>{script}</script>
+{f"<script>{script}</script>" if charts else ""}
 </body>
 </html>
 """

@@ -122,6 +122,9 @@ def _tiles(run: Run) -> list[tuple[str, str]]:
         tiles.append((f"{counted / history.seconds:,.0f}", f"{history.counts} a second"))
         waiting = seconds_by_part(history.spans).get("waiting for data", 0.0) / history.seconds
         tiles.append((f"{waiting:.1%}", "of the time waiting for data"))
+        if history.transforming:
+            busy = history.transforming / history.seconds
+            tiles.append((f"{busy:.2g}", f"thread{'s' * (busy > 1)} busy with transforms (decoding)"))
     fed = history.fed()
     if fed is not None and fed.minibatches:
         tiles.append((f"{fed.samples / fed.minibatches:,.4g}", f"samples a minibatch ({fed.minibatches:,})"))
@@ -145,7 +148,18 @@ def _spent(run: Run) -> str:
     )
     return (
         f'<div class="card"><h3>Wall time: {whole:,.4g} s</h3><div class="stack" aria-hidden="true">{bars}</div>'
-        f'<ul class="parts">{legend}</ul></div>\n'
+        f'<ul class="parts">{legend}</ul>{_transformed(run, whole)}</div>\n'
+    )
+
+
+def _transformed(run: Run, whole: float) -> str:
+    """Return a sentence on transforms, whose threads work beside all other parts."""
+    seconds = run.history.transforming
+    if not seconds:
+        return ""
+    return (
+        f'<p class="says">At the same time transforms (decoding) took {seconds:,.4g} s of threads, '
+        f"{seconds / whole:.0%} of the wall time: {seconds / whole:,.2g} threads were busy with them.</p>"
     )
 
 

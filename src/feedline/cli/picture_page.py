@@ -1,0 +1,188 @@
+"""A contact sheet as one HTML page: pictures beside what training sees of them, with no script and no other file.
+
+Boxes on a picture are drawn in an SVG whose units are the picture's pixels, so that they fit at any size. Every text is
+escaped.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from html import escape
+from importlib.resources import files
+
+from feedline._version import __version__
+from feedline.runs import page
+
+_COLOURS = 4
+# Of the room of an original in the style, in rem.
+_WIDE, _HIGH = 19.0, 13.5
+
+
+@dataclass(frozen=True)
+class Box:
+    """What was taken of a picture, in its upright pixels.
+
+    Attributes:
+        left, top, right, bottom: edges; beyond the picture where it was padded.
+        mirrored, upside_down: whether it was flipped.
+    """
+
+    left: float
+    top: float
+    right: float
+    bottom: float
+    mirrored: bool = False
+    upside_down: bool = False
+
+    def words(self) -> list[str]:
+        """Return size, place and flips."""
+        said = [f"{self.right - self.left:.0f} × {self.bottom - self.top:.0f}", f"at {self.left:.0f}, {self.top:.0f}"]
+        return said + [name for name, done in (("mirrored", self.mirrored), ("upside down", self.upside_down)) if done]
+
+
+@dataclass(frozen=True)
+class View:
+    """One augmented sample.
+
+    Attributes:
+        sweep: in which it occurs.
+        png: its pixels, encoded.
+        box: what was taken for it.
+    """
+
+    sweep: int
+    png: bytes
+    box: Box
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A picture of a corpus.
+
+    Attributes:
+        title: its label, or what it is called.
+        facts: lines below.
+        jpeg: the upright picture, made small, encoded; None if it cannot be shown.
+        width, height: of the upright picture in full, in pixels.
+        views: augmented samples; none if it could not be decoded.
+        error: what is wrong with it; None: nothing.
+    """
+
+    title: str
+    facts: Sequence[str]
+    jpeg: bytes | None
+    width: int
+    height: int
+    views: Sequence[View] = ()
+    error: str | None = None
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """All that a page shows.
+
+    Attributes:
+        name: of the corpus.
+        lead: a sentence about what is shown.
+        tiles: (figure, what it is).
+        steps: what is done to a picture, in order.
+        pictures: in order.
+        about: (name, text), at the end.
+    """
+
+    name: str
+    lead: str
+    tiles: Sequence[tuple[str, str]]
+    steps: Sequence[str]
+    pictures: Sequence[Shown]
+    about: Sequence[tuple[str, str]] = field(default=())
+
+
+def html(sheet: Sheet) -> str:
+    """Return the page."""
+    tiles = "".join(f"<li><b>{escape(value)}</b><span>{escape(name)}</span></li>" for value, name in sheet.tiles)
+    steps = "".join(f"<li><code>{escape(step)}</code></li>" for step in sheet.steps)
+    cards = "\n".join(_card(shown) for shown in sheet.pictures)
+    body = f"""<header><h1>{escape(sheet.name)}</h1>
+<p class="soft">{escape(sheet.lead)}</p>
+<ol class="steps" aria-label="Steps">{steps}</ol>
+<ul class="tiles">{tiles}</ul>
+</header>
+<main>
+<ol class="sheet">
+{cards}
+</ol>
+</main>
+<section class="facts-of-page" aria-label="About this page"><div class="card">{page.facts(sheet.about)}</div></section>
+<footer>Made by feedline {escape(__version__)}. Boxes show what each sample was cut from, in pixels of the upright
+picture. Samples have exactly the pixels that training gets; originals are shown smaller.</footer>"""
+    style = files(__package__).joinpath("picture_page.css").read_text("utf-8")
+    return page.document(f"Pictures of {sheet.name}", body, style, charts=False)
+
+
+def _card(shown: Shown) -> str:
+    facts = "".join(f"<p>{escape(line)}</p>" for line in shown.facts)
+    error = f'<div class="broken"><p>{escape(shown.error)}</p></div>' if shown.error is not None else ""
+    count = {1: " one", 2: " two"}.get(len(shown.views), "")
+    views = f'<ul class="views{count}">{"".join(_view(*one) for one in enumerate(shown.views))}</ul>'
+    return (
+        f'<li>{_original(shown)}{error}<div class="told"><h2>{escape(shown.title)}</h2>{facts}</div>'
+        f"{views if shown.views else ''}</li>"
+    )
+
+
+def _view(number: int, view: View) -> str:
+    lines = "".join(f"<span>{escape(words)}</span>" for words in view.box.words())
+    return (
+        f'<li><figure><img src="{_uri(view.png, "png")}" alt="{escape(_told(view))}">'
+        f'<figcaption class="{_colour(number)}"><b>sweep</b> <i><b>{view.sweep}</b></i>{lines}'
+        "</figcaption></figure></li>"
+    )
+
+
+def _told(view: View) -> str:
+    return f"sweep {view.sweep}: {', '.join(view.box.words())}"
+
+
+def _original(shown: Shown) -> str:
+    if shown.jpeg is None:
+        return ""
+    width, height = shown.width, shown.height
+    boxes = [view.box for view in shown.views]
+    said = f"{shown.title}, {width} × {height}" + "".join(f"; {_told(view)}" for view in shown.views)
+    drawn = [f'<image href="{_uri(shown.jpeg, "jpeg")}" width="{width}" height="{height}" preserveAspectRatio="none"/>']
+    if len(boxes) == 1:
+        drawn.append(f'<path class="shade" fill-rule="evenodd" d="M0 0H{width}V{height}H0Z{_path(boxes[0])}"/>')
+    for number, box in reversed(list(enumerate(boxes))):
+        drawn += [f'<path class="halo" d="{_path(box)}"/>', f'<path class="box {_colour(number)}" d="{_path(box)}"/>']
+    if len(boxes) > 1:
+        drawn += [_tag(number, view, max(width / _WIDE, height / _HIGH)) for number, view in enumerate(shown.views)]
+    # Room around it, for the lines of boxes that reach the edge.
+    edge = max(width, height) / 60
+    view_box = f"{-edge:.1f} {-edge:.1f} {width + 2 * edge:.1f} {height + 2 * edge:.1f}"
+    return f'<svg class="original" viewBox="{view_box}" role="img" aria-label="{escape(said)}">{"".join(drawn)}</svg>'
+
+
+def _path(box: Box) -> str:
+    return f"M{box.left:.1f} {box.top:.1f}H{box.right:.1f}V{box.bottom:.1f}H{box.left:.1f}Z"
+
+
+def _tag(number: int, view: View, rem: float) -> str:
+    """Draw the number of the sweep at the top left of a box, side by side where corners meet."""
+    side = 1.2 * rem
+    x, y = max(0.0, view.box.left) + number * side, max(0.0, view.box.top)
+    return (
+        f'<g class="{_colour(number)}"><rect class="tag" x="{x:.1f}" y="{y:.1f}" width="{side:.1f}" '
+        f'height="{side:.1f}"/><text transform="translate({x + side / 2:.1f} {y + side * 0.8:.1f}) '
+        f'scale({side * 0.85:.2f})" text-anchor="middle">{view.sweep}</text></g>'
+    )
+
+
+def _colour(number: int) -> str:
+    return f"v{number % _COLOURS + 1}"
+
+
+def _uri(data: bytes, kind: str) -> str:
+    return f"data:image/{kind};base64,{base64.b64encode(data).decode()}"

@@ -1,0 +1,387 @@
+"""``feedline inspect --pictures``: pictures of a corpus beside what a source's steps make of them, as one page."""
+
+from __future__ import annotations
+
+import ast
+import io
+import itertools
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from feedline import _native, images
+from feedline.cli.arguments import UsageError
+from feedline.cli.console import progress, show_bytes, show_count, typed
+from feedline.cli.corpus import Opened
+from feedline.cli.picture_page import Box, Sheet, Shown, View, html
+from feedline.data import Chunk, Value
+from feedline.data.value import BytesValue, SparseValue
+from feedline.errors import DataError
+from feedline.feed.protocol import Deserializer
+from feedline.images import decoders
+from feedline.images.step import CROP, FLIP, PAD, RESIZE
+
+DEFAULT_STEPS = ("RandomResizedCrop(224)", "Flip(0.5)")
+_LOOKED_AT = 16  # sequences that are looked at to find the stream of pictures
+_AT_ONCE = 64
+_SIDE = 640  # of an original on the page, at most
+_WORDS, _NUMBERS = 60, 6  # of other streams that are shown
+_FORMATS = {1: "JPEG", 2: "PNG"}
+_EXIF_ORIENTATION = 0x0112
+_FORMAT, _WIDTH, _HEIGHT, _COMPONENTS, _ORIENTATION = range(5)
+
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What is to be shown.
+
+    Attributes:
+        count: pictures, at most.
+        views: augmented samples of each.
+        steps: as typed; none: `DEFAULT_STEPS`.
+        seed: of the steps.
+    """
+
+    count: int
+    views: int
+    steps: Sequence[str]
+    seed: int
+
+
+def write_page(opened: Opened, asked: Asked, out: Path) -> dict[str, Any]:
+    """Write the page to ``out``, and return what it shows, in JSON types.
+
+    Raises:
+        UsageError: a step is wrong, or no stream holds encoded pictures.
+    """
+    steps = parse_steps(asked.steps or DEFAULT_STEPS)
+    corpus = opened.corpus
+    sequences = sum(info.sequences for info in corpus.chunks())
+    name = picture_stream(corpus, sequences)
+    if name is None:
+        streams = ", ".join(f"{name}: {stream}" for name, stream in corpus.schema.items())
+        raise UsageError(f"expected a stream of encoded pictures in {corpus.name} for --pictures, got {streams}")
+    # Values of Normalize are no colours: pictures are shown as they are before it.
+    decode = images.Decode(name, *(step for step in steps if not isinstance(step, images.Normalize)))
+    ordinals = np.unique(np.linspace(0, sequences - 1, min(asked.count, sequences)).round().astype(np.int64))
+    shown: list[Shown] = []
+    seen = _Tally()
+    with progress("decoding") as show:
+        for low in range(0, len(ordinals), _AT_ONCE):
+            part = ordinals[low : low + _AT_ONCE]
+            shown += _some(corpus, name, decode, part, asked, seen)
+            show(low + len(part), len(ordinals))
+    sheet = _sheet(opened, asked, sequences, shown, seen)
+    # Names from data may hold undecodable bytes, as file names do; these are shown as escapes.
+    out.write_text(html(sheet), encoding="utf-8", errors="backslashreplace")
+    return {
+        "page": str(out),
+        "bytes": out.stat().st_size,
+        "stream": name,
+        "pictures": len(shown),
+        "unreadable": sum(one.error is not None for one in shown),
+        "formats": dict(seen.formats),
+        "steps": list(asked.steps or DEFAULT_STEPS),
+        "decoders": decoding(),
+    }
+
+
+def parse_steps(texts: Iterable[str]) -> list[images.PictureStep]:
+    """Parse steps such as ``RandomResizedCrop(224, scale=(0.5, 1))``: names of `feedline.images`, and literals.
+
+    Raises:
+        UsageError: it is none.
+    """
+    return [_step(text) for text in texts]
+
+
+def _step(text: str) -> images.PictureStep:
+    kinds: dict[str, Callable[..., images.PictureStep]] = {
+        name: kind for name in images.__all__ if _is_step(kind := getattr(images, name))
+    }
+    expected = f"expected --step NAME(ARGUMENTS) of {', '.join(sorted(kinds))}, got {text!r}"
+    try:
+        call = ast.parse(text.strip(), mode="eval").body
+        if isinstance(call, ast.Name):
+            call = ast.Call(call, [], [])
+        if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name) or call.func.id not in kinds:
+            raise UsageError(expected)
+        given = [ast.literal_eval(argument) for argument in call.args]
+        named = {str(word.arg): ast.literal_eval(word.value) for word in call.keywords}
+    except (SyntaxError, ValueError) as error:
+        raise error if isinstance(error, UsageError) else UsageError(expected) from None
+    try:
+        return kinds[call.func.id](*given, **named)
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"{error}, in --step {text!r}") from None
+
+
+def _is_step(kind: Any) -> bool:
+    # Several views of a picture have no box each.
+    hidden = (images.PictureStep, getattr(images, "MultiView", None))
+    return isinstance(kind, type) and issubclass(kind, images.PictureStep) and kind not in hidden
+
+
+def picture_stream(corpus: Deserializer, sequences: int) -> str | None:
+    """Return the first stream in which most of the first sequences begin as pictures do; None if there is none."""
+    if sequences == 0 or not any(stream.is_bytes and not stream.is_text for stream in corpus.schema.values()):
+        return None
+    chunk = corpus.select(np.arange(min(_LOOKED_AT, sequences)))
+    good = [i for i in range(min(_LOOKED_AT, sequences)) if i not in chunk.errors]
+    for name, value in chunk.values.items():
+        if not isinstance(value, BytesValue) or value.text or not value.one_sample_each:
+            continue
+        if np.count_nonzero(headers(value)[good, _FORMAT]) * 2 > len(good):
+            return name
+    return None
+
+
+def decoding() -> dict[str, str]:
+    """Return the decoder that runs, by format."""
+    return dict(part.split(": ", 1) for part in decoders.path().split("; "))
+
+
+def headers(value: BytesValue) -> NDArray[np.int32]:
+    """Return what `_native.picture_headers` does, of a value with one sample a sequence."""
+    return _native.picture_headers(np.ascontiguousarray(value.data), np.ascontiguousarray(value.bounds))
+
+
+# ---- pictures ------------------------------------------------------------------------------------------------
+
+
+class _Tally:
+    """What pictures have in common."""
+
+    def __init__(self) -> None:
+        self.formats: Counter[str] = Counter()
+        self.sizes: list[tuple[int, int]] = []
+        self.nbytes: list[int] = []
+        self.turned = 0
+        self.shape: tuple[int, ...] = ()
+
+
+def _some(
+    corpus: Deserializer, name: str, decode: images.Decode, ordinals: Ints, asked: Asked, seen: _Tally
+) -> list[Shown]:
+    chunk = corpus.select(ordinals)
+    value = chunk.values[name]
+    assert isinstance(value, BytesValue)
+    heads = headers(value).astype(np.int64)
+    errors: dict[int, DataError] = dict(chunk.errors)
+    views: list[list[View]] = [[] for _ in ordinals]
+    good = np.array([i for i in range(len(ordinals)) if i not in errors], np.int64)
+    contents = [value.data[a:b].tobytes() for a, b in itertools.pairwise(value.bounds.tolist())]
+    originals = [None if i in errors else _original(content) for i, content in enumerate(contents)]
+    sizes = np.where(heads[:, [_ORIENTATION]] >= 5, heads[:, [_HEIGHT, _WIDTH]], heads[:, [_WIDTH, _HEIGHT]])
+    for i, original in enumerate(originals):
+        if original is not None:
+            sizes[i] = original.width, original.height
+    for sweep in range(asked.views):
+        sweeps = np.full(len(good), sweep, np.int64)
+        made = decode.run_all(
+            corpus.schema,
+            {stream: one.select(good) for stream, one in chunk.values.items()},
+            seed=asked.seed,
+            sweeps=sweeps,
+            ordinals=ordinals[good],
+            stage=0,
+        )
+        errors |= {int(good[i]): error for i, error in made.errors.items()}
+        rows = np.asarray(made.values[name].dense().rows)
+        decoded = np.array([k for k in range(len(good)) if k not in made.errors], np.int64)
+        which = good[decoded]
+        boxes = traced(decode.steps, sizes[which], asked.seed, sweeps[decoded], ordinals[which])
+        for i, pixels, box in zip(which.tolist(), rows[decoded], boxes, strict=True):
+            seen.shape = pixels.shape
+            views[i].append(View(sweep, _png(pixels), box))
+    shown = []
+    for i, ordinal in enumerate(ordinals.tolist()):
+        error, original = errors.get(i), originals[i]
+        facts = [] if i in chunk.errors else [_told(contents[i], heads[i], original, seen)]
+        title, others = _labels(corpus, chunk, name, i)
+        where = f"sequence {show_count(ordinal)}"
+        shown.append(
+            Shown(
+                title or where,
+                [*facts, *others, *([where] if title else [])],
+                None if original is None else original.jpeg,
+                int(sizes[i, 0]),
+                int(sizes[i, 1]),
+                views[i] if error is None else (),
+                None if error is None else typed(str(error)),
+            )
+        )
+    return shown
+
+
+def traced(
+    steps: Sequence[images.PictureStep], sizes: Ints, seed: int, sweeps: Ints, ordinals: Ints, stage: int = 0
+) -> list[Box]:
+    """Return what steps take of pictures of these sizes (n, 2): width, height.
+
+    Steps plan crops, sizes, flips and borders one after the other; followed backwards, the corners of the result are
+    places in the picture.
+    """
+    n = len(ordinals)
+    start = sizes.astype(np.float64).T
+    # Along x and y: where the edge at 0 lies in the picture, how many of its pixels one pixel is, how many there are.
+    origin, unit, extent = np.zeros((2, n)), np.ones((2, n)), start.copy()
+    for number, step in enumerate(steps):
+        draws = _native.uniforms(seed, sweeps, ordinals, stage, number, step.draws)
+        ops, sizes = step.plan(sizes, draws)
+        for op in ops:
+            numbers = np.asarray(op.params, np.float64).T
+            if op.kind == CROP:
+                origin, extent = origin + unit * numbers[:2], numbers[2:4]
+            elif op.kind == RESIZE:
+                unit, extent = unit * extent / numbers[:2], numbers[:2]
+            elif op.kind == FLIP:
+                flipped = numbers[:2] > 0.5
+                origin, unit = np.where(flipped, origin + unit * extent, origin), np.where(flipped, -unit, unit)
+            elif op.kind == PAD:
+                origin, extent = origin - unit * numbers[:2], extent + numbers[:2] + numbers[2:4]
+    ends = origin + unit * extent
+    low, high = np.minimum(origin, ends), np.maximum(origin, ends)
+    flips = (unit < 0).T.tolist()
+    return [Box(*edges, *flips[i]) for i, edges in enumerate(np.concatenate([low, high]).T.tolist())]
+
+
+def _told(content: bytes, head: Ints, original: _Original | None, seen: _Tally) -> str:
+    """Return size, format and what is special about a picture."""
+    kind = _FORMATS.get(int(head[_FORMAT])) or ("unknown" if original is None else original.kind)
+    seen.formats[kind] += 1
+    seen.nbytes.append(len(content))
+    said = [kind, show_bytes(len(content))]
+    if original is not None:
+        seen.sizes.append((original.width, original.height))
+        said.insert(0, f"{original.width} × {original.height}")
+    if kind == "JPEG" and head[_COMPONENTS] in (1, 4):
+        said.insert(-1, "grey" if head[_COMPONENTS] == 1 else "CMYK")
+    if head[_ORIENTATION] > 1:
+        seen.turned += 1
+        said.insert(-1, f"turned (EXIF {head[_ORIENTATION]})")
+    return ", ".join(said)
+
+
+def _labels(corpus: Deserializer, chunk: Chunk, picture: str, i: int) -> tuple[str, list[str]]:
+    """Return the class, if there is one, and what else is short enough to be shown."""
+    classes: Sequence[str] = getattr(corpus, "classes", ())
+    title, others = "", []
+    for name, value in chunk.values.items():
+        stream = chunk.schema[name]
+        if name == picture:
+            continue
+        number = _class_number(value, i)
+        if number is not None and name in ("label", "class", "cls", "target", "y") and not title:
+            named = 0 <= number < len(classes)
+            title = str(classes[number]) if named else f"{name} {number}"
+        elif stream.is_text or stream.is_bytes:
+            assert isinstance(value, BytesValue)
+            text = value.slice(i, i + 1).tolist()
+            others += [f"{name}: {text[0]:.{_WORDS}}"] if text and isinstance(text[0], str) else []
+        elif number is not None:
+            others.append(f"{name}: {number}")
+        elif not stream.sparse and 0 < (rows := np.asarray(value.slice(i, i + 1).dense().rows)).size <= _NUMBERS:
+            others.append(f"{name}: {', '.join(f'{number:g}' for number in rows.ravel())}")
+    return title, others
+
+
+def _class_number(value: Value, i: int) -> int | None:
+    """Return an integer, or the place of a one-hot's one."""
+    one = value.slice(i, i + 1)
+    if isinstance(one, SparseValue):
+        return int(one.indices[0]) if len(one.indices) == 1 else None
+    if isinstance(one, BytesValue):
+        return None
+    rows = np.asarray(one.dense().rows)
+    return int(rows.ravel()[0]) if rows.size == 1 and rows.dtype.kind in "iu" else None
+
+
+# ---- encoding for the page -----------------------------------------------------------------------------------
+
+
+def _png(pixels: NDArray[np.uint8]) -> bytes:
+    from PIL import Image
+
+    file = io.BytesIO()
+    Image.fromarray(pixels[:, :, 0] if pixels.shape[2] == 1 else pixels).save(file, "PNG")
+    return file.getvalue()
+
+
+class _Original(NamedTuple):
+    """An upright picture made small, as a JPEG, and what it was."""
+
+    jpeg: bytes
+    width: int
+    height: int
+    kind: str
+
+
+def _original(content: bytes) -> _Original | None:
+    """Return a picture upright and of at most `_SIDE` pixels; None if Pillow cannot read it."""
+    from PIL import Image, ImageOps
+
+    try:
+        with warnings.catch_warnings(), Image.open(io.BytesIO(content)) as opened:
+            warnings.simplefilter("ignore")
+            width, height = opened.size
+            if opened.getexif().get(_EXIF_ORIENTATION, 1) >= 5:
+                width, height = height, width
+            kind = opened.format or "unknown"
+            opened.draft("RGB", (_SIDE, _SIDE))
+            upright = ImageOps.exif_transpose(opened).convert("RGB")
+        upright.thumbnail((_SIDE, _SIDE))
+    except (OSError, SyntaxError, TypeError, ValueError, Image.DecompressionBombError):
+        return None
+    file = io.BytesIO()
+    upright.save(file, "JPEG", quality=88)
+    return _Original(file.getvalue(), width, height, kind)
+
+
+# ---- the page ------------------------------------------------------------------------------------------------
+
+
+def _sheet(opened: Opened, asked: Asked, sequences: int, shown: Sequence[Shown], seen: _Tally) -> Sheet:
+    corpus = opened.corpus
+    sweeps = "sweep 0" if asked.views == 1 else f"sweeps 0 to {asked.views - 1}"
+    which = f"All {len(shown)} pictures" if len(shown) == sequences else f"{len(shown)} of {sequences:,} sequences"
+    lead = f"{which}, as a source with seed {asked.seed} delivers them in {sweeps}."
+    about = {
+        "format": opened.format,
+        "streams": ", ".join(f"{name} ({stream.kind})" for name, stream in corpus.schema.items()),
+        "pictures shown": ", ".join(f"{count} {kind}" for kind, count in seen.formats.most_common()),
+        **{f"{kind} decoded by": decoder for kind, decoder in decoding().items()},
+    }
+    return Sheet(
+        corpus.name,
+        lead,
+        _tiles(shown, seen),
+        list(asked.steps or DEFAULT_STEPS),
+        shown,
+        list(about.items()),
+    )
+
+
+def _tiles(shown: Sequence[Shown], seen: _Tally) -> list[tuple[str, str]]:
+    tiles = [(decoding()["JPEG"], "decodes JPEG")]
+    if seen.shape:
+        tiles.append((" × ".join(map(str, seen.shape)), "uint8, each sample"))
+    if seen.sizes:
+        sizes = sorted(seen.sizes, key=lambda size: size[0] * size[1])
+        low, high = ("{} × {}".format(*size) for size in (sizes[0], sizes[-1]))
+        tiles.append((low if low == high else f"{low} to {high}", "upright, width × height"))
+    if seen.nbytes:
+        tiles.append((show_bytes(float(np.mean(seen.nbytes))), "encoded, on average"))
+    if seen.turned:
+        tiles.append((str(seen.turned), "turned by EXIF"))
+    if unreadable := sum(one.error is not None for one in shown):
+        tiles.append((str(unreadable), "unreadable"))
+    return tiles
