@@ -38,6 +38,8 @@ def picture_headers(data, bounds):
 class PictureBatch:
     """Does it all at the end."""
 
+    seconds = 0.0
+
     def __init__(self, data, bounds, pixels, kinds, params, *, out, color, upright, **options):
         self.data, self.bounds, self.pixels, self.kinds, self.params = data, bounds, pixels, kinds, params
         self.out, self.color, self.upright, self.options = out, color, upright, options
