@@ -102,7 +102,7 @@ void find_weights(PictureFilter filter, double from, double to, int size, int re
     const bool one = filter == PictureFilter::nearest || filter == PictureFilter::nearest_corner;
     const double stretch = filter == PictureFilter::triangle ? std::max(scale, 1.0) : 1.0;
     const double support = filter == PictureFilter::cubic ? 2 : filter == PictureFilter::lanczos ? 4 : stretch;
-    const int most = one ? 1 : static_cast<int>(std::ceil(support)) * 2 + 1;
+    const int most = one ? 1 : static_cast<int>(std::ceil(2 * support));
     found.taps = std::min(most, size);
     found.taps += found.taps & 1;
     found.first.resize(std::size_t(results));
