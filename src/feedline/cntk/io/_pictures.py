@@ -110,7 +110,7 @@ def _pillow() -> Any:
     try:
         from PIL import Image
     except ImportError as error:
-        raise ImportError("expected Pillow, which decodes pictures; run `pip install pillow`") from error
+        raise ImportError("Pillow is not installed; run: pip install 'feedline[images]'") from error
     return Image
 
 
