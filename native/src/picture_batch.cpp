@@ -106,8 +106,7 @@ class Running {
         if (static_cast<PictureFilter>(whole(numbers_[2])) != PictureFilter::triangle) return 1;
         if (whole(numbers_[0]) < 1 || whole(numbers_[1]) < 1) return 1;
         int found = 1;
-        while (found < 8 && region.width >= 2 * found * whole(numbers_[0]) &&
-               region.height >= 2 * found * whole(numbers_[1]))
+        while (found < 8 && region.width >= 2.0 * found * numbers_[0] && region.height >= 2.0 * found * numbers_[1])
             found *= 2;
         return found;
     }

@@ -64,7 +64,7 @@ PictureHeader jpeg_header(Bytes bytes) {
             if (length < 8 || width == 0 || height == 0) break;
             found.width = width, found.height = height, found.components = bytes.data[at + 7];
         }
-        if (marker == 0xe1 && !turned && bytes.starts(at + 2, "Exif\0\0", 6)) {
+        if (marker == 0xe1 && !turned && length >= 8 && bytes.starts(at + 2, "Exif\0\0", 6)) {
             found.orientation = orientation_of({bytes.data + at + 8, length - 8});
             turned = true;
         }

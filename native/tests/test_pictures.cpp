@@ -41,6 +41,8 @@ void test_headers() {
     CHECK(after_start({0xff, 0xff}).width == 9);    // bytes that fill
     CHECK(after_start({0xff, 0x00}).width == 0);    // no marker: nothing after it is believed
     CHECK(after_start({0xff, 0xe1, 0, 1}).width == 0);  // a length that cannot be
+    // EXIF longer than its segment, with a directory far away.
+    CHECK(after_start({0xff, 0xe1, 0, 2, 'E', 'x', 'i', 'f', 0, 0, 'I', 'I', '*', 0, 0xf0, 0xff, 0xff, 0xff}).orientation == 1);
 }
 
 #ifdef FEEDLINE_JPEG

@@ -1,5 +1,6 @@
 """The transform: laws of pictures in minibatches, masks and boxes with them, damage, schemas."""
 
+import os
 import pickle
 import threading
 import weakref
@@ -502,3 +503,24 @@ def test_the_transform_can_be_sent_to_another_process():
     decode = pickle.loads(pickle.dumps(images.Decode("image", *RANDOM, mask="mask")))
     assert repr(decode) == repr(images.Decode("image", *RANDOM))
     assert decode.shape == (3, 24, 24)
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "PNG"])
+def test_what_was_begun_before_a_fork_is_done_again_in_the_child(kind):
+    """Which has none of the threads; and after it was cancelled."""
+    decode = images.Decode("image", images.CenterCrop(20), threads=2)
+    corpus = fl.ArrayDeserializer(image=[encoded(drawn(40, 30, i), kind) for i in range(12)])
+    place = {"seed": 1, "sweeps": np.zeros(12, np.int64), "ordinals": np.arange(12), "stage": 0}
+    values = corpus.read(0).values
+    expected = decode.run_all(corpus.schema, values, **place).values["image"].rows
+    begun = decode.start(corpus.schema, values, **place)
+    pid = os.fork()
+    if pid == 0:
+        try:
+            same = (begun.result().values["image"].rows == expected).all()
+            os._exit(0 if same else 1)
+        finally:
+            os._exit(2)
+    assert os.waitpid(pid, 0)[1] == 0
+    begun._work.cancel()
+    assert (begun.result().values["image"].rows == expected).all()

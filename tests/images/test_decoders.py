@@ -10,6 +10,7 @@ import pytest
 from PIL import Image
 
 import feedline as fl
+from feedline import _native
 from feedline.images import decoders
 from tests.images import reference
 from tests.images.pictures import drawn, encoded
@@ -220,3 +221,10 @@ def _import_without(import_module):
         return import_module(name, *rest)
 
     return find
+
+
+def test_a_header_that_ends_in_its_exif_block():
+    """Of 2 bytes, though its directory would lie 4 GB away."""
+    data = b"\xff\xd8\xff\xe1\x00\x02Exif\x00\x00II*\x00\xf0\xff\xff\xff" + bytes(32)
+    header = _native.picture_headers(np.frombuffer(data, np.uint8), np.array([0, len(data)]))
+    assert header.tolist() == [[1, 0, 0, 0, 1]]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from dataclasses import dataclass
@@ -124,7 +125,7 @@ class Work:
 
     def __init__(self, decoding: Decoding, names: list[str], values: dict[str, Value], keys: DrawKeys) -> None:
         self._decoding, self._names, self._values, self._keys = decoding, names, values, keys
-        self._count = len(keys.ordinals)
+        self._count, self._pid = len(keys.ordinals), os.getpid()
         self._errors: dict[int, DataError] = {}
         self._mask_errors: dict[int, DataError] = {}
         self._pixels: dict[int, Pixels] = {}
@@ -147,6 +148,8 @@ class Work:
 
     def result(self) -> Transformed:
         """Return what `Transform.run_all` returns; begins what has not begun, and works along."""
+        if self._cancelled or self._pid != os.getpid():  # a forked child does not have its parent's threads
+            return Work(self._decoding, self._names, self._values, self._keys).result()
         try:
             if not self._begun:
                 self._begin(self._decoding.threads - 1, along=True)
