@@ -80,8 +80,12 @@ def test_idle_workers_that_are_killed_are_replaced(pool):
     results(pool, [("echo", 0)] * 4)
     for pid in pool.pids:
         os.kill(pid, signal.SIGKILL)
-    assert results(pool, [("echo", i) for i in range(20)]) == list(range(20))
-    assert pool.stats().restarts == 2
+
+    def both_are_replaced():  # one may have done all units before the other's end is noticed
+        assert results(pool, [("echo", i) for i in range(20)]) == list(range(20))
+        return pool.stats().restarts == 2
+
+    assert eventually(both_are_replaced)
 
 
 def test_kills_at_any_moment_lose_nothing():
