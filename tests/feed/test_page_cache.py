@@ -155,13 +155,14 @@ def test_what_was_in_memory_stays_there(data, shuffle):
         os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_RANDOM)
         os.pread(descriptor, os.path.getsize(path) // 2, 0)
         os.close(descriptor)
-    before = held(paths, 0, 0.5)
+    before, others = held(paths, 0, 0.5), held(paths, 0.52, 1)
     with fl.MinibatchSource(corpus, **options(shuffle)) as feed:
         for _ in feed.minibatches(64):
             pass
         assert feed.stats().sequences == 2 * ROWS
-    assert held(paths, 0, 0.5) >= before - MIB // 4
-    assert held(paths, 0.52, 1) < WINDOW + AHEAD + SLACK
+    # Where the two halves meet, a piece that is read ahead lies in both.
+    assert held(paths, 0, 0.5) >= before - AHEAD
+    assert held(paths, 0.52, 1) - others < WINDOW + AHEAD + SLACK
 
 
 def test_building_an_index_leaves_no_trace(tmp_path):
