@@ -32,6 +32,7 @@ from benchmarks.harness import Answer, Contender, Race, Stage, compare, race
 from benchmarks.loaders import alternated, sooner, steady
 from feedline import images
 from feedline.data import Schema
+from feedline.feed.transforms import DrawKeys
 
 SIDE, BATCH = 224, 64
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -207,8 +208,8 @@ def decoding(encoded: Encoded, *steps: Any, threads: int = 1, size: int = BATCH)
 
     def decode_all() -> float:
         for ordinals, value in values:
-            sweeps = np.zeros(len(ordinals), np.int64)
-            done = decode.run_all(schema, {"image": value}, seed=1, sweeps=sweeps, ordinals=ordinals, stage=0)
+            keys = DrawKeys(1, np.zeros(len(ordinals), np.int64), ordinals, stage=0)
+            done = decode.run_all(schema, {"image": value}, keys)
             if done.errors:
                 raise RuntimeError(f"expected sound pictures, got {done.errors}")
         return count

@@ -23,6 +23,7 @@ from feedline_demo import pictures as made  # noqa: E402
 from feedline import images  # noqa: E402
 from feedline.cli.corpus import open_path  # noqa: E402
 from feedline.cli.pictures import Asked, parse_steps, picture_stream, traced, write_page  # noqa: E402
+from feedline.feed.transforms import DrawKeys  # noqa: E402
 
 WIDTH, HEIGHT = 61, 42
 STEPS = [
@@ -64,7 +65,7 @@ def test_boxes_are_where_samples_come_from(steps):
     ordinals, sweeps = np.arange(count), np.arange(count) % 3
     corpus = fl.ArrayDeserializer(image=[made.encode(coordinates(), "PNG")] * count)
     values = {"image": corpus.select(ordinals)["image"]}
-    rows = decode.run_all(corpus.schema, values, seed=5, sweeps=sweeps, ordinals=ordinals, stage=0).values["image"].rows
+    rows = decode.run_all(corpus.schema, values, DrawKeys(5, sweeps, ordinals, stage=0)).values["image"].rows
     boxes = traced(decode.steps, np.tile([WIDTH, HEIGHT], (count, 1)), 5, sweeps, ordinals)
     for pixels, box in zip(np.asarray(rows).astype(float), boxes, strict=True):
         # Half a sample's pixel from the edge, the pixel's centre.

@@ -28,19 +28,19 @@ class Elsewhere(Transform):
     def schema(self, before):
         return before
 
-    def run_all(self, before, values, *, seed, sweeps, ordinals, stage):
-        assert len(sweeps) == len(ordinals) == values["x"].num_sequences
+    def run_all(self, before, values, keys):
+        assert len(keys.sweeps) == len(keys.ordinals) == values["x"].num_sequences
         sequences = []
         for i, x in enumerate(values["x"].sequences()):
-            drawn = _native.hash_key([seed, int(sweeps[i]), int(ordinals[i]), stage]) % 1000
+            drawn = _native.hash_key([keys.seed, int(keys.sweeps[i]), int(keys.ordinals[i]), keys.stage]) % 1000
             sequences.append(x + np.float32(drawn))
         made = Value.from_sequences(sequences) if sequences else values["x"]
-        errors = {i: DataError(f"planted in {n}") for i, n in enumerate(ordinals.tolist()) if n in self._bad}
+        errors = {i: DataError(f"planted in {n}") for i, n in enumerate(keys.ordinals.tolist()) if n in self._bad}
         return Transformed({**values, "x": made}, errors, 0.25)
 
-    def start(self, before, values, **place):
+    def start(self, before, values, keys):
         self.begun += 1
-        return _Begun(self, lambda: self.run_all(before, values, **place))
+        return _Begun(self, lambda: self.run_all(before, values, keys))
 
     def result_bytes(self, before, sequences):
         return 8 * sequences

@@ -10,6 +10,7 @@ import pytest
 
 import feedline as fl
 from feedline import images
+from feedline.feed.transforms import DrawKeys
 from feedline.images import decoders
 from feedline.images.step import CROP, PictureOp
 from tests.images import reference
@@ -42,11 +43,11 @@ def values(which=range(N), pictures=PICTURES):
 
 def places(which=range(N), *, seed=7, sweep=0, stage=0):
     which = np.array(list(which), np.int64)
-    return {"seed": seed, "sweeps": np.full(len(which), sweep), "ordinals": which, "stage": stage}
+    return DrawKeys(seed, np.full(len(which), sweep), which, stage)
 
 
 def rows(decode, which=range(N), **key):
-    done = decode.run_all(SCHEMA, values(which), **places(which, **key))
+    done = decode.run_all(SCHEMA, values(which), places(which, **key))
     assert done.errors == {}
     return done.values["image"].rows
 
@@ -77,7 +78,7 @@ def test_draws_are_keyed_by_seed_sweep_and_stage(key):
 def test_draws_are_keyed_by_the_sequence():
     same = [PICTURES[0]] * N
     decode = images.Decode("image", *RANDOM)
-    found = decode.run_all(SCHEMA, values(pictures=same), **places()).values["image"].rows
+    found = decode.run_all(SCHEMA, values(pictures=same), places()).values["image"].rows
     assert len({row.tobytes() for row in found}) == N
 
 
@@ -98,7 +99,7 @@ def test_equal_steps_draw_for_themselves():
 def test_work_ahead_is_the_same():
     decode = images.Decode("image", *RANDOM)
     assert decode.works_ahead
-    begun = decode.start(SCHEMA, values(), **places())
+    begun = decode.start(SCHEMA, values(), places())
     done = begun.result()
     assert (done.values["image"].rows == rows(decode)).all()
     assert done.values["label"].rows.tolist() == list(range(N))
@@ -117,7 +118,7 @@ def test_dropped_work_ends(monkeypatch):
 
     monkeypatch.setattr(decoders, "decode", slow)
     png = [encoded(drawn(9, 9), "PNG")] * N
-    begun = images.Decode("image", images.Resize((5, 5)), threads=1).start(SCHEMA, values(pictures=png), **places())
+    begun = images.Decode("image", images.Resize((5, 5)), threads=1).start(SCHEMA, values(pictures=png), places())
     (thread,) = begun._work._threads
     entered.wait(60)
     work = weakref.ref(begun._work)
@@ -137,8 +138,8 @@ def test_a_failure_in_a_thread_is_raised(monkeypatch):
     monkeypatch.setattr(decoders, "decode", broken)
     decode = images.Decode("image", images.Resize((5, 5)))
     with pytest.raises(RuntimeError, match="planted"):
-        decode.run_all(SCHEMA, values(), **places())
-    begun = decode.start(SCHEMA, values(), **places())
+        decode.run_all(SCHEMA, values(), places())
+    begun = decode.start(SCHEMA, values(), places())
     with pytest.raises(RuntimeError, match="planted"):
         begun.result()
 
@@ -173,10 +174,10 @@ def test_shape_and_dtype():
     ]:
         decode = images.Decode("image", images.CenterCrop((20, 30)), *steps, color=color)
         assert decode.schema(SCHEMA)["image"] == fl.Stream(shape, dtype)
-        found = decode.run_all(SCHEMA, values(), **places()).values
+        found = decode.run_all(SCHEMA, values(), places()).values
         assert list(found) == ["image", "label"]
         found["image"].check("image", decode.schema(SCHEMA)["image"])
-        none = decode.run_all(SCHEMA, values([]), **places([])).values
+        none = decode.run_all(SCHEMA, values([]), places([])).values
         assert (none["image"].num_sequences, none["image"].shape) == (0, shape)
 
 
@@ -245,7 +246,7 @@ def test_masks_and_boxes_move_with_their_pictures():
     )
     schema = decode.schema(WITH_MASK)
     assert (schema["mask"], schema["boxes"]) == (fl.Stream((46, 46), "uint8"), fl.Stream(4, "float32"))
-    done = decode.run_all(WITH_MASK, detection(), **places())
+    done = decode.run_all(WITH_MASK, detection(), places())
     assert done.errors == {}
     found, masks, boxes = (done.values[name] for name in ("image", "mask", "boxes"))
     for name in WITH_MASK:
@@ -268,7 +269,7 @@ def test_masks_and_boxes_have_views():
         "image", images.CenterCrop(30), images.MultiView([[], images.Flip(1.0)]), mask="mask", boxes="boxes"
     )
     schema = decode.schema(WITH_MASK)
-    done = decode.run_all(WITH_MASK, detection(), **places())
+    done = decode.run_all(WITH_MASK, detection(), places())
     for name in WITH_MASK:
         done.values[name].check(name, schema[name])
     masks, boxes = done.values["mask"].rows, done.values["boxes"].rows
@@ -284,7 +285,7 @@ def test_a_mask_must_have_the_size_of_its_picture():
     masks[3] = encoded(np.zeros((7, 9), np.uint8), "PNG")
     masks[4] = b"none"
     decode = images.Decode("image", images.CenterCrop(16), mask="mask")
-    done = decode.run_all(WITH_MASK, detection(masks=masks), **places())
+    done = decode.run_all(WITH_MASK, detection(masks=masks), places())
     assert sorted(done.errors) == [3, 4]
     assert f"size of its picture, {SIZES[3][0]} x {SIZES[3][1]}, got 9 x 7" in done.errors[3].what
     assert "that Pillow knows" in done.errors[4].what
@@ -313,7 +314,7 @@ DAMAGED = [1, 2, 3, 4]  # whatever the steps
 def test_what_cannot_be_decoded_leaves_the_others_as_they_are(ahead, views):
     decode = images.Decode("image", *views, images.RandomCrop(20), images.Resize(20), max_pixels=300 * 300)
     given = values(pictures=damaged())
-    done = decode.start(SCHEMA, given, **places()).result() if ahead else decode.run_all(SCHEMA, given, **places())
+    done = decode.start(SCHEMA, given, places()).result() if ahead else decode.run_all(SCHEMA, given, places())
     assert sorted(done.errors) == [1, 2, 3, 4, 7, 8, 9]
     assert all(isinstance(error, fl.DataError) for error in done.errors.values())
     assert "at most 90000 pixels, got 400 x 300" in done.errors[7].what
@@ -326,7 +327,7 @@ def test_what_cannot_be_decoded_leaves_the_others_as_they_are(ahead, views):
 
 
 def test_a_batch_of_nothing_but_damage():
-    done = images.Decode("image", *RANDOM).run_all(SCHEMA, values(pictures=[b"junk"] * N), **places())
+    done = images.Decode("image", *RANDOM).run_all(SCHEMA, values(pictures=[b"junk"] * N), places())
     assert sorted(done.errors) == list(range(N))
     assert done.values["image"].num_sequences == N
 
@@ -334,7 +335,7 @@ def test_a_batch_of_nothing_but_damage():
 def test_a_sequence_is_one_picture():
     given = values(range(3))
     given["image"] = fl.Value.from_bytes([[PICTURES[0]], [], [PICTURES[1], PICTURES[2]]], "bytes")
-    done = images.Decode("image", images.CenterCrop(9)).run_all(SCHEMA, given, **places(range(3)))
+    done = images.Decode("image", images.CenterCrop(9)).run_all(SCHEMA, given, places(range(3)))
     assert sorted(done.errors) == [1, 2]
     assert "one picture in a sequence of stream `image`, got 2" in done.errors[2].what
     assert (done.values["image"].rows[0] == rows(images.Decode("image", images.CenterCrop(9)), [0])[0]).all()
@@ -510,10 +511,10 @@ def test_what_was_begun_before_a_fork_is_done_again_in_the_child(kind):
     """Which has none of the threads; and after it was cancelled."""
     decode = images.Decode("image", images.CenterCrop(20), threads=2)
     corpus = fl.ArrayDeserializer(image=[encoded(drawn(40, 30, i), kind) for i in range(12)])
-    place = {"seed": 1, "sweeps": np.zeros(12, np.int64), "ordinals": np.arange(12), "stage": 0}
+    keys = DrawKeys(1, np.zeros(12, np.int64), np.arange(12), stage=0)
     values = corpus.read(0).values
-    expected = decode.run_all(corpus.schema, values, **place).values["image"].rows
-    begun = decode.start(corpus.schema, values, **place)
+    expected = decode.run_all(corpus.schema, values, keys).values["image"].rows
+    begun = decode.start(corpus.schema, values, keys)
     pid = os.fork()
     if pid == 0:
         try:

@@ -33,10 +33,10 @@ pytestmark = pytest.mark.skipif(not BUILT, reason="native code for pictures is n
 
 def both(monkeypatch, decode):
     """Pictures from native code, and from its twin."""
-    ours = decode.run_all(SCHEMA, values(), **places())
+    ours = decode.run_all(SCHEMA, values(), places())
     for name in NAMES:
         monkeypatch.setattr(_native, name, getattr(reference, name))
-    theirs = decode.run_all(SCHEMA, values(), **places())
+    theirs = decode.run_all(SCHEMA, values(), places())
     assert ours.errors == theirs.errors == {}
     return ours.values["image"].rows, theirs.values["image"].rows
 

@@ -121,8 +121,8 @@ def _augments_by_place() -> None:
 
     from feedline import images
 
-    def by_place(original: Any, decode: Any, *arguments: Any, ordinals: Any, **options: Any) -> Any:
-        return original(decode, *arguments, ordinals=np.arange(len(ordinals)), **options)
+    def by_place(original: Any, decode: Any, before: Any, values: Any, keys: Any) -> Any:
+        return original(decode, before, values, keys._replace(ordinals=np.arange(len(keys.ordinals))))
 
     for name in ("run_all", "start"):
         _wrapped(images.Decode, name, by_place)

@@ -24,6 +24,7 @@ from feedline.data import Chunk, Value
 from feedline.data.value import BytesValue, SparseValue
 from feedline.errors import DataError
 from feedline.feed.protocol import Deserializer
+from feedline.feed.transforms import DrawKeys
 from feedline.images import decoders
 from feedline.images.step import CROP, FLIP, PAD, RESIZE
 
@@ -189,10 +190,7 @@ def _some(
         made = decode.run_all(
             corpus.schema,
             {stream: one.select(good) for stream, one in chunk.values.items()},
-            seed=asked.seed,
-            sweeps=sweeps,
-            ordinals=ordinals[good],
-            stage=0,
+            DrawKeys(asked.seed, sweeps, ordinals[good], stage=0),
         )
         errors |= {int(good[i]): error for i, error in made.errors.items()}
         rows = np.asarray(made.values[name].dense().rows)

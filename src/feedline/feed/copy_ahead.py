@@ -24,7 +24,7 @@ from feedline.feed.assembly import ChunkSet
 from feedline.feed.packing.axis import Axis, Cursor, SegmentSlice, sweeps_of
 from feedline.feed.packing.packer import Packer, Plan
 from feedline.feed.prefetch import Reader, errors_among
-from feedline.feed.transforms import Begun, Transform
+from feedline.feed.transforms import Begun, DrawKeys, Transform
 
 # Minimum size of a minibatch to be copied ahead. Starting a copy and waking the thread costs the consumer 8 to 20 us,
 # whatever the size, and copying costs it about 80 us per megabyte, so small copies are cheaper to do than to hand over.
@@ -61,14 +61,8 @@ class FirstStage(NamedTuple):
 
     def begin(self, parts: tuple[SegmentSlice, ...], values: dict[str, Value]) -> Begun:
         """Begin to transform the ``values`` of all sequences of ``parts``."""
-        return self.transform.start(
-            self.schema,
-            values,
-            seed=self.seed,
-            sweeps=sweeps_of(parts),
-            ordinals=np.concatenate([part.segment.ordinals[part.a : part.b] for part in parts]),
-            stage=0,
-        )
+        ordinals = np.concatenate([part.segment.ordinals[part.a : part.b] for part in parts])
+        return self.transform.start(self.schema, values, DrawKeys(self.seed, sweeps_of(parts), ordinals, stage=0))
 
 
 class _PlannedCopy(NamedTuple):

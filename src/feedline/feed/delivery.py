@@ -29,7 +29,7 @@ from feedline.feed.prefetch import Reader, Stats, errors_among
 from feedline.feed.protocol import Deserializer
 from feedline.feed.quarantine import LISTED, ListedError, Quarantine
 from feedline.feed.timeline import Segment
-from feedline.feed.transforms import Begun, Transform
+from feedline.feed.transforms import Begun, DrawKeys, Transform
 
 Ints = NDArray[np.int64]
 Mask = NDArray[np.bool_]
@@ -247,14 +247,8 @@ class Delivery:
             if begun is not None and stage == 0:
                 done = begun.result()
             else:
-                done = transform.run_all(
-                    self._schemas[stage],
-                    values,
-                    seed=self._seed,
-                    sweeps=sweeps if good is None else sweeps[good],
-                    ordinals=ids,
-                    stage=stage,
-                )
+                keys = DrawKeys(self._seed, sweeps if good is None else sweeps[good], ids, stage)
+                done = transform.run_all(self._schemas[stage], values, keys)
             self._stats.transform_seconds += done.seconds
             values, ids, good = self._without(done.errors, done.values, ids, good, rank)
         return values, ids, good

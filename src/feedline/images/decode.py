@@ -12,14 +12,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from feedline.data import Schema, Stream, Value
 from feedline.errors import SchemaError
-from feedline.feed.transforms import Begun, Transform, Transformed
+from feedline.feed.transforms import Begun, DrawKeys, Transform, Transformed
 from feedline.images.color import Normalize
 from feedline.images.decoders import COLORS
-from feedline.images.decoding import Ahead, Decoding, DrawKeys, Work
+from feedline.images.decoding import Ahead, Decoding, Work
 from feedline.images.step import FixedSize, PictureStep
 from feedline.images.views import MultiView
 
@@ -163,38 +162,20 @@ class Decode(Transform):
                 f"{name}=fl.Stream(dtype='bytes')"
             )
 
-    def run_all(
-        self,
-        before: Schema,
-        values: dict[str, Value],
-        *,
-        seed: int,
-        sweeps: NDArray[np.int64],
-        ordinals: NDArray[np.int64],
-        stage: int,
-    ) -> Transformed:
+    def run_all(self, before: Schema, values: dict[str, Value], keys: DrawKeys) -> Transformed:
         """See `Transform.run_all`."""
         after = self.schema(before)
-        if len(ordinals) == 0:
+        if len(keys.ordinals) == 0:
             made = self._decoding
             empty = {name: Value.empty(after[name]) for name in (made.stream, made.mask) if name is not None}
             if made.boxes is not None:
                 empty[made.boxes] = Value.empty(after[made.boxes], not values[made.boxes].one_sample_each)
             return Transformed({name: empty.get(name, values[name]) for name in after})
-        return Work(self._decoding, list(after), values, DrawKeys(seed, sweeps, ordinals, stage)).result()
+        return Work(self._decoding, list(after), values, keys).result()
 
-    def start(
-        self,
-        before: Schema,
-        values: dict[str, Value],
-        *,
-        seed: int,
-        sweeps: NDArray[np.int64],
-        ordinals: NDArray[np.int64],
-        stage: int,
-    ) -> Begun:
+    def start(self, before: Schema, values: dict[str, Value], keys: DrawKeys) -> Begun:
         """Begin `run_all` in other threads, on at least one sequence; see `Transform.start`."""
-        return Ahead(Work(self._decoding, list(self.schema(before)), values, DrawKeys(seed, sweeps, ordinals, stage)))
+        return Ahead(Work(self._decoding, list(self.schema(before)), values, keys))
 
     def result_bytes(self, before: Schema, sequences: int) -> int:
         """Return the bytes of so many decoded pictures and masks."""

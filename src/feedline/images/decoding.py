@@ -6,7 +6,7 @@ import os
 import threading
 import time
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,10 +15,10 @@ from feedline import _native
 from feedline.data import Value
 from feedline.data.value import DenseValue
 from feedline.errors import DataError
-from feedline.feed.transforms import Transformed
+from feedline.feed.transforms import DrawKeys, Transformed
 from feedline.images import boxes, decoders
 from feedline.images.program import Program, planned
-from feedline.images.step import Draws, PictureStep, Sizes
+from feedline.images.step import PictureStep, Sizes
 
 Pixels: TypeAlias = NDArray[np.uint8]
 #: Whether it is a mask, and its number.
@@ -81,19 +81,6 @@ class Decoding:
     def mask_shape(self) -> tuple[int, ...]:
         """Shape of a sample of the mask."""
         return (len(self.views), self.height, self.width) if self.stacked else (self.height, self.width)
-
-
-class DrawKeys(NamedTuple):
-    """What keys the random numbers of a minibatch's pictures; see `Transform.run_all`."""
-
-    seed: int
-    sweeps: NDArray[np.int64]
-    ordinals: NDArray[np.int64]
-    stage: int
-
-    def uniforms(self, step: int, draws: int) -> Draws:
-        """Return float64 (n, draws) in [0, 1) for a step."""
-        return _native.uniforms(self.seed, self.sweeps, self.ordinals, self.stage, step, draws)
 
 
 @dataclass(frozen=True)

@@ -21,8 +21,8 @@ from feedline.cntk.io._picture_steps import STEPS, VIEWS, Draw, Mean, Scale, Ste
 from feedline.data import Schema, Stream, Value
 from feedline.data.value import BytesValue, DenseValue
 from feedline.errors import DataError
-from feedline.feed.transforms import Transform, Transformed
-from feedline.feed.transforms.map import TRANSFORM
+from feedline.feed.transforms import DrawKeys, Transform, Transformed
+from feedline.feed.transforms.transform import TRANSFORM
 
 _log = logging.getLogger("feedline")
 
@@ -152,23 +152,13 @@ class Pictures(Transform):
         hidden = {stream.views for stream in self._streams}
         return Schema({name: made.get(name, stream) for name, stream in before.items() if name not in hidden})
 
-    def run_all(
-        self,
-        before: Schema,
-        values: dict[str, Value],
-        *,
-        seed: int,
-        sweeps: NDArray[np.int64],
-        ordinals: NDArray[np.int64],
-        stage: int,
-    ) -> Transformed:
+    def run_all(self, before: Schema, values: dict[str, Value], keys: DrawKeys) -> Transformed:
         """See `Transform.run_all`."""
         began = time.perf_counter()
-        keys = [[seed, sweep, TRANSFORM, i, stage] for sweep, i in zip(sweeps.tolist(), ordinals.tolist(), strict=True)]
         errors: dict[int, DataError] = {}
         made: dict[str, Value] = {}
         for stream in self._streams:
-            views = np.zeros(len(keys), np.int64)
+            views = np.zeros(len(keys.ordinals), np.int64)
             if stream.views is not None:
                 numbers = values[stream.views]
                 assert isinstance(numbers, DenseValue)
@@ -187,21 +177,21 @@ class Pictures(Transform):
 def _all(
     stream: PictureStream,
     pictures: BytesValue,
-    keys: list[list[int]],
+    keys: DrawKeys,
     views: list[int],
     errors: dict[int, DataError],
 ) -> DenseValue:
     """Return the pictures of one stream; adds what is wrong with them to ``errors``."""
-    out = np.zeros((len(keys), *stream.shape), np.float32)
+    out = np.zeros((len(keys.ordinals), *stream.shape), np.float32)
     ignored: dict[str, tuple[int, tuple[int, ...]]] = {}
-    for i, (key, data) in enumerate(zip(keys, pictures.samples(), strict=True)):
+    for i, data in enumerate(pictures.samples()):
         try:
             assert isinstance(data, bytes)
             picture: NDArray[Any] = decoded(data, stream.grayscale)
             for number, step in enumerate(stream.steps):
                 if isinstance(step, Mean) and not step.fits(picture):
                     ignored[step.path] = (ignored.get(step.path, (0, ()))[0] + 1, picture.shape)
-                picture = step.run(picture, _draws(key, number), views[i] % VIEWS)
+                picture = step.run(picture, _draws(keys, i, number), views[i] % VIEWS)
             channels, height, width = stream.shape
             if picture.shape != (height, width, channels):
                 raise DataError(
@@ -211,7 +201,9 @@ def _all(
                 )
             out[i] = picture.transpose(2, 0, 1)
         except DataError as error:
-            errors.setdefault(i, DataError(error.what, sequence=key[3], stream=stream.name, hint=error.hint))
+            errors.setdefault(
+                i, DataError(error.what, sequence=int(keys.ordinals[i]), stream=stream.name, hint=error.hint)
+            )
     for path, (count, shape) in ignored.items():
         _log.warning(
             "stream `%s`: the mean file %s is ignored for %d pictures of another size, such as %d x %d",
@@ -224,8 +216,9 @@ def _all(
     return DenseValue(out)
 
 
-def _draws(key: list[int], step: int) -> Draw:
+def _draws(keys: DrawKeys, i: int, step: int) -> Draw:
     """Return the uniform numbers of one step for one picture, by their number."""
+    key = [keys.seed, int(keys.sweeps[i]), TRANSFORM, int(keys.ordinals[i]), keys.stage]
     return lambda j: (_native.hash_key([*key, step, j]) >> 11) * 2.0**-53
 
 

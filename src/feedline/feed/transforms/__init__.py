@@ -4,7 +4,7 @@
 time. A source runs its transforms in turn on each minibatch, after its sequences were copied together.
 """
 
-from feedline.feed.transforms.map import Map, generator
-from feedline.feed.transforms.transform import Begun, Transform, Transformed
+from feedline.feed.transforms.map import Map
+from feedline.feed.transforms.transform import Begun, DrawKeys, Transform, Transformed
 
-__all__ = ["Begun", "Map", "Transform", "Transformed", "generator"]
+__all__ = ["Begun", "DrawKeys", "Map", "Transform", "Transformed"]

@@ -7,17 +7,10 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from feedline import _native
 from feedline.data import Schema, Stream, Value
 from feedline.errors import SchemaError
-from feedline.feed.transforms.transform import Transform, Transformed
+from feedline.feed.transforms.transform import DrawKeys, Transform, Transformed
 from feedline.feed.user_values import given_value
-
-# Level of the key for a transform's generator, after those of the orders.
-TRANSFORM = 2
 
 
 class Map(Transform):
@@ -53,19 +46,10 @@ class Map(Transform):
         """Return the schema after this transform."""
         return Schema({**before, **self.streams})
 
-    def run_all(
-        self,
-        before: Schema,
-        values: dict[str, Value],
-        *,
-        seed: int,
-        sweeps: NDArray[np.int64],
-        ordinals: NDArray[np.int64],
-        stage: int,
-    ) -> Transformed:
+    def run_all(self, before: Schema, values: dict[str, Value], keys: DrawKeys) -> Transformed:
         """See `Transform.run_all`."""
         began = time.perf_counter()
-        after, count = self.schema(before), len(ordinals)
+        after, count = self.schema(before), len(keys.ordinals)
         if count == 0:
             changed = self.streams.keys() | (after.keys() - values.keys())
             return Transformed({name: Value.empty(after[name]) if name in changed else values[name] for name in after})
@@ -73,7 +57,7 @@ class Map(Transform):
         out: dict[str, list[Any]] = {}
         for i in range(count):
             sequence = {name: column[i] for name, column in columns.items()}
-            for name, data in self._run(sequence, seed, int(sweeps[i]), int(ordinals[i]), stage).items():
+            for name, data in self._run(sequence, keys, i).items():
                 out.setdefault(name, []).append(data)
         made = dict(values)
         for name, sequences in out.items():
@@ -92,23 +76,15 @@ class Map(Transform):
             raise SchemaError(f"expected stream `{missing[0]}` from {self.name}, as it declares, got none")
         return Transformed({name: made[name] for name in after}, seconds=time.perf_counter() - began)
 
-    def _run(self, sequence: dict[str, Any], seed: int, sweep: int, ordinal: int, stage: int) -> Mapping[str, Any]:
+    def _run(self, sequence: dict[str, Any], keys: DrawKeys, i: int) -> Mapping[str, Any]:
         try:
-            if self.random:
-                result = self.function(sequence, generator(seed, sweep, ordinal, stage))
-            else:
-                result = self.function(sequence)
+            result = self.function(sequence, keys.generator(i)) if self.random else self.function(sequence)
         except Exception as error:
-            error.add_note(f"raised by {self.name} for sequence {ordinal} in sweep {sweep}")
+            error.add_note(f"raised by {self.name} for sequence {keys.ordinals[i]} in sweep {keys.sweeps[i]}")
             raise
         if not isinstance(result, Mapping):
             raise SchemaError(f"expected a mapping from stream name to data from {self.name}, got {result!r:.60}")
         return result
-
-
-def generator(seed: int, sweep: int, ordinal: int, stage: int) -> np.random.Generator:
-    """Return the generator of one sequence in one sweep for one stage of transforms."""
-    return np.random.Generator(np.random.Philox(key=_native.hash_key([seed, sweep, TRANSFORM, ordinal, stage])))
 
 
 def _join(name: str, stream: Stream, sequences: list[Any], where: str) -> Value:

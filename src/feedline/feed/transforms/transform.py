@@ -14,8 +14,36 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from feedline import _native
 from feedline.data import Schema, Value
 from feedline.errors import DataError
+
+# Level of the key for what transforms draw, after those of the orders.
+TRANSFORM = 2
+
+
+class DrawKeys(NamedTuple):
+    """What keys the random numbers of a minibatch's sequences in one stage.
+
+    Attributes:
+        seed: seed of the source.
+        sweeps, ordinals: int64 (n,), sweep and ordinal of each sequence.
+        stage: number of the transform among those of the source.
+    """
+
+    seed: int
+    sweeps: NDArray[np.int64]
+    ordinals: NDArray[np.int64]
+    stage: int
+
+    def generator(self, i: int) -> np.random.Generator:
+        """Return the generator of sequence ``i`` of the minibatch."""
+        key = _native.hash_key([self.seed, int(self.sweeps[i]), TRANSFORM, int(self.ordinals[i]), self.stage])
+        return np.random.Generator(np.random.Philox(key=key))
+
+    def uniforms(self, step: int, count: int) -> NDArray[np.float64]:
+        """Return float64 (n, count) in [0, 1): the numbers of one step of a transform that has several."""
+        return _native.uniforms(self.seed, self.sweeps, self.ordinals, self.stage, step, count)
 
 
 class Transformed(NamedTuple):
@@ -61,39 +89,19 @@ class Transform(ABC):
         """
 
     @abstractmethod
-    def run_all(
-        self,
-        before: Schema,
-        values: dict[str, Value],
-        *,
-        seed: int,
-        sweeps: NDArray[np.int64],
-        ordinals: NDArray[np.int64],
-        stage: int,
-    ) -> Transformed:
+    def run_all(self, before: Schema, values: dict[str, Value], keys: DrawKeys) -> Transformed:
         """Transform the sequences of a minibatch, possibly none.
 
         Args:
             before: streams before this transform.
             values: one value per stream.
-            seed: seed of the source.
-            sweeps, ordinals: int64 (n,), sweep and ordinal of each sequence.
-            stage: number of this transform among those of the source.
+            keys: what keys the random numbers of each sequence.
 
         Raises:
             SchemaError: a result does not fit its declaration.
         """
 
-    def start(
-        self,
-        before: Schema,
-        values: dict[str, Value],
-        *,
-        seed: int,
-        sweeps: NDArray[np.int64],
-        ordinals: NDArray[np.int64],
-        stage: int,
-    ) -> Begun:
+    def start(self, before: Schema, values: dict[str, Value], keys: DrawKeys) -> Begun:
         """Begin `run_all` in other threads, if `works_ahead`."""
         raise NotImplementedError
 
