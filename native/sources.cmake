@@ -18,6 +18,7 @@ set(FEEDLINE_CORE_SOURCES
   native/src/cbf.cpp
   native/src/htk.cpp
   native/src/mlf.cpp
+  native/src/mixture.cpp
   native/src/rows_index.cpp
   native/src/json_rows.cpp
   native/src/csv_rows.cpp

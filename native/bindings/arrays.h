@@ -17,7 +17,7 @@ namespace nb = nanobind;
 
 // numpy's names, looked up once and kept for the life of the process.
 struct Numpy {
-    nb::handle empty, ndarray, int32, int64, uint8, uint32, uint64, boolean;
+    nb::handle empty, ndarray, int32, int64, uint8, uint16, uint32, uint64, boolean;
 };
 
 inline const Numpy& numpy() {
@@ -30,6 +30,7 @@ inline const Numpy& numpy() {
                      type("int32"),
                      type("int64"),
                      type("uint8"),
+                     type("uint16"),
                      type("uint32"),
                      type("uint64"),
                      type("bool")};

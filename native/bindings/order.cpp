@@ -1,3 +1,4 @@
+#include "feedline/mixture.h"
 #include "feedline/order.h"
 
 #include <limits>
@@ -133,6 +134,33 @@ static nb::object py_cntk_numbers(std::uint64_t seed, std::uint64_t first, std::
     return out;
 }
 
+static nb::tuple py_mixture_schedule(nb::handle quotas) {
+    const Ints shares(quotas, "quotas", {Ints::kInt64});
+    const std::size_t sources = shares.size();
+    std::int64_t period = 0;
+    for (std::size_t k = 0; k < sources; ++k) {
+        const std::int64_t share = shares.int64()[k];
+        if (share < 0 || share > static_cast<std::int64_t>(kLongestPeriod))
+            raise<nb::value_error>("expected quotas from 0 to " + number(kLongestPeriod) + ", got quotas[" + number(k) +
+                                   "] = " + number(share));
+        period += share;
+    }
+    if (sources > kLongestPeriod || period < 1 || period > static_cast<std::int64_t>(kLongestPeriod))
+        raise<nb::value_error>("expected at most " + number(kLongestPeriod) + " quotas with a sum from 1 to " +
+                               number(kLongestPeriod) + ", got " + number(sources) + " with a sum of " +
+                               number(period));
+    const auto places = static_cast<std::size_t>(period);
+    nb::object source = new_array(places, numpy().uint16);
+    nb::object rank = new_array(places, numpy().int32);
+    auto* source_data = data_of<std::uint16_t>(source);
+    auto* rank_data = data_of<std::int32_t>(rank);
+    {
+        const Unlocked unlocked;
+        mixture_schedule(shares.int64(), sources, places, source_data, rank_data);
+    }
+    return nb::make_tuple(source, rank);
+}
+
 void bind_order(nb::module_& m) {
     m.def("hash_key", &py_hash_key, "words"_a,
           "Hash integers from 0 to 2**64-1 into a 64-bit key. ValueError for any other integer.");
@@ -149,6 +177,10 @@ void bind_order(nb::module_& m) {
           "uint32[n]).\n\n"
           "starts: int64[slots + 1], ascending: the first place of each slot, and the end of the last.\n"
           "IndexError for a place outside of them.");
+    m.def("mixture_schedule", &py_mixture_schedule, "quotas"_a.none(),
+          "Return one period of a mixture's schedule: the source of each place, uint16[D], and how many of that\n"
+          "source's items stand before it, int32[D], for D = sum(quotas).\n\n"
+          "quotas: int64[sources], at least 0. ValueError unless 1 <= D <= 2**16.");
     m.def("cntk_chunk_order", &py_cntk_chunk_order, "seed"_a, "chunks"_a,
           "Return CNTK 2.7's order of the chunks in a sweep, int64[chunks]. seed: the source's seed plus the\n"
           "sweep.");
