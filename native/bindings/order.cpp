@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "arrays.h"
+#include "buffer_view.h"
 #include "unlocked.h"
 
 namespace nb = nanobind;
@@ -161,6 +162,47 @@ static nb::tuple py_mixture_schedule(nb::handle quotas) {
     return nb::make_tuple(source, rank);
 }
 
+static nb::tuple py_mixture_items(nb::handle quotas, nb::handle source, nb::handle rank, std::uint64_t seed,
+                                  std::uint64_t stage, std::uint64_t block, nb::object length, std::uint64_t first,
+                                  std::uint64_t count) {
+    const Ints shares(quotas, "quotas", {Ints::kInt64});
+    const BufferView sources(source), ranks(rank);
+    const std::size_t period = sources.size() / sizeof(std::uint16_t);
+    std::int64_t sum = 0;
+    for (std::size_t k = 0; k < shares.size(); ++k) sum += shares.int64()[k];
+    if (period < 1 || period > kLongestPeriod || ranks.size() != period * sizeof(std::int32_t) ||
+        sum != static_cast<std::int64_t>(period))
+        raise<nb::value_error>("expected source and rank of a period of " + number(sum) + " places, got " +
+                               number(period) + " and " + number(ranks.size() / sizeof(std::int32_t)));
+    const auto* of = reinterpret_cast<const std::uint16_t*>(sources.data());
+    constexpr std::uint64_t most = std::uint64_t{1} << 62;
+    const std::int64_t end = length.is_none() ? -1 : nb::cast<std::int64_t>(length);
+    if (block < 1 || block > std::numeric_limits<std::uint32_t>::max() || first > most || count > most - first ||
+        (!length.is_none() && (end < 0 || first + count > static_cast<std::uint64_t>(end))))
+        raise<nb::value_error>("expected places of a stage in blocks of 1 to 2**32 - 1, got " + number(count) +
+                               " from " + number(first) + " in blocks of " + number(block));
+    nb::object source_out = new_array(count, numpy().uint16);
+    nb::object item_out = new_array(count, numpy().int64);
+    auto* source_data = data_of<std::uint16_t>(source_out);
+    auto* item_data = data_of<std::int64_t>(item_out);
+    const MixtureStage made{shares.int64(),
+                            of,
+                            reinterpret_cast<const std::int32_t*>(ranks.data()),
+                            shares.size(),
+                            period,
+                            seed,
+                            stage,
+                            static_cast<std::int64_t>(block),
+                            end};
+    bool sound;
+    {
+        const Unlocked unlocked;
+        sound = mixture_items(made, static_cast<std::int64_t>(first), count, source_data, item_data);
+    }
+    if (!sound) raise<nb::value_error>("expected sources below " + number(shares.size()));
+    return nb::make_tuple(source_out, item_out);
+}
+
 void bind_order(nb::module_& m) {
     m.def("hash_key", &py_hash_key, "words"_a,
           "Hash integers from 0 to 2**64-1 into a 64-bit key. ValueError for any other integer.");
@@ -181,6 +223,13 @@ void bind_order(nb::module_& m) {
           "Return one period of a mixture's schedule: the source of each place, uint16[D], and how many of that\n"
           "source's items stand before it, int32[D], for D = sum(quotas).\n\n"
           "quotas: int64[sources], at least 0. ValueError unless 1 <= D <= 2**16.");
+    m.def("mixture_items", &py_mixture_items, "quotas"_a.none(), "source"_a, "rank"_a, "seed"_a, "stage"_a, "block"_a,
+          "length"_a.none(), "first"_a, "count"_a,
+          "Return the source, uint16[count], of places first … first+count-1 of a stage of a mixture, and which of\n"
+          "its items stands there, int64[count].\n\n"
+          "quotas: int64[sources]; source, rank: what mixture_schedule made of them. Blocks of `block` places are\n"
+          "shuffled under keys of seed and stage; length: places of the stage, or None. ValueError if the places\n"
+          "are not in it.");
     m.def("cntk_chunk_order", &py_cntk_chunk_order, "seed"_a, "chunks"_a,
           "Return CNTK 2.7's order of the chunks in a sweep, int64[chunks]. seed: the source's seed plus the\n"
           "sweep.");

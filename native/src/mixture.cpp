@@ -1,5 +1,7 @@
 #include "feedline/mixture.h"
 
+#include "feedline/order.h"
+
 #include <algorithm>
 #include <functional>
 #include <queue>
@@ -51,6 +53,52 @@ void mixture_schedule(const std::int64_t* quotas, std::size_t sources, std::size
         rank[n] = j;
         if (j + 1 < quotas[k]) wait(k, std::max(n + 1, release(k, j + 1)));
     }
+}
+
+bool mixture_items(const MixtureStage& stage, std::int64_t first, std::size_t count, std::uint16_t* source,
+                   std::int64_t* item) {
+    const auto period = static_cast<std::int64_t>(stage.period);
+    const std::int64_t stop = first + static_cast<std::int64_t>(count);
+    const auto item_at = [&](std::int64_t n) {
+        const auto r = static_cast<std::size_t>(n % period);
+        return n / period * stage.quotas[stage.source[r]] + stage.rank[r];
+    };
+    if (stage.block == 1) {
+        for (std::int64_t n = first; n < stop; ++n) {
+            if (stage.source[n % period] >= stage.sources) return false;
+            source[n - first] = stage.source[n % period];
+            item[n - first] = item_at(n);
+        }
+        return true;
+    }
+    std::vector<std::uint32_t> shuffled;
+    std::vector<std::int64_t> next(stage.sources), seen(stage.sources, -1);
+    for (std::int64_t block = first / stage.block; block * stage.block < stop; ++block) {
+        const std::int64_t a = block * stage.block;
+        const std::int64_t b = stage.length < 0 ? a + stage.block : std::min(a + stage.block, stage.length);
+        const auto places = static_cast<std::uint32_t>(b - a);
+        const std::uint64_t words[] = {stage.seed, stage.stage, kMixtureBlocks, static_cast<std::uint64_t>(block)};
+        shuffled.resize(places);
+        fisher_yates(hash_key(words, 4), places, shuffled.data());
+        std::int64_t r = a % period;
+        for (std::int64_t n = a; n < b; ++n) {
+            const std::size_t k = stage.source[r];
+            if (k >= stage.sources) return false;
+            if (seen[k] != block) {
+                seen[k] = block;
+                next[k] = item_at(n);
+            }
+            if (++r == period) r = 0;
+        }
+        for (std::uint32_t i = 0; i < places && a + i < stop; ++i) {
+            const std::uint16_t k = stage.source[(a + shuffled[i]) % period];
+            const std::int64_t which = next[k]++;
+            if (a + i < first) continue;
+            source[a + i - first] = k;
+            item[a + i - first] = which;
+        }
+    }
+    return true;
 }
 
 }  // namespace feedline

@@ -32,6 +32,7 @@ from feedline.errors import (
     StoreError,
     WorkerError,
 )
+from feedline.feed.composed import Mixture
 from feedline.feed.convert import convert
 from feedline.feed.convert import register_dataset_reader as _register_dataset_reader
 from feedline.feed.corpora import open_corpus
@@ -39,6 +40,7 @@ from feedline.feed.formats.arrays import ArrayDeserializer
 from feedline.feed.formats.arrow import ArrowDeserializer
 from feedline.feed.formats.cbf import CBFDeserializer
 from feedline.feed.formats.cbf_write import write_cbf
+from feedline.feed.formats.concat import Concat
 from feedline.feed.formats.csv import CSVDeserializer
 from feedline.feed.formats.ctf import CTFDeserializer
 from feedline.feed.formats.ctf_write import write_ctf
@@ -152,9 +154,11 @@ __all__ = [  # noqa: RUF022  # the order of docs/index.md
     "open_corpus",
     "validate",
     "Skipping",
+    "Mixture",
+    "Concat",
+    "Join",
     "Deserializer",
     "ChunkInfo",
-    "Join",
     "UserDeserializer",
     "UserMinibatchSource",
     "UserMinibatch",

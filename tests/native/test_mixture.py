@@ -49,5 +49,5 @@ def test_many_sources_fill_the_longest_period():
 
 @pytest.mark.parametrize("q", [[], [0], [-1, 3], [65536, 1], [0] * 65537, [2**62, 2**62]])
 def test_impossible_quotas_are_refused(q):
-    with pytest.raises(ValueError, match="expected .*quotas"):
+    with pytest.raises(ValueError, match=r"expected .*quotas"):
         made(q)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from fractions import Fraction
 
+from tests.oracles import order as slow
+
 
 def schedule(quotas):
     """Source and rank of each place of a period: of the items that may stand there, the one that is due first."""
@@ -25,3 +27,47 @@ def schedule(quotas):
         found.append((k, given[k]))
         given[k] += 1
     return found
+
+
+def places(seed, stages, limits, *, dropping, block, most):
+    """(source, item) of the first ``most`` places of a mixture, one after the other.
+
+    Args:
+        stages: (start, quotas), ascending, the first at 0; quotas of a stage in which sources were dropped are those of
+            the others, which a test chooses so that they need no rounding.
+        limits: items that each source has; None: no limit.
+        dropping: whether the mixture goes on without a source that has no more.
+        block: places that are shuffled together; 1: none.
+    """
+    given = [0] * len(limits)
+    out = []
+    waiting = list(stages)
+    quotas, start = None, 0
+    while len(out) < most:
+        if waiting and waiting[0][0] == len(out):
+            quotas = waiting.pop(0)[1]
+        gone = [dropping and limit is not None and n >= limit for n, limit in zip(given, limits, strict=True)]
+        left = [0 if without else q for q, without in zip(quotas, gone, strict=True)]
+        if not any(left):
+            break
+        start, row = len(out), schedule(left)
+        planned, ended, had = [], False, list(given)
+        while start + len(planned) < most + block and not (waiting and waiting[0][0] == start + len(planned)):
+            k = row[len(planned) % len(row)][0]
+            if limits[k] is not None and had[k] >= limits[k]:
+                ended = True
+                break
+            had[k] += 1
+            planned.append(k)
+        for low in range(0, len(planned), block):
+            some = planned[low : low + block]
+            order = range(len(some))
+            if block > 1:
+                key = slow.hash_key([seed, start, 10, low // block])
+                order = slow.fisher_yates(key, len(some))
+            for i in order:
+                out.append((some[i], given[some[i]]))
+                given[some[i]] += 1
+        if ended and not dropping:
+            break
+    return out[:most]

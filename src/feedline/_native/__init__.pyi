@@ -325,6 +325,17 @@ def merge(jobs: Sequence[tuple[int, Sequence[int], Sequence[int]]], item_bytes: 
 def merge_tensors(
     type: type[Any], jobs: Sequence[tuple[Sequence[Any], Sequence[Any]]], threads: int = 1
 ) -> list[tuple[Sequence[Any], Sequence[Any]]]: ...
+def mixture_items(
+    quotas: NDArray[np.int64],
+    source: NDArray[np.uint16],
+    rank: NDArray[np.int32],
+    seed: int,
+    stage: int,
+    block: int,
+    length: int | None,
+    first: int,
+    count: int,
+) -> tuple[NDArray[np.uint16], NDArray[np.int64]]: ...
 def mixture_schedule(quotas: NDArray[np.int64]) -> tuple[NDArray[np.uint16], NDArray[np.int32]]: ...
 def name_keys(data: Any, begin: NDArray[np.int64], end: NDArray[np.int64]) -> NDArray[np.uint64]: ...
 def pad(

@@ -6,8 +6,8 @@ A thin wrapper of what one gather returned. Creating one costs about a microseco
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +15,18 @@ from numpy.typing import NDArray
 from feedline.data.clock import Position
 from feedline.data.schema import Schema
 from feedline.data.value import BytesValue, Value, counted_lengths
+
+
+class Origins(NamedTuple):
+    """Where the sequences of a minibatch come from, in a corpus of several; computed when somebody asks.
+
+    Attributes:
+        sources: function from ids to the number of the corpus of each sequence.
+        sweep_ends: function that returns the names of the corpora of which a sweep ended.
+    """
+
+    sources: Callable[[NDArray[np.int64]], NDArray[np.int64]]
+    sweep_ends: Callable[[], tuple[str, ...]]
 
 
 class Minibatch(Mapping[str, Value]):
@@ -41,6 +53,7 @@ class Minibatch(Mapping[str, Value]):
 
     __slots__ = (
         "_ended",
+        "_origins",
         "begins",
         "global_samples",
         "ids",
@@ -67,6 +80,7 @@ class Minibatch(Mapping[str, Value]):
         ended: bool = False,
         lanes: NDArray[np.int64] | None = None,
         begins: NDArray[np.bool_] | None = None,
+        origins: Origins | None = None,
     ) -> None:
         self.schema = schema
         self.values_by_name = values
@@ -79,6 +93,7 @@ class Minibatch(Mapping[str, Value]):
         self._ended = ended
         self.lanes = lanes
         self.begins = begins
+        self._origins = origins
         self.tensors: dict[str, Any] | None = None
 
     @classmethod
@@ -111,6 +126,17 @@ class Minibatch(Mapping[str, Value]):
 
     def __len__(self) -> int:
         return len(self.values_by_name)
+
+    @property
+    def source(self) -> NDArray[np.int64] | None:
+        """From a `Mixture`: int64 (num_sequences,), the number of the corpus that each sequence is from; else None."""
+        return None if self._origins is None else self._origins.sources(self.ids)
+
+    @property
+    def sweep_ends(self) -> tuple[str, ...]:
+        """From a `Mixture`: the corpora of which the global minibatch completes a sweep, by name; the same on every
+        rank."""
+        return () if self._origins is None else self._origins.sweep_ends()
 
     # ---- devices ---------------------------------------------------------------------------------------
 
@@ -187,6 +213,7 @@ class Minibatch(Mapping[str, Value]):
                 sweep_end=self.sweep_end and last,
                 lanes=None if self.lanes is None else self.lanes[a:b],
                 begins=None if self.begins is None else self.begins[a:b],
+                origins=self._origins if last or self._origins is None else self._origins._replace(sweep_ends=tuple),
             )
             a = b
 
@@ -220,7 +247,10 @@ class Minibatch(Mapping[str, Value]):
         return "\n".join([head, *rows])
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in self.__slots__}
+        state = {name: getattr(self, name) for name in self.__slots__}
+        if self._origins is not None:  # found out now: elsewhere there is no corpus to ask
+            state["_origins"] = Origins(*(_Told(found) for found in (self.source, self.sweep_ends)))
+        return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         for name, value in state.items():
@@ -229,6 +259,16 @@ class Minibatch(Mapping[str, Value]):
 
 def _same(a: NDArray[Any] | None, b: NDArray[Any] | None) -> bool:
     return a is b if a is None or b is None else np.array_equal(a, b)
+
+
+class _Told:
+    """A function that returns what was found out before."""
+
+    def __init__(self, found: Any) -> None:
+        self._found = found
+
+    def __call__(self, *_: Any) -> Any:
+        return self._found
 
 
 def _count(n: int, noun: str) -> str:

@@ -7,6 +7,7 @@ time, whatever a minibatch spans. Cost: one native copy of all streams for the s
 from __future__ import annotations
 
 import copy
+import functools
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -18,6 +19,7 @@ from feedline import _native
 from feedline.data import Minibatch, Schema, Value
 from feedline.data.chunk import makers, values_of
 from feedline.data.faults import BadEntriesError
+from feedline.data.minibatch import Origins
 from feedline.errors import DataError
 from feedline.feed.copy_ahead import CopyAhead
 from feedline.feed.lengths import no_frame
@@ -153,7 +155,12 @@ class Delivery:
             sweep_end=plan.sweep_end,
             lanes=lanes,
             begins=begins,
+            origins=Origins(self._corpus.sources, self._sweep_ends(plan)) if self._corpus.composed else None,
         )
+
+    def _sweep_ends(self, plan: Plan) -> Callable[[], tuple[str, ...]]:
+        places = [self._axis.position(cursor)[:2] for cursor in (plan.start, plan.after)]
+        return functools.partial(self._axis.timeline.ended, *places)
 
     # ---- whole sequences --------------------------------------------------------------------------
 

@@ -35,7 +35,7 @@ from feedline.errors import DataError
 from feedline.feed.assembly import ChunkSet
 from feedline.feed.prefetch import LEAST_AHEAD_BYTES, Reader, SegmentSlice, Stats, Upcoming, together
 from feedline.feed.protocol import Deserializer, MappedFile
-from feedline.feed.timeline import BlockOrder, Segment, Timeline, WindowPlan
+from feedline.feed.timeline import Segment, Timeline, WindowPlan
 from feedline.feed.timeline.blocks import Blocks
 from feedline.feed.waiting import BLOCKS, NOT_AHEAD, WHOLE, Waits
 from feedline.feed.workers.limits import available
@@ -147,15 +147,15 @@ class FetchingReader(Reader):
         self, corpus: Deserializer, timeline: Timeline, chunks: ChunkSet, stats: Stats, budget_bytes: int | None
     ) -> None:
         self._corpus, self._timeline, self._chunks, self._stats = corpus, timeline, chunks, stats
-        self._whole = timeline.shuffle and timeline.window is None
-        self._in_place = not timeline.shuffle
+        self._whole = not timeline.in_corpus_order and timeline.window is None
+        self._in_place = timeline.in_corpus_order
         self._whole_window = budget_bytes is None
         self._budget_bytes = LEAST_AHEAD_BYTES if budget_bytes is None else budget_bytes
         self.backend, self.direct, self.forced = "any", True, False
         lies_in = next(iter(corpus.paths()), corpus.name)
         self.waits = Waits(lies_in, WHOLE if self._whole else BLOCKS if budget_bytes is None else NOT_AHEAD)
         # A unit is fetched as a whole: an entry of the timeline's table, or in order a block of it.
-        blocks = timeline.blocks if isinstance(timeline, BlockOrder) else None
+        blocks = timeline.blocks
         if self._in_place and blocks is None:
             blocks = Blocks(timeline.table)
         if blocks is not None:
@@ -404,9 +404,10 @@ class FetchingReader(Reader):
 
     def _chunks_of(self, plan: WindowPlan, entries: Ints) -> Ints:
         """Return the chunks that entries of a plan are, or are blocks of."""
-        if self._in_place and not isinstance(self._timeline, BlockOrder):
+        if self._in_place and self._timeline.blocks is None:
             return entries
-        return self._chunk_of[entries]
+        chunks: Ints = self._chunk_of[entries]
+        return chunks
 
     def _from_files(self, part: SegmentSlice) -> tuple[Slots, Ints]:
         """Return slots and indices of the sequences of ``part`` in the mapped chunks."""

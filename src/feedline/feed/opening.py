@@ -15,7 +15,7 @@ from feedline.feed.blocks import BlockCorpus
 from feedline.feed.fetching import FetchingReader
 from feedline.feed.prefetch import BufferedReader, MappedReader, Reader, Stats
 from feedline.feed.protocol import Deserializer
-from feedline.feed.timeline import ORDERS, BlockOrder, ChunkTable, Timeline, UnsizedOrder, Window
+from feedline.feed.timeline import ORDERS, ChunkTable, Timeline, UnsizedOrder, Window
 
 DEFAULT_WINDOW = Window(bytes=256 << 20)
 
@@ -64,7 +64,7 @@ def opened(
     if table.total_sequences == 0:
         raise DataError(f"expected at least one sequence in {corpus.name}, got none")
     timeline = _timeline(corpus, table, order, seed, shuffle)
-    read_from = BlockCorpus(corpus, timeline.blocks) if isinstance(timeline, BlockOrder) else corpus
+    read_from = corpus if timeline.blocks is None else BlockCorpus(corpus, timeline.blocks)
     reader: Reader
     if corpus.fetchable:
         reader = FetchingReader(corpus, timeline, chunks, stats, read_ahead)
@@ -96,18 +96,36 @@ def _timeline(corpus: Deserializer, table: ChunkTable, order: str, seed: int, sh
             f'expected a corpus that overrides `read_slice` (and says so by `sliceable`) for order="feedline-2", got '
             f"{corpus.name}, whose chunks are read whole"
         )
-    if order == "cntk":
+    if order == "cntk" and not corpus.composed:
         return ORDERS[order](table, seed, shuffled, window)
     if window is None:
         if not shuffled:
             window = None if corpus.random_access else Window(chunks=1)
         elif not corpus.random_access or (shuffle is True and order != "feedline-1" and _too_large(corpus, table)):
             window = DEFAULT_WINDOW
-    if order == "feedline":
-        # Windows of chunks name their own unit, and a whole shuffle is the same over any blocks.
-        blocks = shuffled and corpus.sliceable and window is not None and window.chunks is None
-        order = "feedline-2" if blocks else "feedline-1"
-    return ORDERS[order](table, seed, shuffled, window)
+    if order != "feedline":
+        if corpus.composed:
+            raise ValueError(
+                f'expected order="feedline" for {corpus.name}, which has an order of its own, got {order!r}'
+            )
+        return ORDERS[order](table, seed, shuffled, window)
+    return _order_of(corpus, seed, shuffled, window)
+
+
+def _order_of(corpus: Deserializer, seed: int, shuffled: bool, window: Window | None) -> Timeline:
+    """Return the current order of a corpus, or of a part of one."""
+
+    def order_of(part: Deserializer, seed: int, window: Window | None) -> Timeline:
+        if not shuffled:
+            window = None if part.random_access else Window(chunks=1)
+        return _order_of(part, seed, shuffled, window)
+
+    own: Timeline | None = corpus.own_order(seed, shuffled, window, order_of)
+    if own is not None:
+        return own
+    # Windows of chunks name their own unit, and a whole shuffle is the same over any blocks.
+    blocks = shuffled and corpus.sliceable and window is not None and window.chunks is None
+    return ORDERS["feedline-2" if blocks else "feedline-1"](ChunkTable(corpus.chunks()), seed, shuffled, window)
 
 
 def _too_large(corpus: Deserializer, table: ChunkTable) -> bool:

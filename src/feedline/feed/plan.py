@@ -127,7 +127,8 @@ def _sequences_left(axis: Axis, cursor: Cursor) -> int:
     """Return the sequences of one sample each from ``cursor`` to the end of the axis."""
     left = []
     if axis.max_sweeps is not None:
-        position, total = axis.position(cursor), axis.timeline.chunk_table.total_sequences
+        position, total = axis.position(cursor), axis.timeline.sweep_length
+        assert total is not None  # orders without end have no number of sweeps
         left.append((axis.max_sweeps - position.sweep) * total - position.ordinal)
     if axis.max_samples is not None:
         left.append(axis.max_samples - axis.samples(cursor))

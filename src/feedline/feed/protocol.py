@@ -99,6 +99,7 @@ class Deserializer(abc.ABC):
             blocks.
         fetchable: whether chunks are views of the mapped files that ``files`` returns, so that data that is not in
             memory can be fetched ahead.
+        composed: whether it is made of other corpora and has an order of its own, see ``own_order``.
         broadcast: whether its sequences have one sample, which a `Join` repeats for each sample of the sequence that
             it is joined to.
         name: name in errors and in `feedline inspect`; a path if there is one.
@@ -112,6 +113,7 @@ class Deserializer(abc.ABC):
     in_memory: bool = False
     sliceable: bool = False
     fetchable: bool = False
+    composed: bool = False
     broadcast: bool = False
     name: str = "data"
     formerly: Schema | None = None
@@ -184,6 +186,21 @@ class Deserializer(abc.ABC):
         better.
         """
         return select_by_chunk(self, ordinals)
+
+    def sources(self, ordinals: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the number of the part that each sequence is from, int64 (n,); 0 in a corpus without parts."""
+        return np.zeros(len(ordinals), np.int64)
+
+    def own_order(self, seed: int, shuffle: bool, window: Any, order_of: Callable[..., Any]) -> Any:
+        """Return the order of a corpus that has one of its own, made of those of its parts; None: it has none.
+
+        Args:
+            seed: seed of the order.
+            shuffle: whether to shuffle.
+            window: the `Window` for all of it; None: all data at once.
+            order_of: ``order_of(part, seed, window)`` returns the `Timeline` of a part.
+        """
+        return None
 
     def paths(self) -> Sequence[str]:
         """Return paths of the files that hold the sequences, to measure the cost of reading; empty if not in files."""

@@ -36,7 +36,7 @@ from feedline.feed.prefetch import LEAST_AHEAD_BYTES, Stats, Upcoming
 from feedline.feed.protocol import Deserializer, checked_seed, whole_number
 from feedline.feed.quarantine import Quarantine
 from feedline.feed.skipping import Paths, Skipping
-from feedline.feed.timeline import ORDERS, ChunkTable, UnsizedOrder, Window, WindowPlan
+from feedline.feed.timeline import ORDERS, ChunkTable, Timeline, UnsizedOrder, Window, WindowPlan
 from feedline.feed.transforms import Map, Transform
 from feedline.feed.until import Minibatches, upto
 
@@ -163,7 +163,7 @@ class MinibatchSource:
             self.schema = transform.schema(self.schema)
         self._stats = Stats()
         chunks = ChunkSet(corpus.schema)
-        self._timeline, self._reader, sizes = opened(
+        timeline, self._reader, sizes = opened(
             corpus,
             chunks,
             self._stats,
@@ -175,7 +175,12 @@ class MinibatchSource:
         )
         if frame_mode:
             sizes = lengths.single(sizes, corpus)
-        self._axis = Axis(self._timeline, sizes, max_sweeps, max_samples)
+        if timeline.sweep_length is None and max_sweeps is not None:
+            raise ValueError(
+                f"expected max_samples, got max_sweeps={max_sweeps} for {corpus.name}, which has no end; or give the "
+                f'mixture one: when_empty="stop" or "drop"'
+            )
+        self._axis = Axis(timeline, sizes, max_sweeps, max_samples)
         # Endless sources cannot fill a larger minibatch: every sample takes at least one byte.
         self._largest = min(states.LARGEST, _memory_bytes()) if self.is_infinite else states.LARGEST
         # Lanes are cut from whole runs that are read once, and planning windows of unknown size reads them.
@@ -202,7 +207,7 @@ class MinibatchSource:
             skip=corpus.ordinals if isinstance(corpus, Skipping) else None,
             stats=self._stats,
         )
-        self._identity = states.Identity(corpus, self._timeline, filling)
+        self._identity = states.Identity(corpus, timeline, filling)
         # The position while there is no cursor; its label samples are always the source's.
         self._place = states.SavedPlace(Position(window=None if corpus.sized else 0), 0, [])
         self._cursor: Cursor | None = None
@@ -210,6 +215,10 @@ class MinibatchSource:
         self._inside: int | None = None  # the thread inside a call
         self._upcoming: Upcoming | None = None
         self._closed = False
+
+    @property
+    def _timeline(self) -> Timeline:
+        return self._axis.timeline
 
     # ---- reading ----------------------------------------------------------------------------------
 
@@ -464,6 +473,8 @@ class MinibatchSource:
             self._ahead.drop()
             self._reader.reset()
             self._reader.keep([], None)
+            if place.timeline is not None:
+                self._axis.timeline = place.timeline
             self._place, self._cursor, self._window_in_use, self._upcoming = place, None, None, None
         finally:
             self._inside = None
@@ -477,7 +488,7 @@ class MinibatchSource:
         sequences, of the first of which ``done`` samples were delivered (a fifth number is the window, for corpora of
         unknown chunk sizes). It grows with the lanes: tens of bytes each.
         """
-        return states.to_json(self._identity, self._standing(), self._truncated)
+        return states.to_json(self._identity, self._standing(), self._timeline, self._truncated)
 
     def _standing(self) -> states.SavedPlace:
         place, cursor = self._place, self._cursor
@@ -501,8 +512,30 @@ class MinibatchSource:
         if place.lanes and not self._closed and not isinstance(self._timeline, UnsizedOrder):
             self._cursor_at(place)  # checks that each sequence exists; reads nothing
         if verify:
-            states.verify(Axis(self._timeline, self._axis.lengths), place)
+            states.verify(Axis(place.timeline or self._timeline, self._axis.lengths), place)
         self._jump(place)
+
+    def change_weights(self, weights: Mapping[str, Any], at: int | None = None) -> int:
+        """Change the weights of a `Mixture` from a place on, which a state then carries.
+
+        What has been delivered stays as it is, and every corpus goes on where it was. All ranks have to make the same
+        changes at the same positions.
+
+        Args:
+            weights: weight by name, as `Mixture` takes them.
+            at: number of sequences of the mixture from which they hold; None: the next border of blocks.
+
+        Returns:
+            The place from which they hold.
+
+        Raises:
+            TypeError: the corpus is no mixture, or a weight is no number.
+            ValueError: the place is not after the next border of blocks, or a weight is out of range.
+        """
+        standing = self._standing()
+        changed, at = self._timeline.changed(standing.position[:2], weights, at)
+        self._jump(standing._replace(timeline=changed))
+        return at
 
     # ---- other --------------------------------------------------------------------------------------
 
@@ -513,7 +546,11 @@ class MinibatchSource:
         Raises:
             ValueError: it is unknown before reading.
         """
-        return self._table().total_sequences
+        self._table()
+        length = self._timeline.sweep_length
+        if length is None:
+            raise ValueError(f"{self.corpus.name} has no end, and so no number of sequences in a sweep")
+        return length
 
     @property
     def num_samples(self) -> int:
@@ -522,7 +559,13 @@ class MinibatchSource:
         Raises:
             ValueError: it is unknown before reading.
         """
-        return self._table().total_samples
+        self._table()
+        samples = self._timeline.sweep_samples
+        if samples is None:
+            raise ValueError(
+                f"the number of samples in a sweep of {self.corpus.name} is unknown without a walk through it"
+            )
+        return samples
 
     def _table(self) -> ChunkTable:
         if isinstance(self._timeline, UnsizedOrder):

@@ -37,11 +37,13 @@ class SavedPlace(NamedTuple):
         position: position of the next sequence, with the counters.
         fingerprint: fingerprint of all sequences before it; None after a bare seek.
         lanes: for truncated BPTT, the undelivered content of each lane, in the format of `lanes.to_json`.
+        timeline: the order that the place is in; None: the current one.
     """
 
     position: Position
     fingerprint: int | None
     lanes: list[list[list[int]]]
+    timeline: Timeline | None = None
 
 
 class Identity:
@@ -82,8 +84,8 @@ class Identity:
         return self._digest
 
 
-def to_json(identity: Identity, place: SavedPlace, truncated: bool) -> dict[str, Any]:
-    """Return a state; if ``truncated``, with lanes, even if they are empty."""
+def to_json(identity: Identity, place: SavedPlace, timeline: Timeline, truncated: bool) -> dict[str, Any]:
+    """Return a state of a place in an order; if ``truncated``, with lanes, even if they are empty."""
     p = place.position
     where: dict[str, Any] = {"sweep": p.sweep, "sequence": p.ordinal}
     if p.window is not None:
@@ -91,6 +93,7 @@ def to_json(identity: Identity, place: SavedPlace, truncated: bool) -> dict[str,
     state = {
         "feedline": STATE_VERSION,
         **identity.to_json(),
+        **timeline.to_json(),
         **where,
         "samples": p.samples,
         "label_samples": p.label_samples,
@@ -137,6 +140,7 @@ def from_json(state: Mapping[str, Any], identity: Identity, timeline: Timeline, 
         )
         window = None if state.get("window") is None else counter(state, "window")
         position = Position(sweep, ordinal, samples, labels, window)
+        timeline = timeline.from_json(state, sweep, ordinal)
         check_position(timeline, position)
         windows = timeline.windows if isinstance(timeline, UnsizedOrder) else None
         unfinished = lanes.check_json(state.get("lanes", []), position, windows)
@@ -149,7 +153,7 @@ def from_json(state: Mapping[str, Any], identity: Identity, timeline: Timeline, 
             saved={"lanes": unfinished},
             current={"lanes": None},
         )
-    return SavedPlace(position, fingerprint, unfinished)
+    return SavedPlace(position, fingerprint, unfinished, timeline)
 
 
 def integer(what: str, value: Any) -> int:
@@ -203,8 +207,11 @@ def check_position(timeline: Timeline, p: Position) -> None:
     if isinstance(timeline, UnsizedOrder):
         if p.ordinal < 0 or p.window is None or not 0 <= p.window < timeline.windows:
             raise IndexError(f"expected 0 <= window < {timeline.windows} in a sweep, got {p!r}")
-    elif not 0 <= p.ordinal < timeline.table.total_sequences:
-        raise IndexError(f"expected 0 <= sequence < {timeline.table.total_sequences} in a sweep, got {p.ordinal}")
+    elif (length := timeline.sweep_length) is None:
+        if p.sweep:
+            raise IndexError(f"expected sweep 0 of an order without end, got {p.sweep}")
+    elif not 0 <= p.ordinal < length:
+        raise IndexError(f"expected 0 <= sequence < {length} in a sweep, got {p.ordinal}")
 
 
 def verify(axis: Axis, place: SavedPlace) -> None:

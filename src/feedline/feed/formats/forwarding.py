@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
-from typing import Self
+from collections.abc import Callable, Sequence
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +23,7 @@ class Forwarding(Deserializer):
     def __init__(self, corpus: Deserializer) -> None:
         self._corpus = corpus
         self.schema, self.name, self.broadcast = corpus.schema, corpus.name, corpus.broadcast
-        self.random_access, self.in_memory = corpus.random_access, corpus.in_memory
+        self.random_access, self.in_memory, self.composed = corpus.random_access, corpus.in_memory, corpus.composed
         self.sliceable, self.fetchable, self.formerly = corpus.sliceable, corpus.fetchable, corpus.formerly
 
     def chunks(self) -> Sequence[ChunkInfo]:
@@ -61,6 +61,14 @@ class Forwarding(Deserializer):
     def keys(self, ordinals: NDArray[np.int64]) -> NDArray[np.uint64]:
         """Return the corpus's keys."""
         return self._corpus.keys(ordinals)
+
+    def sources(self, ordinals: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the corpus's parts."""
+        return self._corpus.sources(ordinals)
+
+    def own_order(self, seed: int, shuffle: bool, window: Any, order_of: Callable[..., Any]) -> Any:
+        """Return the corpus's own order."""
+        return self._corpus.own_order(seed, shuffle, window, order_of)
 
     def paths(self) -> Sequence[str]:
         """Return the corpus's paths."""

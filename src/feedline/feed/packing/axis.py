@@ -54,8 +54,10 @@ class SegmentSlice(NamedTuple):
 
 def sweeps_of(parts: Sequence[SegmentSlice]) -> NDArray[np.int64]:
     """Return the sweep of each sequence of ``parts``."""
-    sweeps = [part.segment.plan.sweep for part in parts]
-    return np.repeat(np.array(sweeps, np.int64), [part.b - part.a for part in parts])
+    if all(part.segment.sweeps is None for part in parts):
+        sweeps = [part.segment.plan.sweep for part in parts]
+        return np.repeat(np.array(sweeps, np.int64), [part.b - part.a for part in parts])
+    return np.concatenate([part.segment.own_sweeps()[part.a : part.b] for part in parts])
 
 
 class Axis:
@@ -156,11 +158,11 @@ class Axis:
         Raises:
             IndexError: no sequence has any samples.
         """
-        total = self.timeline.table.total_samples
-        if samples and not total:
+        total = self.timeline.sweep_samples
+        if samples and total == 0:
             raise IndexError(f"expected 0 samples on an axis where no sequence has any, got {samples}")
         sweep = samples // total if total else 0
-        before = sweep * total
+        before = sweep * (total or 0)
         cursor: Cursor | None = self.at(Position(sweep, 0, before), None)
         while cursor is not None and cursor.samples + cursor.segment.samples < samples:
             segment = cursor.segment

@@ -55,6 +55,13 @@ class Blocks:
                 self.first: Ints = starts
         self.table = ChunkTable.of_columns(*columns)
 
+    @classmethod
+    def of(cls, table: ChunkTable, chunk: Ints, first: Ints) -> Blocks:
+        """Return blocks with these attributes."""
+        blocks = cls.__new__(cls)
+        blocks.table, blocks.chunk, blocks.first = table, chunk, first
+        return blocks
+
 
 def _counts(chunks: ChunkTable, size: int) -> Ints:
     counts: Ints = np.maximum(np.minimum(chunks.sequences, -(-chunks.bytes // size)), 1)

@@ -8,7 +8,7 @@ order inside one window, as arrays. Only the current segments exist: a sweep of 
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
 
@@ -165,11 +165,26 @@ class Segment:
         slots: uint32 (n,), slot of the chunk of each sequence, once it is held.
         taken: int64 (n,), index of each sequence in what its slot holds, if that may differ from ``index``.
         held: object that ``slots`` was computed from; readers compare it to tell whether that is still valid.
+        sweeps: int64 (n,), the sweep of each sequence; None: that of the plan.
         at: int64 (n,), place of each sequence counted from ``start``, if `take` has left sequences out; None: they are
             consecutive.
     """
 
-    __slots__ = ("at", "bounds", "ends", "held", "index", "n", "ordinals", "place", "plan", "slots", "start", "taken")
+    __slots__ = (
+        "at",
+        "bounds",
+        "ends",
+        "held",
+        "index",
+        "n",
+        "ordinals",
+        "place",
+        "plan",
+        "slots",
+        "start",
+        "sweeps",
+        "taken",
+    )
 
     def __init__(self, plan: WindowPlan, start: int, n: int, chunk_ordinals: Ints) -> None:
         """Locate the sequences; ``chunk_ordinals`` is the ordinal of the first sequence of each chunk of the plan."""
@@ -181,6 +196,7 @@ class Segment:
         self.slots: NDArray[np.uint32] | None = None
         self.held: object = None
         self.taken: Ints | None = None
+        self.sweeps: Ints | None = None
         self.at: Ints | None = None
 
     def take(self, which: Ints) -> Segment:
@@ -190,10 +206,15 @@ class Segment:
         part.place, part.index, part.ordinals = self.place[which], self.index[which], self.ordinals[which]
         part.slots, part.held = None if self.slots is None else self.slots[which], self.held
         part.taken = None if self.taken is None else self.taken[which]
+        part.sweeps = None if self.sweeps is None else self.sweeps[which]
         part.ends = part.bounds = None
         if self.ends is not None:
             part.set_lengths(np.diff(self.ends)[which])
         return part
+
+    def own_sweeps(self) -> Ints:
+        """Return the sweep of each sequence, int64 (n,)."""
+        return np.full(self.n, self.plan.sweep, np.int64) if self.sweeps is None else self.sweeps
 
     def set_lengths(self, lengths: Ints) -> None:
         """Set the number of samples of each sequence, int64 (n,), instead of one each."""
@@ -235,14 +256,31 @@ class Timeline(abc.ABC):
     Attributes:
         table: table of what windows are filled with: chunks, or blocks of them.
         chunk_table: table of the corpus's chunks.
+        blocks: the `Blocks` whose numbers `WindowPlan.chunks` are; None: numbers of chunks.
     """
 
     name: ClassVar[str]
+    blocks: Any = None
 
     def __init__(self, table: ChunkTable, seed: int, shuffle: bool, window: Window | None) -> None:
         """Create the order; with ``window`` None, all data is one window."""
         self.table, self.seed, self.shuffle, self.window = table, seed, shuffle, window
         self.chunk_table = table
+
+    @property
+    def sweep_length(self) -> int | None:
+        """Sequences in a sweep; None: one sweep without end."""
+        return self.table.total_sequences
+
+    @property
+    def sweep_samples(self) -> int | None:
+        """Samples in a sweep; None: unknown without a walk through it, or without end."""
+        return self.table.total_samples
+
+    @property
+    def in_corpus_order(self) -> bool:
+        """Whether sequences come in the order of the corpus."""
+        return not self.shuffle
 
     @abc.abstractmethod
     def window_at(self, sweep: int, ordinal: int, window: int | None = None) -> WindowPlan:
@@ -275,6 +313,14 @@ class Timeline(abc.ABC):
         """Return the segment of at most ``most`` sequences of ``plan`` that begins at its place ``start``."""
         return Segment(plan, start, min(most, plan.count - start), self.table.starts[plan.chunks])
 
+    def changed(self, place: tuple[int, int], weights: Any, at: int | None) -> tuple[Timeline, int]:
+        """Return this order with other weights from a place on, and that place; only mixtures have weights."""
+        raise TypeError("expected a Mixture to change its weights, got a corpus that has none")
+
+    def ended(self, a: tuple[int, int], b: tuple[int, int]) -> tuple[str, ...]:
+        """Return the names of the parts of which a sweep ended between two places (sweep, ordinal)."""
+        return ()
+
     def position_of(self, plan: WindowPlan, place: int) -> tuple[int, int, int | None]:
         """Return (sweep, ordinal, window) of place ``place`` of a window; if that is its end, of the next window's
         start."""
@@ -282,9 +328,23 @@ class Timeline(abc.ABC):
             return plan.sweep + 1, 0, None
         return plan.sweep, plan.first + place, None
 
+    def to_json(self) -> dict[str, Any]:
+        """Return what a state has to hold of the order besides its name, seed and window, in JSON types."""
+        return {}
+
+    def from_json(self, state: Mapping[str, Any], sweep: int, ordinal: int) -> Timeline:
+        """Return the order that a state at a place was taken under: this one, or one that agrees with it.
+
+        Raises:
+            KeyError, ValueError: the state is damaged.
+            StateError: it was taken under another order.
+        """
+        return self
+
     def _check(self, sweep: int, ordinal: int) -> None:
-        if sweep < 0 or not 0 <= ordinal < self.table.total_sequences:
+        length = self.sweep_length
+        if sweep < 0 or ordinal < 0 or (sweep > 0 if length is None else ordinal >= length):
             raise IndexError(
-                f"expected sweep >= 0 and 0 <= sequence < {self.table.total_sequences}, "
-                f"got sweep {sweep}, sequence {ordinal}"
+                f"expected {'sweep 0' if length is None else 'sweep >= 0'} and 0 <= sequence"
+                f"{'' if length is None else f' < {length}'}, got sweep {sweep}, sequence {ordinal}"
             )

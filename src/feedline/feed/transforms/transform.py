@@ -43,7 +43,7 @@ class DrawKeys(NamedTuple):
 
     def uniforms(self, step: int, count: int) -> NDArray[np.float64]:
         """Return float64 (n, count) in [0, 1): the numbers of one step of a transform that has several."""
-        return _native.uniforms(self.seed, self.sweeps, self.ordinals, self.stage, step, count)
+        return _native.uniforms(self.seed, self.sweeps, self.ordinals, stage=self.stage, step=step, count=count)
 
 
 class Transformed(NamedTuple):

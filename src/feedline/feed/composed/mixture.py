@@ -1,0 +1,177 @@
+"""A mixture of corpora: item n is a pure function of weights, stages, seed and n."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from fractions import Fraction
+from typing import Any
+
+from feedline import _native
+from feedline.feed.composed.order import MixtureOrder, Rules
+from feedline.feed.composed.stages import Declared
+from feedline.feed.composed.weights import named, quotas_of, ratio, shares_of
+from feedline.feed.formats.concat import Concat
+from feedline.feed.protocol import Deserializer, whole_number
+from feedline.feed.timeline import ChunkTable, Timeline, Window
+
+WHEN_EMPTY = ("repeat", "stop", "drop", "error")
+
+# Level of the key of a part's own seed; docs/explanation/order.md lists the others.
+PART = 11
+
+Weights = Mapping[str, Any]
+
+
+class Mixture(Concat):
+    """Several corpora in proportions that hold at every place.
+
+    Before any place that is a multiple of ``block``, a corpus of weight w (weights are divided by their sum) has given
+    n * w sequences of n, up to 1 - 1/(2K - 2) for K corpora: no rule does better. Within blocks the order is shuffled,
+    by the source's seed. Each corpus is delivered in its own order: none of its sequences comes twice before all of
+    them came once. What comes at a place, and at which place something comes, is arithmetic.
+
+    Weights are of sequences; ``by="samples"`` makes them of samples, on average over a corpus. Numbers stand for what
+    their decimal text says. Proportions without a common denominator of at most 65,536 are rounded to it.
+
+    Args:
+        corpora: corpora by name, of any formats, with the same streams; mixtures among them, too.
+        weights: weight by name, at least 0; 0 for names left out. None: ``by="samples"`` the samples, otherwise the
+            sequences of each corpus.
+        stages: ``[(place, weights), ...]``: from that many sequences of the mixture on, other weights hold.
+        temperature: T > 0: weights are raised to the power 1 / T, so that small corpora come more often.
+        by: ``"sequences"`` or ``"samples"``.
+        block: sequences that are shuffled together; 1: none, so that corpora take turns as evenly as they can.
+        when_empty: what happens where a corpus has no more sequences. ``"repeat"``: it begins again, and the mixture
+            has no end. ``"stop"``: the mixture ends. ``"drop"``: it goes on without that corpus, until none is left.
+            ``"error"``: a DataError.
+        max_sweeps: how often each corpus may be delivered before it has no more sequences: a number for all, or by
+            name; None: without limit. By default 1, or without limit for ``when_empty="repeat"``.
+        columns: names of the streams to keep; see `Concat`.
+
+    Attributes:
+        names: names of the corpora, in the order of the mapping; `Minibatch.source` holds their numbers.
+        shares: share of each corpus in the first stage, as it is delivered.
+
+    Raises:
+        SchemaError: the streams of two corpora differ.
+        TypeError, ValueError: an argument is of a wrong kind, or out of range.
+    """
+
+    composed = True
+
+    def __init__(
+        self,
+        corpora: Mapping[str, Deserializer],
+        weights: Weights | None = None,
+        *,
+        stages: Sequence[tuple[int, Weights]] = (),
+        temperature: float | None = None,
+        by: str = "sequences",
+        block: int = 256,
+        when_empty: str = "repeat",
+        max_sweeps: int | Mapping[str, int | None] | None = None,
+        columns: Sequence[str] | None = None,
+    ) -> None:
+        if not isinstance(corpora, Mapping):
+            raise TypeError(f"expected a mapping from names to corpora for Mixture, got {type(corpora).__name__}")
+        super().__init__(*corpora.values(), columns=columns)
+        self.names = tuple(corpora)
+        if bad := [name for name in self.names if not isinstance(name, str) or not name]:
+            raise TypeError(f"expected names of corpora as strings, got {bad[0]!r}")
+        if by not in ("sequences", "samples"):
+            raise ValueError(f'expected by="sequences" or by="samples", got {by!r}')
+        if when_empty not in WHEN_EMPTY:
+            raise ValueError(f"expected when_empty to be one of {', '.join(map(repr, WHEN_EMPTY))}, got {when_empty!r}")
+        self.block, self.when_empty = whole_number("block", block, 1), when_empty
+        self.name = f"mixture of {', '.join(self.names)}"
+        self._tables = [ChunkTable(part.chunks()) for part in self.parts]
+        if empty := [name for name, table in zip(self.names, self._tables, strict=True) if not table.total_sequences]:
+            raise ValueError(f"expected at least one sequence in every corpus of a mixture, got none in {empty[0]!r}")
+        self._temperature = None if temperature is None else float(temperature)
+        if self._temperature is not None and not 0 < self._temperature < float("inf"):
+            raise ValueError(f"expected a temperature above 0, got {temperature!r}")
+        self._by = by
+        if weights is None:
+            weights = {
+                name: table.total_samples if by == "samples" else table.total_sequences
+                for name, table in zip(self.names, self._tables, strict=True)
+            }
+        self.declared = [Declared(0, self._weights(weights))]
+        for start, later in stages:
+            start = whole_number("the place of a stage", start, 1)
+            if start <= self.declared[-1].start:
+                raise ValueError(
+                    f"expected stages at ascending places above 0, got {start} after {self.declared[-1].start}"
+                )
+            self.declared.append(Declared(start, self._weights(later)))
+        self._sweeps = self._limits(max_sweeps)
+        self.shares = [
+            Fraction(quota, sum(quotas)) for quotas in [quotas_of(self.declared[0].weights)] for quota in quotas
+        ]
+
+    # ---- declarations -----------------------------------------------------------------------------
+
+    def _weights(self, weights: Any) -> tuple[Fraction, ...]:
+        """Return the weights of sequences that a declaration means."""
+        found = named("weights", weights, self.names)
+        if self._temperature is not None:
+            found = [ratio("a weight", f"{float(weight) ** (1 / self._temperature):.12g}") for weight in found]
+        if self._by == "samples":
+            for k, table in enumerate(self._tables):
+                if found[k] and not table.total_samples:
+                    raise ValueError(f'expected samples in {self.names[k]!r} for by="samples", got none')
+            found = [
+                weight * Fraction(table.total_sequences, max(table.total_samples, 1))
+                for weight, table in zip(found, self._tables, strict=True)
+            ]
+        return tuple(shares_of(found))
+
+    def _limits(self, max_sweeps: Any) -> list[int | None]:
+        """Return how often each corpus may be delivered."""
+        default = None if self.when_empty == "repeat" else 1
+        if isinstance(max_sweeps, Mapping):
+            if unknown := [name for name in max_sweeps if name not in self.names]:
+                raise ValueError(f"expected max_sweeps for {', '.join(self.names)}, got one for {unknown[0]!r}")
+            given = [max_sweeps.get(name, default) for name in self.names]
+        else:
+            given = [default if max_sweeps is None else max_sweeps] * len(self.names)
+        limits = [None if limit is None else whole_number("max_sweeps", limit, 1) for limit in given]
+        if self.when_empty == "repeat" and any(limit is not None for limit in limits):
+            raise ValueError(
+                'expected when_empty="stop", "drop" or "error" with max_sweeps, got "repeat", which has no limit'
+            )
+        return limits
+
+    def digest(self) -> str:
+        """Return 32 hex digits over the parts and the declaration, but for stages, which a state holds."""
+        settings = [self.names, self.block, self.when_empty, self._sweeps, super().digest()]
+        return hashlib.blake2b(json.dumps(settings).encode(), digest_size=16).hexdigest()
+
+    def verified(self) -> Deserializer:
+        """Return this mixture over its parts with all checksums compared; see `Deserializer.verified`."""
+        other = copy.copy(self)
+        other.parts = tuple(part.verified() for part in self.parts)
+        return other
+
+    # ---- order ------------------------------------------------------------------------------------
+
+    def own_order(self, seed: int, shuffle: bool, window: Window | None, order_of: Callable[..., Timeline]) -> Timeline:
+        """Return the order of this mixture; see `Deserializer.own_order`."""
+        most = [max(shares) for shares in zip(*(shares_of(one.weights) for one in self.declared), strict=True)]
+        parts = [
+            order_of(part, _native.hash_key([seed, k, PART]), _part_of(window, share / sum(most)))
+            for k, (part, share) in enumerate(zip(self.parts, most, strict=True))
+        ]
+        rules = Rules(self.names, tuple(self._sweeps), self.when_empty, self.block, self._weights)
+        return MixtureOrder(parts, rules, self.declared, seed=seed, shuffle=shuffle, window=window)
+
+
+def _part_of(window: Window | None, share: Fraction) -> Window | None:
+    """Return a part's share of a window."""
+    if window is None:
+        return None
+    ((unit, budget),) = window.to_json().items()
+    return Window(**{unit: max(1, int(budget * share))})

@@ -1,0 +1,369 @@
+"""The order "mixture-1": places of a mixture shown by the orders of its parts.
+
+A window is a run of blocks of the mixture during which no part needs another of its own windows, so that what has to be
+in memory together is one window of each part, or two of one where it changes. Specified to the bit in
+docs/explanation/order.md. Cost: O(parts) to find a window, some ten nanoseconds a sequence and some microseconds a part
+for every segment.
+"""
+
+from __future__ import annotations
+
+import copy
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from fractions import Fraction
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from feedline.errors import DataError, StateError, shown
+from feedline.feed.composed.schedule import Ints
+from feedline.feed.composed.stages import Declared, Stages
+from feedline.feed.protocol import whole_number
+from feedline.feed.timeline import ChunkTable, Segment, Timeline, Window, WindowPlan
+from feedline.feed.timeline.blocks import Blocks
+
+# Blocks of a window, at most.
+_MOST_BLOCKS = 4096
+
+
+class Rules(NamedTuple):
+    """What a mixture was declared to be, but for its stages.
+
+    Attributes:
+        names: names of the parts.
+        max_sweeps: how often each part may be delivered; None: without limit.
+        when_empty: what happens then.
+        block: places that are shuffled together.
+        parse: function from weights by name to the weights of the parts.
+    """
+
+    names: tuple[str, ...]
+    max_sweeps: tuple[int | None, ...]
+    when_empty: str
+    block: int
+    parse: Callable[[Any], tuple[Fraction, ...]]
+
+
+class MixtureOrder(Timeline):
+    """The order of a mixture.
+
+    Args:
+        parts: orders of the parts.
+        rules: what was declared of the mixture, but for its stages.
+        declared: stages by ascending start, the first at 0.
+        seed: seed of the shuffle in blocks.
+        shuffle: whether anything is shuffled.
+        window: what the windows of the parts share; None: all data of all of them.
+
+    Attributes:
+        stages: who stands where.
+    """
+
+    name: ClassVar[str] = "mixture-1"
+
+    def __init__(
+        self,
+        parts: Sequence[Timeline],
+        rules: Rules,
+        declared: Sequence[Declared],
+        *,
+        seed: int,
+        shuffle: bool,
+        window: Window | None,
+    ) -> None:
+        self.parts, self.rules, self.declared = tuple(parts), rules, tuple(declared)
+        super().__init__(_joined([part.table for part in parts]), seed, shuffle, window)
+        self.stages = self._staged(self.declared)
+        self.chunk_table = _joined([part.chunk_table for part in parts])
+        if any(part.blocks is not None for part in parts):
+            self.blocks = _joined_blocks(parts)
+        self._bases = np.cumsum([0, *(len(part.table) for part in parts)]).tolist()
+        self._firsts = np.cumsum([0, *(part.table.total_sequences for part in parts)]).tolist()
+
+    @property
+    def sweep_length(self) -> int | None:
+        """See `Timeline.sweep_length`."""
+        return self.stages.length
+
+    @property
+    def sweep_samples(self) -> None:
+        """See `Timeline.sweep_samples`."""
+        return
+
+    @property
+    def in_corpus_order(self) -> bool:
+        """See `Timeline.in_corpus_order`."""
+        return False
+
+    def window_at(self, sweep: int, ordinal: int, window: int | None = None) -> WindowPlan:
+        """See `Timeline.window_at`."""
+        if sweep and self.rules.when_empty == "error":
+            raise self._no_more()
+        self._check(sweep, ordinal)
+        return _MixtureWindow(self, sweep, *self._window(sweep, ordinal))
+
+    def chunks_after(self, plan: WindowPlan, max_sweeps: int | None = None) -> Iterator[Ints]:
+        """See `Timeline.chunks_after`."""
+        return super().chunks_after(plan, 1 if self.rules.when_empty == "error" else max_sweeps)
+
+    def segment(self, plan: WindowPlan, start: int, most: int) -> Segment:
+        """See `Timeline.segment`."""
+        segment = super().segment(plan, start, most)
+        assert isinstance(plan, _MixtureWindow)
+        segment.sweeps = plan.sweeps(start, segment.n)
+        return segment
+
+    def ended(self, a: tuple[int, int], b: tuple[int, int]) -> tuple[str, ...]:
+        """See `Timeline.ended`."""
+        found = []
+        for k, (x, y) in enumerate(zip(self._given(*a), self._given(*b), strict=True)):
+            length = self.parts[k].sweep_length
+            if length is not None and x // length < y // length:
+                found.append(self.rules.names[k])
+        return tuple(found)
+
+    # ---- stages -------------------------------------------------------------------------------------
+
+    def changed(self, place: tuple[int, int], weights: Any, at: int | None) -> tuple[MixtureOrder, int]:
+        """See `Timeline.changed`: from ``at``, or the next border of blocks after ``place``.
+
+        Raises:
+            TypeError, ValueError: an argument is out of range.
+        """
+        stages, (sweep, n) = self.stages, place
+        if sweep:
+            raise ValueError(f"expected the first sweep of a mixture to change its weights, got sweep {sweep}")
+        a, b = stages.block_around(n)
+        border = n if n == a else b
+        at = border if at is None else whole_number("the place of other weights", at, 0)
+        if at < border:
+            raise ValueError(f"expected other weights from place {border} on, the next border of blocks, got {at}")
+        new = Declared(at, self.rules.parse(weights), changed=True)
+        order = self._with(sorted([*(one for one in self.declared if one.start != at), new]))
+        if order.stages.length is not None and order.stages.length <= n:
+            ended = self.rules.names[order.stages.ended_by or 0]
+            raise ValueError(
+                f"expected weights under which the mixture goes on, got some for {ended!r}, which has no more"
+            )
+        return order, at
+
+    def to_json(self) -> dict[str, Any]:
+        """See `Timeline.to_json`."""
+        stages = [[one.start, [str(weight) for weight in one.weights], one.changed] for one in self.declared]
+        return {"stages": stages}
+
+    def from_json(self, state: Mapping[str, Any], sweep: int, ordinal: int) -> MixtureOrder:
+        """See `Timeline.from_json`: the stages that have begun are those of the state, the others those declared."""
+        try:
+            saved = [
+                Declared(
+                    whole_number("a place", start, 0), tuple(Fraction(weight) for weight in weights), bool(changed)
+                )
+                for start, weights, changed in state["stages"]
+            ]
+            if (
+                not saved
+                or saved[0].start
+                or any(a.start >= b.start for a, b in itertools.pairwise(saved))
+                or any(
+                    len(one.weights) != len(self.parts) or min(one.weights) < 0 or not any(one.weights) for one in saved
+                )
+            ):
+                raise ValueError(f"expected stages of {len(self.parts)} weights at ascending places")
+        except (TypeError, ValueError, ZeroDivisionError) as error:
+            raise ValueError(f"expected stages of a mixture, got {shown(state['stages'], 200)}: {error}") from error
+        reached = None if sweep else max(ordinal, 1)
+        replaced = {one.start for one in saved if one.changed}
+
+        def begun(stages: Sequence[Declared]) -> list[Declared]:
+            """Return the declared stages that hold for places passed."""
+            passed = [one for one in stages if not one.changed and (reached is None or one.start < reached)]
+            return [one for one in passed if one.start not in replaced]
+
+        if begun(saved) != begun(self.declared):
+            raise StateError(
+                "this state was taken under other weights",
+                saved={"stages": _shown(begun(saved))},
+                current={"stages": _shown(begun(self.declared))},
+                hint="declare the weights of before, and the new ones as a later stage: stages=[(place, weights)]; or "
+                "load the state and call change_weights",
+            )
+        later = [one for one in self.declared if reached is not None and one.start >= reached and not one.changed]
+        kept = [one for one in saved if one.changed or one in begun(saved)]
+        return self._with(sorted({one.start: one for one in [*later, *kept]}.values()))
+
+    def _with(self, declared: Sequence[Declared]) -> MixtureOrder:
+        other = copy.copy(self)
+        other.declared = tuple(declared)
+        other.stages = self._staged(other.declared)
+        return other
+
+    def _staged(self, declared: Sequence[Declared]) -> Stages:
+        limits = [
+            None if sweeps is None or part.sweep_length is None else sweeps * part.sweep_length
+            for part, sweeps in zip(self.parts, self.rules.max_sweeps, strict=True)
+        ]
+        block = self.rules.block if self.shuffle else 1
+        return Stages(declared, limits, dropping=self.rules.when_empty == "drop", seed=self.seed, block=block)
+
+    def _no_more(self) -> DataError:
+        stages, rules = self.stages, self.rules
+        assert stages.ended_by is not None
+        k = stages.ended_by
+        return DataError(
+            f"expected {rules.names[k]!r} to have a sequence for place {stages.length} of the mixture, got the end of "
+            f"its {rules.max_sweeps[k]} sweeps",
+            hint='give it more of max_sweeps, or say when_empty="repeat", "stop" or "drop"',
+        )
+
+    # ---- where the parts are -------------------------------------------------------------------------
+
+    def _given(self, sweep: int, n: int) -> list[int]:
+        """Return the items of each part before place ``n`` of a sweep, counted through all sweeps."""
+        counts = self.stages.counts(n)
+        return [self._offset(k, sweep) + count for k, count in enumerate(counts)]
+
+    def _offset(self, k: int, sweep: int) -> int:
+        """Return the items of part ``k`` before a sweep of the mixture: whole sweeps of its own, so that none of its
+        items is given twice in one of them."""
+        if not sweep:
+            return 0
+        length = self.parts[k].sweep_length
+        assert length is not None  # a part without end has no limit, and ends no mixture
+        return sweep * -(-self.stages.totals[k] // length) * length
+
+    def part_window(self, k: int, item: int) -> tuple[WindowPlan, int]:
+        """Return the window of part ``k`` that holds one of its items, and the place of the item in it."""
+        length = self.parts[k].sweep_length
+        sweep, ordinal = (0, item) if length is None else divmod(item, length)
+        plan = self.parts[k].window_at(sweep, ordinal)
+        return plan, ordinal - plan.first
+
+    def _window(self, sweep: int, n: int) -> tuple[int, int]:
+        """Return the first place of the window that holds place ``n``, and the one after its last."""
+        stages = self.stages
+        stage = stages.at(n)
+        block = (n - stage.start) // stages.block
+        low = block // _MOST_BLOCKS * _MOST_BLOCKS
+        high = low + _MOST_BLOCKS
+        given = stages.counts(stages.block_bounds(stage, block)[1])
+        for k, count in enumerate(given):
+            if self.parts[k].window is None or not stage.schedule.quotas[k]:
+                continue
+            item = max(count - 1, stage.before[k])
+            plan, at = self.part_window(k, self._offset(k, sweep) + item)
+            if plan.first == 0 and plan.last:
+                continue  # all of a part that is smaller than its windows
+            first = item - at
+            if first > stage.before[k]:
+                began = stages.block_of(stage, k, first)
+                assert began is not None
+                low = max(low, began)
+            ends = stages.block_of(stage, k, first + plan.count)
+            if ends is not None:
+                high = min(high, ends)
+        a, _ = stages.block_bounds(stage, low)
+        _, b = stages.block_bounds(stage, high - 1)
+        return a, b if stage.stop is None else min(b, stage.stop)
+
+    def runs(self, k: int, low: int, high: int) -> list[tuple[WindowPlan, int, int]]:
+        """Return the windows of part ``k`` that hold its items ``low`` to ``high - 1``, with the places in each."""
+        found = []
+        while low < high:
+            plan, at = self.part_window(k, low)
+            count = min(plan.count - at, high - low)
+            found.append((plan, at, at + count))
+            low += count
+        return found
+
+    def chunks_of(self, k: int, low: int, high: int) -> Ints:
+        """Return the chunks that the items ``low`` to ``high - 1`` of part ``k`` need, ascending."""
+        part = self.parts[k]
+        if part.window is None and not isinstance(part, MixtureOrder):
+            return np.arange(len(part.table), dtype=np.int64)
+        plan, _ = self.part_window(k, low)
+        if plan.first == 0 and plan.last:
+            return np.unique(plan.chunks)
+        return np.unique(np.concatenate([plan.chunks for plan, _, _ in self.runs(k, low, high)]))
+
+
+class _MixtureWindow(WindowPlan):
+    """A window of a mixture, from place ``first`` of a sweep to before ``stop``."""
+
+    __slots__ = ("_chunks", "_order", "_places", "_told")
+
+    def __init__(self, order: MixtureOrder, sweep: int, first: int, stop: int) -> None:
+        self._order = order
+        self._told: tuple[int, int, Ints] | None = None
+        low, high = order._given(sweep, first), order._given(sweep, stop)
+        self._chunks = {k: order.chunks_of(k, a, b) for k, (a, b) in enumerate(zip(low, high, strict=True)) if a < b}
+        self._places = dict(zip(self._chunks, np.cumsum([0, *map(len, self._chunks.values())]).tolist(), strict=False))
+        chunks = np.concatenate([order._bases[k] + chunks for k, chunks in self._chunks.items()])
+        starts = np.array([0, stop - first], np.int64)
+        super().__init__(
+            sweep,
+            first,
+            chunks=chunks,
+            position=0,
+            starts=starts,
+            first=first,
+            last=stop == order.stages.length,
+            make_cut=lambda: lambda a, b: np.arange(a, b, dtype=np.int64),
+        )
+
+    def locate(self, a: int, b: int) -> tuple[NDArray[np.uint32], Ints]:
+        """See `WindowPlan.locate`."""
+        order, sweep = self._order, self.sweep
+        source, item = order.stages.items(self.first + a, b - a)
+        place, index = np.empty(b - a, np.uint32), np.empty(b - a, np.int64)
+        sweeps = np.empty(b - a, np.int64)
+        which = np.argsort(source, kind="stable")
+        bounds = np.searchsorted(source[which], np.arange(len(order.parts) + 1))
+        for k in np.flatnonzero(np.diff(bounds)).tolist():
+            mine = which[bounds[k] : bounds[k + 1]]
+            # The items of a part come in order, so that these are consecutive.
+            low = int(item[mine[0]]) + order._offset(k, sweep)
+            high = low + len(mine)
+            part = order.parts[k]
+            segments = [part.segment(plan, x, y - x) for plan, x, y in order.runs(k, low, high)]
+            chunks = self._chunks[k]
+            of_part = [np.searchsorted(chunks, s.plan.chunks)[s.place] + self._places[k] for s in segments]
+            place[mine] = _together(of_part)
+            index[mine] = _together([s.index for s in segments])
+            sweeps[mine] = _together([s.own_sweeps() for s in segments])
+        self._told = a, b, sweeps
+        return place, index
+
+    def sweeps(self, start: int, n: int) -> Ints:
+        """Return the sweep of its part that each of the ``n`` sequences from place ``start`` is in."""
+        if self._told is None or self._told[:2] != (start, start + n):
+            self.locate(start, start + n)
+        assert self._told is not None
+        return self._told[2]
+
+
+def _shown(declared: Sequence[Declared]) -> list[tuple[int, list[str]]]:
+    return [(one.start, [str(weight) for weight in one.weights]) for one in declared]
+
+
+def _together(arrays: list[NDArray[np.generic]]) -> NDArray[np.generic]:
+    return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
+
+
+def _joined(tables: Sequence[ChunkTable]) -> ChunkTable:
+    return ChunkTable.of_columns(
+        *(np.concatenate([getattr(table, column) for table in tables]) for column in ("sequences", "samples", "bytes"))
+    )
+
+
+def _joined_blocks(parts: Sequence[Timeline]) -> Blocks:
+    """Return the blocks of all parts; a chunk of a part without blocks is one."""
+    chunk, first, before = [], [], 0
+    for part in parts:
+        blocks = part.blocks
+        chunk.append(before + (np.arange(len(part.table), dtype=np.int64) if blocks is None else blocks.chunk))
+        first.append(np.zeros(len(part.table), np.int64) if blocks is None else blocks.first)
+        before += len(part.chunk_table)
+    return Blocks.of(_joined([part.table for part in parts]), np.concatenate(chunk), np.concatenate(first))

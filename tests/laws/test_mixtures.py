@@ -1,0 +1,213 @@
+"""Laws of mixtures: what comes where is what the specification says, whatever happens on the way."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import feedline as fl
+from feedline import _native
+from feedline.feed.composed.mixture import PART
+from tests.oracles import mixture as slow
+
+SEED = 11
+
+
+@st.composite
+def mixtures(draw):
+    """Sizes of the parts, quotas of stages at ascending places, and how a mixture ends."""
+    count = draw(st.integers(1, 5))
+    sizes = draw(st.lists(st.integers(1, 90), min_size=count, max_size=count))
+    quotas = st.lists(st.integers(0, 6), min_size=count, max_size=count).filter(any)
+    starts = [0, *sorted(draw(st.sets(st.integers(1, 400), max_size=3)))]
+    stages = [(start, draw(quotas)) for start in starts]
+    when_empty = draw(st.sampled_from(["repeat", "stop", "drop"]))
+    sweeps = None if when_empty == "repeat" else draw(st.sampled_from([1, 2, 3]))
+    block = draw(st.sampled_from([1, 2, 7, 64, 256]))
+    return sizes, stages, when_empty, sweeps, block
+
+
+def corpora(sizes, kind="array"):
+    """One corpus a size; sample i of corpus k is 1000 k + i."""
+    parts = {}
+    for k, size in enumerate(sizes):
+        values = np.arange(size, dtype=np.int64) + 1000 * k
+        parts[f"c{k}"] = fl.ArrayDeserializer(x=values) if kind == "array" else Chunked(values)
+    return parts
+
+
+class Chunked(fl.Deserializer):
+    """A corpus whose chunks are read, so that it is shuffled in windows."""
+
+    def __init__(self, values, size=7):
+        self.schema = fl.Schema({"x": fl.Stream((), "int64")})
+        self.pieces = [values[a : a + size] for a in range(0, len(values), size)]
+        self.reads = 0
+
+    def chunks(self):
+        return [fl.ChunkInfo(len(piece), len(piece), piece.nbytes) for piece in self.pieces]
+
+    def read(self, chunk):
+        self.reads += 1
+        return fl.Chunk(self.schema, {"x": fl.Value.from_dense(self.pieces[chunk])})
+
+    def digest(self):
+        return "00"
+
+
+def weights_of(quotas):
+    return {f"c{k}": quota for k, quota in enumerate(quotas)}
+
+
+def mixed(sizes, stages, when_empty, sweeps, block, kind="array"):
+    return fl.Mixture(
+        corpora(sizes, kind),
+        weights_of(stages[0][1]),
+        stages=[(start, weights_of(quotas)) for start, quotas in stages[1:]],
+        when_empty=when_empty,
+        max_sweeps=sweeps,
+        block=block,
+    )
+
+
+def parts_in_order(sizes, items, kind, window):
+    """What each part delivers by itself, under its own seed and share of the window."""
+    found = []
+    for k, part in enumerate(corpora(sizes, kind).values()):
+        if not items[k]:
+            found.append([])
+            continue
+        seed = _native.hash_key([SEED, k, PART])
+        shuffle = True if window is None else fl.Window(chunks=max(1, window[k]))
+        with fl.MinibatchSource(part, seed=seed, max_samples=items[k], shuffle=shuffle) as source:
+            found.append([x for m in source.minibatches(500) for x in m["x"].rows.tolist()])
+    return found
+
+
+def expected(world, most, kind="array", window=None):
+    """The samples of a mixture, computed by the slow oracle."""
+    sizes, stages, when_empty, sweeps, block = world
+    limits = [None if sweeps is None else sweeps * size for size in sizes]
+    row = slow.places(SEED, stages, limits, dropping=when_empty == "drop", block=block, most=most)
+    given_items = [sum(k == source for source, _ in row) for k in range(len(sizes))]
+    parts = parts_in_order(sizes, given_items, kind, window)
+    return [parts[k][item] for k, item in row]
+
+
+def delivered(source, sizes, most):
+    """The next ``most`` samples, in minibatches of these sizes in turn."""
+    out = []
+    while len(out) < most:
+        for size in sizes:
+            minibatch = source.next_minibatch(min(size, most - len(out)) or 1)
+            if not minibatch:
+                return out
+            assert (minibatch["x"].rows // 1000 == minibatch.source).all()
+            out += minibatch["x"].rows.tolist()
+            if len(out) >= most:
+                break
+    return out
+
+
+@given(mixtures(), st.lists(st.integers(1, 300), min_size=1, max_size=4))
+def test_what_comes_where_is_what_the_specification_says(world, batches):
+    most = 600
+    with fl.MinibatchSource(mixed(*world), seed=SEED) as source:
+        source._axis.max_sweeps = None if world[2] == "repeat" else 1
+        assert delivered(source, batches, most) == expected(world, most)
+
+
+@given(mixtures(), st.integers(2, 12), st.data())
+def test_windows_of_the_parts_are_their_own(world, chunks, data):
+    """Chunks that have to be read: every part is shuffled in its own windows, and few chunks are held."""
+    _sizes, stages, when_empty, _, _ = world
+    most = 400
+    mixture = mixed(*world, kind="read")
+    exact = [[q / sum(quotas) for q in quotas] for _, quotas in stages]
+    best = [max(column) for column in zip(*exact, strict=True)]
+    window = [int(chunks * share / sum(best) + 1e-9) for share in best]
+    with fl.MinibatchSource(mixture, seed=SEED, shuffle=fl.Window(chunks=chunks)) as source:
+        source._axis.max_sweeps = None if when_empty == "repeat" else 1
+        found = delivered(source, data.draw(st.lists(st.integers(1, 200), min_size=1, max_size=3)), most)
+    assert found == expected(world, most, "read", window)
+
+
+@given(mixtures(), st.data())
+def test_from_any_point_under_any_sizes_and_ranks(world, data):
+    """Restored from JSON again and again: other batch sizes, other world sizes, another source."""
+    kind = data.draw(st.sampled_from(["array", "read"]))
+    most = 250
+    with fl.MinibatchSource(mixed(*world, kind=kind), seed=SEED) as source:
+        source._axis.max_sweeps = None if world[2] == "repeat" else 1
+        whole = delivered(source, [64], most)
+    out, state = [], None
+    while len(out) < len(whole):
+        with fl.MinibatchSource(mixed(*world, kind=kind), seed=SEED) as source:
+            source._axis.max_sweeps = None if world[2] == "repeat" else 1
+            if state is not None:
+                source.load_state_dict(json.loads(state), verify=data.draw(st.booleans()))
+            for _ in range(data.draw(st.integers(1, 4))):
+                size, count = data.draw(st.integers(30, 150)), data.draw(st.integers(1, 3))
+                state = source.state_dict()
+                parts = []
+                for rank in range(count):
+                    source.load_state_dict(state)
+                    minibatch = source.next_minibatch(size, (rank, count))
+                    parts += minibatch["x"].rows.tolist() if minibatch else []
+                out += parts
+                state = json.dumps(source.state_dict())
+    assert out[: len(whole)] == whole
+
+
+@given(mixtures(), st.data())
+def test_weights_changed_in_the_run_are_a_stage_that_the_state_carries(world, data):
+    sizes, stages, when_empty, sweeps, block = world
+    most = 500
+    quotas = st.lists(st.integers(0, 6), min_size=len(sizes), max_size=len(sizes)).filter(any)
+    changes = []
+    out, state = [], None
+    while len(out) < most:
+        with fl.MinibatchSource(mixed(*world), seed=SEED) as source:
+            source._axis.max_sweeps = None if when_empty == "repeat" else 1
+            if state is not None:
+                source.load_state_dict(json.loads(state))
+            if data.draw(st.booleans()):
+                new = data.draw(quotas)
+                try:
+                    changes.append((source.change_weights(weights_of(new)), new))
+                except ValueError:  # it has ended, or would end here
+                    pass
+            minibatch = source.next_minibatch(data.draw(st.integers(40, 200)))
+            if not minibatch:
+                break
+            out += minibatch["x"].rows.tolist()
+            state = json.dumps(source.state_dict())
+    now = dict(stages) | dict(changes)
+    assert out[:most] == expected((sizes, sorted(now.items()), when_empty, sweeps, block), min(most, len(out)))
+
+
+@pytest.mark.parametrize("block", [1, 256])
+def test_every_prefix_of_blocks_is_within_the_bound(block):
+    quotas = [1, 2, 3, 10, 48, 193]
+    mixture = fl.Mixture(corpora([40] * 6), weights_of(quotas), block=block)
+    with fl.MinibatchSource(mixture, seed=SEED) as source:
+        found = np.concatenate([source.next_minibatch(1000).source for _ in range(60)])
+    total, two = sum(quotas), 2 * len(quotas) - 2
+    n = np.arange(block, len(found) + 1, block)
+    for k, quota in enumerate(quotas):
+        counts = np.cumsum(found == k)[n - 1]
+        assert (np.abs(counts * total - n * quota) * two <= total * (two - 1)).all()
+
+
+def test_no_sequence_comes_twice_before_all_came_once():
+    sizes = [100, 37, 5]
+    with fl.MinibatchSource(fl.Mixture(corpora(sizes), {"c0": 5, "c1": 3, "c2": 2}), seed=SEED) as source:
+        rows = np.concatenate([source.next_minibatch(1000)["x"].rows for _ in range(5)])
+    for k, size in enumerate(sizes):
+        mine = rows[rows // 1000 == k] - 1000 * k
+        for a in range(0, len(mine) - size + 1, size):
+            assert sorted(mine[a : a + size]) == list(range(size))
