@@ -485,6 +485,10 @@ class DenseValue(Value):
         """Copy the chosen sequences, in the order of ``which``, into a new value."""
         return DenseValue(*self._gathered(None, which))
 
+    def joined_with(self, others: Sequence[DenseValue], offsets: NDArray[np.int64] | None) -> DenseValue:
+        """Return a value of these sequences and those of others; ``offsets`` of all of them, None: one sample each."""
+        return DenseValue(np.concatenate([self.rows, *(other.rows for other in others)]), offsets)
+
     def _arrays(self) -> tuple[Any, ...]:
         rows = self.rows if self._offsets is None else np.ascontiguousarray(self.rows)
         return (rows, self._offsets)

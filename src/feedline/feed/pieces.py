@@ -41,7 +41,8 @@ def joined(values: list[Value]) -> Value:
         strings = [value for value in values if isinstance(value, BytesValue)]
         bounds, data = _stitch([value.bounds for value in strings]), np.concatenate([value.data for value in strings])
         return BytesValue(bounds, data, offsets, text=first.text)
-    return DenseValue(np.concatenate([value.rows for value in values if isinstance(value, DenseValue)]), offsets)
+    assert isinstance(first, DenseValue)
+    return first.joined_with([value for value in values[1:] if isinstance(value, DenseValue)], offsets)
 
 
 def _stitch(bounds: list[NDArray[np.int64]]) -> NDArray[np.int64]:

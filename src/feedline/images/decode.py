@@ -18,7 +18,7 @@ from feedline.errors import SchemaError
 from feedline.feed.transforms import Begun, DrawKeys, Transform, Transformed
 from feedline.images.color import Normalize
 from feedline.images.decoders import COLORS
-from feedline.images.decoding import Ahead, Decoding, Work
+from feedline.images.decoding import Ahead, Decoding, Work, torch_pictures
 from feedline.images.step import FixedSize, PictureStep
 from feedline.images.views import MultiView
 
@@ -54,12 +54,17 @@ class Decode(Transform):
         shrink: whether a picture that will be resized to half or less is decoded at 1/2, 1/4 or 1/8 of its size first:
             faster, and not the same pixels.
         threads: threads that decode.
+        device: CUDA device, ``"cuda"`` or ``"cuda:1"``, on which JPEGs are decoded, by nvJPEG through torchcodec or
+            torchvision, and the steps run: streams of pictures then hold tensors there, as ``minibatch["x"].torch()``
+            returns them. Random numbers are the same as without, pixels are not. What nvJPEG refuses, and other
+            formats, are decoded on the processor; masks stay there. None: all of it on the processor.
         mask_fill: number with which masks are padded.
 
     Raises:
         SchemaError: the steps are in a wrong order, or do not lead to one size.
         TypeError: a step that is none.
         ValueError: another argument out of range.
+        RuntimeError, ModuleNotFoundError: with ``device``: torch has no such device, or nothing decodes there.
     """
 
     works_ahead = True
@@ -75,6 +80,7 @@ class Decode(Transform):
         max_pixels: int = MAX_PIXELS,
         shrink: bool = False,
         threads: int = 2,
+        device: str | None = None,
         mask_fill: int = 0,
     ) -> None:
         for step in steps:
@@ -88,6 +94,8 @@ class Decode(Transform):
             )
         if not 0 <= mask_fill <= 255:
             raise ValueError(f"expected mask_fill of Decode from 0 to 255, got {mask_fill!r}")
+        if device is not None:
+            torch_pictures().jpeg_decoder(device)  # now, rather than in the first minibatch
         self.steps = steps
         views, stacked, normalize = _views(steps)
         width, height = _one_size(views)
@@ -100,6 +108,7 @@ class Decode(Transform):
             max_pixels=int(max_pixels),
             shrink=bool(shrink),
             threads=int(threads),
+            device=None if device is None else str(device),
             mask_fill=int(mask_fill),
             views=views,
             stacked=stacked,

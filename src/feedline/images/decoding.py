@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import logging
 import os
 import threading
 import time
@@ -26,6 +28,9 @@ Job: TypeAlias = tuple[bool, int]
 
 GREY = decoders.COLORS.index("grey")
 
+_log = logging.getLogger("feedline")
+_told_of_refused: list[int] = []  # once a process
+
 
 @dataclass(frozen=True, kw_only=True)
 class Decoding:
@@ -47,6 +52,7 @@ class Decoding:
     max_pixels: int
     shrink: bool
     threads: int
+    device: str | None
     mask_fill: int
     views: list[list[tuple[int, PictureStep]]]
     stacked: bool
@@ -250,11 +256,10 @@ class Work:
         self._good = np.array([i for i in range(self._count) if i not in self._errors], np.int64)
         pictures, pixels = self._pictures.of(self._good), self._numbered(self._pixels)
         color = decoders.COLORS.index(wanted.color)
+        started = self._started if wanted.device is None else self._started_on_device
         mean, scale = (None, None) if wanted.normalized is None else wanted.normalized
         self._batches = [
-            self._started(
-                pictures, pixels, program, wanted.view_shape, color=color, mean=mean, scale=scale, chw=wanted.chw
-            )
+            started(pictures, pixels, program, wanted.view_shape, color=color, mean=mean, scale=scale, chw=wanted.chw)
             for program in programs
         ]
         self._mask_batches = []
@@ -313,6 +318,32 @@ class Work:
         )
         return out, batch
 
+    def _started_on_device(
+        self, encoded: Encoded, pixels: dict[int, Pixels], program: Program, shape: tuple[int, ...], **output: Any
+    ) -> tuple[Any, Any]:
+        wanted, headers, good = self._decoding, self._headers, self._good
+
+        def otherwise(place: int) -> Pixels:
+            """Decode on the processor, natively where that is built."""
+            data, header, color = encoded.at(place), headers[good[place]], "grey" if wanted.color == "grey" else "RGB"
+            decode = _decode_natively if _native.NATIVE_JPEG and header[0] == decoders.JPEG else decoders.decode
+            return decode(data, header, color=color, upright=wanted.upright, max_pixels=wanted.max_pixels)
+
+        swapped = {i: found[:, :, ::-1] if wanted.color == "BGR" else found for i, found in pixels.items()}
+        return None, torch_pictures().DevicePictures(
+            encoded.data,
+            encoded.bounds,
+            swapped,
+            program.kinds,
+            program.params(good),
+            device=wanted.device,
+            jpeg=torch_pictures().jpeg_decoder(wanted.device),
+            otherwise=otherwise,
+            shape=shape,
+            upright=wanted.upright,
+            **output,
+        )
+
     def _moved(self, sizes: Sizes, programs: list[Program]) -> Value:
         assert self._decoding.boxes is not None
         value = self._values[self._decoding.boxes]
@@ -335,12 +366,22 @@ class Work:
         seconds = self._seconds + sum(native)
         return Transformed({name: values[name] for name in self._names}, self._errors, seconds)
 
-    def _filled(self, batches: list[tuple[NDArray[Any], Any]], stream: str) -> DenseValue:
-        """Wait for native threads; return the pictures of all sequences, zeros for those without."""
+    def _filled(self, batches: list[tuple[Any, Any]], stream: str) -> DenseValue:
+        """Wait for native threads, or a device; return the pictures of all sequences, zeros for those without."""
         for _, batch in batches:
             for place, what in [] if batch is None else batch.result():
                 i = int(self._good[place])
                 self._errors.setdefault(i, DataError(what, stream=stream, hint=decoders.HINT))
+        if batches[0][0] is None:
+            refused = sum(batch.fallen_back for _, batch in batches)
+            if refused and not _told_of_refused:
+                _told_of_refused.append(refused)
+                _log.warning(
+                    "%s refused %d pictures of a minibatch, which the processor decoded; this is said once",
+                    self._decoding.device,
+                    refused,
+                )
+            return self._on_device([batch.out for _, batch in batches])
         outs = [out for out, _ in batches]
         rows = np.stack(outs, axis=1) if self._decoding.stacked else outs[0]
         if len(self._good) == self._count:
@@ -348,6 +389,44 @@ class Work:
         everything = np.zeros((self._count, *rows.shape[1:]), rows.dtype)
         everything[self._good] = rows
         return DenseValue(everything)
+
+    def _on_device(self, outs: list[Any]) -> DenseValue:
+        """Return pictures on the device; those of sequences without are left out by whoever drops these."""
+        rows = torch_pictures().stacked(outs) if self._decoding.stacked else outs[0]
+        if len(self._good) < self._count:
+            rows = torch_pictures().spread(rows, self._good, self._count)
+        value: DenseValue = torch_pictures().DeviceValue(rows)
+        return value
+
+
+def _decode_natively(
+    data: NDArray[np.uint8], header: NDArray[np.int32], *, color: str, upright: bool, max_pixels: int
+) -> Pixels:
+    """Return the pixels of one JPEG; see `decoders.decode`."""
+    _, width, height, _, orientation = header.tolist()
+    rows, columns = (width, height) if upright and orientation >= 5 else (height, width)
+    out = np.empty((1, rows, columns, 1 if color == "grey" else 3), np.uint8)
+    batch = _native.PictureBatch(
+        data,
+        np.array([0, len(data)], np.int64),
+        {},
+        np.empty(0, np.uint8),
+        np.empty((1, 0)),
+        out=out,
+        color=decoders.COLORS.index(color),
+        upright=upright,
+        threads=1,
+        max_pixels=max_pixels,
+    )
+    for _, what in batch.result():
+        raise DataError(what, hint=decoders.HINT)
+    pixels: Pixels = out[0]
+    return pixels
+
+
+def torch_pictures() -> Any:
+    """Return the module that decodes by torch, which is imported when somebody asks for a device."""
+    return importlib.import_module("feedline.interop.torch_pictures")
 
 
 class Ahead:

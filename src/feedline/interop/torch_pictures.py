@@ -1,0 +1,457 @@
+"""Pictures decoded and transformed by torch on a device: what native code does on the processor.
+
+JPEG is decoded by nvJPEG, through torchcodec or torchvision. What it refuses, and every other format, is decoded on the
+processor and copied over. Operations and their numbers are those of native code; pixels are within some levels of its
+own, as nvJPEG rounds and scales colours up in its own way. One thread a minibatch queues the work, on a stream of its
+own.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import itertools
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+import torch.nn.functional as F  # noqa: N812  # its usual name
+from numpy.typing import ArrayLike, NDArray
+
+from feedline import _native
+from feedline.data.value import DenseValue
+from feedline.errors import DataError
+
+Tensor: TypeAlias = Any  # torch.Tensor: torch's types are not checked
+#: Decodes a list of encoded JPEGs, uint8 (bytes,) on the processor, into uint8 (channels, height, width) on a device.
+JpegDecoder = Callable[[list[Tensor], bool], list[Tensor]]
+
+_CROP, _RESIZE, _FLIP, _PAD, _JITTER = 1, 2, 3, 4, 5
+_ARITIES = {_CROP: 4, _RESIZE: 3, _FLIP: 2, _PAD: 6, _JITTER: 5}
+_BGR, _GREY = 1, 2
+_JPEG = 1
+_ORDERS = list(itertools.permutations(range(4)))
+
+
+def jpeg_decoder(device: Any) -> JpegDecoder:
+    """Return a function that decodes JPEGs on a CUDA device.
+
+    Raises:
+        ValueError: it is no CUDA device.
+        RuntimeError: torch finds no such device.
+        ModuleNotFoundError: neither torchcodec nor torchvision can be imported.
+    """
+    where = torch.device(device)
+    if where.type != "cuda":
+        raise ValueError(f"expected a CUDA device to decode pictures on, such as 'cuda', got {str(device)!r}")
+    if not torch.cuda.is_available() or (where.index or 0) >= torch.cuda.device_count():
+        raise RuntimeError(
+            f"expected {str(where)!r} to decode pictures on, torch {torch.__version__} finds "
+            f"{torch.cuda.device_count() if torch.cuda.is_available() else 'no'} CUDA devices; leave out device= to "
+            "decode on the processor"
+        )
+    for package, decode in (("torchcodec.decoders", _by_torchcodec), ("torchvision.io", _by_torchvision)):
+        try:
+            module = importlib.import_module(package)
+        except Exception:  # not installed, or built for another torch: of many kinds
+            continue
+        if hasattr(module, "decode_jpeg"):
+            return functools.partial(decode, module, where)
+    raise ModuleNotFoundError(
+        "neither torchcodec (0.16 or later) nor torchvision can be imported, which decode pictures on a device; run: "
+        "pip install torchcodec"
+    )
+
+
+def _by_torchcodec(module: Any, device: torch.device, encoded: list[Tensor], grey: bool) -> list[Tensor]:
+    found: list[Tensor] = module.decode_jpeg(encoded, mode="GRAY" if grey else "RGB", device=device)
+    return found
+
+
+def _by_torchvision(module: Any, device: torch.device, encoded: list[Tensor], grey: bool) -> list[Tensor]:
+    mode = module.ImageReadMode.GRAY if grey else module.ImageReadMode.RGB
+    found: list[Tensor] = module.decode_jpeg(encoded, mode=mode, device=device)
+    return found
+
+
+class DeviceValue(DenseValue):
+    """A value whose rows are a tensor on a device; `rows` copies them to the processor when asked.
+
+    Args:
+        tensor: (num_samples, *shape), one sample for each sequence.
+
+    Attributes:
+        tensor: see above.
+    """
+
+    __slots__ = ("_host", "tensor")
+
+    def __init__(self, tensor: Tensor) -> None:
+        self.tensor, self._offsets = tensor, None
+        self._host: NDArray[Any] | None = None
+
+    @property
+    def rows(self) -> NDArray[Any]:  # type: ignore[override]
+        """A copy of the rows on the processor."""
+        if self._host is None:
+            self._host = self.tensor.cpu().numpy()
+        return self._host
+
+    @property
+    def shape(self) -> tuple[int, ...]:  # type: ignore[override]
+        """Shape of one sample."""
+        return tuple(self.tensor.shape[1:])
+
+    @property
+    def dtype(self) -> np.dtype[Any]:  # type: ignore[override]
+        """Element type."""
+        return np.dtype(str(self.tensor.dtype).removeprefix("torch."))
+
+    @property
+    def num_samples(self) -> int:  # type: ignore[override]
+        """Number of rows."""
+        return int(self.tensor.shape[0])
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the tensor."""
+        return int(self.tensor.nbytes)
+
+    def slice(self, start: int, stop: int) -> DeviceValue:
+        """Return the sequences ``start:stop`` as a value over the same rows."""
+        return DeviceValue(self.tensor[start:stop])
+
+    def select(self, which: ArrayLike) -> DeviceValue:
+        """Copy the chosen sequences, in the order of ``which``, into a new value."""
+        return DeviceValue(self.tensor[torch.as_tensor(np.asarray(which), device=self.tensor.device)])
+
+    def joined_with(self, others: Sequence[DenseValue], offsets: NDArray[np.int64] | None) -> DenseValue:
+        """Return a value of these sequences and those of others."""
+        tensors = [one.tensor for one in (self, *others) if isinstance(one, DeviceValue)]
+        if len(tensors) <= len(others) or offsets is not None:
+            return super().joined_with(others, offsets)
+        return DeviceValue(torch.cat(tensors))
+
+    def torch(self, device: Any = None, layout: str | None = None, pin_memory: bool = False) -> Tensor:
+        """Return the tensor where it is, or on another device; see `Value.torch`."""
+        if layout not in (None, "padded", "packed"):
+            return super().torch(device, layout, pin_memory)
+        tensor = self.tensor.pin_memory() if pin_memory and self.tensor.device.type == "cpu" else self.tensor
+        return tensor if device is None else tensor.to(device, non_blocking=pin_memory)
+
+    def __reduce__(self) -> Any:
+        return DenseValue, (self.rows,)
+
+
+def stacked(views: list[Tensor]) -> Tensor:
+    """Return (n, views, ...) of views (n, ...)."""
+    return torch.stack(views, dim=1)
+
+
+def spread(rows: Tensor, places: NDArray[np.int64], count: int) -> Tensor:
+    """Return ``count`` rows: these at ``places``, and zeros."""
+    everything = torch.zeros((count, *rows.shape[1:]), dtype=rows.dtype, device=rows.device)
+    everything[torch.from_numpy(places).to(rows.device)] = rows
+    return everything
+
+
+class DevicePictures:
+    """The pictures of a minibatch on their way, with the interface of `_native.PictureBatch`.
+
+    Args:
+        data, bounds: encoded pictures: number i is ``data[bounds[i]:bounds[i + 1]]``, uint8.
+        pixels: by number, pixels that were decoded already, uint8 (height, width, channels) in RGB or grey.
+        kinds, params: operations, and the numbers of each for each picture.
+        device: where to decode.
+        jpeg: decodes on that device.
+        otherwise: ``otherwise(i)`` decodes picture i on the processor: uint8 (height, width, channels), upright if
+            asked, in RGB or grey.
+        shape: shape of a picture in the end.
+        color: 0: RGB, 1: BGR, 2: grey.
+        upright: whether to turn pictures as their EXIF orientation says.
+        mean, scale: float32 (channels,), for float32 pictures; None: uint8.
+        chw: whether channels come first.
+
+    Attributes:
+        seconds: time spent.
+        fallen_back: JPEGs that the device's decoder refused.
+    """
+
+    def __init__(
+        self,
+        data: NDArray[np.uint8],
+        bounds: NDArray[np.int64],
+        pixels: dict[int, NDArray[np.uint8]],
+        kinds: NDArray[np.uint8],
+        params: NDArray[np.float64],
+        *,
+        device: Any,
+        jpeg: JpegDecoder,
+        otherwise: Callable[[int], NDArray[np.uint8]],
+        shape: tuple[int, ...],
+        color: int,
+        upright: bool,
+        mean: NDArray[np.float32] | None = None,
+        scale: NDArray[np.float32] | None = None,
+        chw: bool = False,
+    ) -> None:
+        self._job = _Job(
+            data,
+            bounds,
+            pixels,
+            kinds.tolist(),
+            params.tolist(),
+            device=torch.device(device),
+            jpeg=jpeg,
+            otherwise=otherwise,
+            shape=shape,
+            color=color,
+            upright=upright,
+            mean=mean,
+            scale=scale,
+            chw=chw,
+        )
+        self._thread = threading.Thread(target=self._job.run, name="feedline-pictures", daemon=True)
+        self._thread.start()
+
+    @property
+    def seconds(self) -> float:
+        """Time spent."""
+        return self._job.seconds
+
+    @property
+    def fallen_back(self) -> int:
+        """JPEGs that the device's decoder refused, so that the processor decoded them."""
+        return self._job.fallen_back
+
+    def result(self) -> list[tuple[int, str]]:
+        """Wait; return what could not be decoded, by number, and why. `out` has zeros there."""
+        self._thread.join()
+        if self._job.failure is not None:
+            raise self._job.failure
+        return self._job.bad
+
+    @property
+    def out(self) -> Tensor:
+        """The pictures, safe to use on the current stream, once `result` has returned."""
+        return self._job.finished()
+
+    def __del__(self) -> None:
+        job = getattr(self, "_job", None)
+        if job is not None:
+            job.cancelled = True
+
+
+class _Job:
+    """The work, which does not refer to who waits for it."""
+
+    def __init__(
+        self,
+        data: NDArray[np.uint8],
+        bounds: NDArray[np.int64],
+        pixels: dict[int, NDArray[np.uint8]],
+        kinds: list[int],
+        params: list[list[float]],
+        **wanted: Any,
+    ) -> None:
+        self._data, self._bounds, self._pixels = data, bounds, pixels
+        self._kinds, self._params, self._wanted = kinds, params, wanted
+        self.bad: list[tuple[int, str]] = []
+        self.failure: BaseException | None = None
+        self.seconds, self.fallen_back = 0.0, 0
+        self.cancelled = False
+        self._out: Tensor | None = None
+        self._event: Any = None
+
+    def run(self) -> None:
+        began = time.perf_counter()
+        device = self._wanted["device"]
+        try:
+            with torch.no_grad():
+                if device.type == "cuda":
+                    stream = torch.cuda.Stream(device)
+                    with torch.cuda.device(device), torch.cuda.stream(stream):
+                        self._out = self._all()
+                        self._event = torch.cuda.Event()
+                        self._event.record(stream)
+                else:
+                    self._out = self._all()
+        except BaseException as error:  # raised by `result`
+            self.failure = error
+        self.seconds = time.perf_counter() - began
+
+    def finished(self) -> Tensor:
+        assert self._out is not None
+        if self._event is not None:
+            current = torch.cuda.current_stream(self._out.device)
+            current.wait_event(self._event)
+            self._out.record_stream(current)
+        return self._out
+
+    def _all(self) -> Tensor:
+        wanted, device = self._wanted, self._wanted["device"]
+        headers = _native.picture_headers(self._data, self._bounds)
+        decoded = self._decoded(headers)
+        dtype = torch.uint8 if wanted["mean"] is None else torch.float32
+        out = torch.zeros((len(headers), *wanted["shape"]), dtype=dtype, device=device)
+        if wanted["mean"] is not None:
+            mean, scale = (torch.from_numpy(wanted[name]).to(device)[:, None, None] for name in ("mean", "scale"))
+        for i, found in enumerate(decoded):
+            if found is None or self.cancelled:
+                continue
+            picture = self._changed(found, self._params[i])
+            if wanted["color"] == _BGR:
+                picture = picture.flip(0)
+            if wanted["mean"] is not None:
+                picture = (picture.float() - mean) * scale
+            out[i] = picture if wanted["chw"] else picture.permute(1, 2, 0)
+        return out
+
+    def _decoded(self, headers: NDArray[np.int32]) -> list[Tensor | None]:
+        """Return each picture upright on the device, uint8 (channels, height, width) in RGB or grey."""
+        wanted = self._wanted
+        grey, device = wanted["color"] == _GREY, wanted["device"]
+        found: list[Tensor | None] = [None] * len(headers)
+        # Four components would come out in colours of their own.
+        here = [i for i, (kind, width, _, components, _) in enumerate(headers.tolist())
+                if i not in self._pixels and kind == _JPEG and width and components in (1, 3)]  # fmt: skip
+        encoded = [torch.from_numpy(self._data[self._bounds[i] : self._bounds[i + 1]].copy()) for i in here]
+        for i, picture in zip(here, self._by_device(encoded, grey), strict=True):
+            if picture is not None:
+                found[i] = _turned(picture, int(headers[i, 4]) if wanted["upright"] else 1)
+        for i in range(len(headers)):
+            if found[i] is not None or self.cancelled:
+                continue
+            pixels = self._pixels.get(i)
+            if pixels is None:
+                try:
+                    pixels = wanted["otherwise"](i)
+                except DataError as error:
+                    self.bad.append((i, error.what))
+                    continue
+            found[i] = torch.tensor(np.ascontiguousarray(pixels), device=device).permute(2, 0, 1)
+        return found
+
+    def _by_device(self, encoded: list[Tensor], grey: bool) -> list[Tensor | None]:
+        """Decode on the device all at once; where that fails, one by one. None: refused."""
+        if not encoded:
+            return []
+        jpeg: JpegDecoder = self._wanted["jpeg"]
+        try:
+            return list(jpeg(encoded, grey))
+        except RuntimeError:  # nothing is returned then, even of those that it can decode
+            found: list[Tensor | None] = []
+            for one in encoded:
+                if self.cancelled:
+                    return [None] * len(encoded)
+                try:
+                    found += jpeg([one], grey)
+                except RuntimeError:
+                    found.append(None)
+                    self.fallen_back += 1
+            return found
+
+    def _changed(self, picture: Tensor, params: list[float]) -> Tensor:
+        """Run the operations, one after the other."""
+        at = 0
+        for kind in self._kinds:
+            numbers = params[at : at + _ARITIES[kind]]
+            picture = _OPERATIONS[kind](picture, *numbers)
+            at += _ARITIES[kind]
+        return picture
+
+
+def _turned(picture: Tensor, orientation: int) -> Tensor:
+    if orientation >= 5:
+        picture = picture.transpose(1, 2)
+    if orientation in (2, 3, 6, 7):
+        picture = picture.flip(2)
+    return picture.flip(1) if orientation in (3, 4, 7, 8) else picture
+
+
+def _crop(picture: Tensor, x: float, y: float, width: float, height: float) -> Tensor:
+    return picture[:, int(y) : int(y) + int(height), int(x) : int(x) + int(width)]
+
+
+def _resize(picture: Tensor, width: float, height: float, filter: float) -> Tensor:
+    _, rows, columns = picture.shape
+    wanted = int(height), int(width)
+    if wanted == (rows, columns):
+        return picture
+    if filter == 0:  # the pixel at the centre, as Pillow takes it
+        y, x = (_nearest(n, of).to(picture.device) for n, of in zip(wanted, (rows, columns), strict=True))
+        return picture[:, y[:, None], x]
+    numbers = F.interpolate(picture[None].float(), wanted, mode="bilinear", align_corners=False, antialias=True)[0]
+    return numbers.round().clamp(0, 255).to(torch.uint8)
+
+
+def _nearest(count: int, size: int) -> Tensor:
+    """Return which of ``size`` pixels each of ``count`` shows; centres are summed up, as Pillow does."""
+    steps = np.full(count, size / count)
+    steps[0] *= 0.5
+    return torch.from_numpy(np.floor(np.add.accumulate(steps)).astype(np.int64).clip(0, size - 1))
+
+
+def _flip(picture: Tensor, horizontally: float, vertically: float) -> Tensor:
+    axes = [axis for axis, flipped in ((2, horizontally), (1, vertically)) if flipped]
+    return picture.flip(axes) if axes else picture
+
+
+def _pad(picture: Tensor, left: float, top: float, right: float, bottom: float, mode: float, value: float) -> Tensor:
+    sides = [int(side) for side in (left, right, top, bottom)]
+    if mode == 0:
+        return F.pad(picture, sides, value=int(value))
+    _, rows, columns = picture.shape
+    y = torch.arange(-sides[2], rows + sides[3], device=picture.device).clamp(0, rows - 1)
+    x = torch.arange(-sides[0], columns + sides[1], device=picture.device).clamp(0, columns - 1)
+    return picture[:, y[:, None], x]
+
+
+def _jitter(picture: Tensor, brightness: float, contrast: float, saturation: float, hue: float, order: float) -> Tensor:
+    colors = len(picture) == 3
+    for change in _ORDERS[int(order)]:
+        if change == 0 and brightness != 1:
+            picture = _blended(picture, 0.0, brightness)
+        elif change == 1 and contrast != 1:
+            picture = _blended(picture, _grey(picture).float().mean(), contrast)
+        elif change == 2 and saturation != 1 and colors:
+            picture = _blended(picture, _grey(picture).float(), saturation)
+        elif change == 3 and hue != 0 and colors:
+            picture = _hue_shifted(picture, hue)
+    return picture
+
+
+def _grey(picture: Tensor) -> Tensor:
+    """Luma of ITU-R BT.601, in whole levels."""
+    if len(picture) == 1:
+        return picture
+    red, green, blue = picture.float()
+    return (0.2989 * red + 0.587 * green + 0.114 * blue).to(torch.uint8)[None]
+
+
+def _blended(picture: Tensor, other: Tensor | float, factor: float) -> Tensor:
+    return (factor * picture.float() + (1 - factor) * other).clamp(0, 255).to(torch.uint8)
+
+
+def _hue_shifted(picture: Tensor, shift: float) -> Tensor:
+    """Turn the hue of HSV, and convert back."""
+    rgb = picture.double() / 255
+    value, low = rgb.amax(0), rgb.amin(0)
+    chroma = value - low
+    safe = torch.where(chroma == 0, 1.0, chroma)
+    r, g, b = rgb
+    sector = torch.where(value == r, (g - b) / safe, torch.where(value == g, 2 + (b - r) / safe, 4 + (r - g) / safe))
+    turned = (torch.where(chroma == 0, 0.0, sector) / 6 + shift) % 1.0 * 6
+    channels = []
+    for n in (5, 3, 1):
+        k = (n + turned) % 6
+        channels.append(value - chroma * torch.minimum(k, 4 - k).clamp(0, 1))
+    return (torch.stack(channels) * 255 + 0.999).floor().clamp(0, 255).to(torch.uint8)
+
+
+_OPERATIONS: dict[int, Callable[..., Tensor]] = {
+    _CROP: _crop, _RESIZE: _resize, _FLIP: _flip, _PAD: _pad, _JITTER: _jitter,
+}  # fmt: skip
