@@ -7,7 +7,6 @@ import io
 import logging
 import zipfile
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -206,7 +205,7 @@ def test_scale_modes(mode, size, target, expected):
         np.testing.assert_array_equal(found[0, :, 0], np.arange(20) * 2)
         np.testing.assert_array_equal(found[:, 0, 1], np.arange(10) * 3)
         return
-    whole = _resize.by_numpy(pixels, *expected["scaled"], "nearest")
+    whole = _resize.resized(pixels, *expected["scaled"], "nearest")
     if mode == "crop":
         x, y = expected["cut"]
         np.testing.assert_array_equal(found, whole[y : y + target[1], x : x + target[0]])
@@ -323,8 +322,8 @@ def test_intensity_shifts_colours_along_their_components(tmp_path):
 
 
 @pytest.mark.parametrize(("name", "interpolation", "pixels", "size"), [*opencv_pictures.cases()], ids=lambda x: "")
-def test_scaling_without_opencv_is_within_one_level_of_it(opencv, name, interpolation, pixels, size):
-    found = _resize.by_numpy(pixels, size[1], size[0], interpolation)
+def test_scaling_is_within_one_level_of_opencv(opencv, name, interpolation, pixels, size):
+    found = _resize.resized(pixels, size[1], size[0], interpolation)
     assert found.dtype == opencv[name].dtype
     if interpolation == "nearest":
         np.testing.assert_array_equal(found, opencv[name])
@@ -332,20 +331,8 @@ def test_scaling_without_opencv_is_within_one_level_of_it(opencv, name, interpol
         np.testing.assert_allclose(found.astype(float), opencv[name], atol=1 if found.dtype == np.uint8 else 0.02)
 
 
-def test_opencv_scales_where_it_is_installed(tmp_path, monkeypatch):
-    def resize(pixels, size, interpolation):
-        calls.append((pixels.shape, size, interpolation))
-        return np.full((size[1], size[0], 3), 77, np.uint8)
-
-    calls = []
-    cv = SimpleNamespace(resize=resize, INTER_CUBIC=2, __version__="9.9.0")
-    monkeypatch.setattr(_resize, "opencv", lambda: cv)
-    of = source(map_of(tmp_path, noise(1)), [X.scale(4, 5, 3, "cubic")])
-    assert read(of)[0].max() == 77
-    assert (of.interpolation, calls) == ("OpenCV 9.9.0", [((7, 9, 3), (4, 5), 2)])
-    monkeypatch.setattr(_resize, "opencv", lambda: None)
-    assert of.interpolation == "feedline"
-    assert read(source(map_of(tmp_path, noise(1)), [X.scale(4, 5, 3, "cubic")]))[0].max() != 77
+def test_what_scales_is_said(tmp_path):
+    assert source(map_of(tmp_path, noise(1)), [X.scale(4, 5, 3, "cubic")]).interpolation == "feedline"
 
 
 # ---- decoding -----------------------------------------------------------------------------------------------
@@ -366,28 +353,51 @@ def test_channels_are_blue_green_red_in_front(tmp_path):
     assert (of.streams.labels.sample_shape, of.streams.labels.is_sparse) == ((10,), True)
 
 
-def test_decoding_of_other_kinds_of_pictures():
+def decoded(tmp_path, data, grayscale):
+    """What a reader without transforms makes of a picture: (height, width, channels)."""
+    found, _ = read(source(map_of(tmp_path, [data]), [], grayscale=grayscale))
+    return found[0].transpose(1, 2, 0)
+
+
+def test_decoding_of_other_kinds_of_pictures(tmp_path):
     gray = np.arange(20, dtype=np.uint8).reshape(4, 5) * 12
-    assert np.array_equal(_pictures.decoded(encoded(gray), True)[..., 0], gray)
-    assert np.array_equal(_pictures.decoded(encoded(gray), False), np.repeat(gray[..., None], 3, 2))
+    assert np.array_equal(decoded(tmp_path, encoded(gray), True)[..., 0], gray)
+    assert np.array_equal(decoded(tmp_path, encoded(gray), False), np.repeat(gray[..., None], 3, 2))
     wide = io.BytesIO()
     Image.fromarray(gray.astype(np.uint16) * 256 + 255).save(wide, "PNG")
-    assert np.array_equal(_pictures.decoded(wide.getvalue(), True)[..., 0], gray)
+    assert np.array_equal(decoded(tmp_path, wide.getvalue(), True)[..., 0], gray)
     # The alpha channel is dropped, not applied.
     alpha = io.BytesIO()
     Image.fromarray(np.dstack([chart(5, 4)[..., ::-1], gray])).save(alpha, "PNG")
-    assert np.array_equal(_pictures.decoded(alpha.getvalue(), False), chart(5, 4))
+    assert np.array_equal(decoded(tmp_path, alpha.getvalue(), False), chart(5, 4))
     # Turned by a quarter, as EXIF says: the top of the picture is at the right of the file.
     exif = Image.Exif()
     exif[0x112] = 6
     turned = encoded(chart(5, 4), "PNG", exif=exif)
-    assert np.array_equal(_pictures.decoded(turned, False), np.rot90(chart(5, 4), -1))
-    assert _pictures.size_of(turned) == (4, 5)
+    assert np.array_equal(decoded(tmp_path, turned, False), np.rot90(chart(5, 4), -1))
+    for kind in ("PNG", "JPEG", "BMP"):
+        assert _pictures.size_of(encoded(chart(5, 4), kind)) == (5, 4)
+    assert [_pictures.size_of(encoded(chart(5, 4), kind, exif=exif)) for kind in ("PNG", "JPEG")] == [(4, 5)] * 2
     # Grey from a JPEG file is its luminance as it is stored, before colours are cut off at 0 and 255.
     photo = encoded(np.random.default_rng(2).choice([0, 255], (16, 16, 3)).astype(np.uint8), "JPEG", quality=50)
     stored = Image.open(io.BytesIO(photo))
     stored.draft("YCbCr", None)
-    assert np.array_equal(_pictures.decoded(photo, True)[..., 0], np.asarray(stored)[..., 0])
+    assert np.array_equal(decoded(tmp_path, photo, True)[..., 0], np.asarray(stored)[..., 0])
+
+
+@pytest.mark.parametrize("moves", [["crop"], ["scale"], ["crop", "scale", "crop"], []])
+def test_native_and_python_steps_agree(tmp_path, moves):
+    """Transforms that compute with nothing send the movements behind them to Python."""
+    given = {"crop": X.crop("randomside", side_ratio=(0.5, 0.9), jitter_type="uniratio"), "scale": X.scale(9, 8, 3)}
+    steps = [*(given[move] for move in moves), X.scale(6, 5, 3, "cubic")]
+    path = map_of(tmp_path, noise(7, 20, 16))
+    native, _ = read(source(path, [*steps, X.color(0, 0)], randomize=True))
+    python, _ = read(source(path, [*steps, X.color(0, 0), X.crop()], randomize=True))
+    np.testing.assert_array_equal(native, python)
+    floats, _ = read(source(path, [steps[0], X.color(0, 0), *steps[1:]], randomize=True))
+    assert floats.shape == native.shape
+    if not moves:
+        np.testing.assert_array_equal(floats, native)
 
 
 def test_grayscale_is_a_key_of_the_deserializer(tmp_path):
@@ -453,7 +463,7 @@ def test_a_file_that_is_missing_or_no_picture_is_an_error_where_it_is_read(tmp_p
     (tmp_path / "1.img").write_bytes(noise(1)[0][:60])
     of = source(path, ONE)
     assert len(read(of, 1)[0]) == 1
-    with pytest.raises(RuntimeError, match="can be decoded") as caught:
+    with pytest.raises(RuntimeError, match="expected a whole picture") as caught:
         read(of, 1)
     assert (caught.value.sequence, caught.value.stream) == (1, "features")
     assert of.get_checkpoint_state() == {"minibatchSourcePosition": 1}  # nothing was lost

@@ -33,7 +33,7 @@ def on_cpu(monkeypatch):
             header = decoding._native.picture_headers(data, np.array([0, len(data)]))[0]
             color = "grey" if grey else "RGB"
             try:
-                pixels = decoding._decode_natively(data, header, color=color, upright=False, max_pixels=1 << 27)
+                pixels = decoding.decode_pixels(data, header, color=color, upright=False, max_pixels=1 << 27)
             except fl.DataError as error:
                 raise RuntimeError("the device refuses it") from error
             found.append(torch.from_numpy(pixels).permute(2, 0, 1))

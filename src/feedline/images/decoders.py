@@ -104,6 +104,18 @@ def decode_mask(data: NDArray[np.uint8], max_pixels: int) -> NDArray[np.uint8]:
     return np.ascontiguousarray(numbers, np.uint8)[:, :, None]
 
 
+def size(data: NDArray[np.uint8], max_pixels: int) -> tuple[int, int]:
+    """Return width and height of a picture that Pillow knows, upright, from its header.
+
+    Raises:
+        DataError: it is no picture, or too large.
+        ModuleNotFoundError: Pillow is not installed.
+    """
+    with _opened(data, max_pixels) as picture:
+        width, height = picture.size
+        return (height, width) if _orientation(picture) >= 5 else (width, height)
+
+
 def too_large(width: int, height: int, max_pixels: int) -> DataError:
     """Return the error for a picture of too many pixels."""
     return DataError(

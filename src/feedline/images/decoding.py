@@ -326,8 +326,7 @@ class Work:
         def otherwise(place: int) -> Pixels:
             """Decode on the processor, natively where that is built."""
             data, header, color = encoded.at(place), headers[good[place]], "grey" if wanted.color == "grey" else "RGB"
-            decode = _decode_natively if _native.NATIVE_JPEG and header[0] == decoders.JPEG else decoders.decode
-            return decode(data, header, color=color, upright=wanted.upright, max_pixels=wanted.max_pixels)
+            return decode_pixels(data, header, color=color, upright=wanted.upright, max_pixels=wanted.max_pixels)
 
         swapped = {i: found[:, :, ::-1] if wanted.color == "BGR" else found for i, found in pixels.items()}
         return None, torch_pictures().DevicePictures(
@@ -399,11 +398,15 @@ class Work:
         return value
 
 
-def _decode_natively(
+def decode_pixels(
     data: NDArray[np.uint8], header: NDArray[np.int32], *, color: str, upright: bool, max_pixels: int
 ) -> Pixels:
-    """Return the pixels of one JPEG; see `decoders.decode`."""
-    _, width, height, _, orientation = header.tolist()
+    """Return the pixels of one picture, decoded as those of minibatches are; see `decoders.decode`."""
+    kind, width, height, _, orientation = header.tolist()
+    if not _native.NATIVE_JPEG or kind != decoders.JPEG or not width:
+        return decoders.decode(data, header, color=color, upright=upright, max_pixels=max_pixels)
+    if width * height > max_pixels:
+        raise decoders.too_large(width, height, max_pixels)
     rows, columns = (width, height) if upright and orientation >= 5 else (height, width)
     out = np.empty((1, rows, columns, 1 if color == "grey" else 3), np.uint8)
     batch = _native.PictureBatch(

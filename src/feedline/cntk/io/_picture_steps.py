@@ -1,7 +1,8 @@
 """CNTK's transforms of pictures: crop, scale, mean, color, intensity, one class each.
 
 A picture is (height, width, channels), channels in the order blue, green, red; uint8 until a step computes with it,
-then float32. Numbers are drawn as ``draw(j)``, uniform in [0, 1): the j-th number of this step for this picture.
+then float32. Crop and scale of uint8 are planned, and run in native code (`Planned`); what computes with floats runs
+here. Numbers are drawn as ``draw(j)``, uniform in [0, 1): the j-th number of this step for this picture.
 """
 
 from __future__ import annotations
@@ -10,13 +11,14 @@ import math
 import xml.etree.ElementTree as ET
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from feedline.cntk.io._resize import INTERPOLATIONS, resized
+from feedline.cntk.io._resize import FILTERS, resized
 from feedline.errors import DataError
+from feedline.images.step import CROP, FLIP, PAD, RESIZE, Draws, FixedSize, PictureOp, PictureStep, Sizes
 
 Picture = NDArray[Any]
 Draw = Callable[[int], float]
@@ -33,9 +35,14 @@ _X, _Y, _FLIP = 3 * _ATTEMPTS, 3 * _ATTEMPTS + 1, 3 * _ATTEMPTS + 2
 class Step(ABC):
     """A transform of one picture; ``options`` are those of its dictionary.
 
+    Attributes:
+        draws: numbers that it may draw for a picture.
+
     Raises:
         RuntimeError: an option that CNTK does not have.
     """
+
+    draws = 0
 
     @abstractmethod
     def __init__(self, options: Mapping[str, Any]) -> None:
@@ -54,8 +61,41 @@ class Step(ABC):
         return before
 
 
-class Crop(Step):
+class Moved(NamedTuple):
+    """Native operations for one picture: crop, resize, flip and pad, in this order.
+
+    Attributes:
+        ops: numbers of some of them, by kind.
+        size: width and height after them.
+    """
+
+    ops: dict[int, tuple[float, ...]]
+    size: Size
+
+
+class Movement(Step):
+    """A transform that native code can run on uint8.
+
+    Attributes:
+        kinds: kinds of the operations, in order.
+    """
+
+    kinds: tuple[int, ...]
+
+    @abstractmethod
+    def moved(self, size: Size, draw: Draw, view: int) -> Moved:
+        """Return the operations of all `kinds` for a picture of this size.
+
+        Raises:
+            DataError: it cannot be transformed.
+        """
+
+
+class Crop(Movement):
     """Cut out a part: of a fixed size, or a share of the shorter side or of the area."""
+
+    draws = 3 * _ATTEMPTS + 3
+    kinds = (CROP, FLIP)
 
     def __init__(self, options: Mapping[str, Any]) -> None:
         kinds = ("center", "randomside", "randomarea", "multiview10")
@@ -87,6 +127,14 @@ class Crop(Step):
     def run(self, picture: Picture, draw: Draw, view: int) -> Picture:
         """See `Step.run`."""
         height, width = picture.shape[:2]
+        moved = self.moved((width, height), draw, view).ops
+        x, y, w, h = map(int, moved[CROP])
+        part = picture[y : y + h, x : x + w]
+        return part[:, ::-1] if moved[FLIP][0] else part
+
+    def moved(self, size: Size, draw: Draw, view: int) -> Moved:
+        """See `Movement.moved`."""
+        width, height = size
         w, h = self._window(width, height, draw)
         right, below = width - w, height - h
         if self._places:
@@ -95,9 +143,8 @@ class Crop(Step):
             x, y = right * (view % 5 % 2), below * (view % 5 // 2)
         else:
             x, y = right // 2, below // 2
-        part = picture[y : y + h, x : x + w]
-        turned = self._kind == "multiview10" and view >= VIEWS // 2
-        return part[:, ::-1] if turned or (self._flips and draw(_FLIP) < 0.5) else part
+        flipped = (self._kind == "multiview10" and view >= VIEWS // 2) or (self._flips and draw(_FLIP) < 0.5)
+        return Moved({CROP: (x, y, w, h), FLIP: (flipped, 0)}, (w, h))
 
     def _window(self, width: int, height: int, draw: Draw) -> Size:
         """Return width and height to cut out."""
@@ -121,13 +168,15 @@ class Crop(Step):
         return low + (high - low) * uniform if self._jitters else low
 
 
-class Scale(Step):
+class Scale(Movement):
     """Scale to a size: fill it, or keep the proportions and crop or pad what differs."""
+
+    kinds = (RESIZE, CROP, PAD)
 
     def __init__(self, options: Mapping[str, Any]) -> None:
         self._width, self._height = (_whole(options, name) for name in ("width", "height"))
         self.channels = _whole(options, "channels")
-        self._interpolation = _choice("interpolations", options.get("interpolations") or "linear", (*INTERPOLATIONS,))
+        self._interpolation = _choice("interpolations", options.get("interpolations") or "linear", (*FILTERS,))
         self._mode = options.get("scaleMode", "fill")
         if self._mode not in ("fill", "crop", "pad"):
             raise RuntimeError(f"Invalid scaleMode value: expected fill, crop or pad, in lower case, got {self._mode}")
@@ -139,9 +188,26 @@ class Scale(Step):
 
     def run(self, picture: Picture, draw: Draw, view: int) -> Picture:
         """See `Step.run`."""
-        if self._mode == "fill":
-            return resized(picture, self._width, self._height, self._interpolation)
         height, width = picture.shape[:2]
+        ops = self.moved((width, height), draw, view).ops
+        w, h, _ = map(int, ops[RESIZE])
+        found = resized(picture, w, h, self._interpolation)
+        x, y, w, h = map(int, ops[CROP])
+        found = found[y : y + h, x : x + w]
+        left, top, right, bottom = map(int, ops[PAD][:4])
+        margins = ((top, bottom), (left, right), (0, 0))
+        if self._pad == -1:
+            return np.pad(found, margins, mode="edge")
+        return np.pad(found, margins, constant_values=ops[PAD][5] if found.dtype == np.uint8 else self._pad)
+
+    def moved(self, size: Size, draw: Draw, view: int) -> Moved:
+        """See `Movement.moved`."""
+        filter = FILTERS[self._interpolation]
+        to = self._width, self._height
+        border = (0 if self._pad != -1 else 1, min(max(self._pad, 0), 255))  # constant, or the outermost pixels
+        if self._mode == "fill":
+            return Moved({RESIZE: (*to, filter), CROP: (0, 0, *to), PAD: (0, 0, 0, 0, *border)}, to)
+        width, height = size
         cut = self._mode == "crop"
         # The shorter side decides where the rest is cut off, the longer one where it is filled up.
         if width < height if cut else width > height:
@@ -154,38 +220,41 @@ class Scale(Step):
                 f"expected a picture that scaleMode={self._mode} fits to {self._width} x {self._height}, got one of "
                 f"{width} x {height}, which becomes {w} x {h}"
             )
-        scaled = resized(picture, w, h, self._interpolation)
         left, top = x // 2, y // 2
         if cut:
-            return scaled[top : top + self._height, left : left + self._width]
-        margins = ((top, y - top), (left, x - left), (0, 0))
-        if self._pad == -1:
-            return np.pad(scaled, margins, mode="edge")
-        value = min(max(self._pad, 0), 255) if scaled.dtype == np.uint8 else self._pad
-        return np.pad(scaled, margins, constant_values=value)
+            return Moved({RESIZE: (w, h, filter), CROP: (left, top, *to), PAD: (0, 0, 0, 0, *border)}, to)
+        margins = (left, top, x - left, y - top)
+        return Moved({RESIZE: (w, h, filter), CROP: (0, 0, w, h), PAD: (*margins, *border)}, to)
 
 
 class Mean(Step):
-    """Subtract a mean picture, which an OpenCV XML file holds."""
+    """Subtract a mean picture, which an OpenCV XML file holds.
+
+    Attributes:
+        path: the file.
+        picture: the mean picture; None: the transform does nothing.
+    """
 
     def __init__(self, options: Mapping[str, Any]) -> None:
         path = str(options.get("meanFile") or "")
-        self.path, self._mean = path, mean_picture(path) if path else None
+        self.path, self.picture = path, mean_picture(path) if path else None
 
     def fits(self, picture: Picture) -> bool:
         """Return whether the mean picture is subtracted: it is ignored for pictures of another size."""
-        return self._mean is None or self._mean.shape == picture.shape
+        return self.picture is None or self.picture.shape == picture.shape
 
     def run(self, picture: Picture, draw: Draw, view: int) -> Picture:
         """See `Step.run`."""
-        if self._mean is None or not self.fits(picture):
+        if self.picture is None or not self.fits(picture):
             return picture
-        difference: Picture = picture.astype(self._mean.dtype) - self._mean
+        difference: Picture = picture.astype(self.picture.dtype) - self.picture
         return difference
 
 
 class Color(Step):
     """Change brightness, contrast and saturation at random; values stay from 0 to 255."""
+
+    draws = 3
 
     def __init__(self, options: Mapping[str, Any]) -> None:
         names = ("brightnessRadius", "contrastRadius", "saturationRadius")
@@ -220,6 +289,8 @@ def _saturated(picture: Picture, factor: float) -> Picture:
 class Intensity(Step):
     """Add noise along the principal components of colours (Krizhevsky et al. 2012, section 4.1)."""
 
+    draws = 6
+
     def __init__(self, options: Mapping[str, Any]) -> None:
         self._deviation = float(options.get("intensityStdDev", 0.0))
         path = str(options.get("intensityFile") or "")
@@ -242,6 +313,68 @@ class Intensity(Step):
         shift = self._vectors @ (np.array(normal) * self._values.ravel())  # of red, green, blue
         found: Picture = np.clip(picture.astype(np.float32) + shift[::-1].astype(np.float32), 0, 255)
         return found
+
+
+# ---- native ------------------------------------------------------------------------------------------
+
+
+class Planned(PictureStep):
+    """A movement of pictures, as native code runs it.
+
+    Args:
+        step: the movement.
+        views: number of the copy of each picture of the minibatch.
+    """
+
+    def __init__(self, step: Movement, views: NDArray[np.int64]) -> None:
+        self._step, self._views = step, views
+        self.draws = step.draws
+        self._refused: dict[tuple[int, int], str] = {}
+
+    def plan(self, sizes: Sizes, u: Draws) -> tuple[list[PictureOp], Sizes]:
+        """See `PictureStep.plan`."""
+        kinds, after = self._step.kinds, np.zeros_like(sizes)
+        rows: dict[int, list[tuple[float, ...]]] = {kind: [] for kind in kinds}
+        for i, (size, view) in enumerate(zip(sizes.tolist(), self._views.tolist(), strict=True)):
+            try:
+                moved = self._step.moved((size[0], size[1]), u[i].__getitem__, view % VIEWS)
+                after[i] = moved.size
+            except DataError as error:
+                self._refused[size[0], size[1]] = error.what
+                moved = Moved({CROP: (0, 0, 1, 1), FLIP: (0, 0), RESIZE: (1, 1, 0), PAD: (0, 0, 0, 0, 0, 0)}, (0, 0))
+            for kind in kinds:
+                rows[kind].append(moved.ops[kind])
+        return [PictureOp(kind, np.array(row, np.float64).reshape(len(sizes), -1)) for kind, row in rows.items()], after
+
+    def fixed_size(self, before: FixedSize) -> FixedSize:
+        """See `PictureStep.fixed_size`."""
+        return self._step.size(before)
+
+    def refused(self, width: int, height: int) -> str:
+        """See `PictureStep.refused`."""
+        return self._refused[width, height]
+
+
+class SameSize(PictureStep):
+    """Refuses pictures of another size than this."""
+
+    def __init__(self, size: Size) -> None:
+        self._size = size
+
+    def plan(self, sizes: Sizes, u: Draws) -> tuple[list[PictureOp], Sizes]:
+        """See `PictureStep.plan`."""
+        return [], np.where((sizes == np.array(self._size)).all(1)[:, None], sizes, 0)
+
+    def fixed_size(self, before: FixedSize) -> FixedSize:
+        """Return that size."""
+        return self._size
+
+    def refused(self, width: int, height: int) -> str:
+        """See `PictureStep.refused`."""
+        return (
+            f"expected pictures of {self._size[0]} x {self._size[1]} after the transforms, got one of {width} x "
+            f"{height}; end them with a scale, so that all have one size"
+        )
 
 
 # ---- OpenCV's XML files -----------------------------------------------------------------------------

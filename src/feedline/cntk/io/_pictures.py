@@ -1,30 +1,33 @@
 """Encoded pictures to float32 (channels, height, width), channels blue, green, red: a transform of a source.
 
-Random numbers are keyed by (seed, sweep, sequence, stage, step), so that they depend neither on the minibatch size nor
-on workers or restarts. CNTK drew them from a generator for each place in a minibatch. As there, two streams with equal
-transforms are cropped alike.
+Movements before the first transform that computes with floats run in native code, with the decoder, ahead of need; the
+others run here, one picture after the other. Random numbers are keyed by (seed, sweep, sequence, stage, step), so that
+they depend neither on the minibatch size nor on workers or restarts. CNTK drew them from a generator for each place in
+a minibatch. As there, two streams with equal transforms are cropped alike.
 """
 
 from __future__ import annotations
 
-import io
 import logging
-import time
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from feedline import _native
-from feedline.cntk.io._picture_steps import STEPS, VIEWS, Draw, Mean, Scale, Step
+from feedline.cntk.io._picture_steps import STEPS, Mean, Movement, Planned, SameSize, Scale, Step
 from feedline.data import Schema, Stream, Value
 from feedline.data.value import BytesValue, DenseValue
 from feedline.errors import DataError
-from feedline.feed.transforms import DrawKeys, Transform, Transformed
-from feedline.feed.transforms.transform import TRANSFORM
+from feedline.feed.transforms import Begun, DrawKeys, Transform, Transformed
+from feedline.images import decoders
+from feedline.images.decode import MAX_PIXELS
+from feedline.images.decoding import Ahead, Decoding, Work, decode_pixels
 
 _log = logging.getLogger("feedline")
+_THREADS = 2
 
 
 class PictureStream(NamedTuple):
@@ -71,67 +74,24 @@ def steps_of(transforms: Sequence[Mapping[str, Any]], grayscale: bool) -> list[S
     return steps
 
 
-def decoded(data: bytes, grayscale: bool) -> NDArray[np.uint8]:
-    """Decode a picture: uint8 (height, width, channels), channels blue, green, red; turned as EXIF says.
-
-    Raises:
-        DataError: it cannot be decoded.
-        ImportError: Pillow is missing.
-    """
-    with _opened(data) as picture:
-        try:
-            if grayscale:
-                picture.draft("L", None)  # the luminance of a JPEG file as it is
-            found = _upright(picture)
-            if found.mode.startswith("I;16"):
-                found = _pillow().fromarray((np.asarray(found) >> 8).astype(np.uint8))
-            pixels = np.asarray(found.convert("L" if grayscale else "RGB"))
-        except (OSError, ValueError, SyntaxError, EOFError) as error:
-            raise DataError(f"expected a picture that can be decoded: {error}") from error
-    return pixels[:, :, None] if grayscale else pixels[:, :, ::-1]
-
-
 def size_of(data: bytes) -> tuple[int, int]:
     """Return width and height of a picture, turned as EXIF says, from its header.
 
     Raises:
         DataError: it is no picture.
-        ImportError: Pillow is missing.
+        ModuleNotFoundError: it needs Pillow, which is missing.
     """
-    with _opened(data) as picture:
-        width, height = picture.size
-        return (height, width) if picture.getexif().get(_ORIENTATION, 1) in (5, 6, 7, 8) else (width, height)
-
-
-_ORIENTATION = 0x112
-
-
-def _pillow() -> Any:
-    try:
-        from PIL import Image
-    except ImportError as error:
-        raise ImportError("Pillow is not installed; run: pip install 'feedline[images]'") from error
-    return Image
-
-
-def _opened(data: bytes) -> Any:
-    pillow = _pillow()
-    try:
-        return pillow.open(io.BytesIO(data))
-    except pillow.DecompressionBombError as error:
-        raise DataError(f"expected a picture of a size that Pillow decodes: {error}") from error
-    except (OSError, ValueError, SyntaxError, EOFError) as error:
-        raise DataError("expected a picture, got bytes of no format that Pillow knows") from error
-
-
-def _upright(picture: Any) -> Any:
-    from PIL import ImageOps
-
-    return ImageOps.exif_transpose(picture)
+    encoded = np.frombuffer(data, np.uint8)
+    _, width, height, _, orientation = _native.picture_headers(encoded, np.array([0, len(data)], np.int64))[0].tolist()
+    if not width:
+        return decoders.size(encoded, MAX_PIXELS)
+    return (height, width) if orientation >= 5 else (width, height)
 
 
 class Pictures(Transform):
     """Decodes streams of encoded pictures and transforms them; ``streams`` are those."""
+
+    works_ahead = True
 
     def __init__(self, streams: Sequence[PictureStream]) -> None:
         self._streams = streams
@@ -154,77 +114,170 @@ class Pictures(Transform):
 
     def run_all(self, before: Schema, values: dict[str, Value], keys: DrawKeys) -> Transformed:
         """See `Transform.run_all`."""
-        began = time.perf_counter()
-        errors: dict[int, DataError] = {}
-        made: dict[str, Value] = {}
+        return self._begun(before, values, keys, lambda work: work).result()
+
+    def start(self, before: Schema, values: dict[str, Value], keys: DrawKeys) -> Begun:
+        """Begin `run_all` in other threads; see `Transform.start`."""
+        return self._begun(before, values, keys, Ahead)
+
+    def result_bytes(self, before: Schema, sequences: int) -> int:
+        """Return the bytes of so many pictures of all streams."""
+        return 4 * sequences * sum(math.prod(stream.shape) for stream in self._streams)
+
+    def _begun(
+        self, before: Schema, values: dict[str, Value], keys: DrawKeys, begin: Callable[[Work], Begun]
+    ) -> _Minibatch:
+        works = []
         for stream in self._streams:
             views = np.zeros(len(keys.ordinals), np.int64)
             if stream.views is not None:
                 numbers = values[stream.views]
                 assert isinstance(numbers, DenseValue)
                 views = numbers.rows.astype(np.int64)
-            pictures = values[stream.name]
-            assert isinstance(pictures, BytesValue)
-            made[stream.name] = _all(stream, pictures, keys, views.tolist(), errors)
-        after = self.schema(before)
-        return Transformed(
-            {name: made[name] if name in made else values[name] for name in after},
-            errors,
-            time.perf_counter() - began,
-        )
+            works.append(_stream_work(stream, values, views, keys, begin))
+        return _Minibatch(list(self.schema(before)), values, keys, works)
 
 
-def _all(
+class _StreamWork(NamedTuple):
+    """The pictures of one stream on their way.
+
+    Attributes:
+        stream: the stream.
+        work: their decoding and movements; None: there are no pictures, or all of it is done here.
+        rest: steps after those, each with its number.
+        views: number of the copy of each picture.
+    """
+
+    stream: PictureStream
+    work: Begun | None
+    rest: list[tuple[int, Step]]
+    views: NDArray[np.int64]
+
+
+def _stream_work(
     stream: PictureStream,
-    pictures: BytesValue,
+    values: dict[str, Value],
+    views: NDArray[np.int64],
     keys: DrawKeys,
-    views: list[int],
-    errors: dict[int, DataError],
-) -> DenseValue:
-    """Return the pictures of one stream; adds what is wrong with them to ``errors``."""
-    out = np.zeros((len(keys.ordinals), *stream.shape), np.float32)
-    ignored: dict[str, tuple[int, tuple[int, ...]]] = {}
-    for i, data in enumerate(pictures.samples()):
+    begin: Callable[[Work], Begun],
+) -> _StreamWork:
+    """Begin what native code does with pictures: all movements, if none follows a transform that computes."""
+    numbered = list(enumerate(stream.steps))
+    first = next((k for k, step in numbered if not isinstance(step, Movement)), len(numbered))
+    if not len(views) or any(isinstance(step, Movement) for _, step in numbered[first:]):
+        return _StreamWork(stream, None, numbered, views)
+    moves = [(k, Planned(step, views)) for k, step in numbered[:first] if isinstance(step, Movement)]
+    rest = numbered[first:]
+    channels, height, width = stream.shape
+    as_floats = all(isinstance(step, Mean) for _, step in rest)
+    decoding = Decoding(
+        stream=stream.name,
+        mask=None,
+        boxes=None,
+        color="grey" if stream.grayscale else "BGR",
+        upright=True,
+        max_pixels=MAX_PIXELS,
+        shrink=False,
+        threads=_THREADS,
+        device=None,
+        mask_fill=0,
+        views=[[*moves, (len(numbered), SameSize((width, height)))]],
+        stacked=False,
+        width=width,
+        height=height,
+        normalized=(np.zeros(channels, np.float32), np.ones(channels, np.float32)) if as_floats else None,
+        chw=as_floats,
+    )
+    return _StreamWork(stream, begin(Work(decoding, [stream.name], values, keys)), rest, views)
+
+
+class _Minibatch:
+    """The pictures of a minibatch on their way; see `Begun`."""
+
+    def __init__(self, names: list[str], values: dict[str, Value], keys: DrawKeys, works: list[_StreamWork]) -> None:
+        self._names, self._values, self._keys, self._works = names, values, keys, works
+
+    def result(self) -> Transformed:
+        """See `Begun`."""
+        values, errors, seconds = dict(self._values), dict[int, DataError](), 0.0
+        for one in self._works:
+            stream = one.stream
+            if one.work is None:
+                rows, found = _one_by_one(one, self._values[stream.name], self._keys)
+            else:
+                done = one.work.result()
+                seconds += done.seconds
+                rows, found = _finished(one, done.values[stream.name].rows, self._keys), dict(done.errors)
+            for i, error in found.items():
+                where = int(self._keys.ordinals[i])
+                errors.setdefault(i, DataError(error.what, sequence=where, stream=stream.name))
+            values[stream.name] = DenseValue(rows)
+        return Transformed({name: values[name] for name in self._names}, errors, seconds)
+
+
+def _finished(one: _StreamWork, rows: NDArray[Any], keys: DrawKeys) -> NDArray[np.float32]:
+    """Return decoded pictures after the steps that are left, float32 (n, channels, height, width)."""
+    channels, height, width = one.stream.shape
+    for _, step in one.rest:
+        if isinstance(step, Mean) and step.picture is not None and step.picture.shape != (height, width, channels):
+            _tell_of_mean(one.stream.name, step.path, len(rows), (width, height))
+    if rows.dtype == np.float32:  # nothing but means is left
+        for _, step in one.rest:
+            if isinstance(step, Mean) and step.picture is not None and step.picture.shape == (height, width, channels):
+                np.subtract(rows, step.picture.transpose(2, 0, 1), out=rows, casting="same_kind")
+        return rows
+    drawn = {number: keys.uniforms(number, step.draws) for number, step in one.rest if step.draws}
+    out = np.empty((len(rows), *one.stream.shape), np.float32)
+    for i, pixels in enumerate(rows):
+        picture: NDArray[Any] = pixels
+        for number, step in one.rest:
+            picture = step.run(picture, drawn[number][i].__getitem__ if step.draws else float, int(one.views[i]))
+        out[i] = picture.transpose(2, 0, 1)
+    return out
+
+
+def _one_by_one(one: _StreamWork, value: Value, keys: DrawKeys) -> tuple[NDArray[np.float32], dict[int, DataError]]:
+    """Decode pictures and run all steps, where a movement follows a transform that computes with floats."""
+    stream = one.stream
+    out, errors = np.zeros((len(one.views), *stream.shape), np.float32), dict[int, DataError]()
+    if not len(one.views):
+        return out, errors
+    assert isinstance(value, BytesValue)
+    headers = _native.picture_headers(value.data, value.bounds)
+    drawn = {number: keys.uniforms(number, step.draws) for number, step in one.rest if step.draws}
+    color = "grey" if stream.grayscale else "BGR"
+    same, ignored = SameSize((stream.shape[2], stream.shape[1])), dict[str, tuple[int, tuple[int, ...]]]()
+    for i, header in enumerate(headers):
+        data = value.data[value.bounds[i] : value.bounds[i + 1]]
         try:
-            assert isinstance(data, bytes)
-            picture: NDArray[Any] = decoded(data, stream.grayscale)
-            for number, step in enumerate(stream.steps):
+            picture: NDArray[Any] = decode_pixels(data, header, color=color, upright=True, max_pixels=MAX_PIXELS)
+            for number, step in one.rest:
                 if isinstance(step, Mean) and not step.fits(picture):
-                    ignored[step.path] = (ignored.get(step.path, (0, ()))[0] + 1, picture.shape)
-                picture = step.run(picture, _draws(keys, i, number), views[i] % VIEWS)
-            channels, height, width = stream.shape
-            if picture.shape != (height, width, channels):
-                raise DataError(
-                    f"expected pictures of {width} x {height} after the transforms, got one of {picture.shape[1]} x "
-                    f"{picture.shape[0]}",
-                    hint="end them with a scale, so that all have one size",
-                )
+                    ignored[step.path] = ignored.get(step.path, (0, ()))[0] + 1, picture.shape
+                picture = step.run(picture, drawn[number][i].__getitem__ if step.draws else float, int(one.views[i]))
+            if picture.shape[:2] != stream.shape[1:]:
+                raise DataError(same.refused(picture.shape[1], picture.shape[0]))
             out[i] = picture.transpose(2, 0, 1)
         except DataError as error:
-            errors.setdefault(
-                i, DataError(error.what, sequence=int(keys.ordinals[i]), stream=stream.name, hint=error.hint)
-            )
+            errors[i] = error
     for path, (count, shape) in ignored.items():
-        _log.warning(
-            "stream `%s`: the mean file %s is ignored for %d pictures of another size, such as %d x %d",
-            stream.name,
-            path,
-            count,
-            shape[1],
-            shape[0],
-        )
-    return DenseValue(out)
+        _tell_of_mean(stream.name, path, count, (shape[1], shape[0]))
+    return out, errors
 
 
-def _draws(keys: DrawKeys, i: int, step: int) -> Draw:
-    """Return the uniform numbers of one step for one picture, by their number."""
-    key = [keys.seed, int(keys.sweeps[i]), TRANSFORM, int(keys.ordinals[i]), keys.stage]
-    return lambda j: (_native.hash_key([*key, step, j]) >> 11) * 2.0**-53
+def _tell_of_mean(stream: str, path: str, count: int, size: tuple[int, int]) -> None:
+    _log.warning(
+        "stream `%s`: the mean file %s is ignored for %d pictures of another size, such as %d x %d",
+        stream,
+        path,
+        count,
+        *size,
+    )
 
 
 def require_decoder() -> None:
     """Raise ImportError if pictures cannot be decoded."""
-    _pillow()
+    decoders.path()
 
 
 def size_after(steps: Sequence[Step], size: tuple[int, int] | None) -> tuple[int, int] | None:

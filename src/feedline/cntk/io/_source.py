@@ -13,7 +13,6 @@ from feedline.cntk._errors import CntkStateError, as_cntk
 from feedline.cntk.cntk_py import FULL_DATA_SWEEP, INFINITELY_REPEAT, MinibatchSourceConfig
 from feedline.cntk.core import Value
 from feedline.cntk.device import DeviceDescriptor
-from feedline.cntk.io import _resize
 from feedline.cntk.io._counts import SampleCounts
 from feedline.cntk.io._deserializers import corpora_of
 from feedline.cntk.io._images import pictures_of
@@ -249,8 +248,8 @@ class MinibatchSource:
 
     @property
     def interpolation(self) -> str | None:
-        """What scales pictures: ``"OpenCV"`` with its version, or ``"feedline"``; None without pictures."""
-        return None if self._pictures is None else _resize.engine()
+        """What scales pictures: ``"feedline"``, within one level of 255 of OpenCV; None without pictures."""
+        return None if self._pictures is None else "feedline"
 
     @property
     def _is_user(self) -> bool:
