@@ -165,14 +165,25 @@ class Delivery:
     # ---- whole sequences --------------------------------------------------------------------------
 
     def _gather(self, parts: tuple[SegmentSlice, ...], rank: int) -> Gathered:
-        """Copy like `_copy`, but release each window before reading the next."""
-        holds = self._reader.holds
+        """Return the readable sequences of ``parts``, copied out of their chunks and transformed."""
+        holds, begun = self._reader.holds, None
         for part in parts:
             if not holds(part.segment.plan):
-                return self._gather_by_window(parts, rank)
-        return self._copy(parts, rank)
+                gathered = self._copy_by_window(parts, rank)
+                break
+        else:
+            begun = self._ahead.begun(parts)
+            if begun is None:
+                gathered = self._copy(parts, rank)
+            else:
+                self._reader.take(parts)  # it counts what is taken
+                gathered = {}, _column(parts, lambda s: s.ordinals, np.int64), None
+        if self._transforms:
+            return self._transform(gathered, sweeps_of(parts), rank, begun)
+        return gathered
 
-    def _gather_by_window(self, parts: tuple[SegmentSlice, ...], rank: int) -> Gathered:
+    def _copy_by_window(self, parts: tuple[SegmentSlice, ...], rank: int) -> Gathered:
+        """Copy like `_copy`, but release each window before reading the next."""
         done = []
         for _, group in itertools.groupby(parts, lambda part: id(part.segment.plan)):
             same = tuple(group)
@@ -182,7 +193,7 @@ class Delivery:
         return _together(done)
 
     def _copy(self, parts: tuple[SegmentSlice, ...], rank: int) -> Gathered:
-        """Return the readable sequences of ``parts``, copied out of their chunks and transformed."""
+        """Return the readable sequences of ``parts``, copied out of their chunks."""
         reader = self._reader
         slots, index = reader.take(parts)
         if len(parts) == 1:
@@ -190,9 +201,6 @@ class Delivery:
             ids = segment.ordinals[a:b]
         else:
             ids = _column(parts, lambda s: s.ordinals, np.int64)
-        begun = self._ahead.begun(parts)
-        if begun is not None:
-            return self._transform(({}, ids, None), sweeps_of(parts), rank, begun)
         good = None
         if reader.has_errors:
             good = self._pass_over(errors_among(reader, slots, index), ids, rank)
@@ -220,8 +228,6 @@ class Delivery:
             values, ids, good = self._without(listed, values, ids, good, rank)
         if self._frame_mode:
             self._check_frames(values, ids)
-        if self._transforms:
-            return self._transform((values, ids, good), sweeps_of(parts), rank)
         return values, ids, good
 
     def _read_again(self, staged: _native.Staged, ids: Ints, good: Mask | None, rank: int) -> Gathered:
@@ -301,7 +307,9 @@ class Delivery:
     def _gather_again(self, runs: Sequence[LaneRun], rank: int) -> Gathered:
         """Gather sequences whose window may be gone: reads their chunks only, if these are known."""
         if self._reader.scattered or not self._corpus.sized:
-            return self._copy(tuple(SegmentSlice(*run.place) for run in runs), rank)
+            parts = tuple(SegmentSlice(*run.place) for run in runs)
+            gathered = self._copy(parts, rank)
+            return self._transform(gathered, sweeps_of(parts), rank) if self._transforms else gathered
         ids = np.concatenate([run.segment.ordinals[run.a : run.b] for run in runs])
         chunk = self._corpus.select(ids)
         good = self._pass_over(chunk.errors, ids, rank)

@@ -463,16 +463,17 @@ class BufferedReader(Reader):
     # ---- internals --------------------------------------------------------------------------------
 
     def _hold(self, plan: WindowPlan) -> NDArray[np.uint32]:
-        chunks = self.fetch(plan.chunks)
-        slots = np.empty(len(chunks), np.uint32)
-        for i, (chunk_id, chunk) in enumerate(zip(plan.chunks.tolist(), chunks, strict=True)):
-            entry = self._entries[chunk_id]
-            if entry.slot < 0:
+        self._after_fork()
+        # Windows of some orders share most of their chunks with the window before: those that are held cost a look-up.
+        entries, ids = self._entries, plan.chunks.tolist()
+        missing = [c for c in dict.fromkeys(ids) if (entry := entries.get(c)) is None or entry.slot < 0]
+        if missing:
+            for chunk_id, chunk in zip(missing, self.fetch(np.array(missing, np.int64)), strict=True):
                 slot = self._chunks.add(chunk)
                 if chunk.errors:
                     self._errors[slot] = chunk
-                entry.slot = slot  # last, so that after an interrupt it is added again, with its errors
-            slots[i] = entry.slot
+                entries[chunk_id].slot = slot  # last, so that after an interrupt it is added again, with its errors
+        slots = np.array([entries[c].slot for c in ids], np.uint32)
         self._plans[plan.sweep, plan.number] = slots
         return slots
 
