@@ -25,12 +25,21 @@ namespace {
 
 constexpr int kArity[] = {0, 4, 3, 2, 6, 5};
 constexpr std::size_t kMostThreads = 256;
+constexpr const char kNoMemory[] = "out of memory";  // as short as a string keeps in itself
 
 int whole(double number) { return static_cast<int>(number); }
 
-// One thread's memory.
+// One thread's memory, which is kept from picture to picture unless one was much larger than most are.
 struct Scratch {
     Pixels a, b;
+
+    void forget_large() {
+        for (Pixels* pixels : {&a, &b})
+            if (pixels->capacity() > kKeptBytes) *pixels = Pixels();
+    }
+
+  private:
+    static constexpr std::size_t kKeptBytes = std::size_t{16} << 20;
 };
 
 std::string size_text(std::int64_t width, std::int64_t height) {
@@ -215,7 +224,7 @@ class Running {
 int picture_op_arity(std::uint8_t kind) { return kind < sizeof kArity / sizeof *kArity ? kArity[kind] : 0; }
 
 struct PictureBatch::State {
-    explicit State(PictureBatchOptions given) : options(std::move(given)), pid(getpid()) {}
+    explicit State(PictureBatchOptions given) : options(std::move(given)), pid(getpid()) { wrong.reserve(options.n); }
 
     const PictureBatchOptions options;
     const pid_t pid;
@@ -231,7 +240,6 @@ struct PictureBatch::State {
     void take_all() {
         static thread_local Scratch scratch;
         const auto began = std::chrono::steady_clock::now();
-        std::vector<std::pair<std::size_t, std::string>> found;
         for (;;) {
             const std::size_t i = next.fetch_add(1, std::memory_order_relaxed);
             if (i >= options.n) break;
@@ -239,18 +247,19 @@ struct PictureBatch::State {
             try {
                 what = Running(options, i, scratch).run(i);
             } catch (const std::exception&) {  // bad_alloc; length_error, of a vector
-                what = "not enough memory to decode it";
+                what = kNoMemory;
             }
             if (what.empty()) continue;
             const std::size_t each = std::size_t(options.width) * std::size_t(options.height) *
                                      (options.color == PictureColor::grey ? 1 : 3) * (options.floats ? 4 : 1);
             std::memset(static_cast<std::byte*>(options.out) + i * each, 0, each);
-            found.emplace_back(i, std::move(what));
+            const std::lock_guard lock(mutex);
+            wrong.emplace_back(i, std::move(what));  // there is room for all
         }
+        scratch.forget_large();
         const std::chrono::duration<double> spent = std::chrono::steady_clock::now() - began;
         const std::lock_guard lock(mutex);
         seconds += spent.count();
-        for (auto& one : found) wrong.push_back(std::move(one));
     }
 };
 

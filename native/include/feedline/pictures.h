@@ -48,6 +48,7 @@ class Pixels {
     const std::uint8_t* row(int y) const { return memory_.get() + std::size_t(y) * stride(); }
     std::size_t stride() const { return std::size_t(width) * std::size_t(channels); }
     std::size_t size() const { return stride() * std::size_t(height); }
+    std::size_t capacity() const { return capacity_; }  // bytes held
 
   private:
     std::unique_ptr<std::uint8_t[]> memory_;

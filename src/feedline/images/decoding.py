@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from feedline import _native
 from feedline.data import Value
+from feedline.data.recycled import Recycled
 from feedline.data.value import DenseValue
 from feedline.errors import DataError
 from feedline.feed.transforms import DrawKeys, Transformed
@@ -30,6 +31,7 @@ GREY = decoders.COLORS.index("grey")
 
 _log = logging.getLogger("feedline")
 _told_of_refused: list[int] = []  # once a process
+_memory = Recycled()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -300,7 +302,7 @@ class Work:
         self, encoded: Encoded, pixels: dict[int, Pixels], program: Program, shape: tuple[int, ...], **output: Any
     ) -> tuple[NDArray[Any], Any]:
         wanted = self._decoding
-        out = np.empty((len(self._good), *shape), np.uint8 if output.get("mean") is None else np.float32)
+        out = _memory.empty((len(self._good), *shape), np.uint8 if output.get("mean") is None else np.float32)
         if not len(out):
             return out, None
         batch = _native.PictureBatch(
