@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 
 def best_fit(lengths, row, order=None):
     """The row and the offset of each document, and the number of rows."""
@@ -42,3 +44,31 @@ def row_contents(rows, offsets, count):
     """Where each row starts among the documents by row and offset, and these documents."""
     documents = sorted(range(len(rows)), key=lambda d: (rows[d], offsets[d], d))
     return [sum(r < k for r in rows) for k in range(count + 1)], documents
+
+
+def packed_rows(tokens, pieces, count, row, pad=0, ignore=-100):
+    """Tokens, labels, segments and positions of each place, the sequences' bounds, their number before each row, and
+    the longest of them; a piece is (row, offset, start, length, position, whether it goes on).
+    """
+    places = [(pad, ignore, 0, 0) for _ in range(count * row)]
+    owners = [(place // row, None) for place in range(count * row)]
+    for i, (r, offset, start, length, position, goes_on) in enumerate(pieces):
+        segment = sum(other[0] == r for other in pieces[: i + 1])
+        for k in range(length):
+            follows = k + 1 < length or goes_on
+            label = tokens[start + k + 1] if follows else ignore
+            places[r * row + offset + k] = (tokens[start + k], label, segment, position + k)
+            owners[r * row + offset + k] = (r, i)
+    begins = [p for p, owner in enumerate(owners) if p == 0 or owner != owners[p - 1]]
+    bounds = [*begins, count * row]
+    tables = [[[place[k] for place in places[r * row : (r + 1) * row]] for r in range(count)] for k in range(4)]
+    before = [sum(begin < r * row for begin in begins) for r in range(count + 1)]
+    return *tables, bounds, before, max((b - a for a, b in itertools.pairwise(bounds)), default=0)
+
+
+def packed_values(values, pieces, count, row, fill):
+    """Another stream's rows."""
+    rows = [[fill] * row for _ in range(count)]
+    for r, offset, start, length, *_ in pieces:
+        rows[r][offset : offset + length] = values[start : start + length]
+    return rows

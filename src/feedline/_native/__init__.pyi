@@ -332,6 +332,42 @@ def merge_tensors(
     type: type[Any], jobs: Sequence[tuple[Sequence[Any], Sequence[Any]]], threads: int = 1
 ) -> list[tuple[Sequence[Any], Sequence[Any]]]: ...
 def name_keys(data: Any, begin: NDArray[np.int64], end: NDArray[np.int64]) -> NDArray[np.uint64]: ...
+def packed_rows(
+    tokens: NDArray[Any],
+    rows: NDArray[np.int64],
+    offsets: NDArray[np.int64],
+    starts: NDArray[np.int64],
+    lengths: NDArray[np.int64],
+    positions: NDArray[np.int64] | None = None,
+    goes_on: NDArray[np.bool_] | None = None,
+    *,
+    count: int,
+    row: int,
+    pad: int = 0,
+    ignore: int | None = -100,
+    wide: bool = False,
+    threads: int = 1,
+) -> tuple[
+    NDArray[Any],
+    NDArray[np.int64] | None,
+    NDArray[np.int32],
+    NDArray[np.int32],
+    NDArray[np.int32],
+    NDArray[np.int64],
+    int,
+]: ...
+def packed_values(
+    values: Array,
+    rows: NDArray[np.int64],
+    offsets: NDArray[np.int64],
+    starts: NDArray[np.int64],
+    lengths: NDArray[np.int64],
+    *,
+    count: int,
+    row: int,
+    fill: NDArray[Any],
+    threads: int = 1,
+) -> Array: ...
 def pad(
     rows: NDArray[Any], offsets: NDArray[np.int64], fill: NDArray[Any], length: int = -1
 ) -> tuple[NDArray[Any], NDArray[np.bool_]]: ...
