@@ -42,6 +42,15 @@ def test_documents_go_where_the_twin_puts_them(fit, case):
         assert listed(native(ints(lengths), row, ints(order, dtype))) == twin(lengths, row, order)
 
 
+def test_where_documents_go_never_changes():
+    """Positions in saved states depend on it."""
+    lengths = ints([5, 3, 3, 2, 6, 1, 3])
+    assert listed(_native.best_fit(lengths, 8)) == ([1, 1, 2, 2, 0, 0, 2], [0, 5, 0, 6, 0, 6, 3], 3)
+    turned = _native.best_fit(lengths, 8, ints(range(6, -1, -1)))
+    assert listed(turned) == ([1, 2, 2, 2, 0, 0, 1], [0, 3, 0, 6, 0, 6, 5], 3)
+    assert listed(_native.first_fit(lengths, 8)) == ([0, 0, 1, 1, 2, 1, 3], [0, 5, 0, 3, 0, 5, 0], 4)
+
+
 def test_the_longest_row():
     lengths, row = [2**23, 1, 2**24, 2**23 - 1, 1, 2**24 - 1], 2**24
     for fit in FITS:
