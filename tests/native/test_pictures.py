@@ -4,15 +4,22 @@ import numpy as np
 import pytest
 
 from feedline import _native, images
-from tests.images import reference
 from tests.images.conftest import BUILT, NAMES
 from tests.images.test_decode import SCHEMA, places, values
+from tests.oracles import pictures as reference
 
 MOVED = [
     [images.CenterCrop((20, 30))],
     [images.CenterCrop(100), images.Flip(0.5, 0.5)],
     [images.RandomCrop(24, padding=5, fill=9), images.Pad((1, 2, 3, 4), padding_mode="edge")],
     [images.RandomCrop(24, padding=(30, 0, 2, 25), padding_mode="edge")],
+    [images.RandomCrop(24, padding=(9, 3), padding_mode="reflect")],
+    [images.RandomCrop(100, pad_if_needed=True, padding=2, padding_mode="symmetric")],
+    [
+        images.CenterCrop(20),
+        images.Pad((3, 70, 0, 19), padding_mode="symmetric"),
+        images.Pad(4, padding_mode="reflect"),
+    ],
     [images.RandomResizedCrop((20, 31), filter="nearest"), images.Flip(0.5)],
     [images.Resize((70, 90), filter="nearest"), images.CenterCrop(60)],
     [images.RandomCrop(24), images.MultiView([[], images.Flip(1.0)]), images.Normalize(0.4, 0.3)],
