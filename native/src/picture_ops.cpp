@@ -177,7 +177,8 @@ void jitter_pixels(Pixels& pixels, const double* numbers, bool bgr) {
     int order[4] = {0, 1, 2, 3};
     for (int k = static_cast<int>(numbers[4]); k > 0; --k) std::next_permutation(order, order + 4);
     for (const int what : order) {
-        const float number = static_cast<float>(numbers[what]);
+        const double whole_turns = what == 3 && std::abs(numbers[3]) > 1 ? std::floor(numbers[3]) : 0;
+        const float number = static_cast<float>(numbers[what] - whole_turns);
         if (what == 0 && number != 1.0f) {
             blend_with(pixels, number, 0.0f);
         } else if (what == 1 && number != 1.0f) {
