@@ -30,6 +30,7 @@ set(FEEDLINE_CORE_SOURCES
   native/src/picture_batch.cpp
   native/src/picture_header.cpp
   native/src/picture_ops.cpp
+  native/src/picture_resize.cpp
   native/src/tar.cpp
   native/src/tfrecord.cpp
   native/src/ctf_index.cpp
@@ -40,6 +41,7 @@ set(FEEDLINE_SSE41_SOURCES
 set(FEEDLINE_AVX2_SOURCES
   native/src/order_avx2.cpp
   native/src/gather_avx2.cpp
+  native/src/picture_avx2.cpp
   native/src/codes_avx2.cpp
   native/src/ctf_index_avx2.cpp)
 set(FEEDLINE_BINDING_SOURCES

@@ -151,6 +151,7 @@ class Batch {
                 if (resize && !(row[2] >= 0 && row[2] <= 5)) throw nb::value_error("expected a filter from 0 to 5");
                 if (jitter && !(row[4] >= 0 && row[4] < 24)) throw nb::value_error("expected an order from 0 to 23");
                 const bool pad = kind == static_cast<std::uint8_t>(feedline::PictureOp::pad);
+                if (pad && !(row[4] >= 0 && row[4] <= 3)) throw nb::value_error("expected a border from 0 to 3");
                 if (pad && !(row[5] >= 0 && row[5] <= 255)) throw nb::value_error("expected a value from 0 to 255");
                 row += feedline::picture_op_arity(kind);
             }

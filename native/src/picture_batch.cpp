@@ -192,8 +192,8 @@ class Running {
                 if (width > options_.max_pixels / height)
                     return "expected at most " + std::to_string(options_.max_pixels) + " pixels, got " +
                            size_text(width, height);
-                pad_pixels(*now_, left, top, right, bottom, numbers[4] != 0, static_cast<std::uint8_t>(numbers[5]),
-                           *next_);
+                pad_pixels(*now_, left, top, right, bottom, static_cast<PictureBorder>(whole(numbers[4])),
+                           static_cast<std::uint8_t>(numbers[5]), *next_);
                 swap();
                 return "";
             }

@@ -4,12 +4,10 @@
 #include <new>
 #include <vector>
 
+#include "feedline/cpu.h"
 #include "feedline/pictures.h"
 #include "picture_ops.h"
-
-#if defined(__SSE2__)
-#include <emmintrin.h>
-#endif
+#include "picture_variants.h"
 
 namespace feedline {
 
@@ -62,174 +60,6 @@ void turn_upright(const Pixels& in, int orientation, Pixels& out) {
     }
 }
 
-// ---- resizing -----------------------------------------------------------------------------------------------
-
-namespace {
-
-constexpr int kWeightBits = 14, kBetweenBits = 6;
-
-// Which pixels make each result, and how much of each: `taps` weights for every result, whose sum is 2^kWeightBits.
-// The number of taps is even, so that they can be multiplied in pairs; weights beyond the needed ones are 0.
-struct Weights {
-    int taps = 0;
-    std::vector<int> first;
-    std::vector<std::int16_t> weights;
-
-    const std::int16_t* of(int k) const { return weights.data() + std::size_t(k) * std::size_t(taps); }
-};
-
-double weight(PictureFilter filter, double distance) {
-    const double d = std::abs(distance);
-    switch (filter) {
-        case PictureFilter::cubic: {
-            constexpr double a = -0.75;
-            if (d < 1) return ((a + 2) * d - (a + 3)) * d * d + 1;
-            return d < 2 ? ((a * d - 5 * a) * d + 8 * a) * d - 4 * a : 0;
-        }
-        case PictureFilter::lanczos: {
-            constexpr double pi = 3.14159265358979323846;
-            if (d < 1e-9) return 1;
-            return d < 4 ? 4 * std::sin(pi * d) * std::sin(pi * d / 4) / (pi * pi * d * d) : 0;
-        }
-        default:
-            return d < 1 ? 1 - d : 0;
-    }
-}
-
-// Weights for `results` pixels out of the stretch from..to of `size` pixels.
-void find_weights(PictureFilter filter, double from, double to, int size, int results, Weights& found) {
-    const double scale = (to - from) / results;
-    const bool one = filter == PictureFilter::nearest || filter == PictureFilter::nearest_corner;
-    const double stretch = filter == PictureFilter::triangle ? std::max(scale, 1.0) : 1.0;
-    const double support = filter == PictureFilter::cubic ? 2 : filter == PictureFilter::lanczos ? 4 : stretch;
-    const int most = one ? 1 : static_cast<int>(std::ceil(2 * support));
-    found.taps = std::min(most, size);
-    found.taps += found.taps & 1;
-    found.first.resize(std::size_t(results));
-    found.weights.assign(std::size_t(results) * std::size_t(found.taps), 0);
-    std::vector<double> exact(std::size_t(found.taps));
-    double stepped = from + 0.5 * scale;  // a sum, as Pillow's: products round otherwise between two pixels
-    for (int k = 0; k < results; ++k, stepped += scale) {
-        auto* weights = found.weights.data() + std::size_t(k) * std::size_t(found.taps);
-        if (one) {
-            const double at = filter == PictureFilter::nearest ? stepped : from + k * scale;
-            found.first[std::size_t(k)] = std::clamp(static_cast<int>(std::floor(at)), 0, size - 1);
-            weights[0] = 1 << kWeightBits;
-            continue;
-        }
-        const double center = from + (k + 0.5) * scale;
-        int low = static_cast<int>(std::floor(center - support + 0.5));
-        int high = static_cast<int>(std::floor(center + support + 0.5));
-        const bool clipped = filter == PictureFilter::triangle;  // else borders are repeated
-        if (clipped) low = std::max(low, 0), high = std::min(high, size);
-        const int start = std::clamp(low, 0, std::max(0, size - found.taps));
-        found.first[std::size_t(k)] = start;
-        std::fill(exact.begin(), exact.end(), 0.0);
-        double sum = 0;
-        for (int at = low; at < high; ++at) {
-            const double w = weight(filter, (at + 0.5 - center) / stretch);
-            const int place = std::clamp(at, 0, size - 1) - start;
-            if (place < 0 || place >= found.taps) continue;
-            exact[std::size_t(place)] += w;
-            sum += w;
-        }
-        int left = 1 << kWeightBits, largest = 0;
-        for (int t = 0; t < found.taps; ++t) {
-            const double w = exact[std::size_t(t)] / sum * (1 << kWeightBits);
-            weights[t] = static_cast<std::int16_t>(std::lrint(w));
-            left -= weights[t];
-            if (weights[t] > weights[largest]) largest = t;
-        }
-        weights[largest] = static_cast<std::int16_t>(weights[largest] + left);  // equal pixels stay what they are
-    }
-}
-
-// One row of sums over rows: out[i] = sum of weights[t] * rows[t][i], with kBetweenBits fractional bits.
-void add_rows(const std::uint8_t* const* rows, const std::int16_t* weights, int taps, std::size_t n,
-              std::int16_t* out) {
-    constexpr int shift = kWeightBits - kBetweenBits, half = 1 << (shift - 1);
-    std::size_t i = 0;
-#if defined(__SSE2__)
-    const __m128i zero = _mm_setzero_si128(), rounding = _mm_set1_epi32(half);
-    for (; i + 8 <= n; i += 8) {
-        __m128i low = rounding, high = rounding;
-        for (int t = 0; t < taps; t += 2) {
-            const auto a = _mm_unpacklo_epi8(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(rows[t] + i)), zero);
-            const auto b = _mm_unpacklo_epi8(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(rows[t + 1] + i)), zero);
-            const auto pair = _mm_set1_epi32((static_cast<int>(weights[t + 1]) * 65536) | (weights[t] & 0xffff));
-            low = _mm_add_epi32(low, _mm_madd_epi16(_mm_unpacklo_epi16(a, b), pair));
-            high = _mm_add_epi32(high, _mm_madd_epi16(_mm_unpackhi_epi16(a, b), pair));
-        }
-        const auto packed = _mm_packs_epi32(_mm_srai_epi32(low, shift), _mm_srai_epi32(high, shift));
-        _mm_storeu_si128(reinterpret_cast<__m128i*>(out + i), packed);
-    }
-#endif
-    for (; i < n; ++i) {
-        int sum = half;
-        for (int t = 0; t < taps; ++t) sum += weights[t] * rows[t][i];
-        out[i] = static_cast<std::int16_t>(std::clamp(sum >> shift, -32768, 32767));
-    }
-}
-
-// One row of results out of a row of sums. `in` may be read up to kSlack bytes past its end.
-void add_columns(const std::int16_t* in, const Weights& weights, int results, int channels, std::uint8_t* out) {
-    constexpr int shift = kWeightBits + kBetweenBits, half = 1 << (shift - 1);
-    const int taps = weights.taps;
-    if (channels == 1) {
-        for (int k = 0; k < results; ++k) {
-            const std::int16_t *from = in + weights.first[std::size_t(k)], *weight = weights.of(k);
-            int sum = half;
-            for (int t = 0; t < taps; ++t) sum += weight[t] * from[t];
-            out[k] = static_cast<std::uint8_t>(std::clamp(sum >> shift, 0, 255));
-        }
-        return;
-    }
-    for (int k = 0; k < results; ++k, out += 3) {
-        const std::int16_t *from = in + 3 * std::size_t(weights.first[std::size_t(k)]), *weight = weights.of(k);
-#if defined(__SSE2__)
-        __m128i sum = _mm_set1_epi32(half);
-        for (int t = 0; t < taps; t += 2, from += 6) {
-            const auto a = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(from));
-            const auto b = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(from + 3));
-            const auto pair = _mm_set1_epi32((static_cast<int>(weight[t + 1]) * 65536) | (weight[t] & 0xffff));
-            sum = _mm_add_epi32(sum, _mm_madd_epi16(_mm_unpacklo_epi16(a, b), pair));
-        }
-        const auto words = _mm_packs_epi32(_mm_srai_epi32(sum, shift), _mm_setzero_si128());
-        const int pixel = _mm_cvtsi128_si32(_mm_packus_epi16(words, words));
-        out[0] = static_cast<std::uint8_t>(pixel);
-        out[1] = static_cast<std::uint8_t>(pixel >> 8);
-        out[2] = static_cast<std::uint8_t>(pixel >> 16);
-#else
-        for (int c = 0; c < 3; ++c) {
-            int sum = half;
-            for (int t = 0; t < taps; ++t) sum += weight[t] * from[3 * t + c];
-            out[c] = static_cast<std::uint8_t>(std::clamp(sum >> shift, 0, 255));
-        }
-#endif
-    }
-}
-
-}  // namespace
-
-void resize_pixels(const Pixels& in, double x0, double y0, double x1, double y1, int width, int height,
-                   PictureFilter filter, Pixels& out) {
-    static thread_local Weights across, down;
-    static thread_local std::vector<std::int16_t> sums;
-    static thread_local std::vector<const std::uint8_t*> rows;
-    find_weights(filter, x0, x1, in.width, width, across);
-    find_weights(filter, y0, y1, in.height, height, down);
-    out.reshape(width, height, in.channels);
-    // Weights of 0 are for columns that may lie past the end.
-    sums.assign(in.stride() + std::size_t(across.taps * in.channels) + kSlack, 0);
-    rows.resize(std::size_t(down.taps));
-    for (int y = 0; y < height; ++y) {
-        for (int t = 0; t < down.taps; ++t)
-            rows[std::size_t(t)] = in.row(std::min(down.first[std::size_t(y)] + t, in.height - 1));
-        add_rows(rows.data(), down.of(y), down.taps, in.stride(), sums.data());
-        add_columns(sums.data(), across, width, in.channels, out.row(y));
-    }
-}
-
 // ---- the others ---------------------------------------------------------------------------------------------
 
 void crop_pixels(const Pixels& in, Region r, Pixels& out) {
@@ -252,28 +82,46 @@ void flip_pixels(Pixels& pixels, bool mirrored, bool upside_down) {
             std::swap_ranges(pixels.row(y), pixels.row(y) + pixels.stride(), pixels.row(pixels.height - 1 - y));
 }
 
-void pad_pixels(const Pixels& in, int left, int top, int right, int bottom, bool edge, std::uint8_t value,
+namespace {
+
+// The pixel of n that lies at a place beyond them.
+int beyond(int at, int n, PictureBorder border) {
+    if (border == PictureBorder::edge) return std::clamp(at, 0, n - 1);
+    const bool twice = border == PictureBorder::symmetric;  // the outermost pixels come twice
+    if (n == 1) return 0;
+    const std::int64_t period = twice ? 2 * std::int64_t{n} : 2 * std::int64_t{n} - 2;
+    const std::int64_t in_period = (at % period + period) % period;
+    return static_cast<int>(in_period < n ? in_period : period - in_period - (twice ? 1 : 0));
+}
+
+}  // namespace
+
+void pad_pixels(const Pixels& in, int left, int top, int right, int bottom, PictureBorder border, std::uint8_t value,
                 Pixels& out) {
     const std::size_t channels = std::size_t(in.channels);
+    const bool constant = border == PictureBorder::constant;
     out.reshape(left + in.width + right, top + in.height + bottom, in.channels);
     for (int y = 0; y < out.height; ++y) {
         std::uint8_t* to = out.row(y);
         const int at = y - top;
-        if (!edge && (at < 0 || at >= in.height)) {
+        if (constant && (at < 0 || at >= in.height)) {
             std::memset(to, value, out.stride());
             continue;
         }
-        const std::uint8_t* from = in.row(std::clamp(at, 0, in.height - 1));
+        const std::uint8_t* from = in.row(constant ? at : beyond(at, in.height, border));
         std::uint8_t *middle = to + std::size_t(left) * channels, *end = middle + in.stride();
         std::memcpy(middle, from, in.stride());
-        if (!edge) {
+        if (constant) {
             std::memset(to, value, std::size_t(left) * channels);
             std::memset(end, value, std::size_t(right) * channels);
             continue;
         }
-        for (int x = 0; x < left; ++x) std::memcpy(to + std::size_t(x) * channels, from, channels);
+        for (int x = 0; x < left; ++x)
+            std::memcpy(to + std::size_t(x) * channels,
+                        from + std::size_t(beyond(x - left, in.width, border)) * channels, channels);
         for (int x = 0; x < right; ++x)
-            std::memcpy(end + std::size_t(x) * channels, from + in.stride() - channels, channels);
+            std::memcpy(end + std::size_t(x) * channels,
+                        from + std::size_t(beyond(in.width + x, in.width, border)) * channels, channels);
     }
 }
 
@@ -329,7 +177,8 @@ void jitter_pixels(Pixels& pixels, const double* numbers, bool bgr) {
     int order[4] = {0, 1, 2, 3};
     for (int k = static_cast<int>(numbers[4]); k > 0; --k) std::next_permutation(order, order + 4);
     for (const int what : order) {
-        const float number = static_cast<float>(numbers[what]);
+        const double whole_turns = what == 3 && std::abs(numbers[3]) > 1 ? std::floor(numbers[3]) : 0;
+        const float number = static_cast<float>(numbers[what] - whole_turns);
         if (what == 0 && number != 1.0f) {
             blend_with(pixels, number, 0.0f);
         } else if (what == 1 && number != 1.0f) {
@@ -349,8 +198,11 @@ void jitter_pixels(Pixels& pixels, const double* numbers, bool bgr) {
 
 void write_floats(const Pixels& pixels, const std::vector<float>& mean, const std::vector<float>& scale, bool planes,
                   float* out) {
-    float tables[3][256];
     const std::size_t channels = std::size_t(pixels.channels), n = pixels.size() / channels;
+#ifdef FEEDLINE_X86
+    if (channels == 3 && cpu().avx2) return write_floats_avx2(pixels.row(0), n, mean.data(), scale.data(), planes, out);
+#endif
+    float tables[3][256];
     for (std::size_t c = 0; c < channels; ++c)
         for (int v = 0; v < 256; ++v) tables[c][v] = (float(v) - mean[c]) * scale[c];
     const std::uint8_t* p = pixels.row(0);

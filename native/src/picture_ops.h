@@ -11,8 +11,8 @@ constexpr std::size_t kSlack = 32;  // bytes behind pixels that may be read
 
 void crop_pixels(const Pixels& in, Region region, Pixels& out);
 void flip_pixels(Pixels& pixels, bool mirrored, bool upside_down);
-void pad_pixels(const Pixels& in, int left, int top, int right, int bottom, bool edge, std::uint8_t value,
-                Pixels& out);
+void pad_pixels(const Pixels& in, int left, int top, int right, int bottom, PictureBorder border,
+                std::uint8_t value, Pixels& out);
 // numbers: factors of brightness, contrast and saturation, the shift of the hue, and the number of their order.
 void jitter_pixels(Pixels& pixels, const double* numbers, bool bgr);
 // out: (value - mean) * scale of each channel, channels first if `planes`.

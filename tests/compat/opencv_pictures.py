@@ -15,6 +15,7 @@ FLAGS = {"nearest": "NEAREST", "linear": "LINEAR", "cubic": "CUBIC", "lanczos": 
 # (height, width, channels) to (height, width).
 SIZES = [((23, 17, 3), (10, 13)), ((23, 17, 3), (31, 20)), ((12, 18, 1), (6, 9)), ((3, 2, 3), (16, 16))]
 SIZES += [((64, 48, 3), (8, 12)), ((1, 1, 3), (2, 5))]
+SIZES += [((98, 6, 1), (2, 34))]  # quotients that are rounded to below whole numbers
 SATURATIONS = (0.25, 0.9, 1.3, 2.0)
 
 

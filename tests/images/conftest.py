@@ -3,7 +3,7 @@
 import pytest
 
 from feedline import _native
-from tests.images import reference
+from tests.oracles import pictures as reference
 
 NAMES = ("PictureBatch", "picture_headers", "uniforms", "NATIVE_JPEG")
 #: What is built here.

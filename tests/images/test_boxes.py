@@ -5,7 +5,7 @@ import pytest
 
 from feedline import images
 from feedline.images.boxes import moved
-from tests.images import reference
+from tests.oracles import pictures as reference
 
 STEPS = [
     [images.Flip(0.5, 0.5)],

@@ -13,8 +13,8 @@ from feedline import images
 from feedline.feed.transforms import DrawKeys
 from feedline.images import decoders
 from feedline.images.step import CROP, PictureOp
-from tests.images import reference
 from tests.images.pictures import drawn, encoded
+from tests.oracles import pictures as reference
 
 pytestmark = pytest.mark.usefixtures("executor")
 

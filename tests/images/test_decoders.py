@@ -12,8 +12,8 @@ from PIL import Image
 import feedline as fl
 from feedline import _native
 from feedline.images import decoders
-from tests.images import reference
 from tests.images.pictures import drawn, encoded
+from tests.oracles import pictures as reference
 
 PICTURE = drawn(37, 23)
 UNKNOWN = np.array([0, 0, 0, 0, 1], np.int32)

@@ -12,7 +12,7 @@ from feedline.images import decoding
 from tests.images.conftest import BUILT
 from tests.images.pictures import drawn, encoded
 from tests.images.test_decode import PICTURES, SCHEMA, N, places, values
-from tests.images.test_native import MIXED, MOVED
+from tests.native.test_pictures import MIXED, MOVED
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 pytestmark = pytest.mark.skipif(not BUILT, reason="native code for pictures is not built")

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tests.images import reference
+from tests.oracles import pictures as reference
 
 
 @pytest.fixture(scope="module")

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from feedline import images
-from feedline.images.step import CROP, JITTER, RESIZE
+from feedline.images.step import CROP, JITTER, PAD_MODES, RESIZE
 from tests.effort import examples
-from tests.images import reference
+from tests.oracles import pictures as reference
 
 RNG = np.random.default_rng(0)
 SIZES = RNG.integers(1, 400, (200, 2))
@@ -118,7 +118,7 @@ def test_center_crop_is_torchvisions(torchvision):
         assert (apply(pixels, ops) == expected.permute(1, 2, 0).numpy()).all(), (width, height)
 
 
-@pytest.mark.parametrize("mode", ["constant", "edge"])
+@pytest.mark.parametrize("mode", ["constant", "edge", "reflect", "symmetric"])
 @pytest.mark.parametrize("padding", [2, [3], (3, 1), (4, 1, 2, 3)])
 def test_pad_is_torchvisions(torchvision, padding, mode):
     import torch
@@ -130,7 +130,7 @@ def test_pad_is_torchvisions(torchvision, padding, mode):
     assert (apply(pixels, ops) == expected.permute(1, 2, 0).numpy()).all()
 
 
-@pytest.mark.parametrize("mode", ["constant", "edge"])
+@pytest.mark.parametrize("mode", ["constant", "edge", "reflect", "symmetric"])
 @pytest.mark.parametrize("padding", [None, 1, 4, (3, 9), (6, 0, 1, 13)])
 def test_random_crop_is_a_window_of_the_padded_picture(padding, mode):
     step = images.RandomCrop((5, 6), padding, pad_if_needed=True, fill=7, padding_mode=mode)
@@ -138,9 +138,9 @@ def test_random_crop_is_a_window_of_the_padded_picture(padding, mode):
     for i, (width, height) in enumerate(itertools.product([1, 3, 5, 6, 9], repeat=2)):
         u = draws(step, 1, i)
         pixels = picture(width, height, i)
-        padded = reference.pad(pixels, left, top, right, bottom, mode == "edge", 7)
+        padded = reference.pad(pixels, left, top, right, bottom, PAD_MODES[mode], 7)
         lack_w, lack_h = max(6 - padded.shape[1], 0), max(5 - padded.shape[0], 0)
-        padded = reference.pad(padded, lack_w, lack_h, lack_w, lack_h, mode == "edge", 7)
+        padded = reference.pad(padded, lack_w, lack_h, lack_w, lack_h, PAD_MODES[mode], 7)
         x = math.floor(u[0, 0] * (padded.shape[1] - 6 + 1))
         y = math.floor(u[0, 1] * (padded.shape[0] - 5 + 1))
         ops, _ = step.plan(np.array([[width, height]]), u)
@@ -302,7 +302,7 @@ def test_normalize_takes_levels_and_single_numbers():
         (lambda: images.CenterCrop((1, 2, 3)), "of at least 1 as size"),
         (lambda: images.RandomCrop(2.5), "as size of RandomCrop"),
         (lambda: images.RandomCrop(2, padding=-1), "of at least 0 as padding of RandomCrop, got -1"),
-        (lambda: images.RandomCrop(2, padding_mode="reflect"), "'constant' or 'edge' as padding_mode"),
+        (lambda: images.RandomCrop(2, padding_mode="wrap"), "'reflect' or 'symmetric' as padding_mode"),
         (lambda: images.RandomCrop(2, fill=256), "from 0 to 255 as fill of RandomCrop, got 256"),
         (lambda: images.RandomResizedCrop(2, scale=(1, 0.5)), "scale of RandomResizedCrop"),
         (lambda: images.RandomResizedCrop(2, ratio=(0, 1)), "ratio of RandomResizedCrop"),

@@ -83,6 +83,13 @@ enum class PictureFilter : int {
     lanczos = 5,         // eight pixels
 };
 
+enum class PictureBorder : int {
+    constant = 0,
+    edge = 1,       // the outermost pixels
+    reflect = 2,    // mirrored about the middle of the outermost pixels, which are not repeated: 2 1 | 0 1 2 | 1 0
+    symmetric = 3,  // mirrored about the edges: 1 0 | 0 1 2 | 2 1; both go on beyond the opposite edge, as NumPy's
+};
+
 // Turns and mirrors as an EXIF orientation says.
 void turn_upright(const Pixels& in, int orientation, Pixels& out);
 

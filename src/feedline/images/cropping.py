@@ -66,7 +66,8 @@ class RandomCrop(PictureStep):
         pad_if_needed: whether a picture that is still too small gets what it lacks, on both sides, as in torchvision.
             Otherwise it is unreadable.
         fill: level of constant padding, of all colours.
-        padding_mode: ``"constant"``, or ``"edge"`` to repeat the outermost pixels.
+        padding_mode: ``"constant"``, ``"edge"``, ``"reflect"`` or ``"symmetric"``, as in `Pad`. With the latter two the
+            whole picture is decoded: a border may show any part of it.
 
     Raises:
         ValueError: arguments out of range.
@@ -88,7 +89,9 @@ class RandomCrop(PictureStep):
         self._border = borders("padding of RandomCrop", 0 if padding is None else padding)
         self._mode = chosen("padding_mode of RandomCrop", padding_mode, PAD_MODES)
         # A crop always meets the picture, if no border is as wide as it: then only what remains of the crop is padded,
-        # and only what it takes of the picture is decoded.
+        # and only what it takes of the picture is decoded. What is mirrored may lie outside of the crop.
+        bordered = self.padding is not None or self.pad_if_needed
+        self._mirrored = bordered and padding_mode in ("reflect", "symmetric")
         self._meets = all(b < side for b, side in zip(self._border, self._to * 2, strict=True))
 
     def plan(self, sizes: Sizes, u: Draws) -> tuple[list[PictureOp], Sizes]:
@@ -104,12 +107,17 @@ class RandomCrop(PictureStep):
             fits[:] = True
         at = np.floor(u * np.maximum(padded - to + 1, 1)).astype(np.int64)  # below the number of places: u < 1
         after = np.where(fits[:, None], to, 0)
+        crop = PictureOp(CROP, numbers(n, *at.T, *self._to))
         if not (self._meets or self.pad_if_needed or self.padding):
-            return [PictureOp(CROP, numbers(n, at[:, 0], at[:, 1], *self._to))], after
+            return [crop], after
+        if self._mirrored:  # what is lacking mirrors the border, too
+            border = PictureOp(PAD, numbers(n, *self._border, self._mode, self.fill))
+            missing = PictureOp(PAD, numbers(n, *lacking.T, *lacking.T, self._mode, self.fill))
+            return [border, *([missing] if self.pad_if_needed else []), crop], after
         if not self._meets:
             behind = padded - sizes - before
             pad = numbers(n, *before.T, *behind.T, self._mode, self.fill)
-            return [PictureOp(PAD, pad), PictureOp(CROP, numbers(n, *at.T, *self._to))], after
+            return [PictureOp(PAD, pad), crop], after
         first, last = np.maximum(at - before, 0), np.minimum(at - before + to, sizes)
         ahead = np.maximum(before - at, 0)
         crop = PictureOp(CROP, numbers(n, *first.T, *(last - first).T))

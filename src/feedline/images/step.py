@@ -19,7 +19,7 @@ CROP, RESIZE, FLIP, PAD, JITTER = 1, 2, 3, 4, 5
 ARITIES = {CROP: 4, RESIZE: 3, FLIP: 2, PAD: 6, JITTER: 5}
 
 FILTERS = {"nearest": 0, "triangle": 1}
-PAD_MODES = {"constant": 0, "edge": 1}
+PAD_MODES = {"constant": 0, "edge": 1, "reflect": 2, "symmetric": 3}
 
 Sizes: TypeAlias = NDArray[np.int64]
 Draws: TypeAlias = NDArray[np.float64]
@@ -34,9 +34,9 @@ class PictureOp(NamedTuple):
 
     Attributes:
         kind: 1 crop: x, y, width, height. 2 resize: width, height, filter (0 nearest, 1 triangle). 3 flip:
-            horizontally, vertically (0 or 1). 4 pad: left, top, right, bottom, mode (0 constant, 1 edge), value.
-            5 jitter: brightness, contrast and saturation factors, hue shift, order (0 to 23: which permutation of
-            these four, lexicographically).
+            horizontally, vertically (0 or 1). 4 pad: left, top, right, bottom, mode (0 constant, 1 edge, 2 reflect,
+            3 symmetric), value. 5 jitter: brightness, contrast and saturation factors, hue shift, order (0 to 23: which
+            permutation of these four, lexicographically).
         params: float64 (n, numbers of that kind).
     """
 

@@ -405,9 +405,18 @@ def _pad(picture: Tensor, left: float, top: float, right: float, bottom: float, 
     if mode == 0:
         return F.pad(picture, sides, value=int(value))
     _, rows, columns = picture.shape
-    y = torch.arange(-sides[2], rows + sides[3], device=picture.device).clamp(0, rows - 1)
-    x = torch.arange(-sides[0], columns + sides[1], device=picture.device).clamp(0, columns - 1)
+    y = _beyond(torch.arange(-sides[2], rows + sides[3], device=picture.device), rows, int(mode))
+    x = _beyond(torch.arange(-sides[0], columns + sides[1], device=picture.device), columns, int(mode))
     return picture[:, y[:, None], x]
+
+
+def _beyond(at: Tensor, n: int, mode: int) -> Tensor:
+    """Return which of n pixels appear at places outside: the outermost (1), or mirrored without (2) or with it (3)."""
+    if mode == 1 or n == 1:
+        return at.clamp(0, n - 1)
+    last = 2 * n - 2 if mode == 2 else 2 * n - 1
+    within = at % (last if mode == 2 else last + 1)
+    return torch.where(within < n, within, last - within)
 
 
 def _jitter(picture: Tensor, brightness: float, contrast: float, saturation: float, hue: float, order: float) -> Tensor:

@@ -55,8 +55,9 @@ def resized(picture: NDArray[Any], width: int, height: int, interpolation: str) 
 
 def _of_floats(picture: NDArray[Any], width: int, height: int, interpolation: str) -> NDArray[np.float32]:
     if interpolation == "nearest":
+        # The inverse of a quotient, as OpenCV rounds it: 98 pixels become the first and the 49th of two, not the 50th.
         rows, columns = (
-            np.minimum(np.arange(new) * (old / new), old - 1).astype(np.intp)
+            np.minimum(np.arange(new) * (1 / (new / old)), old - 1).astype(np.intp)
             for old, new in zip(picture.shape, (height, width), strict=False)
         )
         nearest: NDArray[Any] = picture[rows[:, None], columns]

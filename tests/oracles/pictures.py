@@ -1,7 +1,8 @@
-"""A slow, obvious twin of the native picture code: Pillow decodes, NumPy runs one operation after the other."""
+"""A slow, obvious twin of native pictures: Pillow decodes, Pillow and NumPy run one operation after the other."""
 
 import io
 import itertools
+import math
 
 import numpy as np
 from PIL import Image
@@ -107,12 +108,46 @@ def crop(pixels, x, y, width, height):
 
 
 def resize(pixels, width, height, filter):
-    how = [Image.Resampling.NEAREST, Image.Resampling.BILINEAR][int(filter)]
+    width, height, filter = int(width), int(height), int(filter)
+    if filter >= 2:
+        return as_opencv(pixels, width, height, filter)
+    how = [Image.Resampling.NEAREST, Image.Resampling.BILINEAR][filter]
     planes = [
-        np.asarray(Image.fromarray(np.ascontiguousarray(plane)).resize((int(width), int(height)), how))
+        np.asarray(Image.fromarray(np.ascontiguousarray(plane)).resize((width, height), how))
         for plane in np.moveaxis(pixels, 2, 0)
     ]
     return np.stack(planes, axis=2)
+
+
+def as_opencv(pixels, width, height, filter):
+    """Resize by OpenCV's rules: 2 linear, 3 nearest, 4 cubic, 5 Lanczos, each as a matrix for either axis."""
+    if (height, width) == pixels.shape[:2]:
+        return pixels
+    down, across = (shares(old, new, filter) for old, new in zip(pixels.shape, (height, width), strict=False))
+    return np.rint(np.einsum("yj,xi,jic->yxc", down, across, pixels)).clip(0, 255).astype(np.uint8)
+
+
+def shares(old, new, filter):
+    """How much of each of the old pixels is in each of the new ones, (new, old)."""
+    found = np.zeros((new, old))
+    for x in range(new):
+        if filter == 3:
+            found[x, min(int(x * (1 / (new / old))), old - 1)] = 1
+            continue
+        center = (x + 0.5) * old / new - 0.5
+        taps = {2: 2, 4: 4, 5: 8}[filter]
+        near = [math.floor(center) - taps // 2 + 1 + k for k in range(taps)]
+        weights = np.array([KERNELS[filter](abs(center - at)) for at in near])
+        for at, weight in zip(near, weights / weights.sum(), strict=True):
+            found[x, min(max(at, 0), old - 1)] += weight  # beyond the border its pixels are repeated
+    return found
+
+
+def cubic(d, a=-0.75):
+    return (a + 2) * d**3 - (a + 3) * d**2 + 1 if d <= 1 else a * (d**3 - 5 * d**2 + 8 * d - 4)
+
+
+KERNELS = {2: lambda d: 1 - d, 4: cubic, 5: lambda d: np.sinc(d) * np.sinc(d / 4)}
 
 
 def flip(pixels, horizontally, vertically):
@@ -123,7 +158,9 @@ def flip(pixels, horizontally, vertically):
 
 def pad(pixels, left, top, right, bottom, mode, value):
     widths = ((int(top), int(bottom)), (int(left), int(right)), (0, 0))
-    return np.pad(pixels, widths, mode="edge") if mode else np.pad(pixels, widths, constant_values=int(value))
+    if mode == 0:
+        return np.pad(pixels, widths, constant_values=int(value))
+    return np.pad(pixels, widths, mode={1: "edge", 2: "reflect", 3: "symmetric"}[int(mode)])
 
 
 def jitter(pixels, brightness, contrast, saturation, hue, order):
