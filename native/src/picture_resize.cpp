@@ -80,16 +80,10 @@ void round_few(const std::vector<double>& exact, double sum, std::int16_t* weigh
     weights[largest] = static_cast<std::int16_t>(weights[largest] + left);
 }
 
-// Rounds the sums of weights up to each, so that errors of many do not add up.
+// Rounds weights to kManyBits. There are so many and so small ones that what is left would show in none.
 void round_many(const std::vector<double>& exact, double sum, std::int32_t* weights) {
-    double so_far = 0;
-    std::int32_t before = 0;
-    for (std::size_t t = 0; t < exact.size(); ++t) {
-        so_far += exact[t];
-        const auto now = static_cast<std::int32_t>(std::lrint(so_far / sum * (1 << kManyBits)));
-        weights[t] = now - before;
-        before = now;
-    }
+    for (std::size_t t = 0; t < exact.size(); ++t)
+        weights[t] = static_cast<std::int32_t>(std::lrint(exact[t] / sum * (1 << kManyBits)));
 }
 
 // One pixel for each result.

@@ -125,7 +125,7 @@ def test_resized_pictures_are_those_of_pillow_and_opencv_within_a_level(filter, 
     rng = np.random.default_rng(filter)
     sides = [1, 2, 3, 4, 5, 7, 8, 15, 16, 17, 31, 50, 98]
     for seed in range(examples(30)):
-        w, h, width, height = (int(side) for side in rng.choice(sides, 4))
+        w, h, width, height = (int(side) for side in rng.choice(sides, 4)) if seed else (98, 6, 2, 34)
         pixels = noise(w, h, channels, seed) if seed % 2 else drawn(max(w, 4), max(h, 4), seed)[:, :, :channels]
         expected = reference.resize(pixels, width, height, filter)
         difference = resized(pixels, width, height, filter) - expected.astype(int)
@@ -145,6 +145,7 @@ def test_the_largest_ratios_are_within_a_level_of_pillow(before, after, channels
     pixels[:, ::2] //= 2  # means other than 127
     found = resized(pixels, *after, 1)
     assert abs(found - reference.resize(pixels, *after, 1).astype(int)).max() <= 1
+    assert abs(found - reference.unrounded(pixels, *after, 1)).max() <= 0.53
     flat = np.full_like(pixels, 200)
     assert (resized(flat, *after, 1) == 200).all()
 

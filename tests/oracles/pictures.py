@@ -120,17 +120,27 @@ def resize(pixels, width, height, filter):
 
 
 def as_opencv(pixels, width, height, filter):
-    """Resize by OpenCV's rules: 2 linear, 3 nearest, 4 cubic, 5 Lanczos, each as a matrix for either axis."""
+    """Resize by OpenCV's rules: 2 linear, 3 nearest, 4 cubic, 5 Lanczos."""
     if (height, width) == pixels.shape[:2]:
         return pixels
+    return np.rint(unrounded(pixels, width, height, filter)).clip(0, 255).astype(np.uint8)
+
+
+def unrounded(pixels, width, height, filter):
+    """Resize in float64, by a matrix for either axis."""
     down, across = (shares(old, new, filter) for old, new in zip(pixels.shape, (height, width), strict=False))
-    return np.rint(np.einsum("yj,xi,jic->yxc", down, across, pixels)).clip(0, 255).astype(np.uint8)
+    return np.einsum("yj,jic,xi->yxc", down, pixels.astype(float), across, optimize=True)
 
 
 def shares(old, new, filter):
     """How much of each of the old pixels is in each of the new ones, (new, old)."""
     found = np.zeros((new, old))
     for x in range(new):
+        if filter == 1:  # a triangle as wide as the new pixels, if these are larger; nothing lies beyond the border
+            distance = abs(np.arange(old) + 0.5 - (x + 0.5) * old / new) / max(old / new, 1)
+            found[x] = np.maximum(1 - distance, 0)
+            found[x] /= found[x].sum()
+            continue
         if filter == 3:
             found[x, min(int(x * (1 / (new / old))), old - 1)] = 1
             continue
