@@ -9,7 +9,7 @@ import torch
 from feedline.networks import BATCH, apply
 from feedline.networks.compile import Network
 from feedline.networks.node import input_node, placeholder_node
-from feedline.networks.packed import Packed, Sequences
+from feedline.networks.packed import PackedRows, Sequences
 from feedline.networks.traverse import close, find_all
 from tests.graph import worlds
 from tests.graph.test_recurrence import CELLS, INPUTS, looped_lstm, lstm_weights, number, on, sequences
@@ -24,7 +24,7 @@ def encoder(shape, name="encoded"):
 
 
 def along_encoder(tensor):
-    return Packed(tensor, Sequences(worlds.offsets(ENCODED), torch.device("cpu")))
+    return PackedRows(tensor, Sequences(worlds.offsets(ENCODED), torch.device("cpu")))
 
 
 def attention(keys, values, query, v):

@@ -9,7 +9,7 @@ from feedline.data import Value
 from feedline.networks import BATCH, Weights
 from feedline.networks.compile import Network
 from feedline.networks.node import input_node, parameter_node
-from feedline.networks.packed import Packed, Sequences
+from feedline.networks.packed import PackedRows, Sequences
 
 LENGTHS = (3, 1, 4, 2)
 AXES = {"": (), "b": (BATCH,), "s": (BATCH, "steps")}
@@ -37,7 +37,7 @@ def draw(rng, shape, kind, low=-1.0, high=1.0, lengths=LENGTHS):
 
 
 def packed(tensor, kind, lengths=LENGTHS):
-    return Packed(tensor, Sequences(offsets(lengths), torch.device("cpu")) if kind == "s" else None)
+    return PackedRows(tensor, Sequences(offsets(lengths), torch.device("cpu")) if kind == "s" else None)
 
 
 def run(roots, feeds, training=False):

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from feedline.cntk.core import Value
-from feedline.data import Value as Packed
+from feedline.data import Value as PackedRows
 from feedline.networks import Node
 
 
@@ -25,20 +25,22 @@ def packed_of(data: Any, node: Node) -> Any:
     Raises:
         ValueError: another shape.
     """
-    data = getattr(data, "data", data) if hasattr(data, "num_sequences") and not isinstance(data, Packed) else data
+    data = getattr(data, "data", data) if hasattr(data, "num_sequences") and not isinstance(data, PackedRows) else data
     if isinstance(data, Value):
         data = data.packed if data.packed is not None else data._held()
-    if isinstance(data, Packed):
+    if isinstance(data, PackedRows):
         if not data.is_sparse and data.shape != node.shape and math.prod(data.shape) == math.prod(node.shape):
             # Readers deliver flat samples.
-            return Packed.from_dense(data.rows.reshape(-1, *node.shape), None if data.one_sample_each else data.offsets)
+            return PackedRows.from_dense(
+                data.rows.reshape(-1, *node.shape), None if data.one_sample_each else data.offsets
+            )
         rows = None if data.is_sparse or data.shape == node.shape or not data.one_sample_each else data.rows
         # Rectangular data whose second axis is that of sequences.
         return data if rows is None else _array(rows, node)
     if not node.axes:
         return _fixed(data, node)
     if hasattr(data, "tocsr"):
-        return Packed.from_scipy(data.tocsr())
+        return PackedRows.from_scipy(data.tocsr())
     if isinstance(data, (list, tuple)):
         return _listed(list(data), node)
     return _array(np.asarray(data, None if isinstance(data, np.ndarray) else node.dtype), node)
@@ -47,33 +49,33 @@ def packed_of(data: Any, node: Node) -> Any:
 def _fixed(data: Any, node: Node) -> Any:
     import torch
 
-    from feedline.networks.packed import Packed as Rows
+    from feedline.networks.packed import PackedRows as Rows
 
     return Rows(torch.from_numpy(np.array(data, node.dtype)))
 
 
-def _array(array: Any, node: Node) -> Packed:
+def _array(array: Any, node: Node) -> PackedRows:
     shape = node.shape
     lead = array.ndim - len(shape)
     if lead == 0 and array.shape == shape:
-        return Packed.from_dense(array[None])
+        return PackedRows.from_dense(array[None])
     if array.shape[lead:] != shape or lead not in (1, 2):
         raise ValueError(
             f"{node.label}: expected an array (N, *{shape}) or (N, length, *{shape}), got {array.shape}; pass "
             "sequences of different lengths as a list"
         )
     if lead == 1:
-        return Packed.from_dense(array)
+        return PackedRows.from_dense(array)
     count, length = array.shape[:2]
     rows = array.reshape(count * length, *shape)
-    return Packed.from_dense(rows, None if length == 1 else np.arange(count + 1) * length)
+    return PackedRows.from_dense(rows, None if length == 1 else np.arange(count + 1) * length)
 
 
-def _listed(items: list[Any], node: Node) -> Packed:
+def _listed(items: list[Any], node: Node) -> PackedRows:
     if not items:
         raise ValueError(f"{node.label}: expected at least one sequence, got none")
     if hasattr(items[0], "tocsr"):
-        return Packed.from_sequences(items)
+        return PackedRows.from_sequences(items)
     try:
         arrays = [np.asarray(item, None if isinstance(item, np.ndarray) else node.dtype) for item in items]
     except ValueError:
@@ -82,7 +84,7 @@ def _listed(items: list[Any], node: Node) -> Packed:
     if all(a.ndim == rank for a in arrays):
         return _array(np.stack(arrays), node)
     if all(a.ndim == rank + 1 for a in arrays):
-        return Packed.from_sequences(arrays)
+        return PackedRows.from_sequences(arrays)
     if len({a.shape for a in arrays}) == 1:
         return _array(np.stack(arrays), node)
     raise ValueError(f"{node.label}: expected sequences (length, *{node.shape}), got {[a.shape for a in arrays[:5]]}")
@@ -151,7 +153,7 @@ def arrays_of(packed: Any) -> Any:
     data = packed.data
     if isinstance(data, SparseRows):
         values = np.ones(len(data.indices), np.float32) if data.values is None else data.values.cpu().numpy()
-        value = Packed.from_csr(
+        value = PackedRows.from_csr(
             data.offsets.cpu().numpy(),
             data.indices.cpu().numpy(),
             values,

@@ -28,7 +28,7 @@ from feedline.data import Chunk
 from feedline.errors import DataError
 from feedline.feed.assembly import ChunkSet
 from feedline.feed.jobs import Job, Threads
-from feedline.feed.protocol import Deserializer
+from feedline.feed.protocol import CHUNK_MASK, Deserializer
 from feedline.feed.ranges import ROOM_BYTES, RangeFetcher
 from feedline.feed.timeline import Segment, WindowPlan
 from feedline.feed.waiting import BLOCKS, NOT_AHEAD, Waits
@@ -554,7 +554,7 @@ class BufferedReader(Reader):
 
     def _estimate(self, chunk_id: int) -> int:
         if self._stored is not None:
-            return int(int(self._stored[chunk_id]) * self._ratio)
+            return int(int(self._stored[chunk_id & CHUNK_MASK]) * self._ratio)
         chunks, decoded = self._seen
         return decoded // chunks if chunks else self._budget_bytes
 
@@ -576,8 +576,8 @@ class BufferedReader(Reader):
             self._stats.disk_bytes = self.ranges.disk_bytes
             entry.bytes = size
             self._seen = (self._seen[0] + 1, self._seen[1] + size)
-            if self._stored is not None and self._stored[chunk_id] > 0:
-                self._ratio = size / int(self._stored[chunk_id])
+            if self._stored is not None and self._stored[chunk_id & CHUNK_MASK] > 0:
+                self._ratio = size / int(self._stored[chunk_id & CHUNK_MASK])
             stats = self._stats
             stats.chunks_read += 1
             stats.read_seconds += time.perf_counter() - began

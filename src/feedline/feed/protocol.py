@@ -20,6 +20,12 @@ from feedline.errors import DataError, SchemaError
 
 _Declared = TypeVar("_Declared")  # a Stream, or what stands for one
 
+CHUNK_BITS = 32
+"""Numbers of chunks that readers are asked for have these lower bits. Where a chunk holds something else in every
+sweep, the sweep stands above them, so that both are kept apart."""
+
+CHUNK_MASK = (1 << CHUNK_BITS) - 1
+
 CHUNK_MEMORY = 2 << 30
 """Bytes that a decoded chunk may take by default: a small file can claim to decode to a large one."""
 
@@ -104,6 +110,7 @@ class Deserializer(abc.ABC):
         composed: whether it is made of other corpora and has an order of its own, see ``own_order``.
         broadcast: whether its sequences have one sample, which a `Join` repeats for each sample of the sequence that
             it is joined to.
+        finish: the transform that sources run first on minibatches of this corpus; None: none.
         name: name in errors and in `feedline inspect`; a path if there is one.
         formerly: the streams that an earlier version read of the same data where none were declared; None: the same.
             A state that was saved with them is refused with what to declare.
@@ -118,6 +125,7 @@ class Deserializer(abc.ABC):
     fetchable: bool = False
     composed: bool = False
     broadcast: bool = False
+    finish: Any = None
     name: str = "data"
     formerly: Schema | None = None
 

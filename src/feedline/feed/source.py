@@ -158,6 +158,8 @@ class MinibatchSource:
         if truncation_length is not None:
             self._packer = Lanes(truncation_length, local=filling == "cntk")
         made: list[Transform] = [t if isinstance(t, Transform) else Map(t) for t in transforms]
+        if corpus.finish is not None:
+            made.insert(0, corpus.finish)
         self.schema: Schema = corpus.schema
         for transform in made:
             self.schema = transform.schema(self.schema)

@@ -17,7 +17,7 @@ import torch
 from feedline.data.value import Value
 from feedline.networks.loop import operands
 from feedline.networks.node import Node, Weights
-from feedline.networks.packed import Packed, PackedBatch, Sequences, SparseRows
+from feedline.networks.packed import PackedBatch, PackedRows, Sequences, SparseRows
 from feedline.networks.registry import op
 from feedline.networks.traverse import behind, reads, topological
 from feedline.networks.truncation import BPTTState, TruncatedBatch
@@ -112,8 +112,8 @@ class Network(torch.nn.Module):
         return next((held[name].dtype for _, held, name in self._held), fed)
 
     def forward(
-        self, feeds: Mapping[Node, Value | Packed], lanes: Any = None, begins: Any = None
-    ) -> tuple[Packed, ...]:
+        self, feeds: Mapping[Node, Value | PackedRows], lanes: Any = None, begins: Any = None
+    ) -> tuple[PackedRows, ...]:
         """Run the network on a minibatch.
 
         Args:
@@ -148,11 +148,11 @@ class Network(torch.nn.Module):
                     target.copy_(value)
             batch.assignments.clear()
         return tuple(
-            Packed(values[i], batch.sequences[root.axes[1]] if len(root.axes) > 1 else None)
+            PackedRows(values[i], batch.sequences[root.axes[1]] if len(root.axes) > 1 else None)
             for i, root in self._results
         )
 
-    def _feed(self, values: list[Any], feeds: Mapping[Node, Value | Packed]) -> PackedBatch:
+    def _feed(self, values: list[Any], feeds: Mapping[Node, Value | PackedRows]) -> PackedBatch:
         device, dtype = self.device, self.dtype
         sequences: dict[str, Sequences] = {}
         count = 0
@@ -163,7 +163,7 @@ class Network(torch.nn.Module):
                 raise ValueError(f"expected data for {node.label}, got it for {_names(feeds)}")
             ragged = len(node.axes) > 1
             try:
-                packed = Packed.of(given, device, dtype, ragged) if isinstance(given, Value) else given
+                packed = PackedRows.of(given, device, dtype, ragged) if isinstance(given, Value) else given
             except ValueError as error:
                 raise ValueError(f"{node.label}: {error}") from error
             _check_shape(node, packed)
@@ -197,7 +197,7 @@ def _below(node: Node) -> Sequence[Node]:
     return operands(node) if node.op == "loop" else reads(node)
 
 
-def _check_shape(node: Node, packed: Packed) -> None:
+def _check_shape(node: Node, packed: PackedRows) -> None:
     data = packed.data
     shape = (data.width,) if isinstance(data, SparseRows) else tuple(data.shape[1:] if node.axes else data.shape)
     if shape != node.shape:

@@ -243,7 +243,7 @@ class SparseRows:
 Rows: TypeAlias = torch.Tensor | SparseRows
 
 
-class Packed:
+class PackedRows:
     """Data of one input or output for one minibatch.
 
     Attributes:
@@ -257,7 +257,7 @@ class Packed:
         self.data, self.sequences = data, sequences
 
     @staticmethod
-    def of(value: Value, device: torch.device, dtype: torch.dtype, ragged: bool) -> Packed:
+    def of(value: Value, device: torch.device, dtype: torch.dtype, ragged: bool) -> PackedRows:
         """Convert a feed's value; shares memory if the device is the CPU and the dtype is the same.
 
         Args:
@@ -278,7 +278,7 @@ class Packed:
             data: Rows = _sparse(value, device, dtype)
         else:
             data = _tensor(value.rows, device, dtype)
-        return Packed(data, Sequences(value.offsets, device) if ragged else None)
+        return PackedRows(data, Sequences(value.offsets, device) if ragged else None)
 
 
 def _tensor(array: NDArray[Any], device: torch.device, dtype: torch.dtype | None) -> torch.Tensor:

@@ -13,7 +13,7 @@ from feedline.cntk._operand import Operand
 from feedline.cntk.device import DeviceDescriptor
 from feedline.cntk.ops._outputs import Outputs
 from feedline.cntk.variables import Variable, variable_of
-from feedline.data import Value as Packed
+from feedline.data import Value as PackedRows
 from feedline.networks import Node
 
 
@@ -42,7 +42,7 @@ class Evaluable(Outputs):
 
         With ``own`` data is copied, and sparse inputs may be among those wanted, which get no gradients.
         """
-        from feedline.networks.packed import Packed as Rows
+        from feedline.networks.packed import PackedRows as Rows
         from feedline.networks.packed import SparseRows
 
         chosen = None if outputs is None else [outputs] if isinstance(outputs, Operand) else list(outputs)
@@ -56,7 +56,7 @@ class Evaluable(Outputs):
             feeds = {node: _owned(given) for node, given in feeds.items()}
         for node in wanted:
             given = feeds.get(node)
-            if isinstance(given, Packed):
+            if isinstance(given, PackedRows):
                 given = Rows.of(given, network.device, network.dtype, len(node.axes) > 1)
             if given is None or (own and isinstance(given.data, SparseRows)):
                 continue
@@ -197,7 +197,7 @@ def handed(network: Any, results: Sequence[Any], as_numpy: bool = True) -> dict[
 
 def _owned(given: Any) -> Any:
     """Return data that shares no memory with the script's arrays."""
-    return given.select(np.arange(given.num_sequences)) if isinstance(given, Packed) else given
+    return given.select(np.arange(given.num_sequences)) if isinstance(given, PackedRows) else given
 
 
 def _differentiated(roots: Sequence[Any], tensors: Sequence[Any], weights: Any, keep: bool = False) -> Sequence[Any]:
@@ -230,7 +230,7 @@ def _gradients(
 ) -> dict[Any, Any]:
     import torch
 
-    from feedline.networks.packed import Packed as Rows
+    from feedline.networks.packed import PackedRows as Rows
 
     found = {}
     for variable, tensor, gradient in zip(wanted, tensors, gradients, strict=True):

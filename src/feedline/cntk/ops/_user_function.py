@@ -108,7 +108,7 @@ class UserFunction(Function):
         ]
 
     def _given(self, rows: Any, sequences: Any) -> Any:
-        from feedline.networks.packed import Packed as Rows
+        from feedline.networks.packed import PackedRows as Rows
 
         if not self._as_numpy:
             return rows.detach()

@@ -1,9 +1,11 @@
 """Corpora made of others: which of them gives the next sequence.
 
 `weights` are exact ratios, `schedule` a period of who stands where, `stages` which schedule holds from where on, all
-pure arithmetic; `order` puts them above the orders of the parts, and `mixture` is what users declare.
+pure arithmetic; `order` puts them above the orders of the parts, and `mixture` is what users declare. `packed` makes
+rows of documents, in an order of its own (`swept`), and `unpacking` minibatches of rows.
 """
 
 from feedline.feed.composed.mixture import Mixture
+from feedline.feed.composed.packed import Packed
 
-__all__ = ["Mixture"]
+__all__ = ["Mixture", "Packed"]

@@ -79,6 +79,7 @@ class MixtureOrder(Timeline):
         self.chunk_table = _joined([part.chunk_table for part in parts])
         if any(part.blocks is not None for part in parts):
             self.blocks = _joined_blocks(parts)
+        self.swept = any(part.swept for part in parts)
         self._bases = np.cumsum([0, *(len(part.table) for part in parts)]).tolist()
         self._firsts = np.cumsum([0, *(part.table.total_sequences for part in parts)]).tolist()
 
@@ -254,7 +255,7 @@ class MixtureOrder(Timeline):
                 continue
             item = max(count - 1, stage.before[k])
             plan, at = self.part_window(k, self._offset(k, sweep) + item)
-            if plan.first == 0 and plan.last:
+            if plan.first == 0 and plan.last and not self.parts[k].swept:
                 continue  # all of a part that is smaller than its windows
             first = item - at
             if first > stage.before[k]:
@@ -284,7 +285,7 @@ class MixtureOrder(Timeline):
         if part.window is None and not isinstance(part, MixtureOrder):
             return np.arange(len(part.table), dtype=np.int64)
         plan, _ = self.part_window(k, low)
-        if plan.first == 0 and plan.last:
+        if plan.first == 0 and plan.last and not part.swept:
             return np.unique(plan.chunks)
         return np.unique(np.concatenate([plan.chunks for plan, _, _ in self.runs(k, low, high)]))
 

@@ -11,7 +11,16 @@ from numpy.typing import NDArray
 
 from feedline.data import Chunk, Schema, Stream
 from feedline.errors import SchemaError
-from feedline.feed.protocol import ChunkInfo, Deserializer, Extent, MappedFile, Piece, chunk_starts, select_by_chunk
+from feedline.feed.protocol import (
+    CHUNK_MASK,
+    ChunkInfo,
+    Deserializer,
+    Extent,
+    MappedFile,
+    Piece,
+    chunk_starts,
+    select_by_chunk,
+)
 
 Ints = NDArray[np.int64]
 
@@ -46,6 +55,15 @@ class Concat(Deserializer):
         self.in_memory = all(corpus.in_memory for corpus in corpora)
         self.sliceable = all(corpus.sliceable for corpus in corpora)
         self.fetchable = all(corpus.fetchable for corpus in corpora)
+        if not self.composed and (own := [corpus.name for corpus in corpora if corpus.composed]):
+            raise ValueError(
+                f"expected corpora without an order of their own for Concat, got {own[0]}: fl.Mixture mixes it"
+            )
+        self.finish = corpora[0].finish
+        if differing := [corpus.name for corpus in corpora if corpus.finish != self.finish]:
+            raise ValueError(
+                f"expected corpora that are packed alike, or none that is, got {corpora[0].name} and {differing[0]}"
+            )
         self._infos = [list(corpus.chunks()) for corpus in corpora]
         self._chunks: Ints = np.cumsum([0, *map(len, self._infos)], dtype=np.int64)
         self.firsts: Ints = np.cumsum([0, *(chunk_starts(corpus)[-1] for corpus in corpora)], dtype=np.int64)
@@ -157,10 +175,11 @@ class Concat(Deserializer):
         return Chunk(self.schema, {name: chunk.values[name] for name in self.schema}, chunk.errors, seals=chunk.seals)
 
     def _part_of(self, chunk: int) -> tuple[Deserializer, int]:
-        if not 0 <= chunk < self._chunks[-1]:
-            raise IndexError(f"expected 0 <= chunk < {self._chunks[-1]}, got {chunk}")
-        k = int(np.searchsorted(self._chunks, chunk, side="right")) - 1
-        return self.parts[k], chunk - int(self._chunks[k])
+        number = chunk & CHUNK_MASK
+        if not 0 <= number < self._chunks[-1]:
+            raise IndexError(f"expected 0 <= chunk < {self._chunks[-1]}, got {number}")
+        k = int(np.searchsorted(self._chunks, number, side="right")) - 1
+        return self.parts[k], chunk - int(self._chunks[k])  # what stands above the number stays
 
     def _by_part(self, ordinals: Ints) -> list[tuple[Deserializer, Any, Ints]]:
         """Return the parts concerned, with the places of their sequences in ``ordinals`` and their own ordinals."""

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline import _native
-from feedline.feed.protocol import ChunkInfo, whole_number
+from feedline.feed.protocol import CHUNK_MASK, ChunkInfo, whole_number
 
 Ints = NDArray[np.int64]
 
@@ -98,7 +98,8 @@ class WindowPlan:
 
     Attributes:
         sweep, number: number of the sweep, and of the window in it.
-        chunks: int64 (k,), chunk numbers, in the order in which their sequences are counted below.
+        chunks: int64 (k,), chunk numbers, in the order in which their sequences are counted below; see
+            `protocol.CHUNK_BITS`.
         position: place of the first of these chunks in the chunk order of the sweep.
         starts: int64 (k + 1,), first local place of each of these chunks.
         first: ordinal, in the order of the sweep, of the window's first sequence.
@@ -257,10 +258,12 @@ class Timeline(abc.ABC):
         table: table of what windows are filled with: chunks, or blocks of them.
         chunk_table: table of the corpus's chunks.
         blocks: the `Blocks` whose numbers `WindowPlan.chunks` are; None: numbers of chunks.
+        swept: whether these numbers carry sweeps, see `protocol.CHUNK_BITS`.
     """
 
     name: ClassVar[str]
     blocks: Any = None
+    swept: bool = False
 
     def __init__(self, table: ChunkTable, seed: int, shuffle: bool, window: Window | None) -> None:
         """Create the order; with ``window`` None, all data is one window."""
@@ -311,7 +314,7 @@ class Timeline(abc.ABC):
 
     def segment(self, plan: WindowPlan, start: int, most: int) -> Segment:
         """Return the segment of at most ``most`` sequences of ``plan`` that begins at its place ``start``."""
-        return Segment(plan, start, min(most, plan.count - start), self.table.starts[plan.chunks])
+        return Segment(plan, start, min(most, plan.count - start), self.table.starts[plan.chunks & CHUNK_MASK])
 
     def changed(self, place: tuple[int, int], weights: Any, at: int | None) -> tuple[Timeline, int]:
         """Return this order with other weights from a place on, and that place; only mixtures have weights."""

@@ -23,7 +23,7 @@ from feedline.mxnet.symbol._lower import lower
 from feedline.mxnet.symbol._node import Entry, Node, variables, within
 from feedline.mxnet.symbol._symbol import Symbol
 from feedline.networks.compile import Network
-from feedline.networks.packed import Packed
+from feedline.networks.packed import PackedRows
 
 Arrays = list[NDArray | None]
 
@@ -140,7 +140,7 @@ class Executor:
                         f"Shape not match! Argument {name}, need: {ours[name].shape}, received: {array.shape}"
                     )
                 ours[name][:] = array
-        feeds: dict[Any, Packed] = {}
+        feeds: dict[Any, PackedRows] = {}
         self._tracked = {} if is_train else None
         device = self._ctx.device
         requests = self._requests + ["null"] * len(self._states)
@@ -148,7 +148,7 @@ class Executor:
             tensor = array.tensor.detach().to(device)
             if self._tracked is not None and request != "null" and tensor.is_floating_point():
                 self._tracked[i] = tensor.requires_grad_()
-            feeds[self._leaves[node]] = Packed(tensor)
+            feeds[self._leaves[node]] = PackedRows(tensor)
         self._network.train(is_train)
         # Arrays that operators create are on the device, too; the CPU is torch's default, and faster without this.
         place = device if device.type != "cpu" else nullcontext()

@@ -1,0 +1,279 @@
+"""Laws of packing: every token once a sweep, where it belongs, whatever is restored or resized."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import feedline as fl
+from feedline.feed.composed.packed import COMPANIONS
+from tests.oracles import order as slow
+from tests.oracles import packed as slow_packing
+
+IGNORE = -100
+METHODS = ("best-fit", "first-fit", "split")
+
+
+def documents(lengths, seed=0):
+    """One array of tokens a document; tokens are all different, from 1."""
+    ends = np.cumsum(lengths)
+    tokens = np.arange(1, int(ends[-1]) + 1, dtype=np.int32) if len(lengths) else np.empty(0, np.int32)
+    return np.split(tokens, ends[:-1])
+
+
+class Read(fl.Deserializer):
+    """Documents in several chunks, with a mask of the same length."""
+
+    def __init__(self, docs, each=9, bad=()):
+        self.schema = fl.Schema({"tokens": fl.Stream((), "int32"), "mask": fl.Stream((), "uint8")})
+        self.docs, self.each, self.bad, self.reads = docs, each, bad, 0
+
+    def chunks(self):
+        parts = [self.docs[a : a + self.each] for a in range(0, len(self.docs), self.each)]
+        return [fl.ChunkInfo(len(part), sum(map(len, part)), 4 * sum(map(len, part))) for part in parts]
+
+    def read(self, chunk):
+        self.reads += 1
+        first = chunk * self.each
+        part = self.docs[first : first + self.each]
+        values = {
+            "tokens": fl.Value.from_sequences(part),
+            "mask": fl.Value.from_sequences([(doc % 3 == 0).astype(np.uint8) for doc in part]),
+        }
+        errors = {i: fl.DataError("planted") for i in range(len(part)) if first + i in self.bad}
+        return fl.Chunk(self.schema, values, errors)
+
+    def lengths(self, ordinals):
+        return np.array([len(self.docs[i]) for i in ordinals.tolist()], np.int64)
+
+    def digest(self):
+        return "00"
+
+
+@st.composite
+def worlds(draw):
+    lengths = draw(st.lists(st.integers(0, 40), min_size=1, max_size=50).filter(any))
+    return lengths, draw(st.integers(1, 30)), draw(st.sampled_from(METHODS)), draw(st.sampled_from(["split", "drop"]))
+
+
+def source_of(world, *, each=9, seed=3, **options):
+    lengths, row, method, long = world
+    packed = fl.Packed(Read(documents(lengths), each), row, method=method, long=long, tokens="tokens", seed=5)
+    return fl.MinibatchSource(packed, seed=seed, **options)
+
+
+def packs(world):
+    lengths, row, method, long = world
+    return method == "split" or long == "split" or any(0 < n <= row for n in lengths)
+
+
+def rows_of(minibatch, row):
+    """Rows as dictionaries of lists, with the bounds in a row counted from its beginning."""
+    found = []
+    bounds = minibatch["cu_seqlens"]
+    for i in range(minibatch.num_sequences):
+        one = {
+            name: minibatch[name].sequences()[i].tolist()
+            for name in ("tokens", "mask", "labels", "segment", "positions", "document")
+        }
+        own = [int(b) - i * row for b in bounds.sequences()[i]]
+        one["bounds"] = [b for b in own if b < row]
+        assert all(len(one[name]) == row for name in ("tokens", "mask", "labels", "segment", "positions"))
+        found.append(one)
+    if found:
+        assert bounds.rows[-1] == len(found) * row
+        assert bounds.rows.dtype == np.int32
+    return found
+
+
+def check_row(one, docs):
+    """A row is pieces of documents one after the other, then padding; returns what it holds of each document."""
+    held = []
+    segment = np.array(one["segment"])
+    at = 0
+    for number, document in enumerate(one["document"], start=1):
+        size = int((segment == number).sum())
+        places = slice(at, at + size)
+        positions = one["positions"][places]
+        assert segment[places].tolist() == [number] * size
+        assert positions == list(range(positions[0], positions[0] + size))
+        tokens = docs[document].tolist()
+        assert one["tokens"][places] == tokens[positions[0] : positions[0] + size]
+        following = [*tokens, IGNORE][positions[0] + 1 : positions[0] + size + 1]
+        assert one["labels"][places] == following
+        assert one["mask"][places] == [int(token % 3 == 0) for token in one["tokens"][places]]
+        held.append((document, positions[0], size))
+        at += size
+    rest = len(segment) - at
+    assert one["tokens"][at:] == [0] * rest
+    assert one["labels"][at:] == [IGNORE] * rest
+    assert not segment[at:].any()
+    changes = [0, *(np.flatnonzero(np.diff(segment)) + 1).tolist()]
+    assert one["bounds"] == changes
+    return held
+
+
+@given(worlds(), st.integers(1, 5), st.sampled_from([3, 9, 60]))
+def test_every_token_comes_once_a_sweep_where_it_belongs(world, count, each):
+    lengths, row, method, long = world
+    if not packs(world):
+        with pytest.raises(fl.DataError, match="documents with tokens"):
+            source_of(world, each=each)
+        return
+    docs = documents(lengths)
+    with source_of(world, each=each, max_sweeps=2) as source:
+        total, held = source.num_sequences, []
+        for minibatch in source.minibatches(count * row):
+            assert minibatch.num_samples == minibatch.num_sequences * row
+            held += [check_row(one, docs) for one in rows_of(minibatch, row)]
+    assert len(held) == 2 * total
+    for sweep in range(2):
+        pieces = sorted(piece for one in held[sweep * total : (sweep + 1) * total] for piece in one)
+        found = {}
+        for document, first, size in pieces:
+            assert found.get(document, 0) == first
+            found[document] = first + size
+        kept = {i: n for i, n in enumerate(lengths) if n and (method == "split" or long == "split" or n <= row)}
+        assert found == kept
+
+
+@given(worlds(), st.integers(1, 3))
+def test_rows_are_those_of_the_specification(world, sweeps):
+    """Best fit by decreasing length, equal lengths in keyed order; rows of a chunk by the twins of the kernels."""
+    lengths, row, _, long = world
+    world = lengths, row, "best-fit", long
+    if not packs(world):
+        return
+    each = 9
+    expected = []
+    for sweep in range(sweeps):
+        for chunk, first in enumerate(range(0, len(lengths), each)):
+            pieces = []
+            for i, n in enumerate(lengths[first : first + each]):
+                if long == "drop" and n > row:
+                    continue
+                pieces += [(first + i, a, min(row, n - a)) for a in range(0, n, row)]
+            order = slow.fisher_yates(slow.hash_key([5, sweep, COMPANIONS, chunk]), len(pieces))
+            if not pieces:
+                continue
+            places, offsets, count = slow_packing.best_fit([size for _, _, size in pieces], row, order)
+            rows = [[] for _ in range(count)]
+            for place, offset, piece in sorted(zip(places, offsets, pieces, strict=True)):
+                rows[place].append((offset, piece))
+            expected += [sorted(piece for _, piece in one) for one in rows]
+    with source_of(world, each=each, max_sweeps=sweeps, shuffle=False) as source:
+        found = [
+            sorted(check_row(one, documents(lengths)))
+            for minibatch in source.minibatches(7 * row)
+            for one in rows_of(minibatch, row)
+        ]
+    assert found == expected
+
+
+@given(worlds(), st.data())
+def test_from_any_point_under_any_sizes_and_ranks(world, data):
+    if not packs(world):
+        return
+    _, row, _, _ = world
+    window = data.draw(st.sampled_from([True, False, fl.Window(chunks=2)]))
+    with source_of(world, max_sweeps=2, shuffle=window) as source:
+        whole = [one for minibatch in source.minibatches(4 * row) for one in rows_of(minibatch, row)]
+    out, state = [], None
+    while len(out) < len(whole):
+        with source_of(world, max_sweeps=2, shuffle=window) as source:
+            if state is not None:
+                source.load_state_dict(json.loads(state), verify=data.draw(st.booleans()))
+            before = source.state_dict()
+            size, count = data.draw(st.integers(6, 40)) * row, data.draw(st.integers(1, 2))
+            for rank in range(count):
+                source.load_state_dict(before)
+                minibatch = source.next_minibatch(size, (rank, count))
+                out += rows_of(minibatch, row) if minibatch else []
+            state = json.dumps(source.state_dict())
+    assert out == whole
+
+
+def test_companions_change_every_sweep_but_their_number_does_not():
+    world = np.random.default_rng(1).integers(1, 12, 200).tolist(), 16, "best-fit", "split"
+    with source_of(world, each=200, max_sweeps=2) as source:
+        total = source.num_sequences
+        rows = [frozenset(one["document"]) for m in source.minibatches(160) for one in rows_of(m, 16)]
+    assert len(rows) == 2 * total
+    assert len(set(rows[:total]) & set(rows[total:])) < total / 4
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_packed_corpora_are_mixed(method):
+    parts, docs = {}, {}
+    for k, name in enumerate(("a", "b")):
+        docs[name] = [doc + 10_000 * k for doc in documents(np.random.default_rng(k).integers(1, 30, 60))]
+        parts[name] = fl.Packed(Read(docs[name]), 32, method=method, tokens="tokens")
+    mixture = fl.Mixture(parts, {"a": 3, "b": 1}, block=8)
+    with fl.MinibatchSource(mixture, seed=1, max_samples=32 * 300) as source:
+        seen = {"a": [], "b": []}
+        for minibatch in source.minibatches(32 * 7):
+            firsts = mixture.firsts
+            for one, k in zip(rows_of(minibatch, 32), minibatch.source.tolist(), strict=True):
+                name = mixture.names[k]
+                seen[name].append(check_row(one, docs[name]))
+            assert (firsts[minibatch.source] <= minibatch.ids).all()
+    assert abs(len(seen["a"]) - 225) <= 8
+    for name, rows in seen.items():
+        total = sum(info.sequences for info in parts[name].chunks())
+        for sweep in range(len(rows) // total):
+            pieces = [p for row in rows[sweep * total : (sweep + 1) * total] for p in row]
+            assert sum(size for _, _, size in pieces) == sum(map(len, docs[name]))
+
+
+def test_a_row_with_an_unreadable_document_is_unreadable(tmp_path):
+    docs = documents([5] * 40)
+    packed = fl.Packed(Read(docs, bad=(3, 17)), 20, tokens="tokens")
+    listed = tmp_path / "bad.jsonl"
+    with fl.MinibatchSource(packed, seed=1, max_sweeps=1, on_error="skip", quarantine=listed) as source:
+        held = [p for m in source.minibatches(60) for one in rows_of(m, 20) for p in check_row(one, docs)]
+    gone = set(range(40)) - {document for document, _, _ in held}
+    assert {3, 17} <= gone
+    assert len(gone) <= 8
+    assert len(listed.read_text().splitlines()) == len({int(i) for i in range(2)})
+    with fl.MinibatchSource(packed, seed=1) as source, pytest.raises(fl.DataError, match="planted"):
+        for _ in range(30):
+            source.next_minibatch(20)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"row": 0}, "row of Packed"),
+        ({"row": 2**25}, "at most 16777216"),
+        ({"row": 8, "method": "worst-fit"}, "method of Packed"),
+        ({"row": 8, "long": "cut"}, "long of Packed"),
+        ({"row": 8, "pad": 2**40}, "pad of Packed"),
+    ],
+)
+def test_arguments_out_of_range(options, message):
+    with pytest.raises(ValueError, match=message):
+        fl.Packed(Read(documents([3])), tokens="tokens", **options)
+
+
+def test_what_cannot_be_packed_is_said():
+    with pytest.raises(fl.SchemaError, match="name it: tokens="):
+        fl.Packed(Read(documents([3])), 8)
+    with pytest.raises(fl.SchemaError, match="expected a stream of integers"):
+        fl.Packed(Read(documents([3])), 8, tokens="x")
+    with pytest.raises(fl.DataError, match="at most 8 tokens, got one of 9"):
+        fl.Packed(Read(documents([3, 9])), 8, tokens="tokens", long="error")
+    with pytest.raises(ValueError, match="pack each corpus, and mix the rows"):
+        fl.Packed(fl.Mixture({"a": Read(documents([3]))}), 8, tokens="tokens")
+    with pytest.raises(ValueError, match="packed alike"):
+        fl.Mixture(
+            {
+                "a": fl.Packed(Read(documents([3])), 8, tokens="tokens"),
+                "b": fl.Packed(Read(documents([3])), 9, tokens="tokens"),
+            }
+        )
+    with pytest.raises(ValueError, match=r"fl\.Mixture"):
+        fl.Concat(fl.Packed(Read(documents([3])), 8, tokens="tokens"))
