@@ -19,6 +19,12 @@ void Pixels::reshape(int w, int h, int c) {
         capacity_ = size + kSlack;
     }
     width = w, height = h, channels = c;
+    before_ = 0, pitch_ = stride();
+}
+
+void Pixels::reshape_loose(int w, int h, int c, std::size_t before, std::size_t pitch) {
+    reshape(static_cast<int>(pitch / std::size_t(c)), h, c);
+    width = w, before_ = before;
 }
 
 // ---- turning ------------------------------------------------------------------------------------------------
