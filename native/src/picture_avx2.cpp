@@ -60,6 +60,17 @@ void add_columns_avx2(const std::int16_t* in, const int* first, const std::int32
     }
 }
 
+// ---- flips --------------------------------------------------------------------------------------------------
+
+void mirror_row_avx2(const std::uint8_t* from, std::size_t n, std::uint8_t* to) {
+    const __m128i five = _mm_setr_epi8(12, 13, 14, 9, 10, 11, 6, 7, 8, 3, 4, 5, 0, 1, 2, -1);
+    std::size_t x = 0;
+    for (; x + 5 <= n; x += 5)
+        _mm_storeu_si128(reinterpret_cast<__m128i*>(to + 3 * x), _mm_shuffle_epi8(load16(from + 3 * (n - 5 - x)), five));
+    for (; x < n; ++x)
+        for (std::size_t c = 0; c < 3; ++c) to[3 * x + c] = from[3 * (n - 1 - x) + c];
+}
+
 // ---- floats -------------------------------------------------------------------------------------------------
 
 static inline __m256 scaled(__m128i eight, __m256 mean, __m256 scale) {

@@ -203,7 +203,9 @@ class Running {
                 return "";
             }
             case PictureOp::flip:
-                flip_pixels(*now_, numbers[0] != 0, numbers[1] != 0);
+                if (numbers[0] == 0 && numbers[1] == 0) return "";
+                flip_pixels(*now_, numbers[0] != 0, numbers[1] != 0, *next_);
+                swap();
                 return "";
             case PictureOp::pad: {
                 const int left = whole(numbers[0]), top = whole(numbers[1]), right = whole(numbers[2]),

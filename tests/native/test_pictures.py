@@ -306,10 +306,12 @@ for k in range(400):
     shape = (1, channels, to_height, to_width) if floats and planes else (1, to_height, to_width, channels)
     out = np.zeros(shape, np.float32 if floats else np.uint8)
     numbers = rng.normal(size=(2, channels)).astype(np.float32) if floats else (None, None)
+    colors = [*rng.uniform(0, 2, 3), rng.uniform(-0.5, 0.5), rng.integers(24)]
+    moved = [to_width, to_height, filter, rng.integers(2), rng.integers(2)]
     batch = _native.PictureBatch(
-        np.empty(0, np.uint8), np.zeros(2, np.int64), {0: pixels}, np.array([2], np.uint8),
-        np.array([[to_width, to_height, filter]], float), out=out, color=0 if channels == 3 else 2, upright=False,
-        mean=numbers[0], scale=numbers[1], chw=planes,
+        np.empty(0, np.uint8), np.zeros(2, np.int64), {0: pixels}, np.array([2, 3, 5], np.uint8),
+        np.array([[*moved, *colors]], float), out=out, upright=False,
+        color=int(rng.integers(2)) if channels == 3 else 2, mean=numbers[0], scale=numbers[1], chw=planes,
     )
     assert batch.result() == []
     found.update(out.tobytes())
