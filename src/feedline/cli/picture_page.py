@@ -172,9 +172,9 @@ def _path(box: Box) -> str:
 
 
 def _tag(number: int, view: View, rem: float) -> str:
-    """Draw the name of a sample at the top left of a box, side by side where corners meet."""
+    """Draw the name of a sample at the top left of a box, in rows of three where corners meet."""
     side = 1.2 * rem
-    x, y = max(0.0, view.box.left) + number * side, max(0.0, view.box.top)
+    x, y = max(0.0, view.box.left) + number % 3 * side, max(0.0, view.box.top) + number // 3 * side
     return (
         f'<g class="{_colour(number)}"><rect class="tag" x="{x:.1f}" y="{y:.1f}" width="{side:.1f}" '
         f'height="{side:.1f}"/><text transform="translate({x + side / 2:.1f} {y + side * 0.8:.1f}) '
