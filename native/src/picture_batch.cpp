@@ -13,7 +13,6 @@
 #include <deque>
 #include <new>
 #include <string>
-#include <system_error>
 #include <thread>
 
 #include "feedline/pictures.h"
@@ -328,7 +327,7 @@ class Crew {
         bool started = true;
         try {
             std::thread([this] { run(); }).detach();  // the crew is never destroyed
-        } catch (const std::system_error&) {
+        } catch (const std::exception&) {  // system_error; bad_alloc, after which signals must come back, too
             started = false;
         }
         pthread_sigmask(SIG_SETMASK, &before, nullptr);
