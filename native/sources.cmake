@@ -5,6 +5,8 @@ set(FEEDLINE_CORE_SOURCES
   native/src/guard.cpp
   native/src/order.cpp
   native/src/order_cntk.cpp
+  native/src/packing.cpp
+  native/src/packed_rows.cpp
   native/src/gather.cpp
   native/src/fetch.cpp
   native/src/fetch_ring.cpp
@@ -47,6 +49,8 @@ set(FEEDLINE_AVX2_SOURCES
 set(FEEDLINE_BINDING_SOURCES
   native/bindings/module.cpp
   native/bindings/order.cpp
+  native/bindings/packing.cpp
+  native/bindings/packed_rows.cpp
   native/bindings/fetch.cpp
   native/bindings/gather.cpp
   native/bindings/crc32c.cpp
@@ -73,6 +77,8 @@ set(FEEDLINE_NATIVE_TEST_SOURCES
   native/tests/test_fetch.cpp
   native/tests/test_guard.cpp
   native/tests/test_kernels.cpp
+  native/tests/test_packed_rows.cpp
+  native/tests/test_packing.cpp
   native/tests/test_parquet.cpp
   native/tests/test_pictures.cpp
   native/tests/test_rows.cpp

@@ -59,6 +59,20 @@ inline std::string describe(nb::handle object) {
            (nb::cast<bool>(object.attr("flags")["C_CONTIGUOUS"]) ? "" : ", not C-contiguous");
 }
 
+// The array itself, once it is known to be a C-contiguous ndarray of a dtype without objects.
+inline nb::object checked_ndarray(const std::string& where, const char* name, nb::handle array) {
+    if (!nb::isinstance(array, numpy().ndarray))
+        raise<nb::type_error>(where + ": expected `" + name + "` to be a numpy array, got " +
+                              describe(array));
+    if (!nb::cast<bool>(array.attr("flags")["C_CONTIGUOUS"]))
+        raise<nb::value_error>(where + ": expected `" + name + "` to be C-contiguous, got " +
+                               describe(array) + "; use numpy.ascontiguousarray");
+    if (nb::cast<bool>(array.attr("dtype").attr("hasobject")))
+        raise<nb::value_error>(where + ": expected a dtype of fixed size for `" + name + "`, got " +
+                               text(array.attr("dtype")));
+    return nb::borrow(array);
+}
+
 // A fresh one-dimensional array.
 inline nb::object new_array(std::size_t n, nb::handle dtype) { return numpy().empty(n, dtype); }
 

@@ -384,19 +384,6 @@ static void check_bounds(const std::string& where, const char* name, const Ints&
                            number(fault) + " and " + number(fault + 1));
 }
 
-static nb::object checked_ndarray(const std::string& where, const char* name, nb::handle array) {
-    if (!nb::isinstance(array, numpy().ndarray))
-        raise<nb::type_error>(where + ": expected `" + name + "` to be a numpy array, got " +
-                              describe(array));
-    if (!nb::cast<bool>(array.attr("flags")["C_CONTIGUOUS"]))
-        raise<nb::value_error>(where + ": expected `" + name + "` to be C-contiguous, got " +
-                               describe(array) + "; use numpy.ascontiguousarray");
-    if (nb::cast<bool>(array.attr("dtype").attr("hasobject")))
-        raise<nb::value_error>(where + ": expected a dtype of fixed size for `" + name + "`, got " +
-                               text(array.attr("dtype")));
-    return nb::borrow(array);
-}
-
 // Of rows with strides, in a capsule that owns it.
 static nb::capsule layout_of(nb::handle rows, std::size_t item_bytes) {
     const nb::tuple lengths(rows.attr("shape")), strides(rows.attr("strides"));

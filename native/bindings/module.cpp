@@ -5,6 +5,8 @@
 namespace nb = nanobind;
 
 void bind_order(nb::module_& m);
+void bind_packing(nb::module_& m);
+void bind_packed_rows(nb::module_& m);
 void bind_fetch(nb::module_& m);
 void bind_gather(nb::module_& m);
 void bind_crc32c(nb::module_& m);
@@ -28,6 +30,8 @@ NB_MODULE(_kernels, m) {
     nb::set_leak_warnings(false);
     m.doc() = "feedline's native kernels. Their contracts: native/include/feedline.";
     bind_order(m);
+    bind_packing(m);
+    bind_packed_rows(m);
     bind_fetch(m);
     bind_gather(m);
     bind_crc32c(m);

@@ -391,6 +391,7 @@ struct Machine {
                 continue;
             }
             if (c == '|' || is_control(c)) break;
+            constexpr auto kLargest = static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max());
             const std::uint8_t* const token = p;
             std::uint64_t d = minus_zeros(load64(p));
             unsigned n = leading_digits(d);
@@ -402,16 +403,14 @@ struct Machine {
                 n = leading_digits(d);
                 if (n == 0) break;
                 for (unsigned i = 0; i < n; ++i) {
-                    const std::uint64_t most = std::numeric_limits<std::uint64_t>::max() / 16;
-                    index = index > most ? most : index * 10 + (p[i] - '0');
+                    const std::uint64_t digit = p[i] - '0';
+                    index = index > (kLargest - digit) / 10 ? kLargest : index * 10 + digit;
                 }
                 p += n;
             }
-            if (index >= dim) {
-                const auto most = static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max());
+            if (index >= dim)
                 return bad(CtfError::index_too_large, token, static_cast<std::int64_t>(dim),
-                           static_cast<std::int64_t>(index < most ? index : most));
-            }
+                           static_cast<std::int64_t>(index));
             if (*p != ':') return bad(CtfError::no_colon, p, 0, *p);
             ++p;
             Real value;

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "feedline/cpu.h"
+#include "fill.h"
 #include "index_bounds.h"
 
 namespace feedline {
@@ -518,30 +519,6 @@ const std::byte* first_broken(const Seal* seals, std::size_t n) {
 }
 
 // ---- padding --------------------------------------------------------------------------------------------
-
-template <class T>
-static void fill_with(std::byte* out, std::size_t bytes, const std::byte* fill) {
-    T value;
-    std::memcpy(&value, fill, sizeof value);
-    for (std::size_t at = 0; at < bytes; at += sizeof value) std::memcpy(out + at, &value, sizeof value);
-}
-
-static void fill_elements(std::byte* out, std::size_t bytes, const std::byte* fill,
-                          std::size_t element_bytes) {
-    if (bytes == 0) return;
-    if (std::all_of(fill, fill + element_bytes, [&](std::byte b) { return b == fill[0]; })) {
-        std::memset(out, static_cast<int>(fill[0]), bytes);
-        return;
-    }
-    switch (element_bytes) {
-        case 2: return fill_with<std::uint16_t>(out, bytes, fill);
-        case 4: return fill_with<std::uint32_t>(out, bytes, fill);
-        case 8: return fill_with<std::uint64_t>(out, bytes, fill);
-        default:
-            for (std::size_t at = 0; at < bytes; at += element_bytes)
-                std::memcpy(out + at, fill, element_bytes);
-    }
-}
 
 void pad(const std::byte* rows, const std::int64_t* offsets, std::size_t n, std::size_t row_bytes,
          const std::byte* fill, std::size_t element_bytes, std::size_t length, std::byte* out, bool* mask) {

@@ -162,6 +162,14 @@ def test_wrong_index_is_harmless(text, shifts):
     assert bits(got.sequences) == bits(expected.sequences)
 
 
+@pytest.mark.parametrize("digits", [b"9" * n for n in (8, 9, 17, 18, 19, 20, 26)] + [b"9223372036854775807", b"0" * 30])
+def test_indexes_of_any_length(digits):
+    field = next(field for field in SMALL if field.sparse)
+    text = b"|" + field.name + b" " + digits + b":1\n"
+    got, expected = (parse(text, [Entry(0, 0, len(text), 1)], [field]) for parse in (native_parse, oracle.parse))
+    assert got.errors == expected.errors
+
+
 def test_unfinished_sequences_are_not_mixed_up():
     """Sequences without a newline are read from a scratch copy, one after the other at one address."""
     text = b"|A 1.55 2.555|A 1.555 2.55"

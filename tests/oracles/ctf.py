@@ -298,7 +298,7 @@ def _sample(row, i, base, pipe, stream, f: Field, lenient: bool, fill: bool, pro
                 return i, None
             number = int(row[at:i])
             if number >= f.dim:
-                # The record has 63 bits; beyond 64 only "too large" is known.
+                # The record has 63 bits.
                 got = min(number, 2**63 - 1)
                 problem("index_too_large", stream, base + at, f.dim, got)
                 return i, None

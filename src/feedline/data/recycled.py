@@ -20,7 +20,7 @@ from numpy.typing import DTypeLike, NDArray
 LEAST_BYTES = 1 << 20
 
 
-class _Use:
+class _Lent:
     """One use of a piece of memory. An array over it, and so every view of that array, refers to this object."""
 
     __slots__ = ("__array_interface__", "__weakref__", "_memory")
@@ -57,7 +57,7 @@ class Recycled:
         memory = self._spare(nbytes)
         if memory is None:
             memory = np.empty(nbytes, np.uint8)
-        use = _Use(memory, shape, kind)
+        use = _Lent(memory, shape, kind)
         weakref.finalize(use, self._take_back, memory).atexit = False
         return np.asarray(use)
 

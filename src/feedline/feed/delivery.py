@@ -169,7 +169,8 @@ class Delivery:
         holds, begun = self._reader.holds, None
         for part in parts:
             if not holds(part.segment.plan):
-                gathered = self._copy_by_window(parts, rank)
+                waits = self._skip is not None or not self._reader.selects(parts)
+                gathered = self._copy_by_window(parts, rank) if waits else self._selected(parts, rank)
                 break
         else:
             begun = self._ahead.begun(parts)
@@ -306,18 +307,20 @@ class Delivery:
 
     def _gather_again(self, runs: Sequence[LaneRun], rank: int) -> Gathered:
         """Gather sequences whose window may be gone: reads their chunks only, if these are known."""
-        if self._reader.scattered or not self._corpus.sized:
-            parts = tuple(SegmentSlice(*run.place) for run in runs)
-            gathered = self._copy(parts, rank)
-            return self._transform(gathered, sweeps_of(parts), rank) if self._transforms else gathered
-        ids = np.concatenate([run.segment.ordinals[run.a : run.b] for run in runs])
+        parts = tuple(SegmentSlice(*run.place) for run in runs)
+        known = not self._reader.scattered and self._corpus.sized
+        gathered = self._selected(parts, rank) if known else self._copy(parts, rank)
+        return self._transform(gathered, sweeps_of(parts), rank) if self._transforms else gathered
+
+    def _selected(self, parts: tuple[SegmentSlice, ...], rank: int) -> Gathered:
+        """Return the readable sequences of ``parts``, read by themselves."""
+        ids = _column(parts, lambda s: s.ordinals, np.int64)
         chunk = self._corpus.select(ids)
         good = self._pass_over(chunk.errors, ids, rank)
         if good is not None:
             chunk, ids = chunk.take(np.flatnonzero(good)), ids[good]
-        if self._transforms:
-            sweeps = sweeps_of([SegmentSlice(run.segment, run.a, run.b) for run in runs])
-            return self._transform((chunk.values, ids, good), sweeps, rank)
+        if self._frame_mode:
+            self._check_frames(chunk.values, ids)
         return chunk.values, ids, good
 
     def _keep(self, runs: Sequence[LaneRun], rank: int, gathered: Gathered) -> None:

@@ -39,6 +39,9 @@ LEAST_AHEAD_BYTES = 64 << 20
 """Decoded bytes read ahead by default, or the next window, whichever is more."""
 
 
+# Minibatches whose sequences are read by themselves while the first window is being read: each of them is read twice.
+_MOST_SELECTED = 8
+
 _A_WAIT_S = 1e-4  # seconds; shorter waits are not counted
 
 
@@ -155,6 +158,11 @@ class Reader(abc.ABC):
             _, a, b = parts[0]
             return segment.slots[a:b], segment.index[a:b]
         return together([(s.slots[a:b], s.index[a:b]) for s, a, b in parts if s.slots is not None])
+
+    def selects(self, parts: Sequence[SegmentSlice]) -> bool:
+        """Return whether sequences of ``parts`` should be selected from the corpus by themselves, as their window is
+        still being read; begins to read it."""
+        return False
 
     @property
     def stages(self) -> bool:
@@ -337,6 +345,7 @@ class BufferedReader(Reader):
         self._ratio = 1.0  # decoded bytes per stored byte, as seen so far
         self._seen = (0, 0)  # chunks read, their decoded bytes
         self._asked_at = 0  # chunks read when reading ahead was last continued
+        self._selected = 0  # minibatches since the start, or a seek, that did not wait for their window
         self._pool: Threads | None = None
         self.ranges = self._fresh()
         lies_in = next(iter(corpus.paths()), corpus.name)
@@ -375,6 +384,33 @@ class BufferedReader(Reader):
     def has_errors(self) -> bool:
         """See `Reader.has_errors`."""
         return bool(self._errors)
+
+    def selects(self, parts: Sequence[SegmentSlice]) -> bool:
+        """See `Reader.selects`: only of the first window after the start, or a seek, and for a few minibatches."""
+        window = parts[0][0].plan
+        if (
+            not self._corpus.selective
+            or not self._budget_bytes
+            or self._plans
+            or self._selected >= _MOST_SELECTED
+            or any(segment.plan is not window for segment, _, _ in parts)
+        ):
+            return False
+        self._after_fork()
+        jobs = [self._job_of(chunk_id) for chunk_id in window.chunks.tolist()]
+        if all(job.done for job in jobs):
+            return False
+        self._selected += 1
+        return True
+
+    def _job_of(self, chunk_id: int) -> Job[Chunk]:
+        """Return the job that reads a chunk; begins it if need be."""
+        entry = self._entries.get(chunk_id)
+        if entry is None or entry.job is None or entry.job.failed:
+            self._submit(chunk_id)
+            entry = self._entries[chunk_id]
+        assert entry.job is not None
+        return entry.job
 
     def counts(self, ids: Ints) -> Ints:
         """Return the number of sequences of each chunk, reading those that are not in memory; int64 (k,)."""
@@ -442,6 +478,7 @@ class BufferedReader(Reader):
     def reset(self) -> None:
         """See `Reader.reset`."""
         self._after_fork()
+        self._selected = 0
         for chunk_id in [c for c, entry in self._entries.items() if entry.slot < 0]:
             entry = self._entries.pop(chunk_id)
             if entry.job is not None:

@@ -97,6 +97,8 @@ class Deserializer(abc.ABC):
         in_memory: whether all of it is in memory, so that it is shuffled as a whole whatever its size.
         sliceable: whether ``read_slice`` reads no more than it returns, so that windows may be made of small
             blocks.
+        selective: whether ``select`` reads little more than the sequences themselves, so that the first minibatches
+            need not wait until a window is read.
         fetchable: whether chunks are views of the mapped files that ``files`` returns, so that data that is not in
             memory can be fetched ahead.
         composed: whether it is made of other corpora and has an order of its own, see ``own_order``.
@@ -112,6 +114,7 @@ class Deserializer(abc.ABC):
     random_access: bool = False
     in_memory: bool = False
     sliceable: bool = False
+    selective: bool = False
     fetchable: bool = False
     composed: bool = False
     broadcast: bool = False

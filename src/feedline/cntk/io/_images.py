@@ -131,6 +131,7 @@ class ImageCorpus(Forwarding):
             super().__init__(corpus)
         else:
             super().__init__(Base64Corpus(config["file"], streams, cache=False))
+        self.selective = False  # windows are small, and selecting copies checks more
         if self._copies > 1:
             views = f"{image}: view"
             self.schema = Schema({**self.schema, views: Stream((), "int64")})

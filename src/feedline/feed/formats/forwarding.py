@@ -24,7 +24,8 @@ class Forwarding(Deserializer):
         self._corpus = corpus
         self.schema, self.name, self.broadcast = corpus.schema, corpus.name, corpus.broadcast
         self.random_access, self.in_memory, self.composed = corpus.random_access, corpus.in_memory, corpus.composed
-        self.sliceable, self.fetchable, self.formerly = corpus.sliceable, corpus.fetchable, corpus.formerly
+        self.sliceable, self.selective, self.fetchable = corpus.sliceable, corpus.selective, corpus.fetchable
+        self.formerly = corpus.formerly
 
     def chunks(self) -> Sequence[ChunkInfo]:
         """Return the corpus's chunks."""

@@ -48,6 +48,8 @@ _PLAIN = re.compile(rb"[0-9]{1,19}")
 class _Images(Deserializer):
     """Encoded pictures with a label each, and what they are called."""
 
+    selective = True
+
     def _declare(self, streams: Mapping[str, Stream] | None, more: Mapping[str, Stream], memory_bytes: int) -> None:
         declared = declared_streams(streams, more)
         self.schema = Schema(declared or {"image": Stream(dtype="bytes"), "label": Stream((), "int64")})

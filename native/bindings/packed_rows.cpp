@@ -1,0 +1,282 @@
+#include "feedline/packed_rows.h"
+
+#include <algorithm>
+#include <atomic>
+#include <limits>
+#include <nanobind/stl/optional.h>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "arrays.h"
+#include "faults.h"
+#include "feedline/guard.h"
+#include "threads.h"
+#include "unlocked.h"
+
+namespace nb = nanobind;
+using namespace feedline;
+using namespace feedline::bindings;
+using namespace nb::literals;
+
+namespace {
+
+// A copy this small is over before another thread could use the GIL.
+constexpr std::size_t kKeepGil = std::size_t{16} << 10;
+// Starting a thread costs about what writing 100 KB does.
+constexpr std::size_t kThreadedBytes = std::size_t{1} << 20;
+constexpr std::int64_t kPlaces = std::numeric_limits<std::int32_t>::max();
+
+// A look at a one-dimensional, C-contiguous array in the machine's byte order, given struct's code of its dtype.
+class View {
+public:
+    View(nb::handle array, const std::string& where, const char* name, const char* codes, const char* wanted) {
+        if (PyObject_GetBuffer(array.ptr(), &buffer_, PyBUF_ND | PyBUF_FORMAT) == 0) {
+            const char* format = buffer_.format;
+            const bool plain = format != nullptr && format[0] != 0 && format[1] == 0;
+            if (buffer_.ndim == 1 && plain && std::string(codes).find(format[0]) != std::string::npos) return;
+            PyBuffer_Release(&buffer_);
+        } else {
+            PyErr_Clear();
+        }
+        raise<nb::type_error>(where + ": expected a one-dimensional C-contiguous array of " + wanted + " for `" + name +
+                              "`, got " + describe(array));
+    }
+    ~View() { PyBuffer_Release(&buffer_); }
+    View(const View&) = delete;
+    View& operator=(const View&) = delete;
+
+    std::size_t size() const { return static_cast<std::size_t>(buffer_.shape[0]); }
+    std::size_t item_bytes() const { return static_cast<std::size_t>(buffer_.itemsize); }
+    bool is_signed() const { return std::string("bhilq").find(buffer_.format[0]) != std::string::npos; }
+    template <class T>
+    const T* data() const {
+        return static_cast<const T*>(buffer_.buf);
+    }
+
+private:
+    Py_buffer buffer_;
+};
+
+// The arrays of the pieces, checked, and the plan of their rows.
+class Layout {
+public:
+    Layout(const std::string& where, nb::handle rows, nb::handle offsets, nb::handle starts, nb::handle lengths,
+           nb::handle positions, nb::handle goes_on, std::int64_t count, std::int64_t row, std::size_t tokens)
+        : where_(where),
+          rows_(rows, "rows", {Ints::kInt64}, where),
+          offsets_(offsets, "offsets", {Ints::kInt64}, where),
+          starts_(starts, "starts", {Ints::kInt64}, where),
+          lengths_(lengths, "lengths", {Ints::kInt64}, where),
+          count_(count),
+          row_(row) {
+        if (row < 1) raise<nb::value_error>(where + ": expected rows of at least 1 token, got row = " + number(row));
+        if (count < 0 || count > kPlaces / row)
+            raise<nb::value_error>(where + ": expected a count of rows from 0, with count * row below 2**31, got " +
+                                   number(count) + " rows of " + number(row) + "; make smaller minibatches");
+        check_size("offsets", offsets_.size());
+        check_size("starts", starts_.size());
+        check_size("lengths", lengths_.size());
+        if (!positions.is_none()) {
+            positions_.emplace(positions, "positions", std::initializer_list<Ints::Type>{Ints::kInt64}, where);
+            check_size("positions", positions_->size());
+        }
+        if (!goes_on.is_none()) {
+            goes_on_.emplace(goes_on, where, "goes_on", "?", "bools");
+            check_size("goes_on", goes_on_->size());
+        }
+        pieces_ = {rows_.int64(),
+                   offsets_.int64(),
+                   starts_.int64(),
+                   lengths_.int64(),
+                   positions_ ? positions_->int64() : nullptr,
+                   goes_on_ ? goes_on_->data<std::uint8_t>() : nullptr,
+                   rows_.size()};
+        const PieceFault fault = first_bad_piece(pieces_, count, row, static_cast<std::int64_t>(tokens));
+        if (fault.rule != PieceRule::none) refuse(fault, tokens);
+        first_.resize(static_cast<std::size_t>(count) + 1);
+        sequences_ = new_array(static_cast<std::size_t>(count) + 1, numpy().int64);
+        longest_ = plan_rows(pieces_, count, row, first_.data(), data_of<std::int64_t>(sequences_));
+    }
+
+    const Pieces& pieces() const { return pieces_; }
+    const std::int64_t* first() const { return first_.data(); }
+    std::int64_t count() const { return count_; }
+    std::int64_t row() const { return row_; }
+    nb::handle sequences() const { return sequences_; }
+    std::int64_t longest() const { return longest_; }
+
+    // Calls fill(begin, end) for all rows, which writes so many bytes, in up to `threads` threads.
+    template <class Fill>
+    void run(std::int64_t threads, std::size_t bytes, const Fill& fill) const {
+        if (threads < 1) raise<nb::value_error>(where_ + ": expected threads >= 1, got " + number(threads));
+        const std::int64_t parts = bytes < kThreadedBytes ? 1 : std::clamp<std::int64_t>(count_, 1, threads);
+        std::atomic<const void*> unreadable{nullptr};
+        const auto part = [&](std::size_t k) {
+            const auto at = static_cast<std::int64_t>(k);
+            const void* address = guarded([&] { fill(count_ * at / parts, count_ * (at + 1) / parts); });
+            if (address != nullptr) unreadable.store(address);
+        };
+        if (bytes < kKeepGil) {
+            part(0);
+        } else {
+            const Unlocked unlocked;
+            in_parts(static_cast<std::size_t>(parts), part);
+        }
+        if (const void* address = unreadable.load()) raise_fault("unreadable", address_of(address));
+    }
+
+private:
+    void check_size(const char* name, std::size_t size) const {
+        if (size != rows_.size())
+            raise<nb::value_error>(where_ + ": expected `" + name + "` to be as long as `rows`, " +
+                                   number(rows_.size()) + ", got " + number(size));
+    }
+
+    [[noreturn]] void refuse(const PieceFault& fault, std::size_t tokens) const {
+        const std::size_t i = fault.piece;
+        const std::string got = ", got row " + number(pieces_.row[i]) + ", offset " + number(pieces_.offset[i]) +
+                                ", length " + number(pieces_.length[i]) + ", start " + number(pieces_.start[i]);
+        std::string rule;
+        switch (fault.rule) {
+            case PieceRule::row:
+                rule = "pieces by row, from 0 to below " + number(count_);
+                break;
+            case PieceRule::offset:
+                rule = "pieces of a row by offset, without overlaps, below row = " + number(row_);
+                break;
+            case PieceRule::length:
+                rule = "pieces of at least 1 token that end within row = " + number(row_);
+                break;
+            case PieceRule::start:
+                rule = "pieces inside the " + number(tokens) + " given, and what follows them where they go on";
+                break;
+            default:
+                rule = "positions from 0 that end by 2**31";
+        }
+        const std::string position =
+            fault.rule == PieceRule::position ? ", position " + number(pieces_.position[i]) : "";
+        raise<nb::value_error>(where_ + ": piece " + number(i) + ": expected " + rule + got + position);
+    }
+
+    std::string where_;
+    Ints rows_, offsets_, starts_, lengths_;
+    std::optional<Ints> positions_;
+    std::optional<View> goes_on_;
+    std::int64_t count_, row_;
+    Pieces pieces_{};
+    std::vector<std::int64_t> first_;
+    nb::object sequences_;
+    std::int64_t longest_ = 0;
+};
+
+template <class In, class Out>
+nb::tuple packed(const Layout& layout, const View& tokens, nb::handle dtype, std::int64_t pad,
+                 std::optional<std::int64_t> ignore, std::int64_t threads) {
+    if constexpr (sizeof(Out) < sizeof(std::int64_t))
+        if (pad < std::int64_t{std::numeric_limits<Out>::min()} || pad > std::int64_t{std::numeric_limits<Out>::max()})
+            raise<nb::value_error>("packed_rows: expected `pad` to be one of " + text(dtype) + ", got " + number(pad));
+    const nb::tuple shape = nb::make_tuple(layout.count(), layout.row());
+    const auto table = [&](nb::handle type) { return nb::object(numpy().empty(shape, type)); };
+    const auto* sequences = data_of<std::int64_t>(layout.sequences());
+    nb::object out = table(dtype), segment = table(numpy().int32), positions = table(numpy().int32);
+    nb::object labels = ignore ? table(numpy().int64) : nb::object(nb::none());
+    nb::object cu_seqlens = new_array(static_cast<std::size_t>(sequences[layout.count()]) + 1, numpy().int32);
+    const PackedRows<In, Out> job{layout.pieces(),
+                                  layout.first(),
+                                  sequences,
+                                  layout.count(),
+                                  layout.row(),
+                                  tokens.data<In>(),
+                                  static_cast<Out>(pad),
+                                  ignore.value_or(0),
+                                  data_of<Out>(out),
+                                  ignore ? data_of<std::int64_t>(labels) : nullptr,
+                                  data_of<std::int32_t>(segment),
+                                  data_of<std::int32_t>(positions),
+                                  data_of<std::int32_t>(cu_seqlens)};
+    const std::size_t place_bytes = sizeof(Out) + (ignore ? 8 : 0) + 8;
+    layout.run(threads, static_cast<std::size_t>(layout.count() * layout.row()) * place_bytes,
+               [&](std::int64_t begin, std::int64_t end) { fill_rows(job, begin, end); });
+    return nb::make_tuple(out, labels, segment, positions, cu_seqlens, layout.sequences(), layout.longest());
+}
+
+nb::tuple py_packed_rows(nb::handle tokens, nb::handle rows, nb::handle offsets, nb::handle starts,
+                         nb::handle lengths, nb::handle positions, nb::handle goes_on, std::int64_t count,
+                         std::int64_t row, std::int64_t pad, std::optional<std::int64_t> ignore, bool wide,
+                         std::int64_t threads) {
+    const View view(tokens, "packed_rows", "tokens", "bBhHiIlq", "integers up to int64 (not uint64)");
+    const Layout layout("packed_rows", rows, offsets, starts, lengths, positions, goes_on, count, row, view.size());
+    const nb::object own = tokens.attr("dtype");
+    const auto fill = [&](auto token) {
+        using In = decltype(token);
+        return wide ? packed<In, std::int64_t>(layout, view, numpy().int64, pad, ignore, threads)
+                    : packed<In, In>(layout, view, own, pad, ignore, threads);
+    };
+    switch (view.item_bytes()) {  // 8 bytes are signed: labels could not hold the others
+        case 1: return view.is_signed() ? fill(std::int8_t{}) : fill(std::uint8_t{});
+        case 2: return view.is_signed() ? fill(std::int16_t{}) : fill(std::uint16_t{});
+        case 4: return view.is_signed() ? fill(std::int32_t{}) : fill(std::uint32_t{});
+        default: return packed<std::int64_t, std::int64_t>(layout, view, own, pad, ignore, threads);
+    }
+}
+
+nb::object py_packed_values(nb::handle values, nb::handle rows, nb::handle offsets, nb::handle starts,
+                            nb::handle lengths, std::int64_t count, std::int64_t row, nb::handle fill,
+                            std::int64_t threads) {
+    const nb::object given = checked_ndarray("packed_values", "values", values);
+    const nb::object filler = checked_ndarray("packed_values", "fill", fill);
+    const nb::tuple shape(given.attr("shape"));
+    const nb::object dtype = given.attr("dtype");
+    if (shape.size() == 0)
+        raise<nb::value_error>("packed_values: expected `values` to have at least one axis, got " + describe(given));
+    if (!nb::object(filler.attr("dtype")).equal(dtype) || nb::cast<std::int64_t>(filler.attr("size")) != 1)
+        raise<nb::value_error>("packed_values: expected `fill` to be one " + text(dtype) +
+                               " value in an array, got " + describe(filler));
+    const Layout layout("packed_values", rows, offsets, starts, lengths, nb::none(), nb::none(), count, row,
+                        nb::cast<std::size_t>(shape[0]));
+    nb::list out_shape;
+    out_shape.append(count);
+    out_shape.append(row);
+    const auto element_bytes = nb::cast<std::size_t>(dtype.attr("itemsize"));
+    std::size_t value_bytes = element_bytes;
+    for (std::size_t axis = 1; axis < shape.size(); ++axis) {
+        out_shape.append(shape[axis]);
+        value_bytes *= nb::cast<std::size_t>(shape[axis]);
+    }
+    // numpy refuses a shape whose size in bytes does not fit, so the product below cannot overflow.
+    nb::object out = numpy().empty(nb::tuple(out_shape), dtype);
+    const std::byte *from = memory(given), *element = memory(filler);
+    std::byte* to = memory(out);
+    layout.run(threads, static_cast<std::size_t>(count * row) * value_bytes, [&](std::int64_t begin, std::int64_t end) {
+        fill_values(layout.pieces(), layout.first(), row, from, value_bytes, element, element_bytes, to, begin, end);
+    });
+    return out;
+}
+
+}  // namespace
+
+void bind_packed_rows(nb::module_& m) {
+    m.def("packed_rows", &py_packed_rows, "tokens"_a.none(), "rows"_a.none(), "offsets"_a.none(), "starts"_a.none(),
+          "lengths"_a.none(), "positions"_a.none() = nb::none(), "goes_on"_a.none() = nb::none(), nb::kw_only(),
+          "count"_a, "row"_a, "pad"_a = 0, "ignore"_a.none() = -100, "wide"_a = false, "threads"_a = 1,
+          "Return `count` rows of `row` places from pieces of documents: (tokens, labels, segment, positions,\n"
+          "cu_seqlens, sequences, longest).\n\n"
+          "tokens: (N,), of integers up to int64. rows, offsets, starts, lengths: int64[pieces], by row and offset:\n"
+          "piece i is tokens[starts[i] : starts[i] + lengths[i]], at offsets[i] of row rows[i]. positions: int64[pieces],\n"
+          "of its first token in the document; None: 0. goes_on: bool[pieces], whether the next token in `tokens` is\n"
+          "the next one in the document; None: nowhere.\n\n"
+          "tokens (count, row): of the same dtype, or with `wide` int64; `pad` where there is no piece. labels int64\n"
+          "(count, row): the next token of the document, or `ignore` after its last and in padding; None if `ignore`\n"
+          "is None. segment int32 (count, row): 1, 2, … by piece in each row, 0 in padding. positions int32 (count,\n"
+          "row): in the document; 0 in padding. cu_seqlens int32[sequences + 1]: the first place of each piece and of\n"
+          "each stretch of padding, in all rows end to end, and count * row. sequences int64[count + 1]: how many of\n"
+          "these lie before each row. longest: the length of the longest.\n\n"
+          "Above 16 KiB the GIL is released; above 1 MiB up to `threads` threads share the rows. ValueError for pieces\n"
+          "that overlap, or leave rows or tokens; count * row is below 2**31. DataError if tokens are mapped from a\n"
+          "file that was truncated.");
+    m.def("packed_values", &py_packed_values, "values"_a.none(), "rows"_a.none(), "offsets"_a.none(),
+          "starts"_a.none(), "lengths"_a.none(), nb::kw_only(), "count"_a, "row"_a, "fill"_a.none(), "threads"_a = 1,
+          "Return rows of another stream, (count, row, *shape): values (N, *shape) of any dtype, laid out as\n"
+          "packed_rows() does tokens. fill: an array of one element, of the dtype of values. Errors as there.");
+}
