@@ -28,6 +28,7 @@ set(FEEDLINE_CORE_SOURCES
   native/src/shared_memory.cpp
   native/src/jpeg.cpp
   native/src/picture_batch.cpp
+  native/src/picture_colors.cpp
   native/src/picture_header.cpp
   native/src/picture_ops.cpp
   native/src/picture_resize.cpp
@@ -42,6 +43,7 @@ set(FEEDLINE_AVX2_SOURCES
   native/src/order_avx2.cpp
   native/src/gather_avx2.cpp
   native/src/picture_avx2.cpp
+  native/src/picture_colors_avx2.cpp
   native/src/codes_avx2.cpp
   native/src/ctf_index_avx2.cpp)
 set(FEEDLINE_BINDING_SOURCES

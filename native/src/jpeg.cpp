@@ -93,12 +93,13 @@ struct Decoding {  // what must survive a jump
 const char* jpeg_version() { return FEEDLINE_VALUE(LIBJPEG_TURBO_VERSION); }
 
 std::string decode_jpeg(const std::uint8_t* data, std::size_t n, PictureColor color, Region region, int shrink,
-                        Pixels& out) {
+                        Pixels& out, bool loose) {
     const PictureHeader header = read_picture_header(data, n);
     Decoding decoding;
     auto& info = decoding.info;
     auto& errors = decoding.errors;
-    static thread_local std::vector<std::uint8_t> line;  // static: a jump leaves it as it is
+    static thread_local std::vector<std::uint8_t> kept;  // static: a jump leaves it as it is
+    std::vector<std::uint8_t>& line = kept;              // looked up once
     std::memset(&decoding, 0, sizeof decoding);
     info.err = jpeg_std_error(&errors.base);
     errors.base.error_exit = fail;
@@ -148,26 +149,30 @@ std::string decode_jpeg(const std::uint8_t* data, std::size_t n, PictureColor co
     if (region.y > 0 && skips) jpeg_skip_scanlines(&info, static_cast<JDIMENSION>(region.y));
     const int channels = color == PictureColor::grey ? 1 : 3;
     const std::size_t wide = std::size_t(info.output_width) * std::size_t(cmyk ? 4 : channels);
-    const std::size_t offset = std::size_t(region.x - static_cast<int>(left));
+    const std::size_t offset = std::size_t(region.x - static_cast<int>(left)) * std::size_t(cmyk ? 4 : channels);
+    // Rows are decoded as wide as the decoder has them, right where they are wanted if there may be room between them.
+    const bool straight = !cmyk && (loose || wide == std::size_t(region.width) * std::size_t(channels));
     try {
-        out.reshape(region.width, region.height, channels);
+        if (straight)
+            out.reshape_loose(region.width, region.height, channels, offset, wide);
+        else
+            out.reshape(region.width, region.height, channels);
         if (line.size() < wide) line.resize(wide);
     } catch (const std::bad_alloc&) {
         jpeg_destroy_decompress(&info);
         throw;
     }
-    const bool straight = !cmyk && wide == out.stride();
     for (int y = skips ? region.y : 0; y < region.y; ++y) {
         JSAMPROW row = line.data();
         jpeg_read_scanlines(&info, &row, 1);
     }
     for (int y = 0; y < region.height; ++y) {
-        JSAMPROW row = straight ? out.row(y) : line.data();
+        JSAMPROW row = straight ? out.row(y) - offset : line.data();
         jpeg_read_scanlines(&info, &row, 1);
         if (cmyk)
-            from_cmyk(row + 4 * offset, out.row(y), region.width, color);
+            from_cmyk(row + offset, out.row(y), region.width, color);
         else if (!straight)
-            std::memcpy(out.row(y), row + offset * std::size_t(channels), out.stride());
+            std::memcpy(out.row(y), row + offset, out.stride());
     }
     // What was not read may be missing; then others of its regions could not be read.
     const bool whole = ends_with_a_marker(info.src->next_input_byte, info.src->bytes_in_buffer) ||
@@ -184,7 +189,7 @@ namespace feedline {
 
 const char* jpeg_version() { return ""; }
 
-std::string decode_jpeg(const std::uint8_t*, std::size_t, PictureColor, Region, int, Pixels&) {
+std::string decode_jpeg(const std::uint8_t*, std::size_t, PictureColor, Region, int, Pixels&, bool) {
     return "feedline was built without libjpeg-turbo";
 }
 

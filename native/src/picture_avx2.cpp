@@ -8,7 +8,7 @@ namespace feedline {
 static inline __m128i load16(const void* at) { return _mm_loadu_si128(static_cast<const __m128i*>(at)); }
 
 // 16 sums; pairs of rows are interleaved, so that one instruction multiplies and adds both.
-static inline void add_16(const std::uint8_t* const* rows, const std::int16_t* weights, int taps, std::size_t i,
+__attribute__((always_inline)) static inline void add_16(const std::uint8_t* const* rows, const std::int16_t* weights, int taps, std::size_t i,
                           std::int16_t* out) {
     constexpr int shift = kWeightBits - kBetweenBits;
     __m256i low = _mm256_set1_epi32(1 << (shift - 1)), high = low;
@@ -24,16 +24,27 @@ static inline void add_16(const std::uint8_t* const* rows, const std::int16_t* w
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(out + i), _mm256_permute4x64_epi64(mixed, 0xd8));
 }
 
+// kTaps: their number if it is known, or 0.
+template <int kTaps>
+static void add_rows(const std::uint8_t* const* rows, const std::int16_t* weights, int taps, std::size_t n,
+                     std::int16_t* out) {
+    std::size_t i = 0;
+    for (; i + 16 <= n; i += 16) add_16(rows, weights, kTaps != 0 ? kTaps : taps, i, out);
+    if (i < n) add_16(rows, weights, kTaps != 0 ? kTaps : taps, n - 16, out);
+}
+
 // At least 16 numbers: the last ones are computed twice where their number is not a multiple.
 void add_rows_avx2(const std::uint8_t* const* rows, const std::int16_t* weights, int taps, std::size_t n,
                    std::int16_t* out) {
-    std::size_t i = 0;
-    for (; i + 16 <= n; i += 16) add_16(rows, weights, taps, i, out);
-    if (i < n) add_16(rows, weights, taps, n - 16, out);
+    switch (taps) {
+        case 2: return add_rows<2>(rows, weights, taps, n, out);
+        case 4: return add_rows<4>(rows, weights, taps, n, out);
+        default: return add_rows<0>(rows, weights, taps, n, out);
+    }
 }
 
 // Results of two places, one in each half.
-static inline __m256i add_two(const std::int16_t* a, const std::int16_t* b, const std::int32_t* lanes, int pairs) {
+__attribute__((always_inline)) static inline __m256i add_two(const std::int16_t* a, const std::int16_t* b, const std::int32_t* lanes, int pairs) {
     constexpr int shift = kWeightBits + kBetweenBits;
     const __m256i colours = _mm256_setr_epi8(0, 1, 6, 7, 2, 3, 8, 9, 4, 5, 10, 11, -1, -1, -1, -1,  //
                                              0, 1, 6, 7, 2, 3, 8, 9, 4, 5, 10, 11, -1, -1, -1, -1);
@@ -46,8 +57,11 @@ static inline __m256i add_two(const std::int16_t* a, const std::int16_t* b, cons
     return _mm256_srai_epi32(sum, shift);
 }
 
-void add_columns_avx2(const std::int16_t* in, const int* first, const std::int32_t* lanes, int pairs, int results,
-                      std::uint8_t* out) {
+// kPairs: their number if it is known, or 0.
+template <int kPairs>
+static void add_columns(const std::int16_t* in, const int* first, const std::int32_t* lanes, int given, int results,
+                        std::uint8_t* out) {
+    const int pairs = kPairs != 0 ? kPairs : given;
     const __m128i three = _mm_setr_epi8(0, 1, 2, 4, 5, 6, 8, 9, 10, 12, 13, 14, -1, -1, -1, -1);
     for (int k = 0; k < results; k += 4, out += 12, lanes += 16 * pairs) {
         const __m256i even = add_two(in + 3 * std::ptrdiff_t{first[k]}, in + 3 * std::ptrdiff_t{first[k + 1]}, lanes, pairs);
@@ -58,6 +72,26 @@ void add_columns_avx2(const std::int16_t* in, const int* first, const std::int32
         const __m128i four = _mm_unpacklo_epi32(_mm256_castsi256_si128(bytes), _mm256_extracti128_si256(bytes, 1));
         _mm_storeu_si128(reinterpret_cast<__m128i*>(out), _mm_shuffle_epi8(four, three));
     }
+}
+
+void add_columns_avx2(const std::int16_t* in, const int* first, const std::int32_t* lanes, int pairs, int results,
+                      std::uint8_t* out) {
+    switch (pairs) {
+        case 1: return add_columns<1>(in, first, lanes, pairs, results, out);
+        case 2: return add_columns<2>(in, first, lanes, pairs, results, out);
+        default: return add_columns<0>(in, first, lanes, pairs, results, out);
+    }
+}
+
+// ---- flips --------------------------------------------------------------------------------------------------
+
+void mirror_row_avx2(const std::uint8_t* from, std::size_t n, std::uint8_t* to) {
+    const __m128i five = _mm_setr_epi8(12, 13, 14, 9, 10, 11, 6, 7, 8, 3, 4, 5, 0, 1, 2, -1);
+    std::size_t x = 0;
+    for (; x + 5 <= n; x += 5)
+        _mm_storeu_si128(reinterpret_cast<__m128i*>(to + 3 * x), _mm_shuffle_epi8(load16(from + 3 * (n - 5 - x)), five));
+    for (; x < n; ++x)
+        for (std::size_t c = 0; c < 3; ++c) to[3 * x + c] = from[3 * (n - 1 - x) + c];
 }
 
 // ---- floats -------------------------------------------------------------------------------------------------

@@ -13,7 +13,6 @@
 #include <deque>
 #include <new>
 #include <string>
-#include <system_error>
 #include <thread>
 
 #include "feedline/pictures.h"
@@ -46,11 +45,20 @@ std::string size_text(std::int64_t width, std::int64_t height) {
     return std::to_string(width) + " x " + std::to_string(height);
 }
 
+std::size_t result_bytes(const PictureBatchOptions& options) {
+    const std::size_t values = options.color == PictureColor::grey ? 1 : 3;
+    return std::size_t(options.width) * std::size_t(options.height) * values * (options.floats ? 4 : 1);
+}
+
 // A picture as its program runs: `now` holds the pixels, `next` is free.
 class Running {
   public:
     Running(const PictureBatchOptions& options, std::size_t i, Scratch& scratch)
-        : options_(options), numbers_(options.params + i * options.numbers), now_(&scratch.a), next_(&scratch.b) {}
+        : options_(options),
+          numbers_(options.params + i * options.numbers),
+          result_(static_cast<std::byte*>(options.out) + i * result_bytes(options)),
+          now_(&scratch.a),
+          next_(&scratch.b) {}
 
     std::string run(std::size_t i) {
         const std::string wrong = load(i);
@@ -59,10 +67,11 @@ class Running {
             const std::string refused = step();
             if (!refused.empty()) return refused;
         }
+        if (written_) return "";
         if (now_->width != options_.width || now_->height != options_.height)
             return "its steps lead to " + size_text(now_->width, now_->height) + " pixels, not to " +
                    size_text(options_.width, options_.height);
-        write(i);
+        write();
         return "";
     }
 
@@ -105,8 +114,15 @@ class Running {
         }
         const int shrink = shrinks(region);
         const Region stored = stored_region(region, orientation, header.width, header.height);
-        return shrink > 1 ? decode_smaller(data, n, stored, shrink, orientation)
-                          : turn(decode_jpeg(data, n, options_.color, stored, 1, *now_), orientation);
+        if (shrink > 1) return decode_smaller(data, n, stored, shrink, orientation);
+        const bool loose = orientation != 1 || resizes(region.width, region.height);
+        return turn(decode_jpeg(data, n, options_.color, stored, 1, *now_, loose), orientation);
+    }
+
+    // Whether the next operation changes the size, and so copies.
+    bool resizes(int width, int height) const {
+        return at_ < options_.kinds.size() && kind() == PictureOp::resize &&
+               (whole(numbers_[0]) != width || whole(numbers_[1]) != height);
     }
 
     // How much smaller the decoder may make a region that is resized next.
@@ -133,15 +149,16 @@ class Running {
         const Region rounded{stored.x / shrink, stored.y / shrink,
                              (stored.x + stored.width + shrink - 1) / shrink - stored.x / shrink,
                              (stored.y + stored.height + shrink - 1) / shrink - stored.y / shrink};
-        const std::string wrong = decode_jpeg(data, n, options_.color, rounded, shrink, *now_);
+        const std::string wrong = decode_jpeg(data, n, options_.color, rounded, shrink, *now_, true);
         if (!wrong.empty()) return "expected a whole JPEG: " + wrong;
         const bool turned = orientation >= 5;
         const double *numbers = take(), over = 1.0 / shrink;
         ++at_;
         const double x0 = stored.x * over - rounded.x, y0 = stored.y * over - rounded.y;
         const int width = whole(numbers[turned ? 1 : 0]), height = whole(numbers[turned ? 0 : 1]);
+        next_->reshape(width, height, now_->channels);
         resize_pixels(*now_, x0, y0, x0 + stored.width * over, y0 + stored.height * over, width, height,
-                      PictureFilter::triangle, *next_);
+                      PictureFilter::triangle, next_->row(0));
         swap();
         return turn("", orientation);
     }
@@ -175,13 +192,19 @@ class Running {
                     return "expected at most " + std::to_string(options_.max_pixels) + " pixels, got " +
                            size_text(width, height);
                 if (width == now_->width && height == now_->height) return "";
-                resize_pixels(*now_, 0, 0, now_->width, now_->height, width, height,
-                              static_cast<PictureFilter>(whole(numbers[2])), *next_);
-                swap();
+                const auto filter = static_cast<PictureFilter>(whole(numbers[2]));
+                const bool last = at_ + 1 == options_.kinds.size() && !options_.floats;
+                written_ = last && width == options_.width && height == options_.height;
+                if (!written_) next_->reshape(width, height, now_->channels);
+                resize_pixels(*now_, 0, 0, now_->width, now_->height, width, height, filter,
+                              written_ ? static_cast<std::uint8_t*>(result_) : next_->row(0));
+                if (!written_) swap();
                 return "";
             }
             case PictureOp::flip:
-                flip_pixels(*now_, numbers[0] != 0, numbers[1] != 0);
+                if (numbers[0] == 0 && numbers[1] == 0) return "";
+                flip_pixels(*now_, numbers[0] != 0, numbers[1] != 0, *next_);
+                swap();
                 return "";
             case PictureOp::pad: {
                 const int left = whole(numbers[0]), top = whole(numbers[1]), right = whole(numbers[2]),
@@ -204,17 +227,17 @@ class Running {
         return "";
     }
 
-    void write(std::size_t i) {
-        const std::size_t size = now_->size();
+    void write() {
         if (options_.floats)
-            write_floats(*now_, options_.mean, options_.scale, options_.planes,
-                         static_cast<float*>(options_.out) + i * size);
+            write_floats(*now_, options_.mean, options_.scale, options_.planes, static_cast<float*>(result_));
         else
-            std::memcpy(static_cast<std::uint8_t*>(options_.out) + i * size, now_->row(0), size);
+            std::memcpy(result_, now_->row(0), now_->size());
     }
 
     const PictureBatchOptions& options_;
     const double* numbers_;
+    void* const result_;
+    bool written_ = false;  // whether the last operation wrote there
     std::size_t at_ = 0;
     Pixels *now_, *next_;
 };
@@ -250,8 +273,7 @@ struct PictureBatch::State {
                 what = kNoMemory;
             }
             if (what.empty()) continue;
-            const std::size_t each = std::size_t(options.width) * std::size_t(options.height) *
-                                     (options.color == PictureColor::grey ? 1 : 3) * (options.floats ? 4 : 1);
+            const std::size_t each = result_bytes(options);
             std::memset(static_cast<std::byte*>(options.out) + i * each, 0, each);
             const std::lock_guard lock(mutex);
             wrong.emplace_back(i, std::move(what));  // there is room for all
@@ -305,7 +327,7 @@ class Crew {
         bool started = true;
         try {
             std::thread([this] { run(); }).detach();  // the crew is never destroyed
-        } catch (const std::system_error&) {
+        } catch (const std::exception&) {  // system_error; bad_alloc, after which signals must come back, too
             started = false;
         }
         pthread_sigmask(SIG_SETMASK, &before, nullptr);

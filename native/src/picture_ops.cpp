@@ -19,6 +19,12 @@ void Pixels::reshape(int w, int h, int c) {
         capacity_ = size + kSlack;
     }
     width = w, height = h, channels = c;
+    before_ = 0, pitch_ = stride();
+}
+
+void Pixels::reshape_loose(int w, int h, int c, std::size_t before, std::size_t pitch) {
+    reshape(static_cast<int>(pitch / std::size_t(c)), h, c);
+    width = w, before_ = before;
 }
 
 // ---- turning ------------------------------------------------------------------------------------------------
@@ -68,18 +74,27 @@ void crop_pixels(const Pixels& in, Region r, Pixels& out) {
     for (int y = 0; y < r.height; ++y) std::memcpy(out.row(y), in.row(r.y + y) + offset, out.stride());
 }
 
-void flip_pixels(Pixels& pixels, bool mirrored, bool upside_down) {
-    if (mirrored) {
-        const int channels = pixels.channels;
-        for (int y = 0; y < pixels.height; ++y) {
-            std::uint8_t *a = pixels.row(y), *b = a + pixels.stride() - std::size_t(channels);
-            for (; a < b; a += channels, b -= channels)
-                for (int c = 0; c < channels; ++c) std::swap(a[c], b[c]);
-        }
+namespace {
+
+void mirror_row(const std::uint8_t* from, std::size_t width, std::size_t channels, std::uint8_t* to) {
+#ifdef FEEDLINE_X86
+    if (channels == 3 && cpu().avx2) return mirror_row_avx2(from, width, to);
+#endif
+    for (std::size_t x = 0; x < width; ++x)
+        for (std::size_t c = 0; c < channels; ++c) to[x * channels + c] = from[(width - 1 - x) * channels + c];
+}
+
+}  // namespace
+
+void flip_pixels(const Pixels& in, bool mirrored, bool upside_down, Pixels& out) {
+    out.reshape(in.width, in.height, in.channels);
+    for (int y = 0; y < in.height; ++y) {
+        const std::uint8_t* from = in.row(upside_down ? in.height - 1 - y : y);
+        if (mirrored)
+            mirror_row(from, std::size_t(in.width), std::size_t(in.channels), out.row(y));
+        else
+            std::memcpy(out.row(y), from, in.stride());
     }
-    if (upside_down)
-        for (int y = 0; y < pixels.height / 2; ++y)
-            std::swap_ranges(pixels.row(y), pixels.row(y) + pixels.stride(), pixels.row(pixels.height - 1 - y));
 }
 
 namespace {
@@ -122,77 +137,6 @@ void pad_pixels(const Pixels& in, int left, int top, int right, int bottom, Pict
         for (int x = 0; x < right; ++x)
             std::memcpy(end + std::size_t(x) * channels,
                         from + std::size_t(beyond(in.width + x, in.width, border)) * channels, channels);
-    }
-}
-
-namespace {
-
-std::uint8_t clipped(float value) { return static_cast<std::uint8_t>(std::clamp(value, 0.0f, 255.0f)); }
-
-std::uint8_t grey_of(const std::uint8_t* rgb, int red) {
-    return static_cast<std::uint8_t>(float(rgb[red]) * 0.2989f + float(rgb[1]) * 0.587f + float(rgb[2 - red]) * 0.114f);
-}
-
-// factor * pixel + (1 - factor) * other, cut off.
-void blend_with(Pixels& pixels, float factor, float other) {
-    std::uint8_t table[256];
-    for (int v = 0; v < 256; ++v) table[v] = clipped(factor * float(v) + (1.0f - factor) * other);
-    std::uint8_t* data = pixels.row(0);
-    for (std::size_t i = 0; i < pixels.size(); ++i) data[i] = table[data[i]];
-}
-
-void saturate(Pixels& pixels, float factor, int red) {
-    std::uint8_t* p = pixels.row(0);
-    for (std::size_t i = 0; i < pixels.size(); i += 3, p += 3) {
-        const float grey = (1.0f - factor) * float(grey_of(p, red));
-        for (int c = 0; c < 3; ++c) p[c] = clipped(factor * float(p[c]) + grey);
-    }
-}
-
-// Turns the hue by `shift` of a full circle, in HSV.
-void shift_hue(Pixels& pixels, float shift, int red) {
-    std::uint8_t* p = pixels.row(0);
-    for (std::size_t i = 0; i < pixels.size(); i += 3, p += 3) {
-        const int r = p[red], g = p[1], b = p[2 - red];
-        const int value = std::max({r, g, b}), chroma = value - std::min({r, g, b});
-        if (chroma == 0) continue;
-        const float over = 1.0f / float(chroma);
-        float sector = value == r ? float(g - b) * over : value == g ? 2.0f + float(b - r) * over : 4.0f + float(r - g) * over;
-        sector = sector / 6.0f + shift;
-        sector = (sector - std::floor(sector)) * 6.0f;
-        const int order[3] = {5, 3, 1}, place[3] = {red, 1, 2 - red};
-        for (int c = 0; c < 3; ++c) {
-            float k = float(order[c]) + sector;
-            if (k >= 6.0f) k -= 6.0f;
-            const float share = std::clamp(std::min(k, 4.0f - k), 0.0f, 1.0f);
-            p[place[c]] = clipped(std::floor(float(value) - float(chroma) * share + 0.999f));
-        }
-    }
-}
-
-}  // namespace
-
-void jitter_pixels(Pixels& pixels, const double* numbers, bool bgr) {
-    const int red = bgr ? 2 : 0;
-    int order[4] = {0, 1, 2, 3};
-    for (int k = static_cast<int>(numbers[4]); k > 0; --k) std::next_permutation(order, order + 4);
-    for (const int what : order) {
-        const double whole_turns = what == 3 && std::abs(numbers[3]) > 1 ? std::floor(numbers[3]) : 0;
-        const float number = static_cast<float>(numbers[what] - whole_turns);
-        if (what == 0 && number != 1.0f) {
-            blend_with(pixels, number, 0.0f);
-        } else if (what == 1 && number != 1.0f) {
-            std::uint64_t sum = 0;
-            const std::uint8_t* p = pixels.row(0);
-            const std::size_t channels = std::size_t(pixels.channels);
-            for (std::size_t i = 0; i < pixels.size(); i += channels) sum += channels == 1 ? p[i] : grey_of(p + i, red);
-            const double count = double(pixels.size() / channels);
-            blend_with(pixels, number, static_cast<float>(double(sum) / count));
-        } else if (pixels.channels == 3 && what == 2 && number != 1.0f) {
-            saturate(pixels, number, red);
-        } else if (pixels.channels == 3 && what == 3 && number != 0.0f) {
-            shift_hue(pixels, number, red);
-        }
     }
 }
 

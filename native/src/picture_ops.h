@@ -10,7 +10,7 @@ namespace feedline {
 constexpr std::size_t kSlack = 32;  // bytes behind pixels that may be read
 
 void crop_pixels(const Pixels& in, Region region, Pixels& out);
-void flip_pixels(Pixels& pixels, bool mirrored, bool upside_down);
+void flip_pixels(const Pixels& in, bool mirrored, bool upside_down, Pixels& out);
 void pad_pixels(const Pixels& in, int left, int top, int right, int bottom, PictureBorder border,
                 std::uint8_t value, Pixels& out);
 // numbers: factors of brightness, contrast and saturation, the shift of the hue, and the number of their order.

@@ -2,6 +2,7 @@
 // rows and once for all columns.
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <vector>
 
 #include "feedline/cpu.h"
@@ -42,10 +43,11 @@ struct Memory {
     std::vector<const std::uint8_t*> rows;
     std::vector<std::int16_t> sums;
     std::vector<std::int32_t> totals, lanes;
+    std::vector<std::uint8_t> end;
 
     std::size_t bytes() const {
         const auto of = [](const auto& v) { return v.capacity() * sizeof v[0]; };
-        std::size_t found = of(exact) + of(rows) + of(sums) + of(totals) + of(lanes);
+        std::size_t found = of(exact) + of(rows) + of(sums) + of(totals) + of(lanes) + of(end);
         for (const Weights* w : {&across, &down}) found += of(w->first) + of(w->few) + of(w->many);
         return found;
     }
@@ -252,12 +254,12 @@ void spread_weights(Weights& weights, int results, std::vector<std::int32_t>& la
 }
 
 void resize_with(Memory& memory, const Pixels& in, double x0, double y0, double x1, double y1, PictureFilter filter,
-                 Pixels& out) {
+                 int width, int height, std::uint8_t* out) {
     Weights &across = memory.across, &down = memory.down;
     const int channels = in.channels;
     const std::size_t n = in.stride();
-    find_weights(filter, x0, x1, in.width, out.width, across, memory.exact);
-    find_weights(filter, y0, y1, in.height, out.height, down, memory.exact);
+    find_weights(filter, x0, x1, in.width, width, across, memory.exact);
+    find_weights(filter, y0, y1, in.height, height, down, memory.exact);
     // Weights of 0 are for columns that may lie past the end.
     memory.sums.assign(n + std::size_t(across.taps * channels) + kSlack, 0);
     memory.rows.resize(std::size_t(down.taps));
@@ -265,10 +267,12 @@ void resize_with(Memory& memory, const Pixels& in, double x0, double y0, double 
     [[maybe_unused]] const bool wide = cpu().avx2;
     [[maybe_unused]] const bool vectors = cpu().sse41;  // SSE2 rests too where FEEDLINE_SIMD asks for portable code
     const bool in_lanes = wide && channels == 3 && across.many.empty();
-    if (in_lanes) spread_weights(across, out.width, memory.lanes);
+    if (in_lanes) spread_weights(across, width, memory.lanes);
     const std::uint8_t** rows = memory.rows.data();
     std::int16_t* sums = memory.sums.data();
-    for (int y = 0; y < out.height; ++y) {
+    const std::size_t stride = std::size_t(width) * std::size_t(channels);
+    memory.end.resize(stride + kSlack);
+    for (int y = 0; y < height; ++y) {
         for (int t = 0; t < down.taps; ++t) rows[t] = in.row(std::min(down.first[std::size_t(y)] + t, in.height - 1));
         if (!down.many.empty())
             add_many_rows(rows, down.many_of(y), down.taps, n, memory.totals.data(), sums);
@@ -282,29 +286,32 @@ void resize_with(Memory& memory, const Pixels& in, double x0, double y0, double 
 #endif
         else
             add_rows(rows, down.of(y), down.taps, 0, n, sums);
+        // Variants write some bytes behind a row: into the next one, which follows, but not into what is not ours.
+        const bool near_end = std::size_t(height - 1 - y) * stride < kSlack;
+        std::uint8_t* to = near_end ? memory.end.data() : out + std::size_t(y) * stride;
         if (!across.many.empty())
-            add_many_columns(sums, across, out.width, channels, out.row(y));
+            add_many_columns(sums, across, width, channels, to);
 #ifdef FEEDLINE_X86
         else if (in_lanes)
-            add_columns_avx2(sums, across.first.data(), memory.lanes.data(), across.taps / 2, out.width, out.row(y));
+            add_columns_avx2(sums, across.first.data(), memory.lanes.data(), across.taps / 2, width, to);
 #endif
 #ifdef __SSE2__
         else if (vectors && channels == 3)
-            add_columns_sse2(sums, across, out.width, out.row(y));
+            add_columns_sse2(sums, across, width, to);
 #endif
         else
-            add_columns(sums, across, out.width, channels, out.row(y));
+            add_columns(sums, across, width, channels, to);
+        if (near_end) std::memcpy(out + std::size_t(y) * stride, to, stride);
     }
 }
 
 }  // namespace
 
 void resize_pixels(const Pixels& in, double x0, double y0, double x1, double y1, int width, int height,
-                   PictureFilter filter, Pixels& out) {
+                   PictureFilter filter, std::uint8_t* out) {
     static thread_local Memory kept;
     Memory& memory = kept;  // looked up once
-    out.reshape(width, height, in.channels);
-    resize_with(memory, in, x0, y0, x1, y1, filter, out);
+    resize_with(memory, in, x0, y0, x1, y1, filter, width, height, out);
     if (memory.bytes() > kKeptBytes) memory = Memory();
 }
 

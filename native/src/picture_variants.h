@@ -21,8 +21,18 @@ void add_rows_avx2(const std::uint8_t* const* rows, const std::int16_t* weights,
 void add_columns_avx2(const std::int16_t* in, const int* first, const std::int32_t* lanes, int pairs, int results,
                       std::uint8_t* out);
 
+// A row of n pixels of three channels from right to left. Reads and writes up to one byte behind them.
+void mirror_row_avx2(const std::uint8_t* from, std::size_t n, std::uint8_t* to);
+
 // (value - mean) * scale of n pixels of three channels; channels first if `planes`. Reads up to 8 bytes behind them.
 void write_floats_avx2(const std::uint8_t* pixels, std::size_t n, const float* mean, const float* scale, bool planes,
                        float* out);
+
+// Changes of colours of the first pixels, of three channels and n in all, `red` (0 or 2) being the first or the last of
+// them. They return how many they have done; the portable code does the rest.
+std::size_t blend_avx2(std::uint8_t* levels, std::size_t n, float factor, float share);
+std::size_t sum_greys_avx2(const std::uint8_t* pixels, std::size_t n, int red, std::uint64_t* sum);
+std::size_t saturate_avx2(std::uint8_t* pixels, std::size_t n, float factor, int red);
+std::size_t shift_hue_avx2(std::uint8_t* pixels, std::size_t n, float shift, int red);
 
 }  // namespace feedline

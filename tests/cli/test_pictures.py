@@ -24,12 +24,14 @@ from feedline import images  # noqa: E402
 from feedline.cli.corpus import open_path  # noqa: E402
 from feedline.cli.pictures import Asked, parse_steps, picture_stream, traced, write_page  # noqa: E402
 from feedline.feed.transforms import DrawKeys  # noqa: E402
+from feedline.images.decode import views_of  # noqa: E402
 
 WIDTH, HEIGHT = 61, 42
 STEPS = [
     ["RandomResizedCrop(24, scale=(0.2, 1.0))", "Flip(0.5)"],
     ["Resize((50, 90))", "RandomCrop(24)", "Flip(0.5)"],
     ["Flip(1.0)", "CenterCrop((30, 30))", "Resize((24, 24))", "Flip(0.5)"],
+    ["Flip(0.5)", "MultiView([[RandomResizedCrop(24)], [RandomCrop(30), Resize((24, 24))]])", "Flip(0.5)"],
 ]
 
 
@@ -66,8 +68,10 @@ def test_boxes_are_where_samples_come_from(steps):
     corpus = fl.ArrayDeserializer(image=[made.encode(coordinates(), "PNG")] * count)
     values = {"image": corpus.select(ordinals)["image"]}
     rows = decode.run_all(corpus.schema, values, DrawKeys(5, sweeps, ordinals, stage=0)).values["image"].rows
-    boxes = traced(decode.steps, np.tile([WIDTH, HEIGHT], (count, 1)), 5, sweeps, ordinals)
-    for pixels, box in zip(np.asarray(rows).astype(float), boxes, strict=True):
+    views, stacked, _ = views_of(decode.steps)
+    boxes = [traced(view, np.tile([WIDTH, HEIGHT], (count, 1)), 5, sweeps, ordinals) for view in views]
+    samples = rows if stacked else rows[:, None]
+    for pixels, box in zip(samples.swapaxes(0, 1).reshape(-1, 24, 24, 3).astype(float), sum(boxes, []), strict=True):
         # Half a sample's pixel from the edge, the pixel's centre.
         side = pixels.shape[0]
         for row, column in ((0, 0), (0, side - 1), (side - 1, 0), (side - 1, side - 1)):
@@ -77,7 +81,8 @@ def test_boxes_are_where_samples_come_from(steps):
             # A filter mixes in neighbours, and stops at edges.
             assert abs(pixels[row, column, 0] / 4 - np.clip(x, 0, WIDTH - 1)) < 0.75
             assert abs(pixels[row, column, 1] / 6 - np.clip(y, 0, HEIGHT - 1)) < 0.75
-    assert len({box.mirrored for box in boxes}) == 2
+    assert all(len({box.mirrored for box in some}) == 2 for some in boxes)
+    assert len(set(map(str, boxes))) == len(views)
 
 
 def test_a_page_shows_pictures_labels_and_what_is_unreadable(folder, tmp_path):
@@ -117,6 +122,21 @@ def test_samples_are_those_of_a_source(folder, tmp_path):
     assert shown == [pixels for ordinal in evenly for pixels in delivered.get(ordinal, [])]
 
 
+def test_each_view_is_shown(folder, tmp_path):
+    found, text = page(folder, Asked(4, 2, ["CenterCrop(32)", "MultiView([[], Flip(1.0)])"], 0), tmp_path / "a.html")
+    shown = Page(text)
+    samples = [
+        np.asarray(Image.open(io.BytesIO(base64.b64decode(link.partition(",")[2]))))
+        for link in shown.links
+        if link.startswith("data:image/png")
+    ]
+    assert len(samples) == 4 * (4 - found["unreadable"])
+    assert all((a == b[:, ::-1]).all() for a, b in zip(samples[::2], samples[1::2], strict=True))
+    for view in ("0a", "0b", "1a", "1b"):
+        assert text.count(f'alt="sweep {view}: 32 × 32') == 4 - found["unreadable"]
+    assert "2 × 32 × 32 × 3" in text
+
+
 def test_names_are_text(tmp_path):
     evil = tmp_path / "data" / "<b>bold<"
     evil.mkdir(parents=True)
@@ -145,6 +165,8 @@ def test_on_the_command_line(folder, tmp_path):
         ("__import__('os')", "expected --step NAME(ARGUMENTS)"),
         ("CenterCrop(open('x'))", "expected --step NAME(ARGUMENTS)"),
         ("PictureStep()", "expected --step NAME(ARGUMENTS)"),
+        ("MultiView([Nothing(1)])", "expected --step NAME(ARGUMENTS)"),
+        ("MultiView([[Flip(2)]])", "as p of Flip, got 2, in --step 'MultiView([[Flip(2)]])'"),
         ("CenterCrop(", "expected --step NAME(ARGUMENTS)"),
         ("CenterCrop(side=3, sides=4)", "in --step 'CenterCrop(side=3, sides=4)'"),
     ],

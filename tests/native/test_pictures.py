@@ -1,6 +1,7 @@
 """Native code, compared with its twin: exactly where pixels are only moved, within a level where they are mixed."""
 
 import io
+import math
 import os
 import re
 import subprocess
@@ -91,7 +92,9 @@ def run(pictures, ops, size, *, color=0, **options):
     encoded = [b"" if isinstance(picture, np.ndarray) else picture for picture in pictures]
     bounds = np.cumsum([0, *map(len, encoded)])
     width, height = size
-    out = np.full((len(pictures), height, width, 1 if color == 2 else 3), 77, np.uint8)
+    shape = (len(pictures), height, width, 1 if color == 2 else 3)
+    memory = np.full(math.prod(shape) + 200, 77, np.uint8)
+    out = memory[100:-100].reshape(shape)
     numbers = [number for _, row in ops for number in row]
     batch = _native.PictureBatch(
         np.frombuffer(b"".join(encoded), np.uint8),
@@ -104,7 +107,10 @@ def run(pictures, ops, size, *, color=0, **options):
         upright=options.pop("upright", True),
         **options,
     )
-    return out, batch.result()
+    wrong = batch.result()
+    assert (memory[:100] == 77).all(), "nothing is written before the pictures"
+    assert (memory[-100:] == 77).all(), "nor behind them"
+    return out, wrong
 
 
 def noise(width, height, channels=3, seed=0):
@@ -171,9 +177,13 @@ def test_crops_of_turned_pictures(turned):
     assert wrong == []
     assert (whole[0] == upright).all()
     for x, y, w, h in [(0, 0, 1, 1), (3, 5, 20, 17), (width - 7, height - 4, 7, 4)]:
+        expected = upright[y : y + h, x : x + w]
         part, wrong = run([data], [(CROP, (x, y, w, h))], (w, h))
         assert wrong == []
-        assert (part[0] == upright[y : y + h, x : x + w]).all()
+        assert (part[0] == expected).all()
+        part, wrong = run([data], [(CROP, (x, y, w, h)), (RESIZE, (w, h, 1)), (FLIP, (1, 1))], (w, h))
+        assert wrong == []
+        assert (part[0] == expected[::-1, ::-1]).all()  # a size that stays
 
 
 @pytest.mark.parametrize("turned", range(1, 9))
@@ -296,10 +306,12 @@ for k in range(400):
     shape = (1, channels, to_height, to_width) if floats and planes else (1, to_height, to_width, channels)
     out = np.zeros(shape, np.float32 if floats else np.uint8)
     numbers = rng.normal(size=(2, channels)).astype(np.float32) if floats else (None, None)
+    colors = [*rng.uniform(0, 2, 3), rng.uniform(-0.5, 0.5), rng.integers(24)]
+    moved = [to_width, to_height, filter, rng.integers(2), rng.integers(2)]
     batch = _native.PictureBatch(
-        np.empty(0, np.uint8), np.zeros(2, np.int64), {0: pixels}, np.array([2], np.uint8),
-        np.array([[to_width, to_height, filter]], float), out=out, color=0 if channels == 3 else 2, upright=False,
-        mean=numbers[0], scale=numbers[1], chw=planes,
+        np.empty(0, np.uint8), np.zeros(2, np.int64), {0: pixels}, np.array([2, 3, 5], np.uint8),
+        np.array([[*moved, *colors]], float), out=out, upright=False,
+        color=int(rng.integers(2)) if channels == 3 else 2, mean=numbers[0], scale=numbers[1], chw=planes,
     )
     assert batch.result() == []
     found.update(out.tobytes())

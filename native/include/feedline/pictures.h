@@ -37,22 +37,26 @@ PictureHeader read_picture_header(const std::uint8_t* data, std::size_t n);
 void keyed_uniforms(std::uint64_t seed, const std::int64_t* sweeps, const std::int64_t* ordinals, std::size_t n,
                     std::uint64_t stage, std::uint64_t step, std::size_t count, double* out);
 
-// Interleaved pixels of 1 or 3 channels, in memory that is reused.
+// Interleaved pixels of 1 or 3 channels, in memory that is reused. Rows lie one behind the other, unless `reshape_loose`
+// leaves room between them.
 class Pixels {
   public:
     int width = 0, height = 0, channels = 0;
 
     // Sets the size; what was there is lost. Throws std::bad_alloc.
     void reshape(int w, int h, int c);
-    std::uint8_t* row(int y) { return memory_.get() + std::size_t(y) * stride(); }
-    const std::uint8_t* row(int y) const { return memory_.get() + std::size_t(y) * stride(); }
+    // So many bytes before the first pixel, and from row to row, which rows and what lies before them must fit into.
+    void reshape_loose(int w, int h, int c, std::size_t before, std::size_t pitch);
+    std::uint8_t* row(int y) { return memory_.get() + before_ + std::size_t(y) * pitch_; }
+    const std::uint8_t* row(int y) const { return memory_.get() + before_ + std::size_t(y) * pitch_; }
+    // Bytes of the pixels of a row.
     std::size_t stride() const { return std::size_t(width) * std::size_t(channels); }
     std::size_t size() const { return stride() * std::size_t(height); }
     std::size_t capacity() const { return capacity_; }  // bytes held
 
   private:
     std::unique_ptr<std::uint8_t[]> memory_;
-    std::size_t capacity_ = 0;
+    std::size_t capacity_ = 0, before_ = 0, pitch_ = 0;
 };
 
 // A region of a picture, in its pixels.
@@ -68,9 +72,10 @@ const char* jpeg_version();
 // Decodes a region of a JPEG, of the picture as stored at 1/`shrink` (1, 2, 4 or 8) of its size, into `out`; an empty
 // region is the whole. Bit-identical to decoding the whole and cropping, except for 4:1:0 with shrink > 1, where
 // libjpeg-turbo skips lines differently. Returns "", or what is wrong. CMYK becomes RGB
-// without profiles, as Adobe's inverted values. At most `max_scans` scans of a progressive picture are read.
+// without profiles, as Adobe's inverted values. At most 100 scans of a progressive picture are read. `loose`: rows of
+// `out` may have room between them, which saves a copy.
 std::string decode_jpeg(const std::uint8_t* data, std::size_t n, PictureColor color, Region region, int shrink,
-                        Pixels& out);
+                        Pixels& out, bool loose = false);
 
 // ---- operations --------------------------------------------------------------------------------------------
 
@@ -97,9 +102,10 @@ void turn_upright(const Pixels& in, int orientation, Pixels& out);
 Region stored_region(Region upright, int orientation, int width, int height);
 
 // Resamples the box (x0, y0, x1, y1) of a picture, which may have fractions, to width x height: separable, rows first,
-// 14 bits for weights and 6 between the passes. Borders are repeated.
+// 14 bits for weights, 22 where there are more than 64, and 6 between the passes. Borders are repeated.
+// out: height * width * in.channels bytes.
 void resize_pixels(const Pixels& in, double x0, double y0, double x1, double y1, int width, int height,
-                   PictureFilter filter, Pixels& out);
+                   PictureFilter filter, std::uint8_t* out);
 
 // ---- batches -----------------------------------------------------------------------------------------------
 

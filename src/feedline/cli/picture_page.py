@@ -50,11 +50,13 @@ class View:
         sweep: in which it occurs.
         png: its pixels, encoded.
         box: what was taken for it.
+        part: name of the view, if a picture has several in a sweep.
     """
 
     sweep: int
     png: bytes
     box: Box
+    part: str = ""
 
 
 @dataclass(frozen=True)
@@ -137,13 +139,13 @@ def _view(number: int, view: View) -> str:
     lines = "".join(f"<span>{escape(words)}</span>" for words in view.box.words())
     return (
         f'<li><figure><img src="{_uri(view.png, "png")}" alt="{escape(_told(view))}">'
-        f'<figcaption class="{_colour(number)}"><b>sweep</b> <i><b>{view.sweep}</b></i>{lines}'
+        f'<figcaption class="{_colour(number)}"><b>sweep</b> <i><b>{view.sweep}{view.part}</b></i>{lines}'
         "</figcaption></figure></li>"
     )
 
 
 def _told(view: View) -> str:
-    return f"sweep {view.sweep}: {', '.join(view.box.words())}"
+    return f"sweep {view.sweep}{view.part}: {', '.join(view.box.words())}"
 
 
 def _original(shown: Shown) -> str:
@@ -170,13 +172,13 @@ def _path(box: Box) -> str:
 
 
 def _tag(number: int, view: View, rem: float) -> str:
-    """Draw the number of the sweep at the top left of a box, side by side where corners meet."""
+    """Draw the name of a sample at the top left of a box, in rows of three where corners meet."""
     side = 1.2 * rem
-    x, y = max(0.0, view.box.left) + number * side, max(0.0, view.box.top)
+    x, y = max(0.0, view.box.left) + number % 3 * side, max(0.0, view.box.top) + number // 3 * side
     return (
         f'<g class="{_colour(number)}"><rect class="tag" x="{x:.1f}" y="{y:.1f}" width="{side:.1f}" '
         f'height="{side:.1f}"/><text transform="translate({x + side / 2:.1f} {y + side * 0.8:.1f}) '
-        f'scale({side * 0.85:.2f})" text-anchor="middle">{view.sweep}</text></g>'
+        f'scale({side * 0.85:.2f})" text-anchor="middle">{view.sweep}{view.part}</text></g>'
     )
 
 

@@ -26,6 +26,7 @@ from feedline.errors import DataError
 from feedline.feed.protocol import Deserializer
 from feedline.feed.transforms import DrawKeys
 from feedline.images import decoders
+from feedline.images.decode import views_of
 from feedline.images.step import CROP, FLIP, PAD, RESIZE
 
 DEFAULT_STEPS = ("RandomResizedCrop(224)", "Flip(0.5)")
@@ -98,6 +99,8 @@ def write_page(opened: Opened, asked: Asked, out: Path) -> dict[str, Any]:
 def parse_steps(texts: Iterable[str]) -> list[images.PictureStep]:
     """Parse steps such as ``RandomResizedCrop(224, scale=(0.5, 1))``: names of `feedline.images`, and literals.
 
+    Views have steps of their own: ``MultiView([[], Flip(1.0)])``.
+
     Raises:
         UsageError: it is none.
     """
@@ -110,25 +113,55 @@ def _step(text: str) -> images.PictureStep:
     }
     expected = f"expected --step NAME(ARGUMENTS) of {', '.join(sorted(kinds))}, got {text!r}"
     try:
-        call = ast.parse(text.strip(), mode="eval").body
-        if isinstance(call, ast.Name):
-            call = ast.Call(call, [], [])
-        if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name) or call.func.id not in kinds:
+        tree = ast.parse(text.strip(), mode="eval").body
+        call = _called(ast.Call(tree, [], []) if isinstance(tree, ast.Name) else tree, kinds)
+        if call is None:
             raise UsageError(expected)
-        given = [ast.literal_eval(argument) for argument in call.args]
-        named = {str(word.arg): ast.literal_eval(word.value) for word in call.keywords}
     except (SyntaxError, ValueError) as error:
         raise error if isinstance(error, UsageError) else UsageError(expected) from None
     try:
-        return kinds[call.func.id](*given, **named)
+        step: images.PictureStep = _made(call)
+        return step
     except (TypeError, ValueError) as error:
         raise UsageError(f"{error}, in --step {text!r}") from None
 
 
+class _Call(NamedTuple):
+    """A step as typed: its class and what it is given, in which steps are such calls, too."""
+
+    kind: Callable[..., images.PictureStep]
+    given: list[Any]
+    named: dict[str, Any]
+
+
+def _called(node: ast.expr, kinds: dict[str, Callable[..., images.PictureStep]]) -> _Call | None:
+    """Read a call of one of the kinds; None if it is none.
+
+    Raises:
+        ValueError: an argument is neither a literal nor such a call.
+    """
+    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name) or node.func.id not in kinds:
+        return None
+
+    def read(node: ast.expr) -> Any:
+        if isinstance(node, ast.List):
+            return [read(one) for one in node.elts]
+        return _called(node, kinds) or ast.literal_eval(node)
+
+    named = {str(word.arg): read(word.value) for word in node.keywords}
+    return _Call(kinds[node.func.id], [read(argument) for argument in node.args], named)
+
+
+def _made(given: Any) -> Any:
+    """Make the steps that were typed somewhere in arguments."""
+    if isinstance(given, _Call):
+        named = {name: _made(one) for name, one in given.named.items()}
+        return given.kind(*map(_made, given.given), **named)
+    return [_made(one) for one in given] if isinstance(given, list) else given
+
+
 def _is_step(kind: Any) -> bool:
-    # Several views of a picture have no box each.
-    hidden = (images.PictureStep, getattr(images, "MultiView", None))
-    return isinstance(kind, type) and issubclass(kind, images.PictureStep) and kind not in hidden
+    return isinstance(kind, type) and issubclass(kind, images.PictureStep) and kind is not images.PictureStep
 
 
 def picture_stream(corpus: Deserializer, sequences: int) -> str | None:
@@ -185,6 +218,7 @@ def _some(
     for i, original in enumerate(originals):
         if original is not None:
             sizes[i] = original.width, original.height
+    numbered, stacked, _ = views_of(decode.steps)
     for sweep in range(asked.views):
         sweeps = np.full(len(good), sweep, np.int64)
         made = decode.run_all(
@@ -194,12 +228,14 @@ def _some(
         )
         errors |= {int(good[i]): error for i, error in made.errors.items()}
         rows = np.asarray(made.values[name].dense().rows)
+        seen.shape = rows.shape[1:]
         decoded = np.array([k for k in range(len(good)) if k not in made.errors], np.int64)
         which = good[decoded]
-        boxes = traced(decode.steps, sizes[which], asked.seed, sweeps[decoded], ordinals[which])
-        for i, pixels, box in zip(which.tolist(), rows[decoded], boxes, strict=True):
-            seen.shape = pixels.shape
-            views[i].append(View(sweep, _png(pixels), box))
+        for v, steps in enumerate(numbered):
+            boxes = traced(steps, sizes[which], asked.seed, sweeps[decoded], ordinals[which])
+            samples = rows[decoded, v] if stacked else rows[decoded]
+            for i, pixels, box in zip(which.tolist(), samples, boxes, strict=True):
+                views[i].append(View(sweep, _png(pixels), box, _part(v) if stacked else ""))
     shown = []
     for i, ordinal in enumerate(ordinals.tolist()):
         error, original = errors.get(i), originals[i]
@@ -220,10 +256,20 @@ def _some(
     return shown
 
 
+def _part(view: int) -> str:
+    """Return the name of a view: a, b, c."""
+    return chr(ord("a") + view) if view < 26 else f".{view}"
+
+
 def traced(
-    steps: Sequence[images.PictureStep], sizes: Ints, seed: int, sweeps: Ints, ordinals: Ints, stage: int = 0
+    steps: Sequence[tuple[int, images.PictureStep]],
+    sizes: Ints,
+    seed: int,
+    sweeps: Ints,
+    ordinals: Ints,
+    stage: int = 0,
 ) -> list[Box]:
-    """Return what steps take of pictures of these sizes (n, 2): width, height.
+    """Return what steps, each with the number that keys its draws, take of pictures of sizes (n, 2): width, height.
 
     Steps plan crops, sizes, flips and borders one after the other; followed backwards, the corners of the result are
     places in the picture.
@@ -232,7 +278,7 @@ def traced(
     start = sizes.astype(np.float64).T
     # Along x and y: where the edge at 0 lies in the picture, how many of its pixels one pixel is, how many there are.
     origin, unit, extent = np.zeros((2, n)), np.ones((2, n)), start.copy()
-    for number, step in enumerate(steps):
+    for number, step in steps:
         draws = _native.uniforms(seed, sweeps, ordinals, stage, number, step.draws)
         ops, sizes = step.plan(sizes, draws)
         for op in ops:

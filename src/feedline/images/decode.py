@@ -97,7 +97,7 @@ class Decode(Transform):
         if device is not None:
             torch_pictures().jpeg_decoder(device)  # now, rather than in the first minibatch
         self.steps = steps
-        views, stacked, normalize = _views(steps)
+        views, stacked, normalize = views_of(steps)
         width, height = _one_size(views)
         self._decoding = Decoding(
             stream=stream,
@@ -196,7 +196,7 @@ class Decode(Transform):
         return f"Decode({', '.join([repr(self._decoding.stream), *map(repr, self.steps)])})"
 
 
-def _views(steps: Sequence[PictureStep]) -> tuple[list[list[tuple[int, PictureStep]]], bool, Normalize | None]:
+def views_of(steps: Sequence[PictureStep]) -> tuple[list[list[tuple[int, PictureStep]]], bool, Normalize | None]:
     """Return the steps of each view with the numbers that key their draws, whether there are views, and `Normalize`.
 
     Raises:
