@@ -182,8 +182,21 @@ def test_without_a_decoder_what_to_install_is_said(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     monkeypatch.setattr(torch_pictures.importlib, "import_module", nothing)
-    with pytest.raises(ModuleNotFoundError, match="pip install torchcodec"):
+    with pytest.raises(
+        ModuleNotFoundError, match=r"pip install torchcodec \(torchcodec.decoders: torchcodec.decoders; "
+    ):
         torch_pictures.jpeg_decoder("cuda")
+
+
+def test_a_device_without_memory_is_no_refusal(on_cpu, monkeypatch):
+    from feedline.interop import torch_pictures
+
+    def full(pictures, grey):
+        raise torch.OutOfMemoryError("planted")
+
+    monkeypatch.setattr(torch_pictures, "jpeg_decoder", lambda device: full)
+    with pytest.raises(torch.OutOfMemoryError, match="planted"):
+        images.Decode("image", images.CenterCrop(20), device="cpu").run_all(SCHEMA, values(), places())
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs torch with CUDA, and torchcodec or torchvision")

@@ -74,6 +74,11 @@ def mixed(sizes, stages, when_empty, sweeps, block, kind="array"):
     )
 
 
+def ending(world):
+    """The option of a source that ends with the mixture, if that has an end."""
+    return {} if world[2] == "repeat" else {"max_sweeps": 1}
+
+
 def parts_in_order(sizes, items, kind, window):
     """What each part delivers by itself, under its own seed and share of the window."""
     found = []
@@ -116,22 +121,20 @@ def delivered(source, sizes, most):
 @given(mixtures(), st.lists(st.integers(1, 300), min_size=1, max_size=4))
 def test_what_comes_where_is_what_the_specification_says(world, batches):
     most = 600
-    with fl.MinibatchSource(mixed(*world), seed=SEED) as source:
-        source._axis.max_sweeps = None if world[2] == "repeat" else 1
+    with fl.MinibatchSource(mixed(*world), seed=SEED, **ending(world)) as source:
         assert delivered(source, batches, most) == expected(world, most)
 
 
 @given(mixtures(), st.integers(2, 12), st.data())
 def test_windows_of_the_parts_are_their_own(world, chunks, data):
     """Chunks that have to be read: every part is shuffled in its own windows, and few chunks are held."""
-    _sizes, stages, when_empty, _, _ = world
+    _sizes, stages, _when_empty, _, _ = world
     most = 400
     mixture = mixed(*world, kind="read")
-    exact = [[q / sum(quotas) for q in quotas] for _, quotas in stages]
-    best = [max(column) for column in zip(*exact, strict=True)]
-    window = [int(chunks * share / sum(best) + 1e-9) for share in best]
-    with fl.MinibatchSource(mixture, seed=SEED, shuffle=fl.Window(chunks=chunks)) as source:
-        source._axis.max_sweeps = None if when_empty == "repeat" else 1
+    first = stages[0][1]
+    first = [quota or min(q for q in first if q) for quota in first]
+    window = [chunks * quota // sum(first) for quota in first]
+    with fl.MinibatchSource(mixture, seed=SEED, shuffle=fl.Window(chunks=chunks), **ending(world)) as source:
         found = delivered(source, data.draw(st.lists(st.integers(1, 200), min_size=1, max_size=3)), most)
     assert found == expected(world, most, "read", window)
 
@@ -141,13 +144,11 @@ def test_from_any_point_under_any_sizes_and_ranks(world, data):
     """Restored from JSON again and again: other batch sizes, other world sizes, another source."""
     kind = data.draw(st.sampled_from(["array", "read"]))
     most = 250
-    with fl.MinibatchSource(mixed(*world, kind=kind), seed=SEED) as source:
-        source._axis.max_sweeps = None if world[2] == "repeat" else 1
+    with fl.MinibatchSource(mixed(*world, kind=kind), seed=SEED, **ending(world)) as source:
         whole = delivered(source, [64], most)
     out, state = [], None
     while len(out) < len(whole):
-        with fl.MinibatchSource(mixed(*world, kind=kind), seed=SEED) as source:
-            source._axis.max_sweeps = None if world[2] == "repeat" else 1
+        with fl.MinibatchSource(mixed(*world, kind=kind), seed=SEED, **ending(world)) as source:
             if state is not None:
                 source.load_state_dict(json.loads(state), verify=data.draw(st.booleans()))
             for _ in range(data.draw(st.integers(1, 4))):
@@ -171,8 +172,7 @@ def test_weights_changed_in_the_run_are_a_stage_that_the_state_carries(world, da
     changes = []
     out, state = [], None
     while len(out) < most:
-        with fl.MinibatchSource(mixed(*world), seed=SEED) as source:
-            source._axis.max_sweeps = None if when_empty == "repeat" else 1
+        with fl.MinibatchSource(mixed(*world), seed=SEED, **ending(world)) as source:
             if state is not None:
                 source.load_state_dict(json.loads(state))
             if data.draw(st.booleans()):
@@ -188,6 +188,79 @@ def test_weights_changed_in_the_run_are_a_stage_that_the_state_carries(world, da
             state = json.dumps(source.state_dict())
     now = dict(stages) | dict(changes)
     assert out[:most] == expected((sizes, sorted(now.items()), when_empty, sweeps, block), min(most, len(out)))
+
+
+@given(mixtures(), st.integers(1, 200), st.data())
+def test_stages_that_have_not_begun_may_be_declared_anew(world, place, data):
+    """What came before and the windows of the parts stay; only places behind the new stage are others. A stage that
+    would cut the block that has begun is refused, and only such a one."""
+    sizes, stages, when_empty, sweeps, block = world
+    kind, chunks = data.draw(st.sampled_from(["array", "read"])), 6
+    options = {} if kind == "array" else {"shuffle": fl.Window(chunks=chunks)}
+    quotas = st.lists(st.integers(0, 6), min_size=len(sizes), max_size=len(sizes)).filter(any)
+    with fl.MinibatchSource(mixed(*world, kind=kind), seed=SEED, **options, **ending(world)) as source:
+        out = delivered(source, [place], place)
+        state, ended = json.dumps(source.state_dict()), source.position.sweep > 0
+    kept = [stage for stage in stages if stage[0] < max(len(out), 1)]
+    starts = st.integers(1, 90) | st.integers(1, 9).map(lambda n: n * block - (len(out) - kept[-1][0]) % block)
+    later = [
+        (len(out) + more, data.draw(quotas)) for more in sorted(data.draw(st.sets(starts, max_size=2))) if more > 0
+    ]
+    world = sizes, [*kept, *later], when_empty, sweeps, block
+    if ended:
+        return
+    with fl.MinibatchSource(mixed(*world, kind=kind), seed=SEED, **options, **ending(world)) as source:
+        try:
+            source.load_state_dict(json.loads(state))
+        except fl.StateError:
+            others = {start for start, _ in stages} ^ {start for start, _ in world[1]}
+            assert min(others) < len(out) + block
+            return
+        out += delivered(source, [50], 200)
+    first = [quota or min(q for q in stages[0][1] if q) for quota in stages[0][1]]
+    window = None if kind == "array" else [chunks * quota // sum(first) for quota in first]
+    assert out == expected(world, len(out), kind, window)
+
+
+BAD_STAGES = [None, [], "x", [[0, ["1"]]], [[0, ["1", "1"], 0]], [[1, ["1", "1"], False]], [[0, ["1", "x"], False]]]
+BAD_STAGES += [[[0, ["0", "0"], False]], [[0, ["1", "-1"], False]], [[0, ["1e999999999", "1"], False]]]
+BAD_STAGES += [[[0, ["1/0", "1"], False]], [[0, ["1"], False]], [[0, ["1", "1"], False], [2**70, ["1", "1"], False]]]
+BAD_STAGES += [[[0, [1, 1], False]], [[0, ["1", "1"], False], [0, ["1", "1"], False]], [[True, ["1", "1"], False]]]
+
+
+@pytest.mark.parametrize("stages", BAD_STAGES, ids=lambda stages: json.dumps(stages)[:40])
+def test_a_state_with_damaged_stages_is_refused(stages):
+    with fl.MinibatchSource(fl.Mixture(corpora([9, 5]), {"c0": 1, "c1": 1}), seed=SEED) as source:
+        source.next_minibatch(4)
+        state = source.state_dict()
+        with pytest.raises(fl.StateError):
+            source.load_state_dict({**state, "stages": stages})
+        with pytest.raises(fl.StateError):
+            source.load_state_dict({**state, "windows": ["1/3", "2/3"]})
+        with pytest.raises(fl.StateError, match="got none"):
+            source.load_state_dict({key: value for key, value in state.items() if key != "stages"})
+        assert source.state_dict() == state
+
+
+def test_a_state_under_other_first_weights_is_refused():
+    with fl.MinibatchSource(fl.Mixture(corpora([9, 5]), {"c0": 1, "c1": 1}), seed=SEED) as source:
+        source.change_weights({"c0": 1, "c1": 3})
+        source.next_minibatch(4)
+        state = source.state_dict()
+    other = fl.MinibatchSource(fl.Mixture(corpora([9, 5]), {"c0": 1, "c1": 2}), seed=SEED)
+    with other, pytest.raises(fl.StateError, match="follow the first weights"):
+        other.load_state_dict(state)
+
+
+@pytest.mark.parametrize("place", [2**62 + 1, 2**70])
+def test_places_beyond_what_can_be_counted_are_refused(place):
+    with pytest.raises(ValueError, match=r"2\*\*62"):
+        fl.Mixture(corpora([9, 5]), {"c0": 1}, stages=[(place, {"c1": 1})])
+    with (
+        fl.MinibatchSource(fl.Mixture(corpora([9, 5])), seed=SEED) as source,
+        pytest.raises(ValueError, match=r"2\*\*62"),
+    ):
+        source.change_weights({"c0": 1}, at=place)
 
 
 @pytest.mark.parametrize("block", [1, 256])

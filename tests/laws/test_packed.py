@@ -244,6 +244,37 @@ def test_a_row_with_an_unreadable_document_is_unreadable(tmp_path):
             source.next_minibatch(20)
 
 
+class Lost(Read):
+    """As formats do: what cannot be read has no samples in its chunk."""
+
+    def read(self, chunk):
+        whole = super().read(chunk)
+        values = {
+            name: fl.Value.from_sequences(
+                [s[: 0 if i in whole.errors else None] for i, s in enumerate(value.sequences())]
+            )
+            for name, value in whole.values.items()
+        }
+        return fl.Chunk(self.schema, values, whole.errors)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_unreadable_documents_without_tokens_spoil_nothing_but_their_rows(tmp_path, method):
+    docs = documents([5, 30, 7, 20] * 10)
+    packed = fl.Packed(Lost(docs, bad=(3, 8, 39)), 16, method=method, tokens="tokens")  # 8 and 39 end their chunks
+    with fl.MinibatchSource(packed, seed=1, max_sweeps=1, on_error="skip", quarantine=tmp_path / "bad.jsonl") as source:
+        held = [p for m in source.minibatches(64) for one in rows_of(m, 16) for p in check_row(one, docs)]
+    assert not {3, 8, 39} & {document for document, _, _ in held}
+    assert len({document for document, _, _ in held}) > 20
+
+
+def test_packed_alone_has_no_sources():
+    with source_of(([3, 4], 8, "best-fit", "split")) as source:
+        minibatch = source.next_minibatch(8)
+    assert minibatch.source is None
+    assert minibatch.sweep_ends == ()
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -264,6 +295,9 @@ def test_what_cannot_be_packed_is_said():
         fl.Packed(Read(documents([3])), 8)
     with pytest.raises(fl.SchemaError, match="expected a stream of integers"):
         fl.Packed(Read(documents([3])), 8, tokens="x")
+    named = fl.ArrayDeserializer(tokens=documents([3]), name=["a"])
+    with pytest.raises(fl.SchemaError, match="dense streams of numbers to pack"):
+        fl.Packed(named, 8, tokens="tokens")
     with pytest.raises(fl.DataError, match="at most 8 tokens, got one of 9"):
         fl.Packed(Read(documents([3, 9])), 8, tokens="tokens", long="error")
     with pytest.raises(ValueError, match="pack each corpus, and mix the rows"):

@@ -25,7 +25,7 @@ class Origins(NamedTuple):
         sweep_ends: function that returns the names of the corpora of which a sweep ended.
     """
 
-    sources: Callable[[NDArray[np.int64]], NDArray[np.int64]]
+    sources: Callable[[NDArray[np.int64]], NDArray[np.int64] | None]
     sweep_ends: Callable[[], tuple[str, ...]]
 
 

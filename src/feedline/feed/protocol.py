@@ -198,9 +198,9 @@ class Deserializer(abc.ABC):
         """
         return select_by_chunk(self, ordinals)
 
-    def sources(self, ordinals: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the number of the part that each sequence is from, int64 (n,); 0 in a corpus without parts."""
-        return np.zeros(len(ordinals), np.int64)
+    def sources(self, ordinals: NDArray[np.int64]) -> NDArray[np.int64] | None:
+        """Return the number of the part that each sequence is from, int64 (n,); None: the corpus has no parts."""
+        return None
 
     def own_order(self, seed: int, shuffle: bool, window: Any, order_of: Callable[..., Any]) -> Any:
         """Return the order of a corpus that has one of its own, made of those of its parts; None: it has none.

@@ -53,16 +53,19 @@ def jpeg_decoder(device: Any) -> JpegDecoder:
             f"{torch.cuda.device_count() if torch.cuda.is_available() else 'no'} CUDA devices; leave out device= to "
             "decode on the processor"
         )
+    reasons = []
     for package, decode in (("torchcodec.decoders", _by_torchcodec), ("torchvision.io", _by_torchvision)):
         try:
             module = importlib.import_module(package)
-        except Exception:  # not installed, or built for another torch: of many kinds
+        except Exception as error:  # not installed, or built for another torch: of many kinds
+            reasons.append(f"{package}: {error}")
             continue
         if hasattr(module, "decode_jpeg"):
             return functools.partial(decode, module, where)
+        reasons.append(f"{package}: it has no decode_jpeg")
     raise ModuleNotFoundError(
-        "neither torchcodec (0.16 or later) nor torchvision can be imported, which decode pictures on a device; run: "
-        "pip install torchcodec"
+        "neither torchcodec (0.16 or later) nor torchvision decodes pictures on a device; run: pip install torchcodec "
+        f"({'; '.join(reasons)})"
     )
 
 
@@ -342,6 +345,8 @@ class _Job:
         jpeg: JpegDecoder = self._wanted["jpeg"]
         try:
             return list(jpeg(encoded, grey))
+        except torch.OutOfMemoryError:
+            raise
         except RuntimeError:  # nothing is returned then, even of those that it can decode
             found: list[Tensor | None] = []
             for one in encoded:
@@ -349,6 +354,8 @@ class _Job:
                     return [None] * len(encoded)
                 try:
                     found += jpeg([one], grey)
+                except torch.OutOfMemoryError:
+                    raise
                 except RuntimeError:
                     found.append(None)
                     self.fallen_back += 1

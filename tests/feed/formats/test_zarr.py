@@ -25,6 +25,7 @@ from tests.feed.formats.corpora import everything
 from tests.warm import Python
 
 pytest.importorskip("zarr")
+import numcodecs
 import numcodecs.pickles
 import zarr.codecs
 import zarr.dtype
@@ -223,6 +224,40 @@ def test_a_damaged_chunk_costs_its_rows_and_names_its_file(tmp_path, path, name,
     assert not corpus.read(0).errors  # no chunk there is a chunk of the fill value
     os.mkfifo(file)
     assert "it is a FIFO" in str(corpus.read(0).errors[rows[0]])
+
+
+BLOSC = {
+    "2": (2, {"compressors": {"id": "blosc"}}, "x/1"),
+    "2 filter": (2, {"compressors": None, "filters": [numcodecs.Blosc()]}, "x/1"),
+    "3": (3, {"compressors": zarr.codecs.BloscCodec()}, "x/c/1"),
+    "3 numcodecs": (3, {"compressors": {"name": "numcodecs.blosc", "configuration": {}}}, "x/c/1"),
+    "3 shards": (3, {"compressors": zarr.codecs.BloscCodec(), "shards": (64,)}, "x/c/1"),
+}
+
+
+@pytest.mark.parametrize("form", BLOSC)
+@pytest.mark.parametrize(
+    ("at", "told"),
+    [(12, "expected a Blosc frame of 2147483647 bytes"), (4, "decodes to at most 1000000 bytes (memory)")],
+)
+def test_blosc_frames_that_claim_too_much(tmp_path, form, at, told):
+    version, options, file = BLOSC[form]
+    data = np.arange(128)
+    zarr_files.write(tmp_path / "a", {"x": (data, {"chunks": (32,), **options})}, version)
+    corpus = ZarrDeserializer(tmp_path / "a", memory=1_000_000)
+    assert corpus.read(0).values["x"].tolist() == data.tolist()
+    chunk = tmp_path / "a" / file
+    whole = bytearray(chunk.read_bytes())
+    at += whole.index(b"\x02\x01")  # the versions that a frame's header begins with
+    whole[at : at + 4] = b"\xff\xff\xff\x7f"
+    chunk.write_bytes(whole)
+    errors = corpus.read(0).errors
+    rows = 64 if "shards" in form else 32  # of a file
+    assert sorted(errors) == list(range(rows, rows + 32))
+    assert told in str(errors[rows])
+    assert errors[rows].path == str(chunk)
+    chunk.write_bytes(whole[:7])
+    assert sorted(corpus.read(0).errors) == list(range(rows, 2 * rows))
 
 
 def test_cut_files(tmp_path, path):

@@ -124,7 +124,6 @@ class ImageCorpus(Forwarding):
         self._single = self._strict and randomizes
         # Read first: what cannot be configured is said without opening data.
         steps = _pictures.steps_of(transforms, grayscale)
-        _pictures.require_decoder()
         if self._strict:
             corpus = MapCorpus(config["file"], streams)
             corpus.check()

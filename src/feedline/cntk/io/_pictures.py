@@ -275,11 +275,6 @@ def _tell_of_mean(stream: str, path: str, count: int, size: tuple[int, int]) -> 
     )
 
 
-def require_decoder() -> None:
-    """Raise ImportError if pictures cannot be decoded."""
-    decoders.path()
-
-
 def size_after(steps: Sequence[Step], size: tuple[int, int] | None) -> tuple[int, int] | None:
     """Return width and height after all steps for a picture of a size (None: any); None if they differ."""
     for step in steps:

@@ -11,7 +11,7 @@ from typing import Any
 
 from feedline import _native
 from feedline.feed.composed.order import MixtureOrder, Rules
-from feedline.feed.composed.stages import Declared
+from feedline.feed.composed.stages import LAST_PLACE, Declared
 from feedline.feed.composed.weights import named, quotas_of, ratio, shares_of
 from feedline.feed.formats.concat import Concat
 from feedline.feed.protocol import Deserializer, whole_number
@@ -102,9 +102,10 @@ class Mixture(Concat):
         self.declared = [Declared(0, self._weights(weights))]
         for start, later in stages:
             start = whole_number("the place of a stage", start, 1)
-            if start <= self.declared[-1].start:
+            if not self.declared[-1].start < start <= LAST_PLACE:
                 raise ValueError(
-                    f"expected stages at ascending places above 0, got {start} after {self.declared[-1].start}"
+                    f"expected stages at ascending places above 0, up to 2**62, got {start} after "
+                    f"{self.declared[-1].start}"
                 )
             self.declared.append(Declared(start, self._weights(later)))
         self._sweeps = self._limits(max_sweeps)
@@ -160,13 +161,20 @@ class Mixture(Concat):
 
     def own_order(self, seed: int, shuffle: bool, window: Window | None, order_of: Callable[..., Timeline]) -> Timeline:
         """Return the order of this mixture; see `Deserializer.own_order`."""
-        most = [max(shares) for shares in zip(*(shares_of(one.weights) for one in self.declared), strict=True)]
+        shares = _window_shares(self.declared[0].weights)
         parts = [
-            order_of(part, _native.hash_key([seed, k, PART]), _part_of(window, share / sum(most)))
-            for k, (part, share) in enumerate(zip(self.parts, most, strict=True))
+            order_of(part, _native.hash_key([seed, k, PART]), _part_of(window, share))
+            for k, (part, share) in enumerate(zip(self.parts, shares, strict=True))
         ]
-        rules = Rules(self.names, tuple(self._sweeps), self.when_empty, self.block, self._weights)
+        rules = Rules(self.names, tuple(self._sweeps), self.when_empty, self.block, tuple(shares), self._weights)
         return MixtureOrder(parts, rules, self.declared, seed=seed, shuffle=shuffle, window=window)
+
+
+def _window_shares(weights: Sequence[Fraction]) -> list[Fraction]:
+    """Return each part's share of the window: its weight in the first stage, whatever stages follow, so that these may
+    be declared and changed in the run. Parts of weight 0 count with the smallest weight above."""
+    least = min(weight for weight in weights if weight)
+    return shares_of([weight or least for weight in weights])
 
 
 def _part_of(window: Window | None, share: Fraction) -> Window | None:

@@ -9,7 +9,7 @@ for every segment.
 from __future__ import annotations
 
 import copy
-import itertools
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from fractions import Fraction
 from typing import Any, ClassVar, NamedTuple
@@ -19,10 +19,13 @@ from numpy.typing import NDArray
 
 from feedline.errors import DataError, StateError, shown
 from feedline.feed.composed.schedule import Ints
-from feedline.feed.composed.stages import Declared, Stages
+from feedline.feed.composed.stages import LAST_PLACE, Declared, Stages
 from feedline.feed.protocol import whole_number
 from feedline.feed.timeline import ChunkTable, Segment, Timeline, Window, WindowPlan
 from feedline.feed.timeline.blocks import Blocks
+
+# A weight in a state, whose denominator is not 0.
+_RATIO = re.compile("[0-9]{1,400}(/0*[1-9][0-9]{0,399})?")
 
 # Blocks of a window, at most.
 _MOST_BLOCKS = 4096
@@ -36,6 +39,7 @@ class Rules(NamedTuple):
         max_sweeps: how often each part may be delivered; None: without limit.
         when_empty: what happens then.
         block: places that are shuffled together.
+        shares: share of each part in the window.
         parse: function from weights by name to the weights of the parts.
     """
 
@@ -43,6 +47,7 @@ class Rules(NamedTuple):
     max_sweeps: tuple[int | None, ...]
     when_empty: str
     block: int
+    shares: tuple[Fraction, ...]
     parse: Callable[[Any], tuple[Fraction, ...]]
 
 
@@ -81,7 +86,6 @@ class MixtureOrder(Timeline):
             self.blocks = _joined_blocks(parts)
         self.swept = any(part.swept for part in parts)
         self._bases = np.cumsum([0, *(len(part.table) for part in parts)]).tolist()
-        self._firsts = np.cumsum([0, *(part.table.total_sequences for part in parts)]).tolist()
 
     @property
     def sweep_length(self) -> int | None:
@@ -139,8 +143,10 @@ class MixtureOrder(Timeline):
         a, b = stages.block_around(n)
         border = n if n == a else b
         at = border if at is None else whole_number("the place of other weights", at, 0)
-        if at < border:
-            raise ValueError(f"expected other weights from place {border} on, the next border of blocks, got {at}")
+        if not border <= at <= LAST_PLACE:
+            raise ValueError(
+                f"expected other weights from place {border} on, the next border of blocks, up to 2**62, got {at}"
+            )
         new = Declared(at, self.rules.parse(weights), changed=True)
         order = self._with(sorted([*(one for one in self.declared if one.start != at), new]))
         if order.stages.length is not None and order.stages.length <= n:
@@ -153,28 +159,19 @@ class MixtureOrder(Timeline):
     def to_json(self) -> dict[str, Any]:
         """See `Timeline.to_json`."""
         stages = [[one.start, [str(weight) for weight in one.weights], one.changed] for one in self.declared]
-        return {"stages": stages}
+        return {"windows": [str(share) for share in self.rules.shares], "stages": stages}
 
     def from_json(self, state: Mapping[str, Any], sweep: int, ordinal: int) -> MixtureOrder:
         """See `Timeline.from_json`: the stages that have begun are those of the state, the others those declared."""
-        try:
-            saved = [
-                Declared(
-                    whole_number("a place", start, 0), tuple(Fraction(weight) for weight in weights), bool(changed)
-                )
-                for start, weights, changed in state["stages"]
-            ]
-            if (
-                not saved
-                or saved[0].start
-                or any(a.start >= b.start for a, b in itertools.pairwise(saved))
-                or any(
-                    len(one.weights) != len(self.parts) or min(one.weights) < 0 or not any(one.weights) for one in saved
-                )
-            ):
-                raise ValueError(f"expected stages of {len(self.parts)} weights at ascending places")
-        except (TypeError, ValueError, ZeroDivisionError) as error:
-            raise ValueError(f"expected stages of a mixture, got {shown(state['stages'], 200)}: {error}") from error
+        saved = _read(state["stages"], len(self.parts))
+        windows = [str(share) for share in self.rules.shares]
+        if state["windows"] != windows:
+            raise StateError(
+                "this state was taken with other windows of the corpora, which follow the first weights",
+                saved={"windows": state["windows"]},
+                current={"windows": windows},
+                hint="declare the first weights of before, and others as a later stage: stages=[(place, weights)]",
+            )
         reached = None if sweep else max(ordinal, 1)
         replaced = {one.start for one in saved if one.changed}
 
@@ -193,7 +190,18 @@ class MixtureOrder(Timeline):
             )
         later = [one for one in self.declared if reached is not None and one.start >= reached and not one.changed]
         kept = [one for one in saved if one.changed or one in begun(saved)]
-        return self._with(sorted({one.start: one for one in [*later, *kept]}.values()))
+        order = self._with(sorted({one.start: one for one in [*later, *kept]}.values()))
+        if reached is not None:
+            was, now = (stages.block_around(reached - 1) for stages in (self._with(saved).stages, order.stages))
+            if was != now:
+                raise StateError(
+                    f"this state was taken at place {ordinal}, after places of a block that was shuffled as "
+                    f"{was[0]} to {was[1]} and would end at {now[1]} now",
+                    saved={"stages": _shown(saved)},
+                    current={"stages": _shown(order.declared)},
+                    hint=f"leave the stages up to place {was[1]} as they were",
+                )
+        return order
 
     def _with(self, declared: Sequence[Declared]) -> MixtureOrder:
         other = copy.copy(self)
@@ -343,6 +351,30 @@ class _MixtureWindow(WindowPlan):
             self.locate(start, start + n)
         assert self._told is not None
         return self._told[2]
+
+
+def _read(stages: Any, parts: int) -> list[Declared]:
+    """Return the stages of a state.
+
+    Raises:
+        ValueError: they are none of a mixture of so many parts.
+    """
+    found: list[Declared] = []
+    for one in stages if isinstance(stages, list) else ():
+        if not (isinstance(one, list) and len(one) == 3 and isinstance(one[1], list) and type(one[2]) is bool):
+            break
+        start, texts, changed = one
+        if not all(isinstance(text, str) and _RATIO.fullmatch(text) for text in texts) or len(texts) != parts:
+            break
+        weights = tuple(Fraction(text) for text in texts)
+        last = found[-1].start if found else -1
+        if type(start) is not int or not last < start <= LAST_PLACE or not any(weights):
+            break
+        found.append(Declared(start, weights, changed))
+    else:
+        if found and found[0].start == 0:
+            return found
+    raise ValueError(f"expected stages of {parts} weights at ascending places from 0 on, got {shown(stages, 200)}")
 
 
 def _shown(declared: Sequence[Declared]) -> list[tuple[int, list[str]]]:

@@ -136,7 +136,6 @@ class Packed(Deserializer):
         total = sum(info.sequences for info in self._infos)
         if not total:
             raise DataError("expected documents with tokens to pack, got none", path=corpus.name)
-        self._firsts: Ints = np.cumsum([0, *(info.sequences for info in self._infos)], dtype=np.int64)
         self.fill = self._kept / (total * self.row)
 
     # ---- description ------------------------------------------------------------------------------
@@ -258,13 +257,22 @@ class Packed(Deserializer):
         before = np.concatenate([[0], np.cumsum(pieces.length)])
         offset = before[:-1] - before[bounds[pieces.row]]
         every = np.arange(rows + 1, dtype=np.int64) * self.row
+        # Unreadable documents may have no tokens to copy.
+        held = ~np.isin(pieces.document, list(documents.errors))
         values: dict[str, Any] = {}
         for name, value in documents.values.items():
             assert isinstance(value, DenseValue)
             starts = value.offsets[pieces.document] + pieces.first
             fill = np.array(self.finish.pad if name == self._tokens else 0, value.rows.dtype)
             packed = _native.packed_values(
-                value.rows, pieces.row, offset, starts, pieces.length, count=rows, row=self.row, fill=fill
+                value.rows,
+                pieces.row[held],
+                offset[held],
+                starts[held],
+                pieces.length[held],
+                count=rows,
+                row=self.row,
+                fill=fill,
             )
             values[name] = DenseValue(packed.reshape(rows * self.row, *value.rows.shape[1:]), every)
         ordinals = pieces.document + self._documents.starts[number]
@@ -312,6 +320,9 @@ def _tokens_of(corpus: Deserializer, given: str | None) -> str:
     Raises:
         SchemaError: there is none, or several.
     """
+    for name, stream in corpus.schema.items():
+        if stream.sparse or stream.is_bytes:
+            raise SchemaError(f"expected dense streams of numbers to pack, got {stream} as `{name}`")
     integers = [
         name
         for name, stream in corpus.schema.items()
@@ -329,9 +340,6 @@ def _tokens_of(corpus: Deserializer, given: str | None) -> str:
             f"expected one stream of integers with shape () in {corpus.name} for Packed, got "
             f"{', '.join(integers) or 'none'}; name it: tokens="
         )
-    for name, stream in corpus.schema.items():
-        if stream.sparse or stream.is_bytes:
-            raise SchemaError(f"expected dense streams of numbers to pack, got {stream} as `{name}`")
     return integers[0]
 
 

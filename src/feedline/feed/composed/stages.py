@@ -16,6 +16,9 @@ import numpy as np
 from feedline.feed.composed.schedule import Ints, PeriodicSchedule, Sources, last_at_most, schedule_of
 from feedline.feed.composed.weights import quotas_of
 
+# Places of a mixture, at most: native code counts in 64 bits.
+LAST_PLACE = 2**62
+
 
 class Declared(NamedTuple):
     """A stage as somebody declared it.

@@ -93,12 +93,12 @@ class Unpacking(Transform):
         cut = np.flatnonzero(following != NONE)
         labels[starts[cut] + length[cut] - 1] = following[cut]
         every = tokens.offsets
-        ends = np.append(sequences[:-1], len(bounds)) if len(sequences) == count + 1 else sequences
+        ends = np.append(sequences[:-1], len(bounds))  # the last row has the end of all, too
         made = {
             "labels": DenseValue(labels, every),
             "segment": DenseValue(segment.reshape(-1), every),
             "positions": DenseValue(positions.reshape(-1), every),
-            "cu_seqlens": DenseValue(bounds, ends.astype(np.int64)),
+            "cu_seqlens": DenseValue(bounds, ends),
             "document": DenseValue(document, pieces.offsets),
         }
         found = {name: made[name] if name in made else values[name] for name in after}

@@ -63,7 +63,7 @@ class Forwarding(Deserializer):
         """Return the corpus's keys."""
         return self._corpus.keys(ordinals)
 
-    def sources(self, ordinals: NDArray[np.int64]) -> NDArray[np.int64]:
+    def sources(self, ordinals: NDArray[np.int64]) -> NDArray[np.int64] | None:
         """Return the corpus's parts."""
         return self._corpus.sources(ordinals)
 

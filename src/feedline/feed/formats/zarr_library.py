@@ -24,6 +24,7 @@ from zarr import AsyncArray
 from zarr.storage import StorePath
 
 from feedline.errors import DataError, SchemaError
+from feedline.feed.formats.zarr_blosc import NAMES, BloscV2, BloscV3
 from feedline.feed.formats.zarr_store import V2_ARRAY, Keys, join
 
 _MOST_ACROSS = 1 << 14  # chunks that a row may be spread over
@@ -59,9 +60,10 @@ class ZarrArray:
             self._check_objects(described)
         try:
             text, stored_at = _is_text(document, described), StorePath(self._store, place)
-            self._array = AsyncArray.from_dict(stored_at, described)
+            checked = _with_checked_frames(document, described, memory_bytes)
+            self._array = AsyncArray.from_dict(stored_at, checked)
             if text:
-                alike = _as_bytes(document, described, self._array.metadata.fill_value)
+                alike = _as_bytes(document, checked, self._array.metadata.fill_value)
                 self._array = AsyncArray.from_dict(stored_at, alike)
             self.shape: tuple[int, ...] = tuple(map(int, self._array.shape))
             self._chunks: tuple[int, ...] = tuple(map(int, self._array.chunks))
@@ -181,18 +183,42 @@ def _as_bytes(document: str, described: dict[str, Any], fill: Any) -> dict[str, 
     So one text that is not UTF-8 is one bad row, and no text is decoded only to be encoded again.
     """
 
-    def swapped(thing: Any) -> Any:
-        if isinstance(thing, list):
-            return [swapped(one) for one in thing]
-        if isinstance(thing, dict):
-            return {key: swapped(one) for key, one in thing.items()}
-        return _BYTES if thing == _TEXT else thing
-
-    found = {key: swapped(one) if key in ("codecs", "filters", "compressor") else one for key, one in described.items()}
+    found = _with_codecs(described, lambda thing: _BYTES if thing == _TEXT else None)
     if document != V2_ARRAY:
         found["data_type"] = "variable_length_bytes"
     found["fill_value"] = None if fill is None else base64.b64encode(str(fill).encode()).decode()
     return found
+
+
+def _with_checked_frames(document: str, described: dict[str, Any], most: int) -> dict[str, Any]:
+    """Return the document of an array with codecs for Blosc that check each frame first."""
+    codec, key = (BloscV2, "id") if document == V2_ARRAY else (BloscV3, "name")
+
+    def checked(thing: Any) -> Any:
+        named = thing.get(key) if isinstance(thing, dict) else thing
+        return codec(most) if isinstance(named, str) and named in NAMES else None
+
+    return _with_codecs(described, checked)
+
+
+def _with_codecs(described: dict[str, Any], other: Callable[[Any], Any]) -> dict[str, Any]:
+    """Return the document of an array with other parts of what describes its codecs.
+
+    Args:
+        described: the document.
+        other: what to put in the place of a part, at any depth; None for what stays.
+    """
+
+    def swapped(thing: Any) -> Any:
+        if (instead := other(thing)) is not None:
+            return instead
+        if isinstance(thing, list):
+            return [swapped(one) for one in thing]
+        if isinstance(thing, dict):
+            return {key: swapped(one) for key, one in thing.items()}
+        return thing
+
+    return {key: swapped(one) if key in ("codecs", "filters", "compressor") else one for key, one in described.items()}
 
 
 class _Store(abc_store.Store):
