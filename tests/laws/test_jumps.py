@@ -45,6 +45,7 @@ def test_what_is_jumped_over_is_as_if_it_were_not_there(case, size):
     samples = [world.lengths[o] for o, _ in left]
     with world.source(max_sweeps=SWEEPS, jumps=jumps) as source:
         count = sum(1 for _ in source.plan(size))
+        assert len(source.minibatches(size)) == count
         minibatches = list(source.minibatches(size))
         assert len(minibatches) == count
         assert ids(minibatches) == [o for o, _ in left]
@@ -143,6 +144,17 @@ def test_jumps_in_a_mapped_store(shuffle, tmp_path):
     order = ids(source().minibatches(7))
     with source(jumps=[(5, 48), (70, 71), (100, 200)]) as jumping:
         assert ids(jumping.minibatches(7)) == [*order[:5], *order[48:70], *order[71:100]]
+
+
+def test_lanes_end_a_sweep_before_a_jump():
+    source = fl.MinibatchSource(CountedCorpus([1] * 10, [10]), truncation_length=1, max_sweeps=2, jumps=[(7, 10)])
+    assert [k for k, m in enumerate(source.minibatches(1)) if m.sweep_end] == [6, 16]
+
+
+def test_a_jump_at_the_start_is_verified():
+    source = fl.MinibatchSource(CountedCorpus([1] * 10, [10]), jumps=[(0, 4)])
+    source.load_state_dict(source.state_dict(), verify=True)
+    assert len(source.next_minibatch(6).ids) == 6
 
 
 def test_windows_jumped_over_are_not_read():

@@ -130,7 +130,11 @@ def test_a_choice_is_delivered_like_a_corpus_that_has_nothing_else(choice, size,
         with mock.patch.object(blocks, "BLOCK_BYTES", 40):
             source = fl.MinibatchSource(corpus, seed=5, max_sweeps=2, shuffle=shuffle)
         with source:
-            out += sequences_of(source.minibatches(size))
+            minibatches = list(source.minibatches(size))
+            out += sequences_of(minibatches)
+        for minibatch in minibatches:
+            lengths = minibatch["x"].lengths
+            assert minibatch["x"].rows[:, 0].tolist() == np.repeat(which[minibatch.ids], lengths).tolist()
     assert found == wanted
 
 
