@@ -265,12 +265,18 @@ class MappedReader(Reader):
 
     def _within(self, segment: Segment) -> Ints:
         """Return the index of each sequence of a segment in the view that holds it."""
-        taken, ids = segment.index.copy(), segment.plan.chunks
-        for place in np.unique(segment.place).tolist():
+        ids = segment.plan.chunks
+        order = np.argsort(segment.place, kind="stable")
+        counts = np.bincount(segment.place, minlength=len(ids))
+        places = np.flatnonzero(counts)
+        grouped, at = segment.index[order], 0
+        for place, count in zip(places.tolist(), counts[places].tolist(), strict=True):
             index = self._index.get(int(ids[place]))
             if index is not None:
-                here = segment.place == place
-                taken[here] = index[taken[here]]
+                grouped[at : at + count] = index[grouped[at : at + count]]
+            at += count
+        taken = np.empty_like(grouped)
+        taken[order] = grouped
         return taken
 
     def take(self, parts: Sequence[SegmentSlice]) -> tuple[NDArray[np.uint32], Ints]:
@@ -278,7 +284,8 @@ class MappedReader(Reader):
         slots, index = super().take(parts)
         if not self._index:
             return slots, index
-        return slots, np.concatenate([(s.index if s.taken is None else s.taken)[a:b] for s, a, b in parts])
+        found = [(s.index if s.taken is None else s.taken)[a:b] for s, a, b in parts]
+        return slots, found[0] if len(found) == 1 else np.concatenate(found)
 
     def prepared(self, segment: Segment) -> bool:
         """See `Reader.prepared`."""
