@@ -44,6 +44,7 @@ from feedline.feed.formats.concat import Concat
 from feedline.feed.formats.csv import CSVDeserializer
 from feedline.feed.formats.ctf import CTFDeserializer
 from feedline.feed.formats.ctf_write import write_ctf
+from feedline.feed.formats.filtered import Filtered
 from feedline.feed.formats.frames import Frames
 from feedline.feed.formats.hdf5 import HDF5Deserializer
 from feedline.feed.formats.htk import HTKFeatureDeserializer
@@ -55,6 +56,7 @@ from feedline.feed.formats.mds import MDSDeserializer
 from feedline.feed.formats.mlf import MLFDeserializer
 from feedline.feed.formats.parquet import ParquetDeserializer
 from feedline.feed.formats.store import StoreDeserializer, StoreWriter
+from feedline.feed.formats.take import Take
 from feedline.feed.formats.tar import TarDeserializer
 from feedline.feed.formats.tfrecord import TFRecordDeserializer
 from feedline.feed.formats.tokens import TokensDeserializer
@@ -158,6 +160,8 @@ __all__ = [  # noqa: RUF022  # the order of docs/index.md
     "Packed",
     "Concat",
     "Join",
+    "Take",
+    "Filtered",
     "Deserializer",
     "ChunkInfo",
     "UserDeserializer",

@@ -44,6 +44,12 @@ class BlockCorpus(Deserializer):
         first = int(self._blocks.first[chunk])
         return self._corpus.read_slice(int(self._blocks.chunk[chunk]), first + start, first + stop)
 
+    def view(self, chunk: int, start: int = 0, stop: int | None = None) -> tuple[Chunk, NDArray[np.int64] | None]:
+        """Return the corpus's view of the sequences ``start:stop`` of block number ``chunk``."""
+        blocks = self._blocks
+        first, count = int(blocks.first[chunk]), int(blocks.table.sequences[chunk])
+        return self._corpus.view(int(blocks.chunk[chunk]), first + start, first + (count if stop is None else stop))
+
     def digest(self) -> str:
         """See `Deserializer.digest`."""
         return self._corpus.digest()

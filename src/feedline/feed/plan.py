@@ -129,7 +129,8 @@ def _sequences_left(axis: Axis, cursor: Cursor) -> int:
     if axis.max_sweeps is not None:
         position, total = axis.position(cursor), axis.timeline.sweep_length
         assert total is not None  # orders without end have no number of sweeps
-        left.append((axis.max_sweeps - position.sweep) * total - position.ordinal)
+        here, end = axis.place(position.sweep, position.ordinal), axis.max_sweeps * total
+        left.append(end - here - axis.jumps.between(here, end))
     if axis.max_samples is not None:
         left.append(axis.max_samples - axis.samples(cursor))
     return min(left)

@@ -230,6 +230,7 @@ class MappedReader(Reader):
         self._corpus, self._chunks, self._stats = corpus, chunks, stats
         self._slots: dict[int, int] = {}
         self._errors: dict[int, Chunk] = {}
+        self._index: dict[int, Ints] = {}  # by chunk, where its sequences are among those of a view
 
     @property
     def scattered(self) -> bool:
@@ -248,15 +249,43 @@ class MappedReader(Reader):
             slot = self._slots.get(chunk_id)
             if slot is None:
                 began = time.perf_counter()
-                chunk = self._corpus.read(chunk_id)
+                chunk, index = self._corpus.view(chunk_id)
                 slot = self._chunks.add(chunk)
+                if index is not None:
+                    self._index[chunk_id] = index
                 if chunk.errors:
                     self._errors[slot] = chunk
                 self._slots[chunk_id] = slot  # last, so that after an interrupt it is added again, with its errors
                 self._stats.chunks_read += 1
                 self._stats.read_seconds += time.perf_counter() - began
             table[place] = slot
+        if self._index:
+            segment.taken = self._within(segment)
         segment.slots = table[segment.place]
+
+    def _within(self, segment: Segment) -> Ints:
+        """Return the index of each sequence of a segment in the view that holds it."""
+        ids = segment.plan.chunks
+        order = np.argsort(segment.place, kind="stable")
+        counts = np.bincount(segment.place, minlength=len(ids))
+        places = np.flatnonzero(counts)
+        grouped, at = segment.index[order], 0
+        for place, count in zip(places.tolist(), counts[places].tolist(), strict=True):
+            index = self._index.get(int(ids[place]))
+            if index is not None:
+                grouped[at : at + count] = index[grouped[at : at + count]]
+            at += count
+        taken = np.empty_like(grouped)
+        taken[order] = grouped
+        return taken
+
+    def take(self, parts: Sequence[SegmentSlice]) -> tuple[NDArray[np.uint32], Ints]:
+        """See `Reader.take`."""
+        slots, index = super().take(parts)
+        if not self._index:
+            return slots, index
+        found = [(s.index if s.taken is None else s.taken)[a:b] for s, a, b in parts]
+        return slots, found[0] if len(found) == 1 else np.concatenate(found)
 
     def prepared(self, segment: Segment) -> bool:
         """See `Reader.prepared`."""
@@ -293,6 +322,7 @@ class MappedReader(Reader):
         self._chunks.keep(set())
         self._slots.clear()
         self._errors.clear()
+        self._index.clear()
 
 
 class _HeldChunk:

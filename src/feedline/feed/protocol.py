@@ -153,6 +153,14 @@ class Deserializer(abc.ABC):
         """
         return self.read(chunk).slice(start, stop)
 
+    def view(self, chunk: int, start: int = 0, stop: int | None = None) -> tuple[Chunk, NDArray[np.int64] | None]:
+        """Return a chunk that holds the sequences ``start:stop`` of chunk number ``chunk``, maybe among others, and the
+        index of each in it, int64 (n,); None: it holds just these.
+
+        Called instead of ``read`` if ``random_access``. Override it where ``read`` has to copy what a view contains.
+        """
+        return (self.read(chunk) if stop is None else self.read_slice(chunk, start, stop)), None
+
     def files(self, chunks: Sequence[int]) -> Sequence[MappedFile]:
         """Return the mapped files that ``chunks`` are views of; only called if ``fetchable``.
 

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from feedline.data import Chunk
 from feedline.errors import DataError
 from feedline.feed.files.paths import open_file
+from feedline.feed.formats.concat import Concat
 from feedline.feed.formats.forwarding import Forwarding
 from feedline.feed.formats.join import Join
 from feedline.feed.formats.unreadable import no_values
@@ -87,6 +88,21 @@ class Skipping(Forwarding):
         first = int(self._starts[chunk])
         return self._marked(self._corpus.read_slice(chunk, start, stop), first + start, first + stop)
 
+    def view(self, chunk: int, start: int = 0, stop: int | None = None) -> tuple[Chunk, NDArray[np.int64] | None]:
+        """Return a view of the chunk with its listed sequences marked."""
+        if chunk in self._unread:
+            start, stop, _ = slice(start, stop).indices(int(self._starts[chunk + 1] - self._starts[chunk]))
+            return self._nothing(stop - start), None
+        held, index = self._corpus.view(chunk, start, stop)
+        first = int(self._starts[chunk]) + start
+        count = held.num_sequences if index is None else len(index)
+        listed = self._among(first, first + count)
+        if not listed:
+            return held, index
+        places = listed if index is None else index[listed].tolist()
+        errors = {**held.errors, **dict.fromkeys(places, LISTED)}
+        return Chunk(held.schema, held.values, errors, seals=held.seals), index
+
     def select(self, ordinals: NDArray[np.int64]) -> Chunk:
         """Return the sequences ``ordinals``, in that order, like ``read``."""
         if np.isin(ordinals, self.listed).any():
@@ -112,8 +128,9 @@ def lists(corpus: Deserializer) -> Iterator[NDArray[np.int64]]:
     """Yield the ordinals that a corpus leaves out, and those that each of its parts does; no digest covers them."""
     if isinstance(corpus, Skipping):
         yield corpus.listed
+    if isinstance(corpus, Forwarding):
         yield from lists(corpus._corpus)
-    elif isinstance(corpus, Join):
+    elif isinstance(corpus, (Join, Concat)):
         for part in corpus.parts:
             yield from lists(part)
     else:

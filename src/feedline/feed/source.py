@@ -26,6 +26,7 @@ from feedline.feed.one_thread import refusal
 from feedline.feed.opening import opened
 from feedline.feed.packing import lanes
 from feedline.feed.packing.axis import Axis, Cursor
+from feedline.feed.packing.jumps import declared_jumps
 from feedline.feed.packing.lanes import Lanes
 from feedline.feed.packing.local import Local
 from feedline.feed.packing.packer import Packer
@@ -77,6 +78,10 @@ class MinibatchSource:
             length, delivered in ``max(1, size // truncation_length)`` lanes (see `Minibatch.lanes`). All streams of
             a sequence must have the same length. Positions then name the next sequence to enter a lane, and count
             the samples that have entered one; the state holds what is left in the lanes. `seek` empties them.
+        jumps: ``[(start, stop), ...]``, places on the axis to pass over, from ``start`` to before ``stop``: the steps
+            at which a loss went wrong. Each is a `Position`, or a number of sequences from the start of the axis. What
+            is passed over is neither delivered nor counted. States hold it, so that it need not be given again, and
+            are refused once such a place has been delivered.
         transforms: `Map` objects, or plain functions of a sequence.
         frame_mode: whether every sequence must have exactly one sample; a longer one is a DataError.
         threads: number of chunks read at a time.
@@ -109,6 +114,7 @@ class MinibatchSource:
         order: str = "feedline",
         filling: str = "global",
         truncation_length: int | None = None,
+        jumps: Sequence[tuple[int | Position, int | Position]] = (),
         transforms: Sequence[Transform | Callable[..., Mapping[str, Any]]] = (),
         frame_mode: bool = False,
         threads: int = 2,
@@ -182,7 +188,10 @@ class MinibatchSource:
                 f"expected max_samples, got max_sweeps={max_sweeps} for {corpus.name}, which has no end; or give the "
                 f'mixture one: when_empty="stop" or "drop"'
             )
-        self._axis = Axis(timeline, sizes, max_sweeps, max_samples)
+        if jumps and isinstance(timeline, UnsizedOrder):
+            raise ValueError("expected a corpus that knows the sizes of its chunks before reading for jumps")
+        self._jumps = declared_jumps(jumps, timeline.sweep_length)
+        self._axis = Axis(timeline, sizes, max_sweeps, max_samples, self._jumps)
         # Endless sources cannot fill a larger minibatch: every sample takes at least one byte.
         self._largest = min(states.LARGEST, _memory_bytes()) if self.is_infinite else states.LARGEST
         # Lanes are cut from whole runs that are read once, and planning windows of unknown size reads them.
@@ -277,7 +286,7 @@ class MinibatchSource:
             after = plan.after
             window = after.segment.plan
             if window is not self._window_in_use:
-                self._upcoming = Upcoming(self._timeline.chunks_after(window, self._axis.max_sweeps))
+                self._upcoming = Upcoming(self._axis.chunks_after(window))
                 self._reader.keep([window], self._upcoming)
             elif self._upcoming is not None:
                 self._reader.read_on(self._upcoming)
@@ -412,7 +421,8 @@ class MinibatchSource:
         if self._closed:
             raise ValueError(f"expected an open source, got a closed one: {self.corpus.name}; create another")
         axis = self._axis
-        if axis.max_sweeps is not None and place.position.sweep >= axis.max_sweeps and not place.lanes:
+        sweep, _ = axis.landed(place.position.sweep, place.position.ordinal)
+        if axis.max_sweeps is not None and sweep >= axis.max_sweeps and not place.lanes:
             return None
         try:
             cursor = axis.at(place.position, place.fingerprint)
@@ -477,6 +487,8 @@ class MinibatchSource:
             self._reader.keep([], None)
             if place.timeline is not None:
                 self._axis.timeline = place.timeline
+            if place.jumps is not None:
+                self._axis.jumps = place.jumps
             self._place, self._cursor, self._window_in_use, self._upcoming = place, None, None, None
         finally:
             self._inside = None
@@ -490,7 +502,7 @@ class MinibatchSource:
         sequences, of the first of which ``done`` samples were delivered (a fifth number is the window, for corpora of
         unknown chunk sizes). It grows with the lanes: tens of bytes each.
         """
-        return states.to_json(self._identity, self._standing(), self._timeline, self._truncated)
+        return states.to_json(self._identity, self._standing(), self._axis, self._truncated)
 
     def _standing(self) -> states.SavedPlace:
         place, cursor = self._place, self._cursor
@@ -510,11 +522,11 @@ class MinibatchSource:
         Raises:
             StateError: the state does not fit; the source is unchanged.
         """
-        place = states.from_json(state, self._identity, self._timeline, self._truncated)
+        place = states.from_json(state, self._identity, self._timeline, self._truncated, self._jumps)
         if place.lanes and not self._closed and not isinstance(self._timeline, UnsizedOrder):
             self._cursor_at(place)  # checks that each sequence exists; reads nothing
         if verify:
-            states.verify(Axis(place.timeline or self._timeline, self._axis.lengths), place)
+            states.verify(Axis(place.timeline or self._timeline, self._axis.lengths, jumps=place.jumps), place)
         self._jump(place)
 
     def change_weights(self, weights: Mapping[str, Any], at: int | None = None) -> int:

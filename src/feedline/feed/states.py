@@ -20,6 +20,7 @@ from feedline.errors import StateError, shown
 from feedline.feed.mistaken import refuse_state, state_inside
 from feedline.feed.packing import lanes
 from feedline.feed.packing.axis import Axis
+from feedline.feed.packing.jumps import Jumps
 from feedline.feed.protocol import Deserializer
 from feedline.feed.timeline import ORDERS, Timeline, UnsizedOrder, Window
 
@@ -38,12 +39,14 @@ class SavedPlace(NamedTuple):
         fingerprint: fingerprint of all sequences before it; None after a bare seek.
         lanes: for truncated BPTT, the undelivered content of each lane, in the format of `lanes.to_json`.
         timeline: the order that the place is in; None: the current one.
+        jumps: places of the axis that are passed over; None: as they are.
     """
 
     position: Position
     fingerprint: int | None
     lanes: list[list[list[int]]]
     timeline: Timeline | None = None
+    jumps: Jumps | None = None
 
 
 class Identity:
@@ -84,8 +87,8 @@ class Identity:
         return self._digest
 
 
-def to_json(identity: Identity, place: SavedPlace, timeline: Timeline, truncated: bool) -> dict[str, Any]:
-    """Return a state of a place in an order; if ``truncated``, with lanes, even if they are empty."""
+def to_json(identity: Identity, place: SavedPlace, axis: Axis, truncated: bool) -> dict[str, Any]:
+    """Return a state of a place on an axis; if ``truncated``, with lanes, even if they are empty."""
     p = place.position
     where: dict[str, Any] = {"sweep": p.sweep, "sequence": p.ordinal}
     if p.window is not None:
@@ -93,7 +96,7 @@ def to_json(identity: Identity, place: SavedPlace, timeline: Timeline, truncated
     state = {
         "feedline": STATE_VERSION,
         **identity.to_json(),
-        **timeline.to_json(),
+        **axis.timeline.to_json(),
         **where,
         "samples": p.samples,
         "label_samples": p.label_samples,
@@ -101,11 +104,15 @@ def to_json(identity: Identity, place: SavedPlace, timeline: Timeline, truncated
     }
     if truncated:
         state["lanes"] = place.lanes
+    if axis.jumps:
+        state["jumps"] = axis.jumps.to_json()
     return state
 
 
-def from_json(state: Mapping[str, Any], identity: Identity, timeline: Timeline, truncated: bool) -> SavedPlace:
-    """Return the place that a state names.
+def from_json(
+    state: Mapping[str, Any], identity: Identity, timeline: Timeline, truncated: bool, declared: Jumps
+) -> SavedPlace:
+    """Return the place that a state names, with the jumps that it holds and those ``declared`` since.
 
     Raises:
         StateError: it is not a state, is damaged, does not fit, or has lanes although the source is not ``truncated``.
@@ -143,6 +150,9 @@ def from_json(state: Mapping[str, Any], identity: Identity, timeline: Timeline, 
         timeline = timeline.from_json(state, sweep, ordinal)
         check_position(timeline, position)
         windows = timeline.windows if isinstance(timeline, UnsizedOrder) else None
+        jumps = Jumps.from_json(state.get("jumps", []))
+        if jumps and isinstance(timeline, UnsizedOrder):
+            raise ValueError("expected no `jumps` where chunk sizes are unknown")
         unfinished = lanes.check_json(state.get("lanes", []), position, windows)
     except (KeyError, TypeError, ValueError, IndexError) as error:
         what = f"expected `{error.args[0]}`, got none" if isinstance(error, KeyError) else str(error)
@@ -153,7 +163,15 @@ def from_json(state: Mapping[str, Any], identity: Identity, timeline: Timeline, 
             saved={"lanes": unfinished},
             current={"lanes": None},
         )
-    return SavedPlace(position, fingerprint, unfinished, timeline)
+    here = sweep * (timeline.sweep_length or 0) + ordinal if declared else 0
+    if not declared.within(jumps, here):
+        raise StateError(
+            "this state was taken after sequences had been delivered that are to be jumped over",
+            saved={"place": here, "jumps": jumps.to_json()},
+            current={"jumps": declared.to_json()},
+            hint="load a state from before these jumps, or leave them out",
+        )
+    return SavedPlace(position, fingerprint, unfinished, timeline, jumps.joined(declared))
 
 
 def integer(what: str, value: Any) -> int:
@@ -231,7 +249,7 @@ def verify(axis: Axis, place: SavedPlace) -> None:
         plan, stop = segment.plan, segment.start + segment.n
         end = axis.timeline.position_of(plan, stop)[:2]
         if end >= target:
-            k = segment.n if end == target else position.ordinal - plan.first - segment.start
+            k = segment.n if end == target else max(0, position.ordinal - plan.first - segment.start)
             cursor = cursor._replace(k=k)
             break
         following = axis.settle(cursor._replace(k=segment.n))

@@ -123,6 +123,12 @@ class Concat(Deserializer):
         part, own = self._part_of(chunk)
         return self._fitted(part.read_slice(own, start, stop))
 
+    def view(self, chunk: int, start: int = 0, stop: int | None = None) -> tuple[Chunk, Ints | None]:
+        """Return the part's view of a chunk."""
+        part, own = self._part_of(chunk)
+        held, index = part.view(own, start, stop)
+        return self._fitted(held), index
+
     def files(self, chunks: Sequence[int]) -> Sequence[MappedFile]:
         """Return the mapped files that ``chunks`` are views of."""
         numbers = np.asarray(chunks, np.int64)

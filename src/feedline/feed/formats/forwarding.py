@@ -39,6 +39,10 @@ class Forwarding(Deserializer):
         """Return the corpus's slice of a chunk."""
         return self._corpus.read_slice(chunk, start, stop)
 
+    def view(self, chunk: int, start: int = 0, stop: int | None = None) -> tuple[Chunk, NDArray[np.int64] | None]:
+        """Return the corpus's view of a chunk."""
+        return self._corpus.view(chunk, start, stop)
+
     def files(self, chunks: Sequence[int]) -> Sequence[MappedFile]:
         """Return the corpus's files."""
         return self._corpus.files(chunks)

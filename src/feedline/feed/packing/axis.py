@@ -6,7 +6,7 @@ start. Cursors are immutable, so that looking ahead needs no undo.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from feedline import _native
 from feedline.data import Position
+from feedline.feed.packing.jumps import Jumps
 from feedline.feed.packing.runs import Lane
 from feedline.feed.timeline import Segment, Timeline, WindowPlan
 from feedline.feed.timeline.plan import SEGMENT
@@ -70,6 +71,7 @@ class Axis:
             endless.
 
     Attributes:
+        jumps: places that are passed over.
         step: sequences planned at a time; does not affect what is delivered.
     """
 
@@ -79,7 +81,9 @@ class Axis:
         lengths: Callable[[Segment], Ints | None],
         max_sweeps: int | None = None,
         max_samples: int | None = None,
+        jumps: Jumps | None = None,
     ) -> None:
+        self.jumps = jumps or Jumps()
         self.timeline = timeline
         self.lengths = lengths
         self.max_sweeps = max_sweeps
@@ -88,8 +92,9 @@ class Axis:
 
     def at(self, position: Position, fingerprint: int | None) -> Cursor:
         """Return the cursor at a position, whose sample count is trusted; reads no data if chunk sizes are known."""
-        plan = self.timeline.window_at(position.sweep, position.ordinal, position.window)
-        start = position.ordinal - plan.first
+        sweep, ordinal = self.landed(position.sweep, position.ordinal)
+        plan = self.timeline.window_at(sweep, ordinal, position.window)
+        start = ordinal - plan.first
         if not 0 <= start < plan.count:
             raise IndexError(f"expected a sequence below {plan.count} in window {plan.number}, got {position.ordinal}")
         return Cursor(self.segment(plan, start), 0, position.samples, fingerprint)
@@ -102,12 +107,48 @@ class Axis:
             return None
         if cursor.k < segment.n:
             return None if self._beyond(segment.plan.sweep) else cursor
-        plan, start = segment.plan, segment.start + segment.n
-        if start == plan.count:
-            if self._beyond(plan.sweep + 1) and plan.last:
-                return None
-            plan, start = self.timeline.window_after(plan), 0
-        return Cursor(self.segment(plan, start), 0, self.samples(cursor), self.fingerprint(cursor))
+        following = self._following(segment.plan, segment.start + segment.n, self.max_sweeps)
+        if following is None:
+            return None
+        return Cursor(self.segment(*following), 0, self.samples(cursor), self.fingerprint(cursor))
+
+    def _following(self, plan: WindowPlan, start: int, max_sweeps: int | None) -> tuple[WindowPlan, int] | None:
+        """Return the window, and the place in it, of what comes at or after place ``start``; None at the end."""
+        if self.jumps:
+            before = self.timeline.position_of(plan, start)[:2]
+            sweep, ordinal = self.landed(*before)
+            if (sweep, ordinal) != before:
+                if max_sweeps is not None and sweep >= max_sweeps:
+                    return None
+                if sweep != plan.sweep or not 0 <= ordinal - plan.first < plan.count:
+                    plan = self.timeline.window_at(sweep, ordinal)
+                return plan, ordinal - plan.first
+        if start < plan.count:
+            return plan, start
+        if max_sweeps is not None and plan.sweep + 1 >= max_sweeps and plan.last:
+            return None
+        return self.timeline.window_after(plan), 0
+
+    def landed(self, sweep: int, ordinal: int) -> tuple[int, int]:
+        """Return the first place at or after one that is not jumped over, as sweep and ordinal."""
+        if not self.jumps:
+            return sweep, ordinal
+        length = self.timeline.sweep_length
+        place = self.jumps.landed(self.place(sweep, ordinal))
+        return (0, place) if length is None else divmod(place, length)
+
+    def place(self, sweep: int, ordinal: int) -> int:
+        """Return a place as the number of sequences before it on the axis, jumped over or not."""
+        return sweep * (self.timeline.sweep_length or 0) + ordinal
+
+    def chunks_after(self, plan: WindowPlan) -> Iterator[Ints]:
+        """Yield the chunks of the windows that follow, window by window, to the end; reads and permutes nothing."""
+        if not self.jumps:
+            yield from self.timeline.chunks_after(plan, self.max_sweeps)
+            return
+        while (following := self._following(plan, plan.count, self.max_sweeps)) is not None:
+            plan = following[0]
+            yield plan.chunks
 
     def limit(self, cursor: Cursor) -> int:
         """Return the index in the cursor's segment before which sequences may start: its end, or that of the axis.
@@ -141,8 +182,7 @@ class Axis:
 
     def ends_sweep(self, part: SegmentSlice) -> bool:
         """Return whether the part holds the last sequence of a sweep."""
-        plan = part.segment.plan
-        return part.segment.start + part.b == plan.count and plan.last
+        return part.segment.ends_sweep(part.segment.start + part.b)
 
     def first_whole_sweep(self, cursor: Cursor) -> int:
         """Return the first sweep that lies wholly after the cursor."""
@@ -162,14 +202,15 @@ class Axis:
         if samples and total == 0:
             raise IndexError(f"expected 0 samples on an axis where no sequence has any, got {samples}")
         sweep = samples // total if total else 0
+        if self.jumps:  # from there on, samples are counted one by one
+            sweep = min(sweep, self.jumps.ranges[0][0] // (self.timeline.sweep_length or 1) if total else 0)
         before = sweep * (total or 0)
         cursor: Cursor | None = self.at(Position(sweep, 0, before), None)
         while cursor is not None and cursor.samples + cursor.segment.samples < samples:
             segment = cursor.segment
-            plan, start = segment.plan, segment.start + segment.n
-            if start == plan.count:
-                plan, start = self.timeline.window_after(plan), 0
-            cursor = Cursor(self.segment(plan, start), 0, cursor.samples + segment.samples, None)
+            following = self._following(segment.plan, segment.start + segment.n, None)
+            assert following is not None  # without limits there is no end
+            cursor = Cursor(self.segment(*following), 0, cursor.samples + segment.samples, None)
         assert cursor is not None
         ends, target = cursor.segment.ends, samples - cursor.samples
         k = target if ends is None else int(np.searchsorted(ends, target, side="left"))
@@ -181,7 +222,16 @@ class Axis:
     def segment(self, plan: WindowPlan, start: int, most: int | None = None) -> Segment:
         """Return the segment of ``plan`` from its place ``start``, at most ``most`` (`step`) sequences, with
         lengths."""
-        segment = self.timeline.segment(plan, start, most or self.step)
+        if most is None:
+            most = self.step
+            if self.jumps:
+                most = self.jumps.room(self.place(plan.sweep, plan.first + start), most)
+        segment = self.timeline.segment(plan, start, most)
+        if self.jumps:
+            end = segment.start + segment.n
+            at = self.timeline.position_of(plan, end)[:2]
+            if self.landed(*at)[0] > plan.sweep:
+                segment.closing = end
         lengths = self.lengths(segment)
         if lengths is not None:
             segment.set_lengths(lengths)

@@ -130,7 +130,7 @@ class _LaneWalk:
                     self._barren = segment.plan.sweep + 1
             k = limit if missing >= 0 else owned.whole(stop - 1) + 1
             self.cursor = settled._replace(k=k)
-            if k == segment.n and segment.start + k == segment.plan.count and segment.plan.last:
+            if k == segment.n and segment.ends_sweep(segment.start + k):
                 self.passed_end = self.passed_end or stop == 0 or owned.whole(stop - 1) + 1 < k
         return runs
 

@@ -61,7 +61,7 @@ class LaneRun:
     def ends_sweep(self) -> bool:
         """Whether it holds the last sequence of a sweep."""
         segment = self.segment
-        return int(segment.places(self.b - 1, self.b)[0]) + 1 == segment.plan.count and segment.plan.last
+        return segment.ends_sweep(int(segment.places(self.b - 1, self.b)[0]) + 1)
 
 
 class RunPiece(NamedTuple):

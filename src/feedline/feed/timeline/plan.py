@@ -167,6 +167,7 @@ class Segment:
         taken: int64 (n,), index of each sequence in what its slot holds, if that may differ from ``index``.
         held: object that ``slots`` was computed from; readers compare it to tell whether that is still valid.
         sweeps: int64 (n,), the sweep of each sequence; None: that of the plan.
+        closing: place in the window at which the sweep ends before the window does, as the rest is jumped over; None.
         at: int64 (n,), place of each sequence counted from ``start``, if `take` has left sequences out; None: they are
             consecutive.
     """
@@ -174,6 +175,7 @@ class Segment:
     __slots__ = (
         "at",
         "bounds",
+        "closing",
         "ends",
         "held",
         "index",
@@ -198,12 +200,14 @@ class Segment:
         self.held: object = None
         self.taken: Ints | None = None
         self.sweeps: Ints | None = None
+        self.closing: int | None = None
         self.at: Ints | None = None
 
     def take(self, which: Ints) -> Segment:
         """Return only the sequences at the ascending indices ``which``; their order on the axis is unchanged."""
         part = object.__new__(Segment)
         part.plan, part.start, part.n, part.at = self.plan, self.start, len(which), which
+        part.closing = self.closing
         part.place, part.index, part.ordinals = self.place[which], self.index[which], self.ordinals[which]
         part.slots, part.held = None if self.slots is None else self.slots[which], self.held
         part.taken = None if self.taken is None else self.taken[which]
@@ -212,6 +216,10 @@ class Segment:
         if self.ends is not None:
             part.set_lengths(np.diff(self.ends)[which])
         return part
+
+    def ends_sweep(self, place: int) -> bool:
+        """Return whether no sequence of the sweep follows before ``place`` of the window."""
+        return place == self.closing or (place == self.plan.count and self.plan.last)
 
     def own_sweeps(self) -> Ints:
         """Return the sweep of each sequence, int64 (n,)."""

@@ -1,0 +1,107 @@
+"""Places of the axis that are passed over: the steps at which a loss went wrong, for example.
+
+A place is counted in sequences from the start of the axis. What is passed over is as if it were not on the axis: it is
+not delivered, and counts neither as samples nor in the fingerprint.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from feedline.data import Position
+from feedline.feed.protocol import whole_number
+
+_MOST = 2**62
+
+Range = tuple[int, int]
+
+
+class Jumps:
+    """Ranges of places, ``(start, stop)``, each from its start to before its stop.
+
+    Args:
+        ranges: ranges in any order; those that overlap or touch become one.
+
+    Attributes:
+        ranges: disjoint ones, ascending.
+    """
+
+    __slots__ = ("_starts", "ranges")
+
+    def __init__(self, ranges: Iterable[Range] = ()) -> None:
+        merged: list[Range] = []
+        for start, stop in sorted(ranges):
+            if merged and start <= merged[-1][1]:
+                merged[-1] = merged[-1][0], max(merged[-1][1], stop)
+            else:
+                merged.append((start, stop))
+        self.ranges = tuple(merged)
+        self._starts = [start for start, _ in merged]
+
+    def __bool__(self) -> bool:
+        return bool(self.ranges)
+
+    def landed(self, place: int) -> int:
+        """Return the first place from ``place`` on that is not passed over."""
+        k = bisect_right(self._starts, place) - 1
+        return max(place, self.ranges[k][1]) if k >= 0 else place
+
+    def room(self, place: int, most: int) -> int:
+        """Return how many places follow ``place`` before the next jump, at most ``most``."""
+        k = bisect_right(self._starts, place)
+        return min(most, self._starts[k] - place) if k < len(self._starts) else most
+
+    def between(self, start: int, stop: int) -> int:
+        """Return how many places from ``start`` to before ``stop`` are passed over."""
+        return sum(max(0, min(b, stop) - max(a, start)) for a, b in self.ranges)
+
+    def within(self, others: Jumps, stop: int) -> bool:
+        """Return whether every place before ``stop`` that is passed over here is so in ``others``."""
+        return all(others.between(a, min(b, stop)) == min(b, stop) - a for a, b in self.ranges if a < stop)
+
+    def joined(self, others: Jumps) -> Jumps:
+        """Return these ranges and others."""
+        return Jumps((*self.ranges, *others.ranges))
+
+    def to_json(self) -> list[list[int]]:
+        """Return the ranges in JSON types."""
+        return [list(pair) for pair in self.ranges]
+
+    @classmethod
+    def from_json(cls, value: Any) -> Jumps:
+        """Return the ranges of a state.
+
+        Raises:
+            TypeError, ValueError: they are no ranges.
+        """
+        if not isinstance(value, list) or any(not isinstance(pair, list) for pair in value):
+            raise TypeError("expected `jumps` as lists of two places")
+        found = cls(_range(pair) for pair in value)
+        if found.to_json() != value:
+            raise ValueError("expected `jumps` that are ascending and apart")
+        return found
+
+
+def declared_jumps(given: Any, length: int | None) -> Jumps:
+    """Return a caller's ranges of places or positions, on an axis with sweeps of ``length`` sequences.
+
+    Raises:
+        TypeError, ValueError: they are no ranges of places.
+    """
+    if isinstance(given, (str, Position)) or not isinstance(given, Sequence):
+        raise TypeError(f"expected jumps as a list of (start, stop), got {given!r}")
+    return Jumps(_range(pair, length) for pair in given)
+
+
+def _range(pair: Any, length: int | None = None) -> Range:
+    if isinstance(pair, Position) or not isinstance(pair, (list, tuple)) or len(pair) != 2:
+        raise TypeError(f"expected a jump as (start, stop), got {pair!r}")
+    start, stop = (
+        one.sweep * (length or 0) + one.ordinal if isinstance(one, Position) else whole_number("a place", one, 0)
+        for one in pair
+    )
+    if not start < stop <= _MOST:
+        raise ValueError(f"expected a jump from a place to a later one, up to 2**62, got {start} to {stop}")
+    return start, stop
