@@ -81,7 +81,9 @@ class MixtureOrder(Timeline):
             self.blocks = _joined_blocks(parts)
         self.swept = any(part.swept for part in parts)
         self._bases = np.cumsum([0, *(len(part.table) for part in parts)]).tolist()
-        self._firsts = np.cumsum([0, *(part.table.total_sequences for part in parts)]).tolist()
+        # The window of each part that was located in last: its permutation, up to 4 MiB, serves many segments. Shared
+        # with the orders that `changed` returns, as their parts are the same.
+        self._located: dict[int, WindowPlan] = {}
 
     @property
     def sweep_length(self) -> int | None:
@@ -239,7 +241,9 @@ class MixtureOrder(Timeline):
         """Return the window of part ``k`` that holds one of its items, and the place of the item in it."""
         length = self.parts[k].sweep_length
         sweep, ordinal = (0, item) if length is None else divmod(item, length)
-        plan = self.parts[k].window_at(sweep, ordinal)
+        plan = self._located.get(k)
+        if plan is None or plan.sweep != sweep or not 0 <= ordinal - plan.first < plan.count:
+            plan = self.parts[k].window_at(sweep, ordinal)
         return plan, ordinal - plan.first
 
     def _window(self, sweep: int, n: int) -> tuple[int, int]:
@@ -329,6 +333,7 @@ class _MixtureWindow(WindowPlan):
             high = low + len(mine)
             part = order.parts[k]
             segments = [part.segment(plan, x, y - x) for plan, x, y in order.runs(k, low, high)]
+            order._located[k] = segments[-1].plan
             chunks = self._chunks[k]
             of_part = [np.searchsorted(chunks, s.plan.chunks)[s.place] + self._places[k] for s in segments]
             place[mine] = _together(of_part)
