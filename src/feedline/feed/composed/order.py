@@ -331,14 +331,14 @@ class _MixtureWindow(WindowPlan):
             # The items of a part come in order, so that these are consecutive.
             low = int(item[mine[0]]) + order._offset(k, sweep)
             high = low + len(mine)
-            part = order.parts[k]
-            segments = [part.segment(plan, x, y - x) for plan, x, y in order.runs(k, low, high)]
-            order._located[k] = segments[-1].plan
-            chunks = self._chunks[k]
-            of_part = [np.searchsorted(chunks, s.plan.chunks)[s.place] + self._places[k] for s in segments]
-            place[mine] = _together(of_part)
-            index[mine] = _together([s.index for s in segments])
-            sweeps[mine] = _together([s.own_sweeps() for s in segments])
+            done = 0
+            for plan, x, y in order.runs(k, low, high):
+                some = mine[done : done + y - x]
+                done += y - x
+                own, index[some] = plan.locate(x, y)
+                place[some] = (np.searchsorted(self._chunks[k], plan.chunks) + self._places[k])[own]
+                sweeps[some] = plan.sweeps(x, y - x) if isinstance(plan, _MixtureWindow) else plan.sweep
+                order._located[k] = plan
         self._told = a, b, sweeps
         return place, index
 
@@ -352,10 +352,6 @@ class _MixtureWindow(WindowPlan):
 
 def _shown(declared: Sequence[Declared]) -> list[tuple[int, list[str]]]:
     return [(one.start, [str(weight) for weight in one.weights]) for one in declared]
-
-
-def _together(arrays: list[NDArray[np.generic]]) -> NDArray[np.generic]:
-    return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
 
 
 def _joined(tables: Sequence[ChunkTable]) -> ChunkTable:
