@@ -320,27 +320,27 @@ class _MixtureWindow(WindowPlan):
 
     def locate(self, a: int, b: int) -> tuple[NDArray[np.uint32], Ints]:
         """See `WindowPlan.locate`."""
-        order, sweep = self._order, self.sweep
-        source, item = order.stages.items(self.first + a, b - a)
-        place, index = np.empty(b - a, np.uint32), np.empty(b - a, np.int64)
-        sweeps = np.empty(b - a, np.int64)
-        which = np.argsort(source, kind="stable")
-        bounds = np.searchsorted(source[which], np.arange(len(order.parts) + 1))
-        for k in np.flatnonzero(np.diff(bounds)).tolist():
-            mine = which[bounds[k] : bounds[k + 1]]
-            # The items of a part come in order, so that these are consecutive.
-            low = int(item[mine[0]]) + order._offset(k, sweep)
-            high = low + len(mine)
-            done = 0
-            for plan, x, y in order.runs(k, low, high):
-                some = mine[done : done + y - x]
-                done += y - x
-                own, index[some] = plan.locate(x, y)
-                place[some] = (np.searchsorted(self._chunks[k], plan.chunks) + self._places[k])[own]
-                sweeps[some] = plan.sweeps(x, y - x) if isinstance(plan, _MixtureWindow) else plan.sweep
+        order, sweep, stages = self._order, self.sweep, self._order.stages
+        source, item = stages.items(self.first + a, b - a)
+        # All items of the first part, then all of the next, and so on; `shift` is where those of a part begin there.
+        shift = np.zeros(len(order.parts), np.int64)
+        places, indices, sweeps = [], [], []
+        before, low, high = 0, stages.counts(self.first + a), stages.counts(self.first + b)
+        for k, (x, y) in enumerate(zip(low, high, strict=True)):
+            if x == y:
+                continue
+            shift[k], offset = before - x, order._offset(k, sweep)
+            before += y - x
+            for plan, u, v in order.runs(k, x + offset, y + offset):
+                own, index = plan.locate(u, v)
+                of = np.searchsorted(self._chunks[k], plan.chunks) + self._places[k]
+                places.append(of.astype(np.uint32)[own])
+                indices.append(index)
+                sweeps.append(plan.sweeps(u, v - u) if isinstance(plan, _MixtureWindow) else np.full(v - u, plan.sweep))
                 order._located[k] = plan
-        self._told = a, b, sweeps
-        return place, index
+        where = item + shift[source]
+        self._told = a, b, np.concatenate(sweeps)[where]
+        return np.concatenate(places)[where], np.concatenate(indices)[where]
 
     def sweeps(self, start: int, n: int) -> Ints:
         """Return the sweep of its part that each of the ``n`` sequences from place ``start`` is in."""
