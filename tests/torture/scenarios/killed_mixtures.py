@@ -81,8 +81,8 @@ def drawn(rng: random.Random) -> World:
     starts = [0, *sorted(rng.sample(range(1, MOST), rng.randint(0, 2)))]
     stages = [(start, quotas(rng, count)) for start in starts]
     units = [("chunks", rng.randint(1, 12)), ("samples", rng.randint(20, 900)), ("bytes", rng.randint(500, 20_000))]
-    # By default windows are of so many bytes, or all data. They differ for corpora without a share of them, which weights
-    # changed in the run may need.
+    # Windows are of so many bytes by default, or all data. They differ for corpora without a share of them, which may
+    # get one by weights changed in the run.
     usual = None if all(map(any, zip(*(weights for _, weights in stages), strict=True))) else ("bytes", 256 << 20)
     return World(
         seed=rng.randrange(1 << 64),
