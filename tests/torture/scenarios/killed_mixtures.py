@@ -50,7 +50,7 @@ class KilledMixtures(Scenario):
     """All starts together deliver what the slow oracle computes from the declaration and the changes."""
 
     name = "killed-mixtures"
-    asks = "does a mixture hold its weights after kills, under other sizes and worlds, and with weights changed?"
+    asks = "does a mixture go on as computed after kills, with weights changed on the way?"
     seconds = 120.0
 
     def run(self, case: Case) -> None:
