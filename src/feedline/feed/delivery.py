@@ -160,8 +160,9 @@ class Delivery:
         )
 
     def _sweep_ends(self, position: Position, plan: Plan) -> Callable[[], tuple[str, ...]]:
-        after = self._axis.position(plan.after)
-        return functools.partial(self._axis.timeline.ended, position[:2], after[:2])
+        timeline, segment = self._axis.timeline, plan.after.segment
+        after = timeline.position_of(segment.plan, segment.start + plan.after.k)
+        return functools.partial(timeline.ended, position[:2], after[:2])
 
     # ---- whole sequences --------------------------------------------------------------------------
 

@@ -9,6 +9,7 @@ for every segment.
 from __future__ import annotations
 
 import copy
+import functools
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from fractions import Fraction
@@ -115,7 +116,7 @@ class MixtureOrder(Timeline):
         """See `Timeline.segment`."""
         segment = super().segment(plan, start, most)
         assert isinstance(plan, _MixtureWindow)
-        segment.sweeps = plan.sweeps(start, segment.n)
+        segment.sweeps = plan.sweeps_of(start, segment.n)
         return segment
 
     def ended(self, a: tuple[int, int], b: tuple[int, int]) -> tuple[str, ...]:
@@ -301,7 +302,7 @@ class _MixtureWindow(WindowPlan):
 
     def __init__(self, order: MixtureOrder, sweep: int, first: int, stop: int) -> None:
         self._order = order
-        self._told: tuple[int, int, Ints] | None = None
+        self._told: tuple[int, int, Callable[[], Ints]] | None = None
         low, high = order._given(sweep, first), order._given(sweep, stop)
         self._chunks = {k: order.chunks_of(k, a, b) for k, (a, b) in enumerate(zip(low, high, strict=True)) if a < b}
         self._places = dict(zip(self._chunks, np.cumsum([0, *map(len, self._chunks.values())]).tolist(), strict=False))
@@ -333,21 +334,27 @@ class _MixtureWindow(WindowPlan):
             before += y - x
             for plan, u, v in order.runs(k, x + offset, y + offset):
                 own, index = plan.locate(u, v)
-                of = np.searchsorted(self._chunks[k], plan.chunks) + self._places[k]
+                of = self._chunks[k].searchsorted(plan.chunks) + self._places[k]
                 places.append(of.astype(np.uint32)[own])
                 indices.append(index)
-                sweeps.append(plan.sweeps(u, v - u) if isinstance(plan, _MixtureWindow) else np.full(v - u, plan.sweep))
+                inner = plan.sweeps_of(u, v - u) if isinstance(plan, _MixtureWindow) else plan.sweep
+                sweeps.append((v - u, inner))
                 order._located[k] = plan
         where = item + shift[source]
-        self._told = a, b, np.concatenate(sweeps)[where]
+        self._told = a, b, functools.partial(_sweeps, sweeps, where)
         return np.concatenate(places)[where], np.concatenate(indices)[where]
 
-    def sweeps(self, start: int, n: int) -> Ints:
-        """Return the sweep of its part that each of the ``n`` sequences from place ``start`` is in."""
+    def sweeps_of(self, start: int, n: int) -> Callable[[], Ints]:
+        """Return a function for the sweep of its part that each of the ``n`` sequences from place ``start`` is in."""
         if self._told is None or self._told[:2] != (start, start + n):
             self.locate(start, start + n)
         assert self._told is not None
         return self._told[2]
+
+
+def _sweeps(runs: list[tuple[int, int | Callable[[], Ints]]], where: Ints) -> Ints:
+    """Return the sweeps at places ``where`` of runs of so many sequences, each in one sweep or with a function."""
+    return np.concatenate([sweep() if callable(sweep) else np.full(n, sweep, np.int64) for n, sweep in runs])[where]
 
 
 def _shown(declared: Sequence[Declared]) -> list[tuple[int, list[str]]]:
