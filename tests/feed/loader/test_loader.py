@@ -589,6 +589,44 @@ def test_the_order_of_a_corpus_is_that_of_its_source(corpora):
     assert len(dropping) == len(list(dropping)) == 5
 
 
+def some_mixture(**options):
+    corpora = {"a": fl.ArrayDeserializer(x=np.arange(40)), "b": fl.ArrayDeserializer(x=100 + np.arange(10))}
+    return fl.Mixture(corpora, {"a": 3, "b": 1}, block=8, **options)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("batches", [1, 5, 6, 7])
+def test_a_mixture_resumes_in_a_loader(workers, batches):
+    """Its sweep is longer than its corpora together."""
+
+    def make():
+        mixture = some_mixture(when_empty="drop", max_sweeps=3)
+        return fl.DataLoader(mixture, batch_size=16, shuffle=True, seed=3, num_workers=workers)
+
+    with fl.MinibatchSource(some_mixture(when_empty="drop", max_sweeps=3), seed=3, max_sweeps=2) as source:
+        expected = [int(x) for minibatch in source.minibatches(1) for x in minibatch["x"].rows]
+    loader = make()
+    assert len(loader) == -(-150 // 16)
+    found, taking = [], iter(loader)
+    for _ in range(batches):
+        found += [int(x) for x in next(taking)["x"]]
+    restored = make()
+    restored.load_state_dict(json.loads(json.dumps(loader.state_dict())))
+    for _ in range(2):
+        found += [int(x) for batch in restored for x in batch["x"]]
+    assert found == expected
+
+
+def test_a_mixture_under_other_weights_or_without_end_is_refused_by_a_loader():
+    with pytest.raises(ValueError, match=r"expected a corpus that ends for DataLoader, got mixture of a, b; give"):
+        fl.DataLoader(some_mixture(), batch_size=16)
+    loader = fl.DataLoader(some_mixture(when_empty="stop"), batch_size=16, seed=3)
+    next(iter(loader))
+    staged = fl.DataLoader(some_mixture(when_empty="stop", stages=[(24, {"a": 1})]), batch_size=16, seed=3)
+    with pytest.raises(fl.StateError, match="stages"):
+        staged.load_state_dict(loader.state_dict())
+
+
 def test_sequences_of_a_corpus():
     sequences = [np.full((n, 2), n, np.float32) for n in (1, 4, 2, 3)]
     corpus = fl.ArrayDeserializer(x=sequences, y=np.arange(4))

@@ -42,7 +42,18 @@ class CorpusBatches(Batches):
             )
         self._corpus = corpus if options.batch_samples is not None else _OneEach(corpus)
         self._size = options.batch_samples or options.batch_size or 1
-        self.places = sum(info.sequences for info in corpus.chunks())
+        self.places = self._length() if corpus.composed else sum(info.sequences for info in corpus.chunks())
+
+    def _length(self) -> int:
+        """Return the sequences in a sweep of a corpus with an order of its own."""
+        with MinibatchSource(self._corpus, seed=self.seed, shuffle=bool(self.options.shuffle)) as source:
+            try:
+                return source.num_sequences
+            except ValueError:
+                raise ValueError(
+                    f"expected a corpus that ends for DataLoader, got {self._corpus.name}; give the mixture an end by "
+                    f'when_empty="stop" or "drop", or use a MinibatchSource with max_samples'
+                ) from None
 
     def _source(self, sweep: int) -> MinibatchSource:
         options = self.options
@@ -63,7 +74,7 @@ class CorpusBatches(Batches):
     def identity(self) -> dict[str, Any]:
         """See `Batches.identity`."""
         saved = self._source(0).state_dict()
-        return {key: saved[key] for key in ("order", "seed", "shuffle", "schema", "corpus")}
+        return {key: saved[key] for key in ("order", "seed", "shuffle", "schema", "corpus", "stages") if key in saved}
 
     def count(self, sweep: int) -> int:
         """See `Batches.count`."""
