@@ -16,6 +16,7 @@ QUESTIONS = (
     "arrow",
     "ragged_tokens",
     "minibatch_overhead",
+    "mixtures",
     "restore",
     "memory",
     "cold",

@@ -65,8 +65,9 @@ bool mixture_items(const MixtureStage& stage, std::int64_t first, std::size_t co
     };
     if (stage.block == 1) {
         for (std::int64_t n = first; n < stop; ++n) {
-            if (stage.source[n % period] >= stage.sources) return false;
-            source[n - first] = stage.source[n % period];
+            const std::uint16_t k = stage.source[n % period];
+            if (k >= stage.sources) return false;
+            source[n - first] = k;
             item[n - first] = item_at(n);
         }
         return true;
@@ -80,7 +81,8 @@ bool mixture_items(const MixtureStage& stage, std::int64_t first, std::size_t co
         const std::uint64_t words[] = {stage.seed, stage.stage, kMixtureBlocks, static_cast<std::uint64_t>(block)};
         shuffled.resize(places);
         fisher_yates(hash_key(words, 4), places, shuffled.data());
-        std::int64_t r = a % period;
+        const std::int64_t start = a % period;  // a division costs more than all else that a place takes
+        std::int64_t r = start;
         for (std::int64_t n = a; n < b; ++n) {
             const std::size_t k = stage.source[r];
             if (k >= stage.sources) return false;
@@ -91,7 +93,8 @@ bool mixture_items(const MixtureStage& stage, std::int64_t first, std::size_t co
             if (++r == period) r = 0;
         }
         for (std::uint32_t i = 0; i < places && a + i < stop; ++i) {
-            const std::uint16_t k = stage.source[(a + shuffled[i]) % period];
+            const std::int64_t even = start + shuffled[i];
+            const std::uint16_t k = stage.source[even < period ? even : even % period];
             const std::int64_t which = next[k]++;
             if (a + i < first) continue;
             source[a + i - first] = k;

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from fractions import Fraction
 from pathlib import Path
 from unittest import mock
 
@@ -11,6 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import feedline as fl
+from feedline.feed.composed.weights import quotas_of
 from feedline.feed.protocol import ChunkInfo
 from feedline.feed.timeline import BlockOrder, blocks
 from feedline.feed.timeline.feedline import FeedlineOrder
@@ -100,3 +103,33 @@ def delivered(timeline, sweep, count):
         plan = timeline.window_at(sweep, len(found))
         found += timeline.segment(plan, 0, plan.count).ordinals.tolist()
     return found
+
+
+@given(
+    st.integers(0, 2**64 - 1),
+    st.lists(st.integers(1, 40), min_size=1, max_size=4),
+    st.sampled_from([1, 3, 8]),
+    st.sampled_from(["repeat", "stop", "drop"]),
+    st.data(),
+)
+def test_a_mixture_delivers_the_order_of_the_page(page, seed, sizes, block, when_empty, data):
+    names = [f"c{k}" for k in range(len(sizes))]
+    weight = st.decimals("0", "3", places=2)
+    weights = st.lists(weight, min_size=len(sizes), max_size=len(sizes)).filter(any)
+    starts = [0, *sorted(data.draw(st.sets(st.integers(1, 60), max_size=2)))]
+    stages = [(start, data.draw(weights)) for start in starts]
+    limits = [None if when_empty == "repeat" else 2 * size for size in sizes]
+    given_stages = [(start, [Fraction(w) for w in found]) for start, found in stages]
+    expected = page["mixture_order"](seed, given_stages, sizes, limits, when_empty == "drop", block, 120)
+    corpora = {name: fl.ArrayDeserializer(x=np.arange(size)) for name, size in zip(names, sizes, strict=True)}
+    declared = [(start, dict(zip(names, map(float, found), strict=True))) for start, found in stages]
+    options = {} if when_empty == "repeat" else {"when_empty": when_empty, "max_sweeps": 2}
+    mixture = fl.Mixture(corpora, declared[0][1], stages=declared[1:], block=block, **options)
+    with fl.MinibatchSource(mixture, seed=seed, max_sweeps=None if when_empty == "repeat" else 1) as source:
+        found = [i for _, m in zip(range(4), source.minibatches(30), strict=False) for i in m.ids.tolist()]
+    assert found == expected
+
+
+@given(st.lists(st.fractions(0, 1, max_denominator=10**6), min_size=1, max_size=12).filter(any))
+def test_quotas_are_those_of_the_page(page, weights):
+    assert quotas_of(weights) == page["quotas_of"](weights)

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 import feedline as fl
 from feedline import _native
 from feedline.feed.composed.mixture import PART
+from feedline.feed.transforms import Transform, Transformed
 from tests.oracles import mixture as slow
 
 SEED = 11
@@ -284,3 +285,45 @@ def test_no_sequence_comes_twice_before_all_came_once():
         mine = rows[rows // 1000 == k] - 1000 * k
         for a in range(0, len(mine) - size + 1, size):
             assert sorted(mine[a : a + size]) == list(range(size))
+
+
+class Recording(Transform):
+    """Keeps what keys the draws of transforms."""
+
+    name = "recording"
+
+    def __init__(self):
+        self.keys = []
+
+    def schema(self, before):
+        return before
+
+    def run_all(self, before, values, keys):
+        self.keys += zip(keys.ordinals.tolist(), np.asarray(keys.sweeps).tolist(), strict=True)
+        return Transformed(dict(values), seconds=0.0)
+
+
+@pytest.mark.parametrize("nested", [False, True])
+@pytest.mark.parametrize("kind", ["array", "read"])
+def test_draws_are_keyed_by_the_sweep_of_the_corpus(kind, nested):
+    """A sequence that comes for the m-th time comes in sweep m of its corpus, however deep that is."""
+    parts = corpora([20, 33, 7], kind)
+    mixture = fl.Mixture(parts, {"c0": 5, "c1": 3, "c2": 2}, block=8)
+    if nested:
+        mixture = fl.Mixture(
+            {"inner": mixture, "other": fl.ArrayDeserializer(x=np.arange(11))}, {"inner": 2, "other": 1}
+        )
+    recording, ends = Recording(), []
+    shuffle = fl.Window(chunks=6) if kind == "read" else True
+    with fl.MinibatchSource(mixture, seed=SEED, transforms=[recording], shuffle=shuffle) as source:
+        for _ in range(20):
+            ends += source.next_minibatch(25).sweep_ends
+    times = dict.fromkeys(range(100), 0)
+    for ordinal, sweep in recording.keys:
+        assert sweep == times[ordinal]
+        times[ordinal] += 1
+    assert len(recording.keys) >= 500
+    if not nested:
+        for name, first, size in (("c0", 0, 20), ("c1", 20, 33), ("c2", 53, 7)):
+            delivered = sum(times[i] for i in range(first, first + size))
+            assert ends.count(name) == delivered // size

@@ -128,6 +128,19 @@ def _augments_by_place() -> None:
         _wrapped(images.Decode, name, by_place)
 
 
+def _weights_forgotten() -> None:
+    """States do not carry the weights that were changed in the run."""
+    import feedline as fl
+
+    def without(original: Any, source: Any) -> Any:
+        state = original(source)
+        if "stages" in state:
+            state["stages"] = [stage for stage in state["stages"] if not stage[2]]
+        return state
+
+    _wrapped(fl.MinibatchSource, "state_dict", without)
+
+
 def _forked_skips() -> None:
     import feedline as fl
 
@@ -358,6 +371,7 @@ PLANTS = (
     Plant("restores late", "killed-feeds", ("lost",), _restores_late),
     Plant("state of yesterday", "killed-loaders", ("twice",), _state_of_yesterday),
     Plant("backwards", "worlds", ("out of place",), _backwards),
+    Plant("weights forgotten", "killed-mixtures", ("lost", "twice", "out of place"), _weights_forgotten),
     Plant("augments by place", "killed-pictures", ("silent",), _augments_by_place),
     Plant("forked skips", "forks", ("lost",), _forked_skips),
     Plant("twice in threads", "threads", ("twice",), _twice_in_threads),

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline import _native
-from feedline.data import Minibatch, Schema, Value
+from feedline.data import Minibatch, Position, Schema, Value
 from feedline.data.chunk import makers, values_of
 from feedline.data.faults import BadEntriesError
 from feedline.data.minibatch import Origins
@@ -145,22 +145,24 @@ class Delivery:
         stats.minibatches += 1
         stats.sequences += sequences
         stats.samples += num_samples
+        position = self._axis.position(plan.start, label_samples)
         return Minibatch(
             self._schema,
             values,
             ids,
             num_samples=num_samples,
             global_samples=plan.samples,
-            position=self._axis.position(plan.start, label_samples),
+            position=position,
             sweep_end=plan.sweep_end,
             lanes=lanes,
             begins=begins,
-            origins=Origins(self._corpus.sources, self._sweep_ends(plan)) if self._corpus.composed else None,
+            origins=Origins(self._corpus.sources, self._sweep_ends(position, plan)) if self._corpus.composed else None,
         )
 
-    def _sweep_ends(self, plan: Plan) -> Callable[[], tuple[str, ...]]:
-        places = [self._axis.position(cursor)[:2] for cursor in (plan.start, plan.after)]
-        return functools.partial(self._axis.timeline.ended, *places)
+    def _sweep_ends(self, position: Position, plan: Plan) -> Callable[[], tuple[str, ...]]:
+        timeline, segment = self._axis.timeline, plan.after.segment
+        after = timeline.position_of(segment.plan, segment.start + plan.after.k)
+        return functools.partial(timeline.ended, position[:2], after[:2])
 
     # ---- whole sequences --------------------------------------------------------------------------
 

@@ -36,6 +36,7 @@ from tests.torture.scenarios.hostile_zarr import HostileZarr
 from tests.torture.scenarios.interrupts import Interrupts
 from tests.torture.scenarios.killed_feeds import KilledFeeds
 from tests.torture.scenarios.killed_loaders import KilledLoaders
+from tests.torture.scenarios.killed_mixtures import KilledMixtures
 from tests.torture.scenarios.killed_pictures import KilledPictures
 from tests.torture.scenarios.killed_ranks import KilledRanks
 from tests.torture.scenarios.killed_servers import KilledServers
@@ -79,6 +80,7 @@ ALL: list[Scenario] = [
     Interrupts(),
     KilledFeeds(),
     KilledLoaders(),
+    KilledMixtures(),
     KilledPictures(),
     KilledRanks(),
     KilledServers(),

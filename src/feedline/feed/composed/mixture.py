@@ -166,7 +166,14 @@ class Mixture(Concat):
             order_of(part, _native.hash_key([seed, k, PART]), _part_of(window, share))
             for k, (part, share) in enumerate(zip(self.parts, shares, strict=True))
         ]
-        rules = Rules(self.names, tuple(self._sweeps), self.when_empty, self.block, tuple(shares), self._weights)
+        rules = Rules(
+            names=self.names,
+            max_sweeps=tuple(self._sweeps),
+            when_empty=self.when_empty,
+            block=self.block,
+            shares=tuple(shares),
+            parse=self._weights,
+        )
         return MixtureOrder(parts, rules, self.declared, seed=seed, shuffle=shuffle, window=window)
 
 

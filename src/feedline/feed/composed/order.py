@@ -9,6 +9,7 @@ for every segment.
 from __future__ import annotations
 
 import copy
+import functools
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from fractions import Fraction
@@ -86,6 +87,9 @@ class MixtureOrder(Timeline):
             self.blocks = _joined_blocks(parts)
         self.swept = any(part.swept for part in parts)
         self._bases = np.cumsum([0, *(len(part.table) for part in parts)]).tolist()
+        # The window of each part that was located in last: its permutation, up to 4 MiB, serves many segments. Shared
+        # with the orders that `changed` returns, as their parts are the same.
+        self._located: dict[int, WindowPlan] = {}
 
     @property
     def sweep_length(self) -> int | None:
@@ -117,7 +121,7 @@ class MixtureOrder(Timeline):
         """See `Timeline.segment`."""
         segment = super().segment(plan, start, most)
         assert isinstance(plan, _MixtureWindow)
-        segment.sweeps = plan.sweeps(start, segment.n)
+        segment.sweeps = plan.sweeps_of(start, segment.n)
         return segment
 
     def ended(self, a: tuple[int, int], b: tuple[int, int]) -> tuple[str, ...]:
@@ -247,7 +251,9 @@ class MixtureOrder(Timeline):
         """Return the window of part ``k`` that holds one of its items, and the place of the item in it."""
         length = self.parts[k].sweep_length
         sweep, ordinal = (0, item) if length is None else divmod(item, length)
-        plan = self.parts[k].window_at(sweep, ordinal)
+        plan = self._located.get(k)
+        if plan is None or plan.sweep != sweep or not 0 <= ordinal - plan.first < plan.count:
+            plan = self.parts[k].window_at(sweep, ordinal)
         return plan, ordinal - plan.first
 
     def _window(self, sweep: int, n: int) -> tuple[int, int]:
@@ -305,7 +311,7 @@ class _MixtureWindow(WindowPlan):
 
     def __init__(self, order: MixtureOrder, sweep: int, first: int, stop: int) -> None:
         self._order = order
-        self._told: tuple[int, int, Ints] | None = None
+        self._told: tuple[int, int, Callable[[], Ints]] | None = None
         low, high = order._given(sweep, first), order._given(sweep, stop)
         self._chunks = {k: order.chunks_of(k, a, b) for k, (a, b) in enumerate(zip(low, high, strict=True)) if a < b}
         self._places = dict(zip(self._chunks, np.cumsum([0, *map(len, self._chunks.values())]).tolist(), strict=False))
@@ -324,29 +330,31 @@ class _MixtureWindow(WindowPlan):
 
     def locate(self, a: int, b: int) -> tuple[NDArray[np.uint32], Ints]:
         """See `WindowPlan.locate`."""
-        order, sweep = self._order, self.sweep
-        source, item = order.stages.items(self.first + a, b - a)
-        place, index = np.empty(b - a, np.uint32), np.empty(b - a, np.int64)
-        sweeps = np.empty(b - a, np.int64)
-        which = np.argsort(source, kind="stable")
-        bounds = np.searchsorted(source[which], np.arange(len(order.parts) + 1))
-        for k in np.flatnonzero(np.diff(bounds)).tolist():
-            mine = which[bounds[k] : bounds[k + 1]]
-            # The items of a part come in order, so that these are consecutive.
-            low = int(item[mine[0]]) + order._offset(k, sweep)
-            high = low + len(mine)
-            part = order.parts[k]
-            segments = [part.segment(plan, x, y - x) for plan, x, y in order.runs(k, low, high)]
-            chunks = self._chunks[k]
-            of_part = [np.searchsorted(chunks, s.plan.chunks)[s.place] + self._places[k] for s in segments]
-            place[mine] = _together(of_part)
-            index[mine] = _together([s.index for s in segments])
-            sweeps[mine] = _together([s.own_sweeps() for s in segments])
-        self._told = a, b, sweeps
-        return place, index
+        order, sweep, stages = self._order, self.sweep, self._order.stages
+        source, item = stages.items(self.first + a, b - a)
+        # All items of the first part, then all of the next, and so on; `shift` is where those of a part begin there.
+        shift = np.zeros(len(order.parts), np.int64)
+        places, indices, sweeps = [], [], []
+        before, low, high = 0, stages.counts(self.first + a), stages.counts(self.first + b)
+        for k, (x, y) in enumerate(zip(low, high, strict=True)):
+            if x == y:
+                continue
+            shift[k], offset = before - x, order._offset(k, sweep)
+            before += y - x
+            for plan, u, v in order.runs(k, x + offset, y + offset):
+                own, index = plan.locate(u, v)
+                of = self._chunks[k].searchsorted(plan.chunks) + self._places[k]
+                places.append(of.astype(np.uint32)[own])
+                indices.append(index)
+                inner = plan.sweeps_of(u, v - u) if isinstance(plan, _MixtureWindow) else plan.sweep
+                sweeps.append((v - u, inner))
+                order._located[k] = plan
+        where = item + shift[source]
+        self._told = a, b, functools.partial(_sweeps, sweeps, where)
+        return np.concatenate(places)[where], np.concatenate(indices)[where]
 
-    def sweeps(self, start: int, n: int) -> Ints:
-        """Return the sweep of its part that each of the ``n`` sequences from place ``start`` is in."""
+    def sweeps_of(self, start: int, n: int) -> Callable[[], Ints]:
+        """Return a function for the sweep of its part that each of the ``n`` sequences from place ``start`` is in."""
         if self._told is None or self._told[:2] != (start, start + n):
             self.locate(start, start + n)
         assert self._told is not None
@@ -377,12 +385,13 @@ def _read(stages: Any, parts: int) -> list[Declared]:
     raise ValueError(f"expected stages of {parts} weights at ascending places from 0 on, got {shown(stages, 200)}")
 
 
+def _sweeps(runs: list[tuple[int, int | Callable[[], Ints]]], where: Ints) -> Ints:
+    """Return the sweeps at places ``where`` of runs of so many sequences, each in one sweep or with a function."""
+    return np.concatenate([sweep() if callable(sweep) else np.full(n, sweep, np.int64) for n, sweep in runs])[where]
+
+
 def _shown(declared: Sequence[Declared]) -> list[tuple[int, list[str]]]:
     return [(one.start, [str(weight) for weight in one.weights]) for one in declared]
-
-
-def _together(arrays: list[NDArray[np.generic]]) -> NDArray[np.generic]:
-    return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
 
 
 def _joined(tables: Sequence[ChunkTable]) -> ChunkTable:

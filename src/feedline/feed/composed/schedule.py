@@ -63,11 +63,12 @@ class PeriodicSchedule:
             count=count,
         )
 
-    def counts(self, n: int) -> list[int]:
-        """Return how many items of each source stand before place ``n``."""
+    def counts(self, n: int) -> Ints:
+        """Return how many items of each source stand before place ``n``, int64 (sources,)."""
         period, r = divmod(n, self.period)
-        before = np.searchsorted(self._places, self._bases + r) - self._bounds[:-1]
-        found: list[int] = (period * self._quotas + before).tolist()
+        found: Ints = self._places.searchsorted(self._bases + r)
+        found -= self._bounds[:-1]
+        found += period * self._quotas
         return found
 
     def where(self, k: int, item: int) -> int | None:

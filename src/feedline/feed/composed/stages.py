@@ -95,7 +95,7 @@ class Stages:
                     self.stages.append(Stage(start, end, schedule, tuple(before)))
                 if end is None:
                     break
-                before = [a + b for a, b in zip(before, schedule.counts(end - start), strict=True)]
+                before = (schedule.counts(end - start) + before).tolist()
                 start = end
                 if empty is not None and not dropping:
                     self.length, self.ended_by = end, empty
@@ -155,11 +155,13 @@ class Stages:
         a = stage.start + (n - stage.start) // self.block * self.block
         if stage.stop is not None and n == stage.stop:
             a = n
-        counts = [x + y for x, y in zip(stage.before, stage.schedule.counts(a - stage.start), strict=True)]
+        counts = stage.schedule.counts(a - stage.start)
+        counts += stage.before
         if a < n:
-            source, _ = self.items(a, n - a)
-            counts = [x + int(y) for x, y in zip(counts, np.bincount(source, minlength=len(counts)), strict=True)]
-        return counts
+            source, _ = self._of_stage(stage, a, n)
+            counts += np.bincount(source, minlength=len(counts))
+        found: list[int] = counts.tolist()
+        return found
 
     def where(self, k: int, item: int) -> int | None:
         """Return the place of an item of source ``k``; None: it is never given."""

@@ -90,8 +90,8 @@ class Chosen(Forwarding):
         """Return the corpus's keys of the sequences ``ordinals``, uint64 (n,)."""
         return self._corpus.keys(self.original(ordinals))
 
-    def sources(self, ordinals: Ints) -> Ints:
-        """Return the number of the corpus's part that each sequence is from."""
+    def sources(self, ordinals: Ints) -> Ints | None:
+        """Return the number of the corpus's part that each sequence is from, int64 (n,), or None if it has none."""
         return self._corpus.sources(self.original(ordinals))
 
     def original(self, ordinals: Ints) -> Ints:

@@ -64,6 +64,7 @@ class Concat(Deserializer):
             raise ValueError(
                 f"expected corpora that are packed alike, or none that is, got {corpora[0].name} and {differing[0]}"
             )
+        self._single: set[int] = set()  # parts that said that each of their sequences has one sample
         self._infos = [list(corpus.chunks()) for corpus in corpora]
         self._chunks: Ints = np.cumsum([0, *map(len, self._infos)], dtype=np.int64)
         self.firsts: Ints = np.cumsum([0, *(chunk_starts(corpus)[-1] for corpus in corpora)], dtype=np.int64)
@@ -91,20 +92,24 @@ class Concat(Deserializer):
 
     def lengths(self, ordinals: Ints) -> Ints | None:
         """Return the samples of the sequences ``ordinals``, int64 (n,), or None if each has one."""
-        found: Ints | None = None
-        for part, at, own in self._by_part(ordinals):
-            lengths = part.lengths(own)
-            if lengths is not None:
-                if found is None:
-                    found = np.ones(len(ordinals), np.int64)
+        if len(self._single) == len(self.parts):
+            return None
+        found = np.ones(len(ordinals), np.int64)
+        for k, at, own in self._by_part(ordinals):
+            if k in self._single:
+                continue
+            lengths = self.parts[k].lengths(own)
+            if lengths is None:
+                self._single.add(k)
+            else:
                 found[at] = lengths
         return found
 
     def keys(self, ordinals: Ints) -> NDArray[np.uint64]:
         """Return the parts' keys of the sequences ``ordinals``, uint64 (n,); parts may have equal ones."""
         found = np.empty(len(ordinals), np.uint64)
-        for part, at, own in self._by_part(ordinals):
-            found[at] = part.keys(own)
+        for k, at, own in self._by_part(ordinals):
+            found[at] = self.parts[k].keys(own)
         return found
 
     def sources(self, ordinals: Ints) -> Ints:
@@ -154,8 +159,8 @@ class Concat(Deserializer):
         ordinals = np.asarray(ordinals, np.int64)
         parts = list(self._by_part(ordinals))
         if len(parts) == 1:
-            part, _, own = parts[0]
-            return self._fitted(part.select(own))
+            k, _, own = parts[0]
+            return self._fitted(self.parts[k].select(own))
         return select_by_chunk(self, ordinals)
 
     def verified(self) -> Deserializer:
@@ -187,14 +192,17 @@ class Concat(Deserializer):
         k = int(np.searchsorted(self._chunks, number, side="right")) - 1
         return self.parts[k], chunk - int(self._chunks[k])  # what stands above the number stays
 
-    def _by_part(self, ordinals: Ints) -> list[tuple[Deserializer, Any, Ints]]:
-        """Return the parts concerned, with the places of their sequences in ``ordinals`` and their own ordinals."""
+    def _by_part(self, ordinals: Ints) -> list[tuple[int, Ints, Ints]]:
+        """Return the numbers of the parts concerned, with the places of their sequences in ``ordinals`` and their own
+        ordinals."""
         if len(ordinals) and not 0 <= ordinals.min() <= ordinals.max() < self.firsts[-1]:
             raise IndexError(f"expected 0 <= ordinal < {self.firsts[-1]}, got {ordinals.min()} to {ordinals.max()}")
-        of = np.searchsorted(self.firsts, ordinals, side="right") - 1
+        of = self.sources(ordinals)
+        which = np.argsort(of.astype(np.min_scalar_type(len(self.parts))), kind="stable")  # radix, for small integers
+        bounds = np.concatenate([[0], np.cumsum(np.bincount(of, minlength=len(self.parts)))])
         return [
-            (self.parts[k], at := np.flatnonzero(of == k), ordinals[at] - self.firsts[k])
-            for k in np.unique(of).tolist()
+            (k, at := which[bounds[k] : bounds[k + 1]], ordinals[at] - self.firsts[k])
+            for k in np.flatnonzero(np.diff(bounds)).tolist()
         ]
 
 

@@ -166,7 +166,7 @@ class Segment:
         slots: uint32 (n,), slot of the chunk of each sequence, once it is held.
         taken: int64 (n,), index of each sequence in what its slot holds, if that may differ from ``index``.
         held: object that ``slots`` was computed from; readers compare it to tell whether that is still valid.
-        sweeps: int64 (n,), the sweep of each sequence; None: that of the plan.
+        sweeps: int64 (n,), the sweep of each sequence, or a function that returns it; None: that of the plan.
         closing: place in the window at which the sweep ends before the window does, as the rest is jumped over; None.
         at: int64 (n,), place of each sequence counted from ``start``, if `take` has left sequences out; None: they are
             consecutive.
@@ -199,7 +199,7 @@ class Segment:
         self.slots: NDArray[np.uint32] | None = None
         self.held: object = None
         self.taken: Ints | None = None
-        self.sweeps: Ints | None = None
+        self.sweeps: Ints | Callable[[], Ints] | None = None
         self.closing: int | None = None
         self.at: Ints | None = None
 
@@ -211,7 +211,7 @@ class Segment:
         part.place, part.index, part.ordinals = self.place[which], self.index[which], self.ordinals[which]
         part.slots, part.held = None if self.slots is None else self.slots[which], self.held
         part.taken = None if self.taken is None else self.taken[which]
-        part.sweeps = None if self.sweeps is None else self.sweeps[which]
+        part.sweeps = None if self.sweeps is None else self.own_sweeps()[which]
         part.ends = part.bounds = None
         if self.ends is not None:
             part.set_lengths(np.diff(self.ends)[which])
@@ -223,7 +223,11 @@ class Segment:
 
     def own_sweeps(self) -> Ints:
         """Return the sweep of each sequence, int64 (n,)."""
-        return np.full(self.n, self.plan.sweep, np.int64) if self.sweeps is None else self.sweeps
+        if self.sweeps is None:
+            return np.full(self.n, self.plan.sweep, np.int64)
+        if callable(self.sweeps):
+            self.sweeps = self.sweeps()
+        return self.sweeps
 
     def set_lengths(self, lengths: Ints) -> None:
         """Set the number of samples of each sequence, int64 (n,), instead of one each."""
