@@ -26,6 +26,9 @@ from feedline.feed.loader.state import ResumePoint
 from feedline.feed.protocol import ChunkInfo, Deserializer
 from feedline.feed.source import MinibatchSource
 
+# More sequences than any batch of a corpus in batches has, on any number of ranks.
+_WHOLE_BATCHES = 1 << 40
+
 
 class CorpusBatches(Batches):
     """Batches of a corpus; the default ``collate_fn`` is not called."""
@@ -41,7 +44,7 @@ class CorpusBatches(Batches):
                 "convert it to a store, or use a MinibatchSource"
             )
         self._corpus = corpus if options.batch_samples is not None else _OneEach(corpus)
-        self._size = options.batch_samples or options.batch_size or 1
+        self._size = options.batch_samples or options.batch_size or _WHOLE_BATCHES
         self.places = self._length() if corpus.composed else sum(info.sequences for info in corpus.chunks())
 
     def _length(self) -> int:
@@ -80,7 +83,7 @@ class CorpusBatches(Batches):
     def count(self, sweep: int) -> int:
         """See `Batches.count`."""
         size, drop_last = self._size * self.options.share.resolve()[1], self.options.drop_last
-        if self.options.batch_samples is None:
+        if self.options.batch_samples is None and not self._corpus.batched:
             return self.places // size if drop_last else -(-self.places // size)
         sizes = [planned.global_samples for planned in self._source(sweep).plan(size, start=Position(sweep))]
         return len(sizes) - (drop_last and len(sizes) > 0 and sizes[-1] < size)

@@ -75,7 +75,8 @@ class DataLoader(_Base):
             `IterableDataset`. Arrays, tensors, tuples and dictionaries of them, and `TensorDataset` are gathered,
             one call per batch. A feedline corpus, or a path that `open_corpus` takes: batches are dictionaries by
             stream name.
-        batch_size: number of items per batch of this rank; None: items are delivered singly, without batching.
+        batch_size: number of items per batch of this rank; None: items are delivered singly, without batching;
+            from a `Bucketed` corpus, its batches, of which each rank gets a part.
         shuffle: permute the items in every sweep.
         sampler, batch_sampler: user-defined order: an iterable of indices, or of lists of indices.
         num_workers: number of processes or threads that make batches; 0: batches are made in ``next``.
