@@ -232,7 +232,7 @@ class DataLoader(_Base):
         ``batch_samples`` it differs between sweeps, and is that of the next one.
 
         Raises:
-            TypeError: the dataset or sampler has no length.
+            TypeError: the dataset or sampler has no length, or the corpus no end.
         """
         if self._foreign:
             return super().__len__()  # type: ignore[no-any-return]
@@ -245,7 +245,8 @@ class DataLoader(_Base):
     # ---- iteration ---------------------------------------------------------------------------------
 
     def __iter__(self) -> LoaderIterator:
-        """Begin the next sweep, or after `load_state_dict` the rest of the saved one."""
+        """Begin the next sweep, or after `load_state_dict` the rest of the saved one. A corpus without end has one
+        sweep, which goes on after the last batch delivered."""
         return self._get_iterator()
 
     def _get_iterator(self) -> LoaderIterator:
@@ -256,7 +257,7 @@ class DataLoader(_Base):
         try:
             with sweeps.alone():  # threads that begin at once are given a sweep each
                 now = sweeps.now
-                place = now.upcoming
+                place = sweeps.next_place
                 rank, ranks = share = sweeps.share()
                 warn_of_ranks(self._batches.options)
                 sweeps.warn_of_skipped()
