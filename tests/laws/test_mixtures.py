@@ -244,6 +244,93 @@ def test_a_ramp_leads_from_weights_to_weights(after, start, steps):
         fl.Mixture.ramp((0, {"a": 0}), (100, {"b": 1}))
 
 
+@given(mixtures(), st.integers(1, 9), st.lists(st.integers(3, 40), min_size=2, max_size=4), st.data())
+def test_batches_of_one_source(world, batch, sizes, data):
+    """Places of the specification are batches; minibatches are whole ones, pieces if less is asked for."""
+    counts, stages, when_empty, sweeps, block = world
+    counts = [max(size, batch) for size in counts]
+    kind = data.draw(st.sampled_from(["array", "read"]))
+    limits = [None if sweeps is None else sweeps * size // batch for size in counts]
+    row = slow.places(SEED, stages, limits, dropping=when_empty == "drop", block=block, most=60)
+    row = row[: 120 // batch]
+    items = [batch * sum(k == source for source, _ in row) for k in range(len(counts))]
+    first = [quota or min(q for q in stages[0][1] if q) for quota in stages[0][1]]
+    window = None if kind == "array" else [6 * quota // sum(first) for quota in first]
+    parts = parts_in_order(counts, items, kind, window)
+    batches = [(k, parts[k][batch * item : batch * item + batch]) for k, item in row]
+
+    def opened():
+        mixture = fl.Mixture(
+            corpora(counts, kind),
+            weights_of(stages[0][1]),
+            stages=[(start * batch, weights_of(quotas)) for start, quotas in stages[1:]],
+            when_empty=when_empty,
+            max_sweeps=sweeps,
+            batches="one source",
+            batch_size=batch,
+            block=block,
+        )
+        options = {} if kind == "array" else {"shuffle": fl.Window(chunks=6)}
+        return fl.MinibatchSource(mixture, seed=SEED, **options, **ending(world))
+
+    with opened() as source:
+        for k, expected_batch in batches:
+            minibatch = source.next_minibatch(batch + data.draw(st.integers(0, 50)))
+            assert minibatch["x"].rows.tolist() == expected_batch
+            assert set(minibatch.source) == {k}
+        if len(row) < min(60, 120 // batch):
+            assert not source.next_minibatch(1)
+    whole, out, state = [x for _, some in batches for x in some], [], None
+    while len(out) < len(whole):
+        with opened() as source:
+            if state is not None:
+                source.load_state_dict(json.loads(state))
+            for size in sizes:
+                begun, parts = source.state_dict(), []
+                for rank in range(2):
+                    source.load_state_dict(begun)
+                    minibatch = source.next_minibatch(size, (rank, 2))
+                    parts += minibatch["x"].rows.tolist() if minibatch else []
+                assert len(out) // batch == (len(out) + len(parts) - 1) // batch
+                out += parts
+                if len(out) >= len(whole):
+                    break
+            state = json.dumps(source.state_dict())
+    assert out[: len(whole)] == whole
+
+
+def test_batches_of_one_source_are_declared_whole():
+    parts = corpora([9, 5])
+    for options, told in [
+        ({"batches": "one source"}, "expected batch_size with"),
+        ({"batch_size": 4}, "and only then"),
+        ({"batches": "each"}, "one of 'mixed', 'one source'"),
+        ({"batches": "one source", "batch_size": 0}, "at least 1"),
+        ({"batches": "one source", "batch_size": 6, "when_empty": "stop"}, "expected at least 6 sequences, a batch"),
+        ({"batches": "one source", "batch_size": 4, "stages": [(6, {"c0": 1})]}, "at multiples of 4"),
+    ]:
+        with pytest.raises(ValueError, match=told):
+            fl.Mixture(parts, **options)
+    mixture = fl.Mixture(parts, {"c0": 1, "c1": 1}, batches="one source", batch_size=4, block=2)
+    with pytest.raises(ValueError, match="say where minibatches end"):
+        fl.Mixture({"inner": mixture})
+    with fl.MinibatchSource(mixture, seed=SEED) as source:
+        source.next_minibatch(4)
+        with pytest.raises(ValueError, match="at multiples of 4"):
+            source.change_weights({"c0": 1}, at=13)
+        assert source.change_weights({"c0": 1}) == 8
+        state = source.state_dict()
+        state["stages"][-1][0] = 9
+        with pytest.raises(fl.StateError, match="at multiples of 4"):
+            source.load_state_dict(state)
+        found = [source.next_minibatch(4).source.tolist() for _ in range(4)]
+    assert found[1:] == [[0] * 4] * 3
+    loader = fl.DataLoader(mixture, batch_size=None, shuffle=True, seed=SEED)
+    with fl.MinibatchSource(mixture, seed=SEED, max_samples=40) as source:
+        expected = [minibatch["x"].rows.tolist() for minibatch in source.minibatches(4)]
+    assert [batch["x"].tolist() for batch, _ in zip(loader, expected, strict=False)] == expected
+
+
 BAD_STAGES = [None, [], "x", [[0, ["1"]]], [[0, ["1", "1"], 0]], [[1, ["1", "1"], False]], [[0, ["1", "x"], False]]]
 BAD_STAGES += [[[0, ["0", "0"], False]], [[0, ["1", "-1"], False]], [[0, ["1e999999999", "1"], False]]]
 BAD_STAGES += [[[0, ["1/0", "1"], False]], [[0, ["1"], False]], [[0, ["1", "1"], False], [2**70, ["1", "1"], False]]]

@@ -10,6 +10,7 @@ from fractions import Fraction
 from typing import Any
 
 from feedline import _native
+from feedline.feed.composed.one_source import check_place
 from feedline.feed.composed.order import MixtureOrder, Rules
 from feedline.feed.composed.stages import LAST_PLACE, Declared
 from feedline.feed.composed.weights import named, quotas_of, ratio, shares_of
@@ -18,6 +19,7 @@ from feedline.feed.protocol import Deserializer, whole_number
 from feedline.feed.timeline import ChunkTable, Timeline, Window
 
 WHEN_EMPTY = ("repeat", "stop", "drop", "error")
+BATCHES = ("mixed", "one source")
 
 # Level of the key of a part's own seed; docs/explanation/order.md lists the others.
 PART = 11
@@ -43,7 +45,13 @@ class Mixture(Concat):
         stages: ``[(place, weights), ...]``: from that many sequences of the mixture on, other weights hold.
         temperature: T > 0: weights are raised to the power 1 / T, so that small corpora come more often.
         by: ``"sequences"`` or ``"samples"``.
-        block: sequences that are shuffled together; 1: none, so that corpora take turns as evenly as they can.
+        batches: ``"mixed"``: a minibatch of any size has every corpus in proportion. ``"one source"``: batches of
+            ``batch_size`` sequences are of one corpus each, proportions hold over batches, and minibatches end where
+            batches do; ask for at least as many samples as one has. What a corpus has left at its end, if it does not
+            fill a batch, is not delivered.
+        batch_size: sequences of a batch of one source; stages begin at multiples of it.
+        block: sequences that are shuffled together, or batches of one source; 1: none, so that corpora take turns as
+            evenly as they can.
         when_empty: what happens where a corpus has no more sequences. ``"repeat"``: it begins again, and the mixture
             has no end. ``"stop"``: the mixture ends. ``"drop"``: it goes on without that corpus, until none is left.
             ``"error"``: a DataError.
@@ -70,6 +78,8 @@ class Mixture(Concat):
         stages: Sequence[tuple[int, Weights]] = (),
         temperature: float | None = None,
         by: str = "sequences",
+        batches: str = "mixed",
+        batch_size: int | None = None,
         block: int = 256,
         when_empty: str = "repeat",
         max_sweeps: int | Mapping[str, int | None] | None = None,
@@ -85,6 +95,14 @@ class Mixture(Concat):
             raise ValueError(f'expected by="sequences" or by="samples", got {by!r}')
         if when_empty not in WHEN_EMPTY:
             raise ValueError(f"expected when_empty to be one of {', '.join(map(repr, WHEN_EMPTY))}, got {when_empty!r}")
+        if batches not in BATCHES:
+            raise ValueError(f"expected batches to be one of {', '.join(map(repr, BATCHES))}, got {batches!r}")
+        if (batches == "one source") != (batch_size is not None):
+            raise ValueError(
+                f'expected batch_size with batches="one source", and only then, got {batch_size} with {batches!r}'
+            )
+        self.batch_size = None if batch_size is None else whole_number("batch_size", batch_size, 1)
+        self.batched = batch_size is not None
         self.block, self.when_empty = whole_number("block", block, 1), when_empty
         self.name = f"mixture of {', '.join(self.names)}"
         self._tables = [ChunkTable(part.chunks()) for part in self.parts]
@@ -107,8 +125,10 @@ class Mixture(Concat):
                     f"expected stages at ascending places above 0, up to 2**62, got {start} after "
                     f"{self.declared[-1].start}"
                 )
+            check_place(start, self.batch_size or 1)
             self.declared.append(Declared(start, self._weights(later)))
         self._sweeps = self._limits(max_sweeps)
+        self._check_batches()
         self.shares = [
             Fraction(quota, sum(quotas)) for quotas in [quotas_of(self.declared[0].weights)] for quota in quotas
         ]
@@ -177,9 +197,17 @@ class Mixture(Concat):
             )
         return limits
 
+    def _check_batches(self) -> None:
+        for name, table, sweeps in zip(self.names, self._tables, self._sweeps, strict=True):
+            if sweeps is not None and self.batch_size and sweeps * table.total_sequences < self.batch_size:
+                raise ValueError(
+                    f"expected at least {self.batch_size} sequences, a batch, in {sweeps} sweeps of {name!r}, got "
+                    f"{sweeps * table.total_sequences}"
+                )
+
     def digest(self) -> str:
         """Return 32 hex digits over the parts and the declaration, but for stages, which a state holds."""
-        settings = [self.names, self.block, self.when_empty, self._sweeps, super().digest()]
+        settings = [self.names, self.block, self.batch_size, self.when_empty, self._sweeps, super().digest()]
         return hashlib.blake2b(json.dumps(settings).encode(), digest_size=16).hexdigest()
 
     def verified(self) -> Deserializer:
@@ -202,6 +230,7 @@ class Mixture(Concat):
             max_sweeps=tuple(self._sweeps),
             when_empty=self.when_empty,
             block=self.block,
+            batch=self.batch_size,
             shares=tuple(shares),
             parse=self._weights,
         )

@@ -19,8 +19,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline.errors import DataError, StateError, shown
+from feedline.feed.composed.one_source import OneSourceStages, check_place
 from feedline.feed.composed.schedule import Ints
-from feedline.feed.composed.stages import LAST_PLACE, Declared, Stages
+from feedline.feed.composed.stages import LAST_PLACE, Declared, Places, Stages
 from feedline.feed.protocol import whole_number
 from feedline.feed.timeline import ChunkTable, Segment, Timeline, Window, WindowPlan
 from feedline.feed.timeline.blocks import Blocks
@@ -39,7 +40,8 @@ class Rules(NamedTuple):
         names: names of the parts.
         max_sweeps: how often each part may be delivered; None: without limit.
         when_empty: what happens then.
-        block: places that are shuffled together.
+        block: places that are shuffled together; batches, if ``batch`` is given.
+        batch: sequences of a batch, all of one part; None: parts alternate within batches.
         shares: share of each part in the window.
         parse: function from weights by name to the weights of the parts.
     """
@@ -48,6 +50,7 @@ class Rules(NamedTuple):
     max_sweeps: tuple[int | None, ...]
     when_empty: str
     block: int
+    batch: int | None
     shares: tuple[Fraction, ...]
     parse: Callable[[Any], tuple[Fraction, ...]]
 
@@ -122,6 +125,10 @@ class MixtureOrder(Timeline):
         segment = super().segment(plan, start, most)
         assert isinstance(plan, _MixtureWindow)
         segment.sweeps = plan.sweeps_of(start, segment.n)
+        batch = self.rules.batch
+        if batch is not None:
+            place = plan.first + start
+            segment.breaks = list(range(batch - place % batch, segment.n + 1, batch))
         return segment
 
     def ended(self, a: tuple[int, int], b: tuple[int, int]) -> tuple[str, ...]:
@@ -213,13 +220,22 @@ class MixtureOrder(Timeline):
         other.stages = self._staged(other.declared)
         return other
 
-    def _staged(self, declared: Sequence[Declared]) -> Stages:
+    def _staged(self, declared: Sequence[Declared]) -> Places:
+        batch = self.rules.batch or 1
         limits = [
             None if sweeps is None or part.sweep_length is None else sweeps * part.sweep_length
             for part, sweeps in zip(self.parts, self.rules.max_sweeps, strict=True)
         ]
-        block = self.rules.block if self.shuffle else 1
-        return Stages(declared, limits, dropping=self.rules.when_empty == "drop", seed=self.seed, block=block)
+        for one in declared:
+            check_place(one.start, batch)
+        within = Stages(
+            [one._replace(start=one.start // batch) for one in declared],
+            [None if limit is None else limit // batch for limit in limits],
+            dropping=self.rules.when_empty == "drop",
+            seed=self.seed,
+            block=self.rules.block if self.shuffle else 1,
+        )
+        return within if self.rules.batch is None else OneSourceStages(within, batch)
 
     def _no_more(self) -> DataError:
         stages, rules = self.stages, self.rules

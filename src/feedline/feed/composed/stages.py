@@ -7,6 +7,7 @@ shorter. All of it is a pure function of weights, limits and seed; nothing here 
 
 from __future__ import annotations
 
+import abc
 from collections.abc import Sequence
 from fractions import Fraction
 from typing import NamedTuple
@@ -49,7 +50,51 @@ class Stage(NamedTuple):
     before: tuple[int, ...]
 
 
-class Stages:
+class Places(abc.ABC):
+    """Which source stands at which place, and with which of its items.
+
+    Attributes:
+        block: places that are shuffled together; 1: none.
+        length: number of places; None: no end.
+        ended_by: the source whose items ended the mixture; None: it has no end, or all have.
+        totals: items of each source, if there is an end.
+    """
+
+    block: int
+    length: int | None
+    ended_by: int | None
+    totals: tuple[int, ...]
+
+    @abc.abstractmethod
+    def at(self, n: int) -> Stage:
+        """Return the stage of place ``n``."""
+
+    @abc.abstractmethod
+    def items(self, first: int, count: int) -> tuple[Sources, Ints]:
+        """Return the source of places ``first`` to ``first + count - 1``, uint16 (n,), and which of its items stands
+        there, int64 (n,)."""
+
+    @abc.abstractmethod
+    def counts(self, n: int) -> list[int]:
+        """Return how many items of each source stand before place ``n``."""
+
+    @abc.abstractmethod
+    def block_of(self, stage: Stage, k: int, item: int) -> int | None:
+        """Return the block of a stage that holds an item of source ``k``; None if it comes in a later one, or never."""
+
+    def block_bounds(self, stage: Stage, block: int) -> tuple[int, int]:
+        """Return the first place of a block of a stage, and the one after its last."""
+        a = stage.start + block * self.block
+        b = a + self.block
+        return a, b if stage.stop is None else min(b, stage.stop)
+
+    def block_around(self, n: int) -> tuple[int, int]:
+        """Return the first place of the block that holds place ``n``, and the one after its last."""
+        stage = self.at(n)
+        return self.block_bounds(stage, (n - stage.start) // self.block)
+
+
+class Stages(Places):
     """All stages of a mixture.
 
     Args:
@@ -62,8 +107,6 @@ class Stages:
 
     Attributes:
         stages: the stages, split where a source is dropped.
-        length: number of places; None: no end.
-        ended_by: the source whose items ended the mixture; None: it has no end, or all have.
     """
 
     def __init__(
@@ -71,8 +114,7 @@ class Stages:
     ) -> None:
         self._seed, self.block = seed, block
         self.stages: list[Stage] = []
-        self.length: int | None = None
-        self.ended_by: int | None = None
+        self.length = self.ended_by = None
         before = [0] * len(limits)
         gone: set[int] = set()
         for i, one in enumerate(declared):
@@ -108,23 +150,11 @@ class Stages:
         self.totals = tuple(before)  # items of each source, if it has an end
 
     def at(self, n: int) -> Stage:
-        """Return the stage of place ``n``."""
+        """See `Places.at`."""
         return self.stages[last_at_most(self._starts, n)]
 
-    def block_bounds(self, stage: Stage, block: int) -> tuple[int, int]:
-        """Return the first place of a block of a stage, and the one after its last."""
-        a = stage.start + block * self.block
-        b = a + self.block
-        return a, b if stage.stop is None else min(b, stage.stop)
-
-    def block_around(self, n: int) -> tuple[int, int]:
-        """Return the first place of the block that holds place ``n``, and the one after its last."""
-        stage = self.at(n)
-        return self.block_bounds(stage, (n - stage.start) // self.block)
-
     def items(self, first: int, count: int) -> tuple[Sources, Ints]:
-        """Return the source of places ``first`` to ``first + count - 1``, uint16 (n,), and which of its items stands
-        there, int64 (n,)."""
+        """See `Places.items`."""
         sources, items = [], []
         stop = first + count
         while first < stop:
@@ -150,7 +180,7 @@ class Stages:
         )
 
     def counts(self, n: int) -> list[int]:
-        """Return how many items of each source stand before place ``n``."""
+        """See `Places.counts`."""
         stage = self.at(max(n - 1, 0))
         a = stage.start + (n - stage.start) // self.block * self.block
         if stage.stop is not None and n == stage.stop:
@@ -179,7 +209,7 @@ class Stages:
         return None
 
     def block_of(self, stage: Stage, k: int, item: int) -> int | None:
-        """Return the block of a stage that holds an item of source ``k``; None if it comes in a later one, or never."""
+        """See `Places.block_of`."""
         even = stage.schedule.where(k, item - stage.before[k])
         if even is None or (stage.stop is not None and stage.start + even >= stage.stop):
             return None

@@ -26,8 +26,8 @@ from feedline.feed.loader.state import ResumePoint
 from feedline.feed.protocol import ChunkInfo, Deserializer
 from feedline.feed.source import MinibatchSource
 
-# More sequences than any batch of a corpus in batches has, on any number of ranks.
-_WHOLE_BATCHES = 1 << 40
+# More sequences than any batch of a corpus in batches has, and few enough that a source without end accepts it.
+_WHOLE_BATCHES = 1 << 28
 
 
 class CorpusBatches(Batches):
@@ -42,7 +42,7 @@ class CorpusBatches(Batches):
                 "convert it to a store, or use a MinibatchSource"
             )
         self._corpus = corpus if options.batch_samples is not None else _OneEach(corpus)
-        self._size = options.batch_samples or options.batch_size or _WHOLE_BATCHES
+        self._size = options.batch_samples or options.batch_size
         self.places = self._length() if corpus.composed else sum(info.sequences for info in corpus.chunks())
         self.endless = self.places is None
 
@@ -71,6 +71,10 @@ class CorpusBatches(Batches):
             **errors,
         )
 
+    def _global_size(self, share: tuple[int, int]) -> int:
+        """Return the size of a batch over all ranks."""
+        return _WHOLE_BATCHES if self._size is None else self._size * share[1]
+
     def identity(self) -> dict[str, Any]:
         """See `Batches.identity`."""
         saved = self._source(0).state_dict()
@@ -80,7 +84,7 @@ class CorpusBatches(Batches):
         """See `Batches.count`."""
         if self.places is None:
             raise TypeError(f"expected a corpus that ends for a length, got {self._corpus.name}, which begins again")
-        size, drop_last = self._size * self.options.share.resolve()[1], self.options.drop_last
+        size, drop_last = self._global_size(self.options.share.resolve()), self.options.drop_last
         if self.options.batch_samples is None and not self._corpus.batched:
             return self.places // size if drop_last else -(-self.places // size)
         sizes = [planned.global_samples for planned in self._source(sweep).plan(size, start=Position(sweep))]
@@ -95,7 +99,7 @@ class CorpusBatches(Batches):
         return CorpusExecutor(
             source,
             places=self.places,
-            size=self._size * share[1],
+            size=self._global_size(share),
             share=share,
             drop_last=self.options.drop_last,
             made=self._made,
