@@ -32,7 +32,7 @@ from feedline.errors import (
     StoreError,
     WorkerError,
 )
-from feedline.feed.composed import Mixture, Packed
+from feedline.feed.composed import Bucketed, Mixture, Packed
 from feedline.feed.convert import convert
 from feedline.feed.convert import register_dataset_reader as _register_dataset_reader
 from feedline.feed.corpora import open_corpus
@@ -158,6 +158,7 @@ __all__ = [  # noqa: RUF022  # the order of docs/index.md
     "Skipping",
     "Mixture",
     "Packed",
+    "Bucketed",
     "Concat",
     "Join",
     "Take",

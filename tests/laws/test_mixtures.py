@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -221,6 +222,26 @@ def test_stages_that_have_not_begun_may_be_declared_anew(world, place, data):
     first = [quota or min(q for q in stages[0][1] if q) for quota in stages[0][1]]
     window = None if kind == "array" else [chunks * quota // sum(first) for quota in first]
     assert out == expected(world, len(out), kind, window)
+
+
+@given(st.lists(st.integers(0, 9), min_size=3, max_size=3).filter(any), st.integers(0, 500), st.integers(1, 20))
+def test_a_ramp_leads_from_weights_to_weights(after, start, steps):
+    before = [3, 1, 0]
+    stages = fl.Mixture.ramp((start, weights_of(before)), (start + 200, weights_of(after)), steps=steps)
+    assert [place for place, _ in stages] == [start + 200 * i // steps for i in range(1, steps + 1)]
+    for i, (_, weights) in enumerate(stages, 1):
+        assert sum(weights.values()) == 1
+        for k in range(3):
+            a, b = Fraction(before[k], 4), Fraction(after[k], sum(after))
+            assert weights[f"c{k}"] == a * (steps - i) / steps + b * i / steps
+    mixture = fl.Mixture(corpora([50, 40, 30]), weights_of(before), stages=stages)
+    with fl.MinibatchSource(mixture, seed=SEED, max_samples=start + 2000) as source:
+        counts = sum(np.bincount(m.source, minlength=3) for m in source.minibatches(100))
+        assert counts.sum() == start + 2000
+    with pytest.raises(ValueError, match="at least 20 places"):
+        fl.Mixture.ramp((0, {"a": 1}), (19, {"b": 1}), steps=20)
+    with pytest.raises(ValueError, match="weight"):
+        fl.Mixture.ramp((0, {"a": 0}), (100, {"b": 1}))
 
 
 BAD_STAGES = [None, [], "x", [[0, ["1"]]], [[0, ["1", "1"], 0]], [[1, ["1", "1"], False]], [[0, ["1", "x"], False]]]

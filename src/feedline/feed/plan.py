@@ -104,7 +104,8 @@ def count_left(
     """
     if cursor is None:
         return 0
-    if until is None and isinstance(packer, Whole) and cursor.segment.ends is None:
+    even = cursor.segment.ends is None and cursor.segment.breaks is None
+    if until is None and isinstance(packer, Whole) and even:
         return max(0, -(-_sequences_left(axis, cursor) // size))
     found = taken = 0
     while until is None or taken < until.count:

@@ -108,6 +108,7 @@ class Deserializer(abc.ABC):
         fetchable: whether chunks are views of the mapped files that ``files`` returns, so that data that is not in
             memory can be fetched ahead.
         composed: whether it is made of other corpora and has an order of its own, see ``own_order``.
+        batched: whether its order says where minibatches end, see `Segment.breaks`.
         broadcast: whether its sequences have one sample, which a `Join` repeats for each sample of the sequence that
             it is joined to.
         finish: the transform that sources run first on minibatches of this corpus; None: none.
@@ -124,6 +125,7 @@ class Deserializer(abc.ABC):
     selective: bool = False
     fetchable: bool = False
     composed: bool = False
+    batched: bool = False
     broadcast: bool = False
     finish: Any = None
     name: str = "data"

@@ -27,10 +27,7 @@ from feedline.feed.opening import opened
 from feedline.feed.packing import lanes
 from feedline.feed.packing.axis import Axis, Cursor
 from feedline.feed.packing.jumps import declared_jumps
-from feedline.feed.packing.lanes import Lanes
-from feedline.feed.packing.local import Local
-from feedline.feed.packing.packer import Packer
-from feedline.feed.packing.whole import Whole
+from feedline.feed.packing.rule import rule_of
 from feedline.feed.partition import Partition, on_this_machine
 from feedline.feed.plan import PlannedMinibatch, count_left, planned
 from feedline.feed.prefetch import LEAST_AHEAD_BYTES, Stats, Upcoming
@@ -160,9 +157,7 @@ class MinibatchSource:
         self._seed = seed
         self._partition = Partition(partition)
         self._truncated = truncation_length is not None
-        self._packer: Packer = Local() if filling == "cntk" else Whole()
-        if truncation_length is not None:
-            self._packer = Lanes(truncation_length, local=filling == "cntk")
+        self._packer = rule_of(corpus, filling, truncation_length)
         made: list[Transform] = [t if isinstance(t, Transform) else Map(t) for t in transforms]
         if corpus.finish is not None:
             made.insert(0, corpus.finish)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import gc
+import itertools
 import json
 import pickle
 import subprocess
@@ -617,9 +618,32 @@ def test_a_mixture_resumes_in_a_loader(workers, batches):
     assert found == expected
 
 
-def test_a_mixture_under_other_weights_or_without_end_is_refused_by_a_loader():
-    with pytest.raises(ValueError, match=r"expected a corpus that ends for DataLoader, got mixture of a, b; give"):
-        fl.DataLoader(some_mixture(), batch_size=16)
+@pytest.mark.parametrize("batches", [1, 7])
+def test_a_mixture_without_end_in_a_loader(batches):
+    """It has one sweep, which every loop continues; no length."""
+
+    def make():
+        return fl.DataLoader(some_mixture(), batch_size=16, shuffle=True, seed=3)
+
+    with fl.MinibatchSource(some_mixture(), seed=3, max_samples=16 * 40) as source:
+        expected = [int(x) for minibatch in source.minibatches(1) for x in minibatch["x"].rows]
+    loader = make()
+    with pytest.raises(TypeError, match=r"expected a corpus that ends for a length, got mixture of a, b"):
+        len(loader)
+    found = []
+    for _ in range(3):  # loops that are left
+        found += [int(x) for batch in itertools.islice(loader, batches) for x in batch["x"]]
+    restored = make()
+    restored.load_state_dict(json.loads(json.dumps(loader.state_dict())))
+    found += [int(x) for batch in itertools.islice(restored, 2) for x in batch["x"]]
+    found += [int(x) for batch in itertools.islice(restored, 2) for x in batch["x"]]
+    assert found == expected[: len(found)]
+    ranks = [fl.DataLoader(some_mixture(), batch_size=8, shuffle=True, seed=3, partition=(r, 2)) for r in range(2)]
+    pairs = itertools.islice(zip(*ranks, strict=True), 4)
+    assert [int(x) for pair in pairs for batch in pair for x in batch["x"]] == expected[:64]
+
+
+def test_a_mixture_under_other_weights_is_refused_by_a_loader():
     loader = fl.DataLoader(some_mixture(when_empty="stop"), batch_size=16, seed=3)
     next(iter(loader))
     staged = fl.DataLoader(some_mixture(when_empty="stop", stages=[(24, {"a": 1})]), batch_size=16, seed=3)

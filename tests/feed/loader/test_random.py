@@ -89,7 +89,8 @@ def test_drawing_late_is_noticed(name, first):
     assert len(data.reads) == 24 + (2 if first >= trial else 0)
 
 
-@pytest.mark.parametrize("where", [{}, {"num_workers": 2}, {"num_workers": 2, "workers": "thread"}])
+# One process, which has seen enough items before the one that draws: of two, either may get it.
+@pytest.mark.parametrize("where", [{}, {"num_workers": 1}, {"num_workers": 2, "workers": "thread"}])
 def test_seeded_numbers_may_lead_to_another_generator(where):
     """A batch is read until all that it draws is seeded: here each attempt draws from one generator more."""
 

@@ -113,6 +113,37 @@ class Mixture(Concat):
             Fraction(quota, sum(quotas)) for quotas in [quotas_of(self.declared[0].weights)] for quota in quotas
         ]
 
+    @staticmethod
+    def ramp(
+        begin: tuple[int, Weights], end: tuple[int, Weights], *, steps: int = 32
+    ) -> list[tuple[int, dict[str, Fraction]]]:
+        """Return stages that lead from one mixture to another, for ``stages``.
+
+        Shares change in equal steps at equal distances, in exact arithmetic: after step i of n they are those of
+        ``begin`` plus i / n of the difference. The last stage begins at the place of ``end`` and has its weights.
+
+        Args:
+            begin, end: a place, in sequences of the mixture, and the weights by name there.
+            steps: number of stages.
+
+        Raises:
+            TypeError, ValueError: an argument is of a wrong kind, or out of range.
+        """
+        (first, before), (last, after) = begin, end
+        first, last = whole_number("the beginning of a ramp", first, 0), whole_number("its end", last, 1)
+        steps = whole_number("steps", steps, 1)
+        if last - first < steps:
+            raise ValueError(f"expected a ramp of at least {steps} places, its steps, got {first} to {last}")
+        names = list(dict.fromkeys([*before, *after]))
+        a, b = (shares_of(named("weights", weights, names)) for weights in (before, after))
+        return [
+            (
+                first + (last - first) * i // steps,
+                {name: x + (y - x) * Fraction(i, steps) for name, x, y in zip(names, a, b, strict=True)},
+            )
+            for i in range(1, steps + 1)
+        ]
+
     # ---- declarations -----------------------------------------------------------------------------
 
     def _weights(self, weights: Any) -> tuple[Fraction, ...]:

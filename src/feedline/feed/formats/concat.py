@@ -215,6 +215,11 @@ def check_part(corpus: Any, of: str) -> None:
     """
     if not isinstance(corpus, Deserializer):
         raise TypeError(f"expected feedline Deserializers for {of}, got {type(corpus).__name__}")
+    if corpus.batched:
+        raise ValueError(
+            f"expected corpora that do not say where minibatches end for {of}, got one of {corpus.name}; make batches "
+            f"of the whole instead"
+        )
     if not corpus.sized:
         raise ValueError(
             f"expected corpora that know the sizes of their chunks before reading for {of}, got {corpus.name}; give it "

@@ -28,9 +28,11 @@ class Batches(ABC):
     Attributes:
         places: number of places in a sweep; None: unknown until drawn.
         order: the loader's own order of items, if it has one.
+        endless: whether there is one sweep without end, which every loop continues.
     """
 
     places: int | None = None
+    endless = False
     order: Order | None = None
 
     def __init__(self, options: LoaderOptions, seed: int) -> None:

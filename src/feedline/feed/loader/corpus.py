@@ -26,11 +26,12 @@ from feedline.feed.loader.state import ResumePoint
 from feedline.feed.protocol import ChunkInfo, Deserializer
 from feedline.feed.source import MinibatchSource
 
+# More sequences than any batch of a corpus in batches has, on any number of ranks.
+_WHOLE_BATCHES = 1 << 40
+
 
 class CorpusBatches(Batches):
     """Batches of a corpus; the default ``collate_fn`` is not called."""
-
-    places: int
 
     def __init__(self, options: LoaderOptions, seed: int) -> None:
         super().__init__(options, seed)
@@ -41,20 +42,18 @@ class CorpusBatches(Batches):
                 "convert it to a store, or use a MinibatchSource"
             )
         self._corpus = corpus if options.batch_samples is not None else _OneEach(corpus)
-        self._size = options.batch_samples or options.batch_size or 1
+        self._size = options.batch_samples or options.batch_size or _WHOLE_BATCHES
         self.places = self._length() if corpus.composed else sum(info.sequences for info in corpus.chunks())
+        self.endless = self.places is None
 
-    def _length(self) -> int:
-        """Return the sequences in a sweep of a corpus with an order of its own."""
+    def _length(self) -> int | None:
+        """Return the sequences in a sweep of a corpus with an order of its own; None: without end."""
         # Not closed: that would close the corpus.
         source = MinibatchSource(self._corpus, seed=self.seed, shuffle=bool(self.options.shuffle))
         try:
             return source.num_sequences
         except ValueError:
-            raise ValueError(
-                f"expected a corpus that ends for DataLoader, got {self._corpus.name}; give the mixture an end by "
-                f'when_empty="stop" or "drop", or use a MinibatchSource with max_samples'
-            ) from None
+            return None
 
     def _source(self, sweep: int) -> MinibatchSource:
         options = self.options
@@ -66,7 +65,7 @@ class CorpusBatches(Batches):
             seed=self.seed,
             shuffle=bool(options.shuffle),
             partition=(0, 1),
-            max_sweeps=sweep + 1,
+            max_sweeps=None if self.endless else sweep + 1,
             threads=max(options.num_workers, 2),
             transforms=options.transforms,
             **errors,
@@ -79,8 +78,10 @@ class CorpusBatches(Batches):
 
     def count(self, sweep: int) -> int:
         """See `Batches.count`."""
+        if self.places is None:
+            raise TypeError(f"expected a corpus that ends for a length, got {self._corpus.name}, which begins again")
         size, drop_last = self._size * self.options.share.resolve()[1], self.options.drop_last
-        if self.options.batch_samples is None:
+        if self.options.batch_samples is None and not self._corpus.batched:
             return self.places // size if drop_last else -(-self.places // size)
         sizes = [planned.global_samples for planned in self._source(sweep).plan(size, start=Position(sweep))]
         return len(sizes) - (drop_last and len(sizes) > 0 and sizes[-1] < size)
@@ -92,7 +93,12 @@ class CorpusBatches(Batches):
         source.seek(Position(place.sweep + 1) if ended else Position(place.sweep, place.start))
         share = self.options.share.resolve()
         return CorpusExecutor(
-            source, size=self._size * share[1], share=share, drop_last=self.options.drop_last, made=self._made
+            source,
+            places=self.places,
+            size=self._size * share[1],
+            share=share,
+            drop_last=self.options.drop_last,
+            made=self._made,
         )
 
     def _made(self, minibatch: Minibatch) -> Any:
@@ -109,12 +115,13 @@ class CorpusExecutor:
         self,
         source: MinibatchSource,
         *,
+        places: int | None,
         size: int,
         share: tuple[int, int],
         drop_last: bool,
         made: Callable[[Minibatch], Any],
     ) -> None:
-        self._source, self._size, self._share, self._items = source, size, share, source.num_sequences
+        self._source, self._size, self._share, self._places = source, size, share, places
         self._drop_last, self._made = drop_last, made
         self._came: tuple[Position, float, float, Minibatch] | None = None  # read, but not delivered
 
@@ -130,7 +137,10 @@ class CorpusExecutor:
         if not minibatch or (self._drop_last and minibatch.sweep_end and minibatch.global_samples < self._size):
             raise StopIteration
         after, stats = source.position, source.stats()
-        stop = after.ordinal if after.sweep == before.sweep else self._items
+        stop = after.ordinal
+        if after.sweep != before.sweep:
+            assert self._places is not None  # only what ends has a next sweep
+            stop = self._places
         planned = Planned(before.sweep, before.ordinal, stop, None, None)
         reading = max(stats.read_seconds - read, stats.wait_seconds - waited)
         try:

@@ -75,7 +75,8 @@ class DataLoader(_Base):
             `IterableDataset`. Arrays, tensors, tuples and dictionaries of them, and `TensorDataset` are gathered,
             one call per batch. A feedline corpus, or a path that `open_corpus` takes: batches are dictionaries by
             stream name.
-        batch_size: number of items per batch of this rank; None: items are delivered singly, without batching.
+        batch_size: number of items per batch of this rank; None: items are delivered singly, without batching;
+            from a `Bucketed` corpus, its batches, of which each rank gets a part.
         shuffle: permute the items in every sweep.
         sampler, batch_sampler: user-defined order: an iterable of indices, or of lists of indices.
         num_workers: number of processes or threads that make batches; 0: batches are made in ``next``.
@@ -231,7 +232,7 @@ class DataLoader(_Base):
         ``batch_samples`` it differs between sweeps, and is that of the next one.
 
         Raises:
-            TypeError: the dataset or sampler has no length.
+            TypeError: the dataset or sampler has no length, or the corpus no end.
         """
         if self._foreign:
             return super().__len__()  # type: ignore[no-any-return]
@@ -244,7 +245,8 @@ class DataLoader(_Base):
     # ---- iteration ---------------------------------------------------------------------------------
 
     def __iter__(self) -> LoaderIterator:
-        """Begin the next sweep, or after `load_state_dict` the rest of the saved one."""
+        """Begin the next sweep, or after `load_state_dict` the rest of the saved one. A corpus without end has one
+        sweep, which goes on after the last batch delivered."""
         return self._get_iterator()
 
     def _get_iterator(self) -> LoaderIterator:
@@ -255,7 +257,7 @@ class DataLoader(_Base):
         try:
             with sweeps.alone():  # threads that begin at once are given a sweep each
                 now = sweeps.now
-                place = now.upcoming
+                place = sweeps.next_place
                 rank, ranks = share = sweeps.share()
                 warn_of_ranks(self._batches.options)
                 sweeps.warn_of_skipped()

@@ -247,7 +247,7 @@ class LoaderOptions:
             self.batch_samples = whole_number("batch_samples", self.batch_samples, 1)
         if self.layout not in ("padded", "packed"):
             raise ValueError(f'expected layout to be "padded" or "packed", got {self.layout!r}')
-        if self.partition is not None and self.batch_size is None:
+        if self.partition is not None and self.batch_size is None and not self.is_corpus:
             raise ValueError("expected a batch_size with a partition: ranks share batches")
         if self.on_error not in ("raise", "skip"):
             raise ValueError(f'expected on_error to be "raise" or "skip", got {self.on_error!r}')
@@ -266,7 +266,15 @@ class LoaderOptions:
         for name in ("sampler", "batch_sampler", "weights", "lengths", "worker_init_fn"):
             if getattr(self, name) is not None:
                 raise ValueError(f"expected no {name} for a corpus, which is read in its own order by native threads")
-        if self.batch_size is None:
+        if self.dataset.batched:
+            if self.batch_size is not None and self.batch_samples is None:
+                raise ValueError(
+                    f"expected batch_size=None for {self.dataset.name}, which is in batches already, got "
+                    f"{self.batch_size}"
+                )
+            if self.drop_last:
+                raise ValueError(f"expected drop_last=False for {self.dataset.name}, whose batches differ in size")
+        elif self.batch_size is None:
             raise ValueError("expected a batch_size for a corpus, got None")
 
     def _partition(self) -> Partition:

@@ -332,13 +332,13 @@ class Seeding:
         if self._gate is None:
             with self._turn.get():
                 return self._alone(sweep, work)
-        if not self._seeded:
-            with self._gate.shared():
+        while True:
+            with self._gate.held(lambda: bool(self._seeded)) as alone:
+                if alone:
+                    return self._seen_through(sweep, work)
                 done, result = self._attempt(sweep, work)
             if done:
                 return cast(T, result)
-        with self._gate.alone():
-            return self._seen_through(sweep, work)
 
     def _alone(self, sweep: int, work: Callable[[At], T]) -> T:
         if self._seeded:
@@ -558,26 +558,22 @@ class _Gate:
         self._changed, self._inside, self._alone = threading.Condition(), 0, False
 
     @contextlib.contextmanager
-    def shared(self) -> Iterator[None]:
+    def held(self, exclusive: Callable[[], bool]) -> Iterator[bool]:
+        """Hold it exclusively if ``exclusive()`` once nobody else does, otherwise shared; yield which."""
         with self._changed:
             self._changed.wait_for(lambda: not self._alone)
-            self._inside += 1
+            alone = exclusive()
+            if alone:
+                self._alone = True
+                self._changed.wait_for(lambda: not self._inside)
+            else:
+                self._inside += 1
         try:
-            yield
+            yield alone
         finally:
             with self._changed:
-                self._inside -= 1
-                self._changed.notify_all()
-
-    @contextlib.contextmanager
-    def alone(self) -> Iterator[None]:
-        with self._changed:
-            self._changed.wait_for(lambda: not self._alone)
-            self._alone = True
-            self._changed.wait_for(lambda: not self._inside)
-        try:
-            yield
-        finally:
-            with self._changed:
-                self._alone = False
+                if alone:
+                    self._alone = False
+                else:
+                    self._inside -= 1
                 self._changed.notify_all()

@@ -135,6 +135,12 @@ class Sweeps:
             self.told(newest)
         return self.now.place
 
+    @property
+    def next_place(self) -> ResumePoint:
+        """Where the next iterator begins: the next sweep, or the rest of one that has no end."""
+        now = self.now
+        return now.place if self.batches.endless and now.newest is not None else now.upcoming
+
     def share(self) -> tuple[int, int]:
         """Return this rank's share. The first time, ranks that drew the seed of a random order take that of rank 0."""
         options = self.batches.options

@@ -8,7 +8,7 @@ minibatch and segment.
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,6 +34,9 @@ class Whole:
         while True:
             segment, k = settled.segment, settled.k
             limit = segment.n if axis.max_samples is None else axis.limit(settled)
+            end = None if segment.breaks is None else _next(segment.breaks, k)
+            if end is not None:
+                limit = min(limit, end)
             stop = fit(segment, k, limit, size - total, first=not parts)
             if stop > k:
                 part = SegmentSlice(segment, k, stop)
@@ -44,7 +47,7 @@ class Whole:
                 break
             ended = stop > k and axis.ends_sweep(part)
             sweep_end = sweep_end or ended
-            if total >= size:
+            if total >= size or stop == end:
                 break
             if ended and total == 0 and segment.plan.sweep >= axis.first_whole_sweep(start):
                 break  # a whole sweep without a sample: the minibatch would never be full
@@ -53,6 +56,12 @@ class Whole:
                 break
             settled = following
         return Plan(start, share(tuple(parts), total, index, count), total, sweep_end, settled)
+
+
+def _next(breaks: list[int], k: int) -> int | None:
+    """Return the first of ``breaks`` behind index ``k``; None if there is none."""
+    at = bisect_right(breaks, k)
+    return breaks[at] if at < len(breaks) else None
 
 
 def fit(segment: Segment, k: int, limit: int, room: int, first: bool) -> int:

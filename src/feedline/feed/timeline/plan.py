@@ -168,6 +168,7 @@ class Segment:
         held: object that ``slots`` was computed from; readers compare it to tell whether that is still valid.
         sweeps: int64 (n,), the sweep of each sequence, or a function that returns it; None: that of the plan.
         closing: place in the window at which the sweep ends before the window does, as the rest is jumped over; None.
+        breaks: ascending indices at which a minibatch ends, whatever its size; None: there are none.
         at: int64 (n,), place of each sequence counted from ``start``, if `take` has left sequences out; None: they are
             consecutive.
     """
@@ -175,6 +176,7 @@ class Segment:
     __slots__ = (
         "at",
         "bounds",
+        "breaks",
         "closing",
         "ends",
         "held",
@@ -201,13 +203,14 @@ class Segment:
         self.taken: Ints | None = None
         self.sweeps: Ints | Callable[[], Ints] | None = None
         self.closing: int | None = None
+        self.breaks: list[int] | None = None
         self.at: Ints | None = None
 
     def take(self, which: Ints) -> Segment:
         """Return only the sequences at the ascending indices ``which``; their order on the axis is unchanged."""
         part = object.__new__(Segment)
         part.plan, part.start, part.n, part.at = self.plan, self.start, len(which), which
-        part.closing = self.closing
+        part.closing, part.breaks = self.closing, None
         part.place, part.index, part.ordinals = self.place[which], self.index[which], self.ordinals[which]
         part.slots, part.held = None if self.slots is None else self.slots[which], self.held
         part.taken = None if self.taken is None else self.taken[which]

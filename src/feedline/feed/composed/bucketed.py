@@ -1,0 +1,93 @@
+"""A corpus whose minibatches hold sequences of like length."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from feedline.feed.composed.boundaries import counted, least_padding
+from feedline.feed.composed.bucketed_order import BucketedOrder, Buckets
+from feedline.feed.formats.concat import check_part
+from feedline.feed.formats.forwarding import Forwarding
+from feedline.feed.protocol import Deserializer, chunk_starts, whole_number
+from feedline.feed.timeline import Timeline, Window
+
+Ints = NDArray[np.int64]
+
+_AT_A_TIME = 1 << 20  # sequences whose lengths are looked up together
+
+
+class Bucketed(Forwarding):
+    """A corpus whose minibatches hold sequences of like length, so that little of them is padding.
+
+    Within each window of the corpus's order, sequences are put into buckets by length, each bucket is cut into batches,
+    and the batches are shuffled. A minibatch ends where a batch does: asked for at least ``budget`` samples, a source
+    delivers one batch at a time, of which every rank gets its part. Asked for fewer, it delivers batches in pieces.
+
+    How many batches a window has follows from its lengths alone: steps, positions and resuming are as exact as for any
+    corpus, and restoring reads no more than a window. The last batch of a bucket in a window may be smaller, so windows
+    should hold many batches.
+
+    Args:
+        corpus: corpus that knows lengths before reading; also a `Mixture`.
+        boundaries: greatest length of each bucket, ascending; longer sequences are in one more bucket. An int: that
+            many buckets, whose boundaries leave the least padding over the whole corpus.
+        budget: samples of a batch whose sequences are padded to the boundary of their bucket; in the bucket of those
+            that are longer than the last boundary, to the longest in the window. A sequence longer than ``budget`` is a
+            batch of its own.
+        most: sequences of a batch; None: as many as the budget allows.
+
+    Attributes:
+        boundaries: greatest length of each bucket, as a tuple.
+
+    Raises:
+        TypeError, ValueError: an argument is of a wrong kind, or out of range.
+    """
+
+    def __init__(
+        self, corpus: Deserializer, boundaries: Sequence[int] | int, *, budget: int, most: int | None = None
+    ) -> None:
+        check_part(corpus, type(self).__name__)
+        super().__init__(corpus)
+        self.composed = self.batched = True
+        budget = whole_number("budget", budget, 1)
+        most = None if most is None else whole_number("most", most, 1)
+        if isinstance(boundaries, (str, bytes)):
+            raise TypeError(f"expected boundaries as ints, or a number of buckets, got {boundaries!r}")
+        if isinstance(boundaries, Sequence):
+            given = tuple(whole_number("a boundary", one, 1) for one in boundaries)
+            if not given or any(a >= b for a, b in pairwise(given)) or given[-1] >= 2**62:
+                raise ValueError(f"expected ascending boundaries below 2**62, got {list(boundaries)}")
+        else:
+            buckets = whole_number("the number of buckets", boundaries, 1)
+            given = tuple(least_padding(*counted(self._all_lengths()), buckets)) or (1,)
+        self.boundaries: tuple[int, ...] = given
+        self._buckets = Buckets(given, budget, most)
+
+    def digest(self) -> str:
+        """Return 32 hex digits over the corpus's digest, the boundaries and the size of batches."""
+        settings = [
+            list(self._buckets.boundaries),
+            self._buckets.budget_samples,
+            self._buckets.most,
+            self._corpus.digest(),
+        ]
+        return hashlib.blake2b(json.dumps(settings).encode(), digest_size=16).hexdigest()
+
+    def own_order(self, seed: int, shuffle: bool, window: Window | None, order_of: Callable[..., Timeline]) -> Timeline:
+        """Return the corpus's order, in batches; see `Deserializer.own_order`."""
+        return BucketedOrder(order_of(self._corpus, seed, window), self._buckets, self._lengths)
+
+    def _lengths(self, ordinals: Ints) -> Ints:
+        found = self._corpus.lengths(ordinals)
+        return np.ones(len(ordinals), np.int64) if found is None else found
+
+    def _all_lengths(self) -> Iterator[Ints]:
+        count = int(chunk_starts(self._corpus)[-1])
+        for a in range(0, count, _AT_A_TIME):
+            yield self._lengths(np.arange(a, min(a + _AT_A_TIME, count)))

@@ -1,0 +1,197 @@
+"""The order of `Bucketed`: every window of another order, cut into batches of sequences of like length.
+
+What a window holds does not change, so that everything that follows from it stays: what is read when, where a sweep
+ends, what a position means. The number of batches of a window follows from its lengths alone, not from their order.
+Specified to the bit in docs/explanation/order.md.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from feedline import _native
+from feedline.errors import StateError
+from feedline.feed.timeline import Segment, Timeline, WindowPlan
+from feedline.feed.timeline.feedline import permutation
+
+Ints = NDArray[np.int64]
+
+# Level of the key; docs/explanation/order.md lists the others.
+BATCHES = 13
+
+
+class Buckets(NamedTuple):
+    """How sequences are put together.
+
+    Attributes:
+        boundaries: ascending; a sequence of n samples is in the first bucket whose boundary is at least n, or in one
+            more if there is none.
+        budget_samples: samples of a batch whose sequences are padded to the boundary of their bucket.
+        most: sequences of a batch; None: no limit but the budget.
+    """
+
+    boundaries: tuple[int, ...]
+    budget_samples: int
+    most: int | None
+
+    def batches(self, lengths: Ints, permuted: Callable[[int], Ints] | None) -> tuple[Ints, Ints]:
+        """Return which sequences of a window stand where, int64 (n,), and where batches end, int64 (batches,).
+
+        Args:
+            lengths: samples of each sequence, int64 (n,), in the window's order.
+            permuted: function from a number of batches to their order; None: by the first sequence of each.
+        """
+        bucket = np.searchsorted(np.array(self.boundaries, np.int64), lengths, side="left")
+        counts = np.bincount(bucket, minlength=len(self.boundaries) + 1)
+        padded = np.array([*self.boundaries, int(lengths.max(initial=1))], np.int64)
+        size = np.clip(self.budget_samples // np.maximum(padded, 1), 1, self.most)
+        grouped = np.argsort(bucket.astype(np.min_scalar_type(len(counts))), kind="stable")  # radix, for small integers
+        number = -(-counts // size)
+        of = np.repeat(np.arange(len(counts)), number)
+        place = np.arange(len(of)) - np.repeat(np.cumsum(number) - number, number)
+        stops = np.cumsum(counts)
+        first = (stops - counts)[of] + place * size[of]
+        n = np.minimum(size[of], stops[of] - first)
+        order = np.argsort(grouped[first]) if permuted is None else permuted(len(of))
+        first, n = first[order], n[order]
+        ends = np.cumsum(n)
+        return grouped[np.arange(len(lengths)) + np.repeat(first - (ends - n), n)], ends
+
+
+class BucketedOrder(Timeline):
+    """The order of a corpus in buckets.
+
+    Args:
+        inner: order of the corpus.
+        buckets: how sequences are put together.
+        lengths: function from ordinals to the samples of sequences, int64 (n,).
+    """
+
+    name: ClassVar[str] = "bucketed-1"
+
+    def __init__(self, inner: Timeline, buckets: Buckets, lengths: Callable[[Ints], Ints]) -> None:
+        super().__init__(inner.table, inner.seed, inner.shuffle, inner.window)
+        self.inner, self.buckets, self.lengths = inner, buckets, lengths
+        self.chunk_table, self.blocks, self.swept = inner.chunk_table, inner.blocks, inner.swept
+        # The windows of last: each is laid out once, 12 bytes a sequence. The tuple is new whenever one is added, as
+        # other threads may be looking at the old one.
+        self._windows: tuple[_BucketedWindow, ...] = ()
+
+    @property
+    def sweep_length(self) -> int | None:
+        """See `Timeline.sweep_length`."""
+        return self.inner.sweep_length
+
+    @property
+    def sweep_samples(self) -> int | None:
+        """See `Timeline.sweep_samples`."""
+        return self.inner.sweep_samples
+
+    @property
+    def in_corpus_order(self) -> bool:
+        """See `Timeline.in_corpus_order`."""
+        return False
+
+    def window_at(self, sweep: int, ordinal: int, window: int | None = None) -> WindowPlan:
+        """See `Timeline.window_at`."""
+        for known in self._windows:
+            if known.sweep == sweep and known.first <= ordinal < known.first + known.count:
+                return known
+        made = _BucketedWindow(self, self.inner.window_at(sweep, ordinal, window))
+        self._windows = (made, *self._windows[:1])
+        return made
+
+    def chunks_after(self, plan: WindowPlan, max_sweeps: int | None = None) -> Iterator[Ints]:
+        """See `Timeline.chunks_after`."""
+        assert isinstance(plan, _BucketedWindow)
+        return self.inner.chunks_after(plan.inner, max_sweeps)
+
+    def segment(self, plan: WindowPlan, start: int, most: int) -> Segment:
+        """See `Timeline.segment`."""
+        segment = super().segment(plan, start, most)
+        assert isinstance(plan, _BucketedWindow)
+        segment.sweeps = plan.sweeps(start, segment.n)
+        segment.breaks = plan.breaks(start, segment.n)
+        return segment
+
+    def ended(self, a: tuple[int, int], b: tuple[int, int]) -> tuple[str, ...]:
+        """See `Timeline.ended`: sweeps of parts end where the window does that holds their last sequence."""
+        return self.inner.ended(self._window_start(*a), self._window_start(*b))
+
+    def _window_start(self, sweep: int, ordinal: int) -> tuple[int, int]:
+        if ordinal == 0 or ordinal == self.sweep_length:
+            return sweep, ordinal
+        return sweep, self.inner.window_at(sweep, ordinal).first
+
+    def to_json(self) -> dict[str, Any]:
+        """See `Timeline.to_json`."""
+        return self.inner.to_json()
+
+    def from_json(self, state: Mapping[str, Any], sweep: int, ordinal: int) -> Timeline:
+        """See `Timeline.from_json`: what the inner order holds must be as it was, as batches follow from it."""
+        declared = self.to_json()
+        saved = {key: state[key] for key in declared}
+        if saved != declared:
+            raise StateError(
+                "this state was taken under other weights of the corpora that are in buckets",
+                saved=saved,
+                current=declared,
+                hint="declare the weights and stages of before",
+            )
+        return self
+
+
+class _BucketedWindow(WindowPlan):
+    """A window, laid out in batches when it is first looked into."""
+
+    __slots__ = ("_laid", "_order", "inner")
+
+    def __init__(self, order: BucketedOrder, inner: WindowPlan) -> None:
+        self.inner, self._order = inner, order
+        self._laid: tuple[NDArray[np.uint32], Ints, list[int], Callable[[], Ints] | None] | None = None
+        super().__init__(
+            inner.sweep,
+            inner.number,
+            chunks=inner.chunks,
+            position=inner.position,
+            starts=inner.starts,
+            first=inner.first,
+            last=inner.last,
+            make_cut=lambda: lambda a, b: None,
+        )
+
+    def locate(self, a: int, b: int) -> tuple[NDArray[np.uint32], Ints]:
+        """See `WindowPlan.locate`."""
+        place, index, _, _ = self._layout()
+        return place[a:b], index[a:b]
+
+    def breaks(self, start: int, n: int) -> list[int]:
+        """Return where batches end within the ``n`` sequences from place ``start``, counted from there."""
+        _, _, ends, _ = self._layout()
+        return [end - start for end in ends[bisect_right(ends, start) : bisect_right(ends, start + n)]]
+
+    def sweeps(self, start: int, n: int) -> Callable[[], Ints] | None:
+        """Return a function for the sweeps of the ``n`` sequences from place ``start``; None: they are the window's."""
+        _, _, _, sweeps = self._layout()
+        return None if sweeps is None else lambda: sweeps()[start : start + n]
+
+    def _layout(self) -> tuple[NDArray[np.uint32], Ints, list[int], Callable[[], Ints] | None]:
+        if self._laid is None:
+            order = self._order
+            whole = order.inner.segment(self.inner, 0, self.inner.count)
+            permuted = None
+            if order.shuffle:
+                key = _native.hash_key([order.seed, self.sweep, BATCHES, self.number])
+
+                def permuted(batches: int) -> Ints:
+                    return np.asarray(permutation(key, batches)(0, batches), np.int64)
+
+            which, ends = order.buckets.batches(order.lengths(whole.ordinals), permuted)
+            sweeps = None if whole.sweeps is None else lambda: whole.own_sweeps()[which]
+            self._laid = whole.place[which], whole.index[which], ends.tolist(), sweeps
+        return self._laid
