@@ -29,6 +29,7 @@ TESTED = {
     "killed_and_resumed",
     "parallel_data",
     "data_parallel_lstm",
+    "language_model",
 }
 
 pytestmark = pytest.mark.skipif(not EXAMPLES.is_dir(), reason="examples are out of reach of a test of the wheel")
@@ -120,6 +121,28 @@ def test_killed_and_resumed():
     printed = run("killed_and_resumed")
     assert "killed 2 times" in printed
     assert printed.endswith("the same parameters, bit for bit\n")
+
+
+@pytest.mark.slow
+@example("language_model")
+def test_language_model(main, monkeypatch, capsys):
+    """It compares the losses itself, and ends with an error where they differ."""
+    warm.start()
+    monkeypatch.setattr("subprocess.Popen", warm.Interpreter)
+    main(["--steps", "16", "--rows", "8", "--row", "128"])
+    printed = capsys.readouterr().out
+    losses = {
+        int(step): float(loss) for step, loss in re.findall(r"^ +(\d+) +\d  .*  ([\d.]+)  +\S+$", printed, re.MULTILINE)
+    }
+    assert losses[15] < losses[0] - 1
+    assert re.findall(r"killed in step (\d+)", printed) == ["6", "11"]
+    shares = [line.split()[1:] for line in printed.splitlines() if "%" in line]
+    assert shares[0::2] == [["50.0%", "30.0%", "20.0%"], ["20.0%", "60.0%", "20.0%"]]
+    # Up to a row of 64.
+    for declared, delivered in zip(shares[0::2], shares[1::2], strict=True):
+        assert [float(each[:-1]) for each in delivered] == pytest.approx(
+            [float(each[:-1]) for each in declared], abs=1.6
+        )
 
 
 @pytest.mark.slow
