@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from feedline._version import __version__
+from feedline.cli.audit import audit
 from feedline.cli.bench import bench
 from feedline.cli.console import guarded
 from feedline.cli.convert import convert
@@ -23,7 +24,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for command in (inspect, convert, validate, plan, bench, report, demo):
+for command in (inspect, convert, validate, plan, audit, bench, report, demo):
     app.command()(guarded(command))
 # Not guarded: a script's errors and tracebacks are its own.
 app.command(context_settings=SETTINGS)(run)

@@ -6,6 +6,7 @@ import contextlib
 import itertools
 from typing import Annotated, Any
 
+import numpy as np
 import typer
 
 from feedline.cli.arguments import (
@@ -61,14 +62,30 @@ def plan(
             first = 0
         found = list(itertools.islice(source.plan(size), first, first + steps))
         costs = cost(corpus, 0.2)
+        names: Any = getattr(corpus, "names", None)
+        sources = [corpus.sources(m.ids) if names else None for m in found]
     if json:
         print_json(
-            {"path": corpus.name, "seed": seed, "size": size, "steps": [m.to_json() for m in found], "cost": costs}
+            {
+                "path": corpus.name,
+                "seed": seed,
+                "size": size,
+                "steps": [
+                    m.to_json() | ({} if of is None else {"sources": [names[k] for k in of.tolist()]})
+                    for m, of in zip(found, sources, strict=True)
+                ],
+                "cost": costs,
+            }
         )
         return
     console = stdout()
-    for minibatch in found:
+    for minibatch, of in zip(found, sources, strict=True):
         console.print(_line(minibatch, counted=unit != "samples"), markup=False)
+        if of is not None:
+            counts = np.bincount(of, minlength=len(names)).tolist()
+            console.print(
+                "  " + ", ".join(f"{n} of {name}" for name, n in zip(names, counts, strict=True)), markup=False
+            )
         console.print("  sequences " + _ids(minibatch.ids.tolist()), markup=False)
     if costs is not None and costs["bytes"] >= _WORTH_SAYING_BYTES:
         console.print(say_cost(costs), markup=False)

@@ -49,6 +49,7 @@ def open_corpus(what: What, *, memory: int = CHUNK_MEMORY, **streams: Stream | s
     CBF                             as the file describes them
     HTK features (``.scp``)         ``features``, a frame each; see `HTKFeatureDeserializer`
     HTK labels (MLF)                as declared; without a list of states, see `MLFDeserializer`
+    YAML, or JSON with `mixture`    those of the mixture that it describes, see `Mixture`
     ==============================  ================================================================
 
     Args:

@@ -125,6 +125,7 @@ def _is_tokens(path: Path, head: bytes) -> bool:
     )
 
 
+_DESCRIPTIONS = (".yaml", ".yml")
 _JSON_LINES = (".jsonl", ".ndjson")
 
 
@@ -160,6 +161,15 @@ FORMATS: tuple[Format, ...] = (
     Format("image folder", "a folder of classes", f"{_IMAGES}:open_folder", folder=is_image_folder),
     Format("image map", "an image map", f"{_IMAGES}:open_map", begins=is_map),
     Format("base64 images", "a base64 file", f"{_IMAGES}:open_base64", begins=is_base64),
+    Format(
+        "mixture",
+        "a mixture's description",
+        "feedline.feed.composed.described:open_files",
+        begins=lambda path, head: (
+            path.suffix.lower() in _DESCRIPTIONS or (path.suffix.lower() == ".json" and b'"mixture"' in head)
+        ),
+        suffixes=_DESCRIPTIONS,
+    ),
     Format(
         "mds",
         "a folder of MDS shards",

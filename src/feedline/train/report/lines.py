@@ -17,6 +17,7 @@ from typing import Any
 
 from feedline._version import __version__
 from feedline.collective.ranks import rank
+from feedline.feed.source import MinibatchSource
 from feedline.runs.log import read_log
 from feedline.train.evaluation import Evaluated
 from feedline.train.progress import Progress
@@ -48,7 +49,7 @@ class JsonLines(Silent):
         self._file = path.open("a", encoding="utf-8")
         if _is_torn(path):
             self._file.write("\n")  # ends a line torn by a crash, so that this run's first line is not lost with it
-        self._write("start", run, **_described(run))
+        self._write("start", run, **_described(run), **_fed_from(run))
 
     def on_update(self, run: TrainingSession, summary: Summary) -> None:
         """Write a line if ``updates`` is set."""
@@ -70,6 +71,7 @@ class JsonLines(Silent):
             stats=_stats(run),
             rates=[learner.learning_rate() for learner in run.trainer.learners],
             size=run.next_size(),
+            **_fed_from(run),
             **_sums(progress.summary),
         )
 
@@ -83,7 +85,7 @@ class JsonLines(Silent):
 
     def on_end(self, run: TrainingSession) -> None:
         """Close the file."""
-        self._write("end", run, interrupted=run.interrupted)
+        self._write("end", run, interrupted=run.interrupted, **_fed_from(run))
         if self._file is not None:
             self._file.close()
             self._file = None
@@ -164,6 +166,13 @@ def _described(run: TrainingSession) -> dict[str, Any]:
         "streams": {} if schema is None else {name: repr(stream) for name, stream in schema.items()},
         "corpus": {name: _counted(run.source, f"num_{name}") for name in ("sequences", "samples")},
     }
+
+
+def _fed_from(run: TrainingSession) -> dict[str, Any]:
+    """Return where a source that can be planned stands: what `feedline audit` needs to say what was in which step."""
+    if not isinstance(run.source, MinibatchSource):
+        return {}
+    return {"feed": {"step": run.minibatches, "size": run.next_size(), "state": run.source.state_dict()}}
 
 
 def _counted(source: Any, what: str) -> int | None:

@@ -1,0 +1,152 @@
+"""``feedline audit LOG CORPUS``: say which sequences were in which step of a run; reads no data."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+
+from feedline.cli.arguments import DEFAULT_CHUNK_SIZE, ChunkSize, CorpusPath, Streams, UsageError
+from feedline.cli.console import Debug, Json, print_json, print_table, stdout
+from feedline.cli.corpus import open_path
+from feedline.errors import DataError
+from feedline.feed.audit import AuditedStep, LoggedFeed, audited
+from feedline.feed.protocol import Deserializer
+from feedline.runs.fields import whole
+from feedline.runs.log import read_log
+
+_SHOWN_STEPS = 20
+_SHOWN_IDS = 12
+
+
+def audit(
+    log: Annotated[Path, typer.Argument(help="Log of the run, as `JsonLines` writes it.")],
+    path: CorpusPath,
+    steps: Annotated[
+        str | None, typer.Option(metavar="A:B", help="Steps A to B - 1 only, and list the sequences of each.")
+    ] = None,
+    sequence: Annotated[
+        int | None, typer.Option(min=0, metavar="ID", help="Say in which steps this sequence was.")
+    ] = None,
+    stream: Streams = None,
+    chunk_size: ChunkSize = DEFAULT_CHUNK_SIZE,
+    json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Compute from a run's log which sequences were in which step, and how often each corpus of a mixture was read."""
+    low, high = _bounds(steps)
+    records = read_records(log)
+    corpus = open_path(path, stream, chunk_size).corpus
+    with contextlib.closing(corpus):
+        names = getattr(corpus, "names", None)
+        counts = np.zeros(len(names) if names else 1, np.int64)
+        listed: list[AuditedStep] = []
+        where: list[int] = []
+        total = 0
+        for step in audited(corpus, records):
+            if not (low <= step.step and (high is None or step.step < high)):
+                continue
+            total += 1
+            counts += np.bincount(_numbers(step, names), minlength=len(counts))
+            if steps is not None:
+                listed.append(step)
+            if sequence is not None and sequence in step.ids:
+                where.append(step.step)
+        sources = _sources(corpus, names, counts)
+    first = max(low, records[0].step)
+    document: dict[str, Any] = {"log": str(log), "path": corpus.name, "first_step": first, "steps": total}
+    document["sources"] = sources
+    if sequence is not None:
+        document["sequence"] = {"id": sequence, "steps": where}
+    if steps is not None:
+        document["listed"] = [
+            {"step": s.step, "samples": s.samples, "ids": s.ids.tolist()}
+            | ({} if s.sources is None or not names else {"sources": [names[k] for k in s.sources.tolist()]})
+            for s in listed
+        ]
+    if json:
+        print_json(document)
+        return
+    console = stdout()
+    told = f"steps {first} to {first + total - 1}" if total else "no steps"
+    console.print(f"{told}, each span as the log's fingerprints say", markup=False)
+    rows = [
+        [name, f"{one['delivered']:,}", f"{one['sequences']:,}", f"{one['times']:.3f}"] for name, one in sources.items()
+    ]
+    print_table(["corpus", "delivered", "sequences", "times"], rows)
+    if sequence is not None:
+        shown = ", ".join(map(str, where)) or "none"
+        console.print(f"sequence {sequence} was in steps: {shown}", markup=False)
+    for step in listed[:_SHOWN_STEPS]:
+        console.print(_line(step, names), markup=False)
+    if len(listed) > _SHOWN_STEPS:
+        console.print(f"... ({len(listed)} steps; --json lists all)", markup=False)
+
+
+def read_records(log: Path) -> list[LoggedFeed]:
+    """Return what a log says of the feed, by steps; of a part that was trained again, only the last time.
+
+    Raises:
+        DataError: the log is damaged, or has no records of a feed.
+    """
+    found: dict[int, LoggedFeed] = {}
+    for line in read_log(log, _with_feed).events:
+        if line is not None:
+            step = line.step
+            found = {known: record for known, record in found.items() if known < step}
+            found[step] = line
+    if len(found) < 2:
+        raise DataError(
+            f"expected at least two records of the feed in a log, got {len(found)}",
+            path=str(log),
+            hint="`JsonLines` writes them at the start of a run and with its progress, if a MinibatchSource feeds it",
+        )
+    return list(found.values())
+
+
+def _with_feed(line: dict[str, Any]) -> LoggedFeed | None:
+    feed = line.get("feed")
+    if feed is None:
+        return None
+    state = feed["state"]
+    if not isinstance(state, dict):
+        raise ValueError(f"expected a state, got {state!r:.40}")
+    whole(state.get("samples"), "samples of the state")
+    return LoggedFeed(whole(feed["step"], "step"), whole(feed["size"], "size"), state)
+
+
+def _bounds(steps: str | None) -> tuple[int, int | None]:
+    if steps is None:
+        return 0, None
+    first, colon, last = steps.partition(":")
+    if not (colon and (first or "0").isdigit() and (not last or last.isdigit())):
+        raise UsageError(f"expected --steps A:B, got {steps!r}")
+    return int(first or 0), int(last) if last else None
+
+
+def _numbers(step: AuditedStep, names: Any) -> Any:
+    return step.sources if names and step.sources is not None else np.zeros(len(step.ids), np.int64)
+
+
+def _sources(corpus: Deserializer, names: Any, counts: Any) -> dict[str, dict[str, Any]]:
+    """Return what each corpus of a mixture delivered, or the corpus itself."""
+    parts = corpus.parts if names else [corpus]  # type: ignore[attr-defined]  # a mixture has them
+    found = {}
+    for name, part, count in zip(names or [corpus.name], parts, counts.tolist(), strict=True):
+        sequences = sum(info.sequences for info in part.chunks())
+        found[name] = {"delivered": count, "sequences": sequences, "times": count / sequences}
+    return found
+
+
+def _line(step: AuditedStep, names: Any) -> str:
+    ids: Iterator[str] = map(str, step.ids.tolist())
+    if names and step.sources is not None:
+        label: Callable[[int], str] = names.__getitem__
+        ids = (f"{label(k)}:{i}" for k, i in zip(step.sources.tolist(), step.ids.tolist(), strict=True))
+    shown = list(ids)
+    more = f" ... ({len(shown)})" if len(shown) > _SHOWN_IDS else ""
+    return f"step {step.step}: {' '.join(shown[:_SHOWN_IDS])}{more}"

@@ -1,0 +1,120 @@
+"""What a run was fed, computed again from the numbers in its log: places, sizes and fingerprints.
+
+No data is read. Each span of steps between two records is planned again with the source's own packer, and must end
+with the fingerprint that the log has: a hash of every sequence up to there, in order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice, pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from feedline import _native
+from feedline.errors import DataError, StateError, shown
+from feedline.feed.protocol import Deserializer, checked_seed
+from feedline.feed.source import MinibatchSource
+from feedline.feed.timeline import ORDERS, Window
+
+Ints = NDArray[np.int64]
+
+
+class LoggedFeed(NamedTuple):
+    """What a log says of the feed at one place.
+
+    Attributes:
+        step: minibatches before it.
+        size: size of those that follow, in samples.
+        state: state of the source.
+    """
+
+    step: int
+    size: int
+    state: Mapping[str, Any]
+
+
+class AuditedStep(NamedTuple):
+    """A minibatch of the run.
+
+    Attributes:
+        step: its number, from 0.
+        ids: int64 (n,), ordinals of the sequences of all ranks, in order.
+        sources: int64 (n,), number of the corpus that each is from; None: the corpus has no parts.
+        samples: samples of all ranks.
+    """
+
+    step: int
+    ids: Ints
+    sources: Ints | None
+    samples: int
+
+
+def audited(corpus: Deserializer, records: Sequence[LoggedFeed]) -> Iterator[AuditedStep]:
+    """Yield the steps between the first record and the last.
+
+    Args:
+        corpus: the corpus of the run.
+        records: by ascending steps.
+
+    Raises:
+        StateError: the run was fed from other data, or under other declarations.
+        DataError: what is computed is not what the log says.
+    """
+    if not records:
+        return
+    source = _source_of(corpus, records[0].state)
+    for a, b in pairwise(records):
+        # Weights that were changed on the way are in the later state, from the place on at which they hold.
+        source.load_state_dict({**a.state, **{key: b.state[key] for key in ("stages",) if key in b.state}})
+        steps = []
+        fingerprint = None if a.state.get("fingerprint") is None else int(a.state["fingerprint"], 16)
+        samples = int(a.state["samples"])
+        for planned in islice(source.plan(a.size), b.step - a.step) if b.step > a.step else ():
+            steps.append(
+                AuditedStep(a.step + planned.step, planned.ids, corpus.sources(planned.ids), planned.global_samples)
+            )
+            samples += planned.global_samples
+            if fingerprint is not None and len(planned.ids):
+                fingerprint = int(_native.fingerprint(fingerprint, planned.ids)[-1])
+        found = None if fingerprint is None else f"{fingerprint:016x}"
+        known = found is None or b.state.get("fingerprint") is None
+        if (
+            len(steps) != b.step - a.step
+            or samples != b.state["samples"]
+            or not (known or found == b.state["fingerprint"])
+        ):
+            raise DataError(
+                f"expected step {b.step} of the run after {b.state['samples']} samples with fingerprint "
+                f"{b.state.get('fingerprint')}, got {samples} and {found} by minibatches of {a.size} samples from step "
+                f"{a.step} on",
+                hint="sizes changed in between: log every minibatch (progress=fl.minibatches(1))",
+            )
+        yield from steps
+
+
+def _source_of(corpus: Deserializer, state: Mapping[str, Any]) -> MinibatchSource:
+    """Return a source with the settings of a state.
+
+    Raises:
+        StateError: it is no state whose steps can be planned.
+    """
+    try:
+        seed, how, order = checked_seed(int(state["seed"], 16)), state["shuffle"], state["order"]
+        shuffle: Any = bool(how)
+        if how == "all":
+            shuffle = "whole" if corpus.random_access else True
+        elif isinstance(how, Mapping):
+            shuffle = Window(**how)
+        if state["filling"] != "global" or "lanes" in state:
+            raise ValueError("expected whole sequences of global minibatches, got lanes, or a filling by each rank")
+    except (KeyError, TypeError, ValueError) as error:
+        raise StateError(
+            f"expected the state of a source in the log, got {shown(state, 200)}: {error}",
+            hint="a training session logs it by `JsonLines`",
+        ) from error
+    return MinibatchSource(
+        corpus, seed=seed, shuffle=shuffle, order=order if order in ORDERS else "feedline", partition=(0, 1)
+    )

@@ -1,0 +1,151 @@
+"""Mixtures described in a YAML or JSON file.
+
+A file has the key ``mixture``, a mapping from names to corpora, and any of `Mixture`'s other arguments. A corpus is a
+path, relative to the file's folder, or a mapping: ``path`` with what else is to be done with it, or a ``mixture``.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+from feedline.data import Stream
+from feedline.errors import DataError, FeedlineError, shown
+from feedline.feed.composed.mixture import Mixture
+from feedline.feed.composed.packed import Packed
+from feedline.feed.formats.detect import recognise
+from feedline.feed.formats.take import Take
+from feedline.feed.protocol import Deserializer
+
+T = TypeVar("T")
+
+_MIXTURE = ("weights", "temperature", "by", "batches", "batch_size", "block", "when_empty", "max_sweeps", "columns")
+_PACKED = ("row", "method", "long", "tokens", "pad", "ignore", "seed")
+_STREAM = ("shape", "dtype", "sparse", "field", "defines_size")
+_MOST_BYTES = 1 << 24  # of a file
+
+
+def open_files(paths: list[str], streams: Mapping[str, Stream], memory_bytes: int) -> Deserializer:
+    """Open a description; see `open_corpus`.
+
+    Raises:
+        DataError: it is damaged, or describes no mixture.
+    """
+    path = Path(paths[0])
+    with path.open("rb") as file:
+        text = file.read(_MOST_BYTES + 1)
+    if len(text) > _MOST_BYTES:
+        raise DataError(f"expected a description of at most {_MOST_BYTES} bytes, got more", path=str(path))
+    return _Description(path, memory_bytes).whole(_parsed(path, text))
+
+
+def _parsed(path: Path, text: bytes) -> Any:
+    if path.suffix.lower() == ".json":
+        try:
+            return json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise DataError(f"expected JSON: {error}", path=str(path)) from error
+    try:
+        import yaml
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(
+            f"PyYAML is not installed, which reads {path}; run: pip install 'feedline[cli]', or write it as JSON"
+        ) from error
+    try:
+        return yaml.safe_load(text)
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise DataError(f"expected YAML: {error}", path=str(path)) from error
+
+
+def _stream(shape: Any, fields: Mapping[str, Any]) -> Stream:
+    return Stream(tuple(shape), **fields)
+
+
+class _Description:
+    """The contents of a file, whose paths are relative to its folder."""
+
+    def __init__(self, path: Path, memory_bytes: int) -> None:
+        self._path, self._memory_bytes = path, memory_bytes
+
+    def whole(self, given: Any) -> Deserializer:
+        """Return the mixture that the file describes."""
+        if not isinstance(given, Mapping) or "mixture" not in given:
+            raise self._refusal("a mapping with `mixture`", given, "")
+        return self.corpus(given, "")
+
+    def corpus(self, given: Any, where: str) -> Deserializer:
+        """Return what is described at a place of the file, such as ``mixture.web``."""
+        if isinstance(given, str):
+            return self._opened(given, {}, where)
+        known: tuple[str, ...] = ("path", "streams", "take", "packed")
+        if isinstance(given, Mapping) and "mixture" in given:
+            known = ("mixture", "stages", *_MIXTURE)
+        entries = self._mapping(given, known, where)
+        if "mixture" in entries:
+            return self._mixture(entries, where)
+        if not isinstance(entries.get("path"), str):
+            raise self._refusal("a path, or a mapping with `path` or `mixture`", given, where)
+        corpus = self._opened(entries["path"], entries.get("streams", {}), where)
+        if "take" in entries:
+            bounds = entries["take"] if isinstance(entries["take"], list) else [entries["take"]]
+            corpus = self._made(f"{where}.take", lambda: Take(corpus, *bounds))
+        if "packed" in entries:
+            options = self._mapping(entries["packed"], _PACKED, f"{where}.packed")
+            inner = corpus
+            corpus = self._made(f"{where}.packed", lambda: Packed(inner, **options))
+        return corpus
+
+    def _mixture(self, entries: Mapping[str, Any], where: str) -> Mixture:
+        at = f"{where}.mixture".lstrip(".")
+        parts = self._mapping(entries["mixture"], None, at)
+        options = {key: entries[key] for key in _MIXTURE if key in entries}
+        stages = entries.get("stages", [])
+        if not isinstance(stages, list):
+            raise self._refusal("a list of stages", stages, f"{where}.stages".lstrip("."))
+        declared = []
+        for k, stage in enumerate(stages):
+            place = f"{where}.stages[{k}]".lstrip(".")
+            one = self._mapping(stage, ("at", "weights"), place)
+            if set(one) != {"at", "weights"}:
+                raise self._refusal("`at` and `weights`", stage, place)
+            declared.append((one["at"], one["weights"]))
+        corpora = {name: self.corpus(part, f"{at}.{name}") for name, part in parts.items()}
+        return self._made(where or "mixture", lambda: Mixture(corpora, stages=declared, **options))
+
+    def _opened(self, path: str, streams: Any, where: str) -> Deserializer:
+        declared = {}
+        for name, about in self._mapping(streams, None, f"{where}.streams").items():
+            at = f"{where}.streams.{name}"
+            fields = self._mapping(about, _STREAM, at)
+            shape = fields.pop("shape", [])
+            declared[name] = self._made(at, functools.partial(_stream, shape, fields))
+
+        def opened() -> Deserializer:
+            form, paths = recognise(self._path.parent / path)
+            return form.open(paths, declared, self._memory_bytes)
+
+        return self._made(where, opened)
+
+    def _made(self, where: str, make: Callable[[], T]) -> T:
+        """Return what ``make()`` returns; a wrong argument is one of the file."""
+        try:
+            return make()
+        except FeedlineError as error:
+            error.add_note(f"described at `{where}` in {self._path}")
+            raise
+        except (TypeError, ValueError, IndexError) as error:
+            raise DataError(f"`{where}`: {error}", path=str(self._path)) from error
+
+    def _mapping(self, given: Any, known: tuple[str, ...] | None, where: str) -> dict[str, Any]:
+        if not isinstance(given, Mapping):
+            raise self._refusal("a mapping", given, where)
+        for key in given:
+            if not isinstance(key, str) or (known is not None and key not in known):
+                raise self._refusal(f"one of {', '.join(known or ('names',))}", key, where)
+        return dict(given)
+
+    def _refusal(self, expected: str, got: Any, where: str) -> DataError:
+        return DataError(f"expected {expected} at `{where or 'the top'}`, got {shown(got, 100)}", path=str(self._path))

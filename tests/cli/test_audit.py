@@ -1,0 +1,195 @@
+"""``feedline audit``: what a log's numbers say was fed is what was fed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+
+import numpy as np
+import pytest
+
+import feedline as fl
+from feedline.cli.audit import read_records
+from feedline.feed.audit import LoggedFeed, audited
+from tests.cli.shell import feedline
+
+pytest.importorskip("yaml")
+
+
+@pytest.fixture
+def described(tmp_path):
+    """A mixture's description, whose second corpus is small."""
+    for name, count in (("web", 700), ("code", 150)):
+        np.save(tmp_path / f"{name}.npy", np.arange(count))
+    (tmp_path / "mixture.yaml").write_text(
+        "mixture: {web: web.npy, code: {path: code.npy, take: 90}}\nweights: {web: 3, code: 1}\nblock: 16\n"
+        "stages:\n  - {at: 256, weights: {web: 1, code: 1}}\n"
+    )
+    return tmp_path / "mixture.yaml"
+
+
+def fed(source, step, size):
+    return {"feed": {"step": step, "size": size, "state": source.state_dict()}}
+
+
+class Loop:
+    """A training loop that logs, stops, goes on elsewhere, and remembers what every step was fed the last time."""
+
+    def __init__(self, path, described):
+        self.path, self.described = path, described
+        self.steps, self.saved = {}, (0, None)
+
+    def run(self, steps, size, every, keep):
+        with (
+            fl.MinibatchSource(fl.open_corpus(self.described), seed=4, max_samples=100_000) as source,
+            self.path.open("a") as log,
+        ):
+
+            def write(event, step):
+                log.write(json.dumps({"event": event, "samples": 10 * step, **fed(source, step, size)}) + "\n")
+
+            step, state = self.saved
+            if state is not None:
+                source.load_state_dict(state)
+            write("start", step)
+            for k in range(steps):
+                minibatch = source.next_minibatch(size)
+                self.steps[step] = (minibatch.ids.tolist(), minibatch.source.tolist())
+                step += 1
+                if step == 13:
+                    source.change_weights({"code": 1})
+                if step % every == 0:
+                    write("progress", step)
+                if k + 1 == keep:
+                    self.saved = step, source.state_dict()
+            if keep == steps:
+                write("end", step)
+            else:
+                log.write('{"event": "prog')  # killed
+        if keep < steps:
+            self.steps = {k: v for k, v in self.steps.items() if k < self.saved[0]}
+
+
+def test_what_was_fed_is_what_the_log_says(tmp_path, described):
+    """Restarts that repeat steps, other sizes, weights changed in the run, a torn line."""
+    loop = Loop(tmp_path / "run.jsonl", described)
+    loop.run(9, 16, 4, keep=6)
+    with loop.path.open("a") as log:
+        log.write("\n")
+    loop.run(10, 16, 3, keep=10)
+    loop.run(7, 40, 2, keep=7)
+    found = {
+        step.step: (step.ids.tolist(), step.sources.tolist())
+        for step in audited(fl.open_corpus(described), read_records(loop.path))
+    }
+    assert found == loop.steps
+    assert len(found) == 23
+    document = json.loads(feedline("audit", loop.path, described, "--json", "--steps", "5:9", "--sequence", 3).stdout)
+    assert [step["step"] for step in document["listed"]] == [5, 6, 7, 8]
+    for step in document["listed"]:
+        ids, sources = loop.steps[step["step"]]
+        assert step["ids"] == ids
+        assert step["sources"] == [("web", "code")[k] for k in sources]
+    where = [step for step, (ids, _) in loop.steps.items() if 3 in ids]
+    document = json.loads(feedline("audit", loop.path, described, "--json", "--sequence", 3).stdout)
+    assert document["sequence"] == {"id": 3, "steps": where}
+    counts = np.bincount([k for _, sources in loop.steps.values() for k in sources])
+    for k, (name, size) in enumerate([("web", 700), ("code", 90)]):
+        one = document["sources"][name]
+        assert one == {"delivered": counts[k], "sequences": size, "times": counts[k] / size}
+    text = feedline("audit", loop.path, described, "--steps", "2:4").stdout
+    assert "steps 2 to 3" in text
+    assert text.count("\nstep ") == 2
+
+
+def test_what_does_not_fit_is_refused(tmp_path, described):
+    loop = Loop(tmp_path / "run.jsonl", described)
+    loop.run(8, 16, 4, keep=8)
+    corpus = fl.open_corpus(described)
+    a, b, c = read_records(loop.path)
+    with pytest.raises(fl.DataError, match="sizes changed in between"):
+        list(audited(corpus, [a._replace(size=15), b]))
+    with pytest.raises(fl.DataError, match="fingerprint"):
+        list(audited(corpus, [a, b._replace(state={**b.state, "fingerprint": "0" * 16})]))
+    with pytest.raises(fl.DataError, match="expected step 9"):
+        list(audited(corpus, [b, c._replace(step=9)]))
+    for broken in ({}, {**a.state, "seed": "x"}, {**a.state, "filling": "cntk"}):
+        with pytest.raises(fl.StateError, match="expected the state of a source in the log"):
+            list(audited(corpus, [LoggedFeed(0, 16, broken), b]))
+    np.save(tmp_path / "web.npy", np.arange(701))
+    with pytest.raises(fl.StateError, match="other data"):
+        list(audited(fl.open_corpus(described), [a, b]))
+    lines = loop.path.read_text().splitlines()
+    for damaged in ({"step": 1}, {"step": -1, "size": 3, "state": {"samples": 1}}, {"step": 1, "size": 3, "state": 5}):
+        loop.path.write_text("\n".join([*lines, json.dumps({"event": "progress", "samples": 90, "feed": damaged})]))
+        with pytest.raises(fl.DataError, match="expected an event") as caught:
+            read_records(loop.path)
+        assert caught.value.line == len(lines) + 1
+    loop.path.write_text('{"event": "start", "samples": 0}\n')
+    with pytest.raises(fl.DataError, match="at least two records of the feed"):
+        read_records(loop.path)
+
+
+SESSION = """
+    import os, signal, sys
+    import numpy as np, torch
+    import feedline as fl
+    from feedline.train import JsonLines, Saving, SGD, Trainer, TrainingSession
+
+    folder, kill = sys.argv[1], int(sys.argv[2])
+
+    class Recording(fl.MinibatchSource):
+        def next_minibatch(self, size, partition=None):
+            minibatch = super().next_minibatch(size, partition)
+            with open(folder + "/fed", "a") as file:
+                print(session.minibatches, *minibatch.ids.tolist(), file=file, flush=True)
+            if session.minibatches == kill:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return minibatch
+
+    torch.manual_seed(0)
+    model = torch.nn.Linear(1, 1)
+
+    def loss(out, minibatch):
+        return out[:, 0] ** 2
+
+    class Net(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = model
+
+        def forward(self, minibatch):
+            return self.inner(minibatch["x"].torch().float()[:, None])
+
+    net = Net()
+    source = Recording(fl.open_corpus(folder + "/mixture.yaml"), seed=2, max_samples=600)
+    session = TrainingSession(
+        Trainer(net, loss, learners=SGD(net.parameters(), 0.001)), source, size=20, progress=fl.minibatches(4),
+        reporters=[JsonLines(folder + "/run.jsonl")], saving=Saving(folder + "/saved", every=fl.minibatches(5)),
+    )
+    session.run()
+"""
+
+
+def test_a_session_that_is_killed(tmp_path, described):
+    (tmp_path / "session.py").write_text(textwrap.dedent(SESSION))
+    for kill in (12, 1 << 30):
+        done = subprocess.run(
+            [sys.executable, tmp_path / "session.py", tmp_path, str(kill)], capture_output=True, text=True, timeout=120
+        )
+        assert done.returncode == (-signal.SIGKILL if kill == 12 else 0), done.stderr
+    fed = {}
+    for line in (tmp_path / "fed").read_text().splitlines():
+        step, *ids = map(int, line.split())
+        fed[step] = ids
+    found = {
+        step.step: step.ids.tolist()
+        for step in audited(fl.open_corpus(described), read_records(tmp_path / "run.jsonl"))
+    }
+    assert found == {step: ids for step, ids in fed.items() if ids}
+    assert len(found) == 30
+    assert os.path.exists(tmp_path / "saved")
