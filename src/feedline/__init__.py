@@ -59,6 +59,7 @@ from feedline.feed.formats.store import StoreDeserializer, StoreWriter
 from feedline.feed.formats.take import Take
 from feedline.feed.formats.tar import TarDeserializer
 from feedline.feed.formats.tfrecord import TFRecordDeserializer
+from feedline.feed.formats.tokenized import Tokenized
 from feedline.feed.formats.tokens import TokensDeserializer
 from feedline.feed.formats.user import UserDeserializer
 from feedline.feed.formats.zarr import ZarrDeserializer
@@ -158,6 +159,7 @@ __all__ = [  # noqa: RUF022  # the order of docs/index.md
     "Skipping",
     "Mixture",
     "Packed",
+    "Tokenized",
     "Bucketed",
     "Concat",
     "Join",

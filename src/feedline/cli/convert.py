@@ -14,6 +14,7 @@ from feedline.cli.corpus import open_path
 from feedline.feed.convert import ConversionSummary
 from feedline.feed.convert import convert as convert_corpus
 from feedline.feed.formats.store.compressed import CODECS
+from feedline.feed.formats.tokenized import Tokenized
 from feedline.feed.protocol import CHUNK_MEMORY
 
 
@@ -27,6 +28,12 @@ def convert(
         list[Path] | None,
         typer.Option(help="Leave out the sequences that a quarantine file lists; repeat it for several files."),
     ] = None,
+    tokenizer: Annotated[
+        Path | None,
+        typer.Option(metavar="tokenizer.json", help="Write tokens of the texts, by the library tokenizers."),
+    ] = None,
+    text: Annotated[str | None, typer.Option(help="Stream of the texts to tokenize, if there are several.")] = None,
+    append: Annotated[str | None, typer.Option(metavar="TOKEN", help="Token behind every text.")] = None,
     compression: Annotated[
         str | None, typer.Option(help="lz4, zstd, or auto: the first that shrinks the data by a third.")
     ] = None,
@@ -47,7 +54,11 @@ def convert(
         raise UsageError(f"expected --compression {', '.join(CODECS)} or auto, got {compression!r}")
     on_error: Literal["raise", "skip"] = "skip" if skip_errors else "raise"
     held = max(parse_count(memory), CHUNK_MEMORY)
+    if tokenizer is None and (text is not None or append is not None):
+        raise UsageError("expected --tokenizer with --text and --append")
     corpus, _, guessed, *_ = open_path(source, stream, chunk_size, held)
+    if tokenizer is not None:
+        corpus = Tokenized(corpus, tokenizer, text=text, append=append)
     with contextlib.closing(corpus), progress("converting") as show:
         done = convert_corpus(
             corpus,

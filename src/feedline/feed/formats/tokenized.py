@@ -1,0 +1,216 @@
+"""The tokens of texts, made while they are read."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from feedline.data import Chunk, Schema, Stream, Value
+from feedline.data.value import BytesValue
+from feedline.errors import DataError, SchemaError
+from feedline.feed.protocol import ChunkInfo, Deserializer
+
+Tokenizer = Callable[[list[str]], Sequence[Sequence[int]]]
+
+# Bytes of text that are tokenized together: enough for all cores, as the tokens of a batch take ten times its memory.
+_AT_A_TIME = 1 << 20
+
+
+class Tokenized(Deserializer):
+    """A corpus whose texts are replaced by their tokens, one sequence each.
+
+    How many tokens a text has is known once it was read. So this is what `convert` writes to a store, whose documents
+    `Packed` and `Bucketed` then take; a `MinibatchSource` reads it as any corpus of unknown chunk sizes.
+
+    Args:
+        corpus: corpus with a stream of texts, one to a sequence.
+        tokenizer: path of a ``tokenizer.json``, or a `tokenizers.Tokenizer`; its truncation and padding are left out.
+            Or a function from a list of texts to one list of token ids each, the same in every call.
+        text: name of the stream of texts; None: the only one.
+        tokens: name of the stream of tokens.
+        append: token, or its id, behind every text; None: none.
+        special: whether the tokenizer adds the special tokens of its own to every text.
+        keep: names of other streams to keep.
+        dtype: dtype of the tokens; None: uint16 if the vocabulary allows, otherwise int32. A function needs one.
+
+    Raises:
+        DataError: the tokenizer cannot be read.
+        ModuleNotFoundError: the library tokenizers is not installed.
+        SchemaError: there is no such stream, or it holds no texts.
+        TypeError, ValueError: an argument is of a wrong kind, or out of range.
+    """
+
+    sized = False
+
+    def __init__(
+        self,
+        corpus: Deserializer,
+        tokenizer: str | os.PathLike[str] | Tokenizer | Any,
+        *,
+        text: str | None = None,
+        tokens: str = "tokens",
+        append: str | int | None = None,
+        special: bool = False,
+        keep: Sequence[str] = (),
+        dtype: DTypeLike | None = None,
+    ) -> None:
+        self._corpus, self._text = corpus, _text_of(corpus, text)
+        self._tokens, self._keep, self.name = tokens, tuple(keep), corpus.name
+        if isinstance(keep, str) or any(name not in corpus.schema for name in keep):
+            raise SchemaError(f"expected keep as a list of {', '.join(corpus.schema)}, got {keep!r}")
+        if tokens in self._keep:
+            raise SchemaError(f"expected another name than `{tokens}` for tokens, as a stream of that name is kept")
+        largest: int | None = None
+        if callable(tokenizer) and not hasattr(tokenizer, "encode_batch"):
+            if dtype is None or isinstance(append, str) or special:
+                raise ValueError("expected dtype, append as an id and no special tokens with a function as tokenizer")
+            self._encode: Tokenizer = tokenizer
+            identity = f"{tokenizer.__module__}.{getattr(tokenizer, '__qualname__', type(tokenizer).__qualname__)}"
+        else:
+            made = _library_tokenizer(tokenizer)
+            largest = max(made.get_vocab(with_added_tokens=True).values(), default=0)
+            if isinstance(append, str):
+                found = made.token_to_id(append)
+                if found is None:
+                    raise ValueError(f"expected append as a token of the vocabulary, got {append!r}")
+                append = found
+            encode = getattr(made, "encode_batch_fast", made.encode_batch)
+            self._encode = lambda texts: [one.ids for one in encode(texts, add_special_tokens=special)]
+            identity = made.to_str()
+        kind = np.dtype(dtype if dtype is not None else "uint16" if (largest or 0) < 1 << 16 else "int32")
+        if kind.kind not in "iu":
+            raise TypeError(f"expected an integer dtype for tokens, got {kind}")
+        self._most = int(np.iinfo(kind).max)
+        if append is not None and not 0 <= int(append) <= self._most:
+            raise ValueError(f"expected append as an id that {kind} holds, got {append!r}")
+        self._end = [] if append is None else [int(append)]
+        streams = {tokens: Stream((), kind)}
+        self.schema = Schema(streams | {name: corpus.schema[name] for name in keep})
+        settings = f"{identity}\0{self._end} {special} {self._text} {self.schema.digest}"
+        self._digest = hashlib.blake2b(settings.encode(), digest_size=16).hexdigest()
+
+    def num_chunks(self) -> int:
+        """Return the number of the corpus's chunks."""
+        return self._corpus.num_chunks()
+
+    def chunks(self) -> Sequence[ChunkInfo]:
+        """Refuse: sizes are known only after reading."""
+        raise NotImplementedError
+
+    def read(self, chunk: int) -> Chunk:
+        """Return the tokens of a chunk of texts; one that is not UTF-8 is an unreadable sequence."""
+        read = self._corpus.read(chunk)
+        value = read.values[self._text]
+        assert isinstance(value, BytesValue)
+        errors = dict(read.errors)
+        if not value.one_sample_each:
+            raise DataError(
+                f"expected one text to a sequence, got {value.num_samples} for {value.num_sequences} in chunk {chunk}",
+                path=self.name,
+                stream=self._text,
+            )
+        lengths = np.zeros(read.num_sequences, np.int64)
+        pieces: list[NDArray[Any]] = [np.empty(0, self.schema[self._tokens].dtype)]
+        for which, texts in _texts(value, errors, self.name):
+            for i, ids in zip(which, self._encode(texts), strict=True):
+                made = np.array([*ids, *self._end], np.int64)
+                if len(made) and not 0 <= made.min() <= made.max() <= self._most:
+                    errors[i] = DataError(
+                        f"expected tokens from 0 to {self._most}, got {made.min()} to {made.max()}",
+                        path=self.name,
+                        stream=self._text,
+                    )
+                    continue
+                lengths[i] = len(made)
+                pieces.append(made.astype(pieces[0].dtype))
+        offsets = np.concatenate([[0], np.cumsum(lengths)])
+        tokens = Value.from_dense(np.concatenate(pieces), offsets)
+        kept = {name: read.values[name] for name in self._keep}
+        return Chunk(self.schema, {self._tokens: tokens, **kept}, errors, seals=read.seals if kept else ())
+
+    def paths(self) -> Sequence[str]:
+        """Return the corpus's paths."""
+        return self._corpus.paths()
+
+    def digest(self) -> str:
+        """Return 32 hex digits over the corpus's digest, the tokenizer and the settings; of a function, its name."""
+        return hashlib.blake2b(f"{self._corpus.digest()} {self._digest}".encode(), digest_size=16).hexdigest()
+
+    def close(self) -> None:
+        """Close the corpus."""
+        self._corpus.close()
+
+
+def _texts(value: BytesValue, errors: dict[int, DataError], name: str) -> Iterator[tuple[list[int], list[str]]]:
+    """Yield runs of texts with their indices; those that cannot be decoded are added to ``errors``."""
+    which: list[int] = []
+    texts: list[str] = []
+    held, bounds = 0, value.bounds.tolist()
+    for i in range(value.num_sequences):
+        if i in errors:
+            continue
+        encoded = value.data[bounds[i] : bounds[i + 1]].tobytes()
+        try:
+            texts.append(encoded.decode())
+        except UnicodeDecodeError as error:
+            errors[i] = DataError(f"expected a text in UTF-8: {error}", path=name)
+            continue
+        which.append(i)
+        held += len(encoded)
+        if held >= _AT_A_TIME:
+            yield which, texts
+            which, texts, held = [], [], 0
+    if texts:
+        yield which, texts
+
+
+def _text_of(corpus: Deserializer, text: str | None) -> str:
+    """Return the name of the stream of texts.
+
+    Raises:
+        SchemaError: there is none, or several and ``text`` does not say which.
+    """
+    found = [name for name, stream in corpus.schema.items() if stream.is_bytes]
+    there = ", ".join(found) or "none"
+    if text is None and len(found) != 1:
+        raise SchemaError(f"expected one stream of texts in {corpus.name}, got {there}; name it by text=")
+    if text is not None and text not in found:
+        raise SchemaError(f"expected a stream of texts as text, got {text!r}; {corpus.name} has {there}")
+    return found[0] if text is None else text
+
+
+def _library_tokenizer(given: Any) -> Any:
+    """Return a tokenizer of the library, for whole texts."""
+    try:
+        import tokenizers
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(
+            "the library tokenizers is not installed; run: pip install 'feedline[tokenizers]'"
+        ) from error
+    if isinstance(given, (str, os.PathLike)):
+        try:
+            text = Path(given).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise DataError(f"expected a tokenizer.json: {error}", path=str(given)) from error
+    elif isinstance(given, tokenizers.Tokenizer):
+        text = given.to_str()
+    else:
+        raise TypeError(
+            f"expected a path of a tokenizer.json, a tokenizers.Tokenizer or a function, got {type(given).__name__}"
+        )
+    try:
+        made = tokenizers.Tokenizer.from_str(text)
+    except Exception as error:  # the library raises plain exceptions
+        raise DataError(
+            f"expected a tokenizer of the library tokenizers: {error}",
+            path=str(given) if isinstance(given, (str, os.PathLike)) else None,
+        ) from error
+    made.no_truncation()
+    made.no_padding()
+    return made

@@ -1,0 +1,159 @@
+"""Texts to tokens: those of the library, whatever the chunks; what cannot be decoded; conversion and packing."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+import feedline as fl
+from tests.cli.shell import feedline
+
+tokenizers = pytest.importorskip("tokenizers")
+
+RNG = np.random.default_rng(3)
+WORDS = ["wind", "käse", "the", "a", "river", "🙂", "of", "stone", "Zeit"]
+TEXTS = [" ".join(RNG.choice(WORDS, RNG.integers(0, 60))) for _ in range(300)]
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    made = tokenizers.Tokenizer(tokenizers.models.BPE(unk_token=None))
+    made.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel()
+    trainer = tokenizers.trainers.BpeTrainer(
+        vocab_size=400,
+        special_tokens=["<end>", "<begin>"],
+        initial_alphabet=tokenizers.pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    made.train_from_iterator(TEXTS, trainer)
+    made.post_processor = tokenizers.processors.TemplateProcessing(
+        single="<begin> $A", special_tokens=[("<begin>", made.token_to_id("<begin>"))]
+    )
+    return made
+
+
+@pytest.fixture(scope="module")
+def lines(tmp_path_factory):
+    path = tmp_path_factory.mktemp("texts") / "texts.jsonl"
+    path.write_text("".join(json.dumps({"text": text, "n": i}) + "\n" for i, text in enumerate(TEXTS)))
+    return path
+
+
+def opened(lines, memory=1 << 20):
+    return fl.JSONLinesDeserializer(lines, text=fl.Stream((), "str"), n=fl.Stream((), "int64"), memory=memory)
+
+
+def documents(corpus, **options):
+    with fl.MinibatchSource(corpus, shuffle=False, max_sweeps=1, **options) as source:
+        return [tokens.tolist() for minibatch in source.minibatches(500) for tokens in minibatch["tokens"].sequences()]
+
+
+def expected(tokenizer, special=False, end=()):
+    return [[*one.ids, *end] for one in tokenizer.encode_batch(TEXTS, add_special_tokens=special)]
+
+
+@pytest.mark.parametrize("options", [{}, {"special": True}, {"append": "<end>"}, {"append": 1, "dtype": "int64"}])
+def test_tokens_are_those_of_the_library(tokenizer, lines, options):
+    corpus = fl.Tokenized(opened(lines), tokenizer, text="text", **options)
+    end = [] if "append" not in options else [tokenizer.token_to_id("<end>") if options["append"] == "<end>" else 1]
+    assert documents(corpus) == expected(tokenizer, options.get("special", False), end)
+    assert corpus.schema["tokens"].dtype == options.get("dtype", "uint16")
+
+
+def test_small_batches_truncation_and_padding_change_nothing(tokenizer, lines, monkeypatch):
+    monkeypatch.setattr("feedline.feed.formats.tokenized._AT_A_TIME", 64)
+    cutting = tokenizers.Tokenizer.from_str(tokenizer.to_str())
+    cutting.enable_truncation(4)
+    cutting.enable_padding(length=100)
+    assert documents(fl.Tokenized(opened(lines), cutting, text="text")) == expected(tokenizer)
+    assert cutting.truncation is not None  # the caller's stays as it was
+
+
+def test_a_path_other_streams_and_what_a_digest_covers(tokenizer, lines, tmp_path):
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    corpus = fl.Tokenized(opened(lines), tmp_path / "tokenizer.json", tokens="ids", keep=["n"])
+    with fl.MinibatchSource(corpus, seed=2, max_sweeps=1) as source:
+        for minibatch in source.minibatches(500):
+            for i, ids in zip(minibatch["n"].rows.tolist(), minibatch["ids"].sequences(), strict=True):
+                assert ids.tolist() == tokenizer.encode(TEXTS[i], add_special_tokens=False).ids
+    digests = {fl.Tokenized(opened(lines), tokenizer).digest() for _ in range(2)}
+    digests |= {fl.Tokenized(opened(lines), tokenizer, **o).digest() for o in ({"append": 0}, {"special": True})}
+    digests |= {fl.Tokenized(opened(lines), tokenizer, **o).digest() for o in ({"dtype": "int32"}, {"keep": ["n"]})}
+    other = tokenizers.Tokenizer.from_str(tokenizer.to_str())
+    other.add_tokens(["river bank"])
+    digests.add(fl.Tokenized(opened(lines), other).digest())
+    assert len(digests) == 6
+
+
+def test_conversion_in_threads_and_packing(tokenizer, lines, tmp_path):
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    done = json.loads(
+        feedline(
+            *("convert", lines, tmp_path / "store", "--stream", "text=scalar:str", "--jobs", "2", "--json"),
+            *("--tokenizer", tmp_path / "tokenizer.json", "--append", "<end>"),
+        ).stdout
+    )
+    end = tokenizer.token_to_id("<end>")
+    assert done["sequences"] == len(TEXTS)
+    assert done["samples"] == sum(map(len, expected(tokenizer, end=[end])))
+    store = fl.open_corpus(tmp_path / "store")
+    assert documents(store) == expected(tokenizer, end=[end])
+    with fl.MinibatchSource(fl.Packed(fl.open_corpus(tmp_path / "store"), 128), seed=1, max_sweeps=1) as source:
+        packed = [x for m in source.minibatches(1280) for x in m["tokens"].rows[m["segment"].rows > 0].tolist()]
+    assert sorted(packed) == sorted(x for document in expected(tokenizer, end=[end]) for x in document)
+    assert "expected --tokenizer" in feedline("convert", lines, tmp_path / "b", "--append", "x", code=2).stderr
+
+
+class Raw(fl.UserDeserializer):
+    """Texts of which one is not UTF-8, and one is unreadable."""
+
+    schema = fl.Schema({"text": fl.Stream((), "bytes")})
+
+    def num_chunks(self):
+        return 1
+
+    def get_chunk(self, chunk):
+        texts = [b"the wind", b"\xff\xfe", b"lost", b"a stone"]
+        error = {2: fl.DataError("expected a text, got none")}
+        return fl.Chunk(self.schema, {"text": fl.Value.from_bytes(texts)}, error)
+
+
+def test_texts_that_cannot_be_read_are_bad_sequences(tokenizer, tmp_path):
+    corpus = fl.Tokenized(Raw(), tokenizer)
+    chunk = corpus.read(0)
+    assert sorted(chunk.errors) == [1, 2]
+    assert "expected a text in UTF-8" in str(chunk.errors[1])
+    options = {"on_error": "skip", "quarantine": tmp_path / "bad.jsonl"}
+    found = documents(corpus, **options)
+    assert found == [tokenizer.encode(text, add_special_tokens=False).ids for text in ("the wind", "a stone")]
+
+
+def test_functions(lines):
+    corpus = fl.Tokenized(opened(lines), lambda texts: [list(text.encode()) for text in texts], dtype="uint8", append=0)
+    assert documents(corpus) == [[*text.encode(), 0] for text in TEXTS]
+    large = fl.Tokenized(opened(lines), lambda texts: [[len(text), 300] for text in texts], dtype="uint8")
+    assert "expected tokens from 0 to 255" in str(large.read(0).errors[0])
+
+
+def test_what_is_refused(tokenizer, lines, tmp_path):
+    numbers = fl.ArrayDeserializer(x=np.arange(3))
+    cases = [
+        (fl.SchemaError, "expected one stream of texts in arrays, got none", lambda: fl.Tokenized(numbers, tokenizer)),
+        (fl.SchemaError, "got 'n'", lambda: fl.Tokenized(opened(lines), tokenizer, text="n")),
+        (fl.SchemaError, "expected keep as", lambda: fl.Tokenized(opened(lines), tokenizer, keep=["no"])),
+        (fl.SchemaError, "another name", lambda: fl.Tokenized(opened(lines), tokenizer, keep=["n"], tokens="n")),
+        (ValueError, "got '<no>'", lambda: fl.Tokenized(opened(lines), tokenizer, append="<no>")),
+        (ValueError, "that uint8 holds", lambda: fl.Tokenized(opened(lines), tokenizer, append=300, dtype="uint8")),
+        (TypeError, "integer dtype", lambda: fl.Tokenized(opened(lines), tokenizer, dtype="float32")),
+        (ValueError, "expected dtype", lambda: fl.Tokenized(opened(lines), str.split)),
+        (TypeError, "got int", lambda: fl.Tokenized(opened(lines), 3)),
+        (fl.DataError, "tokenizer.json", lambda: fl.Tokenized(opened(lines), tmp_path / "none.json")),
+        (fl.DataError, "library tokenizers", lambda: fl.Tokenized(opened(lines), lines)),
+    ]
+    for kind, told, make in cases:
+        with pytest.raises(kind, match=told):
+            make()
+    with pytest.raises(ValueError, match="sizes of their chunks before reading"):
+        fl.Packed(fl.Tokenized(opened(lines), tokenizer), 128)
