@@ -115,7 +115,7 @@ def test_sizes_that_lie_are_told_before_memory_is_asked_for(tmp_path_factory, da
     message[at] = data.draw(st.integers(0, 255))
     crc = _native.crc32c(bytes(message))
     try:
-        found = compressed.CompressedBatch(message, crc, memory, batch.schema)
+        found = compressed.BatchInMemory(message, crc, memory, batch.schema)
     except ValueError:
         return
     assert pa.total_allocated_bytes() < 1 << 24

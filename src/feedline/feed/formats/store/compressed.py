@@ -36,13 +36,13 @@ def read_exactly(descriptor: int, start: int, size: int) -> bytearray:
     return data
 
 
-class CompressedBatch:
-    """One message of an Arrow file, decompressed into memory.
+class BatchInMemory:
+    """One message of an Arrow file that was read, and decompressed if it is compressed.
 
     Args:
         data: the message.
         crc32c: its checksum.
-        memory_bytes: maximum bytes of all buffers together.
+        memory_bytes: maximum bytes of all buffers together; None: it is not compressed.
         schema: Arrow schema that it must have.
 
     Attributes:
@@ -52,7 +52,7 @@ class CompressedBatch:
         ValueError: the checksum differs, or it is not a record batch of that schema and size.
     """
 
-    def __init__(self, data: memoryview, crc32c: int, memory_bytes: int, schema: Any) -> None:
+    def __init__(self, data: memoryview, crc32c: int, memory_bytes: int | None, schema: Any) -> None:
         import pyarrow as pa
 
         got = _native.crc32c(data)
@@ -61,8 +61,10 @@ class CompressedBatch:
         marker, length = struct.unpack_from("<ii", data) if len(data) >= 8 else (0, 0)
         if marker != -1 or not 0 < length <= len(data) - 8:
             raise ValueError(f"expected a message of {len(data)} bytes, got one with {length} bytes of metadata")
-        expands = expanded(data, 8, 8 + length)
-        if expands > memory_bytes:
+        if memory_bytes is None:
+            if is_compressed(data, 8):
+                raise ValueError("expected buffers that are not compressed, got compressed ones")
+        elif (expands := expanded(data, 8, 8 + length)) > memory_bytes:
             raise ValueError(f"expected buffers of {memory_bytes} bytes at most, got {expands}")
         try:
             self.arrow: Any = pa.ipc.read_record_batch(pa.ipc.read_message(pa.py_buffer(data)), schema)
@@ -120,6 +122,22 @@ def expanded(message: bytes | bytearray | memoryview, start: int, body: int) -> 
         raise ValueError(f"expected the metadata of an Arrow record batch: {error}") from error
 
 
+def is_compressed(head: bytes | bytearray | memoryview, start: int) -> bool:
+    """Return whether the buffers of a record batch are compressed.
+
+    Args:
+        head: the message, without its body if you like.
+        start: offset of its metadata.
+
+    Raises:
+        ValueError: it is not such a message.
+    """
+    try:
+        return _Table.root(head, start).table(2).has(3)  # RecordBatch.compression
+    except (struct.error, IndexError) as error:
+        raise ValueError(f"expected the metadata of an Arrow record batch: {error}") from error
+
+
 def dictionary(head: bytes | bytearray | memoryview, start: int) -> tuple[int, bool]:
     """Return the id of a dictionary, and whether its message only adds to it.
 
@@ -170,6 +188,10 @@ class _Table:
         if vector + 4 + count * size > len(self._data):
             raise IndexError(f"a vector of {count} outside the buffer")
         return [struct.unpack_from(layout, self._data, vector + 4 + k * size) for k in range(count)]
+
+    def has(self, field: int) -> bool:
+        """Return whether a field is there."""
+        return self._find(field) is not None
 
     def _place(self, field: int) -> int:
         place = self._find(field)

@@ -26,7 +26,7 @@ from feedline.data.value import BytesValue, DenseValue, SparseValue
 from feedline.errors import DataError, SchemaError
 from feedline.feed.formats.store import columns
 from feedline.feed.formats.store.batch import MOST_HEAD_BYTES, ArrowBatch
-from feedline.feed.formats.store.compressed import CompressedBatch, read_exactly
+from feedline.feed.formats.store.compressed import BatchInMemory, read_exactly
 from feedline.feed.formats.store.manifest import Manifest, StoreFile, lengths_header
 from feedline.feed.formats.store.mapped import ADVICE, StoreMap, open_inside
 from feedline.feed.formats.unreadable import lost_chunk
@@ -110,16 +110,21 @@ class StoreDeserializer(Deserializer):
         return self._read(chunk, None)
 
     def extents(self, chunk: int) -> list[Extent]:
-        """Return the record batch of a compressed store; other stores are read as views."""
-        if self._manifest.compression is None:
-            return []
+        """Return the record batch of a chunk.
+
+        Sources over a store that is not compressed read views instead; who copies out of its chunks asks for it, so
+        that data which is not in memory comes in large reads.
+        """
         part, i = self._locate(chunk)
         return [Extent(str(self._folder / part.file), int(part.chunks["byte"][i]), int(part.chunks["bytes"][i]))]
 
     def read_fetched(self, chunk: int, pieces: Sequence[Piece]) -> Chunk:
-        """See `Deserializer.read_fetched`; only for compressed stores."""
+        """See `Deserializer.read_fetched`."""
         (piece,) = pieces
-        return self._lost(chunk, piece) if isinstance(piece, Unread) else self._read(chunk, piece)
+        if isinstance(piece, Unread):
+            return self._lost(chunk, piece)
+        # Arrays of a batch that is not compressed are views of these bytes, which the caller may use again.
+        return self._read(chunk, piece if self._manifest.compression is not None else memoryview(bytearray(piece)))
 
     def _read(self, chunk: int, stored: memoryview | None) -> Chunk:
         part, i, mapped = self._opened(chunk)
@@ -132,7 +137,7 @@ class StoreDeserializer(Deserializer):
             stored = memoryview(found)
         values = self._decoded(part, i, mapped, ordinals, columns.decode, stored=stored)
         self._check_samples(chunk, part, i, mapped.file.path, values)
-        return Chunk(self.schema, values, seals=self._seals_of(mapped))
+        return Chunk(self.schema, values, seals=() if stored is not None else self._seals_of(mapped))
 
     def read_slice(self, chunk: int, start: int, stop: int) -> Chunk:
         """Return views of the sequences ``start:stop`` of chunk number ``chunk``, with copies of their offsets.
@@ -246,17 +251,18 @@ class StoreDeserializer(Deserializer):
     ) -> dict[str, Value]:
         """Apply ``decode`` to the columns of chunk ``i`` of a part; return values of the sequences ``ordinals``.
 
-        ``stored`` is the message of a compressed chunk.
+        ``stored`` is the message of the chunk, if it was read.
         """
         start, size, sequences = (int(part.chunks[key][i]) for key in ("byte", "bytes", "sequences"))
         damaged = functools.partial(_damaged, path=mapped.file.path, byte=start)
-        batch: ArrowBatch | CompressedBatch
+        batch: ArrowBatch | BatchInMemory
         try:
             if stored is None:
                 batch = ArrowBatch(mapped.file, start, size, mapped.arrow)
             else:
-                crc32c, memory = int(part.chunks["crc32c"][i]), int(part.chunks["memory"][i])
-                batch = CompressedBatch(stored, crc32c, memory, mapped.arrow)
+                crc32c = int(part.chunks["crc32c"][i])
+                memory = None if self._manifest.compression is None else int(part.chunks["memory"][i])
+                batch = BatchInMemory(stored, crc32c, memory, mapped.arrow)
         except ValueError as error:
             raise damaged(str(error)) from error
         values = {}
