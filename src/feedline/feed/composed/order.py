@@ -285,8 +285,8 @@ class MixtureOrder(Timeline):
                 continue
             item = max(count - 1, stage.before[k])
             plan, at = self.part_window(k, self._offset(k, sweep) + item)
-            if plan.first == 0 and plan.last and not self.parts[k].swept:
-                continue  # all of a part that is smaller than its windows
+            if self._holds_all(k, plan):
+                continue
             first = item - at
             if first > stage.before[k]:
                 began = stages.block_of(stage, k, first)
@@ -298,6 +298,12 @@ class MixtureOrder(Timeline):
         a, _ = stages.block_bounds(stage, low)
         _, b = stages.block_bounds(stage, high - 1)
         return a, b if stage.stop is None else min(b, stage.stop)
+
+    def _holds_all(self, k: int, plan: WindowPlan) -> bool:
+        """Return whether a window of part ``k`` has all its chunks, as those of its other sweeps then do. A mixture may
+        end with the first chunks of a part, which are others in the next sweep."""
+        part = self.parts[k]
+        return plan.first == 0 and plan.last and not part.swept and len(plan.chunks) == len(part.table)
 
     def runs(self, k: int, low: int, high: int) -> list[tuple[WindowPlan, int, int]]:
         """Return the windows of part ``k`` that hold its items ``low`` to ``high - 1``, with the places in each."""
@@ -315,7 +321,7 @@ class MixtureOrder(Timeline):
         if part.window is None and not isinstance(part, MixtureOrder):
             return np.arange(len(part.table), dtype=np.int64)
         plan, _ = self.part_window(k, low)
-        if plan.first == 0 and plan.last and not part.swept:
+        if self._holds_all(k, plan):
             return np.unique(plan.chunks)
         return np.unique(np.concatenate([plan.chunks for plan, _, _ in self.runs(k, low, high)]))
 

@@ -1,0 +1,57 @@
+"""Laws of mixtures of mixtures: what an inner one gives is what it gives by itself."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+import feedline as fl
+from feedline import _native
+from feedline.feed.composed.mixture import PART
+from tests.laws.test_mixtures import Chunked
+
+SEED = 3
+
+
+def part(kind, size, first):
+    values = np.arange(first, first + size, dtype=np.int64)
+    return fl.ArrayDeserializer(x=values) if kind == "array" else Chunked(values)
+
+
+def inner_of(kinds, sizes, weights, when_empty):
+    parts = {f"c{k}": part(kind, size, 1000 * k) for k, (kind, size) in enumerate(zip(kinds, sizes, strict=True))}
+    return fl.Mixture(parts, {f"c{k}": w for k, w in enumerate(weights)}, when_empty=when_empty, block=4)
+
+
+def alone(inner, share, window, count):
+    """What the inner mixture delivers by itself, under the seed and the share of the window that it has as a part."""
+    if not count:
+        return []
+    shuffle = True if window is None else fl.Window(chunks=max(1, int(window * share)))
+    with fl.MinibatchSource(inner, seed=_native.hash_key([SEED, 0, PART]), max_samples=count, shuffle=shuffle) as found:
+        return [x for minibatch in found.minibatches(50) for x in minibatch["x"].rows.tolist()]
+
+
+@given(
+    st.lists(st.sampled_from(["array", "read"]), min_size=2, max_size=2),
+    st.lists(st.integers(1, 90), min_size=2, max_size=2),
+    st.lists(st.integers(1, 4), min_size=2, max_size=2),
+    st.sampled_from(["repeat", "stop", "drop"]),
+    st.sampled_from([2, 12, 60]),
+    st.lists(st.integers(20, 120), min_size=1, max_size=3),
+)
+def test_an_inner_mixture_gives_what_it_gives_by_itself(kinds, sizes, weights, when_empty, window, batches):
+    """Through all of its sweeps, whose windows hold other chunks."""
+    outer = fl.Mixture(
+        {"inner": inner_of(kinds, sizes, weights, when_empty), "other": part("read", 40, 5000)},
+        {"inner": 2, "other": 1},
+        block=8,
+    )
+    found = []
+    with fl.MinibatchSource(outer, seed=SEED, shuffle=fl.Window(chunks=window)) as source:
+        while len(found) < 200:
+            for size in batches:
+                found += [x for x in source.next_minibatch(size)["x"].rows.tolist() if x < 5000]
+    inner = inner_of(kinds, sizes, weights, when_empty)
+    assert found == alone(inner, 2 / 3, window, len(found))
