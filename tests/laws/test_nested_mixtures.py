@@ -55,3 +55,30 @@ def test_an_inner_mixture_gives_what_it_gives_by_itself(kinds, sizes, weights, w
                 found += [x for x in source.next_minibatch(size)["x"].rows.tolist() if x < 5000]
     inner = inner_of(kinds, sizes, weights, when_empty)
     assert found == alone(inner, 2 / 3, window, len(found))
+
+
+def test_an_inner_mixture_without_end_goes_on_in_the_next_sweep():
+    """It is not what ends the outer one."""
+
+    def inner():
+        return inner_of(["array", "array"], [9, 7], [2, 1], "repeat")
+
+    outer = fl.Mixture(
+        {"inner": inner(), "other": part("array", 20, 5000)}, when_empty="stop", weights={"inner": 1, "other": 1}
+    )
+    found = []
+    with fl.MinibatchSource(outer, seed=SEED, max_sweeps=3) as source:
+        assert source.num_sequences == 40
+        for minibatch in source.minibatches(15):
+            found += [x for x in minibatch["x"].rows.tolist() if x < 5000]
+            assert "inner" not in minibatch.sweep_ends
+    assert found == alone(inner(), 1, None, 60)
+
+
+def test_only_completed_sweeps_of_a_corpus_are_named():
+    """A mixture that ends leaves rests of its corpora, which are no sweeps of them."""
+    corpora = {"short": part("array", 10, 0), "long": part("array", 100, 1000)}
+    mixture = fl.Mixture(corpora, {"short": 1, "long": 1}, when_empty="stop", block=1)
+    with fl.MinibatchSource(mixture, seed=SEED, max_sweeps=3) as source:
+        ends = [name for minibatch in source.minibatches(8) for name in minibatch.sweep_ends]
+    assert ends == ["short"] * 3

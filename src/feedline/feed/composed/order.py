@@ -133,12 +133,17 @@ class MixtureOrder(Timeline):
 
     def ended(self, a: tuple[int, int], b: tuple[int, int]) -> tuple[str, ...]:
         """See `Timeline.ended`."""
-        found = []
-        for k, (x, y) in enumerate(zip(self._given(*a), self._given(*b), strict=True)):
-            length = self.parts[k].sweep_length
-            if length is not None and x // length < y // length:
-                found.append(self.rules.names[k])
-        return tuple(found)
+        x, y = self._completed(*a), self._completed(*b)
+        return tuple(name for k, name in enumerate(self.rules.names) if x[k] < y[k])
+
+    def _completed(self, sweep: int, n: int) -> list[int]:
+        """Return the sweeps of each part that were delivered completely before place ``n`` of a sweep; 0 for one
+        without end."""
+        lengths = [part.sweep_length for part in self.parts]
+        return [
+            0 if length is None else sweep * (total // length) + count // length
+            for length, total, count in zip(lengths, self.stages.totals, self.stages.counts(n), strict=True)
+        ]
 
     # ---- stages -------------------------------------------------------------------------------------
 
@@ -256,11 +261,10 @@ class MixtureOrder(Timeline):
 
     def _offset(self, k: int, sweep: int) -> int:
         """Return the items of part ``k`` before a sweep of the mixture: whole sweeps of its own, so that none of its
-        items is given twice in one of them."""
+        items is given twice in one of them. A part without end goes on."""
         if not sweep:
             return 0
-        length = self.parts[k].sweep_length
-        assert length is not None  # a part without end has no limit, and ends no mixture
+        length = self.parts[k].sweep_length or 1
         return sweep * -(-self.stages.totals[k] // length) * length
 
     def part_window(self, k: int, item: int) -> tuple[WindowPlan, int]:
