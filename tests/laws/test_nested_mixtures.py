@@ -68,11 +68,11 @@ def test_an_inner_mixture_without_end_goes_on_in_the_next_sweep():
     )
     found = []
     with fl.MinibatchSource(outer, seed=SEED, max_sweeps=3) as source:
-        assert source.num_sequences == 40
+        assert source.num_sequences == 41
         for minibatch in source.minibatches(15):
             found += [x for x in minibatch["x"].rows.tolist() if x < 5000]
             assert "inner" not in minibatch.sweep_ends
-    assert found == alone(inner(), 1, None, 60)
+    assert found == alone(inner(), 1, None, 63)
 
 
 def test_only_completed_sweeps_of_a_corpus_are_named():
