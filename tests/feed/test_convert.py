@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import feedline as fl
 from feedline.data import Chunk, Schema, Stream, Value
 from feedline.errors import DataError, SchemaError
 from feedline.feed.convert import convert, open_corpus
@@ -252,3 +253,14 @@ def test_a_destination_within_what_is_read_is_refused(tmp_path, shuffle, overwri
     # The folder of the file, and a folder next to it, are not read.
     convert(tmp_path / "arrays" / "x.npy", tmp_path / "arrays" / "beside", shuffle=shuffle)
     convert(tmp_path / "store", tmp_path / "store2", shuffle=shuffle)
+
+
+def test_corpora_with_an_order_of_their_own_are_refused(tmp_path):
+    """A store has no proportions, rows of a sweep or batches: none of them is dropped silently."""
+    documents = fl.ArrayDeserializer(tokens=[np.arange(n) for n in (3, 9, 4)])
+    for corpus in (fl.Mixture({"a": documents}), fl.Packed(documents, 16), fl.Bucketed(documents, [4, 9], budget=9)):
+        with pytest.raises(ValueError, match="order of its own to convert"):
+            fl.convert(corpus, tmp_path / "store")
+        assert not list(tmp_path.iterdir())
+    fl.convert(fl.Concat(documents, fl.Take(documents, 2)), tmp_path / "store")
+    assert fl.open_corpus(tmp_path / "store").chunks()[0].sequences == 5

@@ -141,7 +141,8 @@ def convert(
         FileExistsError: the name is taken.
         SchemaError: samples of a dataset cannot be stored, or differ in their parts, shapes or dtypes.
         TypeError: nothing that can be read.
-        ValueError: the destination is named like a file of another format, or lies inside the source folder.
+        ValueError: the destination is named like a file of another format, or lies inside the source folder; or a
+            mixture, or another corpus with an order of its own.
     """
     kind = SUFFIXES.get(Path(destination).suffix.lower())
     if kind is not None:
@@ -289,6 +290,11 @@ def _reader(
     else:
         corpus = open_corpus(source, memory=max(memory, CHUNK_MEMORY), **(streams or {}))
         held.enter_context(contextlib.closing(corpus))
+    if corpus.composed:
+        raise ValueError(
+            f"expected a corpus without an order of its own to convert, got {corpus.name}: convert its parts, and mix, "
+            f"pack or bucket the stores"
+        )
     return _CorpusReader(corpus if skip is None else Skipping(corpus, skip), jobs)
 
 
