@@ -1,11 +1,12 @@
 """How fast are documents packed into rows of 8,192 tokens, and how full are the rows?
 
-Documents of 600 tokens on average (lognormal, int32, seed 1) in a store, rows shuffled in windows, 16 rows a minibatch,
-with labels, segments, positions, bounds and documents' ids. Unit: tokens a second of processor time, over all threads.
-Peer: Grain's packing, with the same documents in a list in memory and 64 bins, the best of its first-fit and best-fit,
-where it is installed; it makes segments and positions, no labels and bounds, and resumes by packing again. Also: how
-full rows are; the store evicted from the page cache, on the wall clock; and, for 20,000,000 documents, the time to go
-to a row and plan it (limit 10 ms), and that to open the corpus.
+Unit: tokens a second of processor time, over all threads. Measured: documents of 600 tokens on average (lognormal,
+int32, seed 1) in a store, rows shuffled in windows, 16 rows a minibatch, with labels, segments, positions, bounds and
+documents' ids. Peer: Grain's packing, with the same documents in a list in memory and 64 bins, the best of its
+first-fit and best-fit, where it is installed; it makes segments and positions, no labels and bounds, and resumes by
+packing again. Also: how full rows are (cut documents fill all but the last row of a chunk); the store evicted from the
+page cache, on the wall clock; and, for 20,000,000 documents, the time to go to a row and plan it (limit 10 ms), and
+that to open the corpus.
 """
 
 from __future__ import annotations

@@ -198,6 +198,15 @@ def write_tfrecord(folder: Path) -> Path:
     return folder
 
 
+def write_mixture(folder: Path) -> Path:
+    parts = {}
+    for i, rows in enumerate(HALVES):
+        np.savez(folder / f"{i}.npz", x=X[rows], y=Y[rows])
+        parts[f"half {i}"] = f"{i}.npz"
+    (folder / "mixture.json").write_text(json.dumps({"mixture": parts, "when_empty": "drop", "block": 8}))
+    return folder / "mixture.json"
+
+
 WRITERS: dict[str, tuple[Callable[[Path], Path], dict[str, Any]]] = {
     "store": (write_store, {}),
     "npy folder": (write_npy, {}),
@@ -219,6 +228,7 @@ WRITERS: dict[str, tuple[Callable[[Path], Path], dict[str, Any]]] = {
     "image map": (write_map, {}),
     "base64 images": (write_base64, {}),
     "htk": (write_htk, {}),
+    "mixture": (write_mixture, {}),
     "mlf": (write_mlf, {"labels": fl.Stream(4, sparse=True)}),
 }
 

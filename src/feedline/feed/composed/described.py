@@ -16,6 +16,7 @@ from feedline.data import Stream
 from feedline.errors import DataError, FeedlineError, shown
 from feedline.feed.composed.mixture import Mixture
 from feedline.feed.composed.packed import Packed
+from feedline.feed.files.paths import open_regular
 from feedline.feed.formats.detect import recognise
 from feedline.feed.formats.take import Take
 from feedline.feed.protocol import Deserializer
@@ -35,7 +36,7 @@ def open_files(paths: list[str], streams: Mapping[str, Stream], memory_bytes: in
         DataError: it is damaged, or describes no mixture.
     """
     path = Path(paths[0])
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         text = file.read(_MOST_BYTES + 1)
     if len(text) > _MOST_BYTES:
         raise DataError(f"expected a description of at most {_MOST_BYTES} bytes, got more", path=str(path))

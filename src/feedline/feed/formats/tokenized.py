@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,6 +13,7 @@ from numpy.typing import DTypeLike, NDArray
 from feedline.data import Chunk, Schema, Stream, Value
 from feedline.data.value import BytesValue
 from feedline.errors import DataError, SchemaError
+from feedline.feed.files.paths import open_regular
 from feedline.feed.protocol import ChunkInfo, Deserializer
 
 Tokenizer = Callable[[list[str]], Sequence[Sequence[int]]]
@@ -195,7 +195,8 @@ def _library_tokenizer(given: Any) -> Any:
         ) from error
     if isinstance(given, (str, os.PathLike)):
         try:
-            text = Path(given).read_text(encoding="utf-8")
+            with open_regular(given) as file:
+                text = file.read().decode()
         except (OSError, UnicodeDecodeError) as error:
             raise DataError(f"expected a tokenizer.json: {error}", path=str(given)) from error
     elif isinstance(given, tokenizers.Tokenizer):
