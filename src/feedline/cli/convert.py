@@ -57,9 +57,9 @@ def convert(
     if tokenizer is None and (text is not None or append is not None):
         raise UsageError("expected --tokenizer with --text and --append")
     corpus, _, guessed, *_ = open_path(source, stream, chunk_size, held)
-    if tokenizer is not None:
-        corpus = Tokenized(corpus, tokenizer, text=text, append=append)
     with contextlib.closing(corpus), progress("converting") as show:
+        if tokenizer is not None:
+            corpus = Tokenized(corpus, tokenizer, text=text, append=append)
         done = convert_corpus(
             corpus,
             destination,

@@ -16,6 +16,7 @@ from feedline.feed.files.paths import open_file
 from feedline.feed.formats.concat import Concat
 from feedline.feed.formats.forwarding import Forwarding
 from feedline.feed.formats.join import Join
+from feedline.feed.formats.tokenized import Tokenized
 from feedline.feed.formats.unreadable import no_values
 from feedline.feed.protocol import Deserializer, Extent, MappedFile, Piece, chunk_starts, select_by_chunk
 from feedline.feed.quarantine import LISTED
@@ -128,7 +129,7 @@ def lists(corpus: Deserializer) -> Iterator[NDArray[np.int64]]:
     """Yield the ordinals that a corpus leaves out, and those that each of its parts does; no digest covers them."""
     if isinstance(corpus, Skipping):
         yield corpus.listed
-    if isinstance(corpus, Forwarding):
+    if isinstance(corpus, (Forwarding, Tokenized)):
         yield from lists(corpus._corpus)
     elif isinstance(corpus, (Join, Concat)):
         for part in corpus.parts:

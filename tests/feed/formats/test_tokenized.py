@@ -147,6 +147,7 @@ def test_what_is_refused(tokenizer, lines, tmp_path):
         (ValueError, "got '<no>'", lambda: fl.Tokenized(opened(lines), tokenizer, append="<no>")),
         (ValueError, "that uint8 holds", lambda: fl.Tokenized(opened(lines), tokenizer, append=300, dtype="uint8")),
         (TypeError, "integer dtype", lambda: fl.Tokenized(opened(lines), tokenizer, dtype="float32")),
+        (ValueError, "tokenize its parts", lambda: fl.Tokenized(fl.Mixture({"a": opened(lines)}, {"a": 1}), tokenizer)),
         (ValueError, "expected dtype", lambda: fl.Tokenized(opened(lines), str.split)),
         (TypeError, "got int", lambda: fl.Tokenized(opened(lines), 3)),
         (fl.DataError, "tokenizer.json", lambda: fl.Tokenized(opened(lines), tmp_path / "none.json")),
@@ -157,3 +158,56 @@ def test_what_is_refused(tokenizer, lines, tmp_path):
             make()
     with pytest.raises(ValueError, match="sizes of their chunks before reading"):
         fl.Packed(fl.Tokenized(opened(lines), tokenizer), 128)
+
+
+def test_functions_are_told_apart_by_what_they_make_of_texts(lines):
+    pair = [
+        fl.Tokenized(opened(lines), lambda texts, n=n: [[n + len(t)] for t in texts], dtype="uint16") for n in (0, 1)
+    ]
+    assert pair[0].digest() != pair[1].digest()
+
+
+@pytest.mark.parametrize("other", [False, True])
+def test_an_interrupted_conversion_goes_on_with_the_same_tokenizer_only(lines, tmp_path, other):
+    def made(plus=0, fails=False):
+        calls = []
+
+        def encode(texts):
+            calls.append(len(texts))
+            if fails and len(calls) == 6:
+                raise KeyboardInterrupt
+            return [[plus + byte for byte in text.encode()] for text in texts]
+
+        parts = [fl.Take(opened(lines), i, i + 30) for i in range(0, 300, 30)]
+        return fl.Tokenized(fl.Concat(*parts), encode, dtype="int32"), calls
+
+    options = {"part_bytes": 4096, "chunk_bytes": 1024}
+    corpus, _ = made(fails=True)
+    assert corpus.num_chunks() > 8
+    with pytest.raises(KeyboardInterrupt):
+        fl.convert(corpus, tmp_path / "store", **options)
+    again, calls = made(plus=int(other))
+    fl.convert(again, tmp_path / "store", **options)
+    assert (len(calls) == 1 + again.num_chunks()) == other  # one call tells it from other functions
+    fl.convert(made(plus=int(other))[0], tmp_path / "whole", **options)
+    files = {path.name: path.read_bytes() for path in (tmp_path / "whole").iterdir()}
+    assert {path.name: path.read_bytes() for path in (tmp_path / "store").iterdir()} == files
+
+
+def test_another_list_of_what_to_skip_is_another_conversion(tokenizer, lines, tmp_path):
+    from feedline.feed.convert import _CorpusReader
+    from feedline.feed.skipping import Skipping
+
+    digests = set()
+    for sequence in (3, 4):
+        (tmp_path / "skip.jsonl").write_text(json.dumps({"sequence": sequence}) + "\n")
+        for wrap in (lambda x: x, lambda x: fl.Take(x, 100)):
+            corpus = fl.Tokenized(wrap(Skipping(opened(lines), tmp_path / "skip.jsonl")), tokenizer, text="text")
+            digests.add(_CorpusReader(corpus, 1).digest())
+    assert len(digests) == 4
+
+
+def test_a_tokenizer_that_loses_texts(lines):
+    short = fl.Tokenized(opened(lines), lambda texts: [[1]] * min(len(texts), 9), dtype="uint8")
+    with pytest.raises(fl.DataError, match="expected tokens of 300 texts from the tokenizer, got 9"):
+        short.read(0)

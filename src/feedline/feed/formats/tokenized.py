@@ -21,6 +21,19 @@ Tokenizer = Callable[[list[str]], Sequence[Sequence[int]]]
 # Bytes of text that are tokenized together: enough for all cores, as the tokens of a batch take ten times its memory.
 _AT_A_TIME = 1 << 20
 
+# Texts by whose tokens functions are told apart: scripts, cases, blanks, numbers, code, and the empty text.
+_SAMPLES = (
+    "The quick brown fox, 3 of them; jumped over (at least) 12,345.67 lazy dogs!",
+    "Änderungen über Nacht: ÉCOLE, smørrebrød, naïve façade, straße",
+    "Съешь же ещё этих мягких булок",
+    "我能吞下玻璃而不伤身体。日本語のテキスト、한국어 문장",
+    "صباح الخير \U0001f642\u200d\U0001f525",
+    "def f(x):\n\treturn {'a': [x ** 2, None]}  # why\r\n",
+    "  https://example.org/a_b?c=d&e=%20f  <end> </s> <|endoftext|> [CLS] ",
+    "a",
+    "",
+)
+
 
 class Tokenized(Deserializer):
     """A corpus whose texts are replaced by their tokens, one sequence each.
@@ -31,7 +44,8 @@ class Tokenized(Deserializer):
     Args:
         corpus: corpus with a stream of texts, one to a sequence.
         tokenizer: path of a ``tokenizer.json``, or a `tokenizers.Tokenizer`; its truncation and padding are left out.
-            Or a function from a list of texts to one list of token ids each, the same in every call.
+            Or a function from a list of texts to one list of token ids each, the same in every call. It is told from
+            other functions by its name and by what it makes of some texts, for which it is called at once.
         text: name of the stream of texts; None: the only one.
         tokens: name of the stream of tokens.
         append: token, or its id, behind every text; None: none.
@@ -43,7 +57,8 @@ class Tokenized(Deserializer):
         DataError: the tokenizer cannot be read.
         ModuleNotFoundError: the library tokenizers is not installed.
         SchemaError: there is no such stream, or it holds no texts.
-        TypeError, ValueError: an argument is of a wrong kind, or out of range.
+        TypeError, ValueError: an argument is of a wrong kind, or out of range; or the corpus is a mixture, or another
+            one with an order of its own.
     """
 
     sized = False
@@ -60,6 +75,10 @@ class Tokenized(Deserializer):
         keep: Sequence[str] = (),
         dtype: DTypeLike | None = None,
     ) -> None:
+        if corpus.composed:
+            raise ValueError(
+                f"expected a corpus without an order of its own, got {corpus.name}: tokenize its parts, and mix those"
+            )
         self._corpus, self._text = corpus, _text_of(corpus, text)
         self._tokens, self._keep, self.name = tokens, tuple(keep), corpus.name
         if isinstance(keep, str) or any(name not in corpus.schema for name in keep):
@@ -71,7 +90,7 @@ class Tokenized(Deserializer):
             if dtype is None or isinstance(append, str) or special:
                 raise ValueError("expected dtype, append as an id and no special tokens with a function as tokenizer")
             self._encode: Tokenizer = tokenizer
-            identity = f"{tokenizer.__module__}.{getattr(tokenizer, '__qualname__', type(tokenizer).__qualname__)}"
+            identity = _identity(tokenizer)
         else:
             made = _library_tokenizer(tokenizer)
             largest = max(made.get_vocab(with_added_tokens=True).values(), default=0)
@@ -117,8 +136,15 @@ class Tokenized(Deserializer):
             )
         lengths = np.zeros(read.num_sequences, np.int64)
         pieces: list[NDArray[Any]] = [np.empty(0, self.schema[self._tokens].dtype)]
-        for which, texts in _texts(value, errors, self.name):
-            for i, ids in zip(which, self._encode(texts), strict=True):
+        for which, texts in self._texts(value, errors):
+            encoded = self._encode(texts)
+            if len(encoded) != len(texts):
+                raise DataError(
+                    f"expected tokens of {len(texts)} texts from the tokenizer, got {len(encoded)}",
+                    path=self.name,
+                    stream=self._text,
+                )
+            for i, ids in zip(which, encoded, strict=True):
                 made = np.array([*ids, *self._end], np.int64)
                 if len(made) and not 0 <= made.min() <= made.max() <= self._most:
                     errors[i] = DataError(
@@ -134,12 +160,34 @@ class Tokenized(Deserializer):
         kept = {name: read.values[name] for name in self._keep}
         return Chunk(self.schema, {self._tokens: tokens, **kept}, errors, seals=read.seals if kept else ())
 
+    def _texts(self, value: BytesValue, errors: dict[int, DataError]) -> Iterator[tuple[list[int], list[str]]]:
+        """Yield runs of texts with their indices; those that cannot be decoded are added to ``errors``."""
+        which: list[int] = []
+        texts: list[str] = []
+        held, bounds = 0, value.bounds.tolist()
+        for i in range(value.num_sequences):
+            if i in errors:
+                continue
+            encoded = value.data[bounds[i] : bounds[i + 1]].tobytes()
+            try:
+                texts.append(encoded.decode())
+            except UnicodeDecodeError as error:
+                errors[i] = DataError(f"expected a text in UTF-8: {error}", path=self.name, stream=self._text)
+                continue
+            which.append(i)
+            held += len(encoded)
+            if held >= _AT_A_TIME:
+                yield which, texts
+                which, texts, held = [], [], 0
+        if texts:
+            yield which, texts
+
     def paths(self) -> Sequence[str]:
         """Return the corpus's paths."""
         return self._corpus.paths()
 
     def digest(self) -> str:
-        """Return 32 hex digits over the corpus's digest, the tokenizer and the settings; of a function, its name."""
+        """Return 32 hex digits over the corpus's digest, the tokenizer and the settings."""
         return hashlib.blake2b(f"{self._corpus.digest()} {self._digest}".encode(), digest_size=16).hexdigest()
 
     def close(self) -> None:
@@ -147,27 +195,10 @@ class Tokenized(Deserializer):
         self._corpus.close()
 
 
-def _texts(value: BytesValue, errors: dict[int, DataError], name: str) -> Iterator[tuple[list[int], list[str]]]:
-    """Yield runs of texts with their indices; those that cannot be decoded are added to ``errors``."""
-    which: list[int] = []
-    texts: list[str] = []
-    held, bounds = 0, value.bounds.tolist()
-    for i in range(value.num_sequences):
-        if i in errors:
-            continue
-        encoded = value.data[bounds[i] : bounds[i + 1]].tobytes()
-        try:
-            texts.append(encoded.decode())
-        except UnicodeDecodeError as error:
-            errors[i] = DataError(f"expected a text in UTF-8: {error}", path=name)
-            continue
-        which.append(i)
-        held += len(encoded)
-        if held >= _AT_A_TIME:
-            yield which, texts
-            which, texts, held = [], [], 0
-    if texts:
-        yield which, texts
+def _identity(function: Tokenizer) -> str:
+    """Return what tells a function from others: names alone would not tell two lambdas apart."""
+    made = [[int(token) for token in tokens] for tokens in function(list(_SAMPLES))]
+    return f"{function.__module__}.{getattr(function, '__qualname__', type(function).__qualname__)} {made}"
 
 
 def _text_of(corpus: Deserializer, text: str | None) -> str:
