@@ -246,6 +246,19 @@ def planned(*args):
     return [(s["ids"], s["num_samples"], s["position"]["samples"]) for s in document("plan", *args)["steps"]]
 
 
+def test_plan_of_a_mixture_says_what_came_before(tmp_path):
+    for name, count in (("a", 40), ("b", 20)):
+        np.save(tmp_path / f"{name}.npy", np.arange(count, dtype=np.float32))
+    described = {"mixture": {"a": "a.npy", "b": "b.npy"}, "weights": {"a": 3, "b": 1}}
+    (tmp_path / "mixture.json").write_text(json.dumps(described))
+    told = document("plan", tmp_path / "mixture.json", "--at", 4, "--size", 8)["corpora"]
+    assert told["a"]["declared"] == 0.75
+    assert told["a"]["sequences"] + told["b"]["sequences"] == 32
+    shown = feedline("plan", tmp_path / "mixture.json", "--at", 4, "--size", 8).stdout
+    assert "before step 4" in shown
+    assert "75.0000%" in shown
+
+
 def test_plan_says_what_is_delivered(ctf):
     corpus = fl.CTFDeserializer(ctf, word=fl.Stream(9, sparse=True), chunk_size=1024)
     options = {"seed": 5, "shuffle": fl.Window(bytes=4096), "partition": (1, 2)}

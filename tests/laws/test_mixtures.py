@@ -435,3 +435,31 @@ def test_draws_are_keyed_by_the_sweep_of_the_corpus(kind, nested):
         for name, first, size in (("c0", 0, 20), ("c1", 20, 33), ("c2", 53, 7)):
             delivered = sum(times[i] for i in range(first, first + size))
             assert ends.count(name) == delivered // size
+
+
+@given(mixtures(), st.integers(1, 40), st.integers(0, 1), st.integers(1, 700))
+def test_what_was_given_stands_beside_what_was_declared(world, size, rank, most):
+    """`stats` counts what minibatches held, over all ranks and sweeps, whoever asks, also after a seek."""
+    sizes, stages, when_empty, sweeps, block = world
+    limits = [None if sweeps is None else sweeps * size for size in sizes]
+    ends = len(slow.places(SEED, stages, limits, dropping=when_empty == "drop", block=block, most=2000))
+    whole = fl.MinibatchSource(mixed(*world), seed=SEED)
+    source = fl.MinibatchSource(mixed(*world), seed=SEED, partition=(rank, 2))
+    counts, declared = np.zeros(len(sizes), np.int64), [Fraction(0)] * len(sizes)
+    with whole, source:
+        while counts.sum() < most:
+            place = whole.position.ordinal
+            minibatch = whole.next_minibatch(size)
+            counts += np.bincount(minibatch.source, minlength=len(sizes))
+            source.next_minibatch(size)
+            for n in range(place, place + minibatch.num_sequences):
+                quotas = next(quotas for start, quotas in reversed(stages) if start <= n % ends)
+                declared = [total + Fraction(q, sum(quotas)) for total, q in zip(declared, quotas, strict=True)]
+        total = int(counts.sum())
+        for one in (source, whole):
+            found = one.stats().corpora
+            assert [share.sequences for share in found.values()] == counts.tolist()
+            assert [share.delivered for share in found.values()] == [count / total for count in counts.tolist()]
+            assert [share.declared for share in found.values()] == [float(share / total) for share in declared]
+        assert list(found) == list(source.corpus.names)
+        assert json.loads(json.dumps(source.stats().to_json()))["corpora"].keys() == found.keys()

@@ -122,6 +122,20 @@ def test_what_stands_out_is_said(tmp_path, change, told):
     assert told in page_of(write(tmp_path / "run.jsonl", [start(), line])).text
 
 
+def test_corpora_of_a_mixture(tmp_path):
+    """What each gave stands beside what was declared: the last span's figures, as they count from the beginning."""
+    lines = [start()]
+    for at, delivered in ((100, 0.5), (200, 0.625)):
+        given = {"web": {"sequences": at // 2, "delivered": delivered, "declared": 0.75}}
+        lines.append(progress(at, stats={"held_bytes": 0, "skipped": 0, "corpora": given}))
+    page = page_of(write(tmp_path / "run.jsonl", lines))
+    assert "web10062.500%75.000%" in page.text
+    assert "50.000%" not in page.text
+    with pytest.raises(fl.DataError, match=r"stats\.corpora\.web\.sequences"):
+        lines[1]["stats"]["corpora"]["web"]["sequences"] = "many"
+        fl.report(write(tmp_path / "run.jsonl", lines))
+
+
 def test_names_from_data_are_text(tmp_path):
     """Names of streams, models, learners, files and reasons make no tag, no attribute, no script."""
     line = progress(100)

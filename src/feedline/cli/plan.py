@@ -21,7 +21,7 @@ from feedline.cli.arguments import (
     parse_partition,
     parse_window,
 )
-from feedline.cli.console import Debug, Json, print_json, stdout
+from feedline.cli.console import Debug, Json, print_json, print_table, stdout
 from feedline.cli.corpus import open_path
 from feedline.cli.cost import cost, say_cost
 from feedline.feed.plan import PlannedMinibatch
@@ -64,6 +64,9 @@ def plan(
         costs = cost(corpus, 0.2)
         names: Any = getattr(corpus, "names", None)
         sources = [corpus.sources(m.ids) if names else None for m in found]
+        if found:
+            source.seek(found[-1].position)
+        shares = source.stats().corpora if found else {}
     if json:
         print_json(
             {
@@ -74,6 +77,7 @@ def plan(
                     m.to_json() | ({} if of is None else {"sources": [names[k] for k in of.tolist()]})
                     for m, of in zip(found, sources, strict=True)
                 ],
+                "corpora": {name: share._asdict() for name, share in shares.items()},
                 "cost": costs,
             }
         )
@@ -87,6 +91,9 @@ def plan(
                 "  " + ", ".join(f"{n} of {name}" for name, n in zip(names, counts, strict=True)), markup=False
             )
         console.print("  sequences " + _ids(minibatch.ids.tolist()), markup=False)
+    if shares and found[-1].position.ordinal:
+        rows = [[n, f"{s.sequences:,}", f"{s.delivered:.4%}", f"{s.declared:.4%}"] for n, s in shares.items()]
+        print_table([f"before step {found[-1].step}", "sequences", "delivered", "declared"], rows)
     if costs is not None and costs["bytes"] >= _WORTH_SAYING_BYTES:
         console.print(say_cost(costs), markup=False)
 

@@ -18,7 +18,8 @@ import os
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,7 +31,7 @@ from feedline.feed.assembly import ChunkSet
 from feedline.feed.jobs import Job, Threads
 from feedline.feed.protocol import CHUNK_MASK, Deserializer
 from feedline.feed.ranges import ROOM_BYTES, RangeFetcher
-from feedline.feed.timeline import Segment, WindowPlan
+from feedline.feed.timeline import Segment, Share, WindowPlan
 from feedline.feed.waiting import BLOCKS, NOT_AHEAD, Waits
 
 Ints = NDArray[np.int64]
@@ -59,6 +60,8 @@ class Stats:
         minibatches, sequences, samples: number delivered to this rank.
         skipped: unreadable sequences skipped by this rank.
         disk_bytes: bytes fetched, mostly past the page cache, as it did not hold them.
+        corpora: what each corpus of a mixture has given since the beginning of the order, over all ranks, beside the
+            share that its weights declare; empty for other corpora.
     """
 
     chunks_read: int = 0
@@ -72,16 +75,19 @@ class Stats:
     samples: int = 0
     skipped: int = 0
     disk_bytes: int = 0
+    corpora: dict[str, Share] = field(default_factory=dict)
 
-    def to_json(self) -> dict[str, int | float]:
-        """Return all figures by name."""
-        return asdict(self)
+    def to_json(self) -> dict[str, Any]:
+        """Return all figures by name, in JSON types."""
+        return asdict(self) | {"corpora": {name: share._asdict() for name, share in self.corpora.items()}}
 
     def __repr__(self) -> str:
         return (
             f"Stats({self.minibatches} minibatches, {self.sequences} sequences, {self.samples} samples; "
             f"{self.chunks_read} chunks read in {self.read_seconds:.3f} s, waited {self.wait_seconds:.3f} s; "
-            f"holds {self.held_bytes / 1e6:.1f} MB, at most {self.peak_bytes / 1e6:.1f} MB; {self.skipped} skipped)"
+            f"holds {self.held_bytes / 1e6:.1f} MB, at most {self.peak_bytes / 1e6:.1f} MB; {self.skipped} skipped"
+            + "".join(f"; {name} {s.delivered:.1%} of {s.declared:.1%} declared" for name, s in self.corpora.items())
+            + ")"
         )
 
 

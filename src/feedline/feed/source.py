@@ -587,7 +587,8 @@ class MinibatchSource:
         return self._axis.max_sweeps is None and self._axis.max_samples is None
 
     def stats(self) -> Stats:
-        """Return what was read, held and delivered so far in this process."""
+        """Return what was read, held and delivered so far in this process; of a mixture, what each corpus gave."""
+        self._stats.corpora = self._timeline.shares(*self.position[:2])
         return self._stats
 
     def close(self) -> None:

@@ -27,6 +27,19 @@ class Average(NamedTuple):
     counted: int
 
 
+class Given(NamedTuple):
+    """What a corpus of a mixture gave since the beginning of the order, over all ranks.
+
+    Attributes:
+        sequences: number of its sequences.
+        delivered, declared: their share of all sequences, and that which the weights declare, 0 to 1.
+    """
+
+    sequences: int
+    delivered: float
+    declared: float
+
+
 class ProgressLine(NamedTuple):
     """A progress line.
 
@@ -42,6 +55,7 @@ class ProgressLine(NamedTuple):
         held: bytes of decoded chunks held by the feed at its end.
         skipped: unreadable sequences skipped since its process began.
         transforming: seconds that transforms took in the span, such as decoding, summed over threads.
+        corpora: what each corpus of a mixture had given at its end; empty for another corpus.
     """
 
     samples: int
@@ -58,6 +72,7 @@ class ProgressLine(NamedTuple):
     held: int | None
     skipped: int | None
     transforming: float | None
+    corpora: dict[str, Given]
 
 
 class Saved(NamedTuple):
@@ -197,6 +212,16 @@ def _span(line: dict[str, Any]) -> ProgressLine:
         maybe(whole, stats.get("held_bytes"), "stats.held_bytes"),
         maybe(whole, stats.get("skipped"), "stats.skipped"),
         maybe(amount, stats.get("transform_seconds"), "stats.transform_seconds"),
+        table(_given, stats.get("corpora", {}), "stats.corpora"),
+    )
+
+
+def _given(data: Any, name: str) -> Given:
+    told = table(anything, data, name)
+    return Given(
+        whole(told.get("sequences"), f"{name}.sequences"),
+        amount(told.get("delivered"), f"{name}.delivered"),
+        amount(told.get("declared"), f"{name}.declared"),
     )
 
 

@@ -18,6 +18,7 @@ from feedline.runs.charts import Chart, feed_charts, learning_charts, seconds_by
 from feedline.runs.drawing import figure
 from feedline.runs.findings import findings
 from feedline.runs.folder import MOST_LISTED, Run, read_run
+from feedline.runs.history import Given, History
 
 MOST_CHECKPOINTS = 20
 
@@ -57,7 +58,7 @@ def html(run: Run) -> str:
         ("summary", "In short", _findings(run)),
         ("learning", "Learning", _charts(learning, restarts)),
         ("time", "Where the time went", _spent(run) + _charts(times, restarts)),
-        ("feed", "The feed", _charts(feeds, restarts)),
+        ("feed", "The feed", _corpora(history) + _charts(feeds, restarts)),
         ("errors", "Errors and quarantine", _errors(run)),
         ("checkpoints", "Checkpoints", "" if is_feed else _checkpoints(run)),
         ("network", "The network", _network(run)),
@@ -92,6 +93,15 @@ def _findings(run: Run) -> str:
 
 def _charts(charts: list[Chart], restarts: list[int]) -> str:
     return f'<div class="charts">\n{"".join(figure(chart, restarts) for chart in charts)}</div>' if charts else ""
+
+
+def _corpora(history: History) -> str:
+    """Return what each corpus of a mixture gave, beside what was declared."""
+    given: dict[str, Given] = next((span.corpora for span in reversed(history.spans) if span.corpora), {})
+    if not given:
+        return ""
+    rows = [(name, f"{g.sequences:,}", f"{g.delivered:.3%}", f"{g.declared:.3%}") for name, g in given.items()]
+    return page.table("What each corpus gave, over all ranks", ("corpus", "sequences", "delivered", "declared"), rows)
 
 
 def _lead(run: Run) -> str:

@@ -13,6 +13,8 @@ import textwrap
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import feedline as fl
 from feedline.feed.loader import order
@@ -644,11 +646,67 @@ def test_a_mixture_without_end_in_a_loader(batches):
 
 
 def test_a_mixture_under_other_weights_is_refused_by_a_loader():
-    loader = fl.DataLoader(some_mixture(when_empty="stop"), batch_size=16, seed=3)
-    next(iter(loader))
-    staged = fl.DataLoader(some_mixture(when_empty="stop", stages=[(24, {"a": 1})]), batch_size=16, seed=3)
-    with pytest.raises(fl.StateError, match="stages"):
-        staged.load_state_dict(loader.state_dict())
+    """Stages that are to come may be declared anew, those that have begun may not; a state has them."""
+    loader = fl.DataLoader(some_mixture(when_empty="stop"), batch_size=16, shuffle=True, seed=3)
+    begun = iter(loader)
+    next(begun)
+    one = json.loads(json.dumps(loader.state_dict()))
+    next(begun)
+    two = loader.state_dict()
+    options = {"when_empty": "stop"}
+    staged = fl.DataLoader(some_mixture(stages=[(24, {"a": 1})], **options), batch_size=16, shuffle=True, seed=3)
+    with pytest.raises(fl.StateError, match="other weights"):
+        staged.load_state_dict(two)
+    staged.load_state_dict(one)
+    with fl.MinibatchSource(some_mixture(stages=[(24, {"a": 1})], **options), seed=3, max_sweeps=1) as source:
+        expected = [int(x) for minibatch in source.minibatches(1) for x in minibatch["x"].rows]
+    assert [int(x) for batch in staged for x in batch["x"]] == expected[16:]
+    for damage in ({"stages": [[0, ["1/0", "1"], False]]}, {"stages": 3}, {"windows": ["1"]}, {"sequence": 10**9}):
+        with pytest.raises(fl.StateError):
+            staged.load_state_dict({**one, **damage})
+
+
+@pytest.mark.parametrize("options", [{}, {"when_empty": "stop"}, {"when_empty": "drop", "max_sweeps": 2}])
+@given(data=st.data())
+@settings(max_examples=30)
+def test_weights_changed_in_a_loader(options, data):
+    """As in a source, wherever loops are left and states are taken."""
+    ends = "when_empty" in options
+    made = [some_mixture(**options) for _ in range(2)]
+    source = fl.MinibatchSource(made[0], seed=3, max_sweeps=1 if ends else None)
+    loader = fl.DataLoader(made[1], batch_size=5, shuffle=True, seed=3)
+    for _ in range(data.draw(st.integers(1, 5))):
+        loops = iter(loader)
+        for _ in range(data.draw(st.integers(0, 4))):
+            batch = next(loops, None)
+            minibatch = source.next_minibatch(5)
+            assert (batch is None) == (not minibatch)
+            if batch is None:
+                return
+            assert batch["x"].tolist() == minibatch["x"].rows.tolist()
+        weights = data.draw(st.sampled_from([{"a": 1}, {"b": 1}, {"a": 1, "b": 3}, {"a": 5, "b": 2}]))
+        at = data.draw(st.none() | st.integers(0, 60))
+        places = []
+        for one in (source, loader):
+            try:
+                places.append(one.change_weights(weights, at))
+            except ValueError as error:
+                places.append(str(error))
+        assert places[0] == places[1]
+        if isinstance(places[0], str) or data.draw(st.booleans()):
+            saved = json.loads(json.dumps(loader.state_dict()))
+            loader = fl.DataLoader(some_mixture(**options), batch_size=5, shuffle=True, seed=3)
+            loader.load_state_dict(saved)
+    if ends:
+        rest = [x for minibatch in source.minibatches(5) for x in minibatch["x"].rows.tolist()]
+        assert len(loader) * 5 >= len(rest)
+        assert [x for batch in loader for x in batch["x"].tolist()] == rest
+
+
+def test_only_mixtures_have_weights_to_change():
+    for dataset in (fl.ArrayDeserializer(x=np.arange(4)), list(range(4))):
+        with pytest.raises(TypeError, match="expected a Mixture"):
+            fl.DataLoader(dataset, batch_size=2).change_weights({"a": 1})
 
 
 def test_sequences_of_a_corpus():

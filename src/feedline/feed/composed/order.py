@@ -23,7 +23,7 @@ from feedline.feed.composed.one_source import OneSourceStages, check_place
 from feedline.feed.composed.schedule import Ints
 from feedline.feed.composed.stages import LAST_PLACE, Declared, Places, Stages
 from feedline.feed.protocol import whole_number
-from feedline.feed.timeline import ChunkTable, Segment, Timeline, Window, WindowPlan
+from feedline.feed.timeline import ChunkTable, Segment, Share, Timeline, Window, WindowPlan
 from feedline.feed.timeline.blocks import Blocks
 
 # A weight in a state, whose denominator is not 0.
@@ -144,6 +144,31 @@ class MixtureOrder(Timeline):
             0 if length is None else sweep * (total // length) + count // length
             for length, total, count in zip(lengths, self.stages.totals, self.stages.counts(n), strict=True)
         ]
+
+    def shares(self, sweep: int, ordinal: int) -> dict[str, Share]:
+        """See `Timeline.shares`: weights are those declared, also where a corpus that has no more was dropped."""
+        whole = self.stages.length or 0
+        totals = [self._declared_to(whole, k) * sweep + self._declared_to(ordinal, k) for k in range(len(self.parts))]
+        places = sweep * whole + ordinal
+        given = [
+            sweep * total + count for total, count in zip(self.stages.totals, self.stages.counts(ordinal), strict=True)
+        ]
+        return {
+            name: Share(count, count / max(places, 1), float(total / max(places, 1)))
+            for name, count, total in zip(self.rules.names, given, totals, strict=True)
+        }
+
+    def _declared_to(self, n: int, k: int) -> Fraction:
+        """Return the sequences of part ``k`` that the weights declare before place ``n`` of a sweep."""
+        stops = [*(one.start for one in self.declared[1:]), n]
+        return sum(
+            (
+                one.weights[k] / sum(one.weights) * (min(stop, n) - one.start)
+                for one, stop in zip(self.declared, stops, strict=True)
+                if one.start < n
+            ),
+            Fraction(0),
+        )
 
     # ---- stages -------------------------------------------------------------------------------------
 

@@ -6,6 +6,7 @@ Instances are immutable: `Batches.current`, `Batches.seeded` and `Batches.adapte
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from typing import Any
 
 from feedline.feed.loader import order, sampling, state
@@ -59,6 +60,26 @@ class Batches(ABC):
     def loadable(self) -> Batches:
         """Return the batches that a state is compared with."""
         return self
+
+    def carried(self) -> dict[str, Any]:
+        """Return what a state records of the order that may differ from what is declared; see `restored`."""
+        return {}
+
+    def restored(self, saved: Mapping[str, Any], place: ResumePoint) -> Batches:
+        """Return the batches under the order that a state at a place carries.
+
+        Raises:
+            StateError: it does not agree with what is declared, or is damaged.
+        """
+        return self
+
+    def reweighted(self, place: ResumePoint, weights: Mapping[str, Any], at: int | None) -> tuple[Batches, int]:
+        """Return the batches of a mixture under other weights, and the place from which they hold.
+
+        Raises:
+            TypeError, ValueError: as by `MinibatchSource.change_weights`.
+        """
+        raise TypeError("expected a Mixture to change its weights, got a dataset that has none")
 
     @abstractmethod
     def identity(self) -> dict[str, Any]:

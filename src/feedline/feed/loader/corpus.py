@@ -7,7 +7,7 @@ A `MinibatchSource` reads each sweep, with its order, windows and partition; ``b
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -43,32 +43,78 @@ class CorpusBatches(Batches):
             )
         self._corpus = corpus if options.batch_samples is not None else _OneEach(corpus)
         self._size = options.batch_samples or options.batch_size
+        self._carried: dict[str, Any] = {}  # what a state says of the order, if one was loaded
         self.places = self._length() if corpus.composed else sum(info.sequences for info in corpus.chunks())
         self.endless = self.places is None
 
     def _length(self) -> int | None:
         """Return the sequences in a sweep of a corpus with an order of its own; None: without end."""
-        # Not closed: that would close the corpus.
-        source = MinibatchSource(self._corpus, seed=self.seed, shuffle=bool(self.options.shuffle))
+        source = self._under(MinibatchSource(self._corpus, seed=self.seed, shuffle=bool(self.options.shuffle)))
         try:
-            return source.num_sequences
+            return source.num_sequences  # not closed, as that would close the corpus
         except ValueError:
             return None
+
+    def _under(self, source: MinibatchSource) -> MinibatchSource:
+        """Return a source at the beginning of the order that was carried here."""
+        if self._carried:
+            source.load_state_dict({**source.state_dict(), **self._carried})
+        return source
+
+    def _with(self, carried: Mapping[str, Any]) -> CorpusBatches:
+        other = self.adapted(self.options)
+        assert isinstance(other, CorpusBatches)
+        other._carried = dict(carried)
+        other.places = other._length()
+        other.endless = other.places is None
+        return other
+
+    def carried(self) -> dict[str, Any]:
+        """See `Batches.carried`."""
+        return _carried(self._source(0).state_dict())
+
+    def restored(self, saved: Mapping[str, Any], place: ResumePoint) -> CorpusBatches:
+        """See `Batches.restored`."""
+        found = {key: saved[key] for key in self.carried() if key in saved}
+        if not found:
+            return self
+        source = self._with(found)._standing(place)
+        return self._with(_carried(source.state_dict()))
+
+    def reweighted(self, place: ResumePoint, weights: Mapping[str, Any], at: int | None) -> tuple[CorpusBatches, int]:
+        """See `Batches.reweighted`."""
+        source = self._standing(place)
+        at = source.change_weights(weights, at)
+        return self._with(_carried(source.state_dict())), at
+
+    def _standing(self, place: ResumePoint) -> MinibatchSource:
+        """Return a source that has loaded the order carried here at a place.
+
+        Raises:
+            StateError: there is no such place, or the order does not agree with the one declared up to there.
+        """
+        ended = place.start == self.places  # after the last sequence, which is no valid position of a source
+        sweep, start = (place.sweep + 1, 0) if ended else (place.sweep, place.start)
+        source = MinibatchSource(self._corpus, seed=self.seed, shuffle=bool(self.options.shuffle))
+        source.load_state_dict({**source.state_dict(), **self._carried, "sweep": sweep, "sequence": start})
+        return source
 
     def _source(self, sweep: int) -> MinibatchSource:
         options = self.options
         errors: dict[str, Any] = {}
         if options.skips:
             errors = {"on_error": "skip", "quarantine": options.quarantine, "max_errors": options.max_errors}
-        return MinibatchSource(
-            self._corpus,
-            seed=self.seed,
-            shuffle=bool(options.shuffle),
-            partition=(0, 1),
-            max_sweeps=None if self.endless else sweep + 1,
-            threads=max(options.num_workers, 2),
-            transforms=options.transforms,
-            **errors,
+        return self._under(
+            MinibatchSource(
+                self._corpus,
+                seed=self.seed,
+                shuffle=bool(options.shuffle),
+                partition=(0, 1),
+                max_sweeps=None if self.endless else sweep + 1,
+                threads=max(options.num_workers, 2),
+                transforms=options.transforms,
+                **errors,
+            )
         )
 
     def _global_size(self, share: tuple[int, int]) -> int:
@@ -78,7 +124,7 @@ class CorpusBatches(Batches):
     def identity(self) -> dict[str, Any]:
         """See `Batches.identity`."""
         saved = self._source(0).state_dict()
-        return {key: saved[key] for key in ("order", "seed", "shuffle", "schema", "corpus", "stages") if key in saved}
+        return {key: saved[key] for key in ("order", "seed", "shuffle", "schema", "corpus")}
 
     def count(self, sweep: int) -> int:
         """See `Batches.count`."""
@@ -127,6 +173,7 @@ class CorpusExecutor:
     ) -> None:
         self._source, self._size, self._share, self._places = source, size, share, places
         self._drop_last, self._made = drop_last, made
+        self._stats = source.stats()  # kept: asking again counts what each corpus of a mixture gave
         self._came: tuple[Position, float, float, Minibatch] | None = None  # read, but not delivered
 
     def next(self) -> tuple[Planned, Fetched]:
@@ -134,13 +181,13 @@ class CorpusExecutor:
         source = self._source
         came = self._came
         if came is None:
-            before, stats = source.position, source.stats()
-            waited, read = stats.wait_seconds, stats.read_seconds
+            before = source.position
+            waited, read = self._stats.wait_seconds, self._stats.read_seconds
             came = self._came = before, waited, read, source.next_minibatch(self._size, partition=self._share)
         before, waited, read, minibatch = came
         if not minibatch or (self._drop_last and minibatch.sweep_end and minibatch.global_samples < self._size):
             raise StopIteration
-        after, stats = source.position, source.stats()
+        after, stats = source.position, self._stats
         stop = after.ordinal
         if after.sweep != before.sweep:
             assert self._places is not None  # only what ends has a next sweep
@@ -157,6 +204,11 @@ class CorpusExecutor:
 
     def close(self) -> None:
         """Do nothing: the threads end with the source."""
+
+
+def _carried(state: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a source's state says of the order of a mixture: its weights."""
+    return {key: state[key] for key in ("windows", "stages") if key in state}
 
 
 class _OneEach(Forwarding):

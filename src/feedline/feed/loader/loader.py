@@ -25,6 +25,7 @@ from feedline.feed.loader.iterable import DeclaredLength
 from feedline.feed.loader.iterator import LoaderIterator
 from feedline.feed.loader.options import LoaderOptions, warn_of_many, warn_of_ranks
 from feedline.feed.loader.samplers import samplers_of
+from feedline.feed.loader.state import ResumePoint
 from feedline.feed.loader.stats import LoaderStats
 from feedline.feed.loader.sweeps import LoaderStanding, SweepProgress, Sweeps
 from feedline.feed.quarantine import Quarantine
@@ -294,7 +295,8 @@ class DataLoader(_Base):
         under the same number of workers. It includes what samplers and iterable datasets return from their own
         ``state_dict``, unchanged, so that has to be JSON too.
         """
-        return state.to_json(self._batches.identity(), self._sweeps.place)
+        batches = self._batches
+        return state.to_json({**batches.identity(), **batches.carried()}, self._sweeps.place)
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Seek to a saved state: the next ``iter`` continues there. Reads no data.
@@ -310,11 +312,40 @@ class DataLoader(_Base):
             reseeds = saved is not None and not self._seed_given and saved != current.seed
             if reseeds:
                 identity["seed"] = f"{saved:016x}"
-            place = state.from_json(state_dict, identity, current.check_memo, current.places)
-            self._factory.drop_parked()
-            self._sweeps.batches = current.seeded(saved) if saved is not None and reseeds else current
+            length = None if current.carried() else current.places  # other weights may end elsewhere
+            place = state.from_json(state_dict, identity, current.check_memo, length)
+            batches = current.seeded(saved) if saved is not None and reseeds else current
+            self._continue(batches.restored(state_dict, place), place)
             self._sweeps.agreed = self._sweeps.agreed or saved is not None
-            self._sweeps.now = self._sweeps.now._replace(resume=place, newest=None)
+
+    def change_weights(self, weights: Mapping[str, Any], at: int | None = None) -> int:
+        """Change the weights of a `Mixture` from a place on; states carry them.
+
+        The next ``iter`` goes on after the last batch that was delivered. All ranks have to make the same changes at
+        the same positions.
+
+        Args:
+            weights: weight by name, as `Mixture` takes them.
+            at: number of sequences of the mixture from which they hold; None: the next border of blocks.
+
+        Returns:
+            The place from which they hold.
+
+        Raises:
+            TypeError: the dataset is no mixture, or a weight is no number.
+            ValueError: the place is not after the next border of blocks, or a weight is out of range.
+        """
+        with self._sweeps.alone():
+            place = self._sweeps.place
+            batches, at = self._batches.reweighted(place, weights, at)
+            self._continue(batches, place)
+        return at
+
+    def _continue(self, batches: Batches, place: ResumePoint) -> None:
+        """Let the next iterator begin at a place."""
+        self._factory.drop_parked()
+        self._sweeps.batches = batches
+        self._sweeps.now = self._sweeps.now._replace(resume=place, newest=None)
 
     # ---- the rest ----------------------------------------------------------------------------------
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 from feedline.feed.timeline.blocks import BlockOrder
 from feedline.feed.timeline.cntk import CntkOrder
 from feedline.feed.timeline.feedline import FeedlineOrder
-from feedline.feed.timeline.plan import ChunkTable, Segment, Timeline, Window, WindowPlan
+from feedline.feed.timeline.plan import ChunkTable, Segment, Share, Timeline, Window, WindowPlan
 from feedline.feed.timeline.unsized import UnsizedOrder
 
 # Orders that users may name. A new version of an order gets a new name; an old one never changes.
 ORDERS: dict[str, type[Timeline]] = {"feedline-1": FeedlineOrder, "feedline-2": BlockOrder, "cntk": CntkOrder}
 
-__all__ = ["ORDERS", "BlockOrder", "ChunkTable", "Segment", "Timeline", "UnsizedOrder", "Window", "WindowPlan"]
+__all__ = ["ORDERS", "BlockOrder", "ChunkTable", "Segment", "Share", "Timeline", "UnsizedOrder", "Window", "WindowPlan"]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import abc
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -266,6 +266,20 @@ def with_sweep(sweeps: dict[int, Layout], number: int, layout: Layout) -> dict[i
     return {**{n: sweeps[n] for n in nearest}, number: layout}
 
 
+class Share(NamedTuple):
+    """What one corpus of a mixture has given, up to a place.
+
+    Attributes:
+        sequences: number of its sequences, over all ranks, in all sweeps.
+        delivered: their share of all sequences, 0 to 1.
+        declared: the share that the weights declare for these places, 0 to 1.
+    """
+
+    sequences: int
+    delivered: float
+    declared: float
+
+
 class Timeline(abc.ABC):
     """The order of all sweeps: a pure function of its arguments, which caches only what it can recompute.
 
@@ -338,6 +352,10 @@ class Timeline(abc.ABC):
     def ended(self, a: tuple[int, int], b: tuple[int, int]) -> tuple[str, ...]:
         """Return the names of the parts of which a sweep ended between two places (sweep, ordinal)."""
         return ()
+
+    def shares(self, sweep: int, ordinal: int) -> dict[str, Share]:
+        """Return what each corpus of a mixture has given before a place, by name; of other orders nothing."""
+        return {}
 
     def position_of(self, plan: WindowPlan, place: int) -> tuple[int, int, int | None]:
         """Return (sweep, ordinal, window) of place ``place`` of a window; if that is its end, of the next window's
