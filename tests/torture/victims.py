@@ -184,8 +184,8 @@ class Victim:
         # Read before waiting: an answer may be longer than a pipe is.
         answered, text = self._answer(seconds)
         if not select.select([over], [], [], seconds if answered else 0.0)[0]:
-            stacks(self.pid)
-            self._case.fail("hangs", f"{self.told()} did not end within {seconds:g} s")
+            found = stacks(self.pid, self._case.folder.parent / "stderr")
+            self._case.fail("hangs", f"{self.told()} did not end within {seconds:g} s\n{found}")
             for child in children(self.pid):
                 os.kill(child, signal.SIGKILL)
             os.kill(self.pid, signal.SIGKILL)

@@ -524,3 +524,23 @@ def test_functions_that_zarr_hands_over_run_here():
         with pytest.raises(type(error)):
             zarr_library.run(lambda error=error: fails(error))
     assert left == ["cancelled"] * 2
+
+
+def test_an_interrupt_waits_for_no_task():
+    """Ctrl-C may cost a task the step that its end depends on. Here is one that is not ended by being cancelled."""
+    waited = []
+
+    async def patient():
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.get_running_loop().create_future()
+        waited.append(await asyncio.sleep(0.5))
+
+    async def interrupted():
+        task = asyncio.ensure_future(patient())
+        await asyncio.sleep(0)
+        raise KeyboardInterrupt
+        await task
+
+    with pytest.raises(KeyboardInterrupt):
+        zarr_library.run(interrupted)
+    assert not waited

@@ -286,6 +286,10 @@ class _Store(abc_store.Store):
         raise NotImplementedError
 
 
+_ROUNDS = 16
+"""Steps in which a cancelled task has to end."""
+
+
 class _Loop(asyncio.SelectorEventLoop):
     """An event loop that does in its own thread what others hand to an executor."""
 
@@ -319,6 +323,11 @@ def _run(begin: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
         left = asyncio.all_tasks(loop)
         for task in left:
             task.cancel()
-        if left:
-            loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
+        # They have all they wait for, as nothing is done in other threads. So do what is ready and wait for none:
+        # Ctrl-C may have cost one of them the step that the loop had just taken from its queue.
+        for _ in range(_ROUNDS):
+            if all(task.done() for task in left):
+                break
+            loop.call_soon(loop.stop)
+            loop.run_forever()
         loop.close()
