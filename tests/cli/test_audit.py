@@ -106,6 +106,66 @@ def test_what_was_fed_is_what_the_log_says(tmp_path, described):
     assert text.count("\nstep ") == 2
 
 
+@pytest.fixture
+def rows(tmp_path):
+    """A mixture of two packed corpora, and one of such a mixture."""
+    rng = np.random.default_rng(2)
+    for name, count in (("web", 300), ("code", 60)):
+        tokens = [rng.integers(1, 99, n, dtype=np.int32) for n in rng.integers(1, 30, count)]
+        fl.convert(fl.ArrayDeserializer(tokens=tokens), tmp_path / f"{name}.store")
+    packed = {name: {"path": f"{name}.store", "packed": {"row": 32}} for name in ("web", "code")}
+    (tmp_path / "rows.json").write_text(json.dumps({"mixture": packed, "weights": {"web": 2, "code": 1}, "block": 8}))
+    nested = {"outer": {"mixture": packed, "weights": {"web": 1, "code": 1}}}
+    (tmp_path / "nested.json").write_text(json.dumps({"mixture": nested}))
+    return tmp_path / "rows.json"
+
+
+def test_documents_of_packed_rows(tmp_path, rows):
+    fed, log = [], tmp_path / "rows.jsonl"
+    with fl.MinibatchSource(fl.open_corpus(rows), seed=6, max_samples=100_000) as source, log.open("w") as file:
+        for step in range(41):
+            if step % 8 == 0:
+                feed = {"step": step, "size": 7 * 32, "state": source.state_dict()}
+                file.write(json.dumps({"event": "progress", "samples": step, "feed": feed}) + "\n")
+            minibatch = source.next_minibatch(7 * 32)
+            names = [("web", "code")[k] for k in minibatch.source.tolist()]
+            fed.append((names, [ids.tolist() for ids in minibatch["document"].sequences()]))
+    document = json.loads(feedline("audit", log, rows, "--json", "--steps", "0:40").stdout)
+    assert [(step["sources"], step["documents"]) for step in document["listed"]] == fed[:40]
+    for name, sought in (("web", 17), ("code", 3), ("code", 59)):
+        where = [
+            step
+            for step, (names, held) in enumerate(fed[:40])
+            if any(of == name and sought in ids for of, ids in zip(names, held, strict=True))
+        ]
+        found = json.loads(feedline("audit", log, rows, "--json", "--document", f"{name}:{sought}").stdout)
+        assert found["document"] == {"id": f"{name}:{sought}", "steps": where}
+        text = feedline("audit", log, rows, "--document", f"{name}:{sought}").stdout
+        assert f"document {name}:{sought} was in steps: {', '.join(map(str, where)) or 'none'}" in text
+    planned = json.loads(
+        feedline("plan", rows, "--seed", 6, "--size", 7 * 32, "--at", 3, "--steps", 5, "--json").stdout
+    )
+    assert [(step["sources"], step["documents"]) for step in planned["steps"]] == fed[3:8]
+    text = feedline("plan", rows, "--seed", 6, "--size", 7 * 32, "--at", 3).stdout
+    assert f"documents {' '.join(map(str, sum(fed[3][1], [])[:12]))}" in text
+
+
+def test_documents_that_cannot_be_named_are_refused(tmp_path, rows, described):
+    log = tmp_path / "run.jsonl"
+    Loop(log, described).run(8, 16, 4, keep=8)
+    for path, given, message in (
+        (described, "web:1", "expected a packed corpus"),
+        (rows, "1", "one of web, code"),
+        (rows, "web:", "expected --document ID"),
+        (rows, "books:1", "one of web, code"),
+        (rows.with_name("nested.json"), "outer:1", "expected a packed corpus"),
+        (tmp_path / "web.npy", "web:1", "no mixture"),
+        (tmp_path / "web.npy", "1", "expected a packed corpus"),
+    ):
+        done = feedline("audit", log, path, "--document", given, code=2)
+        assert message in " ".join(done.stderr.split()), given
+
+
 def test_what_does_not_fit_is_refused(tmp_path, described):
     loop = Loop(tmp_path / "run.jsonl", described)
     loop.run(8, 16, 4, keep=8)

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 import feedline as fl
 from feedline.feed.composed.packed import COMPANIONS
+from feedline.feed.documents import PackedDocuments
 from tests.oracles import order as slow
 from tests.oracles import packed as slow_packing
 
@@ -60,10 +61,13 @@ def worlds(draw):
     return lengths, draw(st.integers(1, 30)), draw(st.sampled_from(METHODS)), draw(st.sampled_from(["split", "drop"]))
 
 
-def source_of(world, *, each=9, seed=3, **options):
+def packed_of(world, each=9):
     lengths, row, method, long = world
-    packed = fl.Packed(Read(documents(lengths), each), row, method=method, long=long, tokens="tokens", seed=5)
-    return fl.MinibatchSource(packed, seed=seed, **options)
+    return fl.Packed(Read(documents(lengths), each), row, method=method, long=long, tokens="tokens", seed=5)
+
+
+def source_of(world, *, each=9, seed=3, **options):
+    return fl.MinibatchSource(packed_of(world, each), seed=seed, **options)
 
 
 def packs(world):
@@ -195,6 +199,56 @@ def test_from_any_point_under_any_sizes_and_ranks(world, data):
                 out += rows_of(minibatch, row) if minibatch else []
             state = json.dumps(source.state_dict())
     assert out == whole
+
+
+def documents_read(minibatches):
+    return [rows.tolist() for minibatch in minibatches for rows in minibatch["document"].sequences()]
+
+
+def documents_planned(corpus, plan):
+    documents = PackedDocuments(corpus)
+    return [row for step in plan for row in documents.of(step.ids, step.chunks).by_row()]
+
+
+@given(worlds(), st.data())
+def test_a_plan_knows_the_documents_of_every_row(world, data):
+    if not packs(world):
+        return
+    _, row, _, _ = world
+    place, size, count = data.draw(st.integers(0, 9)), data.draw(st.integers(1, 9)) * row, data.draw(st.integers(1, 2))
+    with source_of(world, max_sweeps=3) as source:
+        source.seek(samples=place * row)
+        position = source.position
+        for rank in range(count):
+            source.seek(position)
+            planned = documents_planned(source.corpus, source.plan(size, partition=(rank, count)))
+            assert planned == documents_read(source.minibatches(size, partition=(rank, count)))
+
+
+@given(st.lists(worlds(), min_size=2, max_size=3), st.integers(0, 99), st.integers(1, 7))
+def test_a_plan_of_a_mixture_of_mixtures_knows_them_too(worlds, seed, size):
+    row = worlds[0][1]
+    worlds = [(lengths, row, method, long) for lengths, _, method, long in worlds]
+    if not all(map(packs, worlds)):
+        return
+    parts = [packed_of(world) for world in worlds]
+    inner = fl.Mixture({"a": parts[0], "b": parts[1]}, {"a": 1, "b": 2}, block=3)
+    for corpus in (
+        fl.Mixture({"inner": inner, "c": parts[-1]}, {"inner": 2, "c": 3}, block=5),
+        fl.Mixture({"a": parts[0], "b": parts[1]}, {"a": 1, "b": 2}, batches="one source", batch_size=2, block=2),
+        fl.Bucketed(inner, boundaries=[row], budget=3 * row),
+    ):
+        with fl.MinibatchSource(corpus, seed=seed, max_samples=40 * row) as source:
+            planned = documents_planned(corpus, source.plan(size * row))
+            assert planned == documents_read(source.minibatches(size * row))
+
+
+def test_a_plan_of_what_is_not_packed_has_no_documents():
+    corpus = Read(documents([3, 4, 5]))
+    with fl.MinibatchSource(corpus, max_sweeps=1) as source:
+        (step,) = source.plan(100)
+        assert step.chunks is None
+        assert PackedDocuments(corpus).of(step.ids, step.chunks) is None
 
 
 def test_companions_change_every_sweep_but_their_number_does_not():

@@ -15,6 +15,8 @@ from feedline.cli.console import Debug, Json, print_json, print_table, stdout
 from feedline.cli.corpus import open_path
 from feedline.errors import DataError
 from feedline.feed.audit import AuditedStep, LoggedFeed, audited
+from feedline.feed.composed.packed import Packed
+from feedline.feed.documents import PackedDocuments
 from feedline.feed.protocol import Deserializer
 from feedline.runs.fields import whole
 from feedline.runs.log import read_log
@@ -32,6 +34,10 @@ def audit(
     sequence: Annotated[
         int | None, typer.Option(min=0, metavar="ID", help="Say in which steps this sequence was.")
     ] = None,
+    document: Annotated[
+        str | None,
+        typer.Option(metavar="[NAME:]ID", help="Say in which steps this document of a packed corpus was."),
+    ] = None,
     stream: Streams = None,
     chunk_size: ChunkSize = DEFAULT_CHUNK_SIZE,
     json: Json = False,
@@ -46,6 +52,9 @@ def audit(
         counts = np.zeros(len(names) if names else 1, np.int64)
         listed: list[AuditedStep] = []
         where: list[int] = []
+        documents = PackedDocuments(corpus)
+        sought = None if document is None else _document(document, corpus, names)
+        held: list[int] = []
         total = 0
         for step in audited(corpus, records):
             if not (low <= step.step and (high is None or step.step < high)):
@@ -56,20 +65,26 @@ def audit(
                 listed.append(step)
             if sequence is not None and sequence in step.ids:
                 where.append(step.step)
+            if sought is not None and _holds(step, documents, sought):
+                held.append(step.step)
+        rows_of = [documents.of(step.ids, step.chunks) for step in listed]
         sources = _sources(corpus, names, counts)
     first = max(low, records[0].step)
-    document: dict[str, Any] = {"log": str(log), "path": corpus.name, "first_step": first, "steps": total}
-    document["sources"] = sources
+    found: dict[str, Any] = {"log": str(log), "path": corpus.name, "first_step": first, "steps": total}
+    found["sources"] = sources
     if sequence is not None:
-        document["sequence"] = {"id": sequence, "steps": where}
+        found["sequence"] = {"id": sequence, "steps": where}
+    if document is not None:
+        found["document"] = {"id": document, "steps": held}
     if steps is not None:
-        document["listed"] = [
+        found["listed"] = [
             {"step": s.step, "samples": s.samples, "ids": s.ids.tolist()}
             | ({} if s.sources is None or not names else {"sources": [names[k] for k in s.sources.tolist()]})
-            for s in listed
+            | ({} if rows is None else {"documents": rows.by_row()})
+            for s, rows in zip(listed, rows_of, strict=True)
         ]
     if json:
-        print_json(document)
+        print_json(found)
         return
     console = stdout()
     told = f"steps {first} to {first + total - 1}" if total else "no steps"
@@ -81,6 +96,9 @@ def audit(
     if sequence is not None:
         shown = ", ".join(map(str, where)) or "none"
         console.print(f"sequence {sequence} was in steps: {shown}", markup=False)
+    if document is not None:
+        shown = ", ".join(map(str, held)) or "none"
+        console.print(f"document {document} was in steps: {shown}", markup=False)
     for step in listed[:_SHOWN_STEPS]:
         console.print(_line(step, names), markup=False)
     if len(listed) > _SHOWN_STEPS:
@@ -126,6 +144,36 @@ def _bounds(steps: str | None) -> tuple[int, int | None]:
     if not (colon and (first or "0").isdigit() and (not last or last.isdigit())):
         raise UsageError(f"expected --steps A:B, got {steps!r}")
     return int(first or 0), int(last) if last else None
+
+
+def _document(given: str, corpus: Deserializer, names: Any) -> tuple[int | None, int]:
+    """Return the number of the corpus, if there are several, and the ordinal of the document in it."""
+    name, _, ordinal = given.rpartition(":")
+    if not ordinal.isdigit():
+        raise UsageError(f"expected --document ID, or NAME:ID for a corpus of a mixture, got {given!r}")
+    if not names:
+        part, number = corpus, None
+        if name:
+            raise UsageError(f"expected --document ID without a name, as {corpus.name} is no mixture, got {given!r}")
+    elif name in names:
+        number = names.index(name)
+        part = corpus.parts[number]  # type: ignore[attr-defined]  # a mixture has them
+    else:
+        raise UsageError(f"expected --document NAME:ID with NAME one of {', '.join(names)}, got {given!r}")
+    if not isinstance(part, Packed):
+        raise UsageError(f"expected a packed corpus for --document, got {part.name}; --sequence finds sequences")
+    return number, int(ordinal)
+
+
+def _holds(step: AuditedStep, documents: PackedDocuments, sought: tuple[int | None, int]) -> bool:
+    rows = documents.of(step.ids, step.chunks)
+    assert rows is not None  # the corpus is packed, or one of its parts is
+    number, ordinal = sought
+    found = rows.ordinals == ordinal
+    if number is not None:
+        assert step.sources is not None
+        found &= np.repeat(step.sources == number, np.diff(rows.bounds))
+    return bool(found.any())
 
 
 def _numbers(step: AuditedStep, names: Any) -> Any:

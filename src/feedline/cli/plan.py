@@ -24,6 +24,7 @@ from feedline.cli.arguments import (
 from feedline.cli.console import Debug, Json, print_json, print_table, stdout
 from feedline.cli.corpus import open_path
 from feedline.cli.cost import cost, say_cost
+from feedline.feed.documents import PackedDocuments
 from feedline.feed.plan import PlannedMinibatch
 from feedline.feed.source import DEFAULT_MINIBATCH_SIZE, MinibatchSource
 
@@ -63,6 +64,8 @@ def plan(
         found = list(itertools.islice(source.plan(size), first, first + steps))
         costs = cost(corpus, 0.2)
         names: Any = getattr(corpus, "names", None)
+        documents = PackedDocuments(corpus)
+        packed = [documents.of(m.ids, m.chunks) for m in found]
         sources = [corpus.sources(m.ids) if names else None for m in found]
         if found:
             source.seek(found[-1].position)
@@ -74,8 +77,10 @@ def plan(
                 "seed": seed,
                 "size": size,
                 "steps": [
-                    m.to_json() | ({} if of is None else {"sources": [names[k] for k in of.tolist()]})
-                    for m, of in zip(found, sources, strict=True)
+                    m.to_json()
+                    | ({} if of is None else {"sources": [names[k] for k in of.tolist()]})
+                    | ({} if held is None else {"documents": held.by_row()})
+                    for m, of, held in zip(found, sources, packed, strict=True)
                 ],
                 "corpora": {name: share._asdict() for name, share in shares.items()},
                 "cost": costs,
@@ -83,7 +88,7 @@ def plan(
         )
         return
     console = stdout()
-    for minibatch, of in zip(found, sources, strict=True):
+    for minibatch, of, held in zip(found, sources, packed, strict=True):
         console.print(_line(minibatch, counted=unit != "samples"), markup=False)
         if of is not None:
             counts = np.bincount(of, minlength=len(names)).tolist()
@@ -91,6 +96,8 @@ def plan(
                 "  " + ", ".join(f"{n} of {name}" for name, n in zip(names, counts, strict=True)), markup=False
             )
         console.print("  sequences " + _ids(minibatch.ids.tolist()), markup=False)
+        if held is not None:
+            console.print("  documents " + _ids(held.ordinals.tolist()), markup=False)
     if shares and found[-1].position.ordinal:
         rows = [[n, f"{s.sequences:,}", f"{s.delivered:.4%}", f"{s.declared:.4%}"] for n, s in shares.items()]
         print_table([f"before step {found[-1].step}", "sequences", "delivered", "declared"], rows)

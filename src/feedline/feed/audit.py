@@ -43,12 +43,14 @@ class AuditedStep(NamedTuple):
         step: its number, from 0.
         ids: int64 (n,), ordinals of the sequences of all ranks, in order.
         sources: int64 (n,), number of the corpus that each is from; None: the corpus has no parts.
+        chunks: int64 (n,), chunk of each with its sweep, see `PlannedMinibatch`; None.
         samples: samples of all ranks.
     """
 
     step: int
     ids: Ints
     sources: Ints | None
+    chunks: Ints | None
     samples: int
 
 
@@ -73,12 +75,12 @@ def audited(corpus: Deserializer, records: Sequence[LoggedFeed]) -> Iterator[Aud
         fingerprint = None if a.state.get("fingerprint") is None else int(a.state["fingerprint"], 16)
         samples = int(a.state["samples"])
         for planned in islice(source.plan(a.size), b.step - a.step) if b.step > a.step else ():
-            steps.append(
-                AuditedStep(a.step + planned.step, planned.ids, corpus.sources(planned.ids), planned.global_samples)
-            )
+            ids = planned.ids
+            sources, step = corpus.sources(ids), a.step + planned.step
+            steps.append(AuditedStep(step, ids, sources, planned.chunks, planned.global_samples))
             samples += planned.global_samples
-            if fingerprint is not None and len(planned.ids):
-                fingerprint = int(_native.fingerprint(fingerprint, planned.ids)[-1])
+            if fingerprint is not None and len(ids):
+                fingerprint = int(_native.fingerprint(fingerprint, ids)[-1])
         found = None if fingerprint is None else f"{fingerprint:016x}"
         known = found is None or b.state.get("fingerprint") is None
         if (

@@ -19,6 +19,9 @@ from feedline.feed.packing.axis import Axis, Cursor
 from feedline.feed.packing.packer import Packer, Plan
 from feedline.feed.packing.runs import RunPiece
 from feedline.feed.packing.whole import Whole
+from feedline.feed.timeline import Segment
+
+Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -30,6 +33,8 @@ class PlannedMinibatch:
         position: position of the first sequence of the global minibatch.
         ids: int64 (n,), index of each sequence in the corpus, in delivered order; with ``truncation_length``, of
             each piece.
+        chunks: int64 (n,), number of the chunk of each, with its sweep, see `protocol.CHUNK_BITS`; None: sequences are
+            the same in every sweep.
         num_samples: samples of this rank's part.
         global_samples: samples of the global minibatch on the axis.
         sweep_end: the global minibatch contains the last sequence of a sweep.
@@ -37,7 +42,8 @@ class PlannedMinibatch:
 
     step: int
     position: Position
-    ids: NDArray[np.int64]
+    ids: Ints
+    chunks: Ints | None
     num_samples: int
     global_samples: int
     sweep_end: bool
@@ -77,11 +83,12 @@ def planned(
         plan = packer.plan(axis, cursor, size, index, count)
         if plan.ended:
             return
-        ids, samples = _content(plan)
+        ids, chunks, samples = _content(plan, axis.timeline.swept)
         yield PlannedMinibatch(
             step,
             axis.position(plan.start),
             ids=ids,
+            chunks=chunks,
             num_samples=samples,
             global_samples=plan.samples,
             sweep_end=plan.sweep_end,
@@ -137,17 +144,27 @@ def _sequences_left(axis: Axis, cursor: Cursor) -> int:
     return min(left)
 
 
-def _content(plan: Plan) -> tuple[NDArray[np.int64], int]:
+def _content(plan: Plan, swept: bool) -> tuple[Ints, Ints | None, int]:
+    """Return the ordinals of what is delivered, the chunk of each if chunk numbers carry sweeps, and the samples."""
+    places: list[tuple[Segment, list[int] | slice]]
     if plan.pieces is not None:
-        ids = [ordinal for piece in plan.pieces for ordinal in _ordinals(piece)]
-        return np.array(ids, np.int64), sum(piece.stop - piece.start for piece in plan.pieces)
-    runs = [part.segment.ordinals[part.a : part.b] for part in plan.parts]
-    return (np.concatenate(runs) if runs else np.empty(0, np.int64)), sum(part.samples for part in plan.parts)
+        places = [_places(piece) for piece in plan.pieces]
+        samples = sum(piece.stop - piece.start for piece in plan.pieces)
+    else:
+        places = [(part.segment, slice(part.a, part.b)) for part in plan.parts]
+        samples = sum(part.samples for part in plan.parts)
+    ids = [segment.ordinals[at] for segment, at in places]
+    chunks = [segment.plan.chunks[segment.place[at]] for segment, at in places] if swept else None
+    return _joined(ids), None if chunks is None else _joined(chunks), samples
 
 
-def _ordinals(piece: RunPiece) -> list[int]:
-    """Return the ordinals of the sequences that the piece has samples of."""
+def _joined(parts: list[Ints]) -> Ints:
+    return np.concatenate(parts) if parts else np.empty(0, np.int64)
+
+
+def _places(piece: RunPiece) -> tuple[Segment, list[int] | slice]:
+    """Return the segment of a piece, and the indices in it of the sequences that the piece has samples of."""
     run = piece.run
     first = bisect_right(run.ends, piece.start) - 1
     covered = [i for i in range(first, len(run.ends) - 1) if run.ends[i] < piece.stop and run.ends[i + 1] > run.ends[i]]
-    return [int(run.segment.ordinals[run.a + i]) for i in covered]
+    return run.segment, [run.a + i for i in covered]

@@ -212,6 +212,15 @@ class Deserializer(abc.ABC):
         """Return the number of the part that each sequence is from, int64 (n,); None: the corpus has no parts."""
         return None
 
+    def documents(self, chunk: int) -> tuple[NDArray[np.int64], NDArray[np.int64]] | None:
+        """Return what the sequences of a chunk are packed from, without reading; None: they are no rows of documents.
+
+        Returns:
+            ``(ordinals, bounds)``: int64 (m,), ordinals of documents in the corpus that they are from, and int64
+            (sequences + 1,): row k has the documents ``ordinals[bounds[k]:bounds[k + 1]]``.
+        """
+        return None
+
     def own_order(self, seed: int, shuffle: bool, window: Any, order_of: Callable[..., Any]) -> Any:
         """Return the order of a corpus that has one of its own, made of those of its parts; None: it has none.
 

@@ -34,6 +34,7 @@ from tests.torture.scenarios.hostile_tfrecord import HostileTFRecord
 from tests.torture.scenarios.hostile_tokens import HostileTokens
 from tests.torture.scenarios.hostile_zarr import HostileZarr
 from tests.torture.scenarios.interrupts import Interrupts
+from tests.torture.scenarios.killed_compositions import KilledCompositions
 from tests.torture.scenarios.killed_feeds import KilledFeeds
 from tests.torture.scenarios.killed_loaders import KilledLoaders
 from tests.torture.scenarios.killed_mixtures import KilledMixtures
@@ -78,6 +79,7 @@ ALL: list[Scenario] = [
     HostileHDF5(),
     HostileZarr(),
     Interrupts(),
+    KilledCompositions(),
     KilledFeeds(),
     KilledLoaders(),
     KilledMixtures(),

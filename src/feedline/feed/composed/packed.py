@@ -233,6 +233,17 @@ class Packed(Deserializer):
         document = order[which]
         return _Pieces(starts // self.row, document, starts - (ends[which] - lengths[document]), stops - starts)
 
+    def documents(self, chunk: int) -> tuple[Ints, Ints]:
+        """Return the documents of the rows of a chunk, in the sweep that its number carries."""
+        number = number_of(chunk)
+        pieces = self._packed(sweep_of(chunk), number)
+        return pieces.document + self._documents.starts[number], self._bounds(pieces, number)
+
+    def _bounds(self, pieces: _Pieces, number: int) -> Ints:
+        """Return the index of the first piece of each row, and the number of pieces."""
+        counts = np.bincount(pieces.row, minlength=self._infos[number].sequences)
+        return np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+
     # ---- reading ----------------------------------------------------------------------------------
 
     def read(self, chunk: int) -> Chunk:
@@ -252,8 +263,7 @@ class Packed(Deserializer):
         pieces = self._packed(sweep_of(chunk), number)
         self._check(documents, number)
         rows = self._infos[number].sequences
-        counts = np.bincount(pieces.row, minlength=rows)
-        bounds = np.concatenate([[0], np.cumsum(counts)])
+        bounds = self._bounds(pieces, number)
         before = np.concatenate([[0], np.cumsum(pieces.length)])
         offset = before[:-1] - before[bounds[pieces.row]]
         every = np.arange(rows + 1, dtype=np.int64) * self.row
@@ -278,7 +288,7 @@ class Packed(Deserializer):
         ordinals = pieces.document + self._documents.starts[number]
         following = _following(documents.values[self._tokens], pieces)
         table = np.stack([ordinals, pieces.first, pieces.length, following], axis=1)
-        values[PIECES] = DenseValue(np.ascontiguousarray(table, np.int64), bounds.astype(np.int64))
+        values[PIECES] = DenseValue(np.ascontiguousarray(table, np.int64), bounds)
         errors: dict[int, DataError] = {}
         if documents.errors:
             for row, document in zip(pieces.row.tolist(), pieces.document.tolist(), strict=True):

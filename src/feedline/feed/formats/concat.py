@@ -116,6 +116,11 @@ class Concat(Deserializer):
         """Return the number of the part that each sequence is from."""
         return np.searchsorted(self.firsts, ordinals, side="right") - 1
 
+    def documents(self, chunk: int) -> tuple[Ints, Ints] | None:
+        """Return the documents that the part's rows are packed from."""
+        part, own = self._part_of(chunk)
+        return part.documents(own)
+
     # ---- reading ----------------------------------------------------------------------------------
 
     def read(self, chunk: int) -> Chunk:

@@ -72,6 +72,10 @@ class Forwarding(Deserializer):
         """Return the corpus's parts."""
         return self._corpus.sources(ordinals)
 
+    def documents(self, chunk: int) -> tuple[NDArray[np.int64], NDArray[np.int64]] | None:
+        """Return the corpus's documents."""
+        return self._corpus.documents(chunk)
+
     def own_order(self, seed: int, shuffle: bool, window: Any, order_of: Callable[..., Any]) -> Any:
         """Return the corpus's own order."""
         return self._corpus.own_order(seed, shuffle, window, order_of)

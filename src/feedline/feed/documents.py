@@ -1,0 +1,83 @@
+"""The documents in rows of packed corpora, by what a plan says of the rows; reads no data."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from feedline.feed.lru import LruCache
+from feedline.feed.protocol import CHUNK_MASK, Deserializer, chunk_starts
+
+Ints = NDArray[np.int64]
+
+_CACHE_BYTES = 256 << 20
+
+
+class RowDocuments(NamedTuple):
+    """The documents of some rows.
+
+    Attributes:
+        ordinals: int64 (m,), ordinal of each document in the corpus that was packed; a document that was cut comes in
+            every row that has a piece of it.
+        bounds: int64 (rows + 1,): row k has ``ordinals[bounds[k]:bounds[k + 1]]``.
+    """
+
+    ordinals: Ints
+    bounds: Ints
+
+    def by_row(self) -> list[list[int]]:
+        """Return the documents of each row."""
+        return [self.ordinals[a:b].tolist() for a, b in pairwise(self.bounds.tolist())]
+
+
+class PackedDocuments:
+    """Looks up which documents are in rows. Chunks are packed again, as they were when read, and kept for a while.
+
+    Args:
+        corpus: the corpus that was planned.
+    """
+
+    def __init__(self, corpus: Deserializer) -> None:
+        self._corpus = corpus
+        self._starts = chunk_starts(corpus)
+        self._chunks = LruCache(self._packed, _cost, _CACHE_BYTES)
+
+    def of(self, ids: Ints, chunks: Ints | None) -> RowDocuments | None:
+        """Return the documents of rows, or None if sequences are no rows.
+
+        Args:
+            ids: int64 (n,), their ordinals.
+            chunks: int64 (n,), their chunks with sweeps; see `PlannedMinibatch`.
+        """
+        if chunks is None:
+            return None
+        counts = np.zeros(len(ids), np.int64)
+        found: list[tuple[Ints, Ints, Ints]] = []
+        for chunk in np.unique(chunks).tolist():
+            ordinals, bounds = self._chunks.get(chunk)
+            at = np.flatnonzero(chunks == chunk)
+            rows = ids[at] - self._starts[chunk & CHUNK_MASK]
+            counts[at] = bounds[rows + 1] - bounds[rows]
+            found.append((at, bounds[rows], ordinals))
+        bounds = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+        result = np.empty(bounds[-1], np.int64)
+        for at, firsts, ordinals in found:
+            own = counts[at]
+            nth = np.arange(own.sum()) - np.repeat(np.cumsum(own) - own, own)
+            result[np.repeat(bounds[at], own) + nth] = ordinals[np.repeat(firsts, own) + nth]
+        return RowDocuments(result, bounds)
+
+    def _packed(self, chunk: int) -> tuple[Ints, Ints]:
+        found = self._corpus.documents(chunk)
+        if found is None:
+            raise TypeError(
+                f"expected documents of the rows of {self._corpus.name}, whose chunks carry sweeps, got none"
+            )
+        return found
+
+
+def _cost(documents: tuple[Ints, Ints]) -> int:
+    return documents[0].nbytes + documents[1].nbytes

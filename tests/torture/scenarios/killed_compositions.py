@@ -1,0 +1,255 @@
+"""Corpora made of others in every way, killed at random instants: packed, bucketed, nested, chosen, one after the other.
+
+Drawn as a tree in JSON types, made anew by every start. The oracle is a source that nothing interrupts, in another
+process than the victims; what orders hold is the business of the laws, that all starts agree is that of this.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import feedline as fl
+from tests.torture import data
+from tests.torture.case import Case
+from tests.torture.scenario import Scenario
+from tests.torture.scenarios.killed_feeds import commit, committed
+from tests.torture.scenarios.killed_mixtures import ALIKE, FOLDERS, named, quotas
+from tests.torture.victims import Victim, draw, run
+
+MOST = 500
+"""Number of sequences at which a source without end is left."""
+METHODS = ("best-fit", "first-fit", "split")
+
+Tree = dict[str, Any]
+
+
+class KilledCompositions(Scenario):
+    """All starts together deliver what one source delivers that nothing interrupts."""
+
+    name = "killed-compositions"
+    asks = "do packed, bucketed, nested and chosen corpora go on as uninterrupted ones do?"
+    seconds = 120.0
+
+    def run(self, case: Case) -> None:
+        world = drawn(case.rng)
+        for name, tokens in world["tokens"].items():
+            corpus = fl.ArrayDeserializer(tokens=[document(name, i, n) for i, n in enumerate(tokens)])
+            fl.convert(corpus, case.folder / f"{name}.store", chunk_bytes=512)
+        path = case.folder / "record"
+        for _ in range(case.rng.randint(2, 7)):
+            instant = draw(case.rng, 0.3, 300)
+            victim = Victim(case, deliver, world, case.data, path, case.rng.random(), instant=instant)
+            ended = victim.wait()
+            case.tally("kills", int(ended.hit))
+            if ended.error is not None and not ended.hit:
+                case.fail("lost" if ended.promised else "foreign", f"{world}: {ended.error}")
+            elif ended.error is not None and ended.kind != "KeyboardInterrupt":
+                case.fail("foreign", f"{world}, {victim.told()}: {ended.error}")
+            elif not ended.hit and ended.error is None:
+                break
+        run(case, f"going on with {world}", deliver, world, case.data, path, case.rng.random())
+        got, changes = recorded(path)
+        case.tally("changes", len(changes))
+        case.compare(f"{world}, changed {changes}", expected(world, changes, case.data, case.folder), got)
+
+
+# ---- worlds ---------------------------------------------------------------------------------------------
+
+
+def document(name: str, i: int, length: int) -> np.ndarray:
+    """Return the tokens of a document, which tell what document they are of."""
+    return (1 + 100_000 * int(name[1:]) + 1000 * i + np.arange(length)).astype(np.int32)
+
+
+def drawn(rng: random.Random) -> Tree:
+    """Draw a corpus and the settings of its source."""
+    world: Tree = {"tokens": {}, "seed": rng.randrange(1 << 64)}
+    rows = rng.random() < 0.6
+    leaf = _packed if rows else _sequences
+    row, kinds = rng.randint(8, 60), rng.choice(ALIKE)
+    tree = _nested(rng, lambda: leaf(rng, world, row, kinds), rng.choice([0, 1, 1, 2]))
+    if rng.random() < 0.35:
+        bounds = sorted(rng.sample(range(1, 12), rng.randint(1, 3)))
+        tree = {"bucketed": tree, "boundaries": [row] if rows else bounds, "budget": rng.randint(12, 90)}
+    elif "mixture" in tree and rng.random() < 0.4:
+        # Stages would have to begin at multiples of a batch.
+        tree |= {"batches": "one source", "batch_size": rng.randint(1, 6), "stages": tree["stages"][:1]}
+    inner = tree.get("bucketed", tree)
+    units = [("chunks", rng.randint(1, 9)), ("samples", rng.randint(40, 2000)), ("bytes", rng.randint(500, 20_000))]
+    batched = "bucketed" in tree or "batches" in tree
+    jumps = [] if batched or rng.random() < 0.6 else [sorted(rng.sample(range(1, 150), 2))]
+    return world | {
+        "tree": tree,
+        "window": rng.choice([None, *units]),
+        "sweeps": None if _endless(inner) else 1 if "mixture" in inner else rng.randint(1, 3),
+        "jumps": jumps,
+        "sizes": [10_000] if batched else [8, 40, 300],
+        "changing": "mixture" in tree and not batched,
+    }
+
+
+def _nested(rng: random.Random, leaf: Any, depth: int) -> Tree:
+    if depth == 0:
+        return leaf()
+    parts = [_nested(rng, leaf, rng.randint(0, depth - 1)) for _ in range(rng.randint(1, 3))]
+    starts = [0, *sorted(rng.sample(range(1, MOST), rng.randint(0, 2)))]
+    when_empty = rng.choice(["repeat", "repeat", "stop", "drop"])
+    return {
+        "mixture": parts,
+        "stages": [(start, quotas(rng, len(parts))) for start in starts],
+        "when_empty": when_empty,
+        # A mixture without end within another one has one sweep, which never ends.
+        "sweeps": None if when_empty == "repeat" else 1 if any("mixture" in p for p in parts) else rng.randint(1, 2),
+        "block": rng.choice([1, 7, 64]),
+    }
+
+
+def _endless(tree: Tree) -> bool:
+    return "mixture" in tree and (tree["when_empty"] == "repeat" or any(map(_endless, tree["mixture"])))
+
+
+def _packed(rng: random.Random, world: Tree, row: int, kinds: Any) -> Tree:
+    name = f"t{len(world['tokens'])}"
+    world["tokens"][name] = [rng.choice([0, 1, 3, 7, 20, 45, 70]) for _ in range(rng.randint(5, 80))] + [3]
+    return {"packed": name, "row": row, "method": rng.choice(METHODS), "long": rng.choice(["split", "drop"])}
+
+
+def _sequences(rng: random.Random, world: Tree, row: int, kinds: Any) -> Tree:
+    leaves = [{"format": rng.choice(kinds), "folder": rng.choice(FOLDERS)} for _ in range(rng.choice([1, 1, 2]))]
+    tree = {"concat": leaves} if len(leaves) > 1 else leaves[0]
+    chosen = rng.random()
+    if chosen < 0.3:
+        tree = {"take": tree, "bounds": sorted(rng.sample(range(data.FEW), 2))}
+    elif chosen < 0.5:
+        tree = {"filtered": tree, "which": sorted(rng.sample(range(data.FEW), rng.randint(1, data.FEW)))}
+    return tree
+
+
+def made(tree: Tree, corpora: Path, folder: Path) -> fl.Deserializer:
+    """Make the corpus that a tree describes."""
+
+    def part(one: Tree) -> fl.Deserializer:
+        return made(one, corpora, folder)
+
+    if "packed" in tree:
+        store = fl.StoreDeserializer(folder / f"{tree['packed']}.store")
+        return fl.Packed(store, tree["row"], method=tree["method"], long=tree["long"])
+    if "format" in tree:
+        return data.FORMATS[tree["format"]](corpora / tree["folder"])
+    if "concat" in tree:
+        return fl.Concat(*map(part, tree["concat"]), columns=["word", "x"])
+    if "take" in tree:
+        return fl.Take(part(tree["take"]), *tree["bounds"])
+    if "filtered" in tree:
+        return fl.Filtered(part(tree["filtered"]), tree["which"])
+    if "bucketed" in tree:
+        return fl.Bucketed(part(tree["bucketed"]), tree["boundaries"], budget=tree["budget"])
+    parts = [part(one) for one in tree["mixture"]]
+    (_, first), *later = tree["stages"]
+    return fl.Mixture(
+        {f"c{k}": one for k, one in enumerate(parts)},
+        named(first),
+        stages=[(start, named(weights)) for start, weights in later],
+        when_empty=tree["when_empty"],
+        max_sweeps=tree["sweeps"],
+        block=tree["block"],
+        batches=tree.get("batches", "mixed"),
+        batch_size=tree.get("batch_size"),
+        columns=None if "document" in parts[0].schema or parts[0].finish is not None else ["word", "x"],
+    )
+
+
+def make(world: Tree, corpora: Path, folder: Path, **speed: Any) -> fl.MinibatchSource:
+    """Create the source of a start."""
+    shuffle = True if world["window"] is None else fl.Window(**dict([world["window"]]))
+    return fl.MinibatchSource(
+        made(world["tree"], corpora, folder),
+        seed=world["seed"],
+        shuffle=shuffle,
+        max_sweeps=world["sweeps"],
+        jumps=world["jumps"],
+        **speed,
+    )
+
+
+# ---- delivery -------------------------------------------------------------------------------------------
+
+
+def items_of(minibatch: Any) -> list[data.Item]:
+    """Return a name of each sequence, and a digest of its content."""
+    sources = minibatch.source.tolist() if minibatch.source is not None else [0] * minibatch.num_sequences
+    columns = {name: minibatch[name].sequences() for name in minibatch.keys() if name != "cu_seqlens"}
+    found = []
+    for i, (ordinal, source) in enumerate(zip(minibatch.ids.tolist(), sources, strict=True)):
+        h = hashlib.blake2b(digest_size=8)
+        for name in sorted(columns.keys() & {"word", "x", "tokens", "labels", "segment", "positions", "document"}):
+            value = columns[name][i]
+            array = np.asarray(value.indices if hasattr(value, "indices") else value)
+            h.update(f"{name} {array.reshape(-1).tolist()};".encode())
+        found.append((f"c{source}:{ordinal}", h.hexdigest()))
+    return found
+
+
+def deliver(world: Tree, corpora: Path, path: Path, luck: float) -> None:
+    """The loop of a start: from what ``path`` says to the end; every minibatch is committed with its state."""
+    rng = random.Random(luck)
+    ranks = [make(world, corpora, path.parent, **data.speed(rng)) for _ in range(rng.choice([1, 1, 2, 3]))]
+    state, length = committed(path)
+    count = len(recorded(path)[0])
+    for rank in ranks:
+        if state is not None:
+            rank.load_state_dict(state)
+    with open(path, "ab") as file:
+        file.truncate(length)
+        while count < MOST:
+            if world["changing"] and rng.random() < 0.05 and (change := changed(rng, world, ranks)):
+                file.write(json.dumps({"change": change}).encode() + b"\n")
+            size = rng.choice(world["sizes"])
+            minibatches = [rank.next_minibatch(size, (i, len(ranks))) for i, rank in enumerate(ranks)]
+            if not any(minibatches):
+                break
+            for minibatch in minibatches:
+                for item in items_of(minibatch) if minibatch else ():
+                    file.write(json.dumps({"item": item}).encode() + b"\n")
+                    count += 1
+            file.flush()
+            commit(path, ranks[0].state_dict(), file.tell())
+    for rank in ranks:
+        rank.close()
+
+
+def changed(rng: random.Random, world: Tree, ranks: list[fl.MinibatchSource]) -> tuple[int, list[int]] | None:
+    """Change the weights of all ranks; None: with these ones the mixture would end."""
+    weights = quotas(rng, len(world["tree"]["mixture"]))
+    try:
+        places = [rank.change_weights(named(weights)) for rank in ranks]
+    except ValueError:
+        return None
+    assert len(set(places)) == 1, places
+    return places[0], weights
+
+
+def recorded(path: Path) -> tuple[list[data.Item], list[tuple[int, list[int]]]]:
+    """Return the committed sequences and changes."""
+    _, length = committed(path)
+    lines = [json.loads(line) for line in path.read_bytes()[:length].splitlines()] if path.exists() else []
+    items = [tuple(line["item"]) for line in lines if "item" in line]
+    return items[:MOST], [tuple(line["change"]) for line in lines if "change" in line]
+
+
+def expected(world: Tree, changes: list[tuple[int, list[int]]], corpora: Path, folder: Path) -> list[data.Item]:
+    """Deliver all of it at once, with changed weights declared as stages."""
+    if changes:
+        stages = sorted((dict(map(tuple, world["tree"]["stages"])) | dict(changes)).items())
+        world = world | {"tree": world["tree"] | {"stages": stages}}
+    found: list[data.Item] = []
+    with make(world, corpora, folder) as source:
+        while len(found) < MOST and (minibatch := source.next_minibatch(max(world["sizes"]))):
+            found += items_of(minibatch)
+    return found[:MOST]
