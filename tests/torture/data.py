@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import io
+import json
 import struct
 import tarfile
 from collections.abc import Callable, Iterable, Mapping
@@ -54,6 +55,11 @@ def y(i: int, twin: int = 0) -> int:
 
 
 @functools.cache
+def text(i: int, twin: int = 0) -> str:
+    """The text of sequence ``i``: its number, and its words."""
+    return " ".join(map(str, [i, *words(i, twin).tolist()]))
+
+
 def truth(i: int, twin: int = 0) -> str:
     """What `content` gives for sequence ``i`` where it is right."""
     return _digest(words(i, twin), x(i, twin), np.array([y(i, twin)]))
@@ -135,6 +141,7 @@ def write(place: Path, count: int, twin: int = 0) -> None:
     import pyarrow.parquet as pq
 
     streams = columns(count, twin)
+    (place / "texts.jsonl").write_text("".join(json.dumps({"text": text(i, twin)}) + "\n" for i in range(count)))
     fl.write_ctf(place / "data.ctf", **streams)
     fl.convert(fl.ArrayDeserializer(streams), place / "data.store", chunk_bytes=CHUNK // 2, part_bytes=4 * CHUNK)
     table = pa.table(

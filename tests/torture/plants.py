@@ -141,6 +141,17 @@ def _weights_forgotten() -> None:
     _wrapped(fl.MinibatchSource, "state_dict", without)
 
 
+def _packed_by_process() -> None:
+    """Which documents share a row depends on the process."""
+    import feedline as fl
+
+    def other(original: Any, packed: Any, chunk: int, *pieces: Any) -> Any:
+        return original(packed, chunk + (os.getpid() % 2 << 32), *pieces)
+
+    _wrapped(fl.Packed, "read", other)
+    _wrapped(fl.Packed, "read_fetched", other)
+
+
 def _forked_skips() -> None:
     import feedline as fl
 
@@ -372,6 +383,7 @@ PLANTS = (
     Plant("state of yesterday", "killed-loaders", ("twice",), _state_of_yesterday),
     Plant("backwards", "worlds", ("out of place",), _backwards),
     Plant("weights forgotten", "killed-mixtures", ("lost", "twice", "out of place"), _weights_forgotten),
+    Plant("packed by process", "killed-compositions", ("silent",), _packed_by_process),
     Plant("augments by place", "killed-pictures", ("silent",), _augments_by_place),
     Plant("forked skips", "forks", ("lost",), _forked_skips),
     Plant("twice in threads", "threads", ("twice",), _twice_in_threads),

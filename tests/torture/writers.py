@@ -77,6 +77,30 @@ def _check_shuffled(corpora: Path, target: Path) -> str | None:
     return "" if [digest for _, digest in found] != [data.truth(i) for i in range(data.FEW)] else "not shuffled"
 
 
+def _tokenize(corpora: Path, target: Path) -> None:
+    texts = fl.JSONLinesDeserializer(corpora / "texts.jsonl", text=fl.Stream((), "str"))
+    tokens = fl.Tokenized(
+        texts, lambda texts: [list(map(int, text.split())) for text in map(_digits, texts)], dtype="int32"
+    )
+    fl.convert(tokens, target / "out.store", chunk_bytes=256, part_bytes=1024, jobs=2, overwrite=True)
+
+
+def _digits(text: str) -> str:
+    """Return a text that is none of numbers as none, as `Tokenized` asks for the tokens of texts of its own."""
+    return text if text.replace(" ", "").isascii() and text.replace(" ", "").isdigit() else ""
+
+
+def _check_tokens(corpora: Path, target: Path) -> str | None:
+    if not (target / "out.store").exists():
+        return None
+    store = fl.StoreDeserializer(target / "out.store", verify=True)
+    with fl.MinibatchSource(store, shuffle=False, max_sweeps=1) as source:
+        found = [one.tolist() for minibatch in source.minibatches(500) for one in minibatch["tokens"].sequences()]
+    wanted = [list(map(int, data.text(i).split())) for i in range(data.FEW)]
+    wrong = [i for i, (a, b) in enumerate(zip(found, wanted, strict=False)) if a != b]
+    return "" if found == wanted else f"{len(found)} of {len(wanted)} texts, of which other tokens have {wrong[:8]}"
+
+
 def _check_store(corpora: Path, target: Path) -> str | None:
     if not (target / "out.store").exists():
         return None
@@ -174,6 +198,7 @@ WRITERS = (
     Writer("convert a join", _convert("join", part_bytes=1 << 30, jobs=2), _check_store, (FileExistsError,)),
     Writer("convert a user's format", _convert("user"), _check_store, (FileExistsError,), repeated=True),
     Writer("convert, shuffled", _shuffle, _check_shuffled, (FileExistsError,), repeated=True),
+    Writer("convert texts to tokens", _tokenize, _check_tokens, (FileExistsError,), repeated=True),
     Writer("write_ctf", _write_ctf, _check_ctf),
     Writer("index CTF", _index, _check_index, alike=False),
     Writer("resolve a join", _join, _check_join, alike=False),

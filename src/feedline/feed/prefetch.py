@@ -288,7 +288,7 @@ class MappedReader(Reader):
     def take(self, parts: Sequence[SegmentSlice]) -> tuple[NDArray[np.uint32], Ints]:
         """See `Reader.take`."""
         slots, index = super().take(parts)
-        if not self._index:
+        if not (self._index and parts):  # of a small minibatch, a rank may get nothing
             return slots, index
         found = [(s.index if s.taken is None else s.taken)[a:b] for s, a, b in parts]
         return slots, found[0] if len(found) == 1 else np.concatenate(found)

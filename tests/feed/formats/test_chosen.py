@@ -415,3 +415,11 @@ def test_parts_of_one_corpus_after_the_other_are_the_corpus():
 def test_what_cannot_be_chosen_is_an_error(make, error, message):
     with pytest.raises(error, match=message):
         make(fl.ArrayDeserializer(x=np.arange(20)))
+
+
+def test_a_rank_without_a_sequence_of_a_small_minibatch():
+    corpus = fl.Filtered(fl.ArrayDeserializer(x=np.arange(40)), [1, 4, 5, 9, 30])
+    with fl.MinibatchSource(corpus, seed=1, max_sweeps=1) as source:
+        parts = [source.next_minibatch(1, (rank, 2)) for rank in (0, 1)]
+    assert [part.num_sequences for part in parts] == [1, 0]
+    assert len(parts[1]["x"].rows) == 0

@@ -1,4 +1,4 @@
-"""Corpora made of others in every way, killed at random instants: packed, bucketed, nested, chosen, one after the other.
+"""Corpora made of others, packed, bucketed, nested, chosen or one after the other, killed at random instants.
 
 Drawn as a tree in JSON types, made anew by every start. The oracle is a source that nothing interrupts, in another
 process than the victims; what orders hold is the business of the laws, that all starts agree is that of this.
@@ -79,7 +79,8 @@ def drawn(rng: random.Random) -> Tree:
         tree = {"bucketed": tree, "boundaries": [row] if rows else bounds, "budget": rng.randint(12, 90)}
     elif "mixture" in tree and rng.random() < 0.4:
         # Stages would have to begin at multiples of a batch.
-        tree |= {"batches": "one source", "batch_size": rng.randint(1, 6), "stages": tree["stages"][:1]}
+        most = 5 if tree["sweeps"] is None else 2  # what a corpus has at least
+        tree |= {"batches": "one source", "batch_size": rng.randint(1, most), "stages": tree["stages"][:1]}
     inner = tree.get("bucketed", tree)
     units = [("chunks", rng.randint(1, 9)), ("samples", rng.randint(40, 2000)), ("bytes", rng.randint(500, 20_000))]
     batched = "bucketed" in tree or "batches" in tree
@@ -116,7 +117,7 @@ def _endless(tree: Tree) -> bool:
 
 def _packed(rng: random.Random, world: Tree, row: int, kinds: Any) -> Tree:
     name = f"t{len(world['tokens'])}"
-    world["tokens"][name] = [rng.choice([0, 1, 3, 7, 20, 45, 70]) for _ in range(rng.randint(5, 80))] + [3]
+    world["tokens"][name] = [rng.choice([0, 1, 3, 7, 20, 45, 70]) for _ in range(rng.randint(5, 80))] + [7] * 12
     return {"packed": name, "row": row, "method": rng.choice(METHODS), "long": rng.choice(["split", "drop"])}
 
 
@@ -125,9 +126,10 @@ def _sequences(rng: random.Random, world: Tree, row: int, kinds: Any) -> Tree:
     tree = {"concat": leaves} if len(leaves) > 1 else leaves[0]
     chosen = rng.random()
     if chosen < 0.3:
-        tree = {"take": tree, "bounds": sorted(rng.sample(range(data.FEW), 2))}
+        first = rng.randrange(data.FEW - 2)
+        tree = {"take": tree, "bounds": [first, rng.randint(first + 2, data.FEW)]}
     elif chosen < 0.5:
-        tree = {"filtered": tree, "which": sorted(rng.sample(range(data.FEW), rng.randint(1, data.FEW)))}
+        tree = {"filtered": tree, "which": sorted(rng.sample(range(data.FEW), rng.randint(2, data.FEW)))}
     return tree
 
 
@@ -184,7 +186,7 @@ def make(world: Tree, corpora: Path, folder: Path, **speed: Any) -> fl.Minibatch
 def items_of(minibatch: Any) -> list[data.Item]:
     """Return a name of each sequence, and a digest of its content."""
     sources = minibatch.source.tolist() if minibatch.source is not None else [0] * minibatch.num_sequences
-    columns = {name: minibatch[name].sequences() for name in minibatch.keys() if name != "cu_seqlens"}
+    columns = {name: minibatch[name].sequences() for name in minibatch if name != "cu_seqlens"}
     found = []
     for i, (ordinal, source) in enumerate(zip(minibatch.ids.tolist(), sources, strict=True)):
         h = hashlib.blake2b(digest_size=8)
@@ -244,12 +246,11 @@ def recorded(path: Path) -> tuple[list[data.Item], list[tuple[int, list[int]]]]:
 
 
 def expected(world: Tree, changes: list[tuple[int, list[int]]], corpora: Path, folder: Path) -> list[data.Item]:
-    """Deliver all of it at once, with changed weights declared as stages."""
-    if changes:
-        stages = sorted((dict(map(tuple, world["tree"]["stages"])) | dict(changes)).items())
-        world = world | {"tree": world["tree"] | {"stages": stages}}
+    """Deliver all of it at once, with the changes of weights made before the first minibatch."""
     found: list[data.Item] = []
     with make(world, corpora, folder) as source:
+        for place, weights in changes:
+            assert source.change_weights(named(weights), at=place) == place
         while len(found) < MOST and (minibatch := source.next_minibatch(max(world["sizes"]))):
             found += items_of(minibatch)
     return found[:MOST]
