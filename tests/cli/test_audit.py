@@ -150,6 +150,16 @@ def test_documents_of_packed_rows(tmp_path, rows):
     assert f"documents {' '.join(map(str, sum(fed[3][1], [])[:12]))}" in text
 
 
+def test_inspect_shows_rows_as_minibatches_have_them(rows):
+    found = json.loads(feedline("inspect", rows, "--json").stdout)
+    with fl.MinibatchSource(fl.open_corpus(rows), shuffle=False, max_samples=32) as source:
+        minibatch = source.next_minibatch(32)
+    assert [stream["name"] for stream in found["streams"]] == list(minibatch) == list(found["preview"][0]["streams"])
+    first = found["preview"][0]["streams"]
+    assert first["tokens"]["samples"] == 32
+    assert [n for (n,) in first["document"]["first"]] == minibatch["document"].rows[:4].tolist()
+
+
 def test_documents_that_cannot_be_named_are_refused(tmp_path, rows, described):
     log = tmp_path / "run.jsonl"
     Loop(log, described).run(8, 16, 4, keep=8)

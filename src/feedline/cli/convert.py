@@ -19,7 +19,7 @@ from feedline.feed.protocol import CHUNK_MEMORY
 
 
 def convert(
-    source: Annotated[Path, typer.Argument(help="JSON Lines, CTF, CSV, Parquet, NumPy or a store.")],
+    source: Annotated[Path, typer.Argument(help="File, folder or quoted pattern, in any format.")],
     destination: Annotated[Path, typer.Argument(help="Folder of the new store.")],
     stream: Streams = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a store of that name.")] = False,

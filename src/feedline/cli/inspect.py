@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import operator
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
@@ -27,9 +28,10 @@ from feedline.cli.console import (
 from feedline.cli.corpus import Opened, open_path
 from feedline.cli.cost import cost, print_cost
 from feedline.cli.pictures import DEFAULT_STEPS, Asked, decoding, picture_stream, write_page
-from feedline.data import Value
+from feedline.data import Schema, Value
 from feedline.data.value import BytesValue, SparseValue
 from feedline.feed.protocol import Deserializer
+from feedline.feed.transforms import DrawKeys
 
 _BLOCK_SEQUENCES = 1 << 20  # sequences whose lengths are looked up at a time
 _BINS = 12
@@ -101,7 +103,7 @@ def describe(opened: Opened, preview: int) -> dict[str, Any]:
                 "sparse": declared.sparse,
                 "defines_size": declared.defines_size,
             }
-            for name, declared in corpus.schema.items()
+            for name, declared in _delivered(corpus).items()
         ],
         "streams_guessed": opened.guessed,
         "sequences": sequences,
@@ -160,16 +162,25 @@ def _lengths(corpus: Deserializer, sequences: int) -> Iterator[NDArray[np.int64]
 def _preview(corpus: Deserializer, count: int) -> list[dict[str, Any]]:
     if count == 0:
         return []
-    ordinals = np.arange(count)
-    chunk = corpus.select(ordinals)
-    shown: list[dict[str, Any]] = []
-    for i in range(count):
-        if i in chunk.errors:
-            shown.append({"sequence": i, "error": typed(str(chunk.errors[i]))})
-        else:
-            streams = {name: _head(value.slice(i, i + 1)) for name, value in chunk.values.items()}
-            shown.append({"sequence": i, "streams": streams})
-    return shown
+    chunk = corpus.select(np.arange(count))
+    good = np.array([i for i in range(count) if i not in chunk.errors], np.int64)
+    values: dict[str, Value] = chunk.take(good).values
+    if corpus.finish is not None:
+        keys = DrawKeys(0, np.zeros(len(good), np.int64), good, 0)
+        values = corpus.finish.run_all(corpus.schema, values, keys).values
+    shown: list[dict[str, Any]] = [
+        {"sequence": i, "error": typed(str(error))} for i, error in chunk.errors.items() if i < count
+    ]
+    for k, i in enumerate(good.tolist()):
+        streams = {name: _head(value.slice(k, k + 1)) for name, value in values.items()}
+        shown.append({"sequence": i, "streams": streams})
+    return sorted(shown, key=operator.itemgetter("sequence"))
+
+
+def _delivered(corpus: Deserializer) -> Schema:
+    """Return the streams that minibatches of a corpus have."""
+    found: Schema = corpus.schema if corpus.finish is None else corpus.finish.schema(corpus.schema)
+    return found
 
 
 def _head(value: Value) -> dict[str, Any]:
