@@ -251,6 +251,20 @@ def test_a_plan_of_what_is_not_packed_has_no_documents():
         assert PackedDocuments(corpus).of(step.ids, step.chunks) is None
 
 
+@pytest.mark.parametrize("layout", ["padded", "packed"])
+def test_a_loader_gives_the_bounds_of_a_batch_in_one_row(layout):
+    world = [5, 9, 30, 2, 2, 8, 17, 1, 12, 3, 3, 3], 16, "best-fit", "split"
+    with source_of(world, shuffle=False, max_sweeps=1) as source:
+        minibatches = list(source.minibatches(3 * 16))
+    batches = list(fl.DataLoader(packed_of(world), batch_size=3, layout=layout))
+    assert len(batches) == len(minibatches) > 1
+    for batch, minibatch in zip(batches, minibatches, strict=True):
+        assert batch["cu_seqlens"].tolist() == minibatch["cu_seqlens"].rows.tolist()
+        assert "cu_seqlens" not in batch["lengths"]
+        assert batch["lengths"]["document"].tolist() == minibatch["document"].lengths.tolist()
+        assert batch["tokens"].tolist() == minibatch["tokens"].torch(layout=layout).tolist()
+
+
 def test_companions_change_every_sweep_but_their_number_does_not():
     world = np.random.default_rng(1).integers(1, 12, 200).tolist(), 16, "best-fit", "split"
     with source_of(world, each=200, max_sweeps=2) as source:

@@ -29,6 +29,8 @@ class Unpacking(Transform):
         pad, ignore: token of padding, and label where there is none.
     """
 
+    flat = ("cu_seqlens",)
+
     def __init__(self, tokens: str, row: int, *, pad: int, ignore: int) -> None:
         self.tokens, self.row, self.pad, self.ignore = tokens, row, pad, ignore
 

@@ -7,7 +7,7 @@ A `MinibatchSource` reads each sweep, with its order, windows and partition; ``b
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -154,7 +154,8 @@ class CorpusBatches(Batches):
     def _made(self, minibatch: Minibatch) -> Any:
         collate = self.options.collate_fn
         if collate is None or collating.known(collate) is not None:
-            return _tree(minibatch, self.options.layout)
+            finish = self._corpus.finish
+            return _tree(minibatch, self.options.layout, () if finish is None else finish.flat)
         return collate(_items(minibatch))
 
 
@@ -223,8 +224,9 @@ class _OneEach(Forwarding):
         return None
 
 
-def _tree(minibatch: Minibatch, layout: str) -> dict[str, Any]:
-    """Return the streams by name, and under "lengths" the lengths of those with several samples per sequence."""
+def _tree(minibatch: Minibatch, layout: str, flat: Collection[str]) -> dict[str, Any]:
+    """Return the streams by name, and under "lengths" the lengths of those with several samples per sequence; those in
+    ``flat`` are about the batch, not about its sequences, and stay in one row."""
     torch = collating.torch_side()
     batch: dict[str, Any] = {}
     lengths: dict[str, Any] = {}
@@ -234,10 +236,10 @@ def _tree(minibatch: Minibatch, layout: str) -> dict[str, Any]:
         elif value.is_sparse:
             batch[name] = value if torch is None else value.torch()
         elif torch is not None:
-            batch[name] = value.torch(layout=layout)
+            batch[name] = value.torch(layout="packed" if name in flat else layout)
         else:
-            batch[name] = value.padded() if layout == "padded" else value.rows
-        if not value.one_sample_each:
+            batch[name] = value.padded() if layout == "padded" and name not in flat else value.rows
+        if not (value.one_sample_each or name in flat):
             lengths[name] = value.lengths if torch is None else torch.from_numpy(value.lengths)
     if lengths:
         if "lengths" in batch:

@@ -74,6 +74,8 @@ class Transform(ABC):
 
     #: Whether `start` works in other threads, so that minibatches that are planned should be begun ahead.
     works_ahead = False
+    #: Streams that it makes of all sequences of a minibatch one after the other: `DataLoader` pads none of them.
+    flat: tuple[str, ...] = ()
 
     @property
     @abstractmethod
