@@ -7,7 +7,6 @@ process than the victims; what orders hold is the business of the laws, that all
 from __future__ import annotations
 
 import hashlib
-import json
 import random
 from pathlib import Path
 from typing import Any
@@ -15,12 +14,10 @@ from typing import Any
 import numpy as np
 
 import feedline as fl
-from tests.torture import data
+from tests.torture import data, restarts
 from tests.torture.case import Case
 from tests.torture.scenario import Scenario
-from tests.torture.scenarios.killed_feeds import commit, committed
-from tests.torture.scenarios.killed_mixtures import ALIKE, FOLDERS, named, quotas
-from tests.torture.victims import Victim, draw, run
+from tests.torture.scenarios.killed_mixtures import ALIKE, FOLDERS
 
 MOST = 500
 """Number of sequences at which a source without end is left."""
@@ -42,19 +39,8 @@ class KilledCompositions(Scenario):
             corpus = fl.ArrayDeserializer(tokens=[document(name, i, n) for i, n in enumerate(tokens)])
             fl.convert(corpus, case.folder / f"{name}.store", chunk_bytes=512)
         path = case.folder / "record"
-        for _ in range(case.rng.randint(2, 7)):
-            instant = draw(case.rng, 0.3, 300)
-            victim = Victim(case, deliver, world, case.data, path, case.rng.random(), instant=instant)
-            ended = victim.wait()
-            case.tally("kills", int(ended.hit))
-            if ended.error is not None and not ended.hit:
-                case.fail("lost" if ended.promised else "foreign", f"{world}: {ended.error}")
-            elif ended.error is not None and ended.kind != "KeyboardInterrupt":
-                case.fail("foreign", f"{world}, {victim.told()}: {ended.error}")
-            elif not ended.hit and ended.error is None:
-                break
-        run(case, f"going on with {world}", deliver, world, case.data, path, case.rng.random())
-        got, changes = recorded(path)
+        restarts.until_the_end(case, world, deliver, path)
+        got, changes = restarts.recorded(path, MOST)
         case.tally("changes", len(changes))
         case.compare(f"{world}, changed {changes}", expected(world, changes, case.data, case.folder), got)
 
@@ -103,7 +89,7 @@ def _nested(rng: random.Random, leaf: Any, depth: int) -> Tree:
     when_empty = rng.choice(["repeat", "repeat", "stop", "drop"])
     return {
         "mixture": parts,
-        "stages": [(start, quotas(rng, len(parts))) for start in starts],
+        "stages": [(start, restarts.quotas(rng, len(parts))) for start in starts],
         "when_empty": when_empty,
         # A mixture without end within another one has one sweep, which never ends.
         "sweeps": None if when_empty == "repeat" else 1 if any("mixture" in p for p in parts) else rng.randint(1, 2),
@@ -156,8 +142,8 @@ def made(tree: Tree, corpora: Path, folder: Path) -> fl.Deserializer:
     (_, first), *later = tree["stages"]
     return fl.Mixture(
         {f"c{k}": one for k, one in enumerate(parts)},
-        named(first),
-        stages=[(start, named(weights)) for start, weights in later],
+        restarts.named(first),
+        stages=[(start, restarts.named(weights)) for start, weights in later],
         when_empty=tree["when_empty"],
         max_sweeps=tree["sweeps"],
         block=tree["block"],
@@ -199,58 +185,24 @@ def items_of(minibatch: Any) -> list[data.Item]:
 
 
 def deliver(world: Tree, corpora: Path, path: Path, luck: float) -> None:
-    """The loop of a start: from what ``path`` says to the end; every minibatch is committed with its state."""
-    rng = random.Random(luck)
-    ranks = [make(world, corpora, path.parent, **data.speed(rng)) for _ in range(rng.choice([1, 1, 2, 3]))]
-    state, length = committed(path)
-    count = len(recorded(path)[0])
-    for rank in ranks:
-        if state is not None:
-            rank.load_state_dict(state)
-    with open(path, "ab") as file:
-        file.truncate(length)
-        while count < MOST:
-            if world["changing"] and rng.random() < 0.05 and (change := changed(rng, world, ranks)):
-                file.write(json.dumps({"change": change}).encode() + b"\n")
-            size = rng.choice(world["sizes"])
-            minibatches = [rank.next_minibatch(size, (i, len(ranks))) for i, rank in enumerate(ranks)]
-            if not any(minibatches):
-                break
-            for minibatch in minibatches:
-                for item in items_of(minibatch) if minibatch else ():
-                    file.write(json.dumps({"item": item}).encode() + b"\n")
-                    count += 1
-            file.flush()
-            commit(path, ranks[0].state_dict(), file.tell())
-    for rank in ranks:
-        rank.close()
+    """The loop of a start."""
+    restarts.deliver(
+        lambda **speed: make(world, corpora, path.parent, **speed),
+        items_of,
+        path,
+        random.Random(luck),
+        sizes=world["sizes"],
+        parts=len(world["tree"]["mixture"]) if world["changing"] else 0,
+        most=MOST,
+    )
 
 
-def changed(rng: random.Random, world: Tree, ranks: list[fl.MinibatchSource]) -> tuple[int, list[int]] | None:
-    """Change the weights of all ranks; None: with these ones the mixture would end."""
-    weights = quotas(rng, len(world["tree"]["mixture"]))
-    try:
-        places = [rank.change_weights(named(weights)) for rank in ranks]
-    except ValueError:
-        return None
-    assert len(set(places)) == 1, places
-    return places[0], weights
-
-
-def recorded(path: Path) -> tuple[list[data.Item], list[tuple[int, list[int]]]]:
-    """Return the committed sequences and changes."""
-    _, length = committed(path)
-    lines = [json.loads(line) for line in path.read_bytes()[:length].splitlines()] if path.exists() else []
-    items = [tuple(line["item"]) for line in lines if "item" in line]
-    return items[:MOST], [tuple(line["change"]) for line in lines if "change" in line]
-
-
-def expected(world: Tree, changes: list[tuple[int, list[int]]], corpora: Path, folder: Path) -> list[data.Item]:
+def expected(world: Tree, changes: list[restarts.Change], corpora: Path, folder: Path) -> list[data.Item]:
     """Deliver all of it at once, with the changes of weights made before the first minibatch."""
     found: list[data.Item] = []
     with make(world, corpora, folder) as source:
         for place, weights in changes:
-            assert source.change_weights(named(weights), at=place) == place
+            assert source.change_weights(restarts.named(weights), at=place) == place
         while len(found) < MOST and (minibatch := source.next_minibatch(max(world["sizes"]))):
             found += items_of(minibatch)
     return found[:MOST]

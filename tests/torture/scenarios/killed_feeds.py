@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import random
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ import numpy as np
 import feedline as fl
 from tests.torture import data
 from tests.torture.case import Case
+from tests.torture.restarts import commit, committed
 from tests.torture.scenario import Scenario
 from tests.torture.victims import Victim, draw, run
 
@@ -127,22 +127,6 @@ def deliver(kind: str, corpus: Path, order: dict[str, Any], path: Path, listed: 
     close = getattr(source, "close", None)
     if close is not None:
         close()
-
-
-def commit(path: Path, state: Any, length: int) -> None:
-    """Commit ``length`` bytes of the record, and the ``state`` after them."""
-    new = path.with_suffix(".new")
-    new.write_text(json.dumps({"state": state, "length": length}))
-    os.replace(new, path.with_suffix(".state"))
-
-
-def committed(path: Path) -> tuple[Any, int]:
-    """Return the state, and the committed length of the record."""
-    place = path.with_suffix(".state")
-    if not place.exists():
-        return None, 0
-    saved = json.loads(place.read_text())
-    return saved["state"], saved["length"]
 
 
 def delivered(path: Path) -> list[data.Item]:

@@ -13,8 +13,9 @@ import feedline as fl
 from tests.torture import items
 from tests.torture.arena import children
 from tests.torture.case import Case
+from tests.torture.restarts import commit, committed
 from tests.torture.scenario import Scenario
-from tests.torture.scenarios.killed_feeds import commit, committed, delivered
+from tests.torture.scenarios.killed_feeds import delivered
 from tests.torture.victims import Victim, draw, run
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,11 +11,9 @@ import numpy as np
 import feedline as fl
 from feedline import _native
 from tests.oracles import mixture as slow
-from tests.torture import data
+from tests.torture import data, restarts
 from tests.torture.case import Case
 from tests.torture.scenario import Scenario
-from tests.torture.scenarios.killed_feeds import commit, committed
-from tests.torture.victims import Victim, draw, run
 
 MOST = 900
 """Number of sequences at which a mixture without end is left."""
@@ -55,19 +52,8 @@ class KilledMixtures(Scenario):
     def run(self, case: Case) -> None:
         world = drawn(case.rng)
         path = case.folder / "record"
-        for _ in range(case.rng.randint(2, 7)):
-            instant = draw(case.rng, 0.3, 300)
-            victim = Victim(case, deliver, world, case.data, path, case.rng.random(), instant=instant)
-            ended = victim.wait()
-            case.tally("kills", int(ended.hit))
-            if ended.error is not None and not ended.hit:
-                case.fail("lost" if ended.promised else "foreign", f"{world}: {ended.error}")
-            elif ended.error is not None and ended.kind != "KeyboardInterrupt":
-                case.fail("foreign", f"{world}, {victim.told()}: {ended.error}")
-            elif not ended.hit and ended.error is None:
-                break
-        run(case, f"going on with {world}", deliver, world, case.data, path, case.rng.random())
-        got, changes = recorded(path)
+        restarts.until_the_end(case, world, deliver, path)
+        got, changes = restarts.recorded(path, MOST)
         case.tally("changes", len(changes))
         case.compare(f"{world}, changed {changes}", expected(world, changes, case.data), got)
 
@@ -78,7 +64,7 @@ def drawn(rng: random.Random) -> World:
     kinds = rng.choice(ALIKE)
     when_empty = rng.choice(["repeat", "repeat", "stop", "drop"])
     starts = [0, *sorted(rng.sample(range(1, MOST), rng.randint(0, 2)))]
-    stages = [(start, quotas(rng, count)) for start in starts]
+    stages = [(start, restarts.quotas(rng, count)) for start in starts]
     units = [("chunks", rng.randint(1, 12)), ("samples", rng.randint(20, 900)), ("bytes", rng.randint(500, 20_000))]
     return World(
         seed=rng.randrange(1 << 64),
@@ -91,25 +77,14 @@ def drawn(rng: random.Random) -> World:
     )
 
 
-def quotas(rng: random.Random, count: int) -> list[int]:
-    """Draw weights, of which one at least is positive."""
-    found = [rng.choice([0, 1, 1, 2, 3, 7]) for _ in range(count)]
-    return found if any(found) else [1] * count
-
-
-def named(weights: list[int]) -> dict[str, int]:
-    """Return weights by name."""
-    return {f"c{k}": weight for k, weight in enumerate(weights)}
-
-
 def make(world: World, folder: Path, **speed: Any) -> fl.MinibatchSource:
     """Create the source of all starts."""
     corpora = {f"c{k}": data.FORMATS[kind](folder / name) for k, (kind, name) in enumerate(world.parts)}
     (_, first), *later = world.stages
     mixture = fl.Mixture(
         corpora,
-        named(first),
-        stages=[(start, named(weights)) for start, weights in later],
+        restarts.named(first),
+        stages=[(start, restarts.named(weights)) for start, weights in later],
         when_empty=world.when_empty,
         max_sweeps=world.sweeps,
         block=world.block,
@@ -130,54 +105,25 @@ def contents(minibatch: Any) -> list[str]:
     return found
 
 
+def items_of(minibatch: Any) -> list[data.Item]:
+    """Return the content of each sequence with the number of its corpus."""
+    return [(f"c{k} {content}", k) for k, content in zip(minibatch.source.tolist(), contents(minibatch), strict=True)]
+
+
 def deliver(world: World, folder: Path, path: Path, luck: float) -> None:
-    """The loop of a start: from what ``path`` says to the end; every minibatch is committed with its state."""
-    rng = random.Random(luck)
-    ranks = [make(world, folder, **data.speed(rng)) for _ in range(rng.choice([1, 1, 2, 3]))]
-    state, length = committed(path)
-    count = len(recorded(path)[0]) if state is not None else 0
-    for rank in ranks:
-        if state is not None:
-            rank.load_state_dict(state)
-    with open(path, "ab") as file:
-        file.truncate(length)
-        while count < MOST:
-            if rng.random() < 0.05 and (change := changed(rng, world, ranks)):
-                file.write(json.dumps({"change": change}).encode() + b"\n")
-            size = rng.choice([8, 40, 300])
-            minibatches = [rank.next_minibatch(size, (i, len(ranks))) for i, rank in enumerate(ranks)]
-            if not any(minibatches):
-                break
-            for minibatch in minibatches:
-                for source, content in zip(minibatch.source.tolist(), contents(minibatch), strict=True):
-                    file.write(json.dumps({"item": [f"c{source} {content}", source]}).encode() + b"\n")
-                    count += 1
-            file.flush()
-            commit(path, ranks[0].state_dict(), file.tell())
-    for rank in ranks:
-        rank.close()
+    """The loop of a start."""
+    restarts.deliver(
+        lambda **speed: make(world, folder, **speed),
+        items_of,
+        path,
+        random.Random(luck),
+        sizes=[8, 40, 300],
+        parts=len(world.parts),
+        most=MOST,
+    )
 
 
-def changed(rng: random.Random, world: World, ranks: list[fl.MinibatchSource]) -> tuple[int, list[int]] | None:
-    """Change the weights of all ranks; None: with these ones the mixture would end."""
-    weights = quotas(rng, len(world.parts))
-    try:
-        places = [rank.change_weights(named(weights)) for rank in ranks]
-    except ValueError:
-        return None
-    assert len(set(places)) == 1, places
-    return places[0], weights
-
-
-def recorded(path: Path) -> tuple[list[data.Item], list[tuple[int, list[int]]]]:
-    """Return the committed sequences and changes."""
-    _, length = committed(path)
-    lines = [json.loads(line) for line in path.read_bytes()[:length].splitlines()] if path.exists() else []
-    items = [tuple(line["item"]) for line in lines if "item" in line]
-    return items[:MOST], [tuple(line["change"]) for line in lines if "change" in line]
-
-
-def expected(world: World, changes: list[tuple[int, list[int]]], folder: Path) -> list[data.Item]:
+def expected(world: World, changes: list[restarts.Change], folder: Path) -> list[data.Item]:
     """Compute what has to be delivered, corpus by corpus and place by place."""
     sizes = [data.count_of(folder / name) for _, name in world.parts]
     limits = [None if world.sweeps is None else world.sweeps * size for size in sizes]

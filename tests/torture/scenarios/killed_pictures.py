@@ -17,8 +17,9 @@ from feedline import images
 from tests.torture import data
 from tests.torture.case import Case
 from tests.torture.damage import mutated
+from tests.torture.restarts import commit, committed
 from tests.torture.scenario import Scenario
-from tests.torture.scenarios.killed_feeds import commit, committed, delivered, listed_in
+from tests.torture.scenarios.killed_feeds import delivered, listed_in
 from tests.torture.victims import Victim, draw, run
 
 COUNT = 60
