@@ -28,6 +28,18 @@ nb::object bytes_array(const void* from, std::size_t n) {
     return array;
 }
 
+void init(feedline::TarIndexer* self, int descriptor, std::uint64_t size, nb::object reach) {
+    if (reach.is_none()) {
+        new (self) feedline::TarIndexer(descriptor, size);
+        return;
+    }
+    new (self) feedline::TarIndexer(descriptor, size, [reach = std::move(reach)](std::uint64_t begin, std::uint64_t end) {
+        const nb::gil_scoped_acquire acquired;
+        const nb::tuple within = nb::cast<nb::tuple>(reach(begin, end));
+        return std::pair{nb::cast<std::uint64_t>(within[0]), nb::cast<std::uint64_t>(within[1])};
+    });
+}
+
 nb::object next(feedline::TarIndexer& self, std::size_t members) {
     std::vector<feedline::TarEntry> entries;
     {
@@ -102,7 +114,9 @@ void bind_tar(nb::module_& m) {
         m, "TarIndexer",
         "Finds the samples of an open tar archive by its headers. Entries are uint8 arrays of 24-byte records (key u8, "
         "offset u8, size u4, samples u4). Not for several threads at once.")
-        .def(nb::init<int, std::uint64_t>(), "descriptor"_a, "size"_a)
+        .def("__init__", &init, "descriptor"_a, "size"_a, "reach"_a = nb::none(),
+             "reach(begin, end), if given, makes bytes readable before they are read, and returns between which bytes "
+             "that holds until it is called again.")
         .def("next", &next, "members"_a, "Samples that the next members finish.")
         .def_prop_ro("done", &feedline::TarIndexer::done, "Whether there are no more.")
         .def_prop_ro("error", &error, "None, or (code of TAR_ERRORS, byte from the start of the file).")

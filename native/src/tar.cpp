@@ -29,10 +29,13 @@ enum class Got { yes, cut, lost };
 struct FileBytes {
     int descriptor;
     std::uint64_t size;
+    const TarIndexer::Reach& reach;
+    std::pair<std::uint64_t, std::uint64_t>& within;
     int error = 0;
 
     Got get(std::uint64_t at, void* into, std::size_t n) {
         if (at > size || n > size - at) return Got::cut;
+        if (reach && (at < within.first || at + n > within.second)) within = reach(at, at + n);
         auto* to = static_cast<char*>(into);
         while (n != 0) {
             const ssize_t found = pread(descriptor, to, n, static_cast<off_t>(at));
@@ -333,7 +336,7 @@ void TarIndexer::end_sample(std::vector<TarEntry>& out) {
 }
 
 void TarIndexer::next(std::size_t members, std::vector<TarEntry>& out) {
-    FileBytes bytes{descriptor_, size_};
+    FileBytes bytes{descriptor_, size_, reach_, within_};
     Walk<FileBytes> walk(bytes, at_, size_);
     Member member;
     for (std::size_t i = 0; i < members && !done_; ++i) {

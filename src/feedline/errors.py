@@ -29,6 +29,23 @@ def shown(value: object, most: int | None = None) -> str:
     return text if most is None or len(text) <= most else text[: most - 3] + "..."
 
 
+_shown_as: dict[str, str] = {}
+
+
+def show_paths(names: Mapping[str, str]) -> None:
+    """Show paths that begin with these folders in errors as what they stand for: addresses of objects."""
+    _shown_as.update(names)
+
+
+def shown_path(path: str) -> str:
+    """Return what errors call a path."""
+    if _shown_as:
+        for folder, name in _shown_as.items():
+            if path.startswith(folder) and path[len(folder) : len(folder) + 1] in ("", "/"):
+                return name + path[len(folder) :]
+    return path
+
+
 class FeedlineError(Exception):
     """Base of all exceptions that feedline raises about data, states, workers and peers."""
 
@@ -55,7 +72,7 @@ class DataError(FeedlineError):
         stream: str | None = None,
         hint: str | None = None,
     ) -> None:
-        path = None if path is None else str(path)
+        path = None if path is None else shown_path(str(path))
         self.what, self.path, self.byte, self.line = what, path, byte, line
         self.sequence, self.stream, self.hint = sequence, stream, hint
         place = path or ""

@@ -9,8 +9,10 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace feedline {
@@ -45,8 +47,13 @@ static_assert(sizeof(TarEntry) == 24, "entries are those of index files");
 // Finds the samples of an open file by its headers, skipping the data. Not for several threads at once.
 class TarIndexer {
 public:
-    // The descriptor stays the caller's.
-    TarIndexer(int descriptor, std::uint64_t size) : descriptor_(descriptor), size_(size) {}
+    // What makes bytes of a file that is still being fetched readable: called with the first byte and the end of what is
+    // read next, it returns between which bytes may be read until the next call. May throw.
+    using Reach = std::function<std::pair<std::uint64_t, std::uint64_t>(std::uint64_t, std::uint64_t)>;
+
+    // The descriptor stays the caller's. Without `reach`, all of the file can be read.
+    TarIndexer(int descriptor, std::uint64_t size, Reach reach = nullptr)
+        : descriptor_(descriptor), size_(size), reach_(std::move(reach)) {}
 
     // Samples of the next `members` members, or fewer at the end. O(members) reads of 512 bytes.
     void next(std::size_t members, std::vector<TarEntry>& out);
@@ -62,6 +69,8 @@ private:
 
     int descriptor_;
     std::uint64_t size_, at_ = 0, advised_ = 0;
+    Reach reach_;
+    std::pair<std::uint64_t, std::uint64_t> within_{0, 0};  // what was reached last
     bool done_ = false, open_ = false;
     std::string key_;
     std::uint64_t begin_ = 0, end_ = 0, error_byte_ = 0;

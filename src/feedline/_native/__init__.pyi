@@ -1,6 +1,6 @@
 """The native kernels; contracts in native/include/feedline. `make check` compares this with the module."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -254,7 +254,9 @@ class SharedMemory:
     def size(self) -> int: ...
 
 class TarIndexer:
-    def __init__(self, descriptor: int, size: int) -> None: ...
+    def __init__(
+        self, descriptor: int, size: int, reach: Callable[[int, int], tuple[int, int]] | None = None
+    ) -> None: ...
     def next(self, members: int) -> NDArray[np.uint8]: ...
     @property
     def bytes(self) -> int: ...

@@ -8,8 +8,11 @@ from typing import Any, TypeGuard
 
 from feedline.data import Stream
 from feedline.errors import SchemaError
-from feedline.feed.formats.detect import recognise
+from feedline.feed.formats.detect import Recognised, recognise
+from feedline.feed.formats.elsewhere import RemoteCorpus
 from feedline.feed.protocol import CHUNK_MEMORY, Deserializer, whole_number
+from feedline.feed.remote.mirror import LookedUp, Mirror, is_address, look_up, without_file
+from feedline.feed.remote.requests import DEADLINE_S, Patience
 
 What = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 """A path, a pattern, or a list of these."""
@@ -21,8 +24,17 @@ def names_files(thing: Any) -> TypeGuard[What]:
     return all(isinstance(part, (str, os.PathLike)) for part in parts)
 
 
-def open_corpus(what: What, *, memory: int = CHUNK_MEMORY, **streams: Stream | str | Sequence[str]) -> Deserializer:
-    """Return a deserializer for what is at a path, whatever its format.
+def open_corpus(
+    what: What,
+    *,
+    memory: int = CHUNK_MEMORY,
+    cache: str | os.PathLike[str] | None = None,
+    cache_bytes: int | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+    deadline_s: float = DEADLINE_S,
+    **streams: Stream | str | Sequence[str],
+) -> Deserializer:
+    """Return a deserializer for what is at a path or an address, whatever its format.
 
     The format is recognised by the first bytes, and only where these say nothing by the suffix.
 
@@ -58,15 +70,52 @@ def open_corpus(what: What, *, memory: int = CHUNK_MEMORY, **streams: Stream | s
             and stores are mapped, ``.npz`` is loaded.
         memory: bytes that a decoded chunk of text, Parquet or compressed Arrow, or all arrays of an ``.npz`` file
             together, may take.
+        cache: of addresses as ``s3://bucket/train/*.tar``, the folder that keeps parts of objects; None: ``objects`` in
+            the user's cache folder. See docs/how-to/object-stores.md.
+        cache_bytes: the most that it keeps; None: 16 GiB.
+        storage_options: of addresses, options for obstore or fsspec, such as credentials.
+        deadline_s: of addresses, seconds after which bytes that a store does not deliver are an error.
         streams: declarations. Text is read with exactly these; for other formats they select streams, which must
             match. Streams of CSV may also be the name of a column, or a list of names.
 
     Raises:
         DataError: nothing is there, its format is unknown or not read, files are of several formats, or one is damaged.
         SchemaError: a stream is missing or not as declared.
+        ValueError: ``cache_bytes`` is less than 64 MiB.
     """
     whole_number("memory", memory, 1)
-    form, paths = recognise(what)
+    if not is_address(what):
+        if cache is not None or cache_bytes is not None or storage_options is not None:
+            raise ValueError("expected an address for cache=, cache_bytes= or storage_options=, got paths")
+        return _opened(recognise(without_file(what)), memory, streams)
+    if cache_bytes is not None:
+        whole_number("cache_bytes", cache_bytes, 1)
+    looked = look_up(without_file(what), storage_options or {}, Patience(deadline_s))
+    return _of_objects(looked, cache, cache_bytes, memory, dict(streams))
+
+
+def _of_objects(
+    looked: LookedUp,
+    cache: str | os.PathLike[str] | None,
+    cache_bytes: int | None,
+    memory: int,
+    streams: Mapping[str, Any],
+) -> Deserializer:
+    """Open what addresses stand for; also in another process, which asks the stores nothing."""
+    mirror = Mirror(looked, cache, cache_bytes)
+    try:
+        found = recognise(mirror.paths)
+        if not found.format.ranged:
+            mirror.fetch_whole(found.format.a)
+        corpus = _opened(found, memory, streams)
+    except BaseException:
+        mirror.close()
+        raise
+    return RemoteCorpus(corpus, mirror, (_of_objects, (looked, cache, cache_bytes, memory, streams)))
+
+
+def _opened(found: Recognised, memory: int, streams: Mapping[str, Any]) -> Deserializer:
+    form, paths = found
     declared: dict[str, Any] = dict(streams)
     if form.name != "csv" and (wrong := [name for name, what in declared.items() if not isinstance(what, Stream)]):
         raise SchemaError(f"expected a feedline.Stream for stream `{wrong[0]}`, got {declared[wrong[0]]!r}")

@@ -17,7 +17,7 @@ import abc
 import os
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -60,6 +60,7 @@ class Stats:
         minibatches, sequences, samples: number delivered to this rank.
         skipped: unreadable sequences skipped by this rank.
         disk_bytes: bytes fetched, mostly past the page cache, as it did not hold them.
+        fetched_bytes, cached_bytes: bytes of chunks that came from object stores, and that the cache of objects had.
         corpora: what each corpus of a mixture has given since the beginning of the order, over all ranks, beside the
             share that its weights declare; empty for other corpora.
     """
@@ -75,6 +76,8 @@ class Stats:
     samples: int = 0
     skipped: int = 0
     disk_bytes: int = 0
+    fetched_bytes: int = 0
+    cached_bytes: int = 0
     corpora: dict[str, Share] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
@@ -100,12 +103,14 @@ class Upcoming:
     Attributes:
         window: number of windows between the current one and that of the chunk considered last.
         passed: number of chunks before it.
+        again: function that returns all these windows from the first one on.
     """
 
-    __slots__ = ("_chunks", "_next", "_windows", "passed", "window")
+    __slots__ = ("_chunks", "_next", "_windows", "again", "passed", "window")
 
-    def __init__(self, windows: Iterator[Ints]) -> None:
-        self._windows = windows
+    def __init__(self, again: Callable[[], Iterator[Ints]]) -> None:
+        self.again = again
+        self._windows = again()
         self._chunks: Iterator[int] = iter(())
         self._next: int | None = None
         self.window, self.passed = -1, 0
@@ -499,8 +504,11 @@ class BufferedReader(Reader):
             for key in [key for key in self._plans if key not in wanted]:
                 del self._plans[key]
             self._drop({int(c) for plan in plans for c in plan.chunks})
-        if upcoming is not None and self._budget_bytes > 0:
-            self._read_ahead(upcoming)
+        if upcoming is not None:
+            if plans:
+                self.ranges.follow(plans[-1].chunks, upcoming.again)
+            if self._budget_bytes > 0:
+                self._read_ahead(upcoming)
 
     def read_on(self, upcoming: Upcoming) -> None:
         """Continue to read ahead if a chunk was read since the last call; otherwise costs next to nothing.
@@ -610,6 +618,8 @@ class BufferedReader(Reader):
         size = chunk.nbytes
         with self._lock:
             self._stats.disk_bytes = self.ranges.disk_bytes
+            self._stats.fetched_bytes = self.ranges.fetched_bytes
+            self._stats.cached_bytes = self.ranges.cached_bytes
             entry.bytes = size
             self._seen = (self._seen[0] + 1, self._seen[1] + size)
             if self._stored is not None and self._stored[chunk_id & CHUNK_MASK] > 0:

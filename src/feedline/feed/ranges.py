@@ -4,7 +4,8 @@ A chunk of text, of Parquet or of a compressed store is read whole, so its parts
 (`Deserializer.extents`). If the page cache holds them, the deserializer reads them as usual. If not, native threads
 read them ahead of the decoding threads, in large pieces, many at a time, bypassing the page cache: the decoders find
 their bytes in memory, and no other pages are evicted. (Processes of one machine that read the same data go through the
-page cache, so that it is read from disk once.)
+page cache, so that it is read from disk once.) What lies in object stores is fetched from there, or from the cache of
+this node (`feedline.feed.remote`), in the same order and within the same room.
 
 Cost: memory for the chunks being decoded, and for `ROOM_BYTES` bytes or one chunk ahead of them.
 """
@@ -18,13 +19,17 @@ import os
 import threading
 import time
 from collections import OrderedDict, deque
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from feedline import _native
 from feedline.feed.files.paths import open_regular
+from feedline.feed.files.remote import object_at
+from feedline.feed.next_uses import NextUses
 from feedline.feed.protocol import Deserializer, Extent, Piece, Unread
+from feedline.feed.remote.cache import Arrival, CachedObject
 
 ROOM_BYTES = 64 << 20
 """Stored bytes fetched before a thread is ready to decode them."""
@@ -47,20 +52,29 @@ class _RangeFile:
             self.map = mmap.mmap(file.fileno(), about.st_size, access=mmap.ACCESS_READ)
         address = np.frombuffer(self.map, np.uint8).ctypes.data
         identity = (about.st_dev, about.st_ino)
-        self.number = fetcher.add(path, about.st_size, address, identity, direct=direct, ask=ask, share=share)
+        found = object_at(path)
+        place = path if found is None else found.place()
+        self.number = fetcher.add(place, about.st_size, address, identity, direct=direct, ask=ask, share=share)
         self.users = 0
 
 
 class _RangeJob:
-    """A chunk to fetch; begun if it has a fetch."""
+    """A chunk to fetch; begun if it has a fetch, or its bytes are arriving from stores."""
 
-    __slots__ = ("chunk", "extents", "fetch", "files", "size")
+    __slots__ = ("arrival", "chunk", "extents", "fetch", "files", "remote", "size")
 
     def __init__(self, chunk: int, extents: Sequence[Extent]) -> None:
         self.chunk, self.extents = chunk, extents
         self.size = sum(extent.size for extent in extents)
         self.fetch: _native.Fetch | None = None
+        self.remote = [found for extent in extents if isinstance(found := object_at(extent.path), CachedObject)]
+        self.arrival: Arrival | None = None
         self.files: list[_RangeFile] = []
+
+    def spans(self) -> Iterator[tuple[CachedObject, tuple[int, int]]]:
+        """Yield the objects of a chunk that lies in objects only, each with the first and last byte of its part."""
+        for one, extent in zip(self.remote, self.extents, strict=False):
+            yield one, (extent.offset, extent.offset + extent.size)
 
 
 class RangeFetcher:
@@ -75,12 +89,15 @@ class RangeFetcher:
         shared: whether other processes of this machine read the same data.
         wait_seconds: seconds that threads waited for the disk, summed.
         disk_bytes: bytes read from it.
+        fetched_bytes, cached_bytes: bytes of objects that came from stores, and that the cache had.
     """
 
     def __init__(self, corpus: Deserializer, room: int = ROOM_BYTES) -> None:
         self._corpus, self._room = corpus, room
         self.backend, self.direct, self.forced, self.shared = "any", True, False, False
         self.wait_seconds, self.disk_bytes = 0.0, 0
+        self.fetched_bytes = self.cached_bytes = 0
+        self._uses = NextUses(corpus.num_chunks())
         self._lock = threading.Lock()
         self._fetcher: _native.Fetcher | None = None
         self._files: OrderedDict[str, _RangeFile] = OrderedDict()
@@ -92,6 +109,10 @@ class RangeFetcher:
     def fail(self, path: str, begin: int, end: int, error: int) -> None:
         """Make reads of these bytes fail, as a failing disk would; for tests, before anything is read."""
         self._failing.append((path, begin, end, error))
+
+    def follow(self, window: NDArray[np.int64], again: Callable[[], Iterator[NDArray[np.int64]]]) -> None:
+        """Go on to a window, so that it is known what is needed last; see `NextUses.follow`."""
+        self._uses.follow(window, again)
 
     def want(self, key: Hashable, chunk: int) -> None:
         """Fetch a chunk when there is room, after those requested before; ``key`` identifies it."""
@@ -109,7 +130,7 @@ class RangeFetcher:
             job = self._jobs.pop(key, None)
             if job is None:
                 return None
-            if job.fetch is None:  # still queued, but needed now
+            if job.fetch is None and job.arrival is None:  # still queued, but needed now
                 with contextlib.suppress(ValueError):
                     self._queue.remove(key)
                 fetch = self._start(job)
@@ -117,7 +138,29 @@ class RangeFetcher:
                 fetch = job.fetch
                 self._used -= job.size
             self._begin()
+        if job.remote:
+            if job.arrival is None and not all(one.has(*span) for one, span in job.spans()):
+                job.arrival = self._begin_arrival(job)
+            if job.arrival is not None:
+                return self._arrived(job, job.arrival)
+            with self._lock:
+                self.cached_bytes += job.size
         return None if fetch is None else self._result(job, fetch)
+
+    def _arrived(self, job: _RangeJob, arrival: Arrival) -> list[Piece]:
+        began = time.perf_counter()
+        try:
+            return arrival.result()
+        finally:
+            with self._lock:
+                self.wait_seconds += time.perf_counter() - began
+                self.fetched_bytes += arrival.fetched_bytes
+                self.cached_bytes += arrival.cached_bytes
+                self._let_go(job)
+
+    def _begin_arrival(self, job: _RangeJob) -> Arrival:
+        later = self._uses.needed_later_than(job.chunk)
+        return Arrival(job.extents, (self._corpus.extents(chunk) for chunk in later), must_keep=self.shared)
 
     def _result(self, job: _RangeJob, fetch: _native.Fetch) -> list[Piece]:
         began = time.perf_counter()
@@ -137,14 +180,19 @@ class RangeFetcher:
             job = self._jobs.pop(key, None)
             if job is None:
                 return
-            if job.fetch is not None:
+            if job.fetch is not None or job.arrival is not None:
                 self._used -= job.size
+            if job.arrival is not None:
+                job.arrival.cancel()
             self._let_go(job)
             job.fetch = None
 
     def close(self) -> None:
         """Stop the threads and close the files."""
         with self._lock:
+            for job in self._jobs.values():
+                if job.arrival is not None:
+                    job.arrival.cancel()
             self._jobs.clear()
             self._queue.clear()
             self._files.clear()
@@ -156,15 +204,21 @@ class RangeFetcher:
     def _begin(self) -> None:
         while self._queue:
             job = self._jobs.get(self._queue[0])
-            if job is not None and job.fetch is None:
+            if job is not None and job.fetch is None and job.arrival is None:
                 if self._used and self._used + job.size > self._room:
                     return
-                if self._start(job) is not None:
+                if self._start(job) is not None or job.arrival is not None:
                     self._used += job.size
             self._queue.popleft()
 
     def _start(self, job: _RangeJob) -> _native.Fetch | None:
         """Begin to fetch a chunk, unless the page cache holds it or its files cannot be opened."""
+        if job.remote:
+            if len(job.remote) < len(job.extents):
+                return None  # a chunk of local files and of objects is read part by part
+            if not all(one.stays and one.seems_whole(*span) for one, span in job.spans()):
+                job.arrival = self._begin_arrival(job)
+                return None
         try:
             ranges, lacking = [], self.forced
             for path, offset, size in job.extents:

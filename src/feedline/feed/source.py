@@ -7,6 +7,7 @@ window of chunks and the data read ahead (the next window) in memory, one native
 
 from __future__ import annotations
 
+import functools
 import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -281,7 +282,7 @@ class MinibatchSource:
             after = plan.after
             window = after.segment.plan
             if window is not self._window_in_use:
-                self._upcoming = Upcoming(self._axis.chunks_after(window))
+                self._upcoming = Upcoming(functools.partial(self._axis.chunks_after, window))
                 self._reader.keep([window], self._upcoming)
             elif self._upcoming is not None:
                 self._reader.read_on(self._upcoming)

@@ -26,7 +26,8 @@ from feedline import _native
 from feedline.errors import DataError
 from feedline.feed.files.atomic import atomic_file
 from feedline.feed.files.cache import is_trusted, own_folder, refuse_foreign, user_cache
-from feedline.feed.files.paths import open_regular, read_at, status_of
+from feedline.feed.files.paths import open_file, open_regular, read_at, status_of
+from feedline.feed.files.remote import remote_of
 from feedline.feed.files.streaming import blocks
 
 SPAN_BYTES = 2 << 20
@@ -424,7 +425,8 @@ def _streamed(file: BinaryIO, path: Path) -> Iterator[bytes]:
 
     os.lseek(file.fileno(), 0, os.SEEK_SET)
     try:
-        with pa.CompressedInputStream(pa.PythonFile(os.fdopen(os.dup(file.fileno()), "rb"), "r"), "zstd") as stream:
+        again = open_file(path) if remote_of(file) is not None else os.fdopen(os.dup(file.fileno()), "rb")
+        with pa.CompressedInputStream(pa.PythonFile(again, "r"), "zstd") as stream:
             while part := stream.read(_BLOCK_BYTES):
                 yield part
     except (pa.ArrowException, OSError) as error:

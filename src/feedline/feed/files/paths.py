@@ -16,7 +16,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO, TextIO
 
-from feedline.errors import DataError
+from feedline.errors import DataError, shown_path
+from feedline.feed.files import remote
 
 PathLike = str | os.PathLike[str]
 INDEX_SUFFIX = ".feedline-index"
@@ -95,7 +96,8 @@ def _require_all(names: list[str]) -> None:
 
 def name_of(paths: Sequence[PathLike]) -> str:
     """Return what errors call a corpus of these files."""
-    return os.fspath(paths[0]) if len(paths) == 1 else f"{os.fspath(paths[0])} and {len(paths) - 1} more"
+    first = shown_path(os.fspath(paths[0]))
+    return first if len(paths) == 1 else f"{first} and {len(paths) - 1} more"
 
 
 _BRACES = re.compile(r"\{([^{}]*,[^{}]*|-?\d{1,9}\.\.-?\d{1,9})\}")
@@ -133,6 +135,8 @@ def _choices(text: str) -> Sequence[str]:
 def open_regular(path: PathLike, buffering: int = -1, *, links: bool = True) -> BinaryIO:
     """Open like ``open(path, "rb", buffering)``, but refuse anything except a regular file, without blocking.
 
+    The path of an object's placeholder opens the object.
+
     Args:
         path: path of the file.
         buffering: as for `open`.
@@ -141,6 +145,9 @@ def open_regular(path: PathLike, buffering: int = -1, *, links: bool = True) -> 
     Raises:
         OSError: it cannot be opened, or is not a regular file.
     """
+    found = remote.object_at(path)
+    if found is not None:
+        return remote.opened(found, path, buffering)
     # Checked before opening, as opening a device may have side effects, and after, as it may have been replaced.
     _require_regular(os.stat(path, follow_symlinks=links), path)
     more = os.O_NONBLOCK | (0 if links else os.O_NOFOLLOW)
@@ -204,7 +211,7 @@ def read_at(file: BinaryIO, size: int, byte: int) -> bytes:
     Raises:
         DataError: reading failed.
     """
-    with reading(file.name, byte):
+    with reading(file.name, byte), remote.held(file, byte, size):
         return os.pread(file.fileno(), size, byte)
 
 
@@ -215,7 +222,24 @@ def status_of(file: BinaryIO) -> os.stat_result:
         DataError: they are unavailable.
     """
     with reading(file.name):
-        return os.fstat(file.fileno())
+        status = os.fstat(file.fileno())
+    found = remote.remote_of(file)
+    if found is None:
+        return status
+    # Its file changes whenever something is fetched; the object does not.
+    fields = list(status[:10])
+    fields[7:10] = [found.modified_ns // 10**9] * 3
+    return os.stat_result(fields, {"st_mtime_ns": found.modified_ns, "st_ctime_ns": found.modified_ns})
+
+
+def size_of(path: PathLike) -> int:
+    """Return the size of a file in bytes.
+
+    Raises:
+        OSError: there is none.
+    """
+    found = remote.object_at(path)
+    return os.stat(path).st_size if found is None else found.size
 
 
 def open_to_append(path: PathLike) -> TextIO:

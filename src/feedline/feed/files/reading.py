@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from feedline.errors import DataError
 from feedline.feed.files.paths import reading
+from feedline.feed.files.remote import held
 
 
 def read_exactly(file: BinaryIO, into: NDArray[np.uint8], offset: int, path: Path) -> None:
@@ -21,7 +22,7 @@ def read_exactly(file: BinaryIO, into: NDArray[np.uint8], offset: int, path: Pat
     Raises:
         DataError: the file is too short, or its disk fails.
     """
-    with reading(path, offset):
+    with reading(path, offset), held(file, offset, len(into)):
         _fill(file, into, offset, path)
 
 
@@ -46,7 +47,8 @@ def read_most(file: BinaryIO, into: NDArray[np.uint8], offset: int, path: Path) 
         The gaps: (first byte, end byte, errno), a page or less each.
     """
     try:
-        _fill(file, into, offset, path)
+        with held(file, offset, len(into)):
+            _fill(file, into, offset, path)
     except OSError as error:
         page, end = mmap.PAGESIZE, offset + len(into)
         if offset // page == (end - 1) // page:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from feedline import _native
 from feedline.feed.files.paths import status_of
 from feedline.feed.files.reading import read_exactly
+from feedline.feed.files.remote import remote_of
 
 _AHEAD = 8  # blocks in flight
 _LOOK_AT = 256  # pages of the file checked for residency
@@ -38,8 +39,8 @@ def blocks(file: BinaryIO, path: Path, size: int, block_bytes: int) -> Iterator[
 
 def _fetched(file: BinaryIO, path: Path, size: int, block_bytes: int) -> Iterator[NDArray[np.uint8] | None]:
     """Yield blocks read natively, None for one that failed; nothing if the page cache holds the file."""
-    if not size:
-        return
+    if not size or remote_of(file) is not None:
+        return  # an object is read ahead as it is read
     about = status_of(file)
     fetcher = _native.Fetcher(depth=2 * _AHEAD, keep_bytes=_AHEAD * block_bytes)
     with contextlib.ExitStack() as stack:

@@ -26,7 +26,7 @@ from feedline.data.value import DenseValue, SparseValue
 from feedline.errors import DataError, SchemaError
 from feedline.feed.assembly import ChunkSet
 from feedline.feed.files.buffers import ReadBuffers
-from feedline.feed.files.paths import PathLike, list_files, name_of, open_file, status_of
+from feedline.feed.files.paths import PathLike, list_files, name_of, open_file, size_of, status_of
 from feedline.feed.files.reading import read_exactly, read_most
 from feedline.feed.formats import unreadable
 from feedline.feed.formats.ctf_errors import FATAL, NAMES, RECORD, describe, line_of
@@ -510,7 +510,7 @@ def progress_of_each(paths: list[Path], progress: Progress | None) -> list[Progr
     """Return what to call for each file, so that ``progress`` is called with bytes of all of them together."""
     if progress is None:
         return [None] * len(paths)
-    sizes = [path.stat().st_size if path.exists() else 0 for path in paths]
+    sizes = [size_of(path) if path.exists() else 0 for path in paths]
     total = sum(sizes)
     return [lambda n, _, before=before: progress(before + n, total) for before in _offsets(sizes).tolist()[:-1]]  # type: ignore[misc]
 

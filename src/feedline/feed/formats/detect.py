@@ -61,6 +61,7 @@ class Format(NamedTuple):
         suffixes: what its files are named, for those that no bytes tell apart.
         packed: whether its files may be packed by gzip or Zstandard, with another suffix behind their own.
         loose: whether a folder is of this format for the files in it, whatever else lies there.
+        ranged: whether all its reading goes through `files`, so that files of which parts are missing can be read.
     """
 
     name: str
@@ -73,6 +74,7 @@ class Format(NamedTuple):
     suffixes: tuple[str, ...] = ()
     packed: bool = False
     loose: bool = False
+    ranged: bool = False
 
     def open(self, paths: list[str], streams: Mapping[str, Stream], memory_bytes: int) -> Deserializer:
         """Open files of this format.
@@ -177,6 +179,7 @@ FORMATS: tuple[Format, ...] = (
         folder=is_mds,
         begins=lambda path, head: path.name == INDEX and is_mds(path.parent),
         several=True,
+        ranged=True,
     ),
     Format(
         "litdata",
@@ -206,6 +209,7 @@ FORMATS: tuple[Format, ...] = (
         several=True,
         loose=True,
         suffixes=(".parquet", ".pq"),
+        ranged=True,
     ),
     Format("npy folder", "a folder of .npy files", _NUMPY, folder=lambda path: any(path.glob("*.npy")), loose=True),
     Format("npy", "a NumPy file", _NUMPY, begins=_magic(b"\x93NUMPY"), suffixes=(".npy",)),
@@ -217,6 +221,7 @@ FORMATS: tuple[Format, ...] = (
         begins=_is_ctf,
         several=True,
         suffixes=(".ctf", ".txt"),
+        ranged=True,
     ),
     Format(
         "hdf5",
@@ -233,6 +238,7 @@ FORMATS: tuple[Format, ...] = (
         several=True,
         suffixes=(".csv", ".tsv"),
         packed=True,
+        ranged=True,
     ),
     Format(
         "jsonl",
@@ -242,6 +248,7 @@ FORMATS: tuple[Format, ...] = (
         several=True,
         suffixes=_JSON_LINES,
         packed=True,
+        ranged=True,
     ),
     Format(
         "cbf",
@@ -269,6 +276,7 @@ FORMATS: tuple[Format, ...] = (
         several=True,
         loose=True,
         suffixes=(".tar",),
+        ranged=True,
     ),
     Format(
         "tfrecord",
@@ -278,6 +286,7 @@ FORMATS: tuple[Format, ...] = (
         several=True,
         suffixes=(".tfrecord", ".tfrecords"),
         packed=True,
+        ranged=True,
     ),
     Format(
         "tokens",

@@ -31,6 +31,7 @@ from feedline.feed.files.cache import user_cache
 from feedline.feed.files.digest import ContentDigest
 from feedline.feed.files.paths import PathLike, open_file, read_at, reading, status_of
 from feedline.feed.files.reading import read_exactly, read_most
+from feedline.feed.files.remote import by_ranges
 from feedline.feed.files.seals import seals_of
 from feedline.feed.files.streaming import blocks
 from feedline.feed.formats import decode
@@ -390,6 +391,8 @@ class OffsetShards(Deserializer):
         self._compare(number)
         place = self._place(number, a, b)
         if shard.codec:
+            return self._held(number, a, place, self._packed(shard, place)), ()
+        if by_ranges(shard.path):
             return self._held(number, a, place, self._packed(shard, place)), ()
         low, high = place.low, place.high
         mapped, seals = self._maps.get(number)

@@ -10,6 +10,7 @@ import io
 import os
 from typing import BinaryIO
 
+from feedline.feed.files import remote
 from feedline.feed.files.paths import status_of
 from feedline.feed.protocol import Unread
 
@@ -29,7 +30,7 @@ class Pages:
     mode, closed = "rb", False
 
     def __init__(self, file: BinaryIO, held: list[tuple[int, memoryview]]) -> None:
-        self._descriptor, self._held = file.fileno(), held
+        self._file, self._held = file, held
         self._size = status_of(file).st_size
         self._position = 0
         self.unread: Unread | None = None
@@ -45,9 +46,10 @@ class Pages:
                 return data[offset - begin : offset - begin + size]
         parts, done = list[bytes](), 0
         try:
-            while done < size and (part := os.pread(self._descriptor, size - done, offset + done)):
-                parts.append(part)
-                done += len(part)
+            with remote.held(self._file, offset, size):
+                while done < size and (part := os.pread(self._file.fileno(), size - done, offset + done)):
+                    parts.append(part)
+                    done += len(part)
         except OSError as error:
             self.unread = Unread(error.errno or errno.EIO, offset + done)
             raise

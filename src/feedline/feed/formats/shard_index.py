@@ -8,6 +8,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
 from feedline.errors import DataError, shown
+from feedline.feed.files import paths
 from feedline.feed.files.paths import PathLike, looking
 from feedline.feed.formats.shard_packing import CODECS
 from feedline.feed.formats.shards_guess import INDEX, folder_of, read_index
@@ -127,7 +128,7 @@ def size_of(path: Path) -> int | None:
     """Return the size of a file, None if there is none."""
     with looking(path):
         try:
-            return path.stat().st_size
+            return paths.size_of(path)
         except FileNotFoundError:
             return None
 

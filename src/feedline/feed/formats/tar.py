@@ -29,6 +29,7 @@ from feedline.data.value import BytesValue
 from feedline.errors import DataError, SchemaError
 from feedline.feed.files.paths import PathLike, list_files, looking, name_of, read_at
 from feedline.feed.files.reading import read_most
+from feedline.feed.files.remote import by_ranges, within_reach
 from feedline.feed.files.seals import seals_of
 from feedline.feed.formats import decode
 from feedline.feed.formats.ctf import by_file, open_texts
@@ -94,7 +95,7 @@ class _TarOptions(IndexOptions):
                 path=str(path),
                 hint="decompress it: gunzip (pictures and audio are compressed already)",
             )
-        headers = _native.TarIndexer(text.fileno(), size)
+        headers = _native.TarIndexer(text.fileno(), size, within_reach(text))
         while not headers.done:
             found = headers.next(_MEMBERS)
             indexer.error = headers.error
@@ -235,6 +236,8 @@ class TarDeserializer(Deserializer):
             raise IndexError(f"expected a chunk from 0 to {len(self._infos) - 1}, got {chunk}")
         number, local = self._located(chunk)
         file = self._files[number]
+        if by_ranges(file.path):
+            return self._read_around(chunk)
         with file.opened() as archive:
             file.compare(archive)
         mapped, seals = self._maps.get(number)

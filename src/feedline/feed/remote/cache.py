@@ -1,0 +1,702 @@
+"""A bounded folder with parts of objects, shared by the processes of a node.
+
+What is wanted is looked for here first, and fetched by one process where others want it too. What was fetched is kept
+while there is room, and where room has to be made, what is needed last goes first. Never more than ``budget_bytes``
+of objects are kept, and nothing that others are using is dropped.
+
+::
+
+    lock                    taken for each decision about room
+    state                   magic, bytes of a page, number of pages that are kept
+    holders/                see `holders`
+    objects/KEY/            see `pages`; KEY is a hash of address, ETag and size
+    names/                  see `mirror`
+
+What cannot be kept (no room, a full disk) still reaches those who fetch it into memory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import fcntl
+import hashlib
+import itertools
+import logging
+import mmap
+import os
+import shutil
+import threading
+from collections import OrderedDict
+from collections.abc import Coroutine, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from feedline.errors import DataError
+from feedline.feed.files.cache import own_folder
+from feedline.feed.files.remote import object_at
+from feedline.feed.protocol import Extent, Piece
+from feedline.feed.remote.holders import Holder, View, claims_of
+from feedline.feed.remote.pages import PAGE_BYTES, Pages, pages_of
+from feedline.feed.remote.requests import PART_BYTES, Patience, fetched, loop, wait_for
+from feedline.feed.remote.stores import ObjectInfo, Store
+
+LEAST_BYTES = 64 << 20
+"""The smallest cache: what is read while a corpus is opened has to be somewhere."""
+
+_MAGIC = b"feedcch1"
+_OPEN_FILES = 256
+_TOGETHER_BYTES = 64 << 10  # between extents that are fetched with one request
+_OTHERS_S = 0.01  # between looks at whether another process has fetched
+_PART = PART_BYTES // PAGE_BYTES
+_NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS}
+
+_log = logging.getLogger("feedline")
+
+
+class CachedObject:
+    """An object of which parts are in a cache; see `files.remote.RemoteObject`.
+
+    Attributes:
+        cache: the cache.
+        key: name of its folder there.
+        number: the first 8 bytes of ``key``, as holders name it.
+        stays: whether nothing of it is dropped while this process lives.
+    """
+
+    def __init__(self, cache: Cache, store: Store, info: ObjectInfo, patience: Patience) -> None:
+        self.cache, self.store, self.info, self.patience = cache, store, info, patience
+        self.url, self.size, self.modified_ns = store.url(info.key), info.size, info.modified_ns
+        about = f"{self.url}\n{info.etag}\n{info.size}"
+        self.key = hashlib.blake2b(about.encode(), digest_size=16).hexdigest()
+        self.number = int(self.key[:16], 16)
+        self.stays = False
+        self._stay: Lease | None = None
+        self.turns: dict[int, asyncio.Lock] = {}
+
+    def descriptor(self) -> int:
+        """See `RemoteObject.descriptor`."""
+        with self.cache.opened(self) as pages:
+            # By the descriptor, not by the path: the cache may have been deleted.
+            return os.open(f"/proc/self/fd/{pages.descriptor}", os.O_RDONLY | os.O_CLOEXEC)
+
+    def place(self) -> str:
+        """See `RemoteObject.place`."""
+        return str(self.cache.folder / "objects" / self.key / "data")
+
+    def link(self, path: Path) -> None:
+        """Put the file in the place of a placeholder; of an object that is whole."""
+        temporary = path.with_name(f".{path.name[:200]}.{os.getpid()}")
+        os.link(self.place(), temporary)
+        os.utime(temporary, ns=(self.modified_ns, self.modified_ns))
+        os.replace(temporary, path)
+        # A rename of two links to one file does nothing, and leaves both.
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(temporary)
+
+    @property
+    def whole(self) -> bool:
+        """See `RemoteObject.whole`."""
+        return self.stays and self.has(0, self.size)
+
+    def has(self, begin: int, end: int) -> bool:
+        """Return whether bytes are in the file, as they were written."""
+        first, last = pages_of(begin, end)
+        with self.cache.opened(self) as pages:
+            return pages.has(first, last) and not pages.damaged(first, last)
+
+    def seems_whole(self, begin: int, end: int) -> bool:
+        """Return whether bytes are in the file, unless it is damaged."""
+        with self.cache.opened(self) as pages:
+            return pages.has(*pages_of(begin, end))
+
+    def stay(self) -> None:
+        """Drop nothing of it while it is used."""
+        if not self.stays and self.size:
+            self._stay = self.cache.lease(self, *pages_of(0, self.size))
+            self.stays = True
+
+    def hold(self, begin: int, end: int, *, more: int = 0) -> Lease:
+        """See `RemoteObject.hold`."""
+        first, last = pages_of(begin, min(end, self.size))
+        lease = self.cache.lease(self, first, last)
+        try:
+            ahead = pages_of(begin, min(self.size, end + min(more, self.cache.budget_bytes // 8)))[1]
+            if not self.has(begin, min(end, self.size)):
+                wait_for(self.cache.bring(self, first, last, ahead))
+            elif ahead > last and not self.seems_whole(end + more // 2, end + more // 2 + 1):
+                loop().begin(self.cache.bring(self, first, last, ahead))
+        except BaseException:
+            lease.release()
+            raise
+        return lease
+
+
+class Lease:
+    """Pages that are not dropped until this is released."""
+
+    __slots__ = ("_cache", "_slot")
+
+    def __init__(self, cache: Cache, slot: int) -> None:
+        self._cache, self._slot = cache, slot
+
+    def release(self) -> None:
+        """Let go of them; once."""
+        slot, self._slot = self._slot, -1
+        if slot >= 0:
+            self._cache.released(slot)
+
+
+class Cache:
+    """A folder; see the module. One per folder and process: `cache_at`.
+
+    Attributes:
+        folder: its path.
+        budget_bytes: the most that is kept.
+        pid: the process.
+        hit_bytes: bytes that were wanted and were there.
+    """
+
+    def __init__(self, folder: Path, budget_bytes: int) -> None:
+        self.folder, self.budget_bytes = folder, budget_bytes
+        self.hit_bytes = 0
+        self.pid = os.getpid()
+        self._mutex = threading.RLock()
+        self._depth = 0
+        self._open: OrderedDict[str, Pages] = OrderedDict()
+        self._objects: dict[str, CachedObject] = {}
+        self._told = False
+        self._ahead: set[asyncio.Task[Any]] = set()
+        hint = "pass cache=<a folder of yours with room>"
+        try:
+            own_folder(folder, hint)
+            for name in ("objects", "holders", "names"):
+                (folder / name).mkdir(mode=0o700, exist_ok=True)
+            self._lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            with self._locked():
+                self._state = self._mapped_state()
+                self._holder = Holder(folder / "holders")
+                if not any(True for _ in self._holder.others()):
+                    self._count()
+        except OSError as error:
+            raise DataError(
+                f"expected a folder to keep parts of objects in, got: {error.strerror}", path=str(folder), hint=hint
+            ) from error
+
+    # ---- the folder -------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[None]:
+        """A context in which no other thread or process decides about room."""
+        with self._mutex:
+            self._depth += 1
+            if self._depth == 1:
+                fcntl.flock(self._lock, fcntl.LOCK_EX)
+            try:
+                yield
+            finally:
+                self._depth -= 1
+                if self._depth == 0:
+                    fcntl.flock(self._lock, fcntl.LOCK_UN)
+
+    def _mapped_state(self) -> NDArray[np.int64]:
+        path = self.folder / "state"
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            head = np.frombuffer(_MAGIC, np.int64)
+            if os.fstat(descriptor).st_size != 24:
+                os.ftruncate(descriptor, 24)
+            state: NDArray[np.int64] = np.frombuffer(mmap.mmap(descriptor, 24), np.int64)
+        finally:
+            os.close(descriptor)
+        if state[0] == 0:
+            state[0], state[1] = head[0], PAGE_BYTES
+        if state[0] != head[0] or state[1] != PAGE_BYTES:
+            raise DataError(
+                "expected a cache of this version of feedline, got one of another version",
+                path=str(self.folder),
+                hint="pass cache=<another folder>, or remove this one: it holds nothing but copies",
+            )
+        return state
+
+    def _count(self) -> None:
+        """Count the pages that are kept, and free what killed processes have left."""
+        total = 0
+        for name in os.listdir(self.folder / "objects"):
+            place = self.folder / "objects" / name
+            try:
+                size = os.stat(place / "data").st_size
+                pages = Pages(place, size, {})
+            except OSError:
+                shutil.rmtree(place, ignore_errors=True)
+                continue
+            try:
+                total += pages.sweep()
+            finally:
+                pages.close()
+        self._state[2] = total
+
+    @contextlib.contextmanager
+    def opened(self, found: CachedObject) -> Iterator[Pages]:
+        """A context in which file and table of an object are open."""
+        with self._mutex:
+            pages = self._open.get(found.key)
+            if pages is None:
+                about = {"url": found.url, "etag": found.info.etag, "size": found.size}
+                pages = Pages(self.folder / "objects" / found.key, found.size, about)
+                self._open[found.key] = pages
+            self._open.move_to_end(found.key)
+            pages.users += 1
+        try:
+            yield pages
+        finally:
+            with self._mutex:
+                pages.users -= 1
+                if len(self._open) > _OPEN_FILES:
+                    idle = next((key for key, one in self._open.items() if not one.users), None)
+                    if idle is not None:
+                        self._open.pop(idle).close()
+
+    def enter(self, objects: Sequence[CachedObject]) -> None:
+        """Begin to use objects: pages of those that nobody uses are dropped first."""
+        with self._locked():
+            for one in objects:
+                self._objects[one.key] = one
+            self._holder.claim([one.key for one in objects])
+
+    def leave(self, objects: Sequence[CachedObject]) -> None:
+        """End using objects; when this process uses no others, its leases end, too."""
+        with self._mutex:
+            for one in objects:
+                if self._objects.get(one.key) is one:
+                    del self._objects[one.key]
+            if self._objects or self.pid != os.getpid() or _caches.get(self.folder) is not self:
+                return
+            del _caches[self.folder]
+            self._holder.close()
+            for pages in self._open.values():
+                pages.close()
+            self._open.clear()
+            os.close(self._lock)
+
+    # ---- room -------------------------------------------------------------------------------------
+
+    def lease(self, found: CachedObject, first: int, end: int) -> Lease:
+        """Return a lease of pages, whether they are there or not."""
+        with self._locked():
+            return Lease(self, self._holder.lease(found.number, first, end))
+
+    def released(self, slot: int) -> None:
+        """End a lease."""
+        with self._mutex:
+            self._holder.release(slot)
+
+    @property
+    def kept_bytes(self) -> int:
+        """Bytes that are kept, rounded up to pages."""
+        return int(self._state[2]) * PAGE_BYTES
+
+    def reserve(self, pages: int, victims: Iterable[Sequence[Extent]], must: bool) -> Room | None:
+        """Reserve room for pages that are to be fetched, by dropping others if need be; None: there is none.
+
+        Args:
+            pages: number of pages.
+            victims: parts of objects that may be dropped, in this order, after objects that nobody uses.
+            must: whether to drop anything else, too, that is not being used.
+        """
+        if pages * PAGE_BYTES > self.budget_bytes:
+            return None
+        room = self._reserved(pages)
+        if room is None:
+            with self._locked():
+                views = self._views()
+                self._drop_unclaimed(views, self._short(pages, views))
+            room = self._reserved(pages)
+        if room is None:
+            # Where parts lie may have to be read first, so that is asked without the lock.
+            for extents in victims:
+                with self._locked():
+                    dropped = self._drop(extents, self._views())
+                if dropped and (room := self._reserved(pages)) is not None:
+                    break
+        if room is None and must:
+            with self._locked():
+                views = self._views()
+                self._drop_any(views, self._short(pages, views))
+            room = self._reserved(pages)
+        return room
+
+    def _reserved(self, pages: int) -> Room | None:
+        with self._locked():
+            if self._short(pages, self._views()) > 0:
+                return None
+            self._holder.reserve(pages)
+            return Room(self, pages)
+
+    def given_back(self, pages: int) -> None:
+        """Take pages off what is reserved."""
+        with self._locked():
+            self._holder.reserve(-pages)
+
+    def _views(self) -> list[View]:
+        return [self._holder.own, *(view for _, view in self._holder.others())]
+
+    def _short(self, pages: int, views: Sequence[View]) -> int:
+        coming = sum(view.reserved for view in views)
+        return int(self._state[2]) + coming + pages - self.budget_bytes // PAGE_BYTES
+
+    def _drop_unclaimed(self, views: Sequence[View], short: int) -> None:
+        """Drop objects that no living process uses, those first that were written long ago."""
+        claimed = set(self._objects).union(*(claims_of(path) for path, _ in self._holder.others()))
+        found = []
+        with contextlib.suppress(FileNotFoundError):  # the cache was deleted
+            for name in os.listdir(self.folder / "objects"):
+                if name not in claimed:
+                    with contextlib.suppress(OSError):
+                        about = os.stat(self.folder / "objects" / name / "data")
+                        found.append((about.st_mtime_ns, name, about.st_size))
+        for _, name, size in sorted(found):
+            if short <= 0:
+                return
+            place = self.folder / "objects" / name
+            with contextlib.suppress(OSError):
+                pages = Pages(place, size, {})
+                try:
+                    dropped = pages.drop(0, pages.count)
+                finally:
+                    pages.close()
+                self._state[2] -= dropped
+                short -= dropped
+            shutil.rmtree(place, ignore_errors=True)
+            old = self._open.pop(name, None)
+            if old is not None and not old.users:
+                old.close()
+
+    def _drop(self, extents: Iterable[Extent], views: Sequence[View]) -> int:
+        """Drop what lies in parts of objects of this cache and is not being used; return the number of pages."""
+        dropped = 0
+        for extent in extents:
+            found = object_at(extent.path)
+            if not isinstance(found, CachedObject) or found.cache is not self:
+                continue
+            first, end = pages_of(extent.offset, extent.offset + extent.size)
+            with self.opened(found) as pages:
+                # Pages at both ends may belong to neighbours, too: they stay as long as those do.
+                if first < end - 1 and first > 0 and pages.has(first - 1, first):
+                    first += 1
+                if first < end - 1 and end < pages.count and pages.has(end, end + 1):
+                    end -= 1
+                dropped += self._drop_pages(found, pages, first, end, views=views)
+        return dropped
+
+    def _drop_pages(self, found: CachedObject, pages: Pages, first: int, end: int, *, views: Sequence[View]) -> int:
+        dropped = 0
+        for a, b in _without(first, end, np.concatenate([view.used(found.number) for view in views])):
+            if pages.table[a:b].any():
+                dropped += pages.drop(a, b)
+        self._state[2] -= dropped
+        return dropped
+
+    def _drop_any(self, views: Sequence[View], short: int) -> None:
+        for found in list(self._objects.values()):
+            with self.opened(found) as pages:
+                for a, b in list(pages.runs()):
+                    for at in range(a, b, _PART):
+                        if short <= 0:
+                            return
+                        short -= self._drop_pages(found, pages, at, min(at + _PART, b), views=views)
+
+    # ---- fetching ---------------------------------------------------------------------------------
+
+    async def bring(self, found: CachedObject, first: int, end: int, ahead: int) -> None:
+        """Fetch pages into the file; those from ``end`` to ``ahead`` while nobody waits.
+
+        Raises:
+            DataError: they cannot be had, or there is no room for them.
+        """
+        if ahead > end:
+            task = asyncio.ensure_future(self._bring_ahead(found, end, ahead))
+            self._ahead.add(task)
+            task.add_done_callback(self._ahead.discard)
+        await self._bring(found, first, end)
+
+    async def _bring(self, found: CachedObject, first: int, end: int) -> None:
+        with self.opened(found) as pages:
+            wanted = sum(b - a for a, b in pages.missing(first, end))
+            room = await asyncio.to_thread(self.reserve, wanted, (), True)
+            if room is None:
+                raise self.too_small(wanted)
+            try:
+                await _all(self._part(found, pages, a, b, None, room=room) for a, b in _parts(first, end))
+            finally:
+                room.close()
+
+    async def _bring_ahead(self, found: CachedObject, first: int, end: int) -> None:
+        with contextlib.suppress(DataError, OSError):  # whoever needs it asks again, and is told
+            await self._bring(found, first, end)
+
+    async def into_memory(
+        self,
+        found: CachedObject,
+        first: int,
+        end: int,
+        into: memoryview,
+        *,
+        room: Room | None,
+    ) -> None:
+        """Fill memory with pages, from the file or from the store; they are kept if there is room."""
+        with self.opened(found) as pages:
+            await _all(
+                self._part(found, pages, a, b, pages.part_of(into, first, a, b), room=room)
+                for a, b in _parts(first, end)
+            )
+
+    async def _part(
+        self, found: CachedObject, pages: Pages, first: int, end: int, into: memoryview | None, *, room: Room | None
+    ) -> None:
+        """Have pages, within one multiple of `PART_BYTES`, in the file, or in memory, or both."""
+        async with found.turns.setdefault(first // _PART, asyncio.Lock()):
+            while not pages.has(first, end) or not await self._from_file(found, pages, first, end, into):
+                if not pages.try_lock(first, end):
+                    await asyncio.sleep(_OTHERS_S)
+                    continue
+                try:
+                    if await self._from_store(found, pages, first, end, into, room=room):
+                        return
+                finally:
+                    pages.unlock(first, end)
+
+    async def _from_store(
+        self, found: CachedObject, pages: Pages, first: int, end: int, into: memoryview | None, *, room: Room | None
+    ) -> bool:
+        """Fetch the pages that are missing, while nobody else does; return False if others are damaged."""
+        missing = pages.missing(first, end)
+        for a, b in _without(first, end, np.array(missing, np.int64).reshape(-1, 2)):
+            if not await self._from_file(found, pages, a, b, pages.part_of(into, first, a, b)):
+                return False
+        for a, b in missing:
+            size, at = pages.bytes_of(a, b), a * PAGE_BYTES
+            data = pages.part_of(into, first, a, b)
+            if data is None:
+                data = np.empty(size, np.uint8).data
+            await fetched(found.store, found.info, at, at + size, data, found.patience)
+            if room is not None:
+                kept = await asyncio.to_thread(self._keep, pages, a, b, data, room)
+                if not kept and into is None:
+                    raise self.too_small(b - a)
+        return True
+
+    async def _from_file(
+        self, found: CachedObject, pages: Pages, first: int, end: int, into: memoryview | None
+    ) -> bool:
+        """Read pages that are in the file into memory; return whether they are there, and what was written."""
+        if first == end:
+            return True
+        wrong = await asyncio.to_thread(pages.read, first, end, into)
+        if not wrong:
+            self.hit_bytes += 0 if into is None else len(into)
+            return pages.has(first, end)
+        _log.warning("%s: %d damaged pages in the cache are fetched again", found.url, len(wrong))
+        with self._locked():
+            for page in wrong:
+                self._state[2] -= pages.drop(page, page + 1)
+        return False
+
+    def _keep(self, pages: Pages, first: int, end: int, data: memoryview, room: Room) -> bool:
+        """Write pages to the file, if the disk has room for them."""
+        try:
+            pages.write(first, data)
+        except OSError as error:
+            if error.errno not in _NO_ROOM:
+                raise
+            with contextlib.suppress(OSError, DataError):
+                pages.punch(first, end)
+            if not self._told:
+                self._told = True
+                _log.warning("%s: nothing more is kept: %s", self.folder, error.strerror)
+            return False
+        with self._locked():
+            fresh = pages.mark(first, data)
+            self._state[2] += fresh
+            room.take(end - first)
+        return True
+
+    def too_small(self, pages: int) -> DataError:
+        """Return the error that there is no room."""
+        return DataError(
+            f"expected room for {pages * PAGE_BYTES} bytes in a cache of {self.budget_bytes} bytes, "
+            "got none: all else is in use",
+            path=str(self.folder),
+            hint="raise cache_bytes=",
+        )
+
+
+class Room:
+    """Pages that may be written."""
+
+    def __init__(self, cache: Cache, pages: int) -> None:
+        self._cache, self._left = cache, pages
+
+    def take(self, pages: int) -> None:
+        """Use up some of it."""
+        pages = min(pages, self._left)
+        self._left -= pages
+        self._cache.given_back(pages)
+
+    def close(self) -> None:
+        """Give back what is left."""
+        self.take(self._left)
+
+
+class Arrival:
+    """Parts of objects of one cache on their way into memory; see `files.remote.Coming`.
+
+    Args:
+        extents: the parts.
+        victims: what may be dropped to keep them.
+        must_keep: whether to drop anything that is not being used, as others on this machine will want them, too.
+
+    Attributes:
+        fetched_bytes: bytes that came from stores.
+        cached_bytes: bytes that were in the cache.
+    """
+
+    def __init__(
+        self, extents: Sequence[Extent], victims: Iterable[Sequence[Extent]] = (), *, must_keep: bool = False
+    ) -> None:
+        self.fetched_bytes = self.cached_bytes = 0
+        self._extents, self._victims, self._must = extents, victims, must_keep
+        self._ranges = _together(extents)
+        self._leases: list[Lease] = []
+        try:
+            for found, first, end in self._ranges:
+                self._leases.append(found.cache.lease(found, first, end))
+            self._outcome, self._cancel = loop().begin(self._run())
+        except BaseException:
+            self._release()
+            raise
+
+    async def _run(self) -> list[Piece]:
+        buffers, work, rooms = [], [], []
+        try:
+            for found, first, end in self._ranges:
+                with found.cache.opened(found) as pages:
+                    size = pages.bytes_of(first, end)
+                    missing = pages.missing(first, end)
+                    wanted = sum(b - a for a, b in missing)
+                    coming = sum(pages.bytes_of(a, b) for a, b in missing)
+                self.fetched_bytes += coming
+                self.cached_bytes += size - coming
+                buffers.append(np.empty(size, np.uint8).data)
+                room = None
+                if wanted:
+                    room = await asyncio.to_thread(found.cache.reserve, wanted, self._victims, self._must)
+                if room is not None:
+                    rooms.append(room)
+                work.append(found.cache.into_memory(found, first, end, buffers[-1], room=room))
+            await _all(work)
+        finally:
+            for room in rooms:
+                room.close()
+        return self._pieces(buffers)
+
+    def _pieces(self, buffers: Sequence[memoryview]) -> list[Piece]:
+        pieces: list[Piece] = []
+        for extent in self._extents:
+            for (found, first, _), buffer in zip(self._ranges, buffers, strict=True):
+                at = extent.offset - first * PAGE_BYTES
+                if found is object_at(extent.path) and at >= 0 and at + extent.size <= len(buffer):
+                    pieces.append(buffer[at : at + extent.size])
+                    break
+            else:
+                pieces.append(memoryview(b""))  # an empty extent
+        return pieces
+
+    def result(self) -> list[Piece]:
+        """See `Coming.result`."""
+        try:
+            return self._outcome.result()
+        finally:
+            self._release()
+
+    def cancel(self) -> None:
+        """See `Coming.cancel`."""
+        self._cancel()
+        self._release()
+
+    def _release(self) -> None:
+        while self._leases:
+            self._leases.pop().release()
+
+
+_caches: dict[Path, Cache] = {}
+_caches_lock = threading.Lock()
+
+
+def cache_at(folder: Path, budget_bytes: int) -> Cache:
+    """Return this process's cache in a folder.
+
+    Raises:
+        DataError: the folder is not writable, others can write to it, or it is too small.
+    """
+    if budget_bytes < LEAST_BYTES:
+        raise ValueError(f"expected cache_bytes of at least {LEAST_BYTES}, got {budget_bytes}")
+    folder = Path(os.path.realpath(folder))
+    with _caches_lock:
+        cache = _caches.get(folder)
+        if cache is None or cache.pid != os.getpid():
+            cache = _caches[folder] = Cache(folder, budget_bytes)
+        cache.budget_bytes = budget_bytes
+        return cache
+
+
+async def _all(work: Iterable[Coroutine[Any, Any, None]]) -> None:
+    """Do everything, and end all of it when a part fails or this is cancelled."""
+    tasks = [asyncio.ensure_future(one) for one in work]
+    try:
+        await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _parts(first: int, end: int) -> list[tuple[int, int]]:
+    """Cut pages at multiples of `PART_BYTES` of the object."""
+    cuts = [first, *range((first // _PART + 1) * _PART, end, _PART), end]
+    return [(a, b) for a, b in itertools.pairwise(cuts) if b > a]
+
+
+def _without(first: int, end: int, used: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
+    """Yield what is left of pages without the runs in ``used``, int64 (n, 2)."""
+    at = first
+    for a, b in sorted(used.tolist()):
+        if b <= at:
+            continue
+        if a >= end:
+            break
+        if a > at:
+            yield at, a
+        at = b
+    if at < end:
+        yield at, end
+
+
+def _together(extents: Sequence[Extent]) -> list[tuple[CachedObject, int, int]]:
+    """Return the pages to fetch for extents: those that lie close to each other with one request."""
+    found: list[tuple[CachedObject, int, int]] = []
+    for extent in sorted(extents, key=lambda one: (one.path, one.offset)):
+        if not extent.size:
+            continue
+        one = object_at(extent.path)
+        assert isinstance(one, CachedObject)
+        first, end = pages_of(extent.offset, extent.offset + extent.size)
+        if found and found[-1][0] is one and first - found[-1][2] <= _TOGETHER_BYTES // PAGE_BYTES:
+            found[-1] = (one, found[-1][1], max(end, found[-1][2]))
+        else:
+            found.append((one, first, end))
+    return found

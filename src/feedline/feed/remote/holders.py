@@ -1,0 +1,145 @@
+"""Who uses a cache: one file per process, locked for as long as the process lives.
+
+It tells other processes which pages are being used, which may not be dropped, and how much has been reserved for pages
+that are on their way. The lock ends with the process, however it ends, and what it held is free again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import mmap
+import os
+import secrets
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+_SLOT = np.dtype([("object", "<u8"), ("first", "<u4"), ("end", "<u4")])
+_HEAD = 64
+_SLOTS = 4096
+_CLAIMS = ".claims"
+
+
+class Holder:
+    """This process, in the folder of holders. Called with the cache locked.
+
+    Args:
+        folder: the folder.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        name = f"{os.getpid()}-{secrets.token_hex(4)}"
+        self._path = folder / name
+        self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        fcntl.flock(self._descriptor, fcntl.LOCK_EX)
+        self._claims = open(folder / (name + _CLAIMS), "a", encoding="utf-8")  # noqa: SIM115  # closed with this
+        self._free: list[int] = []
+        self._map(_SLOTS)
+
+    def _map(self, slots: int) -> None:
+        before = 0 if not hasattr(self, "_slots") else len(self._slots)
+        os.ftruncate(self._descriptor, _HEAD + slots * _SLOT.itemsize)
+        mapped = mmap.mmap(self._descriptor, _HEAD + slots * _SLOT.itemsize)
+        self._reserved: NDArray[np.int64] = np.frombuffer(mapped, np.int64, 1)
+        self._slots: NDArray[np.void] = np.frombuffer(mapped, _SLOT, slots, _HEAD)
+        self._free += range(slots - 1, before - 1, -1)
+
+    def lease(self, number: int, first: int, end: int) -> int:
+        """Enter pages of an object as being used; return the slot."""
+        if not self._free:
+            self._map(2 * len(self._slots))
+        slot = self._free.pop()
+        self._slots[slot] = (number, first, end)
+        return slot
+
+    def release(self, slot: int) -> None:
+        """Enter that they are not used any more."""
+        self._slots[slot] = (0, 0, 0)
+        self._free.append(slot)
+
+    def reserve(self, pages: int) -> None:
+        """Add to what is on its way, or take away from it."""
+        self._reserved[0] += pages
+
+    def claim(self, keys: Sequence[str]) -> None:
+        """Enter objects whose pages other processes should not drop to make room for others."""
+        self._claims.write("".join(f"{key}\n" for key in keys))
+        self._claims.flush()
+
+    def close(self) -> None:
+        """Leave."""
+        for path in (self._path, self._path.with_name(self._path.name + _CLAIMS)):
+            with contextlib.suppress(OSError):
+                path.unlink()
+        self._claims.close()
+        os.close(self._descriptor)
+
+    @property
+    def own(self) -> View:
+        """What this process holds."""
+        return View(int(self._reserved[0]), self._slots)
+
+    def others(self) -> Iterator[tuple[Path, View]]:
+        """Yield the other processes that live; removes the files of those that do not."""
+        try:
+            names = os.listdir(self._folder)
+        except FileNotFoundError:
+            return  # the cache was deleted
+        for name in names:
+            path = self._folder / name
+            if name.endswith(_CLAIMS) or path == self._path:
+                continue
+            try:
+                descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+            except OSError:
+                continue
+            try:
+                if _is_dead(descriptor):
+                    for old in (path, path.with_name(name + _CLAIMS)):
+                        with contextlib.suppress(OSError):
+                            old.unlink()
+                    continue
+                size = os.fstat(descriptor).st_size
+                if size < _HEAD:
+                    continue
+                data = np.frombuffer(mmap.mmap(descriptor, size, access=mmap.ACCESS_READ), np.uint8)
+            finally:
+                os.close(descriptor)
+            slots = data[_HEAD:].view(_SLOT)
+            yield path, View(int(data[:8].view(np.int64)[0]), slots)
+
+
+def claims_of(holder: Path) -> set[str]:
+    """Return the keys that another process claims."""
+    try:
+        return set(holder.with_name(holder.name + _CLAIMS).read_text(encoding="utf-8").split())
+    except OSError:
+        return set()
+
+
+def _is_dead(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
+
+
+class View:
+    """What a process holds.
+
+    Attributes:
+        reserved: pages on their way.
+    """
+
+    def __init__(self, reserved: int, slots: NDArray[np.void]) -> None:
+        self.reserved, self._slots = reserved, slots
+
+    def used(self, number: int) -> NDArray[np.int64]:
+        """Return the pages of an object that are being used, int64 (n, 2): first and end."""
+        mine = self._slots[self._slots["object"] == number]
+        return np.stack([mine["first"], mine["end"]], axis=1).astype(np.int64)

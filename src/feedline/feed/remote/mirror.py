@@ -1,0 +1,301 @@
+"""Names of objects as a folder of placeholders, in which formats find what they would find in a folder of files.
+
+The names come from one request for a list, or one for each object of a web server, and are written down beside the
+placeholders: whoever else on this node opens the same addresses reads that. Placeholders are empty; what reads them is
+told by `files.remote` where the bytes are, or finds nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fnmatch
+import glob
+import hashlib
+import json
+import logging
+import os
+import re
+import weakref
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from feedline import errors
+from feedline.errors import DataError
+from feedline.feed.files import remote
+from feedline.feed.files.atomic import atomic_file
+from feedline.feed.files.cache import user_cache
+from feedline.feed.files.paths import INDEX_SUFFIX, expand_braces
+from feedline.feed.remote.cache import Cache, CachedObject, cache_at
+from feedline.feed.remote.pages import PAGE_BYTES
+from feedline.feed.remote.requests import Patience, looked_up, wait_for
+from feedline.feed.remote.stores import ObjectInfo, Store, open_store, scheme_of, without_credentials
+
+DEFAULT_BYTES = 16 << 30
+"""The most that a cache keeps, if not said otherwise."""
+
+_AT_ONCE = 32  # requests for sizes
+_BESIDE = (".idx", ".index", ".json")  # what belongs to an object of the same name
+_MOST_NAME = 255  # bytes, of file systems
+
+_log = logging.getLogger("feedline")
+
+
+class LookedUp(NamedTuple):
+    """What addresses, and paths between them, stand for. Can be pickled: what opens it again asks no store.
+
+    Attributes:
+        places: for each of them the address of its store, the key or pattern in it, and the objects; or the path.
+        single: whether it was given alone, rather than in a list.
+        options: options of the stores.
+        patience: how long to wait for them.
+    """
+
+    places: list[tuple[str, str, list[ObjectInfo]] | str]
+    single: bool
+    options: dict[str, Any]
+    patience: Patience
+
+
+class Mirror:
+    """Objects, and the folder of their placeholders.
+
+    Args:
+        looked: the objects.
+        cache: folder that keeps parts of them; None: ``objects`` in the user's cache folder.
+        cache_bytes: the most that it keeps.
+
+    Attributes:
+        folder: the folder of placeholders.
+        paths: the path, or a list of paths, to open instead of what was looked up.
+        cache: the cache.
+        total_bytes: sizes of all objects together.
+        objects: the objects by the paths of their placeholders.
+        roomy: whether the cache has room for all of them, so that nothing of them is dropped.
+
+    Raises:
+        DataError: the cache cannot be used, or no file can have an object's name.
+        ValueError: the cache is too small.
+    """
+
+    def __init__(self, looked: LookedUp, cache: str | os.PathLike[str] | None, cache_bytes: int | None) -> None:
+        self.cache = cache_at(
+            user_cache() / "objects" if cache is None else Path(cache),
+            DEFAULT_BYTES if cache_bytes is None else cache_bytes,
+        )
+        found: dict[str, tuple[Store, ObjectInfo]] = {}
+        for place in looked.places:
+            if not isinstance(place, str):
+                store = open_store(place[0] + "/", looked.options)[0]
+                found.update((store.url(info.key), (store, info)) for info in place[2])
+        lines = sorted(f"{url}\n{info.etag}\n{info.size}" for url, (_, info) in found.items())
+        name = hashlib.blake2b("\n".join(lines).encode(), digest_size=16).hexdigest()
+        self.folder = self.cache.folder / "names" / name
+        self.total_bytes = sum(info.size for _, info in found.values())
+        self.objects = {
+            str(self._place(store, info.key)): CachedObject(self.cache, store, info, looked.patience)
+            for store, info in found.values()
+        }
+        paths = [
+            place if isinstance(place, str) else str(self.folder / _folder_of(place[0]) / place[1])
+            for place in looked.places
+        ]
+        self.paths: Any = paths[0] if looked.single else paths
+        self._lay_out()
+        remote.register(dict(self.objects))
+        errors.show_paths({str(self.folder / _folder_of(store.address)): store.address for store, _ in found.values()})
+        self.cache.enter(list(self.objects.values()))
+        self._finalizer = weakref.finalize(self, _forget, self.cache, dict(self.objects))
+        pages = sum(-(-info.size // PAGE_BYTES) for _, info in found.values())
+        self.roomy = pages * PAGE_BYTES <= self.cache.budget_bytes
+        if self.roomy:
+            for one in self.objects.values():
+                one.stay()
+
+    def _place(self, store: Store, key: str) -> Path:
+        """Return the path of a placeholder.
+
+        Raises:
+            DataError: no file can have the object's name.
+        """
+        parts = key.split("/")
+        if any(part in ("", ".", "..") or "\0" in part or len(os.fsencode(part)) > _MOST_NAME for part in parts):
+            raise DataError(
+                "expected objects with names that files can have, got one with an empty part, `..` or a part that is "
+                "too long",
+                path=store.url(key),
+                hint="name other objects, or copy this one",
+            )
+        return self.folder.joinpath(_folder_of(store.address), *parts)
+
+    def _lay_out(self) -> None:
+        complete = self.folder.with_suffix(".complete")
+        if complete.exists():
+            return
+        for path, one in self.objects.items():
+            place = Path(path)
+            try:
+                place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+                place.touch(mode=0o600)
+            except (FileExistsError, NotADirectoryError, IsADirectoryError) as error:
+                raise DataError(
+                    "expected objects whose names can be a file or a folder, got one that would have to be both",
+                    path=one.url,
+                    hint="name single objects",
+                ) from error
+            os.utime(place, ns=(one.modified_ns, one.modified_ns))
+        with atomic_file(complete, 0o600) as file:
+            file.write(json.dumps({one.url: one.size for one in self.objects.values()}).encode())
+
+    def fetch_whole(self, what: str) -> None:
+        """Fetch all objects, and put them in the place of their placeholders.
+
+        Args:
+            what: what they are, for errors and the log.
+
+        Raises:
+            DataError: they cannot be had, or the cache has no room for all of them.
+        """
+        if not self.roomy:
+            raise DataError(
+                f"expected a cache with room for all {self.total_bytes} bytes of {what}, whose library reads files, "
+                f"got one of {self.cache.budget_bytes} bytes",
+                path=next(iter(self.objects.values())).url,
+                hint=f"raise cache_bytes= to {self.total_bytes * 101 // 100 + (1 << 20)}, or convert it to a "
+                "compressed store, tar, Parquet or JSON Lines, which are read by ranges",
+            )
+        _log.info("%s: %d bytes of %s are fetched before they are opened", self.folder, self.total_bytes, what)
+        wait_for(self._all_whole())
+        for path, one in self.objects.items():
+            if one.size:
+                one.link(Path(path))
+        remote.unregister(list(self.objects))
+
+    async def _all_whole(self) -> None:
+        room = asyncio.Semaphore(_AT_ONCE)
+
+        async def whole(one: CachedObject) -> None:
+            async with room:
+                await self.cache.bring(one, 0, -(-one.size // PAGE_BYTES), 0)
+
+        await asyncio.gather(*(whole(one) for one in self.objects.values() if one.size))
+
+    def close(self) -> None:
+        """Forget the objects; what was fetched stays in the cache."""
+        self._finalizer()
+
+
+def _forget(cache: Cache, objects: dict[str, CachedObject]) -> None:
+    remote.unregister(list(objects))
+    cache.leave(list(objects.values()))
+
+
+def _folder_of(address: str) -> str:
+    return re.sub(r"[^A-Za-z0-9.-]+", "_", address)
+
+
+def is_address(what: Any) -> bool:
+    """Return whether something, or one of a list, is an address rather than a path."""
+    parts = what if isinstance(what, (list, tuple)) else [what]
+    return any(isinstance(part, str) and scheme_of(part) not in (None, "file") for part in parts)
+
+
+def without_file(what: Any) -> Any:
+    """Return paths for addresses that begin with ``file://``."""
+    if isinstance(what, (list, tuple)):
+        return [without_file(one) for one in what]
+    if isinstance(what, str) and scheme_of(what) == "file":
+        return what[len("file://") :]
+    return what
+
+
+def look_up(what: Any, options: Mapping[str, Any], patience: Patience) -> LookedUp:
+    """Ask stores which objects there are.
+
+    Args:
+        what: an address of an object, of a folder of them, a pattern with ``*``, ``**`` or braces, or a list of these;
+            a list may have paths, too.
+        options: options for obstore or fsspec.
+        patience: how long to wait for a store.
+
+    Raises:
+        DataError: there is no such object, the store does not answer, or a package is missing.
+    """
+    single = isinstance(what, (str, os.PathLike))
+    given = [what] if single else list(what)
+    places = [wait_for(_look_up(one, options, patience)) if is_address(one) else os.fspath(one) for one in given]
+    return LookedUp(places, single, dict(options), patience)
+
+
+async def _look_up(address: str, options: Mapping[str, Any], patience: Patience) -> tuple[str, str, list[ObjectInfo]]:
+    store, pattern = open_store(address, options)
+    pattern = pattern.rstrip("/")
+    shown = without_credentials(store.url(pattern))
+    names = expand_braces(pattern)
+    magic = glob.has_magic(pattern) or len(names) > 1
+    if not store.lists:
+        if glob.has_magic(pattern) or not pattern:
+            raise DataError(
+                "expected the address of an object, got a pattern or a folder: a web server does not list what it has",
+                path=shown,
+                hint="name the objects, in a list or with braces: shard-{000..099}.tar",
+            )
+        return store.root, pattern, await _heads(store, names, patience)
+    fixed = re.split(r"[*?\[{]", pattern, maxsplit=1)[0]
+    if magic:
+        infos = await _listed(store, fixed, patience)
+        chosen = [info for info in infos if any(_matches(info.key, name) for name in names)]
+        if not glob.has_magic(pattern):
+            there = {info.key for info in chosen}
+            missing = [name for name in names if name not in there]
+            if missing:
+                more = f" (and {len(missing) - 1} more of {len(names)})" if len(missing) > 1 else ""
+                raise DataError(f"expected an object{more}, got none", path=store.url(missing[0]))
+    else:
+        # The object, and what stands beside it under the same name, as the index of a file of records; or a folder.
+        stem = re.sub(r"\.[^./]*$", "", fixed) if fixed else ""
+        beside = [] if not fixed else await _listed(store, fixed if stem == fixed else stem + ".", patience)
+        chosen = [info for info in beside if info.key == fixed]
+        if chosen:
+            chosen = [info for info in beside if info.key in {fixed, *(stem + suffix for suffix in _BESIDE)}]
+        else:
+            chosen = await _listed(store, f"{fixed}/" if fixed else "", patience)
+    if not chosen:
+        raise DataError("expected an object, a folder or a pattern that matches some, got none", path=shown)
+    return store.root, pattern, chosen
+
+
+async def _listed(store: Store, prefix: str, patience: Patience) -> list[ObjectInfo]:
+    found = await looked_up(store, prefix, lambda: store.listed(prefix), patience)
+    # Stores show folders as empty objects whose names end in a slash. Indexes belong to the copies that they were made of.
+    return [info for info in found if info.key and not info.key.endswith(("/", INDEX_SUFFIX))]
+
+
+async def _heads(store: Store, names: Sequence[str], patience: Patience) -> list[ObjectInfo]:
+    room = asyncio.Semaphore(_AT_ONCE)
+
+    async def head(name: str) -> ObjectInfo:
+        async with room:
+            found = await looked_up(store, name, lambda: store.head(name), patience)
+        if found is None:
+            raise DataError("expected an object, got none", path=store.url(name))
+        return found
+
+    return list(await asyncio.gather(*(head(name) for name in names)))
+
+
+def _matches(key: str, pattern: str) -> bool:
+    """Return whether a key matches as a path would: ``*`` within a part, ``**`` over parts; nothing hidden."""
+    keys, parts = key.split("/"), pattern.split("/")
+
+    def match(i: int, k: int) -> bool:
+        if i == len(parts):
+            return k == len(keys)
+        if parts[i] == "**":
+            return any(match(i + 1, at) for at in range(k, len(keys) + 1)) or (i == len(parts) - 1 and k < len(keys))
+        if k == len(keys):
+            return False
+        hidden = keys[k].startswith(".") and not parts[i].startswith(".")
+        return not hidden and fnmatch.fnmatchcase(keys[k], parts[i]) and match(i + 1, k + 1)
+
+    return match(0, 0)

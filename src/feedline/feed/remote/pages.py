@@ -1,0 +1,222 @@
+"""The file of an object: sparse, with a table of the pages that are in it and their checksums.
+
+A page is in the file once its checksum stands in the table, which happens after it was written: so a process that is
+killed at any moment leaves no page that looks whole and is not. Dropping works in the other order. What was written
+before the machine was started anew, or by others, is compared with its checksum before it is read first.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import fcntl
+import json
+import mmap
+import os
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from feedline import _native
+from feedline.errors import DataError
+
+PAGE_BYTES = 16 << 10
+"""What is fetched, kept and dropped is whole pages, but for the end of an object."""
+
+_PUNCH = 0x01 | 0x02  # FALLOC_FL_KEEP_SIZE | FALLOC_FL_PUNCH_HOLE
+_LIBC = ctypes.CDLL(None, use_errno=True)
+_LIBC.fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
+_FLOCK = "hhqqi4x"  # struct flock of 64-bit Linux: type, whence, start, length, pid
+
+
+def pages_of(begin: int, end: int) -> tuple[int, int]:
+    """Return the pages that bytes lie in, as first and end."""
+    return begin // PAGE_BYTES, -(-end // PAGE_BYTES)
+
+
+class Pages:
+    """The file and the table of one object; see the module.
+
+    Args:
+        folder: folder of the object in the cache; created if need be.
+        size: size of the object in bytes.
+        about: what the object is, kept beside it for people who look.
+
+    Attributes:
+        size: the size in bytes.
+        count: number of pages.
+        descriptor: of the file.
+        users: how many need it to stay open.
+
+    Raises:
+        OSError: the folder is not writable, or full.
+    """
+
+    def __init__(self, folder: Path, size: int, about: dict[str, object]) -> None:
+        self.size, self.count = size, -(-size // PAGE_BYTES)
+        folder.mkdir(mode=0o700, exist_ok=True)
+        if not (folder / "object.json").exists():
+            (folder / "object.json").write_text(json.dumps(about))
+        self.descriptor = os.open(folder / "data", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._table_file = os.open(folder / "pages", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        for descriptor, length in ((self.descriptor, size), (self._table_file, 4 * self.count)):
+            if os.fstat(descriptor).st_size != length:
+                os.ftruncate(descriptor, length)
+        self.table: NDArray[np.uint32] = np.empty(0, np.uint32)
+        if self.count:
+            self.table = np.frombuffer(mmap.mmap(self._table_file, 4 * self.count), np.uint32)
+        self._trusted = np.zeros(self.count, np.bool_)  # written or compared by this process
+        self.users = 0
+
+    def close(self) -> None:
+        """Close the files; maps and descriptors of others stay valid."""
+        for descriptor in (self.descriptor, self._table_file):
+            if descriptor >= 0:
+                os.close(descriptor)
+        self.descriptor = self._table_file = -1
+
+    def has(self, first: int, end: int) -> bool:
+        """Return whether all of these pages are in the file."""
+        return bool(self.table[first:end].all())
+
+    def missing(self, first: int, end: int) -> list[tuple[int, int]]:
+        """Return the runs of pages that are not in the file, as (first, end)."""
+        lacking = self.table[first:end] == 0
+        if not lacking.any():
+            return []
+        edges = np.flatnonzero(np.diff(np.concatenate([[False], lacking, [False]]).astype(np.int8)))
+        return [(first + int(a), first + int(b)) for a, b in edges.reshape(-1, 2)]
+
+    def bytes_of(self, first: int, end: int) -> int:
+        """Return the bytes of pages: the last one of an object may be shorter."""
+        return max(0, min(end * PAGE_BYTES, self.size) - first * PAGE_BYTES)
+
+    def write(self, first: int, data: memoryview) -> None:
+        """Write whole pages, which are not in the file yet.
+
+        Raises:
+            OSError: the disk is full, or fails.
+        """
+        done, at = 0, first * PAGE_BYTES
+        while done < len(data):
+            done += os.pwrite(self.descriptor, data[done:], at + done)
+
+    def mark(self, first: int, data: memoryview) -> int:
+        """Enter pages that were written into the table; return how many were not there."""
+        sums = _checksums(data)
+        end = first + len(sums)
+        fresh = int((self.table[first:end] == 0).sum())
+        self.table[first:end] = sums
+        self._trusted[first:end] = True
+        return fresh
+
+    def part_of(self, data: memoryview | None, start: int, first: int, end: int) -> memoryview | None:
+        """Return the pages ``first:end`` of memory that begins with page ``start``."""
+        if data is None:
+            return None
+        at = (first - start) * PAGE_BYTES
+        return data[at : at + self.bytes_of(first, end)]
+
+    def read(self, first: int, end: int, into: memoryview | None) -> list[int]:
+        """Read pages into memory, if given; return those that are `damaged`."""
+        done, at = 0, first * PAGE_BYTES
+        while into is not None and done < len(into):
+            got = os.preadv(self.descriptor, [into[done:]], at + done)
+            if got == 0:
+                break
+            done += got
+        return self.damaged(first, end, into)
+
+    def damaged(self, first: int, end: int, data: memoryview | None = None) -> list[int]:
+        """Return pages in the file that are not what was written, of those not compared before.
+
+        Args:
+            first: the first page.
+            end: the page behind the last one.
+            data: the bytes of these pages, if they were read.
+        """
+        wrong = []
+        unknown = np.flatnonzero(~self._trusted[first:end] & (self.table[first:end] != 0)) + first
+        for page in unknown.tolist():
+            at = page * PAGE_BYTES
+            length = min(PAGE_BYTES, self.size - at)
+            if data is None:
+                found: bytes | memoryview = os.pread(self.descriptor, length, at)
+            else:
+                found = data[at - first * PAGE_BYTES :][:length]
+            if len(found) == length and (_native.crc32c(found) or 1) == int(self.table[page]):
+                self._trusted[page] = True
+            else:
+                wrong.append(page)
+        return wrong
+
+    def drop(self, first: int, end: int) -> int:
+        """Remove pages from table and file; return how many were there.
+
+        Raises:
+            DataError: the file system cannot free a part of a file.
+        """
+        there = int((self.table[first:end] != 0).sum())
+        self.table[first:end] = 0
+        self._trusted[first:end] = False
+        self.punch(first, end)
+        return there
+
+    def punch(self, first: int, end: int) -> None:
+        """Free the space of pages that are not in the table."""
+        at, length = first * PAGE_BYTES, (end - first) * PAGE_BYTES
+        if length > 0 and _LIBC.fallocate(self.descriptor, _PUNCH, at, length) != 0:
+            number = ctypes.get_errno()
+            if number in (errno.EOPNOTSUPP, errno.ENOSYS):
+                raise DataError(
+                    "expected a file system that frees parts of files (ext4, xfs, btrfs, tmpfs), got another one",
+                    path=f"/proc/self/fd/{self.descriptor}",
+                    hint="pass cache=<a folder on a local disk>",
+                )
+            raise OSError(number, os.strerror(number))
+
+    def sweep(self) -> int:
+        """Free what was written and not entered, as by a process that was killed; return the pages in the table."""
+        at = 0
+        while at < self.size:
+            try:
+                begin = os.lseek(self.descriptor, at, os.SEEK_DATA)
+            except OSError:  # no more data
+                break
+            at = os.lseek(self.descriptor, begin, os.SEEK_HOLE)
+            for first, end in self.missing(*pages_of(begin, min(at, self.size))):
+                self.punch(first, end)
+        return int(np.count_nonzero(self.table))
+
+    def try_lock(self, first: int, end: int) -> bool:
+        """Lock pages against other processes that would fetch them; return whether nobody else has."""
+        try:
+            self._flock(fcntl.F_WRLCK, first, end)
+        except OSError as error:
+            if error.errno in (errno.EAGAIN, errno.EACCES):
+                return False
+            raise
+        return True
+
+    def unlock(self, first: int, end: int) -> None:
+        """Give up a lock."""
+        self._flock(fcntl.F_UNLCK, first, end)
+
+    def _flock(self, kind: int, first: int, end: int) -> None:
+        # An open file description's own lock: it ends with the process, and not with any other descriptor of the file.
+        request = struct.pack(_FLOCK, kind, os.SEEK_SET, first, max(1, end - first), 0)
+        fcntl.fcntl(self._table_file, fcntl.F_OFD_SETLK, request)
+
+    def runs(self) -> Iterator[tuple[int, int]]:
+        """Yield the runs of pages that are in the file, as (first, end)."""
+        there = np.concatenate([[False], self.table != 0, [False]])
+        for a, b in np.flatnonzero(np.diff(there.astype(np.int8))).reshape(-1, 2).tolist():  # noqa: UP028
+            yield a, b
+
+
+def _checksums(data: memoryview) -> NDArray[np.uint32]:
+    sums = [_native.crc32c(data[at : at + PAGE_BYTES]) or 1 for at in range(0, len(data), PAGE_BYTES)]
+    return np.array(sums, np.uint32)
