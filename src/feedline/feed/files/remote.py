@@ -60,8 +60,8 @@ class RemoteObject(Protocol):
     def place(self) -> str:
         """Return a path that opens the same file, for as long as this object lives."""
 
-    def hold(self, begin: int, end: int, *, more: int = 0) -> Held:
-        """Fetch the bytes ``begin:end`` that are not in the file; ``more`` behind them are likely to be read next.
+    def hold(self, begin: int, end: int, ahead: tuple[int, int] | None = None) -> Held:
+        """Fetch the bytes ``begin:end`` that are not in the file, and begin to fetch others that are likely to be read.
 
         Raises:
             DataError: they cannot be had.
@@ -117,12 +117,22 @@ class _RemoteFile(io.FileIO):
         self.remote = found
         self._end = 0  # of what was read last
         self._in_turn = 0  # bytes read one after the other
+        self._ahead = 0  # end of what is being fetched ahead
 
     def held(self, begin: int, end: int) -> Held:
         """Hold bytes as `RemoteObject.hold` does, with more behind them if reads follow each other."""
-        self._in_turn = self._in_turn + end - begin if begin == self._end else 0
+        follows = -_NEARBY <= begin - self._end <= _NEARBY
+        self._in_turn = self._in_turn + end - begin if follows else 0
         self._end = end
-        return self.remote.hold(begin, end, more=min(self._in_turn, _MOST_AHEAD))
+        ahead = None
+        if self._in_turn > _NEARBY // 8:
+            target = min(self.remote.size, (end + min(8 * self._in_turn, _MOST_AHEAD)) // _STEP * _STEP + _STEP)
+            start = max(end, self._ahead) if follows else end
+            if target - start >= _STEP // 2 or (target == self.remote.size and start < target):
+                ahead, self._ahead = (start, target), target
+        elif not follows:
+            self._ahead = 0
+        return self.remote.hold(begin, end, ahead)
 
     def readinto(self, buffer: Any, /) -> int:
         begin = self.tell()
@@ -147,6 +157,7 @@ class _RemoteFile(io.FileIO):
 
 
 _MOST_AHEAD = 64 << 20
+_STEP = 8 << 20  # fetched ahead at a time
 _NEARBY = 1 << 20  # bytes fetched around what native code reads here and there
 
 

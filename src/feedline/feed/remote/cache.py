@@ -66,6 +66,7 @@ class CachedObject:
         key: name of its folder there.
         number: the first 8 bytes of ``key``, as holders name it.
         stays: whether nothing of it is dropped while this process lives.
+        following: the object that is read next where all of them are read; None: it is the last one.
     """
 
     def __init__(self, cache: Cache, store: Store, info: ObjectInfo, patience: Patience) -> None:
@@ -75,6 +76,7 @@ class CachedObject:
         self.key = hashlib.blake2b(about.encode(), digest_size=16).hexdigest()
         self.number = int(self.key[:16], 16)
         self.stays = False
+        self.following: CachedObject | None = None
         self._stay: Lease | None = None
         self.turns: dict[int, asyncio.Lock] = {}
 
@@ -120,16 +122,20 @@ class CachedObject:
             self._stay = self.cache.lease(self, *pages_of(0, self.size))
             self.stays = True
 
-    def hold(self, begin: int, end: int, *, more: int = 0) -> Lease:
+    def hold(self, begin: int, end: int, ahead: tuple[int, int] | None = None) -> Lease:
         """See `RemoteObject.hold`."""
         first, last = pages_of(begin, min(end, self.size))
         lease = self.cache.lease(self, first, last)
         try:
-            ahead = pages_of(begin, min(self.size, end + min(more, self.cache.budget_bytes // 8)))[1]
+            if ahead is not None and not self.seems_whole(*ahead):
+                start, stop = ahead
+                most = min(stop - start, self.cache.budget_bytes // 8)
+                loop().begin(self.cache.bring_ahead(self, *pages_of(start, min(start + most, self.size))))
+                if stop >= self.size and self.following is not None and self.following.size:
+                    rest = min(self.following.size, PART_BYTES, self.cache.budget_bytes // 8)
+                    loop().begin(self.cache.bring_ahead(self.following, *pages_of(0, rest)))
             if not self.has(begin, min(end, self.size)):
-                wait_for(self.cache.bring(self, first, last, ahead))
-            elif ahead > last and not self.seems_whole(end + more // 2, end + more // 2 + 1):
-                loop().begin(self.cache.bring(self, first, last, ahead))
+                wait_for(self.cache.bring(self, first, last))
         except BaseException:
             lease.release()
             raise
@@ -170,7 +176,6 @@ class Cache:
         self._open: OrderedDict[str, Pages] = OrderedDict()
         self._objects: dict[str, CachedObject] = {}
         self._told = False
-        self._ahead: set[asyncio.Task[Any]] = set()
         hint = "pass cache=<a folder of yours with room>"
         try:
             own_folder(folder, hint)
@@ -412,32 +417,19 @@ class Cache:
 
     # ---- fetching ---------------------------------------------------------------------------------
 
-    async def bring(self, found: CachedObject, first: int, end: int, ahead: int) -> None:
-        """Fetch pages into the file; those from ``end`` to ``ahead`` while nobody waits.
+    async def bring(self, found: CachedObject, first: int, end: int) -> None:
+        """Fetch pages into the file.
 
         Raises:
             DataError: they cannot be had, or there is no room for them.
         """
-        if ahead > end:
-            task = asyncio.ensure_future(self._bring_ahead(found, end, ahead))
-            self._ahead.add(task)
-            task.add_done_callback(self._ahead.discard)
-        await self._bring(found, first, end)
-
-    async def _bring(self, found: CachedObject, first: int, end: int) -> None:
         with self.opened(found) as pages:
-            wanted = sum(b - a for a, b in pages.missing(first, end))
-            room = await asyncio.to_thread(self.reserve, wanted, (), True)
-            if room is None:
-                raise self.too_small(wanted)
-            try:
-                await _all(self._part(found, pages, a, b, None, room=room) for a, b in _parts(first, end))
-            finally:
-                room.close()
+            await _all(self._part(found, pages, a, b, None) for a, b in _parts(first, end))
 
-    async def _bring_ahead(self, found: CachedObject, first: int, end: int) -> None:
-        with contextlib.suppress(DataError, OSError):  # whoever needs it asks again, and is told
-            await self._bring(found, first, end)
+    async def bring_ahead(self, found: CachedObject, first: int, end: int) -> None:
+        """Fetch pages into the file if they can be had: whoever needs them asks again, and is told why not."""
+        with contextlib.suppress(DataError, OSError):
+            await self.bring(found, first, end)
 
     async def into_memory(
         self,
@@ -456,9 +448,17 @@ class Cache:
             )
 
     async def _part(
-        self, found: CachedObject, pages: Pages, first: int, end: int, into: memoryview | None, *, room: Room | None
+        self,
+        found: CachedObject,
+        pages: Pages,
+        first: int,
+        end: int,
+        into: memoryview | None,
+        *,
+        room: Room | None = None,
     ) -> None:
-        """Have pages, within one multiple of `PART_BYTES`, in the file, or in memory, or both."""
+        """Have pages, within one multiple of `PART_BYTES`, in memory, and in the file if ``room`` was reserved for
+        them; without memory, in the file alone."""
         async with found.turns.setdefault(first // _PART, asyncio.Lock()):
             while not pages.has(first, end) or not await self._from_file(found, pages, first, end, into):
                 if not pages.try_lock(first, end):
@@ -483,11 +483,18 @@ class Cache:
             data = pages.part_of(into, first, a, b)
             if data is None:
                 data = np.empty(size, np.uint8).data
-            await fetched(found.store, found.info, at, at + size, data, found.patience)
-            if room is not None:
-                kept = await asyncio.to_thread(self._keep, pages, a, b, data, room)
-                if not kept and into is None:
+            own = await asyncio.to_thread(self.reserve, b - a, (), True) if into is None else None
+            try:
+                if into is None and own is None:
                     raise self.too_small(b - a)
+                await fetched(found.store, found.info, at, at + size, data, found.patience)
+                if (given := own or room) is not None:
+                    kept = await asyncio.to_thread(self._keep, pages, a, b, data, given)
+                    if not kept and into is None:
+                        raise self.too_small(b - a)
+            finally:
+                if own is not None:
+                    own.close()
         return True
 
     async def _from_file(

@@ -11,6 +11,7 @@ import asyncio
 import fnmatch
 import glob
 import hashlib
+import itertools
 import json
 import logging
 import os
@@ -105,6 +106,9 @@ class Mirror:
         remote.register(dict(self.objects))
         errors.show_paths({str(self.folder / _folder_of(store.address)): store.address for store, _ in found.values()})
         self.cache.enter(list(self.objects.values()))
+        in_order = list(self.objects.values())
+        for one, following in itertools.pairwise(in_order):
+            one.following = following
         self._finalizer = weakref.finalize(self, _forget, self.cache, dict(self.objects))
         pages = sum(-(-info.size // PAGE_BYTES) for _, info in found.values())
         self.roomy = pages * PAGE_BYTES <= self.cache.budget_bytes
@@ -176,7 +180,7 @@ class Mirror:
 
         async def whole(one: CachedObject) -> None:
             async with room:
-                await self.cache.bring(one, 0, -(-one.size // PAGE_BYTES), 0)
+                await self.cache.bring(one, 0, -(-one.size // PAGE_BYTES))
 
         await asyncio.gather(*(whole(one) for one in self.objects.values() if one.size))
 
@@ -267,7 +271,7 @@ async def _look_up(address: str, options: Mapping[str, Any], patience: Patience)
 
 async def _listed(store: Store, prefix: str, patience: Patience) -> list[ObjectInfo]:
     found = await looked_up(store, prefix, lambda: store.listed(prefix), patience)
-    # Stores show folders as empty objects whose names end in a slash. Indexes belong to the copies that they were made of.
+    # Stores show folders as empty objects whose names end in a slash. Indexes belong to the files they were made of.
     return [info for info in found if info.key and not info.key.endswith(("/", INDEX_SUFFIX))]
 
 
