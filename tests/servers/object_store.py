@@ -592,7 +592,7 @@ class ObjectStore(Store):
                 case "DELETE", "faults":
                     self.heal()
                 case "GET", "counters":
-                    return _json(asdict(self.counters()))
+                    return _json(vars(self.counters()))
                 case "DELETE", "counters":
                     self.reset()
                 case "GET", "log":
