@@ -20,6 +20,7 @@ KINDS = {
     "lost": "does what is asked, and closes the connection without an answer",
     "slow": "waits `seconds` before the answer",
     "short": "announces the whole body, sends `at` bytes and closes",
+    "whole": "does not know ranges: answers 200 with the whole object",
     "narrow": "answers a shorter range than is asked for: its first `at` bytes",
     "reset": "sends `at` bytes and resets the connection",
     "stall": "sends `at` bytes, waits `seconds`, sends the rest",

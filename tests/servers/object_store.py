@@ -393,6 +393,8 @@ class ObjectStore(Store):
                 if fault.retry_after is not None:
                     response.headers["Retry-After"] = str(fault.retry_after)
             else:
+                if what == "whole":
+                    request.headers.pop("range", None)
                 response = self._done(kind, request, bucket, key)
             if what == "lost":
                 over()
