@@ -216,9 +216,11 @@ class Sender:
         cut = begin + at
         if kind in ("narrow", "short", "reset"):
             end = cut
-        self._sock.sendall(_head(response, announced, stays), socket.MSG_MORE if end > begin else 0)
         if end == begin:
             over()
+        self._sock.sendall(_head(response, announced, stays), socket.MSG_MORE if end > begin else 0)
+        if end == begin:
+            pass
         elif kind == "stall":
             self._send_part(response.body, Part(begin, cut), end - begin, over)
             assert fault is not None
