@@ -216,10 +216,11 @@ class Sender:
         cut = begin + at
         if kind in ("narrow", "short", "reset"):
             end = cut
-        if end == begin:
+        empty = end == begin
+        if empty:
             over()
-        self._sock.sendall(_head(response, announced, stays), socket.MSG_MORE if end > begin else 0)
-        if end == begin:
+        self._sock.sendall(_head(response, announced, stays), 0 if empty else socket.MSG_MORE)
+        if empty:
             pass
         elif kind == "stall":
             self._send_part(response.body, Part(begin, cut), end - begin, over)
