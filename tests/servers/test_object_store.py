@@ -751,6 +751,9 @@ def test_closing_leaves_no_descriptor(tmp_path):
             with contextlib.suppress(ConnectionError, http.client.IncompleteRead):
                 ask(store, "GET", "/b/x", Range="bytes=5-")
         assert sorted(entry.fault for entry in store.log()) == sorted(KINDS)
+        assert ask(store, "GET", "/b/x", If_Match='"other"')[0] == 412
+        assert ask(store, "GET", "/b/x", Range="bytes=999999-")[0] == 416
+        assert ask(store, "HEAD", "/b/x")[0] == 200
     assert sorted(os.listdir("/proc/self/fd")) == before
     assert [path.name for path in tmp_path.rglob("*")] == ["b", "x"]
 
