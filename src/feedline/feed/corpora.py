@@ -8,10 +8,10 @@ from typing import Any, TypeGuard
 
 from feedline.data import Stream
 from feedline.errors import SchemaError
-from feedline.feed.formats.detect import Recognised, recognise
-from feedline.feed.formats.elsewhere import RemoteCorpus
+from feedline.feed.formats.detect import recognise
+from feedline.feed.formats.elsewhere import Stores, check_streams, open_addresses, through
 from feedline.feed.protocol import CHUNK_MEMORY, Deserializer, whole_number
-from feedline.feed.remote.mirror import LookedUp, Mirror, is_address, look_up, without_file
+from feedline.feed.remote.mirror import is_address, without_file
 from feedline.feed.remote.requests import DEADLINE_S, Patience
 
 What = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
@@ -84,42 +84,21 @@ def open_corpus(
         ValueError: ``cache_bytes`` is less than 64 MiB.
     """
     whole_number("memory", memory, 1)
-    if not is_address(what):
-        if cache is not None or cache_bytes is not None or storage_options is not None:
-            raise ValueError("expected an address for cache=, cache_bytes= or storage_options=, got paths")
-        return _opened(recognise(without_file(what)), memory, streams)
     if cache_bytes is not None:
         whole_number("cache_bytes", cache_bytes, 1)
-    looked = look_up(without_file(what), storage_options or {}, Patience(deadline_s))
-    return _of_objects(looked, cache, cache_bytes, memory, dict(streams))
-
-
-def _of_objects(
-    looked: LookedUp,
-    cache: str | os.PathLike[str] | None,
-    cache_bytes: int | None,
-    memory: int,
-    streams: Mapping[str, Any],
-) -> Deserializer:
-    """Open what addresses stand for; also in another process, which asks the stores nothing."""
-    mirror = Mirror(looked, cache, cache_bytes)
-    try:
-        found = recognise(mirror.paths)
-        if not found.format.ranged:
-            mirror.fetch_whole(found.format.a)
-        corpus = _opened(found, memory, streams)
-    except BaseException:
-        mirror.close()
-        raise
-    return RemoteCorpus(corpus, mirror, (_of_objects, (looked, cache, cache_bytes, memory, streams)))
-
-
-def _opened(found: Recognised, memory: int, streams: Mapping[str, Any]) -> Deserializer:
-    form, paths = found
+    stores = Stores(cache, cache_bytes, storage_options or {}, Patience.until(deadline_s))
     declared: dict[str, Any] = dict(streams)
-    if form.name != "csv" and (wrong := [name for name, what in declared.items() if not isinstance(what, Stream)]):
-        raise SchemaError(f"expected a feedline.Stream for stream `{wrong[0]}`, got {declared[wrong[0]]!r}")
-    corpus = form.open(paths, declared, memory)
+    with through(stores):
+        if is_address(what):
+            corpus: Deserializer = open_addresses(without_file(what), declared, memory)
+        else:
+            form, paths = recognise(without_file(what))
+            if form.name != "csv":
+                check_streams(declared)
+            corpus = form.open(paths, declared, memory)
+    if not stores.used and (cache is not None or cache_bytes is not None or storage_options is not None):
+        corpus.close()
+        raise ValueError("expected an address for cache=, cache_bytes= and storage_options=, got paths")
     _check_declared(corpus, declared)
     return corpus
 

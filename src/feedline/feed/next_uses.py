@@ -46,33 +46,51 @@ class NextUses:
                 chunks = self._seen.popleft()
                 self._looked -= len(chunks)
                 for chunk in chunks:
-                    uses = self._uses[chunk]
-                    uses.popleft()
-                    if not uses:
-                        del self._uses[chunk]
+                    self._pass(chunk, self._now)
             else:
                 self._windows, self._looked = None, 0
                 self._seen.clear()
                 self._uses.clear()
 
-    def needed_later_than(self, chunk: int) -> Iterator[int]:
-        """Yield the chunks that are needed later than ``chunk`` will be after its coming use, the last one first."""
+    def _pass(self, chunk: int, window: int) -> None:
+        """Forget the uses of a chunk up to a window."""
+        uses = self._uses.get(chunk)
+        while uses and uses[0] <= window:
+            uses.popleft()
+        if uses is not None and not uses:
+            del self._uses[chunk]
+
+    def begin(self, chunk: int) -> None:
+        """Count the coming use of a chunk as past: it is being read into memory, where it stays until it is used."""
+        with self._lock:
+            self._look()
+            uses = self._uses.get(chunk)
+            if uses:
+                self._pass(chunk, uses[0])
+
+    def needed_later_than(self, chunk: int, *, all_of_them: bool = False) -> Iterator[int]:
+        """Yield the chunks that are needed later than ``chunk`` is again, the last one first.
+
+        Args:
+            chunk: a chunk that is being read.
+            all_of_them: whether to go on with those that are needed sooner.
+        """
         with self._lock:
             self._look()
             if self._last is None:
                 self._last = sorted(self._uses, key=lambda one: self._uses[one][0])
-            own = self._uses.get(chunk) or deque[int]()
-            mine = own[1] if len(own) > 1 else _NEVER
+            mine = 0 if all_of_them else self._uses.get(chunk, [_NEVER])[0]
             last = self._last
         while True:
             with self._lock:
                 if last is not self._last or not last:
                     return
                 uses = self._uses.get(last[-1])
-                if uses is None or uses[0] <= mine:
+                if uses is not None and uses[0] <= mine:
                     return
                 found = last.pop()
-            yield found
+            if uses is not None:
+                yield found
 
     def _look(self) -> None:
         """Look at windows until every chunk was met, or as many as there are twice."""

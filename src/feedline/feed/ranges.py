@@ -159,7 +159,8 @@ class RangeFetcher:
                 self._let_go(job)
 
     def _begin_arrival(self, job: _RangeJob) -> Arrival:
-        later = self._uses.needed_later_than(job.chunk)
+        self._uses.begin(job.chunk)
+        later = self._uses.needed_later_than(job.chunk, all_of_them=self.shared)
         return Arrival(job.extents, (self._corpus.extents(chunk) for chunk in later), must_keep=self.shared)
 
     def _result(self, job: _RangeJob, fetch: _native.Fetch) -> list[Piece]:

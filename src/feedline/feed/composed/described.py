@@ -17,9 +17,13 @@ from feedline.errors import DataError, FeedlineError, shown
 from feedline.feed.composed.mixture import Mixture
 from feedline.feed.composed.packed import Packed
 from feedline.feed.files.paths import open_regular
+from feedline.feed.files.remote import object_at
 from feedline.feed.formats.detect import recognise
+from feedline.feed.formats.elsewhere import open_addresses
 from feedline.feed.formats.take import Take
 from feedline.feed.protocol import Deserializer
+from feedline.feed.remote.mirror import is_address, without_file
+from feedline.feed.remote.stores import scheme_of
 
 T = TypeVar("T")
 
@@ -66,7 +70,7 @@ def _stream(shape: Any, fields: Mapping[str, Any]) -> Stream:
 
 
 class _Description:
-    """The contents of a file, whose paths are relative to its folder."""
+    """The contents of a file, whose paths are relative to its folder, also if that is one of an object store."""
 
     def __init__(self, path: Path, memory_bytes: int) -> None:
         self._path, self._memory_bytes = path, memory_bytes
@@ -125,7 +129,14 @@ class _Description:
             declared[name] = self._made(at, functools.partial(_stream, shape, fields))
 
         def opened() -> Deserializer:
-            form, paths = recognise(self._path.parent / path)
+            beside = object_at(self._path)
+            if scheme_of(path) is None and beside is not None:
+                path_or_address: Any = f"{beside.url.rpartition('/')[0]}/{path}"
+            else:
+                path_or_address = without_file(path)
+            if is_address(path_or_address):
+                return open_addresses(path_or_address, declared, self._memory_bytes)
+            form, paths = recognise(self._path.parent / path_or_address)
             return form.open(paths, declared, self._memory_bytes)
 
         return self._made(where, opened)

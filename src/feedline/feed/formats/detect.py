@@ -171,6 +171,7 @@ FORMATS: tuple[Format, ...] = (
             path.suffix.lower() in _DESCRIPTIONS or (path.suffix.lower() == ".json" and b'"mixture"' in head)
         ),
         suffixes=_DESCRIPTIONS,
+        ranged=True,
     ),
     Format(
         "mds",

@@ -2,12 +2,94 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+import contextvars
+import os
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
+from feedline.data import Stream
+from feedline.errors import SchemaError
+from feedline.feed.formats.detect import recognise
 from feedline.feed.formats.forwarding import Forwarding
 from feedline.feed.protocol import Deserializer
-from feedline.feed.remote.mirror import Mirror
+from feedline.feed.remote.mirror import LookedUp, Mirror, look_up
+from feedline.feed.remote.requests import Patience
+
+
+@dataclass
+class Stores:
+    """How addresses are opened; see `open_corpus`.
+
+    Attributes:
+        cache, cache_bytes, storage_options, patience: as there.
+        used: whether an address was opened.
+    """
+
+    cache: str | os.PathLike[str] | None = None
+    cache_bytes: int | None = None
+    storage_options: Mapping[str, Any] = field(default_factory=dict)
+    patience: Patience = field(default_factory=Patience)
+    used: bool = False
+
+
+_stores: contextvars.ContextVar[Stores | None] = contextvars.ContextVar("_stores", default=None)
+
+
+@contextlib.contextmanager
+def through(stores: Stores) -> Iterator[None]:
+    """A context in which addresses are opened like this, also those that a file describes."""
+    token = _stores.set(stores)
+    try:
+        yield
+    finally:
+        _stores.reset(token)
+
+
+def open_addresses(what: Any, streams: Mapping[str, Any], memory_bytes: int) -> RemoteCorpus:
+    """Open objects by their address, a pattern, or a list of these.
+
+    Raises:
+        DataError: there are none, a store does not deliver, or what it delivers is damaged.
+        SchemaError: a stream is missing or not as declared.
+    """
+    stores = _stores.get() or Stores()
+    stores.used = True
+    looked = look_up(what, stores.storage_options, stores.patience)
+    return _of_objects(looked, stores.cache, stores.cache_bytes, memory_bytes, dict(streams))
+
+
+def check_streams(declared: Mapping[str, Any]) -> None:
+    """Check that streams are declared as such; those of CSV may also be names of columns.
+
+    Raises:
+        SchemaError: one is not.
+    """
+    if wrong := [name for name, what in declared.items() if not isinstance(what, Stream)]:
+        raise SchemaError(f"expected a feedline.Stream for stream `{wrong[0]}`, got {declared[wrong[0]]!r}")
+
+
+def _of_objects(
+    looked: LookedUp,
+    cache: str | os.PathLike[str] | None,
+    cache_bytes: int | None,
+    memory_bytes: int,
+    streams: Mapping[str, Any],
+) -> RemoteCorpus:
+    """Open what was looked up; also in another process, which asks the stores nothing."""
+    mirror = Mirror(looked, cache, cache_bytes)
+    try:
+        form, paths = recognise(mirror.paths)
+        if not form.ranged:
+            mirror.fetch_whole(form.a)
+        if form.name != "csv":
+            check_streams(streams)
+        corpus = form.open(paths, streams, memory_bytes)
+    except BaseException:
+        mirror.close()
+        raise
+    return RemoteCorpus(corpus, mirror, (_of_objects, (looked, cache, cache_bytes, memory_bytes, streams)))
 
 
 class RemoteCorpus(Forwarding):

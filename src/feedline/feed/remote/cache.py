@@ -41,8 +41,8 @@ from feedline.feed.files.cache import own_folder
 from feedline.feed.files.remote import object_at
 from feedline.feed.protocol import Extent, Piece
 from feedline.feed.remote.holders import Holder, View, claims_of
-from feedline.feed.remote.pages import PAGE_BYTES, Pages, pages_of
-from feedline.feed.remote.requests import PART_BYTES, Patience, fetched, loop, wait_for
+from feedline.feed.remote.pages import PAGE_BYTES, Pages, allocate, pages_of
+from feedline.feed.remote.requests import PART_BYTES, Patience, fetched, loop, rest, wait_for
 from feedline.feed.remote.stores import ObjectInfo, Store
 
 LEAST_BYTES = 64 << 20
@@ -52,6 +52,7 @@ _MAGIC = b"feedcch1"
 _OPEN_FILES = 256
 _TOGETHER_BYTES = 64 << 10  # between extents that are fetched with one request
 _OTHERS_S = 0.01  # between looks at whether another process has fetched
+_ROOM_S = 5.0  # that others are given to make room
 _PART = PART_BYTES // PAGE_BYTES
 _NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS}
 
@@ -213,8 +214,7 @@ class Cache:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             head = np.frombuffer(_MAGIC, np.int64)
-            if os.fstat(descriptor).st_size != 24:
-                os.ftruncate(descriptor, 24)
+            allocate(descriptor, 24)
             state: NDArray[np.int64] = np.frombuffer(mmap.mmap(descriptor, 24), np.int64)
         finally:
             os.close(descriptor)
@@ -287,6 +287,8 @@ class Cache:
                 pages.close()
             self._open.clear()
             os.close(self._lock)
+        if not _caches:
+            rest()
 
     # ---- room -------------------------------------------------------------------------------------
 
@@ -483,19 +485,28 @@ class Cache:
             data = pages.part_of(into, first, a, b)
             if data is None:
                 data = np.empty(size, np.uint8).data
-            own = await asyncio.to_thread(self.reserve, b - a, (), True) if into is None else None
+            own = await self._room_for(b - a) if into is None else None
             try:
                 if into is None and own is None:
                     raise self.too_small(b - a)
                 await fetched(found.store, found.info, at, at + size, data, found.patience)
                 if (given := own or room) is not None:
                     kept = await asyncio.to_thread(self._keep, pages, a, b, data, given)
-                    if not kept and into is None:
+                    if not kept and into is None and not await asyncio.to_thread(self._keep_at_last, pages, a, b, data):
                         raise self.too_small(b - a)
             finally:
                 if own is not None:
                     own.close()
         return True
+
+    async def _room_for(self, pages: int) -> Room | None:
+        """Reserve room for pages that have to be in the file; what others are using may be free in a moment."""
+        for _ in range(int(_ROOM_S / _OTHERS_S)):
+            room = await asyncio.to_thread(self.reserve, pages, (), True)
+            if room is not None:
+                return room
+            await asyncio.sleep(_OTHERS_S)
+        return None
 
     async def _from_file(
         self, found: CachedObject, pages: Pages, first: int, end: int, into: memoryview | None
@@ -513,6 +524,16 @@ class Cache:
                 self._state[2] -= pages.drop(page, page + 1)
         return False
 
+    def _keep_at_last(self, pages: Pages, first: int, end: int, data: memoryview) -> bool:
+        """Write pages in the place of others, after the disk turned out to be full."""
+        room = self.reserve(end - first, (), True)
+        if room is None:
+            return False
+        try:
+            return self._keep(pages, first, end, data, room)
+        finally:
+            room.close()
+
     def _keep(self, pages: Pages, first: int, end: int, data: memoryview, room: Room) -> bool:
         """Write pages to the file, if the disk has room for them."""
         try:
@@ -522,9 +543,11 @@ class Cache:
                 raise
             with contextlib.suppress(OSError, DataError):
                 pages.punch(first, end)
+            # From now on, what is kept makes room.
+            self.budget_bytes = min(self.budget_bytes, self.kept_bytes)
             if not self._told:
                 self._told = True
-                _log.warning("%s: nothing more is kept: %s", self.folder, error.strerror)
+                _log.warning("%s: no more than %d bytes are kept: %s", self.folder, self.budget_bytes, error.strerror)
             return False
         with self._locked():
             fresh = pages.mark(first, data)

@@ -17,6 +17,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from feedline.feed.remote.pages import allocate
+
 _SLOT = np.dtype([("object", "<u8"), ("first", "<u4"), ("end", "<u4")])
 _HEAD = 64
 _SLOTS = 4096
@@ -42,7 +44,7 @@ class Holder:
 
     def _map(self, slots: int) -> None:
         before = 0 if not hasattr(self, "_slots") else len(self._slots)
-        os.ftruncate(self._descriptor, _HEAD + slots * _SLOT.itemsize)
+        allocate(self._descriptor, _HEAD + slots * _SLOT.itemsize)
         mapped = mmap.mmap(self._descriptor, _HEAD + slots * _SLOT.itemsize)
         self._reserved: NDArray[np.int64] = np.frombuffer(mapped, np.int64, 1)
         self._slots: NDArray[np.void] = np.frombuffer(mapped, _SLOT, slots, _HEAD)

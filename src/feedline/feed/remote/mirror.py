@@ -249,6 +249,8 @@ async def _look_up(address: str, options: Mapping[str, Any], patience: Patience)
     if magic:
         infos = await _listed(store, fixed, patience)
         chosen = [info for info in infos if any(_matches(info.key, name) for name in names)]
+        if not chosen:
+            chosen = [info for info in infos if any(_within(info.key, name) for name in names)]
         if not glob.has_magic(pattern):
             there = {info.key for info in chosen}
             missing = [name for name in names if name not in there]
@@ -286,6 +288,11 @@ async def _heads(store: Store, names: Sequence[str], patience: Patience) -> list
         return found
 
     return list(await asyncio.gather(*(head(name) for name in names)))
+
+
+def _within(key: str, pattern: str) -> bool:
+    """Return whether a key lies in a folder that matches."""
+    return any(_matches(key[:at], pattern) for at in range(len(key)) if key[at] == "/")
 
 
 def _matches(key: str, pattern: str) -> bool:

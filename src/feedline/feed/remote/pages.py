@@ -37,6 +37,19 @@ def pages_of(begin: int, end: int) -> tuple[int, int]:
     return begin // PAGE_BYTES, -(-end // PAGE_BYTES)
 
 
+def allocate(descriptor: int, size: int) -> None:
+    """Give a file that is to be mapped a size, and all of its space: to lack it later would kill the process.
+
+    Raises:
+        OSError: there is no room.
+    """
+    about = os.fstat(descriptor)
+    if about.st_size != size:
+        os.ftruncate(descriptor, size)
+    if size and about.st_blocks * 512 < size:
+        os.posix_fallocate(descriptor, 0, size)
+
+
 class Pages:
     """The file and the table of one object; see the module.
 
@@ -62,9 +75,9 @@ class Pages:
             (folder / "object.json").write_text(json.dumps(about))
         self.descriptor = os.open(folder / "data", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         self._table_file = os.open(folder / "pages", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        for descriptor, length in ((self.descriptor, size), (self._table_file, 4 * self.count)):
-            if os.fstat(descriptor).st_size != length:
-                os.ftruncate(descriptor, length)
+        if os.fstat(self.descriptor).st_size != size:
+            os.ftruncate(self.descriptor, size)
+        allocate(self._table_file, 4 * self.count)
         self.table: NDArray[np.uint32] = np.empty(0, np.uint32)
         if self.count:
             self.table = np.frombuffer(mmap.mmap(self._table_file, 4 * self.count), np.uint32)

@@ -35,6 +35,9 @@ IN_FLIGHT = 32
 DEADLINE_S = 300.0
 """Seconds until what a store does not deliver is an error, if not said otherwise."""
 
+STALL_S = 20.0
+"""Seconds without a byte after which a request has failed."""
+
 _FIRST_DELAY_S, _MOST_DELAY_S = 0.1, 20.0
 _LEAST_HEDGE_S, _HEDGE = 0.25, 3.0  # of the 95th percentile of what came before
 _LEAST_SEEN = 16  # first bytes, before any request is made twice
@@ -54,7 +57,18 @@ class Patience:
     """
 
     deadline_s: float = DEADLINE_S
-    stall_s: float = 20.0
+    stall_s: float = STALL_S
+
+    @classmethod
+    def until(cls, deadline_s: float) -> Patience:
+        """Return the patience with a deadline.
+
+        Raises:
+            ValueError: it is not positive.
+        """
+        if not deadline_s > 0:
+            raise ValueError(f"expected deadline_s above 0, got {deadline_s!r}")
+        return cls(deadline_s, min(STALL_S, deadline_s / 4))
 
 
 @dataclass(slots=True)
@@ -175,7 +189,8 @@ class Loop:
         """End the thread; what is under way is cancelled."""
         if self.pid == os.getpid() and self._thread.is_alive():
             self._loop.call_soon_threadsafe(self._loop.stop)
-            self._thread.join(timeout=5)
+            if threading.current_thread() is not self._thread:  # where garbage may be collected, too
+                self._thread.join(timeout=5)
 
 
 _running: Loop | None = None
@@ -201,6 +216,16 @@ def loop() -> Loop:
             'multiprocessing_context="forkserver" or "spawn", or read in the main process'
         )
     return _running
+
+
+def rest() -> None:
+    """End the thread, until it is needed again."""
+    global _running
+    with _starting:
+        if _running is not None and _running.pid == os.getpid():
+            atexit.unregister(_running.stop)
+            _running.stop()
+            _running = None
 
 
 def wait_for(work: Coroutine[Any, Any, Result]) -> Result:

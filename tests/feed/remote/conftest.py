@@ -1,0 +1,57 @@
+"""Fixtures of the tests of remote data: a server with objects, a cache of its own, corpora compared."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import feedline as fl
+from tests.servers.object_store import ObjectStore
+
+pytest.importorskip("obstore", reason="obstore is not installed")
+
+
+@pytest.fixture
+def store():
+    with ObjectStore() as server:
+        yield server
+
+
+@pytest.fixture
+def options(store):
+    """How to reach the server, and not to wait for it for long."""
+    return {"storage_options": store.s3(), "deadline_s": 20.0}
+
+
+@pytest.fixture
+def opened(store, options, tmp_path):
+    """Open an address in the bucket `b` of the server."""
+    corpora = []
+
+    def open_it(what: Any, cache: Any = None, cache_bytes: int = 1 << 30, **more: Any) -> Any:
+        names = [f"s3://b/{one}" for one in what] if isinstance(what, list) else f"s3://b/{what}"
+        corpora.append(
+            fl.open_corpus(names, cache=cache or tmp_path / "cache", cache_bytes=cache_bytes, **{**options, **more})
+        )
+        return corpora[-1]
+
+    yield open_it
+    for corpus in corpora:
+        corpus.close()
+
+
+def delivered(corpus: Any, size: int = 7, **options: Any) -> list[Any]:
+    """All sequences of a run as plain values, with their ordinals, minibatch by minibatch."""
+    with fl.MinibatchSource(corpus, **{"max_sweeps": 2, "seed": 3, **options}) as source:
+        return [plain(minibatch) for minibatch in source.minibatches(size)]
+
+
+def plain(minibatch: Any) -> Any:
+    """A minibatch as plain values."""
+    values = {}
+    for name in minibatch.schema:
+        rows = minibatch[name].sequences()
+        values[name] = [one.toarray().tolist() if hasattr(one, "toarray") else np.asarray(one).tolist() for one in rows]
+    return minibatch.ids.tolist(), values

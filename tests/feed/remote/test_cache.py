@@ -1,0 +1,258 @@
+"""The cache: never too large, never wrong, shared, and left as it should be whatever happens to it."""
+
+from __future__ import annotations
+
+import io
+import json
+import multiprocessing
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+import feedline as fl
+from feedline.feed.remote import cache as caches
+from feedline.feed.remote.pages import PAGE_BYTES, Pages
+from tests.feed.remote.conftest import delivered
+from tests.servers.object_store import ObjectStore
+
+MIB = 1 << 20
+
+
+def rows(seed: int, groups: int = 20, group_bytes: int = 200_000) -> bytes:
+    """A Parquet file of groups of rows of random bytes: chunks that are read by themselves."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    rng, file = np.random.default_rng(seed), io.BytesIO()
+    values = [rng.bytes(group_bytes // 4) for _ in range(4 * groups)]
+    pq.write_table(pa.table({"x": values}), file, row_group_size=4, compression=None, use_dictionary=False)
+    return file.getvalue()
+
+
+FILES = 3
+TOTAL = sum(len(rows(seed)) for seed in range(FILES))
+
+
+@pytest.fixture
+def small(monkeypatch):
+    """Allow caches of a megabyte."""
+    monkeypatch.setattr(caches, "LEAST_BYTES", MIB)
+
+
+@pytest.fixture
+def filled(store, tmp_path):
+    """Put three Parquet files into the bucket; return what they deliver from a disk."""
+    (tmp_path / "local").mkdir()
+    for seed in range(FILES):
+        store.put(f"b/{seed}.parquet", rows(seed))
+        (tmp_path / "local" / f"{seed}.parquet").write_bytes(rows(seed))
+    return delivered(fl.open_corpus(tmp_path / "local"), max_sweeps=4, shuffle=fl.Window(chunks=4))
+
+
+def on_disk(folder) -> int:
+    return sum(file.stat().st_blocks * 512 for file in folder.glob("objects/*/data"))
+
+
+@pytest.mark.usefixtures("small")
+@pytest.mark.parametrize("share", [0.2, 0.5, 0.9])
+def test_no_more_is_kept_than_was_said_and_no_more_fetched_than_that_takes(store, opened, filled, tmp_path, share):
+    """From the second sweep on, what cannot be kept is fetched, and nothing else: no order of dropping does better."""
+    budget = int(share * TOTAL)
+    corpus = opened("*.parquet", cache_bytes=budget)
+    source = fl.MinibatchSource(corpus, seed=3, shuffle=fl.Window(chunks=4), max_sweeps=4, read_ahead=MIB)
+    got, fetched = [], []
+    for _ in range(4):
+        store.reset()
+        for minibatch in source.minibatches(7, until=fl.sweeps(1)):
+            got.append(minibatch.ids.tolist())
+            assert corpus.mirror.cache.kept_bytes <= budget
+            assert on_disk(tmp_path / "cache") <= budget
+        fetched.append(store.counters().sent_bytes["GET"] / TOTAL)
+    assert [i for part in got for i in part] == [i for ids, _ in filled for i in ids]
+    # Chunks of 200 KB begin and end within pages, so that up to a twelfth more is fetched.
+    assert sum(fetched[1:]) <= 3 * (1.07 * (1 - share) + 0.02)
+    assert sum(fetched[1:]) >= 3 * (1 - share) - 0.1
+
+
+@pytest.mark.usefixtures("small")
+def test_what_is_delivered_does_not_depend_on_the_cache(opened, filled, tmp_path):
+    for budget in (MIB, 3 * MIB, 1 << 30):
+        corpus = opened("*.parquet", cache=tmp_path / str(budget), cache_bytes=budget)
+        assert delivered(corpus, max_sweeps=4, shuffle=fl.Window(chunks=4)) == filled
+
+
+def test_a_full_cache_is_read_without_a_request(store, opened, filled):
+    assert delivered(opened("*.parquet"), max_sweeps=1)
+    store.reset()
+    corpus = opened("*.parquet")
+    assert delivered(corpus, max_sweeps=4, shuffle=fl.Window(chunks=4)) == filled
+    assert store.counters().requests["GET"] == 0
+
+
+def test_damaged_pages_are_fetched_again(store, opened, filled, tmp_path, caplog):
+    delivered(opened("*.parquet"), max_sweeps=1)  # which closes it: what a process has written itself, it trusts
+    for data in (tmp_path / "cache").glob("objects/*/data"):
+        with open(data, "r+b") as file:
+            for at in range(100, data.stat().st_size, 3 * PAGE_BYTES):
+                file.seek(at)
+                file.write(b"damage")
+    store.reset()
+    assert delivered(opened("*.parquet"), max_sweeps=4, shuffle=fl.Window(chunks=4)) == filled
+    assert 0.2 * TOTAL < store.counters().sent_bytes["GET"] < 0.7 * TOTAL
+    assert "damaged pages in the cache" in caplog.text
+
+
+def test_objects_that_nobody_uses_make_room_first(store, opened, filled, tmp_path, monkeypatch):
+    monkeypatch.setattr(caches, "LEAST_BYTES", MIB)
+    store.put("b/old.parquet", rows(9))
+    old = opened("old.parquet", cache_bytes=TOTAL)
+    delivered(old, max_sweeps=1)
+    assert len(list((tmp_path / "cache").glob("objects/*/data"))) == 1
+    old.close()
+    corpus = opened("[0-9].parquet", cache_bytes=TOTAL + MIB)
+    assert delivered(corpus, max_sweeps=4, shuffle=fl.Window(chunks=4)) == filled
+    assert on_disk(tmp_path / "cache") <= TOTAL + MIB
+    about = [json.loads(one.read_text())["url"] for one in (tmp_path / "cache").glob("objects/*/object.json")]
+    assert sorted(about) == [f"s3://b/{seed}.parquet" for seed in range(FILES)]
+
+
+def test_a_cache_that_cannot_be_written_is_refused(opened, filled, tmp_path):
+    if os.geteuid() == 0:
+        (tmp_path / "cache").write_text("a file")
+    else:
+        (tmp_path / "cache").mkdir(mode=0o500)
+    with pytest.raises(fl.DataError, match="expected a folder to keep parts of objects in"):
+        opened("*.parquet")
+
+
+def test_a_cache_that_others_can_write_to_is_refused(opened, filled, tmp_path):
+    (tmp_path / "cache").mkdir()
+    (tmp_path / "cache").chmod(0o777)
+    with pytest.raises(fl.DataError, match="only you can write"):
+        opened("*.parquet")
+
+
+def test_a_cache_that_is_too_small_is_refused(opened, filled):
+    with pytest.raises(ValueError, match="cache_bytes of at least 67108864"):
+        opened("*.parquet", cache_bytes=1 << 20)
+
+
+def test_a_format_that_needs_whole_files_says_how_large_the_cache_must_be(store, opened, monkeypatch):
+    monkeypatch.setattr(caches, "LEAST_BYTES", MIB)
+    file = io.BytesIO()
+    np.save(file, np.zeros((1000, 1000)))
+    store.put("b/x.npy", file.getvalue())
+    with pytest.raises(fl.DataError, match="a cache with room for all 8000128 bytes") as caught:
+        opened("x.npy", cache_bytes=2 * MIB)
+    wanted = int(str(caught.value).split("raise cache_bytes= to ")[1].split(",")[0])
+    assert sum(info.sequences for info in opened("x.npy", cache_bytes=wanted).chunks()) == 1000
+
+
+def test_a_full_disk_keeps_what_it_can_and_delivers_all(mounted, store, opened, filled, caplog):
+    folder = mounted("size=3m")
+    corpus = opened("*.parquet", cache=folder / "cache", cache_bytes=1 << 30)
+    with fl.MinibatchSource(corpus, seed=3, shuffle=fl.Window(chunks=4), max_sweeps=4) as source:
+        assert [minibatch.ids.tolist() for minibatch in source.minibatches(7)] == [ids for ids, _ in filled]
+        assert "bytes are kept: No space left" in caplog.text
+        assert MIB < corpus.mirror.cache.kept_bytes < 3 * MIB
+
+
+def test_a_cache_deleted_under_a_run_is_missed_by_nobody(store, opened, filled, tmp_path):
+    corpus = opened("*.parquet")
+    source = fl.MinibatchSource(corpus, seed=3, shuffle=fl.Window(chunks=4), max_sweeps=4)
+    got = [source.next_minibatch(7).ids.tolist()]
+    shutil.rmtree(tmp_path / "cache")
+    got += [minibatch.ids.tolist() for minibatch in source.minibatches(7)]
+    assert got == [ids for ids, _ in filled]
+
+
+# ---- several processes --------------------------------------------------------------------------------
+
+
+def run(url, options, folder, budget, index, count, results):
+    caches.LEAST_BYTES = MIB
+    corpus = fl.open_corpus(url, cache=folder, cache_bytes=budget, storage_options=options)
+    source = fl.MinibatchSource(
+        corpus, seed=3, shuffle=fl.Window(chunks=4), max_sweeps=4, partition=(index, count), read_ahead=MIB
+    )
+    os.environ["LOCAL_WORLD_SIZE"] = str(count)
+    results.put((index, [minibatch.ids.tolist() for minibatch in source.minibatches(7)]))
+    source.close()
+
+
+@pytest.mark.parametrize(("budget", "most"), [(1 << 30, 1.02), (TOTAL // 2, 3.5)])
+def test_processes_of_a_node_fetch_together(store, filled, tmp_path, budget, most):
+    """What one has fetched, others read; and what they deliver is what one alone delivers."""
+    context = multiprocessing.get_context("spawn")
+    results = context.SimpleQueue()
+    given = ("s3://b/*.parquet", store.s3(), str(tmp_path / "cache"), budget)
+    processes = [context.Process(target=run, args=(*given, i, 3, results)) for i in range(3)]
+    for process in processes:
+        process.start()
+    parts = {}
+    while len(parts) < len(processes):
+        assert all(process.exitcode in (None, 0) for process in processes)
+        if results._reader.poll(0.1):
+            parts.update([results.get()])
+    for process in processes:
+        process.join(30)
+    whole = [sorted(sum(ids, [])) for ids in zip(*(parts[i] for i in range(3)), strict=True)]
+    assert whole == [sorted(ids) for ids, _ in filled]
+    assert store.counters().sent_bytes["GET"] <= most * TOTAL
+    assert on_disk(tmp_path / "cache") <= budget
+
+
+FETCHER = """
+import sys, json
+import feedline as fl
+from feedline.feed.remote import cache as caches
+caches.LEAST_BYTES = 1 << 20
+url, options, folder, budget = sys.argv[1], json.loads(sys.argv[2]), sys.argv[3], int(sys.argv[4])
+corpus = fl.open_corpus(url, cache=folder, cache_bytes=budget, storage_options=options)
+source = fl.MinibatchSource(corpus, seed=3, shuffle=fl.Window(chunks=4), max_sweeps=4)
+print("begun", flush=True)
+for minibatch in source.minibatches(7):
+    pass
+"""
+
+
+def test_killed_at_any_moment_it_leaves_no_page_that_is_wrong_and_fetches_no_whole_one_again(tmp_path, filled):
+    """Each time it goes on, what is whole is not fetched again; at the end all is what it should be."""
+    rng = np.random.default_rng(5)
+    with ObjectStore(bytes_per_second=30e6) as slow:
+        for seed in range(FILES):
+            slow.put(f"b/{seed}.parquet", rows(seed))
+        command = [sys.executable, "-c", FETCHER, "s3://b/*.parquet", json.dumps(slow.s3()), str(tmp_path / "cache")]
+        kept = 0
+        for _ in range(6):
+            slow.reset()
+            process = subprocess.Popen([*command, str(1 << 30)], stdout=subprocess.PIPE)
+            process.stdout.readline()
+            time.sleep(float(rng.uniform(0, 0.25)))
+            process.send_signal(signal.SIGKILL)
+            process.communicate()
+            for place in (tmp_path / "cache").glob("objects/*"):
+                pages = Pages(place, (place / "data").stat().st_size, {})
+                assert pages.damaged(0, pages.count) == []
+                pages.close()
+            now = sum(
+                int(np.count_nonzero(np.fromfile(place, np.uint32)))
+                for place in (tmp_path / "cache").glob("objects/*/pages")
+            )
+            assert now >= kept
+            # What was sent is kept, but for what was on its way.
+            assert slow.counters().sent_bytes["GET"] <= (now - kept) * PAGE_BYTES + 40 * 210_000
+            kept = now
+        slow.set(bytes_per_second=None)
+        slow.reset()
+        with_cache = fl.open_corpus("s3://b/*.parquet", cache=tmp_path / "cache", storage_options=slow.s3())
+        assert delivered(with_cache, max_sweeps=4, shuffle=fl.Window(chunks=4)) == filled
+        assert slow.counters().sent_bytes["GET"] <= TOTAL - kept * PAGE_BYTES + FILES * PAGE_BYTES
+        assert with_cache.mirror.cache.kept_bytes <= TOTAL + FILES * PAGE_BYTES
+        with_cache.close()

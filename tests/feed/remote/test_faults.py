@@ -1,0 +1,197 @@
+"""Whatever a store does, the bytes are right or an error says what was tried; nothing hangs."""
+
+from __future__ import annotations
+
+import io
+import json
+import tarfile
+import time
+
+import numpy as np
+import pytest
+
+import feedline as fl
+from feedline.feed.remote import requests
+from tests.feed.remote.conftest import delivered
+
+COUNT = 300
+
+
+def lines(count: int = COUNT) -> bytes:
+    rng = np.random.default_rng(2)
+    rows = [{"x": rng.normal(size=3).round(3).tolist(), "y": i, "t": "w" * (i % 50)} for i in range(count)]
+    return "".join(json.dumps(row) + "\n" for row in rows).encode()
+
+
+def archive(count: int, size: int, seed: int = 1) -> bytes:
+    """A tar archive of samples with random bytes."""
+    rng, file = np.random.default_rng(seed), io.BytesIO()
+    with tarfile.open(fileobj=file, mode="w") as tar:
+        for i in range(count):
+            member = tarfile.TarInfo(f"{seed}-{i:05}.bin")
+            member.size = size
+            tar.addfile(member, io.BytesIO(rng.bytes(size)))
+    return file.getvalue()
+
+
+def rows(seed: int) -> bytes:
+    """A Parquet file of 4 groups of 10 rows of random bytes."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    rng, file = np.random.default_rng(seed), io.BytesIO()
+    pq.write_table(pa.table({"x": [rng.bytes(20_000) for _ in range(40)]}), file, row_group_size=10)
+    return file.getvalue()
+
+
+STREAMS = {"x": fl.Stream(3), "y": fl.Stream((), "int64"), "t": fl.Stream(dtype="str")}
+
+HARMLESS = {
+    "unavailable": {"kind": "status", "status": 503, "times": 3},
+    "unavailable for now": {"kind": "status", "status": 503, "retry_after": 1, "times": 1},
+    "too many": {"kind": "status", "status": 429, "times": 2},
+    "internal": {"kind": "status", "status": 500, "times": 2},
+    "reset": {"kind": "reset", "at": 1000, "times": 3},
+    "dropped": {"kind": "drop", "times": 3},
+    "lost": {"kind": "lost", "times": 2},
+    "short": {"kind": "short", "at": 3000, "times": 3},
+    "narrow": {"kind": "narrow", "at": 5000, "times": 2},
+    "stalled": {"kind": "stall", "at": 100, "seconds": 60, "times": 1},
+    "slow": {"kind": "slow", "seconds": 1, "times": 2},
+}
+
+
+@pytest.mark.parametrize("name", HARMLESS)
+def test_a_fault_that_passes_changes_nothing(store, opened, tmp_path, name):
+    store.put("b/a.jsonl", lines())
+    (tmp_path / "a.jsonl").write_bytes(lines())
+    expected = delivered(fl.open_corpus(tmp_path / "a.jsonl", **STREAMS))
+    fault = store.fail(**HARMLESS[name], key="b/a.jsonl", request="GET")
+    assert delivered(opened("a.jsonl", deadline_s=8.0, **STREAMS)) == expected
+    assert fault.hits == HARMLESS[name]["times"]
+
+
+def test_a_broken_range_is_gone_on_with_from_the_byte_it_had_reached(store, opened):
+    store.put("b/a.tar", archive(200, 20_000))
+    store.fail("reset", key="b/a.tar", request="GET", at=1_500_000, times=2)
+    delivered(opened("a.tar"))
+    sent = store.counters().sent_bytes["GET"]
+    assert sent <= len(archive(200, 20_000)) + 2 * (1 << 20)
+
+
+def test_a_store_that_says_how_long_to_wait_is_left_alone(store, opened):
+    store.put("b/a.jsonl", lines())
+    store.fail("status", key="b/a.jsonl", request="GET", status=503, retry_after=2, times=2)
+    began = time.monotonic()
+    delivered(opened("a.jsonl", **STREAMS))
+    assert time.monotonic() - began >= 1.9
+    refused = [entry for entry in store.log() if entry.status == 503]
+    assert len(refused) == 2  # a request, and the one that asked how long to wait
+
+
+def test_a_store_that_never_answers_is_an_error_with_all_that_was_tried(store, opened):
+    store.put("b/a.jsonl", lines())
+    fault = store.fail("status", key="b/a.jsonl", request="GET", status=500, times=None)
+    with pytest.raises(fl.DataError) as caught:
+        opened("a.jsonl", deadline_s=1.5, **STREAMS)
+    text = str(caught.value)
+    assert caught.value.path == "s3://b/a.jsonl"
+    assert "bytes 0 to" in text
+    assert f"{fault.hits} attempts in" in text
+    assert "500" in text
+
+
+@pytest.mark.parametrize(("status", "said"), [(403, "credentials"), (404, "removed")])
+def test_a_refusal_is_not_repeated(store, opened, status, said):
+    store.put("b/a.jsonl", lines())
+    fault = store.fail("status", key="b/a.jsonl", request="GET", status=status, times=None)
+    with pytest.raises(fl.DataError, match=said):
+        opened("a.jsonl", **STREAMS)
+    assert fault.hits == 1
+
+
+def test_an_object_that_changes_while_it_is_read_is_an_error_that_names_it(store, opened):
+    store.put("b/1.parquet", rows(1))
+    store.put("b/2.parquet", rows(2))
+    corpus = opened(["1.parquet", "2.parquet"])
+    source = fl.MinibatchSource(corpus, max_sweeps=1, shuffle=False, read_ahead=0)
+    before = source.next_minibatch(5)
+    store.put("b/2.parquet", rows(3))
+    with pytest.raises(fl.DataError, match="expected the object as it was") as caught:
+        for _ in source.minibatches(5):
+            pass
+    assert caught.value.path == "s3://b/2.parquet"
+    assert before.ids.tolist() == [0, 1, 2, 3, 4]
+    assert source.position.ordinal == 40  # of what was delivered, nothing is lost or repeated
+
+
+def test_what_is_not_there_is_an_error_at_once(store, opened):
+    store.put("b/there.jsonl", lines(3))
+    for what in ("nothing.jsonl", "folder", "*.tar", ["there.jsonl", "nothing.jsonl"], "x-{0..3}.jsonl"):
+        with pytest.raises(fl.DataError, match="got none"):
+            opened(what, **STREAMS)
+
+
+def test_secrets_are_in_no_message(store):
+    options = {**store.s3(), "secret_access_key": "hush-hush", "access_key_id": "AKIAWHO"}
+    store.put("b/a.jsonl", lines())
+    store.fail("status", key="b/a.jsonl", status=403, times=None)
+    with pytest.raises(fl.DataError) as caught:
+        fl.open_corpus("s3://b/a.jsonl", storage_options=options, deadline_s=1.0)
+    everything = repr(caught.value) + str(caught.value.__cause__) + str(caught.value.__dict__)
+    assert "hush" not in everything
+    with pytest.raises(fl.DataError) as caught:
+        fl.open_corpus("http://me:hush@127.0.0.1:9/b/a.jsonl", deadline_s=0.5)
+    assert "hush" not in str(caught.value)
+
+
+def test_plain_http_is_read_by_ranges_and_not_listed(store, tmp_path, options):
+    store.put("b/0.jsonl", lines(100))
+    store.put("b/1.jsonl", lines(100))
+    about = {"cache": tmp_path / "cache", "deadline_s": 5.0, **STREAMS}
+    corpus = fl.open_corpus(store.http("b/") + "{0,1}.jsonl", **about)
+    assert sum(info.sequences for info in corpus.chunks()) == 200
+    corpus.close()
+    assert store.counters().requests["HEAD"] == 2
+    with pytest.raises(fl.DataError, match="a web server does not list"):
+        fl.open_corpus(store.http("b/") + "*.jsonl", **about)
+
+
+def test_a_server_without_ranges_is_refused(store, tmp_path):
+    store.put("b/0.jsonl", lines())
+    store.fail("whole", key="b/0.jsonl", request="GET", times=None)
+    with pytest.raises(fl.DataError, match=r"[Rr]ange request not supported"):
+        fl.open_corpus(store.http("b/0.jsonl"), cache=tmp_path / "cache", deadline_s=2.0, **STREAMS)
+
+
+def test_a_slow_first_byte_is_asked_for_again(store, opened, monkeypatch):
+    monkeypatch.setattr(requests, "TRAFFIC", requests.Traffic())
+    requests.TRAFFIC.first_bytes.extend([0.01] * 100)
+    store.put("b/a.jsonl", lines())
+    store.fail("slow", key="b/a.jsonl", request="GET", seconds=10, times=1)
+    began = time.monotonic()
+    delivered(opened("a.jsonl", **STREAMS))
+    assert requests.TRAFFIC.hedged == 1
+    assert time.monotonic() - began < 8
+
+
+def test_fsspec_reads_what_obstore_does_not(tmp_path):
+    fsspec = pytest.importorskip("fsspec", reason="fsspec is not installed")
+    system = fsspec.filesystem("memory")
+    system.pipe("/bucket/data/a.jsonl", lines())
+    (tmp_path / "a.jsonl").write_bytes(lines())
+    expected = delivered(fl.open_corpus(tmp_path / "a.jsonl", **STREAMS))
+    for address in ("memory://bucket/data/a.jsonl", "memory://bucket/data", "memory://bucket/data/*.jsonl"):
+        corpus = fl.open_corpus(address, cache=tmp_path / "cache", **STREAMS)
+        assert delivered(corpus) == expected
+        corpus.close()
+    with pytest.raises(fl.DataError, match="feedline\\[remote\\]"):
+        fl.open_corpus("nosuchthing://bucket/a.jsonl")
+
+
+def test_paths_and_file_addresses_stay_local(tmp_path):
+    (tmp_path / "a.jsonl").write_bytes(lines())
+    expected = delivered(fl.open_corpus(tmp_path / "a.jsonl", **STREAMS))
+    assert delivered(fl.open_corpus(f"file://{tmp_path}/a.jsonl", **STREAMS)) == expected
+    with pytest.raises(ValueError, match="expected an address for cache="):
+        fl.open_corpus(tmp_path / "a.jsonl", cache=tmp_path / "cache", **STREAMS)

@@ -1,0 +1,68 @@
+"""Every format by its address: what is delivered is what is delivered from a disk, in the same order."""
+
+from __future__ import annotations
+
+import contextlib
+
+import pytest
+
+import feedline as fl
+from feedline.feed.formats.detect import FORMATS
+from tests.feed.remote.conftest import delivered
+from tests.laws.test_formats_killed import WRITERS
+from tests.servers.object_store import ObjectStore
+
+# What names files by their place on this disk finds them there.
+RANGED = {"ctf", "csv", "jsonl", "mds", "parquet", "tar", "tfrecord"}
+
+
+def test_formats_read_by_ranges_are_known():
+    assert {form.name for form in FORMATS if form.ranged} == RANGED | {"mixture"}
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_delivers_what_a_disk_delivers(tmp_path, name):
+    (tmp_path / "root" / "b").mkdir(parents=True)
+    local = tmp_path / "root" / "b"
+    write, streams = WRITERS[name]
+    path = write(local)
+    expected = delivered(fl.open_corpus(path, **streams))
+    with ObjectStore(tmp_path / "root") as store:
+        where = path.relative_to(local)
+        with contextlib.closing(
+            fl.open_corpus(
+                "s3://b" if str(where) == "." else f"s3://b/{where}",
+                cache=tmp_path / "cache",
+                storage_options=store.s3(),
+                **streams,
+            )
+        ) as corpus:
+            assert corpus.digest() == fl.open_corpus(path, **streams).digest()
+            assert delivered(corpus) == expected
+
+
+@pytest.mark.parametrize("name", sorted(RANGED))
+def test_reads_nothing_twice_and_no_more_than_there_is(tmp_path, name):
+    """Names cost one or two requests, and each byte is fetched once, however often it is opened and read."""
+    (tmp_path / "root" / "b").mkdir(parents=True)
+    write, streams = WRITERS[name]
+    where = write(tmp_path / "root" / "b").relative_to(tmp_path / "root" / "b")
+    total = sum(file.stat().st_size for file in (tmp_path / "root").rglob("*") if file.is_file())
+    with ObjectStore(tmp_path / "root") as store:
+        for round in range(2):
+            with contextlib.closing(
+                fl.open_corpus(
+                    "s3://b" if str(where) == "." else f"s3://b/{where}",
+                    cache=tmp_path / "cache",
+                    storage_options=store.s3(),
+                    **streams,
+                )
+            ) as corpus:
+                delivered(corpus)
+            counters = store.counters()
+            assert counters.requests["LIST"] <= 2 * (round + 1)
+            assert counters.requests["HEAD"] == 0
+            assert counters.sent_bytes["GET"] <= total
+            if round == 0:
+                fetched = counters.sent_bytes["GET"]
+        assert counters.sent_bytes["GET"] == fetched
