@@ -175,14 +175,18 @@ def test_a_cache_deleted_under_a_run_is_missed_by_nobody(store, opened, filled, 
 # ---- several processes --------------------------------------------------------------------------------
 
 
-def run(url, options, folder, budget, index, count, results):
+def run(url, options, folder, budget, index, count, results, together):
     caches.LEAST_BYTES = MIB
     corpus = fl.open_corpus(url, cache=folder, cache_bytes=budget, storage_options=options)
     source = fl.MinibatchSource(
         corpus, seed=3, shuffle=fl.Window(chunks=4), max_sweeps=4, partition=(index, count), read_ahead=MIB
     )
     os.environ["LOCAL_WORLD_SIZE"] = str(count)
-    results.put((index, [minibatch.ids.tolist() for minibatch in source.minibatches(7)]))
+    ids = []
+    for minibatch in source.minibatches(7):
+        ids.append(minibatch.ids.tolist())
+        together.wait(60)  # as ranks do that exchange gradients
+    results.put((index, ids))
     source.close()
 
 
@@ -190,9 +194,9 @@ def run(url, options, folder, budget, index, count, results):
 def test_processes_of_a_node_fetch_together(store, filled, tmp_path, budget, most):
     """What one has fetched, others read; and what they deliver is what one alone delivers."""
     context = multiprocessing.get_context("spawn")
-    results = context.SimpleQueue()
+    results, together = context.SimpleQueue(), context.Barrier(3)
     given = ("s3://b/*.parquet", store.s3(), str(tmp_path / "cache"), budget)
-    processes = [context.Process(target=run, args=(*given, i, 3, results)) for i in range(3)]
+    processes = [context.Process(target=run, args=(*given, i, 3, results, together)) for i in range(3)]
     for process in processes:
         process.start()
     parts = {}

@@ -211,8 +211,8 @@ def read_at(file: BinaryIO, size: int, byte: int) -> bytes:
     Raises:
         DataError: reading failed.
     """
-    with reading(file.name, byte), remote.held(file, byte, size):
-        return os.pread(file.fileno(), size, byte)
+    with reading(file.name, byte):
+        return remote.pread(file, size, byte)
 
 
 def status_of(file: BinaryIO) -> os.stat_result:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import mmap
-import os
 from pathlib import Path
 from typing import BinaryIO
 
@@ -13,7 +12,7 @@ from numpy.typing import NDArray
 
 from feedline.errors import DataError
 from feedline.feed.files.paths import reading
-from feedline.feed.files.remote import held
+from feedline.feed.files.remote import preadv
 
 
 def read_exactly(file: BinaryIO, into: NDArray[np.uint8], offset: int, path: Path) -> None:
@@ -22,7 +21,7 @@ def read_exactly(file: BinaryIO, into: NDArray[np.uint8], offset: int, path: Pat
     Raises:
         DataError: the file is too short, or its disk fails.
     """
-    with reading(path, offset), held(file, offset, len(into)):
+    with reading(path, offset):
         _fill(file, into, offset, path)
 
 
@@ -30,7 +29,7 @@ def _fill(file: BinaryIO, into: NDArray[np.uint8], offset: int, path: Path) -> N
     """Implement `read_exactly`, but raise the OSError of a failing disk."""
     view, done = into.data, 0
     while done < len(into):
-        n = os.preadv(file.fileno(), [view[done:]], offset + done)
+        n = preadv(file, view[done:], offset + done)
         if n == 0:
             raise DataError(
                 f"expected {len(into)} bytes from byte {offset} on, got {done}: the file was truncated",
@@ -47,8 +46,7 @@ def read_most(file: BinaryIO, into: NDArray[np.uint8], offset: int, path: Path) 
         The gaps: (first byte, end byte, errno), a page or less each.
     """
     try:
-        with held(file, offset, len(into)):
-            _fill(file, into, offset, path)
+        _fill(file, into, offset, path)
     except OSError as error:
         page, end = mmap.PAGESIZE, offset + len(into)
         if offset // page == (end - 1) // page:

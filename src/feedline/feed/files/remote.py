@@ -1,23 +1,20 @@
 """Files whose bytes lie in an object store: which there are, and how their bytes come within reach of an open file.
 
 A corpus of remote objects is opened by the paths of placeholders: empty files with the objects' names, so that folders,
-patterns and suffixes mean what they mean for local files. `opened` gives the file with an object's bytes instead,
-sparse at first. `held` fetches what is about to be read, and keeps it until it has been read: whoever reads an open
-file by another way than the functions of this package has to call it, as bytes that were not fetched read as zeros.
+patterns and suffixes mean what they mean for local files. `opened` gives a file that reads the object's bytes instead.
+Whoever reads by its descriptor, as native code does, has to ask `within_reach` first: the file behind it is sparse, and
+what was not fetched reads as zeros.
 
 What fetches the bytes, and where they are kept, is not known here; see `feedline.feed.remote`.
 """
 
 from __future__ import annotations
 
-import contextlib
 import io
 import os
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, BinaryIO, Protocol
-
-from feedline.feed.protocol import Extent, Piece
 
 
 class Held(Protocol):
@@ -25,16 +22,6 @@ class Held(Protocol):
 
     def release(self) -> None:
         """Let go of them; once."""
-
-
-class Coming(Protocol):
-    """Bytes of an object that are being fetched into memory."""
-
-    def result(self) -> list[Piece]:
-        """Wait for them."""
-
-    def cancel(self) -> None:
-        """Give up fetching them."""
 
 
 class RemoteObject(Protocol):
@@ -64,15 +51,15 @@ class RemoteObject(Protocol):
         """Fetch the bytes ``begin:end`` that are not in the file, and begin to fetch others that are likely to be read.
 
         Raises:
-            DataError: they cannot be had.
+            DataError: they cannot be had, or the disk has no room for them.
         """
 
+    def read(self, begin: int, into: memoryview, ahead: tuple[int, int] | None = None) -> None:
+        """Fill memory with the bytes from ``begin`` on, and begin to fetch others that are likely to be read.
 
-class Fetches(Protocol):
-    """What fetches parts of several objects into memory."""
-
-    def fetch(self, extents: Sequence[Extent], unit: int | None = None) -> Coming:
-        """Begin to fetch parts of objects, of the chunk number ``unit``."""
+        Raises:
+            DataError: they cannot be had.
+        """
 
 
 _objects: dict[str, RemoteObject] = {}  # by the path of their placeholder
@@ -119,8 +106,8 @@ class _RemoteFile(io.FileIO):
         self._in_turn = 0  # bytes read one after the other
         self._ahead = 0  # end of what is being fetched ahead
 
-    def held(self, begin: int, end: int) -> Held:
-        """Hold bytes as `RemoteObject.hold` does, with more behind them if reads follow each other."""
+    def _next(self, begin: int, end: int) -> tuple[int, int] | None:
+        """Return what is worth fetching while ``begin:end`` is read: what follows, if reads follow each other."""
         follows = -_NEARBY <= begin - self._end <= _NEARBY
         self._in_turn = self._in_turn + end - begin if follows else 0
         self._end = end
@@ -132,18 +119,24 @@ class _RemoteFile(io.FileIO):
                 ahead, self._ahead = (start, target), target
         elif not follows:
             self._ahead = 0
-        return self.remote.hold(begin, end, ahead)
+        return ahead
+
+    def held(self, begin: int, end: int) -> Held:
+        """Hold bytes as `RemoteObject.hold` does, with more behind them if reads follow each other."""
+        return self.remote.hold(begin, end, self._next(begin, end))
+
+    def read_at(self, begin: int, into: memoryview) -> int:
+        """Fill memory with the bytes from ``begin`` on; return how many there are."""
+        size = max(0, min(len(into), self.remote.size - begin))
+        if size:
+            self.remote.read(begin, into[:size], self._next(begin, begin + size))
+        return size
 
     def readinto(self, buffer: Any, /) -> int:
         begin = self.tell()
-        end = min(begin + memoryview(buffer).nbytes, self.remote.size)
-        if end <= begin:
-            return 0
-        lease = self.held(begin, end)
-        try:
-            return super().readinto(buffer) or 0
-        finally:
-            lease.release()
+        size = self.read_at(begin, memoryview(buffer).cast("B"))
+        self.seek(begin + size)
+        return size
 
     def read(self, size: int | None = -1, /) -> bytes:
         begin = self.tell()
@@ -201,19 +194,17 @@ def remote_of(file: BinaryIO) -> RemoteObject | None:
     return None if found is None else found.remote
 
 
-@contextlib.contextmanager
-def held(file: BinaryIO, begin: int, size: int) -> Iterator[None]:
-    """A context in which bytes of an open file may be read by its descriptor, or through a mapping."""
+def pread(file: BinaryIO, size: int, byte: int) -> bytes:
+    """Return at most ``size`` bytes of an open file from ``byte`` on, as `os.pread` does."""
     found = _raw(file)
     if found is None:
-        yield
-        return
-    end = min(begin + size, found.remote.size)
-    if end <= begin:
-        yield
-        return
-    lease = found.held(begin, end)
-    try:
-        yield
-    finally:
-        lease.release()
+        return os.pread(file.fileno(), size, byte)
+    data = bytearray(max(0, min(size, found.remote.size - byte)))
+    found.read_at(byte, memoryview(data))
+    return bytes(data)
+
+
+def preadv(file: BinaryIO, into: memoryview, byte: int) -> int:
+    """Fill memory from an open file from ``byte`` on, as `os.preadv` does; return the number of bytes."""
+    found = _raw(file)
+    return os.preadv(file.fileno(), [into], byte) if found is None else found.read_at(byte, into)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import errno
 import io
-import os
 from typing import BinaryIO
 
 from feedline.feed.files import remote
@@ -46,10 +45,9 @@ class Pages:
                 return data[offset - begin : offset - begin + size]
         parts, done = list[bytes](), 0
         try:
-            with remote.held(self._file, offset, size):
-                while done < size and (part := os.pread(self._file.fileno(), size - done, offset + done)):
-                    parts.append(part)
-                    done += len(part)
+            while done < size and (part := remote.pread(self._file, size - done, offset + done)):
+                parts.append(part)
+                done += len(part)
         except OSError as error:
             self.unread = Unread(error.errno or errno.EIO, offset + done)
             raise

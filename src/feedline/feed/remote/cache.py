@@ -52,7 +52,7 @@ _MAGIC = b"feedcch1"
 _OPEN_FILES = 256
 _TOGETHER_BYTES = 64 << 10  # between extents that are fetched with one request
 _OTHERS_S = 0.01  # between looks at whether another process has fetched
-_ROOM_S = 5.0  # that others are given to make room
+_ROOM_S, _ROOM_TRIES = 5.0, 20  # that others are given to make room
 _PART = PART_BYTES // PAGE_BYTES
 _NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS}
 
@@ -112,6 +112,27 @@ class CachedObject:
         with self.cache.opened(self) as pages:
             return pages.has(first, last) and not pages.damaged(first, last)
 
+    def read(self, begin: int, into: memoryview, ahead: tuple[int, int] | None = None) -> None:
+        """See `RemoteObject.read`."""
+        first, last = pages_of(begin, begin + len(into))
+        lease = self.cache.lease(self, first, last)
+        try:
+            self._begin(ahead)
+            wait_for(self.cache.copied(self, first, last, begin - first * PAGE_BYTES, into))
+        finally:
+            lease.release()
+
+    def _begin(self, ahead: tuple[int, int] | None) -> None:
+        """Begin to fetch what is likely to be read, and what follows it in the next object."""
+        if ahead is None or self.seems_whole(*ahead):
+            return
+        start, stop = ahead
+        most = min(stop - start, self.cache.budget_bytes // 8)
+        loop().begin(self.cache.bring_ahead(self, *pages_of(start, min(start + most, self.size))))
+        if stop >= self.size and self.following is not None and self.following.size:
+            rest = min(self.following.size, PART_BYTES, self.cache.budget_bytes // 8)
+            loop().begin(self.cache.bring_ahead(self.following, *pages_of(0, rest)))
+
     def seems_whole(self, begin: int, end: int) -> bool:
         """Return whether bytes are in the file, unless it is damaged."""
         with self.cache.opened(self) as pages:
@@ -128,13 +149,7 @@ class CachedObject:
         first, last = pages_of(begin, min(end, self.size))
         lease = self.cache.lease(self, first, last)
         try:
-            if ahead is not None and not self.seems_whole(*ahead):
-                start, stop = ahead
-                most = min(stop - start, self.cache.budget_bytes // 8)
-                loop().begin(self.cache.bring_ahead(self, *pages_of(start, min(start + most, self.size))))
-                if stop >= self.size and self.following is not None and self.following.size:
-                    rest = min(self.following.size, PART_BYTES, self.cache.budget_bytes // 8)
-                    loop().begin(self.cache.bring_ahead(self.following, *pages_of(0, rest)))
+            self._begin(ahead)
             if not self.has(begin, min(end, self.size)):
                 wait_for(self.cache.bring(self, first, last))
         except BaseException:
@@ -283,6 +298,7 @@ class Cache:
                 return
             del _caches[self.folder]
             self._holder.close()
+            self._state = self._state.copy()
             for pages in self._open.values():
                 pages.close()
             self._open.clear()
@@ -430,8 +446,21 @@ class Cache:
 
     async def bring_ahead(self, found: CachedObject, first: int, end: int) -> None:
         """Fetch pages into the file if they can be had: whoever needs them asks again, and is told why not."""
-        with contextlib.suppress(DataError, OSError):
-            await self.bring(found, first, end)
+        with contextlib.suppress(DataError, OSError), self.opened(found) as pages:
+            await _all(self._part(found, pages, a, b, None, patient=False) for a, b in _parts(first, end))
+
+    async def copied(self, found: CachedObject, first: int, end: int, skip: int, into: memoryview) -> None:
+        """Fill memory with what lies ``skip`` bytes behind the beginning of pages."""
+        with self.opened(found) as pages:
+            missing = sum(b - a for a, b in pages.missing(first, end))
+            data = np.empty(pages.bytes_of(first, end), np.uint8).data
+        room = await asyncio.to_thread(self.reserve, missing, (), False) if missing else None
+        try:
+            await self.into_memory(found, first, end, data, room=room)
+        finally:
+            if room is not None:
+                room.close()
+        into[:] = data[skip : skip + len(into)]
 
     async def into_memory(
         self,
@@ -458,6 +487,7 @@ class Cache:
         into: memoryview | None,
         *,
         room: Room | None = None,
+        patient: bool = True,
     ) -> None:
         """Have pages, within one multiple of `PART_BYTES`, in memory, and in the file if ``room`` was reserved for
         them; without memory, in the file alone."""
@@ -467,13 +497,21 @@ class Cache:
                     await asyncio.sleep(_OTHERS_S)
                     continue
                 try:
-                    if await self._from_store(found, pages, first, end, into, room=room):
+                    if await self._from_store(found, pages, first, end, into, room=room, patient=patient):
                         return
                 finally:
                     pages.unlock(first, end)
 
     async def _from_store(
-        self, found: CachedObject, pages: Pages, first: int, end: int, into: memoryview | None, *, room: Room | None
+        self,
+        found: CachedObject,
+        pages: Pages,
+        first: int,
+        end: int,
+        into: memoryview | None,
+        *,
+        room: Room | None,
+        patient: bool,
     ) -> bool:
         """Fetch the pages that are missing, while nobody else does; return False if others are damaged."""
         missing = pages.missing(first, end)
@@ -485,7 +523,7 @@ class Cache:
             data = pages.part_of(into, first, a, b)
             if data is None:
                 data = np.empty(size, np.uint8).data
-            own = await self._room_for(b - a) if into is None else None
+            own = await self._room_for(b - a, patient) if into is None else None
             try:
                 if into is None and own is None:
                     raise self.too_small(b - a)
@@ -499,13 +537,13 @@ class Cache:
                     own.close()
         return True
 
-    async def _room_for(self, pages: int) -> Room | None:
+    async def _room_for(self, pages: int, patient: bool) -> Room | None:
         """Reserve room for pages that have to be in the file; what others are using may be free in a moment."""
-        for _ in range(int(_ROOM_S / _OTHERS_S)):
+        for left in range(_ROOM_TRIES if patient else 1, 0, -1):
             room = await asyncio.to_thread(self.reserve, pages, (), True)
-            if room is not None:
+            if room is not None or left == 1:
                 return room
-            await asyncio.sleep(_OTHERS_S)
+            await asyncio.sleep(_ROOM_S / _ROOM_TRIES)
         return None
 
     async def _from_file(

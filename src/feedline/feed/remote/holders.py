@@ -78,6 +78,7 @@ class Holder:
             with contextlib.suppress(OSError):
                 path.unlink()
         self._claims.close()
+        self._reserved, self._slots = self._reserved.copy(), self._slots.copy()  # and so unmap them
         os.close(self._descriptor)
 
     @property

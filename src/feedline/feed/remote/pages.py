@@ -90,6 +90,7 @@ class Pages:
             if descriptor >= 0:
                 os.close(descriptor)
         self.descriptor = self._table_file = -1
+        self.table = self.table.copy()  # and so unmap it
 
     def has(self, first: int, end: int) -> bool:
         """Return whether all of these pages are in the file."""
