@@ -118,5 +118,10 @@ def _source_of(corpus: Deserializer, state: Mapping[str, Any]) -> MinibatchSourc
             hint="a training session logs it by `JsonLines`",
         ) from error
     return MinibatchSource(
-        corpus, seed=seed, shuffle=shuffle, order=order if order in ORDERS else "feedline", partition=(0, 1)
+        corpus,
+        seed=seed,
+        shuffle=shuffle,
+        order=order if order in ORDERS else "feedline",
+        lanes=state.get("arcs"),
+        partition=(0, 1),
     )

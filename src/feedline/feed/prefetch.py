@@ -249,7 +249,8 @@ class MappedReader(Reader):
             return
         ids = segment.plan.chunks
         table = np.zeros(len(ids), np.uint32)
-        needed = [0] if len(ids) == 1 else np.flatnonzero(np.bincount(segment.place, minlength=len(ids))).tolist()
+        # Of a part that takes nothing of the segment, one chunk shows the layout.
+        needed = [0] if len(ids) == 1 or not segment.n else np.flatnonzero(np.bincount(segment.place, minlength=len(ids))).tolist()
         for place in needed:
             chunk_id = int(ids[place])
             slot = self._slots.get(chunk_id)
@@ -376,7 +377,7 @@ class BufferedReader(Reader):
         self._whole_window = budget_bytes is None
         self._budget_bytes = LEAST_AHEAD_BYTES if budget_bytes is None else budget_bytes
         self._entries: dict[int, _HeldChunk] = {}
-        self._plans: dict[tuple[int, int], NDArray[np.uint32]] = {}  # slots of windows, by sweep and number
+        self._plans: dict[tuple[int, ...], NDArray[np.uint32]] = {}  # slots of windows, by key
         self._errors: dict[int, Chunk] = {}
         self._ratio = 1.0  # decoded bytes per stored byte, as seen so far
         self._seen = (0, 0)  # chunks read, their decoded bytes
@@ -394,7 +395,7 @@ class BufferedReader(Reader):
     def prepare(self, segment: Segment) -> None:
         """Hold the chunks of the segment's window, reading those that are missing, and set its ``slots``."""
         plan = segment.plan
-        slots = self._plans.get((plan.sweep, plan.number))
+        slots = self._plans.get(plan.key)
         if slots is None:
             slots = self._hold(plan)
         if segment.held is not slots:
@@ -410,7 +411,7 @@ class BufferedReader(Reader):
 
     def holds(self, plan: WindowPlan) -> bool:
         """See `Reader.holds`."""
-        return (plan.sweep, plan.number) in self._plans
+        return plan.key in self._plans
 
     def chunk(self, slot: int) -> Chunk | None:
         """See `Reader.chunk`."""
@@ -494,7 +495,7 @@ class BufferedReader(Reader):
     def keep(self, plans: list[WindowPlan], upcoming: Upcoming | None) -> None:
         """See `Reader.keep`."""
         self._after_fork()
-        wanted = {(plan.sweep, plan.number) for plan in plans}
+        wanted = {plan.key for plan in plans}
         if len(self._plans) > len(wanted) or not self._plans.keys() <= wanted:
             for key in [key for key in self._plans if key not in wanted]:
                 del self._plans[key]
@@ -547,7 +548,7 @@ class BufferedReader(Reader):
                     self._errors[slot] = chunk
                 entries[chunk_id].slot = slot  # last, so that after an interrupt it is added again, with its errors
         slots = np.array([entries[c].slot for c in ids], np.uint32)
-        self._plans[plan.sweep, plan.number] = slots
+        self._plans[plan.key] = slots
         return slots
 
     def _waited(self, seconds: float) -> None:

@@ -1,0 +1,341 @@
+"""The orders "arcs-1" and "arcs-2": a sweep's chunk order in equal arcs, of which each gives a sequence in turn.
+
+The chunks of a sweep are permuted as in "feedline-1" ("arcs-2": the blocks of "feedline-2"). Their sequences, listed in
+that order, are cut into a fixed number of arcs of equal length, and each arc is shuffled in windows of its own. Place p
+of the sweep is place p // arcs of arc p % arcs. So whoever takes the places of some arcs reads only what lies in them.
+Specified to the bit in docs/explanation/order.md; the number of arcs is the argument ``lanes`` of `MinibatchSource`.
+
+A `WindowPlan` is a run of places during which every arc stays in one of its windows: the windows of two arcs never
+begin at the same place, so plans are as many as windows. Cost: O(chunks + windows log windows) once per sweep, some ten
+microseconds for each window and a microsecond for each arc in a segment; memory of 4 bytes per sequence of the current
+windows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from feedline import _native
+from feedline.feed.timeline.blocks import Blocks
+from feedline.feed.timeline.feedline import CHUNKS, identity, permutation
+from feedline.feed.timeline.plan import ChunkTable, Ints, Timeline, Window, WindowPlan, with_sweep
+
+# Level of the key of a window of an arc; docs/explanation/order.md lists the others.
+ARC_SEQUENCES = 14
+
+Cut = Callable[[int, int], Any]
+
+
+class ArcOrder(Timeline):
+    """The order "arcs-1".
+
+    Args:
+        table, seed, shuffle: see `Timeline`.
+        window: window of all arcs together, of which each has an equal share; None: each arc is one window.
+        arcs: number of arcs.
+
+    Raises:
+        ValueError: there are fewer sequences than arcs.
+    """
+
+    name: ClassVar[str] = "arcs-1"
+
+    def __init__(self, table: ChunkTable, seed: int, shuffle: bool, window: Window | None, arcs: int) -> None:
+        if arcs > table.total_sequences:
+            raise ValueError(
+                f"expected at most as many lanes as sequences, got lanes={arcs} for {table.total_sequences} sequences"
+            )
+        super().__init__(table, seed, shuffle, window)
+        self.arcs: int = arcs
+        self._sweeps: dict[int, _Sweep] = {}
+
+    @property
+    def in_corpus_order(self) -> bool:
+        """See `Timeline.in_corpus_order`; several arcs take turns."""
+        return not self.shuffle and self.arcs == 1
+
+    def sweep(self, number: int) -> _Sweep:
+        """Return the layout of a sweep."""
+        found = self._sweeps.get(number)
+        if found is None:
+            found = _Sweep(self, number)
+            self._sweeps = with_sweep(self._sweeps, number, found)
+        return found
+
+    def window_at(self, sweep: int, ordinal: int, window: int | None = None) -> WindowPlan:
+        """See `Timeline.window_at`."""
+        self._check(sweep, ordinal)
+        layout = self.sweep(sweep)
+        return ArcPlan(layout, int(np.searchsorted(layout.turns, ordinal, side="right")))
+
+    def chunks_after(self, plan: WindowPlan, max_sweeps: int | None = None) -> Iterator[Ints]:
+        """See `Timeline.chunks_after`: of the arcs of a part only, as many windows at a time as it has arcs."""
+        index, count = plan.share
+        at_a_time = len(range(index, self.arcs, count))
+        layout = self.sweep(plan.sweep)
+        coming = layout.share(index, count).coming
+        coming = coming[np.searchsorted(coming, layout.began + plan.number, side="left") :]
+        chunks: list[Ints] = []
+        while True:
+            for number in coming.tolist():
+                chunks.append(layout.chunks_of(layout.by_turn[number]))
+                if len(chunks) == at_a_time:
+                    yield np.concatenate(chunks)
+                    chunks = []
+            sweep = layout.number + 1
+            if max_sweeps is not None and sweep >= max_sweeps:
+                break
+            layout = self.sweep(sweep)
+            coming = layout.share(index, count).coming
+        if chunks:
+            yield np.concatenate(chunks)
+
+
+class ArcBlockOrder(ArcOrder):
+    """The order "arcs-2": "arcs-1" over blocks, see `blocks`.
+
+    Attributes:
+        blocks: blocks that windows are made of; chunk numbers of a `WindowPlan` are numbers of blocks.
+    """
+
+    name: ClassVar[str] = "arcs-2"
+
+    def __init__(self, table: ChunkTable, seed: int, shuffle: bool, window: Window | None, arcs: int) -> None:
+        self.blocks = Blocks(table)
+        super().__init__(self.blocks.table, seed, shuffle, window, arcs)
+        self.chunk_table = table
+
+
+class _Share(NamedTuple):
+    """The arcs of one part.
+
+    Attributes:
+        arcs: bool (arcs,), whether an arc belongs to the part.
+        coming: ascending numbers, in order of turn, of the windows of these arcs.
+    """
+
+    arcs: NDArray[np.bool_]
+    coming: Ints
+
+
+class _Sweep:
+    """The arcs of one sweep and their windows, which determine everything else.
+
+    An arc is a run of *pieces*: whole chunks, but for its first and last, of which it may have a part. A window is a
+    run of pieces of one arc. Both are numbered through all arcs.
+
+    Attributes:
+        number: number of the sweep.
+        arcs: number of arcs.
+        chunks, offsets, counts: int64 (pieces,), chunk of each piece, its first sequence in it, and how many there are.
+        bounds: int64 (windows + 1,), first piece of each window.
+        arc: int64 (windows,), arc of each window.
+        begin: int64 (windows,), place in its arc of the first sequence of each window.
+        by_turn: int64 (windows,), windows in the order in which they begin: the first ones of all arcs, then others.
+        began: number of the windows that begin with the sweep.
+        turns: int64 (windows - began,), ascending places of the sweep at which the other ones begin.
+    """
+
+    def __init__(self, order: ArcOrder, number: int) -> None:
+        table, arcs = order.table, order.arcs
+        self._order, self.number, self.arcs, total = order, number, arcs, table.total_sequences
+        self.total = total
+        if order.shuffle:
+            key = _native.hash_key([order.seed, number, CHUNKS])
+            chunks: Ints = np.asarray(permutation(key, len(table))(0, len(table)), np.int64)
+        else:
+            chunks = np.arange(len(table), dtype=np.int64)
+        chunks = chunks[table.sequences[chunks] > 0]
+        starts = np.concatenate([[0], np.cumsum(table.sequences[chunks])]).astype(np.int64)
+        i = np.arange(arcs + 1, dtype=np.int64)
+        begins = i * (total // arcs) + np.minimum(i, total % arcs)
+        firsts: Ints = np.union1d(starts[:-1], begins[:-1])
+        of = np.searchsorted(starts, firsts, side="right") - 1
+        self.chunks: Ints = chunks[of]
+        self.offsets: Ints = firsts - starts[of]
+        self.counts: Ints = np.diff(firsts, append=total)
+        edges = np.searchsorted(firsts, begins)
+        self.bounds: Ints = _fill_windows(table, self.chunks, edges, order.window)
+        first = self.bounds[:-1]
+        self.arc: Ints = np.searchsorted(edges, first, side="right") - 1
+        self.begin: Ints = firsts[first] - begins[self.arc]
+        # One number for arc and place, which ascends through all windows.
+        self._stride = total // arcs + 2
+        self._keys: Ints = self.arc * self._stride + self.begin
+        turns = np.where(self.begin > 0, self.begin * arcs + self.arc, self.arc - arcs)
+        self.by_turn: Ints = np.argsort(turns)
+        self.began = arcs
+        self.turns: Ints = turns[self.by_turn[arcs:]]
+        self._shares: dict[tuple[int, int], _Share] = {}
+        self._cuts: dict[int, Cut] = {}
+
+    def share(self, index: int, count: int) -> _Share:
+        """Return the arcs of part ``index`` of ``count``."""
+        found = self._shares.get((index, count))
+        if found is None:
+            arcs = np.arange(self.arcs) % count == index
+            found = _Share(arcs, np.flatnonzero(arcs[self.arc[self.by_turn]]))
+            # Those who ask for the parts of all ranks in turn take what a sweep needs of each.
+            self._shares = {**self._shares, (index, count): found} if len(self._shares) < 64 else {(index, count): found}
+        return found
+
+    def chunks_of(self, window: int) -> Ints:
+        """Return the chunks of a window."""
+        return self.chunks[self.bounds[window] : self.bounds[window + 1]]
+
+    def in_use(self, turn: int) -> Ints:
+        """Return the window that each arc is in once ``turn`` windows have followed its first ones."""
+        arc = np.arange(self.arcs, dtype=np.int64)
+        place = int(self.turns[turn - 1]) if turn else 0
+        within = np.maximum((place - arc) // self.arcs, 0)
+        found: Ints = np.searchsorted(self._keys, arc * self._stride + within, side="right") - 1
+        return found
+
+    def cut(self, window: int, beside: Ints) -> Cut:
+        """Return the order of the sequences of a window; keeps those of the windows ``beside`` it."""
+        found = self._cuts.get(window)
+        if found is None:
+            arc = int(self.arc[window])
+            if self._order.shuffle:
+                number = window - int(np.searchsorted(self.arc, arc))
+                key = _native.hash_key([self._order.seed, self.number, ARC_SEQUENCES, arc, number])
+                found = permutation(key, int(self.counts[self.bounds[window] : self.bounds[window + 1]].sum()))
+            else:
+                found = identity
+            if len(self._cuts) > 4 * self.arcs:
+                known = self._cuts
+                self._cuts = {w: known[w] for w in beside.tolist() if w in known}
+            self._cuts[window] = found
+        return found
+
+
+class ArcPlan(WindowPlan):
+    """The places of a sweep from one at which a window of some arc begins to before the next.
+
+    Attributes:
+        windows: int64 (arcs,), window that each arc is in.
+    """
+
+    __slots__ = ("_layout", "_of", "_offsets", "_part", "_shift", "windows")
+
+    def __init__(self, layout: _Sweep, turn: int) -> None:
+        first = int(layout.turns[turn - 1]) if turn else 0
+        stop = int(layout.turns[turn]) if turn < len(layout.turns) else layout.total
+        windows = layout.in_use(turn)
+        lows, highs = layout.bounds[windows], layout.bounds[windows + 1]
+        lengths = highs - lows
+        before = np.cumsum(lengths) - lengths
+        self._of: Ints = np.repeat(np.arange(len(windows), dtype=np.int64), lengths)
+        pieces = np.arange(len(self._of)) + (lows - before)[self._of]
+        starts = np.zeros(len(pieces) + 1, np.int64)
+        np.cumsum(layout.counts[pieces], out=starts[1:])
+        self._layout, self.windows, self._offsets = layout, windows, layout.offsets[pieces]
+        self._shift: Ints = starts[before]
+        self._part: WindowPlan | None = None
+        super().__init__(
+            layout.number,
+            turn,
+            chunks=layout.chunks[pieces],
+            position=0,
+            starts=starts,
+            first=first,
+            last=stop == layout.total,
+            make_cut=lambda: identity,
+        )
+        self.count = stop - first
+        self.together = (layout.number, turn // layout.arcs)
+
+    def locate(self, a: int, b: int) -> tuple[NDArray[np.uint32], Ints]:
+        """See `WindowPlan.locate`."""
+        layout, arcs, n = self._layout, self._layout.arcs, b - a
+        start = self.first + a
+        windows, begin = self.windows.tolist(), layout.begin[self.windows].tolist()
+        places = np.empty(n, np.int64)
+        for t in range(min(n, arcs)):
+            within, arc = divmod(start + t, arcs)
+            low = within - begin[arc]
+            cut = layout.cut(windows[arc], self.windows)
+            places[t::arcs] = cut(low, low + (n - t + arcs - 1) // arcs)
+        places += self._shift[np.arange(start, start + n) % arcs]
+        place, index = _native.locate(self.starts, places)
+        index += self._offsets[place]
+        return place, index
+
+    def part(self, index: int, count: int) -> WindowPlan:
+        """See `WindowPlan.part`."""
+        if count == 1:
+            return self
+        if self._part is None or self._part.share != (index, count):
+            self._part = _PlanPart(self, index, count)
+        return self._part
+
+    @property
+    def layout(self) -> _Sweep:
+        """Layout of the sweep."""
+        return self._layout
+
+
+class _PlanPart(WindowPlan):
+    """The share of one part in an `ArcPlan`: the chunks of its own arcs only.
+
+    `locate` is not for these: segments of a part are taken from those of the whole.
+    """
+
+    __slots__ = ("_numbers",)
+
+    def __init__(self, plan: ArcPlan, index: int, count: int) -> None:
+        layout = plan.layout
+        share = layout.share(index, count)
+        mine = share.arcs[plan._of]
+        super().__init__(
+            plan.sweep,
+            plan.number,
+            chunks=plan.chunks[mine],
+            position=0,
+            starts=plan.starts,
+            first=plan.first,
+            last=plan.last,
+            make_cut=lambda: identity,
+        )
+        self.count, self.share = plan.count, (index, count)
+        # Windows of other arcs begin meanwhile, but what this part needs stays the same.
+        own = int(np.searchsorted(share.coming, layout.began + plan.number, side="left"))
+        self.key = (plan.sweep, own, index, count)
+        self.together = (plan.sweep, own // int(share.arcs.sum()))
+        self._numbers: NDArray[np.uint32] = (np.cumsum(mine) - 1).astype(np.uint32)
+
+    def renumbered(self, place: NDArray[np.uint32]) -> NDArray[np.uint32]:
+        """See `WindowPlan.renumbered`."""
+        return self._numbers[place]
+
+
+def _fill_windows(table: ChunkTable, chunks: Ints, edges: Ints, window: Window | None) -> Ints:
+    """Return the first piece of each window, and the number of pieces; fills the windows of all arcs side by side.
+
+    Args:
+        table: sizes of the chunks.
+        chunks: chunk of each piece, which counts in full for the budget: it is read whole.
+        edges: first piece of each arc, and the number of pieces.
+        window: budget of all arcs together.
+    """
+    if window is None:
+        return edges
+    (budget,) = window.to_json().values()
+    costs = np.ones(len(chunks), np.int64)
+    if window.chunks is None:
+        costs = (table.samples if window.samples is not None else table.bytes)[chunks]
+    ends = np.concatenate([[0], np.cumsum(costs)]).astype(np.int64)
+    share = min(-(-budget // (len(edges) - 1)), int(ends[-1]))
+    at, stops = edges[:-1], edges[1:]
+    found = [edges]
+    while True:
+        at = np.maximum(np.searchsorted(ends, ends[at] + share, side="right") - 1, at + 1)
+        going = at < stops
+        if not going.any():
+            return np.sort(np.concatenate(found))
+        at, stops = at[going], stops[going]
+        found.append(at)
