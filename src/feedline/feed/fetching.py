@@ -203,8 +203,23 @@ class FetchingReader(Reader):
         self._slots_of(self._chunks_of(segment.plan, entry))
 
     def prepared(self, segment: Segment) -> bool:
-        """Return whether `take` would not block; only meaningful for windows."""
-        return self.scattered or self.holds(segment.plan)
+        """Return whether `take` would not block; only meaningful for windows.
+
+        One that differs from the window before in few blocks need not be the current one.
+        """
+        plan = segment.plan
+        return self.holds(plan) or (plan.key != plan.together and self._has_fetched(plan.chunks))
+
+    def _has_fetched(self, entries: Ints) -> bool:
+        """Return whether blocks have been fetched, or need not be."""
+        missing = []
+        for entry in entries.tolist():
+            unit = self._units.get(entry)
+            if unit is None:
+                missing.append(entry)
+            elif unit.slot is None and not unit.group.staged.done:
+                return False
+        return not missing or not self._lacks(np.array(missing, np.int64), _LOOK_WINDOW)
 
     def ready(self, parts: Sequence[SegmentSlice]) -> bool:
         """See `Reader.ready`."""

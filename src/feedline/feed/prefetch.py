@@ -250,7 +250,11 @@ class MappedReader(Reader):
         ids = segment.plan.chunks
         table = np.zeros(len(ids), np.uint32)
         # Of a part that takes nothing of the segment, one chunk shows the layout.
-        needed = [0] if len(ids) == 1 or not segment.n else np.flatnonzero(np.bincount(segment.place, minlength=len(ids))).tolist()
+        needed = (
+            [0]
+            if len(ids) == 1 or not segment.n
+            else np.flatnonzero(np.bincount(segment.place, minlength=len(ids))).tolist()
+        )
         for place in needed:
             chunk_id = int(ids[place])
             slot = self._slots.get(chunk_id)
@@ -403,11 +407,17 @@ class BufferedReader(Reader):
             segment.slots, segment.held = slots[segment.place], slots
 
     def prepared(self, segment: Segment) -> bool:
-        """See `Reader.prepared`."""
-        if not self.holds(segment.plan):
+        """See `Reader.prepared`; windows that share most of their chunks are held ahead of need once they are read."""
+        plan = segment.plan
+        if not self.holds(plan) and (plan.key == plan.together or not self._has_read(plan)):
             return False
         self.prepare(segment)
         return True
+
+    def _has_read(self, plan: WindowPlan) -> bool:
+        """Return whether all chunks of a window have been read, so that holding it does not wait."""
+        jobs = [entry.job for entry in map(self._entries.get, plan.chunks.tolist()) if entry is not None]
+        return len(jobs) == len(plan.chunks) and all(job is not None and job.done and not job.failed for job in jobs)
 
     def holds(self, plan: WindowPlan) -> bool:
         """See `Reader.holds`."""

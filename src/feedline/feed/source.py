@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -280,8 +281,10 @@ class MinibatchSource:
             after = plan.after
             window = after.segment.plan.part(index, count)
             if window.key != self._window_in_use:
-                self._upcoming = Upcoming(self._axis.chunks_after(window))
-                self._reader.keep([window], self._upcoming)
+                # A rank may take nothing yet of a window that its minibatch reaches.
+                unread = () if self._reader.holds(window) else (window.chunks,)
+                self._upcoming = Upcoming(chain(unread, self._axis.chunks_after(window)))
+                self._reader.keep([window, *self._ahead.windows()], self._upcoming)
             elif self._upcoming is not None:
                 self._reader.read_on(self._upcoming)
             self._ahead.refill(after, size, index, count, minibatch.num_sequences)
@@ -503,7 +506,9 @@ class MinibatchSource:
         if cursor is None:
             return place
         position = self._standing_at(place.position, cursor)
-        return states.SavedPlace(position, self._axis.fingerprint(cursor), bptt_lanes.to_json(self._timeline, cursor.lanes))
+        return states.SavedPlace(
+            position, self._axis.fingerprint(cursor), bptt_lanes.to_json(self._timeline, cursor.lanes)
+        )
 
     def load_state_dict(self, state: Mapping[str, Any], *, verify: bool = False) -> None:
         """Seek to where ``state`` was taken; reads no data, whatever came before.

@@ -5,10 +5,10 @@ that order, are cut into a fixed number of arcs of equal length, and each arc is
 of the sweep is place p // arcs of arc p % arcs. So whoever takes the places of some arcs reads only what lies in them.
 Specified to the bit in docs/explanation/order.md; the number of arcs is the argument ``lanes`` of `MinibatchSource`.
 
-A `WindowPlan` is a run of places during which every arc stays in one of its windows: the windows of two arcs never
-begin at the same place, so plans are as many as windows. Cost: O(chunks + windows log windows) once per sweep, some ten
-microseconds for each window and a microsecond for each arc in a segment; memory of 4 bytes per sequence of the current
-windows.
+A *round* is a place of every arc: the places r * arcs to r * arcs + arcs - 1 of the sweep. A `WindowPlan` is a run of
+rounds during which every arc stays in one of its windows. Cost: O(chunks + windows log windows) once per sweep, some
+hundred microseconds for each plan, of which there are as many as rounds at which windows begin, and a microsecond for
+each arc in a segment; memory of 4 bytes per sequence of the current windows.
 """
 
 from __future__ import annotations
@@ -70,27 +70,26 @@ class ArcOrder(Timeline):
         """See `Timeline.window_at`."""
         self._check(sweep, ordinal)
         layout = self.sweep(sweep)
-        return ArcPlan(layout, int(np.searchsorted(layout.turns, ordinal, side="right")))
+        return ArcPlan(layout, int(np.searchsorted(layout.rounds, ordinal // self.arcs, side="right")) - 1)
 
     def chunks_after(self, plan: WindowPlan, max_sweeps: int | None = None) -> Iterator[Ints]:
         """See `Timeline.chunks_after`: of the arcs of a part only, as many windows at a time as it has arcs."""
-        index, count = plan.share
-        at_a_time = len(range(index, self.arcs, count))
         layout = self.sweep(plan.sweep)
-        coming = layout.share(index, count).coming
-        coming = coming[np.searchsorted(coming, layout.began + plan.number, side="left") :]
+        share = layout.share(*plan.share)
+        coming = share.windows[share.begun(int(layout.rounds[plan.number])) :]
         chunks: list[Ints] = []
         while True:
-            for number in coming.tolist():
-                chunks.append(layout.chunks_of(layout.by_turn[number]))
-                if len(chunks) == at_a_time:
+            for window in coming.tolist():
+                chunks.append(layout.chunks_of(window))
+                if len(chunks) == share.arcs:
                     yield np.concatenate(chunks)
                     chunks = []
             sweep = layout.number + 1
             if max_sweeps is not None and sweep >= max_sweeps:
                 break
             layout = self.sweep(sweep)
-            coming = layout.share(index, count).coming
+            share = layout.share(*plan.share)
+            coming = share.windows
         if chunks:
             yield np.concatenate(chunks)
 
@@ -114,12 +113,20 @@ class _Share(NamedTuple):
     """The arcs of one part.
 
     Attributes:
-        arcs: bool (arcs,), whether an arc belongs to the part.
-        coming: ascending numbers, in order of turn, of the windows of these arcs.
+        arcs: number of them.
+        owned: bool (arcs of the order,), whether an arc is one of them.
+        windows: int64 (n,), their windows, in the order in which they begin.
+        rounds: int64 (n,), ascending rounds at which these begin.
     """
 
-    arcs: NDArray[np.bool_]
-    coming: Ints
+    arcs: int
+    owned: NDArray[np.bool_]
+    windows: Ints
+    rounds: Ints
+
+    def begun(self, number: int) -> int:
+        """Return how many windows have begun by round ``number``."""
+        return int(np.searchsorted(self.rounds, number, side="right"))
 
 
 class _Sweep:
@@ -134,10 +141,9 @@ class _Sweep:
         chunks, offsets, counts: int64 (pieces,), chunk of each piece, its first sequence in it, and how many there are.
         bounds: int64 (windows + 1,), first piece of each window.
         arc: int64 (windows,), arc of each window.
-        begin: int64 (windows,), place in its arc of the first sequence of each window.
-        by_turn: int64 (windows,), windows in the order in which they begin: the first ones of all arcs, then others.
-        began: number of the windows that begin with the sweep.
-        turns: int64 (windows - began,), ascending places of the sweep at which the other ones begin.
+        begin: int64 (windows,), place in its arc of the first sequence of each window: the round at which it begins.
+        rounds: int64 (plans,), ascending rounds at which some windows begin.
+        total: number of sequences.
     """
 
     def __init__(self, order: ArcOrder, number: int) -> None:
@@ -163,13 +169,13 @@ class _Sweep:
         first = self.bounds[:-1]
         self.arc: Ints = np.searchsorted(edges, first, side="right") - 1
         self.begin: Ints = firsts[first] - begins[self.arc]
+        self._sizes: Ints = np.add.reduceat(self.counts, first)
+        self._first_windows: Ints = np.searchsorted(self.arc, i[:-1])
         # One number for arc and place, which ascends through all windows.
         self._stride = total // arcs + 2
         self._keys: Ints = self.arc * self._stride + self.begin
-        turns = np.where(self.begin > 0, self.begin * arcs + self.arc, self.arc - arcs)
-        self.by_turn: Ints = np.argsort(turns)
-        self.began = arcs
-        self.turns: Ints = turns[self.by_turn[arcs:]]
+        self._by_round = np.argsort(self.begin, kind="stable")
+        self.rounds: Ints = np.unique(self.begin)
         self._shares: dict[tuple[int, int], _Share] = {}
         self._cuts: dict[int, Cut] = {}
 
@@ -177,33 +183,34 @@ class _Sweep:
         """Return the arcs of part ``index`` of ``count``."""
         found = self._shares.get((index, count))
         if found is None:
-            arcs = np.arange(self.arcs) % count == index
-            found = _Share(arcs, np.flatnonzero(arcs[self.arc[self.by_turn]]))
+            owned = np.arange(self.arcs) % count == index
+            windows = self._by_round[owned[self.arc[self._by_round]]]
+            found = _Share(int(owned.sum()), owned, windows, self.begin[windows])
             # Those who ask for the parts of all ranks in turn take what a sweep needs of each.
-            self._shares = {**self._shares, (index, count): found} if len(self._shares) < 64 else {(index, count): found}
+            self._shares = (
+                {**self._shares, (index, count): found} if len(self._shares) < 64 else {(index, count): found}
+            )
         return found
 
     def chunks_of(self, window: int) -> Ints:
         """Return the chunks of a window."""
         return self.chunks[self.bounds[window] : self.bounds[window + 1]]
 
-    def in_use(self, turn: int) -> Ints:
-        """Return the window that each arc is in once ``turn`` windows have followed its first ones."""
-        arc = np.arange(self.arcs, dtype=np.int64)
-        place = int(self.turns[turn - 1]) if turn else 0
-        within = np.maximum((place - arc) // self.arcs, 0)
-        found: Ints = np.searchsorted(self._keys, arc * self._stride + within, side="right") - 1
+    def in_use(self, number: int) -> Ints:
+        """Return the window that each arc is in at round ``number``."""
+        keys = np.arange(self.arcs, dtype=np.int64) * self._stride + number
+        found: Ints = np.searchsorted(self._keys, keys, side="right") - 1
         return found
 
     def cut(self, window: int, beside: Ints) -> Cut:
         """Return the order of the sequences of a window; keeps those of the windows ``beside`` it."""
         found = self._cuts.get(window)
         if found is None:
-            arc = int(self.arc[window])
             if self._order.shuffle:
-                number = window - int(np.searchsorted(self.arc, arc))
+                arc = int(self.arc[window])
+                number = window - int(self._first_windows[arc])
                 key = _native.hash_key([self._order.seed, self.number, ARC_SEQUENCES, arc, number])
-                found = permutation(key, int(self.counts[self.bounds[window] : self.bounds[window + 1]].sum()))
+                found = permutation(key, int(self._sizes[window]))
             else:
                 found = identity
             if len(self._cuts) > 4 * self.arcs:
@@ -214,7 +221,7 @@ class _Sweep:
 
 
 class ArcPlan(WindowPlan):
-    """The places of a sweep from one at which a window of some arc begins to before the next.
+    """The rounds of a sweep from one at which windows begin to before the next.
 
     Attributes:
         windows: int64 (arcs,), window that each arc is in.
@@ -222,10 +229,11 @@ class ArcPlan(WindowPlan):
 
     __slots__ = ("_layout", "_of", "_offsets", "_part", "_shift", "windows")
 
-    def __init__(self, layout: _Sweep, turn: int) -> None:
-        first = int(layout.turns[turn - 1]) if turn else 0
-        stop = int(layout.turns[turn]) if turn < len(layout.turns) else layout.total
-        windows = layout.in_use(turn)
+    def __init__(self, layout: _Sweep, number: int) -> None:
+        begun = int(layout.rounds[number])
+        first, last = begun * layout.arcs, number + 1 == len(layout.rounds)
+        stop = layout.total if last else int(layout.rounds[number + 1]) * layout.arcs
+        windows = layout.in_use(begun)
         lows, highs = layout.bounds[windows], layout.bounds[windows + 1]
         lengths = highs - lows
         before = np.cumsum(lengths) - lengths
@@ -238,16 +246,16 @@ class ArcPlan(WindowPlan):
         self._part: WindowPlan | None = None
         super().__init__(
             layout.number,
-            turn,
+            number,
             chunks=layout.chunks[pieces],
             position=0,
             starts=starts,
             first=first,
-            last=stop == layout.total,
+            last=last,
             make_cut=lambda: identity,
         )
         self.count = stop - first
-        self.together = (layout.number, turn // layout.arcs)
+        self.together = (layout.number, layout.share(0, 1).begun(begun) // layout.arcs)
 
     def locate(self, a: int, b: int) -> tuple[NDArray[np.uint32], Ints]:
         """See `WindowPlan.locate`."""
@@ -290,7 +298,7 @@ class _PlanPart(WindowPlan):
     def __init__(self, plan: ArcPlan, index: int, count: int) -> None:
         layout = plan.layout
         share = layout.share(index, count)
-        mine = share.arcs[plan._of]
+        mine = share.owned[plan._of]
         super().__init__(
             plan.sweep,
             plan.number,
@@ -303,9 +311,9 @@ class _PlanPart(WindowPlan):
         )
         self.count, self.share = plan.count, (index, count)
         # Windows of other arcs begin meanwhile, but what this part needs stays the same.
-        own = int(np.searchsorted(share.coming, layout.began + plan.number, side="left"))
-        self.key = (plan.sweep, own, index, count)
-        self.together = (plan.sweep, own // int(share.arcs.sum()))
+        begun = share.begun(int(layout.rounds[plan.number]))
+        self.key = (plan.sweep, begun, index, count)
+        self.together = (plan.sweep, begun // share.arcs)
         self._numbers: NDArray[np.uint32] = (np.cumsum(mine) - 1).astype(np.uint32)
 
     def renumbered(self, place: NDArray[np.uint32]) -> NDArray[np.uint32]:

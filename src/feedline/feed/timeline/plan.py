@@ -107,7 +107,8 @@ class WindowPlan:
         last: whether no sequence follows in this sweep.
         share: (index, count), the part of the job that needs these chunks; (0, 1): all of it.
         key: a key that windows with other chunks do not have.
-        together: a key of successive windows that may be held in memory together, as they share most chunks.
+        together: a key of successive windows that may be held in memory together, as they share most chunks; ``key`` if
+            there are none.
     """
 
     __slots__ = (
@@ -152,8 +153,7 @@ class WindowPlan:
         return self
 
     def renumbered(self, place: NDArray[np.uint32]) -> NDArray[np.uint32]:
-        """Return the positions in ``chunks`` of chunks at the positions ``place`` of the window that this is part of.
-        """
+        """Return positions in ``chunks``, of chunks at the positions ``place`` of the window that this is part of."""
         return place
 
     @property
