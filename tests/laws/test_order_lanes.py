@@ -136,6 +136,11 @@ def test_the_partition_may_change_at_every_call(world, size, stop, counts):
             source.load_state_dict(state)
             parts += sequences_of([source.next_minibatch(size, partition=(rank, count))])
         assert sorted(parts, key=repr) == sorted(sequences_of([plain.next_minibatch(size)]), key=repr)
+    for step in range(2 * count):  # without a seek in between, which would let go of what is held
+        at, lanes = source.position.ordinal, world.settings["lanes"]
+        part, whole = source.next_minibatch(size, partition=(step % count, count)), plain.next_minibatch(size)
+        mine = [(at + k) % world.total % lanes % count == step % count for k in range(whole.num_sequences)]
+        assert sequences_of([part]) == list(itertools.compress(sequences_of([whole]), mine))
 
 
 @given(lane_worlds(), st.integers(1, 40), st.integers(1, 9), st.sampled_from([0, 1 << 60]))

@@ -187,13 +187,12 @@ class Delivery:
 
     def _copy_by_window(self, parts: tuple[SegmentSlice, ...], rank: int) -> Gathered:
         """Copy like `_copy`, but release each window, or those that are held together, before reading the next."""
-        holds, done = self._reader.holds, []
-        groups = [tuple(group) for _, group in itertools.groupby(parts, lambda part: part.segment.plan.together)]
-        for number, same in enumerate(groups):
+        done = []
+        for _, group in itertools.groupby(parts, lambda part: part.segment.plan.together):
+            same = tuple(group)
             plans = [part.segment.plan for part in same]
-            if not all(map(holds, plans)):
-                later = [part.segment.plan for group in groups[number + 1 :] for part in group]
-                self._reader.keep(plans + [plan for plan in later if holds(plan)], None)
+            if not all(map(self._reader.holds, plans)):
+                self._reader.keep(plans, None)
             done.append(self._copy(same, rank))
         return _together(done)
 
