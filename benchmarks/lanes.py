@@ -141,7 +141,7 @@ def planned(stage: Stage, what: str, sequence_bytes: int, chunk_bytes: int) -> A
 
 def delivered(stage: Stage) -> Answer:
     """Rows of one rank, beside those without lanes."""
-    sizes, count = uneven(400, 300), 20 if stage.quick else 300
+    sizes, count = uneven(4000, 300), 20 if stage.quick else 300
 
     def taking(lanes: int | None) -> Callable[[], float]:
         source = fl.MinibatchSource(Counted(sizes, WIDTH), seed=1, lanes=lanes, shuffle=fl.Window(chunks=128))

@@ -35,7 +35,7 @@ from feedline.feed.prefetch import LEAST_AHEAD_BYTES, Stats, Upcoming
 from feedline.feed.protocol import Deserializer, checked_seed, whole_number
 from feedline.feed.quarantine import Quarantine
 from feedline.feed.skipping import Paths, Skipping
-from feedline.feed.timeline import ChunkTable, Timeline, UnsizedOrder, Window
+from feedline.feed.timeline import ChunkTable, Timeline, UnsizedOrder, Window, WindowPlan
 from feedline.feed.transforms import Map, Transform
 from feedline.feed.until import Minibatches, upto
 
@@ -217,7 +217,7 @@ class MinibatchSource:
         # The position while there is no cursor; its label samples are always the source's.
         self._place = states.SavedPlace(Position(window=None if corpus.sized else 0), 0, [])
         self._cursor: Cursor | None = None
-        self._window_in_use: tuple[int, ...] | None = None  # its key
+        self._window_in_use: WindowPlan | None = None
         self._inside: int | None = None  # the thread inside a call
         self._upcoming: Upcoming | None = None
         self._closed = False
@@ -280,17 +280,19 @@ class MinibatchSource:
                 finish(minibatch)
             after = plan.after
             window = after.segment.plan.part(index, count)
-            if window.key != self._window_in_use:
-                # A rank may take nothing yet of a window that its minibatch reaches.
-                unread = () if self._reader.holds(window) else (window.chunks,)
-                self._upcoming = Upcoming(chain(unread, self._axis.chunks_after(window)))
+            before = self._window_in_use
+            if before is None or window.key != before.key:
+                if self._upcoming is None or before is None or window.together != before.together:
+                    # A rank may take nothing yet of a window that its minibatch reaches.
+                    unread = () if self._reader.holds(window) else (window.chunks,)
+                    self._upcoming = Upcoming(chain(unread, self._axis.chunks_after(window)))
                 self._reader.keep([window, *self._ahead.windows()], self._upcoming)
             elif self._upcoming is not None:
                 self._reader.read_on(self._upcoming)
             self._ahead.refill(after, size, index, count, minibatch.num_sequences)
             # Last, with no call before the return: whatever interrupts this, the position has advanced if and only if
             # the minibatch was delivered.
-            self._window_in_use, self._cursor = window.key, after
+            self._window_in_use, self._cursor = window, after
             return minibatch
         finally:
             self._inside = None

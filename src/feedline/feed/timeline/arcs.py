@@ -76,20 +76,21 @@ class ArcOrder(Timeline):
         """See `Timeline.chunks_after`: of the arcs of a part only, as many windows at a time as it has arcs."""
         layout = self.sweep(plan.sweep)
         share = layout.share(*plan.share)
-        coming = share.windows[share.begun(int(layout.rounds[plan.number])) :]
+        at, missing = share.begun(int(layout.rounds[plan.number])), share.arcs
         chunks: list[Ints] = []
         while True:
-            for window in coming.tolist():
-                chunks.append(layout.chunks_of(window))
-                if len(chunks) == share.arcs:
-                    yield np.concatenate(chunks)
-                    chunks = []
+            coming = share.windows[at : at + missing]
+            chunks.append(layout.chunks[layout.pieces_of(coming).pieces])
+            at, missing = at + len(coming), missing - len(coming)
+            if missing == 0:
+                yield np.concatenate(chunks)
+                chunks, missing = [], share.arcs
+                continue
             sweep = layout.number + 1
             if max_sweeps is not None and sweep >= max_sweeps:
                 break
-            layout = self.sweep(sweep)
+            layout, at = self.sweep(sweep), 0
             share = layout.share(*plan.share)
-            coming = share.windows
         if chunks:
             yield np.concatenate(chunks)
 
@@ -127,6 +128,24 @@ class _Share(NamedTuple):
     def begun(self, number: int) -> int:
         """Return how many windows have begun by round ``number``."""
         return int(np.searchsorted(self.rounds, number, side="right"))
+
+    def together(self, sweep: int, number: int) -> tuple[int, int]:
+        """Return a key of a round which changes as often as half of these arcs have begun a window."""
+        return sweep, 2 * self.begun(number) // self.arcs
+
+
+class _Pieces(NamedTuple):
+    """Pieces of several windows.
+
+    Attributes:
+        pieces: int64 (n,), their numbers.
+        of: int64 (n,), which of the windows each is a piece of.
+        before: int64 (windows,), number of pieces before those of each window.
+    """
+
+    pieces: Ints
+    of: Ints
+    before: Ints
 
 
 class _Sweep:
@@ -192,9 +211,13 @@ class _Sweep:
             )
         return found
 
-    def chunks_of(self, window: int) -> Ints:
-        """Return the chunks of a window."""
-        return self.chunks[self.bounds[window] : self.bounds[window + 1]]
+    def pieces_of(self, windows: Ints) -> _Pieces:
+        """Return the pieces of some windows, one window after the other."""
+        lows = self.bounds[windows]
+        lengths = self.bounds[windows + 1] - lows
+        before = np.cumsum(lengths) - lengths
+        of = np.repeat(np.arange(len(windows), dtype=np.int64), lengths)
+        return _Pieces(np.arange(len(of)) + (lows - before)[of], of, before)
 
     def in_use(self, number: int) -> Ints:
         """Return the window that each arc is in at round ``number``."""
@@ -234,11 +257,7 @@ class ArcPlan(WindowPlan):
         first, last = begun * layout.arcs, number + 1 == len(layout.rounds)
         stop = layout.total if last else int(layout.rounds[number + 1]) * layout.arcs
         windows = layout.in_use(begun)
-        lows, highs = layout.bounds[windows], layout.bounds[windows + 1]
-        lengths = highs - lows
-        before = np.cumsum(lengths) - lengths
-        self._of: Ints = np.repeat(np.arange(len(windows), dtype=np.int64), lengths)
-        pieces = np.arange(len(self._of)) + (lows - before)[self._of]
+        pieces, self._of, before = layout.pieces_of(windows)
         starts = np.zeros(len(pieces) + 1, np.int64)
         np.cumsum(layout.counts[pieces], out=starts[1:])
         self._layout, self.windows, self._offsets = layout, windows, layout.offsets[pieces]
@@ -255,7 +274,7 @@ class ArcPlan(WindowPlan):
             make_cut=lambda: identity,
         )
         self.count = stop - first
-        self.together = (layout.number, layout.share(0, 1).begun(begun) // layout.arcs)
+        self.together = layout.share(0, 1).together(layout.number, begun)
 
     def locate(self, a: int, b: int) -> tuple[NDArray[np.uint32], Ints]:
         """See `WindowPlan.locate`."""
@@ -311,9 +330,9 @@ class _PlanPart(WindowPlan):
         )
         self.count, self.share = plan.count, (index, count)
         # Windows of other arcs begin meanwhile, but what this part needs stays the same.
-        begun = share.begun(int(layout.rounds[plan.number]))
-        self.key = (plan.sweep, begun, index, count)
-        self.together = (plan.sweep, begun // share.arcs)
+        begun = int(layout.rounds[plan.number])
+        self.key = (plan.sweep, share.begun(begun), index, count)
+        self.together = (*share.together(plan.sweep, begun), index, count)
         self._numbers: NDArray[np.uint32] = (np.cumsum(mine) - 1).astype(np.uint32)
 
     def renumbered(self, place: NDArray[np.uint32]) -> NDArray[np.uint32]:

@@ -107,8 +107,8 @@ class WindowPlan:
         last: whether no sequence follows in this sweep.
         share: (index, count), the part of the job that needs these chunks; (0, 1): all of it.
         key: a key that windows with other chunks do not have.
-        together: a key of successive windows that may be held in memory together, as they share most chunks; ``key`` if
-            there are none.
+        together: a key of successive windows that may be held in memory together, as they share most chunks, and that
+            are read ahead in one go; ``key`` if there are none.
     """
 
     __slots__ = (
