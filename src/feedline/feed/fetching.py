@@ -208,7 +208,7 @@ class FetchingReader(Reader):
         One that differs from the window before in few blocks need not be the current one.
         """
         plan = segment.plan
-        return self.holds(plan) or (plan.key != plan.together and self._has_fetched(plan.chunks))
+        return self.holds(plan) or (plan.gradual and self._has_fetched(plan.chunks))
 
     def _has_fetched(self, entries: Ints) -> bool:
         """Return whether blocks have been fetched, or need not be."""

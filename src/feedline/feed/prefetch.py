@@ -409,7 +409,7 @@ class BufferedReader(Reader):
     def prepared(self, segment: Segment) -> bool:
         """See `Reader.prepared`; windows that share most of their chunks are held ahead of need once they are read."""
         plan = segment.plan
-        if not self.holds(plan) and (plan.key == plan.together or not self._has_read(plan)):
+        if not self.holds(plan) and not (plan.gradual and self._has_read(plan)):
             return False
         self.prepare(segment)
         return True

@@ -250,6 +250,8 @@ class ArcPlan(WindowPlan):
         windows: int64 (arcs,), window that each arc is in.
     """
 
+    gradual: ClassVar[bool] = True
+
     __slots__ = ("_layout", "_of", "_offsets", "_part", "_shift", "windows")
 
     def __init__(self, layout: _Sweep, number: int) -> None:
@@ -311,6 +313,8 @@ class _PlanPart(WindowPlan):
 
     `locate` is not for these: segments of a part are taken from those of the whole.
     """
+
+    gradual: ClassVar[bool] = True
 
     __slots__ = ("_numbers",)
 

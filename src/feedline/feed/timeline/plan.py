@@ -107,9 +107,11 @@ class WindowPlan:
         last: whether no sequence follows in this sweep.
         share: (index, count), the part of the job that needs these chunks; (0, 1): all of it.
         key: a key that windows with other chunks do not have.
-        together: a key of successive windows that may be held in memory together, as they share most chunks, and that
-            are read ahead in one go; ``key`` if there are none.
+        gradual: whether the next window shares most of these chunks.
+        together: a key of successive windows that may then be held in memory together, and are read ahead in one go.
     """
+
+    gradual: ClassVar[bool] = False
 
     __slots__ = (
         "_cut",
