@@ -331,6 +331,16 @@ def test_minibatches_are_copied_ahead_across_windows(rank):
         assert sorted(set(corpus.reads)) == sorted(corpus.reads) or rank is None
 
 
+def test_a_window_of_which_nothing_is_taken_yet_is_read_first():
+    """A minibatch may end in a round of which the rank's lanes have their places later."""
+    corpus = CountedCorpus([1] * 48, [5, 11, 9, 3, 3, 6, 6, 3, 2])
+    with fl.MinibatchSource(corpus, shuffle=False, lanes=3, partition=(2, 3), max_sweeps=1, threads=1) as source:
+        source._axis.step = 1  # segments of one sequence
+        for _ in source.minibatches(17):
+            pass
+    assert corpus.reads == [5, 6, 7, 8]
+
+
 def open_source(**how):
     return fl.MinibatchSource(CountedCorpus([1, 2, 3] * 20, [20, 20, 20]), **{"seed": 3, "lanes": 4, **how})
 
