@@ -14,6 +14,7 @@ Neither leaves anything behind: threads end with the reader, and a forked child 
 from __future__ import annotations
 
 import abc
+import itertools
 import os
 import threading
 import time
@@ -217,6 +218,12 @@ class Reader(abc.ABC):
     @abc.abstractmethod
     def close(self) -> None:
         """Release everything and stop the threads."""
+
+
+def upcoming(reader: Reader, window: WindowPlan, following: Iterator[Ints]) -> Upcoming:
+    """Return what to read ahead in the current ``window``: the chunks of those ``following`` it, after its own if it is
+    not held. A minibatch may reach a window of which this rank takes nothing yet."""
+    return Upcoming(following if reader.holds(window) else itertools.chain((window.chunks,), following))
 
 
 def together(found: Sequence[tuple[NDArray[np.uint32], Ints]]) -> tuple[NDArray[np.uint32], Ints]:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import chain
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -31,7 +30,7 @@ from feedline.feed.packing.jumps import declared_jumps
 from feedline.feed.packing.rule import rule_of
 from feedline.feed.partition import Partition, on_this_machine
 from feedline.feed.plan import PlannedMinibatch, count_left, planned
-from feedline.feed.prefetch import LEAST_AHEAD_BYTES, Stats, Upcoming
+from feedline.feed.prefetch import LEAST_AHEAD_BYTES, Stats, Upcoming, upcoming
 from feedline.feed.protocol import Deserializer, checked_seed, whole_number
 from feedline.feed.quarantine import Quarantine
 from feedline.feed.skipping import Paths, Skipping
@@ -283,9 +282,7 @@ class MinibatchSource:
             before = self._window_in_use
             if before is None or window.key != before.key:
                 if self._upcoming is None or before is None or window.together != before.together:
-                    # A rank may take nothing yet of a window that its minibatch reaches.
-                    unread = () if self._reader.holds(window) else (window.chunks,)
-                    self._upcoming = Upcoming(chain(unread, self._axis.chunks_after(window)))
+                    self._upcoming = upcoming(self._reader, window, self._axis.chunks_after(window))
                 self._reader.keep([window, *self._ahead.windows()], self._upcoming)
             elif self._upcoming is not None:
                 self._reader.read_on(self._upcoming)

@@ -51,18 +51,18 @@ class ArcOrder(Timeline):
             )
         super().__init__(table, seed, shuffle, window)
         self.arcs: int = arcs
-        self._sweeps: dict[int, _Sweep] = {}
+        self._sweeps: dict[int, _ArcSweep] = {}
 
     @property
     def in_corpus_order(self) -> bool:
         """See `Timeline.in_corpus_order`; several arcs take turns."""
         return not self.shuffle and self.arcs == 1
 
-    def sweep(self, number: int) -> _Sweep:
+    def sweep(self, number: int) -> _ArcSweep:
         """Return the layout of a sweep."""
         found = self._sweeps.get(number)
         if found is None:
-            found = _Sweep(self, number)
+            found = _ArcSweep(self, number)
             self._sweeps = with_sweep(self._sweeps, number, found)
         return found
 
@@ -110,7 +110,7 @@ class ArcBlockOrder(ArcOrder):
         self.chunk_table = table
 
 
-class _Share(NamedTuple):
+class _ArcShare(NamedTuple):
     """The arcs of one part.
 
     Attributes:
@@ -134,7 +134,7 @@ class _Share(NamedTuple):
         return sweep, 2 * self.begun(number) // self.arcs
 
 
-class _Pieces(NamedTuple):
+class _ArcPieces(NamedTuple):
     """Pieces of several windows.
 
     Attributes:
@@ -148,7 +148,7 @@ class _Pieces(NamedTuple):
     before: Ints
 
 
-class _Sweep:
+class _ArcSweep:
     """The arcs of one sweep and their windows, which determine everything else.
 
     An arc is a run of *pieces*: whole chunks, but for its first and last, of which it may have a part. A window is a
@@ -195,29 +195,29 @@ class _Sweep:
         self._keys: Ints = self.arc * self._stride + self.begin
         self._by_round = np.argsort(self.begin, kind="stable")
         self.rounds: Ints = np.unique(self.begin)
-        self._shares: dict[tuple[int, int], _Share] = {}
+        self._shares: dict[tuple[int, int], _ArcShare] = {}
         self._cuts: dict[int, Cut] = {}
 
-    def share(self, index: int, count: int) -> _Share:
+    def share(self, index: int, count: int) -> _ArcShare:
         """Return the arcs of part ``index`` of ``count``."""
         found = self._shares.get((index, count))
         if found is None:
             owned = np.arange(self.arcs) % count == index
             windows = self._by_round[owned[self.arc[self._by_round]]]
-            found = _Share(int(owned.sum()), owned, windows, self.begin[windows])
+            found = _ArcShare(int(owned.sum()), owned, windows, self.begin[windows])
             # Those who ask for the parts of all ranks in turn take what a sweep needs of each.
             self._shares = (
                 {**self._shares, (index, count): found} if len(self._shares) < 64 else {(index, count): found}
             )
         return found
 
-    def pieces_of(self, windows: Ints) -> _Pieces:
+    def pieces_of(self, windows: Ints) -> _ArcPieces:
         """Return the pieces of some windows, one window after the other."""
         lows = self.bounds[windows]
         lengths = self.bounds[windows + 1] - lows
         before = np.cumsum(lengths) - lengths
         of = np.repeat(np.arange(len(windows), dtype=np.int64), lengths)
-        return _Pieces(np.arange(len(of)) + (lows - before)[of], of, before)
+        return _ArcPieces(np.arange(len(of)) + (lows - before)[of], of, before)
 
     def in_use(self, number: int) -> Ints:
         """Return the window that each arc is in at round ``number``."""
@@ -254,7 +254,7 @@ class ArcPlan(WindowPlan):
 
     __slots__ = ("_layout", "_of", "_offsets", "_part", "_shift", "windows")
 
-    def __init__(self, layout: _Sweep, number: int) -> None:
+    def __init__(self, layout: _ArcSweep, number: int) -> None:
         begun = int(layout.rounds[number])
         first, last = begun * layout.arcs, number + 1 == len(layout.rounds)
         stop = layout.total if last else int(layout.rounds[number + 1]) * layout.arcs
@@ -303,7 +303,7 @@ class ArcPlan(WindowPlan):
         return self._part
 
     @property
-    def layout(self) -> _Sweep:
+    def layout(self) -> _ArcSweep:
         """Layout of the sweep."""
         return self._layout
 
