@@ -176,6 +176,18 @@ def test_documents_that_cannot_be_named_are_refused(tmp_path, rows, described):
         assert message in " ".join(done.stderr.split()), given
 
 
+def test_a_run_with_lanes():
+    """A state names their number; the fingerprint says whether it is the right one."""
+    corpus = fl.ArrayDeserializer(x=np.arange(300), chunk_sequences=7)
+    with fl.MinibatchSource(corpus, seed=4, lanes=8, shuffle=fl.Window(chunks=16)) as source:
+        a = LoggedFeed(0, 16, source.state_dict())
+        fed = [m.ids.tolist() for _, m in zip(range(25), source.minibatches(16), strict=False)]
+        b = LoggedFeed(25, 16, source.state_dict())
+    assert [step.ids.tolist() for step in audited(corpus, [a, b])] == fed
+    with pytest.raises(fl.StateError, match="expected the state of a source in the log"):
+        list(audited(corpus, [a._replace(state={**a.state, "arcs": "8"}), b]))
+
+
 def test_what_does_not_fit_is_refused(tmp_path, described):
     loop = Loop(tmp_path / "run.jsonl", described)
     loop.run(8, 16, 4, keep=8)

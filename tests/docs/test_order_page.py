@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import feedline as fl
 from feedline.feed.composed.weights import quotas_of
 from feedline.feed.protocol import ChunkInfo
-from feedline.feed.timeline import BlockOrder, blocks
+from feedline.feed.timeline import ArcBlockOrder, ArcOrder, BlockOrder, blocks
 from feedline.feed.timeline.feedline import FeedlineOrder
 from feedline.feed.timeline.plan import ChunkTable, Window
 
@@ -84,6 +84,44 @@ def test_blocks_are_those_of_the_page(page, seed, infos, budget, unit, size, mos
     table = timeline.blocks.table
     assert list(zip(table.sequences, table.samples, table.bytes, strict=True)) == cut
     assert delivered(timeline, 3, len(expected)) == expected
+
+
+@given(
+    st.integers(0, 2**64 - 1),
+    st.integers(0, 2**32),
+    st.lists(chunk, min_size=1, max_size=12),
+    st.integers(1, 90),
+    st.integers(1, 9),
+    st.data(),
+)
+def test_lanes_are_those_of_the_page(page, seed, sweep, infos, budget, arcs, data):
+    total = sum(info.sequences for info in infos)
+    if total < arcs:
+        return
+    unit = data.draw(st.sampled_from(["chunks", "samples", "bytes", None]))
+    cost = [getattr(info, unit) if unit in ("samples", "bytes") else 1 for info in infos]
+    window = Window(**{unit: budget}) if unit else None
+    sequences = [info.sequences for info in infos]
+    expected = page["arcs_order"](seed, sweep, sequences, cost, budget if unit else 10**9, arcs)
+    assert delivered(ArcOrder(ChunkTable(infos), seed, True, window, arcs), sweep, total) == expected
+
+
+@given(
+    st.integers(0, 2**64 - 1),
+    st.lists(chunk, min_size=1, max_size=9),
+    st.integers(1, 60),
+    st.integers(1, 9),
+    st.integers(5, 40),
+)
+def test_lanes_over_blocks_are_those_of_the_page(page, seed, infos, budget, arcs, size):
+    total = sum(info.sequences for info in infos)
+    if total < arcs:
+        return
+    cut = page["blocks"]([tuple(info) for info in infos], size)
+    expected = page["arcs_order"](seed, 3, [b[0] for b in cut], [b[2] for b in cut], budget, arcs)
+    with mock.patch.object(blocks, "BLOCK_BYTES", size):
+        timeline = ArcBlockOrder(ChunkTable(infos), seed, True, Window(bytes=budget), arcs)
+    assert delivered(timeline, 3, total) == expected
 
 
 def test_blocks_of_huge_corpora_are_larger():

@@ -98,13 +98,15 @@ SHUFFLES = st.sampled_from(
     read_ahead=st.sampled_from([None, 0, 1, 5000]),
     partition=st.sampled_from([(0, 1), (0, 3), (2, 3)]),
     direct=st.booleans(),
+    lanes=st.sampled_from([None, None, 3, 20]),
 )
 @settings(max_examples=25)
 def test_fetched_sequences_are_those_of_the_corpus(
-    reopen, corpus, backend, seed, shuffle, sizes, read_ahead, partition, direct
+    reopen, corpus, backend, seed, shuffle, sizes, read_ahead, partition, direct, lanes
 ):
     """Two sweeps, minibatch by minibatch, with the values of the corpus itself."""
     options = {"seed": seed, "shuffle": shuffle, "max_sweeps": 2, "read_ahead": read_ahead, "partition": partition}
+    options |= {"lanes": lanes}
     plain, fetched = source(reopen(), **options), source(reopen(), backend, direct, **options)
     with plain, fetched:
         step = 0
@@ -122,6 +124,7 @@ def test_fetched_sequences_are_those_of_the_corpus(
             step += 1
         assert plain.state_dict() == fetched.state_dict()
         assert fetched.stats().disk_bytes > 0 or fetched.stats().sequences == 0
+    assert fetched.stats().held_bytes == 0
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

@@ -43,6 +43,7 @@ def plan(
     window: WindowOption = None,
     partition: PartitionOption = "0/1",
     order: Annotated[str, typer.Option(help="feedline, or cntk for CNTK 2.7's.")] = "feedline",
+    lanes: Annotated[int | None, typer.Option(min=1, help="Lanes of the order; see fl.MinibatchSource.")] = None,
     stream: Streams = None,
     chunk_size: ChunkSize = DEFAULT_CHUNK_SIZE,
     json: Json = False,
@@ -56,7 +57,9 @@ def plan(
     order, part = parse_order(order), parse_partition(partition)
     corpus = open_path(path, stream, chunk_size).corpus
     with contextlib.closing(corpus):
-        source = MinibatchSource(corpus, seed=seed, shuffle=parse_window(window, corpus), order=order, partition=part)
+        source = MinibatchSource(
+            corpus, seed=seed, shuffle=parse_window(window, corpus), order=order, lanes=lanes, partition=part
+        )
         first = int(number)
         if unit == "samples":
             source.seek(samples=first)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from feedline import _native
 from feedline.errors import DataError, StateError, shown
-from feedline.feed.protocol import Deserializer, checked_seed
+from feedline.feed.protocol import Deserializer, checked_seed, whole_number
 from feedline.feed.source import MinibatchSource
 from feedline.feed.timeline import ORDERS, Window
 
@@ -110,6 +110,7 @@ def _source_of(corpus: Deserializer, state: Mapping[str, Any]) -> MinibatchSourc
             shuffle = "whole" if corpus.random_access else True
         elif isinstance(how, Mapping):
             shuffle = Window(**how)
+        lanes = None if state.get("arcs") is None else whole_number("arcs", state["arcs"], 1)
         if state["filling"] != "global" or "lanes" in state:
             raise ValueError("expected whole sequences of global minibatches, got lanes, or a filling by each rank")
     except (KeyError, TypeError, ValueError) as error:
@@ -118,5 +119,10 @@ def _source_of(corpus: Deserializer, state: Mapping[str, Any]) -> MinibatchSourc
             hint="a training session logs it by `JsonLines`",
         ) from error
     return MinibatchSource(
-        corpus, seed=seed, shuffle=shuffle, order=order if order in ORDERS else "feedline", partition=(0, 1)
+        corpus,
+        seed=seed,
+        shuffle=shuffle,
+        order=order if order in ORDERS else "feedline",
+        lanes=lanes,
+        partition=(0, 1),
     )

@@ -24,6 +24,7 @@ from feedline.feed.assembly import ChunkSet
 from feedline.feed.packing.axis import Axis, Cursor, SegmentSlice, sweeps_of
 from feedline.feed.packing.packer import Packer, Plan
 from feedline.feed.prefetch import Reader, errors_among
+from feedline.feed.timeline import WindowPlan
 from feedline.feed.transforms import Begun, DrawKeys, Transform
 
 # Minimum size of a minibatch to be copied ahead. Starting a copy and waking the thread costs the consumer 8 to 20 us,
@@ -115,6 +116,10 @@ class CopyAhead:
                 return head.plan
             self.drop()
         return self._packer.plan(self._axis, cursor, size, index, count)
+
+    def windows(self) -> list[WindowPlan]:
+        """Return the windows of the minibatches that are planned ahead, which a reader may hold by now."""
+        return [part.segment.plan for waiting in self._waiting for part in waiting.plan.parts]
 
     def begun(self, parts: tuple[SegmentSlice, ...]) -> Begun | None:
         """Return the first transform of ``parts``, begun ahead; None if it was not."""

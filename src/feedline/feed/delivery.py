@@ -92,7 +92,7 @@ class Delivery:
             return self._pieces(plan, rank, label_samples)
         if not parts:
             # Even for an empty part, only a chunk shows which streams have several samples per sequence.
-            self._reader.prepare(plan.start.segment)
+            self._reader.prepare(plan.held or plan.start.segment)
         values, ids, good = self._gather(parts, rank)
         if good is not None:
             samples = int(_column(parts, _segment_lengths, np.int64)[good].sum())
@@ -186,12 +186,13 @@ class Delivery:
         return gathered
 
     def _copy_by_window(self, parts: tuple[SegmentSlice, ...], rank: int) -> Gathered:
-        """Copy like `_copy`, but release each window before reading the next."""
+        """Copy like `_copy`, but release each window, or those that are held together, before reading the next."""
         done = []
-        for _, group in itertools.groupby(parts, lambda part: id(part.segment.plan)):
+        for _, group in itertools.groupby(parts, lambda part: part.segment.plan.together):
             same = tuple(group)
-            if not self._reader.holds(same[0].segment.plan):
-                self._reader.keep([same[0].segment.plan], None)
+            plans = [part.segment.plan for part in same]
+            if not all(map(self._reader.holds, plans)):
+                self._reader.keep(plans, None)
             done.append(self._copy(same, rank))
         return _together(done)
 

@@ -173,7 +173,7 @@ class FetchingReader(Reader):
         self._keep: list[int] | None = None
         self._units: dict[int, _Unit] = {}
         self._ahead = 0  # bytes of those not adopted yet
-        self._plans: dict[tuple[int, int], _Held] = {}
+        self._plans: dict[tuple[int, ...], _Held] = {}
         self._in_file = _Held(None, np.empty(0, np.uint32), np.empty(0, np.int64))  # marks segments of mapped slots
         self._next = 0  # in order: the next block to fetch
         self._wraps = False  # in order: whether another sweep follows
@@ -198,13 +198,28 @@ class FetchingReader(Reader):
         return self._faulty > 0 or (self._whole and (self._cold or self.forced))
 
     def prepare(self, segment: Segment) -> None:
-        """Map the chunk of the segment's first sequence."""
-        entry = segment.plan.chunks[segment.place[:1]]
+        """Map the chunk of the segment's first sequence, or for a part that takes nothing of it the first chunk."""
+        entry = segment.plan.chunks[segment.place[:1] if segment.n else slice(1)]
         self._slots_of(self._chunks_of(segment.plan, entry))
 
     def prepared(self, segment: Segment) -> bool:
-        """Return whether `take` would not block; only meaningful for windows."""
-        return self.scattered or self.holds(segment.plan)
+        """Return whether `take` would not block; only meaningful for windows.
+
+        One that differs from the window before in few blocks need not be the current one.
+        """
+        plan = segment.plan
+        return self.holds(plan) or (plan.gradual and self._has_fetched(plan.chunks))
+
+    def _has_fetched(self, entries: Ints) -> bool:
+        """Return whether blocks have been fetched, or need not be."""
+        missing = []
+        for entry in entries.tolist():
+            unit = self._units.get(entry)
+            if unit is None:
+                missing.append(entry)
+            elif unit.slot is None and not unit.group.staged.done:
+                return False
+        return not missing or not self._lacks(np.array(missing, np.int64), _LOOK_WINDOW)
 
     def ready(self, parts: Sequence[SegmentSlice]) -> bool:
         """See `Reader.ready`."""
@@ -287,7 +302,7 @@ class FetchingReader(Reader):
 
     def holds(self, plan: WindowPlan) -> bool:
         """See `Reader.holds`."""
-        return self.scattered or (plan.sweep, plan.number) in self._plans
+        return self.scattered or plan.key in self._plans
 
     def chunk(self, slot: int) -> Chunk | None:
         """See `Reader.chunk`. Unreadable sequences of stores are only detected while reading, those of other formats
@@ -307,7 +322,7 @@ class FetchingReader(Reader):
             if upcoming is not None:
                 self._wraps = upcoming.look() is not None
             return
-        wanted = {(plan.sweep, plan.number) for plan in plans}
+        wanted = {plan.key for plan in plans}
         if not self._plans.keys() <= wanted:
             for key in [key for key in self._plans if key not in wanted]:
                 del self._plans[key]
@@ -475,7 +490,7 @@ class FetchingReader(Reader):
         """Begin to fetch those of ``units`` that have sequences and are not being fetched."""
         group: list[int] = []
         nbytes = 0
-        for unit in units:
+        for unit in dict.fromkeys(units):  # two arcs may need parts of one block
             if unit in self._units or not self._table.sequences[unit]:
                 continue
             group.append(unit)
@@ -553,7 +568,7 @@ class FetchingReader(Reader):
                 return segment.slots[a:b], segment.taken[a:b]
             return self._from_files(part)
         plan = segment.plan
-        held = self._plans.get((plan.sweep, plan.number)) or self._hold(plan)
+        held = self._plans.get(plan.key) or self._hold(plan)
         if segment.held is not held:
             segment.slots = held.slots[segment.place]
             segment.taken = segment.index + held.base[segment.place]
@@ -574,7 +589,7 @@ class FetchingReader(Reader):
                     if slot >= 0:
                         slots[place], base[place] = slot, 0
         held = _Held(plan, slots, base)
-        self._plans[plan.sweep, plan.number] = held
+        self._plans[plan.key] = held
         return held
 
     def _fetch_ahead(self, upcoming: Upcoming) -> None:

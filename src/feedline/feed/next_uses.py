@@ -19,7 +19,7 @@ _NEVER = 1 << 62
 
 
 class NextUses:
-    """Looks through the windows after the one in use; thread-safe.
+    """Looks through windows ahead of those whose chunks are being read; thread-safe.
 
     Args:
         total: number of chunks of the corpus.
@@ -28,45 +28,42 @@ class NextUses:
     def __init__(self, total: int) -> None:
         self._total = total
         self._lock = threading.Lock()
-        self._again: Callable[[], Iterator[Ints]] | None = None
         self._windows: Iterator[Ints] | None = None
-        self._seen: deque[list[int]] = deque()
-        self._uses: dict[int, deque[int]] = {}
-        self._now = 0  # number of the window in use, from an arbitrary one on
+        self._uses: dict[int, deque[int]] = {}  # numbers of the windows that need each chunk
+        self._now = 0  # number of the window whose chunks are being read
         self._next = 0  # number of the window that is looked at next
-        self._looked = 0  # chunks, in windows after the one in use
+        self._looked = 0  # chunks of windows after the one whose chunks are being read
+        self._sizes: deque[int] = deque()  # chunks of each of these windows
         self._last: list[int] | None = None  # chunks, what is needed last at the end
 
-    def follow(self, window: Ints, again: Callable[[], Iterator[Ints]]) -> None:
-        """Go on to a window; ``again`` returns the windows that follow it, each the numbers of its chunks."""
-        with self._lock:
-            self._again, self._last = again, None
-            if self._windows is not None and self._seen and self._seen[0] == window.tolist():
-                self._now += 1
-                chunks = self._seen.popleft()
-                self._looked -= len(chunks)
-                for chunk in chunks:
-                    self._pass(chunk, self._now)
-            else:
-                self._windows, self._looked = None, 0
-                self._seen.clear()
-                self._uses.clear()
+    def start(self, windows: Callable[[], Iterator[Ints]]) -> None:
+        """Begin with the windows that follow, each the numbers of its chunks, unless this has begun already."""
+        if self._windows is None:
+            with self._lock:
+                self._windows = windows()
 
-    def _pass(self, chunk: int, window: int) -> None:
-        """Forget the uses of a chunk up to a window."""
-        uses = self._uses.get(chunk)
-        while uses and uses[0] <= window:
-            uses.popleft()
-        if uses is not None and not uses:
-            del self._uses[chunk]
+    def forget(self) -> None:
+        """Begin anew, as the position has jumped."""
+        with self._lock:
+            self._windows, self._last = None, None
+            self._uses.clear()
+            self._sizes.clear()
+            self._now = self._next = self._looked = 0
 
     def begin(self, chunk: int) -> None:
         """Count the coming use of a chunk as past: it is being read into memory, where it stays until it is used."""
         with self._lock:
             self._look()
             uses = self._uses.get(chunk)
-            if uses:
-                self._pass(chunk, uses[0])
+            if not uses:
+                return
+            window = uses.popleft()
+            if not uses:
+                del self._uses[chunk]
+            if window > self._now:  # all that comes before it has been read, or is held
+                for _ in range(window - self._now):
+                    self._looked -= self._sizes.popleft()
+                self._now, self._last = window, None
 
     def needed_later_than(self, chunk: int, *, all_of_them: bool = False) -> Iterator[int]:
         """Yield the chunks that are needed later than ``chunk`` is again, the last one first.
@@ -78,8 +75,9 @@ class NextUses:
         with self._lock:
             self._look()
             if self._last is None:
-                self._last = sorted(self._uses, key=lambda one: self._uses[one][0])
-            mine = 0 if all_of_them else self._uses.get(chunk, [_NEVER])[0]
+                self._last = self._sorted()
+            uses = self._uses.get(chunk)
+            mine = 0 if all_of_them else uses[0] if uses else _NEVER
             last = self._last
         while True:
             with self._lock:
@@ -92,19 +90,23 @@ class NextUses:
             if uses is not None:
                 yield found
 
+    def _sorted(self) -> list[int]:
+        for chunk, uses in list(self._uses.items()):
+            while uses and uses[0] < self._now:  # it was held from an earlier window on
+                uses.popleft()
+            if not uses:
+                del self._uses[chunk]
+        return sorted(self._uses, key=lambda one: self._uses[one][0])
+
     def _look(self) -> None:
         """Look at windows until every chunk was met, or as many as there are twice."""
-        if self._windows is None:
-            if self._again is None:
-                return
-            self._windows, self._next = self._again(), self._now + 1
-        while len(self._uses) < self._total and self._looked < 2 * self._total:
+        while self._windows is not None and len(self._uses) < self._total and self._looked < 2 * self._total:
             window = next(self._windows, None)
             if window is None:
                 return
             chunks = window.tolist()
-            self._seen.append(chunks)
+            self._next += 1
+            self._sizes.append(len(chunks))
             self._looked += len(chunks)
             for chunk in chunks:
                 self._uses.setdefault(chunk, deque()).append(self._next)
-            self._next += 1

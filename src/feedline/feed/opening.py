@@ -14,10 +14,13 @@ from feedline.feed.assembly import ChunkSet
 from feedline.feed.blocks import BlockCorpus
 from feedline.feed.fetching import FetchingReader
 from feedline.feed.prefetch import BufferedReader, MappedReader, Reader, Stats
-from feedline.feed.protocol import Deserializer
-from feedline.feed.timeline import ORDERS, ChunkTable, Timeline, UnsizedOrder, Window
+from feedline.feed.protocol import Deserializer, whole_number
+from feedline.feed.timeline import ORDERS, ArcOrder, ChunkTable, Timeline, UnsizedOrder, Window
 
 DEFAULT_WINDOW = Window(bytes=256 << 20)
+
+# Orders in a number of arcs, by name.
+_IN_ARCS = {name: order for name, order in ORDERS.items() if issubclass(order, ArcOrder)}
 
 # Maximum stored bytes of a corpus on disk that is shuffled as a whole by default. A good disk delivers random rows of 3
 # KB at a tenth of its speed: 4 GiB of them in 18 s, once, as they then are in the page cache of any machine that
@@ -45,17 +48,26 @@ def opened(
     stats: Stats,
     *,
     order: str,
+    lanes: int | None,
     seed: int,
     shuffle: bool | str | Window,
     threads: int,
     read_ahead: int | None,
 ) -> ReadyCorpus:
-    """Choose the order and the reader; the arguments are those of `MinibatchSource`, checked.
+    """Choose the order and the reader; the arguments are those of `MinibatchSource`.
 
     Raises:
         DataError: the corpus is empty.
-        ValueError: the corpus cannot be delivered in this order.
+        ValueError: there is no such order, or the corpus cannot be delivered in it.
     """
+    if order not in ("feedline", *ORDERS):
+        raise ValueError(f"expected order to be one of 'feedline', {', '.join(map(repr, ORDERS))}, got {order!r}")
+    if not isinstance(shuffle, (bool, Window)) and shuffle != "whole":
+        raise TypeError(f'expected shuffle to be True, False, "whole" or a fl.Window, got {shuffle!r}')
+    if lanes is not None:
+        _check_lanes(corpus, order, lanes)
+    elif order in _IN_ARCS:
+        raise ValueError(f"expected lanes= with order={order!r}, got none; the state that names it says how many")
     if not corpus.sized:
         return _unsized(
             corpus, chunks, stats, order=order, seed=seed, shuffle=shuffle, threads=threads, read_ahead=read_ahead
@@ -63,7 +75,7 @@ def opened(
     table = ChunkTable(corpus.chunks())
     if table.total_sequences == 0:
         raise DataError(f"expected at least one sequence in {corpus.name}, got none")
-    timeline = _timeline(corpus, table, order, seed, shuffle)
+    timeline = _timeline(corpus, table, order, lanes, seed, shuffle)
     read_from = corpus if timeline.blocks is None else BlockCorpus(corpus, timeline.blocks)
     reader: Reader
     if corpus.fetchable:
@@ -83,7 +95,40 @@ def opened(
     return ReadyCorpus(timeline, reader, lengths.indexed(corpus))
 
 
-def _timeline(corpus: Deserializer, table: ChunkTable, order: str, seed: int, shuffle: bool | str | Window) -> Timeline:
+def checked_lanes(lanes: int | None) -> int | None:
+    """Return the argument ``lanes`` as an int.
+
+    Raises:
+        TypeError, ValueError: it is none of at least 1.
+    """
+    return None if lanes is None else whole_number("lanes", lanes, 1)
+
+
+def _check_lanes(corpus: Deserializer, order: str, lanes: int) -> None:
+    """Check that a corpus can be delivered in ``lanes`` arcs.
+
+    Raises:
+        ValueError: it cannot.
+    """
+    if not corpus.sized:
+        raise ValueError(
+            f"expected a corpus that knows the sizes of its chunks before reading for lanes={lanes}, got "
+            f"{corpus.name}; implement chunk_info, or convert it to a store"
+        )
+    if corpus.composed:
+        raise ValueError(
+            f"expected a corpus without an order of its own for lanes={lanes}, got {corpus.name}; leave lanes out, or "
+            "write what it delivers to a store with fl.convert and open that"
+        )
+    if order not in ("feedline", *_IN_ARCS):
+        raise ValueError(
+            f'expected order="feedline" with lanes={lanes}, which is an order of its own, got {order!r}; leave one out'
+        )
+
+
+def _timeline(
+    corpus: Deserializer, table: ChunkTable, order: str, lanes: int | None, seed: int, shuffle: bool | str | Window
+) -> Timeline:
     window = shuffle if isinstance(shuffle, Window) else None
     shuffled = shuffle is not False
     if shuffle == "whole" and not corpus.random_access:
@@ -91,9 +136,9 @@ def _timeline(corpus: Deserializer, table: ChunkTable, order: str, seed: int, sh
             f'expected a corpus with random access for shuffle="whole", got {corpus.name}, whose chunks are read and '
             "decoded whole: give a fl.Window, or convert it once with fl.convert(..., shuffle=seed)"
         )
-    if order == "feedline-2" and not corpus.sliceable:
+    if order in ("feedline-2", "arcs-2") and not corpus.sliceable:
         raise ValueError(
-            f'expected a corpus that overrides `read_slice` (and says so by `sliceable`) for order="feedline-2", got '
+            f"expected a corpus that overrides `read_slice` (and says so by `sliceable`) for order={order!r}, got "
             f"{corpus.name}, whose chunks are read whole"
         )
     if order == "cntk" and not corpus.composed:
@@ -103,6 +148,10 @@ def _timeline(corpus: Deserializer, table: ChunkTable, order: str, seed: int, sh
             window = None if corpus.random_access else Window(chunks=1)
         elif not corpus.random_access or (shuffle is True and order != "feedline-1" and _too_large(corpus, table)):
             window = DEFAULT_WINDOW
+    if lanes is not None:
+        if order == "feedline":
+            order = "arcs-2" if _in_blocks(corpus, shuffled, window) else "arcs-1"
+        return _IN_ARCS[order](table, seed, shuffled, window, lanes)
     if order != "feedline":
         if corpus.composed:
             raise ValueError(
@@ -123,9 +172,14 @@ def _order_of(corpus: Deserializer, seed: int, shuffled: bool, window: Window | 
     own: Timeline | None = corpus.own_order(seed, shuffled, window, order_of)
     if own is not None:
         return own
+    name = "feedline-2" if _in_blocks(corpus, shuffled, window) else "feedline-1"
+    return ORDERS[name](ChunkTable(corpus.chunks()), seed, shuffled, window)
+
+
+def _in_blocks(corpus: Deserializer, shuffled: bool, window: Window | None) -> bool:
+    """Return whether windows of a corpus are filled with blocks."""
     # Windows of chunks name their own unit, and a whole shuffle is the same over any blocks.
-    blocks = shuffled and corpus.sliceable and window is not None and window.chunks is None
-    return ORDERS["feedline-2" if blocks else "feedline-1"](ChunkTable(corpus.chunks()), seed, shuffled, window)
+    return shuffled and corpus.sliceable and window is not None and window.chunks is None
 
 
 def _too_large(corpus: Deserializer, table: ChunkTable) -> bool:

@@ -17,10 +17,15 @@ class Partition:
     Args:
         given: (index, count); None: rank and world size of torch.distributed if it is imported and initialised by
             the first read, else (0, 1).
+        lanes: most shares that there may be, where each is of lanes; None: any number.
+
+    Raises:
+        ValueError: ``given`` is not a share, or one of more than there are lanes.
     """
 
-    def __init__(self, given: Share | None = None) -> None:
-        self._settled = None if given is None else checked(given)
+    def __init__(self, given: Share | None = None, lanes: int | None = None) -> None:
+        self._lanes = lanes
+        self._settled = None if given is None else self._checked(given)
         self._given = given is not None
 
     def resolve(self, override: Share | None = None) -> Share:
@@ -28,15 +33,15 @@ class Partition:
 
         Raises:
             StateError: the share found in torch.distributed has changed since the first read.
-            ValueError: ``override`` is not a share.
+            ValueError: ``override`` is not a share, or there are more shares than lanes.
         """
         if override is not None:
-            return checked(override)
+            return self._checked(override)
         if self._given and self._settled is not None:
             return self._settled
         found = _distributed()
         if self._settled is None:
-            self._settled = found
+            self._settled = self._checked(found)
         elif found != self._settled:
             raise StateError(
                 "expected the partition found at the first read, but torch.distributed has changed since. "
@@ -49,8 +54,17 @@ class Partition:
     def peek(self, override: Share | None = None) -> Share:
         """Return the share as `resolve` would, without fixing it."""
         if override is not None:
-            return checked(override)
-        return self._settled if self._settled is not None else _distributed()
+            return self._checked(override)
+        return self._settled if self._settled is not None else self._checked(_distributed())
+
+    def _checked(self, share: Share) -> Share:
+        share = checked(share)
+        if self._lanes is not None and share[1] > self._lanes:
+            raise ValueError(
+                f"expected at most {self._lanes} ranks, one for each of lanes={self._lanes}, got {share[1]}; use fewer "
+                "ranks, or give lanes= as many as ever will be used, which is another order: no state fits it"
+            )
+        return share
 
 
 def on_this_machine(count: int) -> int:

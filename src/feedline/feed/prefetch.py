@@ -14,6 +14,7 @@ Neither leaves anything behind: threads end with the reader, and a forked child 
 from __future__ import annotations
 
 import abc
+import itertools
 import os
 import threading
 import time
@@ -224,6 +225,14 @@ class Reader(abc.ABC):
         """Release everything and stop the threads."""
 
 
+def upcoming(reader: Reader, window: WindowPlan, following: Callable[[], Iterator[Ints]]) -> Upcoming:
+    """Return what to read ahead in the current ``window``: the chunks of those ``following`` it, after its own if it is
+    not held. A minibatch may reach a window of which this rank takes nothing yet."""
+    if reader.holds(window):
+        return Upcoming(following)
+    return Upcoming(lambda: itertools.chain((window.chunks,), following()))
+
+
 def together(found: Sequence[tuple[NDArray[np.uint32], Ints]]) -> tuple[NDArray[np.uint32], Ints]:
     """Concatenate slots and indices of several parts."""
     if len(found) == 1:
@@ -254,7 +263,12 @@ class MappedReader(Reader):
             return
         ids = segment.plan.chunks
         table = np.zeros(len(ids), np.uint32)
-        needed = [0] if len(ids) == 1 else np.flatnonzero(np.bincount(segment.place, minlength=len(ids))).tolist()
+        # Of a part that takes nothing of the segment, one chunk shows the layout.
+        needed = (
+            [0]
+            if len(ids) == 1 or not segment.n
+            else np.flatnonzero(np.bincount(segment.place, minlength=len(ids))).tolist()
+        )
         for place in needed:
             chunk_id = int(ids[place])
             slot = self._slots.get(chunk_id)
@@ -381,7 +395,7 @@ class BufferedReader(Reader):
         self._whole_window = budget_bytes is None
         self._budget_bytes = LEAST_AHEAD_BYTES if budget_bytes is None else budget_bytes
         self._entries: dict[int, _HeldChunk] = {}
-        self._plans: dict[tuple[int, int], NDArray[np.uint32]] = {}  # slots of windows, by sweep and number
+        self._plans: dict[tuple[int, ...], NDArray[np.uint32]] = {}  # slots of windows, by key
         self._errors: dict[int, Chunk] = {}
         self._ratio = 1.0  # decoded bytes per stored byte, as seen so far
         self._seen = (0, 0)  # chunks read, their decoded bytes
@@ -399,7 +413,7 @@ class BufferedReader(Reader):
     def prepare(self, segment: Segment) -> None:
         """Hold the chunks of the segment's window, reading those that are missing, and set its ``slots``."""
         plan = segment.plan
-        slots = self._plans.get((plan.sweep, plan.number))
+        slots = self._plans.get(plan.key)
         if slots is None:
             slots = self._hold(plan)
         if segment.held is not slots:
@@ -407,15 +421,21 @@ class BufferedReader(Reader):
             segment.slots, segment.held = slots[segment.place], slots
 
     def prepared(self, segment: Segment) -> bool:
-        """See `Reader.prepared`."""
-        if not self.holds(segment.plan):
+        """See `Reader.prepared`; windows that share most of their chunks are held ahead of need once they are read."""
+        plan = segment.plan
+        if not self.holds(plan) and not (plan.gradual and self._has_read(plan)):
             return False
         self.prepare(segment)
         return True
 
+    def _has_read(self, plan: WindowPlan) -> bool:
+        """Return whether all chunks of a window have been read, so that holding it does not wait."""
+        jobs = [entry.job for entry in map(self._entries.get, plan.chunks.tolist()) if entry is not None]
+        return len(jobs) == len(plan.chunks) and all(job is not None and job.done and not job.failed for job in jobs)
+
     def holds(self, plan: WindowPlan) -> bool:
         """See `Reader.holds`."""
-        return (plan.sweep, plan.number) in self._plans
+        return plan.key in self._plans
 
     def chunk(self, slot: int) -> Chunk | None:
         """See `Reader.chunk`."""
@@ -499,14 +519,13 @@ class BufferedReader(Reader):
     def keep(self, plans: list[WindowPlan], upcoming: Upcoming | None) -> None:
         """See `Reader.keep`."""
         self._after_fork()
-        wanted = {(plan.sweep, plan.number) for plan in plans}
+        wanted = {plan.key for plan in plans}
         if len(self._plans) > len(wanted) or not self._plans.keys() <= wanted:
             for key in [key for key in self._plans if key not in wanted]:
                 del self._plans[key]
             self._drop({int(c) for plan in plans for c in plan.chunks})
         if upcoming is not None:
-            if plans:
-                self.ranges.follow(plans[-1].chunks, upcoming.again)
+            self.ranges.uses.start(upcoming.again)
             if self._budget_bytes > 0:
                 self._read_ahead(upcoming)
 
@@ -523,6 +542,7 @@ class BufferedReader(Reader):
         """See `Reader.reset`."""
         self._after_fork()
         self._selected = 0
+        self.ranges.uses.forget()
         for chunk_id in [c for c, entry in self._entries.items() if entry.slot < 0]:
             entry = self._entries.pop(chunk_id)
             if entry.job is not None:
@@ -555,7 +575,7 @@ class BufferedReader(Reader):
                     self._errors[slot] = chunk
                 entries[chunk_id].slot = slot  # last, so that after an interrupt it is added again, with its errors
         slots = np.array([entries[c].slot for c in ids], np.uint32)
-        self._plans[plan.sweep, plan.number] = slots
+        self._plans[plan.key] = slots
         return slots
 
     def _waited(self, seconds: float) -> None:

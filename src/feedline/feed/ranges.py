@@ -19,10 +19,9 @@ import os
 import threading
 import time
 from collections import OrderedDict, deque
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from feedline import _native
 from feedline.feed.files.paths import open_regular
@@ -90,6 +89,7 @@ class RangeFetcher:
         wait_seconds: seconds that threads waited for the disk, summed.
         disk_bytes: bytes read from it.
         fetched_bytes, cached_bytes: bytes of objects that came from stores, and that the cache had.
+        uses: when chunks are needed next.
     """
 
     def __init__(self, corpus: Deserializer, room: int = ROOM_BYTES) -> None:
@@ -97,7 +97,7 @@ class RangeFetcher:
         self.backend, self.direct, self.forced, self.shared = "any", True, False, False
         self.wait_seconds, self.disk_bytes = 0.0, 0
         self.fetched_bytes = self.cached_bytes = 0
-        self._uses = NextUses(corpus.num_chunks())
+        self.uses = NextUses(corpus.num_chunks())
         self._lock = threading.Lock()
         self._fetcher: _native.Fetcher | None = None
         self._files: OrderedDict[str, _RangeFile] = OrderedDict()
@@ -109,10 +109,6 @@ class RangeFetcher:
     def fail(self, path: str, begin: int, end: int, error: int) -> None:
         """Make reads of these bytes fail, as a failing disk would; for tests, before anything is read."""
         self._failing.append((path, begin, end, error))
-
-    def follow(self, window: NDArray[np.int64], again: Callable[[], Iterator[NDArray[np.int64]]]) -> None:
-        """Go on to a window, so that it is known what is needed last; see `NextUses.follow`."""
-        self._uses.follow(window, again)
 
     def want(self, key: Hashable, chunk: int) -> None:
         """Fetch a chunk when there is room, after those requested before; ``key`` identifies it."""
@@ -159,8 +155,8 @@ class RangeFetcher:
                 self._let_go(job)
 
     def _begin_arrival(self, job: _RangeJob) -> Arrival:
-        self._uses.begin(job.chunk)
-        later = self._uses.needed_later_than(job.chunk, all_of_them=self.shared)
+        self.uses.begin(job.chunk)
+        later = self.uses.needed_later_than(job.chunk, all_of_them=self.shared)
         return Arrival(job.extents, (self._corpus.extents(chunk) for chunk in later), must_keep=self.shared)
 
     def _result(self, job: _RangeJob, fetch: _native.Fetch) -> list[Piece]:

@@ -24,18 +24,18 @@ from feedline.feed.device import mover
 from feedline.feed.formats.join import Join
 from feedline.feed.mistaken import refuse
 from feedline.feed.one_thread import refusal
-from feedline.feed.opening import opened
-from feedline.feed.packing import lanes
+from feedline.feed.opening import checked_lanes, opened
+from feedline.feed.packing import lanes as bptt_lanes
 from feedline.feed.packing.axis import Axis, Cursor
 from feedline.feed.packing.jumps import declared_jumps
 from feedline.feed.packing.rule import rule_of
 from feedline.feed.partition import Partition, on_this_machine
 from feedline.feed.plan import PlannedMinibatch, count_left, planned
-from feedline.feed.prefetch import LEAST_AHEAD_BYTES, Stats, Upcoming
+from feedline.feed.prefetch import LEAST_AHEAD_BYTES, Stats, Upcoming, upcoming
 from feedline.feed.protocol import Deserializer, checked_seed, whole_number
 from feedline.feed.quarantine import Quarantine
 from feedline.feed.skipping import Paths, Skipping
-from feedline.feed.timeline import ORDERS, ChunkTable, Timeline, UnsizedOrder, Window, WindowPlan
+from feedline.feed.timeline import ChunkTable, Timeline, UnsizedOrder, Window, WindowPlan
 from feedline.feed.transforms import Map, Transform
 from feedline.feed.until import Minibatches, upto
 
@@ -66,8 +66,11 @@ class MinibatchSource:
             None: no limit.
         skip: quarantine file, or several, of sequences to leave out; they keep their places on the axis, without an
             error or a line in the quarantine. States go with and without it.
-        order: ``"feedline"``: the current best. ``"feedline-1"``, ``"feedline-2"``: that version of it, to continue
-            from states that name it. ``"cntk"``: the order of CNTK 2.7, bit for bit.
+        order: ``"feedline"``: the current best. ``"feedline-1"``, ``"feedline-2"``, ``"arcs-1"``, ``"arcs-2"``: that
+            version of it, to continue from states that name it. ``"cntk"``: the order of CNTK 2.7, bit for bit.
+        lanes: number of equal parts (arcs) of a sweep that take turns in the order, so that each of at most as many
+            ranks reads only those that are its own, and all together read the data about once; 64 suits most jobs. It
+            is part of the order, and each lane has an equal share of the window. None: every rank may need all data.
         filling: ``"global"``: all ranks plan the same global minibatch and take their parts of it. ``"cntk"``: each
             rank fills its share of the size with sequences it owns, as CNTK 2.7 does; then positions and states
             differ by rank, ranks may end at different times, and `Minibatch.global_samples` counts all samples
@@ -110,6 +113,7 @@ class MinibatchSource:
         max_errors: int | None = None,
         skip: Paths | None = None,
         order: str = "feedline",
+        lanes: int | None = None,
         filling: str = "global",
         truncation_length: int | None = None,
         jumps: Sequence[tuple[int | Position, int | Position]] = (),
@@ -127,19 +131,13 @@ class MinibatchSource:
                 f"expected a feedline Deserializer, got {type(corpus).__name__}; "
                 f"fl.open_corpus({str(corpus)!r}) opens a path"
             )
-        seed = checked_seed(seed)
-        if order not in ("feedline", *ORDERS):
-            raise ValueError(f"expected order to be one of 'feedline', {', '.join(map(repr, ORDERS))}, got {order!r}")
-        if filling not in ("global", "cntk"):
-            raise ValueError(f'expected filling to be "global" or "cntk", got {filling!r}')
+        seed, lanes = checked_seed(seed), checked_lanes(lanes)
         if truncation_length is not None:
             truncation_length = whole_number("truncation_length", truncation_length, 1)
             if frame_mode:
                 raise ValueError("expected truncation_length or frame_mode, got both: a frame cannot be truncated")
         if on_error not in ("raise", "skip"):
             raise ValueError(f'expected on_error to be "raise" or "skip", got {on_error!r}')
-        if not isinstance(shuffle, (bool, Window)) and shuffle != "whole":
-            raise TypeError(f'expected shuffle to be True, False, "whole" or a fl.Window, got {shuffle!r}')
         max_sweeps, max_samples, max_errors, read_ahead = (
             None if limit is None else whole_number(name, limit, least)
             for name, limit, least in (
@@ -156,9 +154,9 @@ class MinibatchSource:
             corpus = Skipping(corpus, skip)
         self.corpus = corpus
         self._seed = seed
-        self._partition = Partition(partition)
+        self._partition = Partition(partition, lanes)
         self._truncated = truncation_length is not None
-        self._packer = rule_of(corpus, filling, truncation_length)
+        self._packer = rule_of(corpus, filling, truncation_length, lanes)
         made: list[Transform] = [t if isinstance(t, Transform) else Map(t) for t in transforms]
         if corpus.finish is not None:
             made.insert(0, corpus.finish)
@@ -172,6 +170,7 @@ class MinibatchSource:
             chunks,
             self._stats,
             order=order,
+            lanes=lanes,
             seed=self._seed,
             shuffle=shuffle,
             threads=threads,
@@ -265,7 +264,7 @@ class MinibatchSource:
             if type(size) is not int or not 1 <= size <= self._largest:
                 size = self._checked(size)
             index, count = self._partition.resolve(partition)
-            if count > 1 and not self._reader.shared:
+            if count > 1 and not self._reader.shared and self._timeline.arcs is None:
                 self._reader.shared = on_this_machine(count) > 1
             cursor = self._cursor
             if cursor is None:
@@ -280,10 +279,13 @@ class MinibatchSource:
             if finish is not None:
                 finish(minibatch)
             after = plan.after
-            window = after.segment.plan
-            if window is not self._window_in_use:
-                self._upcoming = Upcoming(functools.partial(self._axis.chunks_after, window))
-                self._reader.keep([window], self._upcoming)
+            window = after.segment.plan.part(index, count)
+            before = self._window_in_use
+            if before is None or window.key != before.key:
+                if self._upcoming is None or before is None or window.together != before.together:
+                    following = functools.partial(self._axis.chunks_after, window)
+                    self._upcoming = upcoming(self._reader, window, following)
+                self._reader.keep([window, *self._ahead.windows()], self._upcoming)
             elif self._upcoming is not None:
                 self._reader.read_on(self._upcoming)
             self._ahead.refill(after, size, index, count, minibatch.num_sequences)
@@ -425,7 +427,7 @@ class MinibatchSource:
         except IndexError as error:  # in a corpus whose windows must be read to know their size
             raise StateError(f"this place is not in the order of {self.corpus.name}: {error}") from error
         if place.lanes:
-            cursor = cursor._replace(lanes=lanes.from_json(axis, cursor, place.lanes))
+            cursor = cursor._replace(lanes=bptt_lanes.from_json(axis, cursor, place.lanes))
         return cursor
 
     # ---- position and state -----------------------------------------------------------------------
@@ -505,7 +507,9 @@ class MinibatchSource:
         if cursor is None:
             return place
         position = self._standing_at(place.position, cursor)
-        return states.SavedPlace(position, self._axis.fingerprint(cursor), lanes.to_json(self._timeline, cursor.lanes))
+        return states.SavedPlace(
+            position, self._axis.fingerprint(cursor), bptt_lanes.to_json(self._timeline, cursor.lanes)
+        )
 
     def load_state_dict(self, state: Mapping[str, Any], *, verify: bool = False) -> None:
         """Seek to where ``state`` was taken; reads no data, whatever came before.

@@ -62,7 +62,7 @@ class Identity:
         return self._corpus.formerly
 
     def to_json(self) -> dict[str, Any]:
-        """Return order, seed, window, filling, streams and data."""
+        """Return order, seed, window, filling, streams, data and, if there are any, arcs."""
         timeline = self._timeline
         shuffle: Any = False
         if timeline.shuffle:
@@ -74,7 +74,7 @@ class Identity:
             "filling": self._filling,
             "schema": self._corpus.schema.digest,
             "corpus": self.corpus_digest(),
-        }
+        } | ({} if timeline.arcs is None else {"arcs": timeline.arcs})
 
     def corpus_digest(self) -> str:
         """Return 32 hex digits that identify content and chunk table; computed once."""
@@ -131,6 +131,8 @@ def from_json(
             hint="load it with the version of feedline that saved it",
         )
     current = identity.to_json()
+    if "arcs" in state:  # which most orders do not have
+        current = {"arcs": None, **current}
     saved = {key: state.get(key) for key in current}
     differing = [key for key in current if saved[key] != current[key]]
     if differing:
@@ -274,6 +276,8 @@ def _opened_as(saved: Mapping[str, Any], differing: list[str], formerly: Schema 
                 settings.append(f"seed={int(value, 16)}")
             elif key == "shuffle":
                 settings.append(f"shuffle={_shuffle(value)}")
+            elif key == "arcs":
+                settings.append(f"lanes={None if value is None else int(value)}")
             elif key == "filling":
                 settings.append(f"filling={str(value)!r}")
         except (IndexError, TypeError, ValueError, RecursionError):

@@ -6,6 +6,7 @@ from typing import NamedTuple, Protocol
 
 from feedline.feed.packing.axis import Axis, Cursor, SegmentSlice
 from feedline.feed.packing.runs import LaneRun, RunPiece
+from feedline.feed.timeline import Segment
 
 
 class Plan(NamedTuple):
@@ -20,6 +21,7 @@ class Plan(NamedTuple):
         ended: whether there is no minibatch: the source has ended at ``after``.
         entered: runs that enter this reader's lanes here and must be read now.
         pieces: pieces of runs of this reader's part, in lane order; None if sequences stay whole.
+        held: segment that this reader needs in memory although its part is empty; None: that of ``start``.
     """
 
     start: Cursor
@@ -30,6 +32,7 @@ class Plan(NamedTuple):
     ended: bool = False
     entered: tuple[LaneRun, ...] = ()
     pieces: tuple[RunPiece, ...] | None = None
+    held: Segment | None = None
 
 
 class Packer(Protocol):

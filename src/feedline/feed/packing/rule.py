@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from feedline.feed.packing.arcs import ArcShares
 from feedline.feed.packing.lanes import Lanes
 from feedline.feed.packing.local import Local
 from feedline.feed.packing.packer import Packer
@@ -9,16 +10,28 @@ from feedline.feed.packing.whole import Whole
 from feedline.feed.protocol import Deserializer
 
 
-def rule_of(corpus: Deserializer, filling: str, truncation_length: int | None) -> Packer:
+def rule_of(corpus: Deserializer, filling: str, truncation_length: int | None, arcs: int | None) -> Packer:
     """Return the rule for these arguments of `MinibatchSource`.
 
     Raises:
-        ValueError: the corpus says where minibatches end, and the rule would not heed it.
+        ValueError: there is no such filling, the corpus says where minibatches end and the rule would not heed it, or
+            shares by arc do not go with the rule.
     """
+    if filling not in ("global", "cntk"):
+        raise ValueError(f'expected filling to be "global" or "cntk", got {filling!r}')
     local = filling == "cntk"
+    if arcs is not None and (local or truncation_length is not None):
+        got, instead = (
+            ('filling="cntk"', 'leave it out: filling="global" is what lanes are for')
+            if local
+            else ("truncation_length", "divide minibatches by position, without lanes: pieces have lanes of their own")
+        )
+        raise ValueError(f"expected whole sequences of global minibatches with lanes={arcs}, got {got}; {instead}")
     if corpus.batched and (local or truncation_length is not None):
         got = 'filling="cntk"' if local else "truncation_length"
         raise ValueError(f"expected whole sequences of global minibatches for {corpus.name}, got {got}")
     if truncation_length is not None:
         return Lanes(truncation_length, local=local)
-    return Local() if local else Whole()
+    if local:
+        return Local()
+    return Whole() if arcs is None else Whole(ArcShares(arcs))

@@ -2,13 +2,14 @@
 
 Every rank computes the same global minibatch and takes its part, so all ranks take the same number of steps. A sequence
 that starts at sample o of a global minibatch of S samples belongs to rank ``o * count // S``, or to the last one if it
-starts at the very end, having no samples; the parts in rank order are the global minibatch. Cost: one binary search per
-minibatch and segment.
+starts at the very end, having no samples; the parts in rank order are the global minibatch. (Orders in arcs have shares
+of their own, see `arcs`.) Cost: one binary search per minibatch and segment.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,8 +21,37 @@ from feedline.feed.timeline import Segment
 Ints = NDArray[np.int64]
 
 
+class Sharing(Protocol):
+    """A rule that divides global minibatches between ranks."""
+
+    def share(self, parts: tuple[SegmentSlice, ...], samples: int, index: int, count: int) -> tuple[SegmentSlice, ...]:
+        """Return what part ``index`` of ``count`` takes of a minibatch of ``samples`` samples, in order."""
+
+    def held(self, segment: Segment, index: int, count: int) -> Segment:
+        """Return what of a segment the part needs in memory, even if it takes nothing of it."""
+
+
+class PlaceShares:
+    """The `Sharing` by places in the minibatch: a run of neighbours for every rank."""
+
+    def share(self, parts: tuple[SegmentSlice, ...], samples: int, index: int, count: int) -> tuple[SegmentSlice, ...]:
+        """See `Sharing.share`."""
+        return share(parts, samples, index, count)
+
+    def held(self, segment: Segment, index: int, count: int) -> Segment:
+        """See `Sharing.held`: all of it."""
+        return segment
+
+
 class Whole:
-    """The `Packer` of ``filling="global"``: never exceeds the size, except for a single longer sequence."""
+    """The `Packer` of ``filling="global"``: never exceeds the size, except for a single longer sequence.
+
+    Args:
+        sharing: rule that divides minibatches between ranks.
+    """
+
+    def __init__(self, sharing: Sharing | None = None) -> None:
+        self._sharing: Sharing = PlaceShares() if sharing is None else sharing
 
     def plan(self, axis: Axis, cursor: Cursor, size: int, index: int, count: int) -> Plan:
         """See `Packer`. Minibatches cross sweeps."""
@@ -55,7 +85,9 @@ class Whole:
             if following is None:
                 break
             settled = following
-        return Plan(start, share(tuple(parts), total, index, count), total, sweep_end, settled)
+        mine = self._sharing.share(tuple(parts), total, index, count)
+        held = None if mine else self._sharing.held(start.segment, index, count)
+        return Plan(start, mine, total, sweep_end, settled, held=held)
 
 
 def _next(breaks: list[int], k: int) -> int | None:

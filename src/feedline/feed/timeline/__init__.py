@@ -1,11 +1,13 @@
 """Orders: pure functions from (seed, sweep, chunk table, window) to the order of sequences.
 
 Nothing here reads data or holds a generator. One file per order: `feedline` is the default, `blocks` the same over
-blocks of chunks, `cntk` reproduces CNTK 2.7 bit for bit, `unsized` serves corpora of unknown chunk sizes.
+blocks of chunks, `arcs` takes turns between parts of the sweep that ranks read by themselves, `cntk` reproduces CNTK
+2.7 bit for bit, `unsized` serves corpora of unknown chunk sizes.
 """
 
 from __future__ import annotations
 
+from feedline.feed.timeline.arcs import ArcBlockOrder, ArcOrder
 from feedline.feed.timeline.blocks import BlockOrder
 from feedline.feed.timeline.cntk import CntkOrder
 from feedline.feed.timeline.feedline import FeedlineOrder
@@ -13,6 +15,24 @@ from feedline.feed.timeline.plan import ChunkTable, Segment, Share, Timeline, Wi
 from feedline.feed.timeline.unsized import UnsizedOrder
 
 # Orders that users may name. A new version of an order gets a new name; an old one never changes.
-ORDERS: dict[str, type[Timeline]] = {"feedline-1": FeedlineOrder, "feedline-2": BlockOrder, "cntk": CntkOrder}
+ORDERS: dict[str, type[Timeline]] = {
+    "feedline-1": FeedlineOrder,
+    "feedline-2": BlockOrder,
+    "arcs-1": ArcOrder,
+    "arcs-2": ArcBlockOrder,
+    "cntk": CntkOrder,
+}
 
-__all__ = ["ORDERS", "BlockOrder", "ChunkTable", "Segment", "Share", "Timeline", "UnsizedOrder", "Window", "WindowPlan"]
+__all__ = [
+    "ORDERS",
+    "ArcBlockOrder",
+    "ArcOrder",
+    "BlockOrder",
+    "ChunkTable",
+    "Segment",
+    "Share",
+    "Timeline",
+    "UnsizedOrder",
+    "Window",
+    "WindowPlan",
+]

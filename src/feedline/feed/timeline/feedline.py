@@ -79,7 +79,7 @@ class _Sweep:
 
         def make_cut() -> Callable[[int, int], Any]:
             if not order.shuffle:
-                return _identity
+                return identity
             return permutation(_native.hash_key([order.seed, sweep, SEQUENCES, number]), stop - first)
 
         last = stop == order.table.total_sequences
@@ -95,7 +95,8 @@ class _Sweep:
         )
 
 
-def _identity(a: int, b: int) -> Ints:
+def identity(a: int, b: int) -> Ints:
+    """Return the places a..b-1 themselves, int64."""
     return np.arange(a, b, dtype=np.int64)
 
 

@@ -105,7 +105,13 @@ class WindowPlan:
         first: ordinal, in the order of the sweep, of the window's first sequence.
         count: number of sequences that this window delivers.
         last: whether no sequence follows in this sweep.
+        share: (index, count), the part of the job that needs these chunks; (0, 1): all of it.
+        key: a key that windows with other chunks do not have.
+        gradual: whether the next window shares most of these chunks.
+        together: a key of successive windows that may then be held in memory together, and are read ahead in one go.
     """
+
+    gradual: ClassVar[bool] = False
 
     __slots__ = (
         "_cut",
@@ -114,10 +120,13 @@ class WindowPlan:
         "chunks",
         "count",
         "first",
+        "key",
         "number",
         "position",
+        "share",
         "starts",
         "sweep",
+        "together",
     )
 
     def __init__(
@@ -137,6 +146,17 @@ class WindowPlan:
         # The permutation is made at first use: looking ahead for chunks to read does not need it.
         self._make_cut = make_cut
         self._cut: Callable[[int, int], Any] | None = None
+        self.share = (0, 1)
+        self.key: tuple[int, ...] = (sweep, number)
+        self.together: tuple[int, ...] = self.key
+
+    def part(self, index: int, count: int) -> WindowPlan:
+        """Return the window as part ``index`` of ``count`` needs it; in most orders every part needs all of it."""
+        return self
+
+    def renumbered(self, place: NDArray[np.uint32]) -> NDArray[np.uint32]:
+        """Return positions in ``chunks``, of chunks at the positions ``place`` of the window that this is part of."""
+        return place
 
     @property
     def last(self) -> bool:  # noqa: D102  # see the class
@@ -220,6 +240,11 @@ class Segment:
             part.set_lengths(np.diff(self.ends)[which])
         return part
 
+    def within(self, part: WindowPlan) -> Segment:
+        """Let this be a segment of a part of its window, which has its chunks; return it."""
+        self.place, self.plan = part.renumbered(self.place), part
+        return self
+
     def ends_sweep(self, place: int) -> bool:
         """Return whether no sequence of the sweep follows before ``place`` of the window."""
         return place == self.closing or (place == self.plan.count and self.plan.last)
@@ -288,11 +313,14 @@ class Timeline(abc.ABC):
         chunk_table: table of the corpus's chunks.
         blocks: the `Blocks` whose numbers `WindowPlan.chunks` are; None: numbers of chunks.
         swept: whether these numbers carry sweeps, see `protocol.CHUNK_BITS`.
+        arcs: number of arcs of which each gives a sequence in turn, so that a part of the job needs only its own; None:
+            every part needs everything.
     """
 
     name: ClassVar[str]
     blocks: Any = None
     swept: bool = False
+    arcs: int | None = None
 
     def __init__(self, table: ChunkTable, seed: int, shuffle: bool, window: Window | None) -> None:
         """Create the order; with ``window`` None, all data is one window."""

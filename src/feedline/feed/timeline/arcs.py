@@ -1,0 +1,372 @@
+"""The orders "arcs-1" and "arcs-2": a sweep's chunk order in equal arcs, of which each gives a sequence in turn.
+
+The chunks of a sweep are permuted as in "feedline-1" ("arcs-2": the blocks of "feedline-2"). Their sequences, listed in
+that order, are cut into a fixed number of arcs of equal length, and each arc is shuffled in windows of its own. Place p
+of the sweep is place p // arcs of arc p % arcs. So whoever takes the places of some arcs reads only what lies in them.
+Specified to the bit in docs/explanation/order.md; the number of arcs is the argument ``lanes`` of `MinibatchSource`.
+
+A *round* is a place of every arc: the places r * arcs to r * arcs + arcs - 1 of the sweep. A `WindowPlan` is a run of
+rounds during which every arc stays in one of its windows. Cost: O(chunks + windows log windows) once per sweep, some
+hundred microseconds for each plan, of which there are as many as rounds at which windows begin, and a microsecond for
+each arc in a segment; memory of 4 bytes per sequence of the current windows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from feedline import _native
+from feedline.feed.timeline.blocks import Blocks
+from feedline.feed.timeline.feedline import CHUNKS, identity, permutation
+from feedline.feed.timeline.plan import ChunkTable, Ints, Timeline, Window, WindowPlan, with_sweep
+
+# Level of the key of a window of an arc; docs/explanation/order.md lists the others.
+ARC_SEQUENCES = 14
+
+Cut = Callable[[int, int], Any]
+
+
+class ArcOrder(Timeline):
+    """The order "arcs-1".
+
+    Args:
+        table, seed, shuffle: see `Timeline`.
+        window: window of all arcs together, of which each has an equal share; None: each arc is one window.
+        arcs: number of arcs.
+
+    Raises:
+        ValueError: there are fewer sequences than arcs.
+    """
+
+    name: ClassVar[str] = "arcs-1"
+
+    def __init__(self, table: ChunkTable, seed: int, shuffle: bool, window: Window | None, arcs: int) -> None:
+        if arcs > table.total_sequences:
+            raise ValueError(
+                f"expected at most as many lanes as sequences, got lanes={arcs} for {table.total_sequences} sequences"
+            )
+        super().__init__(table, seed, shuffle, window)
+        self.arcs: int = arcs
+        self._sweeps: dict[int, _ArcSweep] = {}
+
+    @property
+    def in_corpus_order(self) -> bool:
+        """See `Timeline.in_corpus_order`; several arcs take turns."""
+        return not self.shuffle and self.arcs == 1
+
+    def sweep(self, number: int) -> _ArcSweep:
+        """Return the layout of a sweep."""
+        found = self._sweeps.get(number)
+        if found is None:
+            found = _ArcSweep(self, number)
+            self._sweeps = with_sweep(self._sweeps, number, found)
+        return found
+
+    def window_at(self, sweep: int, ordinal: int, window: int | None = None) -> WindowPlan:
+        """See `Timeline.window_at`."""
+        self._check(sweep, ordinal)
+        layout = self.sweep(sweep)
+        return ArcPlan(layout, int(np.searchsorted(layout.rounds, ordinal // self.arcs, side="right")) - 1)
+
+    def chunks_after(self, plan: WindowPlan, max_sweeps: int | None = None) -> Iterator[Ints]:
+        """See `Timeline.chunks_after`: of the arcs of a part only, as many windows at a time as it has arcs."""
+        layout = self.sweep(plan.sweep)
+        share = layout.share(*plan.share)
+        at, missing = share.begun(int(layout.rounds[plan.number])), share.arcs
+        chunks: list[Ints] = []
+        while True:
+            coming = share.windows[at : at + missing]
+            chunks.append(layout.chunks[layout.pieces_of(coming).pieces])
+            at, missing = at + len(coming), missing - len(coming)
+            if missing == 0:
+                yield np.concatenate(chunks)
+                chunks, missing = [], share.arcs
+                continue
+            sweep = layout.number + 1
+            if max_sweeps is not None and sweep >= max_sweeps:
+                break
+            layout, at = self.sweep(sweep), 0
+            share = layout.share(*plan.share)
+        if chunks:
+            yield np.concatenate(chunks)
+
+
+class ArcBlockOrder(ArcOrder):
+    """The order "arcs-2": "arcs-1" over blocks, see `blocks`.
+
+    Attributes:
+        blocks: blocks that windows are made of; chunk numbers of a `WindowPlan` are numbers of blocks.
+    """
+
+    name: ClassVar[str] = "arcs-2"
+
+    def __init__(self, table: ChunkTable, seed: int, shuffle: bool, window: Window | None, arcs: int) -> None:
+        self.blocks = Blocks(table)
+        super().__init__(self.blocks.table, seed, shuffle, window, arcs)
+        self.chunk_table = table
+
+
+class _ArcShare(NamedTuple):
+    """The arcs of one part.
+
+    Attributes:
+        arcs: number of them.
+        owned: bool (arcs of the order,), whether an arc is one of them.
+        windows: int64 (n,), their windows, in the order in which they begin.
+        rounds: int64 (n,), ascending rounds at which these begin.
+    """
+
+    arcs: int
+    owned: NDArray[np.bool_]
+    windows: Ints
+    rounds: Ints
+
+    def begun(self, number: int) -> int:
+        """Return how many windows have begun by round ``number``."""
+        return int(np.searchsorted(self.rounds, number, side="right"))
+
+    def together(self, sweep: int, number: int) -> tuple[int, int]:
+        """Return a key of a round which changes as often as half of these arcs have begun a window."""
+        return sweep, 2 * self.begun(number) // self.arcs
+
+
+class _ArcPieces(NamedTuple):
+    """Pieces of several windows.
+
+    Attributes:
+        pieces: int64 (n,), their numbers.
+        of: int64 (n,), which of the windows each is a piece of.
+        before: int64 (windows,), number of pieces before those of each window.
+    """
+
+    pieces: Ints
+    of: Ints
+    before: Ints
+
+
+class _ArcSweep:
+    """The arcs of one sweep and their windows, which determine everything else.
+
+    An arc is a run of *pieces*: whole chunks, but for its first and last, of which it may have a part. A window is a
+    run of pieces of one arc. Both are numbered through all arcs.
+
+    Attributes:
+        number: number of the sweep.
+        arcs: number of arcs.
+        chunks, offsets, counts: int64 (pieces,), chunk of each piece, its first sequence in it, and how many there are.
+        bounds: int64 (windows + 1,), first piece of each window.
+        arc: int64 (windows,), arc of each window.
+        begin: int64 (windows,), place in its arc of the first sequence of each window: the round at which it begins.
+        rounds: int64 (plans,), ascending rounds at which some windows begin.
+        total: number of sequences.
+    """
+
+    def __init__(self, order: ArcOrder, number: int) -> None:
+        table, arcs = order.table, order.arcs
+        self._order, self.number, self.arcs, total = order, number, arcs, table.total_sequences
+        self.total = total
+        if order.shuffle:
+            key = _native.hash_key([order.seed, number, CHUNKS])
+            chunks: Ints = np.asarray(permutation(key, len(table))(0, len(table)), np.int64)
+        else:
+            chunks = np.arange(len(table), dtype=np.int64)
+        chunks = chunks[table.sequences[chunks] > 0]
+        starts = np.concatenate([[0], np.cumsum(table.sequences[chunks])]).astype(np.int64)
+        i = np.arange(arcs + 1, dtype=np.int64)
+        begins = i * (total // arcs) + np.minimum(i, total % arcs)
+        firsts: Ints = np.union1d(starts[:-1], begins[:-1])
+        of = np.searchsorted(starts, firsts, side="right") - 1
+        self.chunks: Ints = chunks[of]
+        self.offsets: Ints = firsts - starts[of]
+        self.counts: Ints = np.diff(firsts, append=total)
+        edges = np.searchsorted(firsts, begins)
+        self.bounds: Ints = _fill_windows(table, self.chunks, edges, order.window)
+        first = self.bounds[:-1]
+        self.arc: Ints = np.searchsorted(edges, first, side="right") - 1
+        self.begin: Ints = firsts[first] - begins[self.arc]
+        self._sizes: Ints = np.add.reduceat(self.counts, first)
+        self._first_windows: Ints = np.searchsorted(self.arc, i[:-1])
+        # One number for arc and place, which ascends through all windows.
+        self._stride = total // arcs + 2
+        self._keys: Ints = self.arc * self._stride + self.begin
+        self._by_round = np.argsort(self.begin, kind="stable")
+        self.rounds: Ints = np.unique(self.begin)
+        self._shares: dict[tuple[int, int], _ArcShare] = {}
+        self._cuts: dict[int, Cut] = {}
+
+    def share(self, index: int, count: int) -> _ArcShare:
+        """Return the arcs of part ``index`` of ``count``."""
+        found = self._shares.get((index, count))
+        if found is None:
+            owned = np.arange(self.arcs) % count == index
+            windows = self._by_round[owned[self.arc[self._by_round]]]
+            found = _ArcShare(int(owned.sum()), owned, windows, self.begin[windows])
+            # Those who ask for the parts of all ranks in turn take what a sweep needs of each.
+            self._shares = (
+                {**self._shares, (index, count): found} if len(self._shares) < 64 else {(index, count): found}
+            )
+        return found
+
+    def pieces_of(self, windows: Ints) -> _ArcPieces:
+        """Return the pieces of some windows, one window after the other."""
+        lows = self.bounds[windows]
+        lengths = self.bounds[windows + 1] - lows
+        before = np.cumsum(lengths) - lengths
+        of = np.repeat(np.arange(len(windows), dtype=np.int64), lengths)
+        return _ArcPieces(np.arange(len(of)) + (lows - before)[of], of, before)
+
+    def in_use(self, number: int) -> Ints:
+        """Return the window that each arc is in at round ``number``."""
+        keys = np.arange(self.arcs, dtype=np.int64) * self._stride + number
+        found: Ints = np.searchsorted(self._keys, keys, side="right") - 1
+        return found
+
+    def cut(self, window: int, beside: Ints) -> Cut:
+        """Return the order of the sequences of a window; keeps those of the windows ``beside`` it."""
+        found = self._cuts.get(window)
+        if found is None:
+            if self._order.shuffle:
+                arc = int(self.arc[window])
+                number = window - int(self._first_windows[arc])
+                key = _native.hash_key([self._order.seed, self.number, ARC_SEQUENCES, arc, number])
+                found = permutation(key, int(self._sizes[window]))
+            else:
+                found = identity
+            if len(self._cuts) > 4 * self.arcs:
+                known = self._cuts
+                self._cuts = {w: known[w] for w in beside.tolist() if w in known}
+            self._cuts[window] = found
+        return found
+
+
+class ArcPlan(WindowPlan):
+    """The rounds of a sweep from one at which windows begin to before the next.
+
+    Attributes:
+        windows: int64 (arcs,), window that each arc is in.
+    """
+
+    gradual: ClassVar[bool] = True
+
+    __slots__ = ("_layout", "_of", "_offsets", "_part", "_shift", "windows")
+
+    def __init__(self, layout: _ArcSweep, number: int) -> None:
+        begun = int(layout.rounds[number])
+        first, last = begun * layout.arcs, number + 1 == len(layout.rounds)
+        stop = layout.total if last else int(layout.rounds[number + 1]) * layout.arcs
+        windows = layout.in_use(begun)
+        pieces, self._of, before = layout.pieces_of(windows)
+        starts = np.zeros(len(pieces) + 1, np.int64)
+        np.cumsum(layout.counts[pieces], out=starts[1:])
+        self._layout, self.windows, self._offsets = layout, windows, layout.offsets[pieces]
+        self._shift: Ints = starts[before]
+        self._part: WindowPlan | None = None
+        super().__init__(
+            layout.number,
+            number,
+            chunks=layout.chunks[pieces],
+            position=0,
+            starts=starts,
+            first=first,
+            last=last,
+            make_cut=lambda: identity,
+        )
+        self.count = stop - first
+        self.together = layout.share(0, 1).together(layout.number, begun)
+
+    def locate(self, a: int, b: int) -> tuple[NDArray[np.uint32], Ints]:
+        """See `WindowPlan.locate`."""
+        layout, arcs, n = self._layout, self._layout.arcs, b - a
+        start = self.first + a
+        windows, begin = self.windows.tolist(), layout.begin[self.windows].tolist()
+        places = np.empty(n, np.int64)
+        for t in range(min(n, arcs)):
+            within, arc = divmod(start + t, arcs)
+            low = within - begin[arc]
+            cut = layout.cut(windows[arc], self.windows)
+            places[t::arcs] = cut(low, low + (n - t + arcs - 1) // arcs)
+        places += self._shift[np.arange(start, start + n) % arcs]
+        place, index = _native.locate(self.starts, places)
+        index += self._offsets[place]
+        return place, index
+
+    def part(self, index: int, count: int) -> WindowPlan:
+        """See `WindowPlan.part`."""
+        if count == 1:
+            return self
+        if self._part is None or self._part.share != (index, count):
+            self._part = _PlanPart(self, index, count)
+        return self._part
+
+    @property
+    def layout(self) -> _ArcSweep:
+        """Layout of the sweep."""
+        return self._layout
+
+
+class _PlanPart(WindowPlan):
+    """The share of one part in an `ArcPlan`: the chunks of its own arcs only.
+
+    `locate` is not for these: segments of a part are taken from those of the whole.
+    """
+
+    gradual: ClassVar[bool] = True
+
+    __slots__ = ("_numbers",)
+
+    def __init__(self, plan: ArcPlan, index: int, count: int) -> None:
+        layout = plan.layout
+        share = layout.share(index, count)
+        mine = share.owned[plan._of]
+        super().__init__(
+            plan.sweep,
+            plan.number,
+            chunks=plan.chunks[mine],
+            position=0,
+            starts=plan.starts,
+            first=plan.first,
+            last=plan.last,
+            make_cut=lambda: identity,
+        )
+        self.count, self.share = plan.count, (index, count)
+        # Windows of other arcs begin meanwhile, but what this part needs stays the same.
+        begun = int(layout.rounds[plan.number])
+        self.key = (plan.sweep, share.begun(begun), index, count)
+        self.together = (*share.together(plan.sweep, begun), index, count)
+        self._numbers: NDArray[np.uint32] = (np.cumsum(mine) - 1).astype(np.uint32)
+
+    def renumbered(self, place: NDArray[np.uint32]) -> NDArray[np.uint32]:
+        """See `WindowPlan.renumbered`."""
+        return self._numbers[place]
+
+
+def _fill_windows(table: ChunkTable, chunks: Ints, edges: Ints, window: Window | None) -> Ints:
+    """Return the first piece of each window, and the number of pieces; fills the windows of all arcs side by side.
+
+    Args:
+        table: sizes of the chunks.
+        chunks: chunk of each piece, which counts in full for the budget: it is read whole.
+        edges: first piece of each arc, and the number of pieces.
+        window: budget of all arcs together.
+    """
+    if window is None:
+        return edges
+    (budget,) = window.to_json().values()
+    costs = np.ones(len(chunks), np.int64)
+    if window.chunks is None:
+        costs = (table.samples if window.samples is not None else table.bytes)[chunks]
+    ends = np.concatenate([[0], np.cumsum(costs)]).astype(np.int64)
+    share = min(-(-budget // (len(edges) - 1)), int(ends[-1]))
+    at, stops = edges[:-1], edges[1:]
+    found = [edges]
+    while True:
+        at = np.maximum(np.searchsorted(ends, ends[at] + share, side="right") - 1, at + 1)
+        going = at < stops
+        if not going.any():
+            return np.sort(np.concatenate(found))
+        at, stops = at[going], stops[going]
+        found.append(at)
