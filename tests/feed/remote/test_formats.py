@@ -3,28 +3,40 @@
 from __future__ import annotations
 
 import contextlib
+from pathlib import Path
 
 import pytest
 
 import feedline as fl
-from feedline.feed.formats.detect import FORMATS
+from feedline.feed.formats.detect import recognise
 from tests.feed.remote.conftest import delivered
-from tests.laws.test_formats_killed import WRITERS
+from tests.laws.test_formats_killed import WRITERS, X, Y
 from tests.servers.object_store import ObjectStore
 
-# What names files by their place on this disk finds them there.
-RANGED = {"ctf", "csv", "jsonl", "mds", "parquet", "tar", "tfrecord"}
+
+def write_compressed(folder: Path) -> Path:
+    fl.convert(fl.ArrayDeserializer(x=X, y=Y), folder / "store", chunk_bytes=300, compression="zstd")
+    return folder / "store"
 
 
-def test_formats_read_by_ranges_are_known():
-    assert {form.name for form in FORMATS if form.ranged} == RANGED | {"mixture"}
+EVERY = {**WRITERS, "compressed store": (write_compressed, {})}
+
+# The others are fetched as a whole: their libraries read files, or they are mapped.
+RANGED = {"compressed store", "ctf", "csv", "jsonl", "litdata", "mds", "mixture", "parquet", "tar", "tfrecord"}
 
 
-@pytest.mark.parametrize("name", WRITERS)
+@pytest.mark.parametrize("name", EVERY)
+def test_formats_read_by_ranges_are_known(tmp_path, name):
+    write, _ = EVERY[name]
+    form, paths = recognise(write(tmp_path))
+    assert all(form.ranged(Path(path)) for path in paths) == (name in RANGED)
+
+
+@pytest.mark.parametrize("name", EVERY)
 def test_delivers_what_a_disk_delivers(tmp_path, name):
     (tmp_path / "root" / "b").mkdir(parents=True)
     local = tmp_path / "root" / "b"
-    write, streams = WRITERS[name]
+    write, streams = EVERY[name]
     path = write(local)
     expected = delivered(fl.open_corpus(path, **streams))
     with ObjectStore(tmp_path / "root") as store:
@@ -41,11 +53,11 @@ def test_delivers_what_a_disk_delivers(tmp_path, name):
             assert delivered(corpus) == expected
 
 
-@pytest.mark.parametrize("name", sorted(RANGED))
+@pytest.mark.parametrize("name", sorted(RANGED - {"mixture"}))
 def test_reads_nothing_twice_and_no_more_than_there_is(tmp_path, name):
     """Names cost one or two requests, and each byte is fetched once, however often it is opened and read."""
     (tmp_path / "root" / "b").mkdir(parents=True)
-    write, streams = WRITERS[name]
+    write, streams = EVERY[name]
     where = write(tmp_path / "root" / "b").relative_to(tmp_path / "root" / "b")
     total = sum(file.stat().st_size for file in (tmp_path / "root").rglob("*") if file.is_file())
     with ObjectStore(tmp_path / "root") as store:

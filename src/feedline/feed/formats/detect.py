@@ -61,7 +61,7 @@ class Format(NamedTuple):
         suffixes: what its files are named, for those that no bytes tell apart.
         packed: whether its files may be packed by gzip or Zstandard, with another suffix behind their own.
         loose: whether a folder is of this format for the files in it, whatever else lies there.
-        ranged: whether all its reading goes through `files`, so that files of which parts are missing can be read.
+        ranged: whether all reading of a file or folder goes through `files`, so that parts of it may be missing.
     """
 
     name: str
@@ -74,7 +74,7 @@ class Format(NamedTuple):
     suffixes: tuple[str, ...] = ()
     packed: bool = False
     loose: bool = False
-    ranged: bool = False
+    ranged: Callable[[Path], bool] = lambda path: False
 
     def open(self, paths: list[str], streams: Mapping[str, Stream], memory_bytes: int) -> Deserializer:
         """Open files of this format.
@@ -147,11 +147,27 @@ def _is_json_lines(path: Path, head: bytes) -> bool:
         return False
 
 
+def _always(path: Path) -> bool:
+    return True
+
+
+def _is_compressed_store(path: Path) -> bool:
+    from feedline.feed.formats.store.reader import is_compressed
+
+    return is_compressed(path)
+
+
+def _has_items(path: Path) -> bool:
+    from feedline.feed.formats.litdata_index import litdata_index
+
+    return litdata_index(path if path.is_dir() else path.parent).layout == "items"
+
+
 _STORE = "feedline.feed.formats.store.reader:open_files"
 _IMAGES = "feedline.feed.formats.images"
 _NUMPY = "feedline.feed.formats.numpy_files:open_files"
 FORMATS: tuple[Format, ...] = (
-    Format("store", "a store", _STORE, folder=lambda path: (path / MANIFEST).is_file()),
+    Format("store", "a store", _STORE, folder=lambda path: (path / MANIFEST).is_file(), ranged=_is_compressed_store),
     Format(
         "zarr",
         "a Zarr store",
@@ -171,7 +187,7 @@ FORMATS: tuple[Format, ...] = (
             path.suffix.lower() in _DESCRIPTIONS or (path.suffix.lower() == ".json" and b'"mixture"' in head)
         ),
         suffixes=_DESCRIPTIONS,
-        ranged=True,
+        ranged=_always,
     ),
     Format(
         "mds",
@@ -180,7 +196,7 @@ FORMATS: tuple[Format, ...] = (
         folder=is_mds,
         begins=lambda path, head: path.name == INDEX and is_mds(path.parent),
         several=True,
-        ranged=True,
+        ranged=_always,
     ),
     Format(
         "litdata",
@@ -189,6 +205,7 @@ FORMATS: tuple[Format, ...] = (
         folder=is_litdata,
         begins=lambda path, head: path.name == INDEX and is_litdata(path.parent),
         several=True,
+        ranged=_has_items,
     ),
     Format(
         "arrow",
@@ -210,7 +227,7 @@ FORMATS: tuple[Format, ...] = (
         several=True,
         loose=True,
         suffixes=(".parquet", ".pq"),
-        ranged=True,
+        ranged=_always,
     ),
     Format("npy folder", "a folder of .npy files", _NUMPY, folder=lambda path: any(path.glob("*.npy")), loose=True),
     Format("npy", "a NumPy file", _NUMPY, begins=_magic(b"\x93NUMPY"), suffixes=(".npy",)),
@@ -222,7 +239,7 @@ FORMATS: tuple[Format, ...] = (
         begins=_is_ctf,
         several=True,
         suffixes=(".ctf", ".txt"),
-        ranged=True,
+        ranged=_always,
     ),
     Format(
         "hdf5",
@@ -239,7 +256,7 @@ FORMATS: tuple[Format, ...] = (
         several=True,
         suffixes=(".csv", ".tsv"),
         packed=True,
-        ranged=True,
+        ranged=_always,
     ),
     Format(
         "jsonl",
@@ -249,7 +266,7 @@ FORMATS: tuple[Format, ...] = (
         several=True,
         suffixes=_JSON_LINES,
         packed=True,
-        ranged=True,
+        ranged=_always,
     ),
     Format(
         "cbf",
@@ -277,7 +294,7 @@ FORMATS: tuple[Format, ...] = (
         several=True,
         loose=True,
         suffixes=(".tar",),
-        ranged=True,
+        ranged=_always,
     ),
     Format(
         "tfrecord",
@@ -287,7 +304,7 @@ FORMATS: tuple[Format, ...] = (
         several=True,
         suffixes=(".tfrecord", ".tfrecords"),
         packed=True,
-        ranged=True,
+        ranged=_always,
     ),
     Format(
         "tokens",

@@ -7,6 +7,7 @@ import contextvars
 import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from feedline.data import Stream
@@ -81,7 +82,7 @@ def _of_objects(
     mirror = Mirror(looked, cache, cache_bytes)
     try:
         form, paths = recognise(mirror.paths)
-        if not form.ranged:
+        if not all(form.ranged(Path(path)) for path in paths):
             mirror.fetch_whole(form.a)
         if form.name != "csv":
             check_streams(streams)

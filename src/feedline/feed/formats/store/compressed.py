@@ -6,20 +6,20 @@ claim is compared with the manifest's limit before any memory is allocated.
 
 from __future__ import annotations
 
-import os
 import struct
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
 
 from feedline import _native
+from feedline.feed.files.remote import preadv
 
 CODECS = ("lz4", "zstd")
 _DICTIONARY = 2  # kind of a message
 
 
-def read_exactly(descriptor: int, start: int, size: int) -> bytearray:
+def read_exactly(file: BinaryIO, start: int, size: int) -> bytearray:
     """Read bytes of a file into new memory.
 
     Raises:
@@ -29,7 +29,7 @@ def read_exactly(descriptor: int, start: int, size: int) -> bytearray:
     data = bytearray(size)
     view, done = memoryview(data), 0
     while done < size:
-        got = os.preadv(descriptor, [view[done:]], start + done)
+        got = preadv(file, view[done:], start + done)
         if got == 0:
             raise EOFError(f"expected {size} bytes at byte {start}, got {done}")
         done += got

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from feedline import _native
 from feedline.data import Schema, Stream
 from feedline.errors import DataError, SchemaError
+from feedline.feed.files.remote import pread
 from feedline.feed.formats.store import columns
 from feedline.feed.formats.store.compressed import CODECS
 from feedline.feed.formats.store.mapped import check_size, open_inside
@@ -144,12 +145,12 @@ class Manifest:
             raise DataError(
                 f"expected a store, a folder with {MANIFEST}", path=str(folder), hint="fl.convert writes one"
             )
-        with open_inside(path) as descriptor:
-            size = os.fstat(descriptor).st_size
+        with open_inside(path) as file:
+            size = os.fstat(file.fileno()).st_size
             if size > _LARGEST_BYTES:
                 raise DataError(f"expected a manifest of at most {_LARGEST_BYTES} bytes, got {size}", path=str(path))
             try:
-                text = os.pread(descriptor, size, 0)
+                text = pread(file, size, 0)
             except OSError as error:
                 raise DataError(f"expected a readable manifest: {error.strerror}", path=str(path)) from error
         manifest = _Parser(str(path)).manifest(text)

@@ -14,14 +14,15 @@ import os
 import stat
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
 
 from feedline import _native
 from feedline.errors import DataError
-from feedline.feed.files.paths import kind_of, open_regular, reading
+from feedline.feed.files.paths import kind_of, open_regular, reading, size_of
+from feedline.feed.files.remote import Held, object_at
 
 ADVICE = {
     "random": mmap.MADV_RANDOM,
@@ -32,7 +33,7 @@ _CHANGED = "the file was truncated or changed after it was written; write the st
 
 
 @contextlib.contextmanager
-def open_inside(path: Path) -> Iterator[int]:
+def open_inside(path: Path) -> Iterator[BinaryIO]:
     """Open a regular file for reading; links are not followed, pipes not waited for.
 
     Raises:
@@ -51,7 +52,7 @@ def open_inside(path: Path) -> Iterator[int]:
             hint=hint if error.errno == errno.EMFILE else None,
         ) from error
     with file:
-        yield file.fileno()
+        yield file
 
 
 def no_file(path: Path, mode: int) -> DataError:
@@ -77,7 +78,7 @@ def check_size(path: Path, size: int) -> None:
         raise DataError(f"expected a file of {size} bytes: {error.strerror}", path=str(path)) from error
     if not stat.S_ISREG(found.st_mode):
         raise no_file(path, found.st_mode)
-    _compare(str(path), found.st_size, size)
+    _compare(str(path), size_of(path), size)
 
 
 def _compare(path: str, got: int, size: int) -> None:
@@ -107,13 +108,15 @@ class StoreMap:
 
     def __init__(self, path: Path, size: int) -> None:
         self.path, self.size = str(path), size
-        with open_inside(path) as descriptor:
+        self._remote = object_at(path)
+        self._held: list[Held] = []
+        with open_inside(path) as file:
             with reading(path):
-                about = os.fstat(descriptor)
+                about = os.fstat(file.fileno())
             _compare(self.path, about.st_size, size)
             self.identity = (about.st_dev, about.st_ino)
             try:
-                self._map = mmap.mmap(descriptor, size, access=mmap.ACCESS_READ)
+                self._map = mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ)
             except (OSError, ValueError) as error:
                 raise DataError(
                     f"expected a file of {size} bytes that can be mapped: {error}", path=self.path
@@ -135,12 +138,21 @@ class StoreMap:
         """Return ``count`` elements from ``byte`` on, as a view of the mapping."""
         return np.frombuffer(self._map, dtype, count, byte)
 
+    def hold(self) -> None:
+        """Have all bytes of a file in reach of `view`, if they lie in an object store."""
+        if self._remote is not None and not self._held:
+            self._held.append(self._remote.hold(0, self.size))
+
     def copy(self, count: int, byte: int) -> NDArray[np.uint8]:
         """Return a copy of ``count`` bytes from ``byte`` on.
 
         Raises:
             DataError: the file was truncated, or its disk fails.
         """
+        if self._remote is not None:
+            data = np.empty(count, np.uint8)
+            self._remote.read(byte, data.data)
+            return data
         return _native.copied(self.view(np.dtype(np.uint8), count, byte))
 
     def advise(self, advice: str, start: int = 0, length: int | None = None) -> None:

@@ -234,7 +234,8 @@ class StoreDeserializer(Deserializer):
         part, i = self._locate(chunk)
         mapped = self._map(part)
         mapped.file.check()
-        if self._verify and chunk not in self._verified:
+        # Chunks that are decompressed are compared each time.
+        if self._verify and self._manifest.compression is None and chunk not in self._verified:
             _check_sum(mapped.file, *(int(part.chunks[key][i]) for key in ("byte", "bytes", "crc32c")))
             self._verified.add(chunk)
         return part, i, mapped
@@ -287,9 +288,9 @@ class StoreDeserializer(Deserializer):
         return values
 
     def _fetch(self, path: str, start: int, size: int) -> bytearray | Unread:
-        with open_inside(Path(path)) as descriptor:
+        with open_inside(Path(path)) as file:
             try:
-                return read_exactly(descriptor, start, size)
+                return read_exactly(file, start, size)
             except OSError as error:
                 return Unread(error.errno or errno.EIO, start)
             except EOFError as error:
@@ -366,6 +367,7 @@ class StoreDeserializer(Deserializer):
             if found is None:
                 side = self._manifest.lengths[name]
                 file = StoreMap(self._folder / side.file, side.bytes)
+                file.hold()
                 if self._verify:
                     _check_sum(file, 0, side.bytes, side.crc32c)
                 found = self._sides[name] = _MappedLengths(file, self._manifest.sequences, name)
@@ -473,6 +475,11 @@ def _damaged(what: str, path: str, byte: int, stream: str | None = None) -> Data
 
 def _reopen(path: str, streams: list[str] | None, verify: bool) -> StoreDeserializer:
     return StoreDeserializer(path, streams, verify=verify)
+
+
+def is_compressed(path: Path) -> bool:
+    """Return whether a store is compressed, so that it is read in whole chunks."""
+    return Manifest.load(path).compression is not None
 
 
 def open_files(paths: list[str], streams: Mapping[str, Stream], memory_bytes: int) -> StoreDeserializer:
