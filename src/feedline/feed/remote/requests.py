@@ -250,7 +250,7 @@ async def looked_up(
     Raises:
         DataError: the store does not answer, or refuses.
     """
-    tries = _Tries(store.url(what), "its size", patience)
+    tries = _Tries(store.url(what), "an answer that lists objects and their sizes", patience)
     while True:
         TRAFFIC.lookups += 1
         try:

@@ -27,6 +27,7 @@ _HTTP = ("http", "https")
 _ADDRESS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 _STATUS = re.compile(r"\bstatus(?: code)?:? (\d{3})\b")
 _AGAIN = frozenset({408, 409, 425, 429, 500, 502, 503, 504})
+_KINDS = {401: "denied", 403: "denied", 404: "missing", 412: "changed"}
 _THROTTLED = frozenset({429, 503})
 _SIGNED_FOR = datetime.timedelta(minutes=5)
 _PROBE_S = 10.0
@@ -156,7 +157,8 @@ def open_store(address: str, options: Mapping[str, Any]) -> tuple[Store, str]:
 
 def _fault_of(error: Exception) -> StoreFault:
     """Return what an exception of obstore, or of Python's network, says."""
-    text = re.sub(r"\s+", " ", str(error).split("\n\nDebug source:")[0]).strip()[:_MOST_ANSWER]
+    text = str(error).split("\n\nDebug source:")[0].split("<?xml")[0]
+    text = re.sub(r"\s+", " ", text).strip(" :")[:_MOST_ANSWER]
     text = re.sub(r"https?://\S+", lambda found: without_credentials(found[0]), text)
     name = type(error).__name__
     if name == "NotFoundError" or isinstance(error, FileNotFoundError):
@@ -170,6 +172,8 @@ def _fault_of(error: Exception) -> StoreFault:
     status = _STATUS.search(text)
     if status is not None:
         code = int(status[1])
+        if code in _KINDS:
+            return StoreFault(text, kind=_KINDS[code])
         return StoreFault(text, again=code in _AGAIN or code >= 500, throttled=code in _THROTTLED)
     if "non-partial response" in text:
         return StoreFault(text)
