@@ -260,3 +260,20 @@ def test_killed_at_any_moment_it_leaves_no_page_that_is_wrong_and_fetches_no_who
         assert slow.counters().sent_bytes["GET"] <= TOTAL - kept * PAGE_BYTES + FILES * PAGE_BYTES
         assert with_cache.mirror.cache.kept_bytes <= TOTAL + FILES * PAGE_BYTES
         with_cache.close()
+
+
+def test_two_corpora_over_one_object_keep_it_while_either_is_open(store, opened, filled, monkeypatch):
+    monkeypatch.setattr(caches, "LEAST_BYTES", MIB)
+    first, second = opened("0.parquet", cache_bytes=2 * TOTAL), opened("0.parquet", cache_bytes=2 * TOTAL)
+    delivered(second, max_sweeps=1)  # which closes it
+    cache = first.mirror.cache
+    kept = cache.kept_bytes
+    assert kept >= len(rows(0))
+    assert cache.reserve(cache.budget_bytes // PAGE_BYTES, (), must=True) is None
+    assert cache.kept_bytes == kept
+    first.close()
+    again = opened("1.parquet", cache_bytes=2 * TOTAL)
+    room = again.mirror.cache.reserve(2 * TOTAL // PAGE_BYTES - 100, (), must=False)
+    assert room is not None
+    assert again.mirror.cache.kept_bytes < kept
+    room.close()

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from feedline.data import Stream
-from feedline.errors import SchemaError
+from feedline.errors import SchemaError, shown_path
 from feedline.feed.formats.detect import recognise
 from feedline.feed.formats.forwarding import Forwarding
 from feedline.feed.protocol import Deserializer
@@ -107,13 +107,14 @@ class RemoteCorpus(Forwarding):
 
     def __init__(self, corpus: Deserializer, mirror: Mirror, again: tuple[Callable[..., Any], tuple[Any, ...]]) -> None:
         super().__init__(corpus)
+        self.name = shown_path(corpus.name)
         self.mirror, self._again = mirror, again
 
     def __reduce__(self) -> tuple[Any, ...]:
         return self._again
 
     def __repr__(self) -> str:
-        return repr(self._corpus)
+        return f"{type(self._corpus).__name__}({self.name})"
 
     def verified(self) -> Deserializer:  # type: ignore[override]
         """Return the same over the verified corpus; itself if that is the corpus."""
@@ -121,6 +122,6 @@ class RemoteCorpus(Forwarding):
         return self if corpus is self._corpus else RemoteCorpus(corpus, self.mirror, self._again)
 
     def close(self) -> None:
-        """Close the corpus; what was fetched stays in the cache."""
+        """Close the corpus; chunks that it returned must not be used any more. What was fetched stays in the cache."""
         super().close()
         self.mirror.close()

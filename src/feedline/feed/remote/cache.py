@@ -144,6 +144,12 @@ class CachedObject:
             self._stay = self.cache.lease(self, *pages_of(0, self.size))
             self.stays = True
 
+    def go(self) -> None:
+        """Let it be dropped again."""
+        if self._stay is not None:
+            self._stay.release()
+        self.stays = False
+
     def hold(self, begin: int, end: int, ahead: tuple[int, int] | None = None) -> Lease:
         """See `RemoteObject.hold`."""
         first, last = pages_of(begin, min(end, self.size))
@@ -180,17 +186,15 @@ class Cache:
         folder: its path.
         budget_bytes: the most that is kept.
         pid: the process.
-        hit_bytes: bytes that were wanted and were there.
     """
 
     def __init__(self, folder: Path, budget_bytes: int) -> None:
         self.folder, self.budget_bytes = folder, budget_bytes
-        self.hit_bytes = 0
         self.pid = os.getpid()
         self._mutex = threading.RLock()
         self._depth = 0
         self._open: OrderedDict[str, Pages] = OrderedDict()
-        self._objects: dict[str, CachedObject] = {}
+        self._objects: dict[str, list[CachedObject]] = {}  # in use, by key
         self._told = False
         hint = "pass cache=<a folder of yours with room>"
         try:
@@ -285,15 +289,19 @@ class Cache:
         """Begin to use objects: pages of those that nobody uses are dropped first."""
         with self._locked():
             for one in objects:
-                self._objects[one.key] = one
+                self._objects.setdefault(one.key, []).append(one)
             self._holder.claim([one.key for one in objects])
 
     def leave(self, objects: Sequence[CachedObject]) -> None:
-        """End using objects; when this process uses no others, its leases end, too."""
+        """End using objects, also those that were to stay; when this process uses no others, forget the cache."""
         with self._mutex:
             for one in objects:
-                if self._objects.get(one.key) is one:
-                    del self._objects[one.key]
+                one.go()
+                users = self._objects.get(one.key, [])
+                if one in users:
+                    users.remove(one)
+                if not users:
+                    self._objects.pop(one.key, None)
             if self._objects or self.pid != os.getpid() or _caches.get(self.folder) is not self:
                 return
             del _caches[self.folder]
@@ -381,7 +389,8 @@ class Cache:
                 if name not in claimed:
                     with contextlib.suppress(OSError):
                         about = os.stat(self.folder / "objects" / name / "data")
-                        found.append((about.st_mtime_ns, name, about.st_size))
+                        if not any(len(view.used(int(name[:16], 16))) for view in views):
+                            found.append((about.st_mtime_ns, name, about.st_size))
         for _, name, size in sorted(found):
             if short <= 0:
                 return
@@ -425,7 +434,7 @@ class Cache:
         return dropped
 
     def _drop_any(self, views: Sequence[View], short: int) -> None:
-        for found in list(self._objects.values()):
+        for found, *_ in list(self._objects.values()):
             with self.opened(found) as pages:
                 for a, b in list(pages.runs()):
                     for at in range(a, b, _PART):
@@ -554,7 +563,6 @@ class Cache:
             return True
         wrong = await asyncio.to_thread(pages.read, first, end, into)
         if not wrong:
-            self.hit_bytes += 0 if into is None else len(into)
             return pages.has(first, end)
         _log.warning("%s: %d damaged pages in the cache are fetched again", found.url, len(wrong))
         with self._locked():

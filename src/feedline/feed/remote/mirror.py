@@ -27,7 +27,7 @@ from feedline.feed.files import remote
 from feedline.feed.files.atomic import atomic_file
 from feedline.feed.files.cache import user_cache
 from feedline.feed.files.paths import INDEX_SUFFIX, expand_braces
-from feedline.feed.remote.cache import Cache, CachedObject, cache_at
+from feedline.feed.remote.cache import CachedObject, cache_at
 from feedline.feed.remote.pages import PAGE_BYTES
 from feedline.feed.remote.requests import Patience, looked_up, wait_for
 from feedline.feed.remote.stores import ObjectInfo, Store, open_store, scheme_of, without_credentials
@@ -109,7 +109,9 @@ class Mirror:
         in_order = list(self.objects.values())
         for one, following in itertools.pairwise(in_order):
             one.following = following
-        self._finalizer = weakref.finalize(self, _forget, self.cache, dict(self.objects))
+        # Not left: somebody may still have chunks that are views of its files.
+        self._finalizer = weakref.finalize(self, remote.unregister, list(self.objects))
+        self._finalizer.atexit = False
         pages = sum(-(-info.size // PAGE_BYTES) for _, info in found.values())
         self.roomy = pages * PAGE_BYTES <= self.cache.budget_bytes
         if self.roomy:
@@ -185,13 +187,11 @@ class Mirror:
         await asyncio.gather(*(whole(one) for one in self.objects.values() if one.size))
 
     def close(self) -> None:
-        """Forget the objects; what was fetched stays in the cache."""
-        self._finalizer()
-
-
-def _forget(cache: Cache, objects: dict[str, CachedObject]) -> None:
-    remote.unregister(list(objects))
-    cache.leave(list(objects.values()))
+        """Forget the objects. What was fetched stays in the cache, for as long as nothing else needs its room: chunks
+        that are views of its files must not be used any more."""
+        if self._finalizer.detach() is not None:
+            remote.unregister(list(self.objects))
+            self.cache.leave(list(self.objects.values()))
 
 
 def _folder_of(address: str) -> str:
