@@ -19,6 +19,7 @@ import feedline as fl
 from feedline.feed.remote import cache as caches
 from feedline.feed.remote.pages import PAGE_BYTES, Pages
 from tests.feed.remote.conftest import delivered
+from tests.feed.remote.test_faults import archive
 from tests.servers.object_store import ObjectStore
 
 MIB = 1 << 20
@@ -170,6 +171,17 @@ def test_a_cache_deleted_under_a_run_is_missed_by_nobody(store, opened, filled, 
     shutil.rmtree(tmp_path / "cache")
     got += [minibatch.ids.tolist() for minibatch in source.minibatches(7)]
     assert got == [ids for ids, _ in filled]
+
+
+@pytest.mark.usefixtures("small")
+def test_an_archive_whose_index_is_known_is_opened_although_its_beginning_cannot_be_kept(store, opened, tmp_path):
+    store.put("b/a.tar", archive(100, 20_000))
+    expected = delivered(opened("a.tar"))  # which closes it
+    (place,) = (tmp_path / "cache" / "objects").iterdir()
+    pages = Pages(place, (place / "data").stat().st_size, {})
+    pages.drop(0, 10)
+    pages.close()
+    assert delivered(opened("a.tar", cache_bytes=MIB)) == expected
 
 
 # ---- several processes --------------------------------------------------------------------------------
