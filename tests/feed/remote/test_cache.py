@@ -17,6 +17,7 @@ import pytest
 
 import feedline as fl
 from feedline.feed.remote import cache as caches
+from feedline.feed.remote.holders import Holder
 from feedline.feed.remote.pages import PAGE_BYTES, Pages
 from tests.feed.remote.conftest import delivered
 from tests.feed.remote.test_faults import archive
@@ -182,6 +183,32 @@ def test_an_archive_whose_index_is_known_is_opened_although_its_beginning_cannot
     pages.drop(0, 10)
     pages.close()
     assert delivered(opened("a.tar", cache_bytes=MIB)) == expected
+
+
+def test_whoever_is_killed_between_table_and_count_has_counted_too_many(opened, filled, tmp_path, monkeypatch):
+    enter, found = Pages.mark, []
+
+    def enter_and_die(pages, first, sums):
+        enter(pages, first, sums)
+        found.append(len(sums))
+        raise MemoryError("killed")
+
+    monkeypatch.setattr(Pages, "mark", enter_and_die)
+    with pytest.raises(MemoryError, match="killed"):
+        opened("0.parquet")
+    assert np.fromfile(tmp_path / "cache" / "state", np.int64)[2] == found[0] > 0
+
+
+@pytest.mark.parametrize("wrong", [0, 1 << 20])
+def test_a_wrong_count_is_corrected_by_whoever_opens_the_cache_while_others_use_it(opened, filled, tmp_path, wrong):
+    corpus = opened("*.parquet")
+    delivered(corpus, max_sweeps=1)  # which closes it
+    state = np.fromfile(tmp_path / "cache" / "state", np.int64)
+    kept, state[2] = state[2], wrong
+    state.tofile(tmp_path / "cache" / "state")
+    other = Holder(tmp_path / "cache" / "holders")
+    assert opened("*.parquet").mirror.cache.kept_bytes == kept * PAGE_BYTES > 0
+    other.close()
 
 
 # ---- several processes --------------------------------------------------------------------------------

@@ -112,7 +112,7 @@ class KilledFetchers(Scenario):
         self, case: Case, world: World, server: ObjectStoreProcess, objects: dict[str, bytes], readers: list[Path]
     ) -> None:
         rng = case.rng
-        for _ in range(rng.randint(6, 14)):
+        for _ in range(rng.randint(10, 20)):
             server.heal()
             for fault in rng.sample(FAULTS, rng.choice([0, 0, 1, 2])):
                 server.fail(**fault, request="GET", key="bucket/*", skip=rng.randint(0, 5))
@@ -231,7 +231,7 @@ def deliver(world: World, path: Path, luck: float, instant: Instant | None) -> N
                 file.write(json.dumps(item).encode() + b"\n")
             file.flush()
             commit(path, source.state_dict(), file.tell())
-    within_budget(world)
+            within_budget(world)
     source.close()
     corpus.close()
 
