@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -209,6 +210,22 @@ def test_a_wrong_count_is_corrected_by_whoever_opens_the_cache_while_others_use_
     other = Holder(tmp_path / "cache" / "holders")
     assert opened("*.parquet").mirror.cache.kept_bytes == kept * PAGE_BYTES > 0
     other.close()
+
+
+def test_whoever_is_killed_while_it_leaves_leaves_nothing_for_good(opened, filled, tmp_path, monkeypatch):
+    holders, unlink = tmp_path / "cache" / "holders", Path.unlink
+    corpus = opened("0.parquet")
+
+    def unlink_one(path, *_):
+        if len(list(holders.iterdir())) == 2:
+            unlink(path)
+
+    monkeypatch.setattr(Path, "unlink", unlink_one)
+    corpus.close()  # killed after the first of its two files was removed
+    monkeypatch.undo()
+    assert len(list(holders.iterdir())) == 1
+    opened("0.parquet").close()
+    assert list(holders.iterdir()) == []
 
 
 # ---- several processes --------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
-"""Readers of remote data over a bounded cache, killed at random moments and between any two lines of the cache's code.
+"""Readers of remote data over a bounded cache, killed at random moments and between any two lines of its code.
 
-The files of the cache are compared with the objects by code of this module: what `feedline.feed.remote` believes of them
-does not count. Requests are read off the server's log.
+The files of the cache are compared with the objects by code of this module: what `feedline.feed.remote` believes of
+them does not count. Requests are read off the server's log.
 """
 
 from __future__ import annotations
