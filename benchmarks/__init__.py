@@ -29,6 +29,7 @@ QUESTIONS = (
     "litdata",
     "tfrecord",
     "stored_arrays",
+    "remote",
     "formats",
     "pictures",
     "startup",

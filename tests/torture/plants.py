@@ -272,6 +272,43 @@ def _torn_renames() -> None:
     os.rename = copy  # type: ignore[assignment]
 
 
+def _writes_late() -> None:
+    """What is written at a place of a file reaches it a moment later, as if it were buffered."""
+    write = os.pwrite
+
+    def late(descriptor: int, data: Any, at: int) -> int:
+        content, again = bytes(data), os.dup(descriptor)
+        threading.Timer(0.05, lambda: (write(again, content, at), os.close(again))).start()
+        return len(content)
+
+    os.pwrite = late  # type: ignore[assignment]
+
+
+def _fetches_again() -> None:
+    """A cache begins empty, whatever is in it."""
+    from feedline.feed.remote.pages import Pages
+
+    def empty(original: Any, pages: Any) -> int:
+        pages.drop(0, pages.count)
+        return int(original(pages))
+
+    _wrapped(Pages, "sweep", empty)
+
+
+def _keeps_too_much() -> None:
+    """A cache has twice the room that it was given."""
+    from feedline.feed.remote.cache import Cache
+
+    def more(original: Any, cache: Any, *arguments: Any) -> Any:
+        cache.budget_bytes *= 2
+        try:
+            return original(cache, *arguments)
+        finally:
+            cache.budget_bytes //= 2
+
+    _wrapped(Cache, "reserve", more)
+
+
 def _nothing_is_removed() -> None:
     keep: Callable[..., None] = lambda *_, **__: None  # noqa: E731
     os.unlink = os.remove = keep  # type: ignore[assignment]
@@ -397,6 +434,9 @@ PLANTS = (
     Plant("no checksums, checkpoints", "damaged-checkpoints", ("silent",), _no_checksums, before=True),
     Plant("torn renames", "killed-writers", ("lost",), _torn_renames),
     Plant("nothing is removed", "full-disks", ("left over",), _nothing_is_removed),
+    Plant("writes late", "killed-fetchers", ("silent",), _writes_late),
+    Plant("fetches again", "killed-fetchers", ("twice",), _fetches_again),
+    Plant("keeps too much", "killed-fetchers", ("left over",), _keeps_too_much),
     Plant("generators stay", "killed-sessions", ("silent",), _generators_stay),
     Plant("replicas differ", "killed-ranks", ("silent",), _replicas_differ, every=4),
     Plant("errors of nobody, descriptors", "few-descriptors", ("foreign",), _errors_of_nobody),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import signal
 
@@ -33,6 +34,8 @@ def everything() -> None:
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     for name in _NAMES:
         importlib.import_module(name)
+    with contextlib.suppress(ImportError):
+        importlib.import_module("obstore.store")
     import pyarrow
     import torch
 

@@ -1,7 +1,8 @@
 """Processes that are killed, stopped and interrupted, at instants that follow from the case's random numbers.
 
 An instant is a time, or a number of file operations: the victim kills itself when it opens, renames, removes or maps
-its n-th file, which is exact to the operation and the same at every repetition.
+its n-th file, which is exact to the operation and the same at every repetition. Or it is a number of lines of some
+module's code, in whatever thread: between two statements that belong together there is hardly a moment to hit by time.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import select
 import signal
 import struct
 import sys
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -37,6 +39,7 @@ class Instant:
         signum: what it gets.
         seconds: after its start; or
         operation: at its file operation of this number, from 1.
+        lines_of: part of the path of modules; ``operation`` then counts the lines of theirs that are executed.
         everybody: its worker processes get the signal too, as from a terminal.
         pause: seconds that it is stopped before.
     """
@@ -46,9 +49,11 @@ class Instant:
     operation: int | None = None
     everybody: bool = False
     pause: float | None = None
+    lines_of: str | None = None
 
     def __str__(self) -> str:
-        when = f"after {self.seconds:.4f} s" if self.operation is None else f"at file operation {self.operation}"
+        what = "file operation" if self.lines_of is None else f"line of {self.lines_of},"
+        when = f"after {self.seconds:.4f} s" if self.operation is None else f"at {what} {self.operation}"
         paused = "" if self.pause is None else f", stopped for {self.pause:.3f} s before"
         return f"{self.signum.name} {when}{' to all' if self.everybody else ''}{paused}"
 
@@ -144,15 +149,34 @@ class Victim:
     def _count_operations(self) -> None:
         me, at = os.getpid(), None if self._instant is None else self._instant.operation
         signum = None if self._instant is None else self._instant.signum
+        modules = None if self._instant is None else self._instant.lines_of
 
-        def heard(event: str, _: Any) -> None:
-            if event in _FILE_OPERATIONS and os.getpid() == me:
+        counting = threading.RLock()
+
+        def count() -> None:
+            with counting:
                 n = struct.unpack("q", self._counted[:])[0] + 1
                 self._counted[:] = struct.pack("q", n)
                 if n == at:
                     os.kill(me, signum)
 
-        sys.addaudithook(heard)
+        def heard(event: str, _: Any) -> None:
+            if event in _FILE_OPERATIONS and os.getpid() == me:
+                count()
+
+        def line(_: Any, event: str, __: Any) -> Any:
+            if event == "line":
+                count()
+            return line
+
+        def called(frame: Any, _: str, __: Any) -> Any:
+            return line if modules in frame.f_code.co_filename else None
+
+        if modules is None:
+            sys.addaudithook(heard)
+        else:
+            threading.settrace(called)
+            sys.settrace(called)
 
     # ---- from outside -------------------------------------------------------------------------------
 

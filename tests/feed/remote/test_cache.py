@@ -11,14 +11,17 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 import feedline as fl
 from feedline.feed.remote import cache as caches
+from feedline.feed.remote.holders import Holder
 from feedline.feed.remote.pages import PAGE_BYTES, Pages
 from tests.feed.remote.conftest import delivered
+from tests.feed.remote.test_faults import archive
 from tests.servers.object_store import ObjectStore
 
 MIB = 1 << 20
@@ -170,6 +173,59 @@ def test_a_cache_deleted_under_a_run_is_missed_by_nobody(store, opened, filled, 
     shutil.rmtree(tmp_path / "cache")
     got += [minibatch.ids.tolist() for minibatch in source.minibatches(7)]
     assert got == [ids for ids, _ in filled]
+
+
+@pytest.mark.usefixtures("small")
+def test_an_archive_whose_index_is_known_is_opened_although_its_beginning_cannot_be_kept(store, opened, tmp_path):
+    store.put("b/a.tar", archive(100, 20_000))
+    expected = delivered(opened("a.tar"))  # which closes it
+    (place,) = (tmp_path / "cache" / "objects").iterdir()
+    pages = Pages(place, (place / "data").stat().st_size, {})
+    pages.drop(0, 10)
+    pages.close()
+    assert delivered(opened("a.tar", cache_bytes=MIB)) == expected
+
+
+def test_whoever_is_killed_between_table_and_count_has_counted_too_many(opened, filled, tmp_path, monkeypatch):
+    enter, found = Pages.mark, []
+
+    def enter_and_die(pages, first, sums):
+        enter(pages, first, sums)
+        found.append(len(sums))
+        raise MemoryError("killed")
+
+    monkeypatch.setattr(Pages, "mark", enter_and_die)
+    with pytest.raises(MemoryError, match="killed"):
+        opened("0.parquet")
+    assert np.fromfile(tmp_path / "cache" / "state", np.int64)[2] == found[0] > 0
+
+
+@pytest.mark.parametrize("wrong", [0, 1 << 20])
+def test_a_wrong_count_is_corrected_by_whoever_opens_the_cache_while_others_use_it(opened, filled, tmp_path, wrong):
+    corpus = opened("*.parquet")
+    delivered(corpus, max_sweeps=1)  # which closes it
+    state = np.fromfile(tmp_path / "cache" / "state", np.int64)
+    kept, state[2] = state[2], wrong
+    state.tofile(tmp_path / "cache" / "state")
+    other = Holder(tmp_path / "cache" / "holders")
+    assert opened("*.parquet").mirror.cache.kept_bytes == kept * PAGE_BYTES > 0
+    other.close()
+
+
+def test_whoever_is_killed_while_it_leaves_leaves_nothing_for_good(opened, filled, tmp_path, monkeypatch):
+    holders, unlink = tmp_path / "cache" / "holders", Path.unlink
+    corpus = opened("0.parquet")
+
+    def unlink_one(path, *_):
+        if len(list(holders.iterdir())) == 2:
+            unlink(path)
+
+    monkeypatch.setattr(Path, "unlink", unlink_one)
+    corpus.close()  # killed after the first of its two files was removed
+    monkeypatch.undo()
+    assert len(list(holders.iterdir())) == 1
+    opened("0.parquet").close()
+    assert list(holders.iterdir()) == []
 
 
 # ---- several processes --------------------------------------------------------------------------------

@@ -36,6 +36,7 @@ from tests.torture.scenarios.hostile_zarr import HostileZarr
 from tests.torture.scenarios.interrupts import Interrupts
 from tests.torture.scenarios.killed_compositions import KilledCompositions
 from tests.torture.scenarios.killed_feeds import KilledFeeds
+from tests.torture.scenarios.killed_fetchers import KilledFetchers
 from tests.torture.scenarios.killed_loaders import KilledLoaders
 from tests.torture.scenarios.killed_mixtures import KilledMixtures
 from tests.torture.scenarios.killed_pictures import KilledPictures
@@ -81,6 +82,7 @@ ALL: list[Scenario] = [
     Interrupts(),
     KilledCompositions(),
     KilledFeeds(),
+    KilledFetchers(),
     KilledLoaders(),
     KilledMixtures(),
     KilledPictures(),

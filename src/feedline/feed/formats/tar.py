@@ -28,7 +28,7 @@ from feedline.data.scattered import ScatteredBytes, without_gaps
 from feedline.data.value import BytesValue
 from feedline.errors import DataError, SchemaError
 from feedline.feed.files.paths import PathLike, list_files, looking, name_of, read_at
-from feedline.feed.files.reading import read_most
+from feedline.feed.files.reading import read_exactly, read_most
 from feedline.feed.files.remote import by_ranges, within_reach
 from feedline.feed.files.seals import seals_of
 from feedline.feed.formats import decode
@@ -393,7 +393,10 @@ class TarDeserializer(Deserializer):
         file = self._files[number]
         entry = file.entries_at(np.zeros(1, np.int64))[0]
         begin, size = int(entry["offset"]), int(entry["size"])
-        sample = _native.copied(np.frombuffer(self._maps.get(number)[0], np.uint8, size, begin))
+        sample = np.empty(size, np.uint8)
+        with file.opened() as archive:
+            read_exactly(archive, sample, begin, file.path)  # of a remote archive, a map may lack it
+            file.compare(archive)
         streams = {}
         for suffix, a, b in _native.tar_suffixes(sample):
             field = suffix.decode("utf-8", "replace")

@@ -41,7 +41,7 @@ from feedline.feed.files.cache import own_folder
 from feedline.feed.files.remote import object_at
 from feedline.feed.protocol import Extent, Piece
 from feedline.feed.remote.holders import Holder, View, claims_of
-from feedline.feed.remote.pages import PAGE_BYTES, Pages, allocate, pages_of
+from feedline.feed.remote.pages import PAGE_BYTES, Pages, allocate, checksums, pages_of
 from feedline.feed.remote.requests import PART_BYTES, Patience, fetched, loop, rest, wait_for
 from feedline.feed.remote.stores import ObjectInfo, Store
 
@@ -205,8 +205,7 @@ class Cache:
             with self._locked():
                 self._state = self._mapped_state()
                 self._holder = Holder(folder / "holders")
-                if not any(True for _ in self._holder.others()):
-                    self._count()
+                self._count(alone=not any(True for _ in self._holder.others()))
         except OSError as error:
             raise DataError(
                 f"expected a folder to keep parts of objects in, got: {error.strerror}", path=str(folder), hint=hint
@@ -247,8 +246,8 @@ class Cache:
             )
         return state
 
-    def _count(self) -> None:
-        """Count the pages that are kept, and free what killed processes have left."""
+    def _count(self, alone: bool) -> None:
+        """Count the pages that are kept; if no other process is writing any, free what killed ones have left."""
         total = 0
         for name in os.listdir(self.folder / "objects"):
             place = self.folder / "objects" / name
@@ -256,10 +255,11 @@ class Cache:
                 size = os.stat(place / "data").st_size
                 pages = Pages(place, size, {})
             except OSError:
-                shutil.rmtree(place, ignore_errors=True)
+                if alone:
+                    shutil.rmtree(place, ignore_errors=True)
                 continue
             try:
-                total += pages.sweep()
+                total += pages.sweep() if alone else pages.kept
             finally:
                 pages.close()
         self._state[2] = total
@@ -595,9 +595,11 @@ class Cache:
                 self._told = True
                 _log.warning("%s: no more than %d bytes are kept: %s", self.folder, self.budget_bytes, error.strerror)
             return False
+        sums = checksums(data)
         with self._locked():
-            fresh = pages.mark(first, data)
-            self._state[2] += fresh
+            # Counted before they are there: whoever is killed in between has counted too many, rather than too few.
+            self._state[2] += sum(b - a for a, b in pages.missing(first, end))
+            pages.mark(first, sums)
             room.take(end - first)
         return True
 

@@ -74,9 +74,7 @@ class Holder:
 
     def close(self) -> None:
         """Leave."""
-        for path in (self._path, self._path.with_name(self._path.name + _CLAIMS)):
-            with contextlib.suppress(OSError):
-                path.unlink()
+        _remove(self._path)
         self._claims.close()
         self._reserved, self._slots = self._reserved.copy(), self._slots.copy()  # and so unmap them
         os.close(self._descriptor)
@@ -102,9 +100,7 @@ class Holder:
                 continue
             try:
                 if _is_dead(descriptor):
-                    for old in (path, path.with_name(name + _CLAIMS)):
-                        with contextlib.suppress(OSError):
-                            old.unlink()
+                    _remove(path)
                     continue
                 size = os.fstat(descriptor).st_size
                 if size < _HEAD:
@@ -122,6 +118,13 @@ def claims_of(holder: Path) -> set[str]:
         return set(holder.with_name(holder.name + _CLAIMS).read_text(encoding="utf-8").split())
     except OSError:
         return set()
+
+
+def _remove(holder: Path) -> None:
+    """Remove the files of a process, its claims first: alone, nobody would find them."""
+    for path in (holder.with_name(holder.name + _CLAIMS), holder):
+        with contextlib.suppress(OSError):
+            path.unlink()
 
 
 def _is_dead(descriptor: int) -> bool:

@@ -72,7 +72,9 @@ class Pages:
         self.size, self.count = size, -(-size // PAGE_BYTES)
         folder.mkdir(mode=0o700, exist_ok=True)
         if not (folder / "object.json").exists():
-            (folder / "object.json").write_text(json.dumps(about))
+            temporary = folder / f".object.{os.getpid()}"
+            temporary.write_text(json.dumps(about))
+            os.replace(temporary, folder / "object.json")
         self.descriptor = os.open(folder / "data", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         self._table_file = os.open(folder / "pages", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         if os.fstat(self.descriptor).st_size != size:
@@ -118,14 +120,11 @@ class Pages:
         while done < len(data):
             done += os.pwrite(self.descriptor, data[done:], at + done)
 
-    def mark(self, first: int, data: memoryview) -> int:
-        """Enter pages that were written into the table; return how many were not there."""
-        sums = _checksums(data)
+    def mark(self, first: int, sums: NDArray[np.uint32]) -> None:
+        """Enter pages that were written into the table, with their `checksums`."""
         end = first + len(sums)
-        fresh = int((self.table[first:end] == 0).sum())
         self.table[first:end] = sums
         self._trusted[first:end] = True
-        return fresh
 
     def part_of(self, data: memoryview | None, start: int, first: int, end: int) -> memoryview | None:
         """Return the pages ``first:end`` of memory that begins with page ``start``."""
@@ -203,6 +202,11 @@ class Pages:
             at = os.lseek(self.descriptor, begin, os.SEEK_HOLE)
             for first, end in self.missing(*pages_of(begin, min(at, self.size))):
                 self.punch(first, end)
+        return self.kept
+
+    @property
+    def kept(self) -> int:
+        """Number of pages in the table."""
         return int(np.count_nonzero(self.table))
 
     def try_lock(self, first: int, end: int) -> bool:
@@ -231,6 +235,7 @@ class Pages:
             yield a, b
 
 
-def _checksums(data: memoryview) -> NDArray[np.uint32]:
+def checksums(data: memoryview) -> NDArray[np.uint32]:
+    """Return the checksums of pages, of which none is 0."""
     sums = [_native.crc32c(data[at : at + PAGE_BYTES]) or 1 for at in range(0, len(data), PAGE_BYTES)]
     return np.array(sums, np.uint32)
