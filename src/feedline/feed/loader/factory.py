@@ -119,7 +119,7 @@ class ExecutorFactory:
     ) -> Executor:
         options = batches.options
         pool = self._pool_of(options, lambda: _fetch_of(batches))
-        follows = options.kind == "process" and batches.order is not None
+        follows = options.place == "process" and batches.order is not None
 
         def next_sweep() -> RemainingBatches | None:
             behind = beyond() if follows else None
@@ -153,7 +153,7 @@ class ExecutorFactory:
             drop_last=options.drop_last,
             seed=batches.seed,
             init=options.worker_init_fn,
-            place=options.kind,
+            place=options.place,
             past=self._past,
             ranks=Partition().peek() if options.is_pipe else (0, 1),
         )
@@ -170,10 +170,11 @@ class ExecutorFactory:
 
     def _pool_of(self, options: LoaderOptions, task: Callable[[], Any]) -> Pool:
         if self.pool is None:
+            assert options.kind != "here"
             self.pool = Pool(
                 task(),
                 options.num_workers,
-                kind="thread" if options.kind == "thread" else "process",
+                kind=options.kind,
                 method=options.multiprocessing_context,
                 depth=MOST_AHEAD if options.grows else options.ahead,
                 timeout_s=options.timeout,
@@ -230,5 +231,5 @@ def _fetch_of(batches: PlannedBatches) -> Fetch:
         skip=options.skips,
         seed=batches.seed,
         init=options.worker_init_fn,
-        place=options.kind,
+        place=options.place,
     )

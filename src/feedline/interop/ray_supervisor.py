@@ -6,7 +6,7 @@ shut down, all descendants of this process are killed, and the folder is deleted
 behind.
 
 Ray cannot be told to listen on loopback, but does so if it finds no other address of this host, which is its behaviour
-on systems other than Linux. `feedline.kvstore.parameter_server.ray_cluster` sets the variable that selects it, and runs
+on systems other than Linux. `feedline.interop.private_ray` sets the variable that selects it, and runs
 this file by its path, without feedline's imports, to keep the process small.
 """
 
