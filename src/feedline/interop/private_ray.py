@@ -54,6 +54,7 @@ class PrivateRay:
 
     Args:
         memory: bytes of shared memory for objects in use; more spills to disk.
+        cpus: CPUs that Ray has, by its own count; it starts as many processes at a time.
         timeout: seconds to wait for Ray to start.
 
     Attributes:
@@ -65,7 +66,7 @@ class PrivateRay:
         NotStartedError: Ray does not start.
     """
 
-    def __init__(self, *, memory: int = 1 << 30, timeout: float = 60.0) -> None:
+    def __init__(self, *, memory: int = 1 << 30, cpus: int = 1, timeout: float = 60.0) -> None:
         global _token
         _token = _token or secrets.token_hex(32)
         self.folder = _new_folder()
@@ -81,7 +82,7 @@ class PrivateRay:
                     sys.executable,
                     "-P",
                     str(Path(__file__).with_name("ray_supervisor.py")),
-                    json.dumps({"folder": str(self.folder), "memory": memory}),
+                    json.dumps({"folder": str(self.folder), "memory": memory, "cpus": cpus}),
                 ],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,

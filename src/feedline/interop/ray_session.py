@@ -90,7 +90,7 @@ def join() -> RaySession:
             return RaySession(ray, False)
         own = _own()
         if own is None:
-            own = _private = PrivateRay()
+            own = _private = PrivateRay(cpus=len(os.sched_getaffinity(0)))
             _private_pid = os.getpid()
         return RaySession(_initialised(own.address, own.settings), True)
 

@@ -116,7 +116,7 @@ class DatasetChunks:
             return range(len(samples)), samples
         last = (self._total or 0) - 1
         places = sorted({last * i // (LOOKED_AT - 1) for i in range(LOOKED_AT)}) if last >= 0 else []
-        with self._loader(sampler=places, batch_size=1, collate_fn=_alone) as loader:
+        with self._loader(alone=self._kind == "ray", sampler=places, batch_size=1, collate_fn=_alone) as loader:
             return places, list(loader)
 
     def _from_iterator(self, start: int) -> Generator[Any]:
@@ -129,9 +129,10 @@ class DatasetChunks:
                 loader.load_state_dict({**loader.state_dict(), "sequence": done})
             yield from loader
 
-    def _loader(self, **arguments: Any) -> DataLoader:
+    def _loader(self, alone: bool = False, **arguments: Any) -> DataLoader:
+        """Return a loader of the items; ``alone``: this process reads them, as starting workers would take longer."""
         kind = "ray" if self._kind == "ray" else "process"
-        workers = 0 if self._jobs == 1 and kind == "process" else self._jobs
+        workers = 0 if alone or (self._jobs == 1 and kind == "process") else self._jobs
         return DataLoader(self._items, num_workers=workers, workers=kind, seed=0, **arguments)
 
     def _values(self, samples: Sequence[Any], places: Sequence[str]) -> tuple[dict[str, Value], dict[int, str]]:

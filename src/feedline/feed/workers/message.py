@@ -123,7 +123,8 @@ class Encoder:
         stream = io.BytesIO()
         pickler = kind(stream, 5, buffer_callback=self._buffer if self._apart else None)
         # A private table, since others may add to the global one at any time.
-        pickler.dispatch_table = {**getattr(kind, "dispatch_table", {}), **copyreg.dispatch_table, **self._table}
+        known = copyreg.dispatch_table if kind is pickle.Pickler else dict(kind.dispatch_table)
+        pickler.dispatch_table = known | self._table
         try:
             pickler.dump(tree)
         finally:
