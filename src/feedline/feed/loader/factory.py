@@ -11,6 +11,7 @@ from feedline.feed.loader.changes import snapshot
 from feedline.feed.loader.corpus import CorpusBatches
 from feedline.feed.loader.executors import (
     MOST_AHEAD,
+    MOST_AHEAD_RAY,
     Executor,
     InProcessExecutor,
     PoolExecutor,
@@ -137,7 +138,7 @@ class ExecutorFactory:
             sweep=place.sweep,
             share=share,
             depth=depth,
-            grows=options.grows,
+            most=_most_ahead(options) * options.num_workers if options.grows else depth,
             # The state of a user's sampler cannot represent batches delivered out of order.
             in_order=options.in_order or hasattr(options.user_sampler, "state_dict"),
             beyond=next_sweep,
@@ -176,7 +177,7 @@ class ExecutorFactory:
                 options.num_workers,
                 kind=options.kind,
                 method=options.multiprocessing_context,
-                depth=MOST_AHEAD if options.grows else options.ahead,
+                depth=_most_ahead(options) if options.grows else options.ahead,
                 timeout_s=options.timeout,
             )
             self._seen = _copied(options)
@@ -216,6 +217,10 @@ class ExecutorFactory:
         pool, self.pool = self.pool, None
         if pool is not None:
             pool.close()
+
+
+def _most_ahead(options: LoaderOptions) -> int:
+    return MOST_AHEAD_RAY if options.kind == "ray" else MOST_AHEAD
 
 
 def _copied(options: LoaderOptions) -> list[Any]:

@@ -1,6 +1,6 @@
 """The same pool with Ray actors, on this machine or others, for Python work that outgrows one machine.
 
-A thread gives units to the actors, in intervals: of one unit, or of as many as take some tens of milliseconds, which
+A thread gives units to the actors, in intervals: of one unit, or of as many as take a fraction of a second, which
 spreads Ray's cost for a call. Each actor has at most two intervals, one to run and one that waits. An interval whose
 actor dies is queued again, first in line; the actor's successor is started wherever Ray finds room, and while it finds
 none the others go on. A unit that killed one actor runs alone, so that it is known which unit kills a second one.
@@ -45,7 +45,7 @@ BUDGET_BYTES = 256 << 20
 CALLS = 2
 """Intervals that an actor has at a time: the one that it runs, and the next."""
 
-_INTERVAL_S = 0.06  # an interval takes about that long ...
+_INTERVAL_S = 0.2  # an interval takes about that long ...
 _INTERVAL_BYTES = 16 << 20  # ... unless its results are larger than that
 _MOST_UNITS = 32  # of an interval
 _LOOK_S = 1.0  # seconds between looks at what sends no event
@@ -91,6 +91,8 @@ class _Shared:
         waiting: bytes of results that have not been taken.
         flying: number of units given out.
         hungry: number of callers that wait for a result.
+        open: whether the thread could give out a unit that comes now.
+        full: whether it could but for the budget.
     """
 
     def __init__(self, workers: int, budget_bytes: int) -> None:
@@ -103,6 +105,7 @@ class _Shared:
         self.own: list[deque[int]] = [deque() for _ in range(workers)]
         self.outcomes: deque[tuple[int, Outcome]] = deque()
         self.waiting = self.flying = self.hungry = 0
+        self.open, self.full = True, False
         self.broken: WorkerError | None = None
         self.closed, self.deadline_s = False, 0.0
         self.restarts = 0
@@ -114,7 +117,8 @@ class _Shared:
         """Note that a result has been taken, or dropped."""
         with SigintDeferred(), self.lock:
             self.waiting -= nbytes
-        self.events.put(None)
+            if self.full:
+                self.events.put(None)
 
     def settle(self, ticket: int, outcome: Outcome) -> None:
         """Deliver an outcome; the lock is held."""
@@ -228,7 +232,8 @@ class RayPool:
         with shared.lock:
             shared.wanted[ticket] = _Pending(unit, text, worker)
             (shared.queue if worker is None else shared.own[worker]).append(ticket)
-        shared.events.put(None)
+            if shared.open:
+                shared.events.put(None)
 
     def poll(self, timeout_s: float | None) -> bool:
         """Wait up to ``timeout_s`` seconds for outcomes; return whether there are any."""
@@ -364,6 +369,7 @@ class _Dispatcher:
         if shared.broken is not None:
             shared.fail_all(shared.broken)
             return
+        shared.open, shared.full = True, False  # first: what comes in the meantime is looked at again
         if not shared.wanted:
             return
         ready = [member for member in self._members if member.ready]
@@ -375,6 +381,7 @@ class _Dispatcher:
                         future = member.actor.run.remote(units).future()
                         member.calls.append(_Call(tickets, future))
                         self._listen(member, future)
+        shared.open = any(len(member.calls) < CALLS for member in self._members)
 
     def _interval(self, member: _Member, ready: int) -> tuple[list[int], list[bytes]]:
         """Take the next units that a member may run."""
@@ -392,6 +399,7 @@ class _Dispatcher:
                     queue.popleft()
                     continue
                 if not self._affords(member, pending, len(units)):
+                    shared.full = True
                     break
                 tickets.append(queue.popleft())
                 units.append(pending.text)
