@@ -41,6 +41,8 @@ LOOPBACK = {
 DECISIVE = ("RAY_AUTH_MODE", "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER")
 #: Settings of a private Ray: no idle workers, each of which takes memory.
 _SMALL = {"RAY_prestart_worker_first_driver": "0", "RAY_enable_worker_prestart": "0"}
+#: Addresses of those that this process has started, and not closed.
+addresses: set[str] = set()
 #: Token of all clusters of this process, as Ray reads it only once in a process.
 _token = ""
 
@@ -92,6 +94,7 @@ class PrivateRay:
             )
         try:
             self.address = self._started(timeout)
+            addresses.add(self.address)
         except BaseException:
             self.close()
             raise
@@ -110,6 +113,7 @@ class PrivateRay:
         """End every process of this Ray, and delete its folder. Idempotent."""
         assert self._supervisor.stdin is not None
         assert self._supervisor.stdout is not None
+        addresses.discard(getattr(self, "address", ""))
         with contextlib.suppress(BrokenPipeError):
             self._supervisor.stdin.close()
         try:

@@ -2,7 +2,7 @@
 
 `join` connects in this order: to the Ray that the program has initialised; to the cluster at ``RAY_ADDRESS``, or that
 ``ray start`` has started on this machine; else to a private one on loopback, which ends with this process. The
-connection stays until the process ends or calls ``ray.shutdown()``.
+connection stays until the process ends, or until `leave` or ``ray.shutdown()`` is called.
 
 This is the only file through which the feed imports Ray.
 """
@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from feedline.interop import private_ray
 from feedline.interop.private_ray import PrivateRay, check_installed, reads_too_early
 
 EXTRA = "ray"
@@ -26,6 +27,7 @@ EXTRA = "ray"
 _lock = threading.RLock()
 _private: PrivateRay | None = None
 _private_pid = 0
+_joined = False  # `join` connected, not the program
 
 
 class RaySession(NamedTuple):
@@ -72,14 +74,16 @@ def join() -> RaySession:
     Raises:
         ModuleNotFoundError: Ray is not installed.
         ConnectionError: the cluster does not answer, or refuses this process.
-        NotStartedError: a private Ray does not start.
+        NotStartedError: a private Ray does not start (`feedline.interop.private_ray`).
     """
-    global _private, _private_pid
+    global _private, _private_pid, _joined
     check()
     with _lock:
         ray = sys.modules.get("ray")
         if ray is not None and ray.is_initialized():
-            return RaySession(ray, _is_private(ray))
+            # Also that of a store of `dist_async`.
+            return RaySession(ray, ray.get_runtime_context().gcs_address in private_ray.addresses)
+        _joined = True
         address = None if _own() is not None else running()
         if address is not None:
             return RaySession(_initialised(address, {}), False)
@@ -93,6 +97,18 @@ def join() -> RaySession:
             own = _private = PrivateRay(cpus=len(os.sched_getaffinity(0)))
             _private_pid = os.getpid()
         return RaySession(_initialised(own.address, own.settings), True)
+
+
+def leave() -> None:
+    """Disconnect from a Ray that `join` connected to, and end a private one. Does nothing else."""
+    global _private, _joined
+    with _lock:
+        if _joined and "ray" in sys.modules:
+            sys.modules["ray"].shutdown()
+        _joined = False
+        own, _private = _own(), None
+        if own is not None:
+            own.close()
 
 
 def running() -> str | None:
@@ -152,11 +168,6 @@ def _initialised(address: str, settings: Mapping[str, str]) -> Any:
 def _own() -> PrivateRay | None:
     """Return the private Ray of this process, if it runs."""
     return _private if _private is not None and _private_pid == os.getpid() and _private.alive else None
-
-
-def _is_private(ray: Any) -> bool:
-    own = _own()
-    return own is not None and ray.get_runtime_context().gcs_address == own.address
 
 
 @contextlib.contextmanager

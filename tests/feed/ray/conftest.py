@@ -1,29 +1,16 @@
-"""Tests with a real Ray: a private one, which a process of tests starts once, and which ends with it."""
+"""Tests with a real Ray: a private one, which is started once for each module of tests, and ends with it."""
 
 from __future__ import annotations
 
-import importlib.util
-import os
-
 import pytest
 
-if importlib.util.find_spec("ray") is None:
-    # Not imported, as it would read its settings before they are set.
-    collect_ignore_glob = ["test_*"]
+from feedline.interop import ray_session
 
 
-def pytest_collection_modifyitems(items):
-    here = os.path.dirname(__file__)
-    for item in items:
-        if str(item.path).startswith(here):
-            # Ray's own; and what pytest's filters turn into errors.
-            for name in ("FutureWarning", "DeprecationWarning", "ResourceWarning"):
-                item.add_marker(pytest.mark.filterwarnings(f"ignore::{name}"))
-
-
-@pytest.fixture(autouse=True, scope="session")
-def no_other_ray():
-    """These tests never join a Ray that somebody has started on this machine."""
+@pytest.fixture(autouse=True, scope="module")
+def one_ray():
+    """The workers of a module share a private Ray; these tests never join one that somebody has started here."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAY_ADDRESS", "local")
         yield
+        ray_session.leave()

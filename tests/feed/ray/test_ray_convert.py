@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import signal
 import threading
@@ -19,6 +20,16 @@ from feedline.feed.protocol import ChunkInfo, Deserializer
 from feedline.feed.workers import Pool
 from tests.cli import shell
 from tests.laws.items import Augmented
+
+# Not imported, as it would read its settings before they are set.
+if importlib.util.find_spec("ray") is None:
+    pytest.skip("Ray is not installed (pip install 'feedline[ray]')", allow_module_level=True)
+
+pytestmark = [
+    pytest.mark.slow,
+    # Ray's own.
+    pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning", "ignore::ResourceWarning"),
+]
 
 
 def bytes_of(folder):

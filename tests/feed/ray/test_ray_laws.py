@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import itertools
 import json
 import os
@@ -16,10 +17,18 @@ import feedline as fl
 from tests.feed.ray.data import Drawing, Sharing, Slow
 from tests.laws.items import Augmented, Counting, Killing, Rare, content
 
+# Not imported, as it would read its settings before they are set.
+if importlib.util.find_spec("ray") is None:
+    pytest.skip("Ray is not installed (pip install 'feedline[ray]')", allow_module_level=True)
+
 pytestmark = [
+    pytest.mark.slow,
+    # Ray's own.
+    pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning", "ignore::ResourceWarning"),
     pytest.mark.filterwarnings("ignore:.*worker processes, the number of cores"),
     pytest.mark.filterwarnings("ignore:This process .* is multi-threaded, use of fork"),
 ]
+
 
 HOW = {"batch_size": 8, "shuffle": True, "seed": 5}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import pickle
@@ -22,6 +23,16 @@ from tests.docs.pages import IMPORTED_FROM, ROOT
 from tests.feed.ray.data import Deadly, Failing, Locked, Noting
 from tests.feed.workers.tasks import BrokenPickle, BrokenStart, Task, alive, eventually, results
 from tests.laws.items import Augmented, Plain, content
+
+# Not imported, as it would read its settings before they are set.
+if importlib.util.find_spec("ray") is None:
+    pytest.skip("Ray is not installed (pip install 'feedline[ray]')", allow_module_level=True)
+
+pytestmark = [
+    pytest.mark.slow,
+    # Ray's own.
+    pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning", "ignore::ResourceWarning"),
+]
 
 
 @pytest.fixture(scope="module")
@@ -260,7 +271,6 @@ PROGRAM = """
 """
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_a_program_that_is_stopped_leaves_no_process(number, tmp_path):
     """Ctrl-C, or a kill: neither actors nor any other process of the Ray that it started."""
