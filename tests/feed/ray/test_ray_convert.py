@@ -37,18 +37,20 @@ def bytes_of(folder):
 
 
 class Ragged(Deserializer):
-    """40 chunks of 25 sequences; some unreadable. A chunk takes a while; one kills its reader the first time."""
+    """40 chunks of 25 sequences, some unreadable. One chunk kills its first reader, one cannot be read at all."""
 
     schema = Schema({"x": Stream(3), "y": Stream((), "int64")})
 
-    def __init__(self, marker=None, bad=(), seconds=0.0):
-        self.marker, self.bad, self.seconds = marker, frozenset(bad), seconds
+    def __init__(self, marker=None, bad=(), seconds=0.0, cut=None):
+        self.marker, self.bad, self.seconds, self.cut = marker, frozenset(bad), seconds, cut
 
     def chunks(self):
         return [ChunkInfo(25, 25, 1000)] * 40
 
     def read(self, chunk):
         time.sleep(self.seconds)
+        if chunk == self.cut:
+            raise DataError("expected more bytes", path="data.bin", byte=17)
         if self.marker is not None and chunk == 21:
             try:
                 Path(self.marker).open("x").close()
@@ -141,11 +143,11 @@ def test_an_unreadable_sequence_or_file_is_the_same_error(tmp_path):
     (tmp_path / "t.ctf").write_bytes(text[:3000] + b"|x 1 2 oops\n" + text[3000:])
     said = []
     for executor in ("local", "ray"):
-        for source in (Ragged(bad=[77]), tmp_path / "t.ctf"):
+        for source in (Ragged(bad=[77]), Ragged(cut=30), tmp_path / "t.ctf"):
             with pytest.raises(DataError) as caught:
                 fl.convert(source, tmp_path / "store", executor=executor)
             said.append(str(caught.value))
-    assert said[:2] == said[2:]
+    assert said[:3] == said[3:]
     assert not [path for path in tmp_path.iterdir() if "store" in path.name]
 
 

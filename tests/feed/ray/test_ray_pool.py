@@ -220,6 +220,16 @@ def test_results_that_wait_are_bounded_in_bytes(tmp_path):
         assert begun() == 60
 
 
+def test_room_that_is_made_is_used_though_nobody_waits(tmp_path):
+    with Pool(Noting(tmp_path), 2, kind="ray", budget_bytes=5 << 20) as pool:
+        tickets = [pool.submit(("big", i, 1 << 20)) for i in range(20)]
+        assert eventually(lambda: len(os.listdir(tmp_path)) == 4)
+        time.sleep(0.3)
+        assert len(os.listdir(tmp_path)) == 4
+        assert all((pool.result(ticket) == i).all() for i, ticket in enumerate(tickets[:2]))
+        assert eventually(lambda: len(os.listdir(tmp_path)) == 6)
+
+
 def test_a_result_beyond_the_budget_comes_all_the_same(tmp_path):
     with Pool(Noting(tmp_path), 2, kind="ray", budget_bytes=1000) as pool:
         tickets = [pool.submit(("big", i, 100_000)) for i in range(6)]
