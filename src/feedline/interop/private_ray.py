@@ -55,9 +55,9 @@ class PrivateRay:
     """A private Ray that lives until `close`, or as long as this process.
 
     Args:
-        memory: bytes of shared memory for objects in use; more spills to disk.
+        memory_bytes: shared memory for objects in use; more spills to disk.
         cpus: CPUs that Ray has, by its own count; it starts as many processes at a time.
-        timeout: seconds to wait for Ray to start.
+        timeout_s: how long to wait for Ray to start.
 
     Attributes:
         address: ``host:port`` of Ray.
@@ -68,7 +68,7 @@ class PrivateRay:
         NotStartedError: Ray does not start.
     """
 
-    def __init__(self, *, memory: int = 1 << 30, cpus: int = 1, timeout: float = 60.0) -> None:
+    def __init__(self, *, memory_bytes: int = 1 << 30, cpus: int = 1, timeout_s: float = 60.0) -> None:
         global _token
         _token = _token or secrets.token_hex(32)
         self.folder = _new_folder()
@@ -84,7 +84,7 @@ class PrivateRay:
                     sys.executable,
                     "-P",
                     str(Path(__file__).with_name("ray_supervisor.py")),
-                    json.dumps({"folder": str(self.folder), "memory": memory, "cpus": cpus}),
+                    json.dumps({"folder": str(self.folder), "memory": memory_bytes, "cpus": cpus}),
                 ],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
@@ -93,7 +93,7 @@ class PrivateRay:
                 env={**_without_ray(os.environ), **self.settings, **_SMALL, "PYTHONPATH": path},
             )
         try:
-            self.address = self._started(timeout)
+            self.address = self._started(timeout_s)
             addresses.add(self.address)
         except BaseException:
             self.close()

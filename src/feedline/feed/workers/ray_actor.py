@@ -1,6 +1,6 @@
 """What a Ray actor runs: one worker, which takes intervals of units and returns their results.
 
-An interval is a list of pickled units; the answer has one `Answer` for each. Large arrays of a result stay apart from
+An interval is a list of pickled units; its result has a `UnitAnswer` for each. Large arrays of a result stay apart from
 its pickle, so that Ray copies them once, into its shared memory, and the parent's machine reads them in place.
 """
 
@@ -40,7 +40,7 @@ class Whereabouts(NamedTuple):
     host: str
 
 
-class Answer(NamedTuple):
+class UnitAnswer(NamedTuple):
     """The outcome of one unit.
 
     Attributes:
@@ -93,11 +93,11 @@ class RayWorker:
         """Return where this is; the parent learns from it that the worker is ready."""
         return self._at
 
-    def run(self, units: list[bytes]) -> list[Answer]:
+    def run(self, units: list[bytes]) -> list[UnitAnswer]:
         """Run an interval."""
         return [self._run(unit) for unit in units]
 
-    def _run(self, unit: bytes) -> Answer:
+    def _run(self, unit: bytes) -> UnitAnswer:
         began = time.perf_counter()
         if self._broken is not None:
             return self._failed(self._broken, began)
@@ -111,8 +111,8 @@ class RayWorker:
             return answer
         stages = getattr(self._task, "seconds", None)
         spent = stages() if stages is not None else None
-        return Answer(False, text, buffers, nbytes, time.perf_counter() - began, spent)
+        return UnitAnswer(False, text, buffers, nbytes, time.perf_counter() - began, spent)
 
-    def _failed(self, failure: Failure, began: float) -> Answer:
+    def _failed(self, failure: Failure, began: float) -> UnitAnswer:
         text = pickle.dumps(failure, 5)
-        return Answer(True, text, [], len(text), time.perf_counter() - began, None)
+        return UnitAnswer(True, text, [], len(text), time.perf_counter() - began, None)

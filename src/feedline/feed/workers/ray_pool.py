@@ -33,7 +33,7 @@ import numpy as np
 from feedline.errors import WorkerError
 from feedline.feed.workers.interrupts import SigintDeferred, at_rest
 from feedline.feed.workers.message import decode
-from feedline.feed.workers.ray_actor import Answer, RayOptions, RayWorker, Whereabouts
+from feedline.feed.workers.ray_actor import RayOptions, RayWorker, UnitAnswer, Whereabouts
 from feedline.feed.workers.results import Failed, Outcome, WorkerStats
 from feedline.interop import ray_session
 from feedline.interop.private_ray import NotStartedError
@@ -61,7 +61,7 @@ class _Pending:
         self.unit, self.text, self.worker, self.deaths = unit, text, worker, 0
 
 
-class _Call(NamedTuple):
+class _Interval(NamedTuple):
     """An interval that an actor has."""
 
     tickets: list[int]
@@ -77,11 +77,11 @@ class _Member:
         self.ready = False
         self.at = Whereabouts(0, "")
         self.greeting: Any = None  # says that it runs
-        self.calls: deque[_Call] = deque()
+        self.calls: deque[_Interval] = deque()
         self.stages: dict[str, float] = {}
 
 
-class _Shared:
+class _RayShared:
     """State shared by the thread and the pool. The thread holds this rather than the pool, so that the pool can die.
 
     Attributes:
@@ -141,7 +141,7 @@ class RayOutcome:
 
     __slots__ = ("_answer", "_counted", "_shared", "why")
 
-    def __init__(self, answer: Answer, shared: _Shared) -> None:
+    def __init__(self, answer: UnitAnswer, shared: _RayShared) -> None:
         self.why: BaseException | None = None
         self._answer, self._shared, self._counted = answer, shared, True
         shared.waiting += answer.nbytes
@@ -170,7 +170,7 @@ class RayPool:
 
     def __init__(self, task: Any, workers: int, budget_bytes: int | None) -> None:
         self._task, self._pid = task, os.getpid()
-        self._shared = _Shared(workers, BUDGET_BYTES if budget_bytes is None else budget_bytes)
+        self._shared = _RayShared(workers, BUDGET_BYTES if budget_bytes is None else budget_bytes)
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
@@ -304,7 +304,7 @@ class _Dispatcher:
         parcel: reference to the pickled task in Ray's memory.
     """
 
-    def __init__(self, shared: _Shared, session: RaySession, parcel: Any) -> None:
+    def __init__(self, shared: _RayShared, session: RaySession, parcel: Any) -> None:
         self._shared, self._session, self._parcel = shared, session, parcel
         self._ray = session.ray
         # Nobody else uses a private Ray, and as with local workers nothing there limits their number.
@@ -379,7 +379,7 @@ class _Dispatcher:
                     tickets, units = self._interval(member, len(ready))
                     if units:
                         future = member.actor.run.remote(units).future()
-                        member.calls.append(_Call(tickets, future))
+                        member.calls.append(_Interval(tickets, future))
                         self._listen(member, future)
         shared.open = any(len(member.calls) < CALLS for member in self._members)
 
@@ -447,10 +447,10 @@ class _Dispatcher:
         member.at, member.ready = member.greeting.result(), True
         self._shared.pids[member.index] = member.at.pid
 
-    def _deliver(self, member: _Member, call: _Call) -> None:
+    def _deliver(self, member: _Member, call: _Interval) -> None:
         shared = self._shared
         self._deaths_in_row, self._seen = 0, True
-        answers: list[Answer] = call.future.result()
+        answers: list[UnitAnswer] = call.future.result()
         with shared.lock:
             figures = shared.figures[member.index]
             shared.flying -= len(call.tickets)

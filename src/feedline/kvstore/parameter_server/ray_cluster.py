@@ -55,7 +55,7 @@ class AsyncCluster:
         _check_installed()
         self._workers, self._servers = workers, servers
         try:
-            self._ray = PrivateRay(memory=memory, timeout=timeout)
+            self._ray = PrivateRay(memory_bytes=memory, timeout_s=timeout)
         except NotStartedError as error:
             raise StoreError(str(error)) from None
         self.address = self._ray.address
