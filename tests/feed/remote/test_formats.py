@@ -29,7 +29,7 @@ RANGED = {"compressed store", "ctf", "csv", "jsonl", "litdata", "mds", "mixture"
 def test_formats_read_by_ranges_are_known(tmp_path, name):
     write, _ = EVERY[name]
     form, paths = recognise(write(tmp_path))
-    assert all(form.ranged(Path(path)) for path in paths) == (name in RANGED)
+    assert all(form.reads_by_ranges(Path(path)) for path in paths) == (name in RANGED)
 
 
 @pytest.mark.parametrize("name", EVERY)

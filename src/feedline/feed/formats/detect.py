@@ -45,6 +45,8 @@ _SURE = 4  # bytes of a magic number that tokens do not begin with by chance
 _log = logging.getLogger("feedline")
 _ZIP = (b"PK\x03\x04", b"PK\x05\x06")
 
+_ALWAYS = "always"
+
 
 class Format(NamedTuple):
     """How a format is recognised and opened.
@@ -61,7 +63,8 @@ class Format(NamedTuple):
         suffixes: what its files are named, for those that no bytes tell apart.
         packed: whether its files may be packed by gzip or Zstandard, with another suffix behind their own.
         loose: whether a folder is of this format for the files in it, whatever else lies there.
-        ranged: whether all reading of a file or folder goes through `files`, so that parts of it may be missing.
+        ranged: ``"always"``, or the ``"module:function"`` that says of a path, whether all reading of a file or folder
+            goes through `files`, so that parts of it may be missing; None: it never does.
     """
 
     name: str
@@ -74,7 +77,7 @@ class Format(NamedTuple):
     suffixes: tuple[str, ...] = ()
     packed: bool = False
     loose: bool = False
-    ranged: Callable[[Path], bool] = lambda path: False
+    ranged: str | None = None
 
     def open(self, paths: list[str], streams: Mapping[str, Stream], memory_bytes: int) -> Deserializer:
         """Open files of this format.
@@ -88,9 +91,21 @@ class Format(NamedTuple):
                 path=paths[0],
                 hint="open one, or convert each and train on one store after the other",
             )
-        module, _, function = self.opener.partition(":")
-        opener: Opener = getattr(importlib.import_module(module), function)
+        opener: Opener = _named(self.opener)
         return opener(paths, streams, memory_bytes)
+
+    def reads_by_ranges(self, path: Path) -> bool:
+        """Return whether a file or folder of this format can be read while parts of it are missing."""
+        if self.ranged in (None, _ALWAYS):
+            return self.ranged is not None
+        says: Callable[[Path], bool] = _named(self.ranged)
+        return says(path)
+
+
+def _named(what: str) -> Any:
+    """Return ``"module:function"``."""
+    module, _, function = what.partition(":")
+    return getattr(importlib.import_module(module), function)
 
 
 def _magic(*magics: bytes) -> Callable[[Path, bytes], bool]:
@@ -147,27 +162,17 @@ def _is_json_lines(path: Path, head: bytes) -> bool:
         return False
 
 
-def _always(path: Path) -> bool:
-    return True
-
-
-def _is_compressed_store(path: Path) -> bool:
-    from feedline.feed.formats.store.reader import is_compressed
-
-    return is_compressed(path)
-
-
-def _has_items(path: Path) -> bool:
-    from feedline.feed.formats.litdata_index import litdata_index
-
-    return litdata_index(path if path.is_dir() else path.parent).layout == "items"
-
-
 _STORE = "feedline.feed.formats.store.reader:open_files"
 _IMAGES = "feedline.feed.formats.images"
 _NUMPY = "feedline.feed.formats.numpy_files:open_files"
 FORMATS: tuple[Format, ...] = (
-    Format("store", "a store", _STORE, folder=lambda path: (path / MANIFEST).is_file(), ranged=_is_compressed_store),
+    Format(
+        "store",
+        "a store",
+        _STORE,
+        folder=lambda path: (path / MANIFEST).is_file(),
+        ranged="feedline.feed.formats.store.reader:is_compressed",
+    ),
     Format(
         "zarr",
         "a Zarr store",
@@ -187,7 +192,7 @@ FORMATS: tuple[Format, ...] = (
             path.suffix.lower() in _DESCRIPTIONS or (path.suffix.lower() == ".json" and b'"mixture"' in head)
         ),
         suffixes=_DESCRIPTIONS,
-        ranged=_always,
+        ranged=_ALWAYS,
     ),
     Format(
         "mds",
@@ -196,7 +201,7 @@ FORMATS: tuple[Format, ...] = (
         folder=is_mds,
         begins=lambda path, head: path.name == INDEX and is_mds(path.parent),
         several=True,
-        ranged=_always,
+        ranged=_ALWAYS,
     ),
     Format(
         "litdata",
@@ -205,7 +210,7 @@ FORMATS: tuple[Format, ...] = (
         folder=is_litdata,
         begins=lambda path, head: path.name == INDEX and is_litdata(path.parent),
         several=True,
-        ranged=_has_items,
+        ranged="feedline.feed.formats.litdata:has_items",
     ),
     Format(
         "arrow",
@@ -227,7 +232,7 @@ FORMATS: tuple[Format, ...] = (
         several=True,
         loose=True,
         suffixes=(".parquet", ".pq"),
-        ranged=_always,
+        ranged=_ALWAYS,
     ),
     Format("npy folder", "a folder of .npy files", _NUMPY, folder=lambda path: any(path.glob("*.npy")), loose=True),
     Format("npy", "a NumPy file", _NUMPY, begins=_magic(b"\x93NUMPY"), suffixes=(".npy",)),
@@ -239,7 +244,7 @@ FORMATS: tuple[Format, ...] = (
         begins=_is_ctf,
         several=True,
         suffixes=(".ctf", ".txt"),
-        ranged=_always,
+        ranged=_ALWAYS,
     ),
     Format(
         "hdf5",
@@ -256,7 +261,7 @@ FORMATS: tuple[Format, ...] = (
         several=True,
         suffixes=(".csv", ".tsv"),
         packed=True,
-        ranged=_always,
+        ranged=_ALWAYS,
     ),
     Format(
         "jsonl",
@@ -266,7 +271,7 @@ FORMATS: tuple[Format, ...] = (
         several=True,
         suffixes=_JSON_LINES,
         packed=True,
-        ranged=_always,
+        ranged=_ALWAYS,
     ),
     Format(
         "cbf",
@@ -294,7 +299,7 @@ FORMATS: tuple[Format, ...] = (
         several=True,
         loose=True,
         suffixes=(".tar",),
-        ranged=_always,
+        ranged=_ALWAYS,
     ),
     Format(
         "tfrecord",
@@ -304,7 +309,7 @@ FORMATS: tuple[Format, ...] = (
         several=True,
         suffixes=(".tfrecord", ".tfrecords"),
         packed=True,
-        ranged=_always,
+        ranged=_ALWAYS,
     ),
     Format(
         "tokens",

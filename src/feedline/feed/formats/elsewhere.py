@@ -82,7 +82,7 @@ def _of_objects(
     mirror = Mirror(looked, cache, cache_bytes)
     try:
         form, paths = recognise(mirror.paths)
-        if not all(form.ranged(Path(path)) for path in paths):
+        if not all(form.reads_by_ranges(Path(path)) for path in paths):
             mirror.fetch_whole(form.a)
         if form.name != "csv":
             check_streams(streams)
