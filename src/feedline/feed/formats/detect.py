@@ -18,7 +18,7 @@ import re
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from feedline.data import Stream
 from feedline.errors import DataError
