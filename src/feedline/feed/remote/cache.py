@@ -31,7 +31,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Coroutine, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, Union, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -52,11 +52,15 @@ _MAGIC = b"feedcch1"
 _OPEN_FILES = 256
 _TOGETHER_BYTES = 64 << 10  # between extents that are fetched with one request
 _OTHERS_S = 0.01  # between looks at whether another process has fetched
+_ORDER_S = 0.002  # between looks at whether what was decided before is done
 _ROOM_S, _ROOM_TRIES = 5.0, 20  # that others are given to make room
 _PART = PART_BYTES // PAGE_BYTES
 _NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS}
 
 _log = logging.getLogger("feedline")
+
+Coming = Union["Room", "asyncio.Future[Room | None]", None]
+"""Room for pages that are to be kept, or what will make it; None: they are not kept."""
 
 
 class CachedObject:
@@ -66,6 +70,7 @@ class CachedObject:
         cache: the cache.
         key: name of its folder there.
         number: the first 8 bytes of ``key``, as holders name it.
+        pages: number of its pages.
         stays: whether nothing of it is dropped while this process lives.
         following: the object that is read next where all of them are read; None: it is the last one.
     """
@@ -76,6 +81,7 @@ class CachedObject:
         about = f"{self.url}\n{info.etag}\n{info.size}"
         self.key = hashlib.blake2b(about.encode(), digest_size=16).hexdigest()
         self.number = int(self.key[:16], 16)
+        self.pages = -(-self.size // PAGE_BYTES)
         self.stays = False
         self.following: CachedObject | None = None
         self._stay: Lease | None = None
@@ -318,6 +324,15 @@ class Cache:
         with self._mutex:
             self._holder.release(slot)
 
+    def tables(self) -> dict[str, NDArray[np.bool_]]:
+        """Return which pages are kept of the objects that this process uses, by key."""
+        found = {}
+        for one in list(self._objects.values()):
+            if one.size and (self.folder / "objects" / one.key).exists():
+                with self.opened(one) as pages:
+                    found[one.key] = pages.table != 0
+        return found
+
     @property
     def kept_bytes(self) -> int:
         """Bytes that are kept, rounded up to pages."""
@@ -416,6 +431,14 @@ class Cache:
                 dropped += self._drop_pages(found, pages, first, end, views=views)
         return dropped
 
+    def drop(self, ranges: Iterable[tuple[CachedObject, int, int]]) -> None:
+        """Drop pages that are not being used."""
+        with self._locked():
+            views = self._views()
+            for found, first, end in ranges:
+                with self.opened(found) as pages:
+                    self._drop_pages(found, pages, first, end, views=views)
+
     def _drop_pages(self, found: CachedObject, pages: Pages, first: int, end: int, *, views: Sequence[View]) -> int:
         dropped = 0
         for a, b in _without(first, end, np.concatenate([view.used(found.number) for view in views])):
@@ -469,7 +492,7 @@ class Cache:
         end: int,
         into: memoryview,
         *,
-        room: Room | None,
+        room: Coming,
     ) -> None:
         """Fill memory with pages, from the file or from the store; they are kept if there is room."""
         with self.opened(found) as pages:
@@ -486,7 +509,7 @@ class Cache:
         end: int,
         into: memoryview | None,
         *,
-        room: Room | None = None,
+        room: Coming = None,
         patient: bool = True,
     ) -> None:
         """Have pages, within one multiple of `PART_BYTES`, in memory, and in the file if ``room`` was reserved for
@@ -510,7 +533,7 @@ class Cache:
         end: int,
         into: memoryview | None,
         *,
-        room: Room | None,
+        room: Coming,
         patient: bool,
     ) -> bool:
         """Fetch the pages that are missing, while nobody else does; return False if others are damaged."""
@@ -528,7 +551,8 @@ class Cache:
                 if into is None and own is None:
                     raise self.too_small(b - a)
                 await fetched(found.store, found.info, at, at + size, data, found.patience)
-                if (given := own or room) is not None:
+                given = own or (await asyncio.shield(room) if isinstance(room, asyncio.Future) else room)
+                if given is not None:
                     kept = await asyncio.to_thread(self._keep, pages, a, b, data, given)
                     if not kept and into is None and not await asyncio.to_thread(self._keep_at_last, pages, a, b, data):
                         raise self.too_small(b - a)
@@ -603,6 +627,15 @@ class Cache:
         )
 
 
+class Fate(Protocol):
+    """What was decided about pages that are fetched; see `feedline.feed.keeping`."""
+
+    @property
+    def keeps(self) -> bool: ...  # noqa: D102  # see the class
+    @property
+    def drops(self) -> Sequence[tuple[CachedObject, int, int]]: ...  # noqa: D102
+
+
 class Room:
     """Pages that may be written."""
 
@@ -627,18 +660,29 @@ class Arrival:
         extents: the parts.
         victims: what may be dropped to keep them.
         must_keep: whether to drop anything that is not being used, as others on this machine will want them, too.
+        fate: whether they are kept, and what is dropped for them, if that has been decided; instead of ``victims``.
+        before: arrivals about which was decided before.
 
     Attributes:
         fetched_bytes: bytes that came from stores.
         cached_bytes: bytes that were in the cache.
+        drifted: whether what was decided could not be done.
     """
 
     def __init__(
-        self, extents: Sequence[Extent], victims: Iterable[Sequence[Extent]] = (), *, must_keep: bool = False
+        self,
+        extents: Sequence[Extent],
+        victims: Iterable[Sequence[Extent]] = (),
+        *,
+        must_keep: bool = False,
+        fate: Fate | None = None,
+        before: Sequence[Arrival] = (),
     ) -> None:
         self.fetched_bytes = self.cached_bytes = 0
+        self.drifted = False
         self._extents, self._victims, self._must = extents, victims, must_keep
-        self._ranges = _together(extents)
+        self._fate, self._before, self._dropping = fate, before, cast("asyncio.Future[None] | None", None)
+        self._ranges = together(extents)
         self._leases: list[Lease] = []
         try:
             for found, first, end in self._ranges:
@@ -649,28 +693,65 @@ class Arrival:
             raise
 
     async def _run(self) -> list[Piece]:
-        buffers, work, rooms = [], [], []
+        buffers, work = [], []
+        rooms: list[Coming] = []
         try:
             for found, first, end in self._ranges:
                 with found.cache.opened(found) as pages:
                     size = pages.bytes_of(first, end)
                     missing = pages.missing(first, end)
-                    wanted = sum(b - a for a, b in missing)
                     coming = sum(pages.bytes_of(a, b) for a, b in missing)
                 self.fetched_bytes += coming
                 self.cached_bytes += size - coming
                 buffers.append(np.empty(size, np.uint8).data)
-                room = None
-                if wanted:
+                room: Coming = None
+                if self._fate is None and missing:
+                    wanted = sum(b - a for a, b in missing)
                     room = await asyncio.to_thread(found.cache.reserve, wanted, self._victims, self._must)
+                elif self._fate is not None and self._fate.keeps and missing:
+                    room = asyncio.ensure_future(self._room(found, first, end))  # the bytes come meanwhile
                 if room is not None:
                     rooms.append(room)
                 work.append(found.cache.into_memory(found, first, end, buffers[-1], room=room))
             await _all(work)
         finally:
-            for room in rooms:
-                room.close()
+            for given in rooms:
+                await _closed(given)
+            if self._fate is not None:
+                self._release()  # what is in memory need not be in the file, as nobody else reads it
         return self._pieces(buffers)
+
+    async def _room(self, found: CachedObject, first: int, end: int) -> Room | None:
+        """Make room for pages that are not in the file, as was decided; None: there is none."""
+        cache = found.cache
+        # What was decided before this has to be done before: all arrivals only wait for earlier ones.
+        if self._dropping is None:
+            self._dropping = asyncio.ensure_future(self._drop(cache))
+        await self._dropping
+        while True:
+            room = await asyncio.to_thread(cache.reserve, _lacking(found, first, end), (), False)
+            waiting = [one for one in self._before if not one.ended]
+            if room is not None or not waiting:
+                self.drifted = self.drifted or room is None
+                return room
+            await asyncio.sleep(_ORDER_S)
+
+    async def _drop(self, cache: Cache) -> None:
+        assert self._fate is not None
+        drops = self._fate.drops
+        for one in self._before:
+            while not one.ended and one.overlaps(drops):
+                await asyncio.sleep(_ORDER_S)
+        await asyncio.to_thread(cache.drop, drops)
+
+    def overlaps(self, ranges: Sequence[tuple[CachedObject, int, int]]) -> bool:
+        """Return whether any of these pages are on their way."""
+        return any(one is other and first < b and a < end for one, first, end in self._ranges for other, a, b in ranges)
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing of it is being fetched or written any more."""
+        return self._outcome.done
 
     def _pieces(self, buffers: Sequence[memoryview]) -> list[Piece]:
         pieces: list[Piece] = []
@@ -697,8 +778,23 @@ class Arrival:
         self._release()
 
     def _release(self) -> None:
-        while self._leases:
-            self._leases.pop().release()
+        with contextlib.suppress(IndexError):  # another thread does it, too
+            while True:
+                self._leases.pop().release()
+
+
+async def _closed(room: Coming) -> None:
+    """Give back what is left of room, also if it is being made."""
+    if isinstance(room, asyncio.Future):
+        room.cancel()
+        room = (await asyncio.gather(room, return_exceptions=True))[0]
+    if isinstance(room, Room):
+        room.close()
+
+
+def _lacking(found: CachedObject, first: int, end: int) -> int:
+    with found.cache.opened(found) as pages:
+        return sum(b - a for a, b in pages.missing(first, end))
 
 
 _caches: dict[Path, Cache] = {}
@@ -754,7 +850,7 @@ def _without(first: int, end: int, used: NDArray[np.int64]) -> Iterator[tuple[in
         yield at, end
 
 
-def _together(extents: Sequence[Extent]) -> list[tuple[CachedObject, int, int]]:
+def together(extents: Sequence[Extent]) -> list[tuple[CachedObject, int, int]]:
     """Return the pages to fetch for extents: those that lie close to each other with one request."""
     found: list[tuple[CachedObject, int, int]] = []
     for extent in sorted(extents, key=lambda one: (one.path, one.offset)):
