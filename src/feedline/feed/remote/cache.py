@@ -31,7 +31,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Coroutine, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Protocol, Union, cast
+from typing import Any, Protocol, TypeVar, Union
 
 import numpy as np
 from numpy.typing import NDArray
@@ -58,6 +58,8 @@ _PART = PART_BYTES // PAGE_BYTES
 _NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS}
 
 _log = logging.getLogger("feedline")
+
+Result = TypeVar("Result")
 
 Coming = Union["Room", "asyncio.Future[Room | None]", None]
 """Room for pages that are to be kept, or what will make it; None: they are not kept."""
@@ -465,12 +467,12 @@ class Cache:
             DataError: they cannot be had, or there is no room for them.
         """
         with self.opened(found) as pages:
-            await _all(self._part(found, pages, a, b, None) for a, b in _parts(first, end))
+            await _all(self._part(found, pages, a, b, None) for a, b in parts_of(first, end))
 
     async def bring_ahead(self, found: CachedObject, first: int, end: int) -> None:
         """Fetch pages into the file if they can be had: whoever needs them asks again, and is told why not."""
         with contextlib.suppress(DataError, OSError), self.opened(found) as pages:
-            await _all(self._part(found, pages, a, b, None, patient=False) for a, b in _parts(first, end))
+            await _all(self._part(found, pages, a, b, None, patient=False) for a, b in parts_of(first, end))
 
     async def copied(self, found: CachedObject, first: int, end: int, skip: int, into: memoryview) -> None:
         """Fill memory with what lies ``skip`` bytes behind the beginning of pages."""
@@ -493,12 +495,18 @@ class Cache:
         into: memoryview,
         *,
         room: Coming,
-    ) -> None:
-        """Fill memory with pages, from the file or from the store; they are kept if there is room."""
+    ) -> int:
+        """Fill memory with pages, from the file or from the store; they are kept if there is room.
+
+        Returns:
+            The bytes that came from the store.
+        """
         with self.opened(found) as pages:
-            await _all(
-                self._part(found, pages, a, b, pages.part_of(into, first, a, b), room=room)
-                for a, b in _parts(first, end)
+            return sum(
+                await _all(
+                    self._part(found, pages, a, b, pages.part_of(into, first, a, b), room=room)
+                    for a, b in parts_of(first, end)
+                )
             )
 
     async def _part(
@@ -511,19 +519,21 @@ class Cache:
         *,
         room: Coming = None,
         patient: bool = True,
-    ) -> None:
+    ) -> int:
         """Have pages, within one multiple of `PART_BYTES`, in memory, and in the file if ``room`` was reserved for
-        them; without memory, in the file alone."""
+        them; without memory, in the file alone. Returns the bytes that came from the store."""
         async with found.turns.setdefault(first // _PART, asyncio.Lock()):
             while not pages.has(first, end) or not await self._from_file(found, pages, first, end, into):
                 if not pages.try_lock(first, end):
                     await asyncio.sleep(_OTHERS_S)
                     continue
                 try:
-                    if await self._from_store(found, pages, first, end, into, room=room, patient=patient):
-                        return
+                    came = await self._from_store(found, pages, first, end, into, room=room, patient=patient)
+                    if came is not None:
+                        return came
                 finally:
                     pages.unlock(first, end)
+        return 0
 
     async def _from_store(
         self,
@@ -535,12 +545,13 @@ class Cache:
         *,
         room: Coming,
         patient: bool,
-    ) -> bool:
-        """Fetch the pages that are missing, while nobody else does; return False if others are damaged."""
+    ) -> int | None:
+        """Fetch the pages that are missing, while nobody else does; return their bytes, or None if others are
+        damaged."""
         missing = pages.missing(first, end)
         for a, b in _without(first, end, np.array(missing, np.int64).reshape(-1, 2)):
             if not await self._from_file(found, pages, a, b, pages.part_of(into, first, a, b)):
-                return False
+                return None
         for a, b in missing:
             size, at = pages.bytes_of(a, b), a * PAGE_BYTES
             data = pages.part_of(into, first, a, b)
@@ -559,7 +570,7 @@ class Cache:
             finally:
                 if own is not None:
                     own.close()
-        return True
+        return sum(pages.bytes_of(a, b) for a, b in missing)
 
     async def _room_for(self, pages: int, patient: bool) -> Room | None:
         """Reserve room for pages that have to be in the file; what others are using may be free in a moment."""
@@ -681,28 +692,47 @@ class Arrival:
         self.fetched_bytes = self.cached_bytes = 0
         self.drifted = False
         self._extents, self._victims, self._must = extents, victims, must_keep
-        self._fate, self._before, self._dropping = fate, before, cast("asyncio.Future[None] | None", None)
+        self._fate, self._before = fate, before
         self._ranges = together(extents)
         self._leases: list[Lease] = []
+        self._started = self._dropped = False
         try:
-            for found, first, end in self._ranges:
-                self._leases.append(found.cache.lease(found, first, end))
+            if fate is None:
+                self._take_leases()
+            elif not any(one.overlaps(fate.drops) for one in before if not one.ended):
+                self._drop_now()
             self._outcome, self._cancel = loop().begin(self._run())
         except BaseException:
             self._release()
             raise
 
+    def _take_leases(self) -> None:
+        for found, first, end in self._ranges:
+            self._leases.append(found.cache.lease(found, first, end))
+
+    def _drop_now(self) -> None:
+        """Drop what was decided to be dropped."""
+        if self._fate is not None and self._fate.drops:
+            self._fate.drops[0][0].cache.drop(self._fate.drops)
+        self._dropped = True
+
+    async def _begin_in_turn(self) -> None:
+        """Wait until all that was decided before has begun, and is dropped if it is wanted here."""
+        for one in self._before:
+            while not one.ended and not (one._started and (one._dropped or not self.overlaps(one.drops))):
+                await asyncio.sleep(_ORDER_S)
+        self._take_leases()
+
     async def _run(self) -> list[Piece]:
         buffers, work = [], []
         rooms: list[Coming] = []
         try:
+            if self._fate is not None:
+                await self._begin_in_turn()
             for found, first, end in self._ranges:
                 with found.cache.opened(found) as pages:
                     size = pages.bytes_of(first, end)
                     missing = pages.missing(first, end)
-                    coming = sum(pages.bytes_of(a, b) for a, b in missing)
-                self.fetched_bytes += coming
-                self.cached_bytes += size - coming
                 buffers.append(np.empty(size, np.uint8).data)
                 room: Coming = None
                 if self._fate is None and missing:
@@ -713,7 +743,9 @@ class Arrival:
                 if room is not None:
                     rooms.append(room)
                 work.append(found.cache.into_memory(found, first, end, buffers[-1], room=room))
-            await _all(work)
+            self._started = True
+            self.fetched_bytes = sum(await _all(work))
+            self.cached_bytes = sum(map(len, buffers)) - self.fetched_bytes
         finally:
             for given in rooms:
                 await _closed(given)
@@ -725,9 +757,11 @@ class Arrival:
         """Make room for pages that are not in the file, as was decided; None: there is none."""
         cache = found.cache
         # What was decided before this has to be done before: all arrivals only wait for earlier ones.
-        if self._dropping is None:
-            self._dropping = asyncio.ensure_future(self._drop(cache))
-        await self._dropping
+        for one in self._before:
+            while not one.ended and not self._dropped and one.overlaps(self.drops):
+                await asyncio.sleep(_ORDER_S)
+        if not self._dropped:
+            await asyncio.to_thread(self._drop_now)
         while True:
             room = await asyncio.to_thread(cache.reserve, _lacking(found, first, end), (), False)
             waiting = [one for one in self._before if not one.ended]
@@ -736,13 +770,10 @@ class Arrival:
                 return room
             await asyncio.sleep(_ORDER_S)
 
-    async def _drop(self, cache: Cache) -> None:
-        assert self._fate is not None
-        drops = self._fate.drops
-        for one in self._before:
-            while not one.ended and one.overlaps(drops):
-                await asyncio.sleep(_ORDER_S)
-        await asyncio.to_thread(cache.drop, drops)
+    @property
+    def drops(self) -> Sequence[tuple[CachedObject, int, int]]:
+        """Pages that it was decided to drop."""
+        return () if self._fate is None else self._fate.drops
 
     def overlaps(self, ranges: Sequence[tuple[CachedObject, int, int]]) -> bool:
         """Return whether any of these pages are on their way."""
@@ -818,18 +849,18 @@ def cache_at(folder: Path, budget_bytes: int) -> Cache:
         return cache
 
 
-async def _all(work: Iterable[Coroutine[Any, Any, None]]) -> None:
-    """Do everything, and end all of it when a part fails or this is cancelled."""
+async def _all(work: Iterable[Coroutine[Any, Any, Result]]) -> list[Result]:
+    """Do everything, and end all of it when a part fails or this is cancelled; return the results."""
     tasks = [asyncio.ensure_future(one) for one in work]
     try:
-        await asyncio.gather(*tasks)
+        return await asyncio.gather(*tasks)
     finally:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def _parts(first: int, end: int) -> list[tuple[int, int]]:
+def parts_of(first: int, end: int) -> list[tuple[int, int]]:
     """Cut pages at multiples of `PART_BYTES` of the object."""
     cuts = [first, *range((first // _PART + 1) * _PART, end, _PART), end]
     return [(a, b) for a, b in itertools.pairwise(cuts) if b > a]
