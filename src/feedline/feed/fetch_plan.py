@@ -22,6 +22,7 @@ from feedline.data import Position
 from feedline.errors import DataError
 from feedline.feed.assembly import ChunkSet
 from feedline.feed.files.remote import object_at
+from feedline.feed.formats.detect import FORMATS
 from feedline.feed.formats.elsewhere import RemoteCorpus
 from feedline.feed.keeping import Keeping, Mask, Range
 from feedline.feed.next_uses import NextUses
@@ -214,7 +215,13 @@ def fetch_plan(
         DataError: the corpus is not read by ranges from objects.
     """
     if not isinstance(corpus, RemoteCorpus):
-        raise DataError("expected a corpus that was opened by its address, got one on a disk", path=corpus.name)
+        raise DataError(
+            "expected a corpus that was opened by its address, got one on a disk",
+            path=corpus.name,
+            hint="pass s3://...",
+        )
+    if not next(form.ranged for form in FORMATS if form.name == corpus.format):
+        return _whole(corpus, cluster, lanes, opening, lookups)
 
     def under(lanes: int | None) -> PartitionPlan:
         return _Run(corpus, cluster, size, lanes, kept or {}, start, max_sweeps, options).plan()
@@ -228,6 +235,16 @@ def fetch_plan(
         except ValueError as error:
             why = str(error)
     return FetchPlan(cluster, corpus.mirror.total_bytes, opening, lookups, asked, other, why)
+
+
+def _whole(corpus: RemoteCorpus, cluster: Cluster, lanes: int | None, opening: Traffic, lookups: int) -> FetchPlan:
+    """Return the plan of objects that are fetched as a whole when they are opened, and never again."""
+    kept = sum(one.pages for one in corpus.mirror.objects.values()) * PAGE_BYTES
+    waits = None if cluster.step_s is None or cluster.bandwidth is None else [0.0]
+    step = None if cluster.bandwidth is None else 0.0
+    nothing = PartitionPlan(lanes, [NOTHING], [NOTHING], NOTHING, kept, max(LEAST_BYTES, kept), waits, step)
+    why = f"objects of this format ({corpus.format}) are fetched whole, by every node, when they are opened"
+    return FetchPlan(cluster, corpus.mirror.total_bytes, opening, lookups, nothing, None, why)
 
 
 class _Run:
@@ -300,8 +317,9 @@ class _Run:
         assert most is not None
         windows = most[1]
         if self._lanes is None:
-            total = {sweep: Traffic(one.requests * cluster.nodes, one.bytes * cluster.nodes) for sweep, one in
-                     total.items()}
+            total = {
+                sweep: Traffic(one.requests * cluster.nodes, one.bytes * cluster.nodes) for sweep, one in total.items()
+            }
         numbers = sorted(total)
         sweeps = [_sum(one.traffic for one in windows if one.sweep == number) for number in numbers]
         last = [one for one in windows if one.sweep == numbers[-1]]

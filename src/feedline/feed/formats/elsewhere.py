@@ -89,7 +89,7 @@ def _of_objects(
     except BaseException:
         mirror.close()
         raise
-    return RemoteCorpus(corpus, mirror, (_of_objects, (looked, cache, cache_bytes, memory_bytes, streams)))
+    return RemoteCorpus(corpus, mirror, form.name, (_of_objects, (looked, cache, cache_bytes, memory_bytes, streams)))
 
 
 class RemoteCorpus(Forwarding):
@@ -98,15 +98,19 @@ class RemoteCorpus(Forwarding):
     Args:
         corpus: the corpus.
         mirror: the objects.
+        form: name of their format.
         again: what opens it in another process: a function, and its arguments.
 
     Attributes:
         mirror: the objects, and the cache that holds parts of them.
+        format: name of their format, see `detect.FORMATS`.
     """
 
-    def __init__(self, corpus: Deserializer, mirror: Mirror, again: tuple[Callable[..., Any], tuple[Any, ...]]) -> None:
+    def __init__(
+        self, corpus: Deserializer, mirror: Mirror, form: str, again: tuple[Callable[..., Any], tuple[Any, ...]]
+    ) -> None:
         super().__init__(corpus)
-        self.mirror, self._again = mirror, again
+        self.mirror, self.format, self._again = mirror, form, again
 
     def __reduce__(self) -> tuple[Any, ...]:
         return self._again
@@ -117,7 +121,7 @@ class RemoteCorpus(Forwarding):
     def verified(self) -> Deserializer:  # type: ignore[override]
         """Return the same over the verified corpus; itself if that is the corpus."""
         corpus = self._corpus.verified()
-        return self if corpus is self._corpus else RemoteCorpus(corpus, self.mirror, self._again)
+        return self if corpus is self._corpus else RemoteCorpus(corpus, self.mirror, self.format, self._again)
 
     def close(self) -> None:
         """Close the corpus; what was fetched stays in the cache."""
