@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from feedline.cli.arguments import UsageError, parse_count, parse_rate, parse_seconds
-from feedline.cli.console import print_facts, print_table, show_bytes, show_count
+from feedline.cli.console import print_facts, print_table, show_bytes, show_count, stdout
 from feedline.cli.corpus import Opened, open_path
 from feedline.data import Position
 from feedline.feed.fetch_plan import Cluster, FetchPlan, PartitionPlan, Traffic, fetch_plan
@@ -29,6 +29,7 @@ class Asked(NamedTuple):
     bandwidth: str | None
     latency: str | None
     step: str | None
+    sweeps: int | None
 
     def refuse(self, path: str) -> None:
         """Refuse them for a local path.
@@ -107,10 +108,10 @@ def print_plan(plan: FetchPlan) -> None:
     facts = {
         "data": show_bytes(plan.data_bytes),
         "opening": f"{_traffic(plan.opening)}, {show_count(plan.lookups)} for names; as measured, with an empty cache",
-        "first sweep": _traffic(asked.sweeps[0]) + _cluster(plan, 0),
     }
-    if len(asked.sweeps) > 1:
-        facts["later sweeps"] = _traffic(asked.sweeps[-1]) + _cluster(plan, -1)
+    last = len(asked.numbers) - 1
+    for i in sorted({0, min(1, last), last}):
+        facts[f"sweep {asked.numbers[i]}"] = _traffic(asked.sweeps[i]) + _cluster(plan, i)
     facts |= {
         "peak disk": f"{show_bytes(asked.peak_bytes)} of {show_bytes(cluster.cache_bytes)}",
         "first batch": _first_batch(plan),
@@ -120,21 +121,23 @@ def print_plan(plan: FetchPlan) -> None:
     if cluster.cache_bytes < asked.smallest_cache_bytes:
         facts["smallest cache"] += ", which is more than there is"
     print_facts(f"fetching, by {nodes} {_name(asked)}, each", facts)
+    console = stdout()
     if plan.other is None:
         if plan.no_other is not None and cluster.nodes > 1:
-            print_facts("no other partition", {"why": plan.no_other})
+            console.print(f"no other partition to compare with: {plan.no_other}", markup=False)
         return
-    rows = [
-        [_name(one), *(show_bytes(total.bytes) for total in (one.cluster[0], one.cluster[-1])), _waiting(one)]
-        for one in (asked, plan.other)
-    ]
-    print_table(["all nodes", "first sweep", "later sweeps", "waiting"], rows)
+    rows = []
+    for one in (asked, plan.other):
+        shown = (one.cluster[0].bytes, one.cluster[-1].bytes, one.fetched_bytes)
+        rows.append([_name(one), *map(show_bytes, shown), _waiting(one)])
+    first, last_one = asked.numbers[0], asked.numbers[-1]
+    print_table(["all nodes fetch", f"sweep {first}", f"sweep {last_one}", "in all", "waiting"], rows)
     less, more = sorted((asked, plan.other), key=lambda one: one.fetched_bytes)
     if less.fetched_bytes == more.fetched_bytes:
-        print_facts("both fetch the same", {})
-        return
-    times = more.fetched_bytes / max(1, less.fetched_bytes)
-    print_facts(f"{_name(less)} fetches less: {_name(more)} takes {times:.3g} times as much", {})
+        console.print("Both fetch the same.", markup=False)
+    else:
+        times = more.fetched_bytes / max(1, less.fetched_bytes)
+        console.print(f"{_name(less)} fetches less: {_name(more)} takes {times:.3g} times as much.", markup=False)
 
 
 def _traffic(one: Traffic) -> str:
@@ -159,14 +162,14 @@ def _steps(plan: FetchPlan) -> str:
     cluster, asked = plan.cluster, plan.asked
     if asked.hiding_step_s is None:
         return "pass --bandwidth and --step to see whether they hide the fetching"
-    shortest = f"steps of {_seconds(asked.hiding_step_s)} or more hide the fetching of later sweeps"
+    shortest = f"steps of {_seconds(asked.hiding_step_s)} or more hide the fetching of the last of these sweeps"
     if asked.waits is None or cluster.step_s is None or cluster.bandwidth is None:
         return shortest
     if max(asked.waits) <= _HIDDEN:
         return f"of {_seconds(cluster.step_s)} hide the fetching; {shortest}"
-    said = f"of {_seconds(cluster.step_s)} wait {asked.waits[0]:.0%} of the first sweep"
+    said = f"of {_seconds(cluster.step_s)} wait {asked.waits[0]:.0%} of the first of these sweeps"
     if len(asked.waits) > 1:
-        said += f" and {asked.waits[-1]:.0%} of later ones"
+        said += f" and {asked.waits[-1]:.0%} of the last"
     return f"{said}; {', or '.join(_helps(plan))}"
 
 
@@ -179,10 +182,10 @@ def _helps(plan: FetchPlan) -> list[str]:
     assert cluster.bandwidth is not None
     found = []
     if asked.waits[-1] > _HIDDEN:
-        found.append(f"{show_bytes(cluster.bandwidth * asked.hiding_step_s / cluster.step_s)}/s would hide later ones")
-        found.append(f"a cache of all {show_bytes(plan.data_bytes)} leaves them nothing to fetch")
+        found.append(f"{show_bytes(cluster.bandwidth * asked.hiding_step_s / cluster.step_s)}/s would hide the last")
+        found.append(f"a cache of all {show_bytes(plan.data_bytes)} leaves later ones nothing to fetch")
     else:
-        found.append("the first one is slow once: later ones are hidden")
+        found.append("the last is hidden")
     if other is not None and other.waits is not None and other.waits[-1] < asked.waits[-1] - _HIDDEN:
         found.append(f"{_name(other)} waits {other.waits[0]:.0%} and {other.waits[-1]:.0%}")
     return found

@@ -26,6 +26,7 @@ from feedline.cli.corpus import open_path
 from feedline.cli.cost import cost, say_cost
 from feedline.cli.fetching import Asked, opened_cold, planned, print_plan
 from feedline.feed.documents import PackedDocuments
+from feedline.feed.fetch_plan import SWEEPS
 from feedline.feed.plan import PlannedMinibatch
 from feedline.feed.remote.mirror import is_address
 from feedline.feed.source import DEFAULT_MINIBATCH_SIZE, MinibatchSource
@@ -66,6 +67,7 @@ def plan(
     step: Annotated[
         str | None, typer.Option(metavar="TIME", help="Of an address: how long a training step takes, 0.25s.")
     ] = None,
+    sweeps: Annotated[int | None, typer.Option(min=1, help="Of an address: sweeps to go through. Default: 3.")] = None,
     json: Json = False,
     debug: Debug = False,
 ) -> None:
@@ -75,7 +77,7 @@ def plan(
     if not number.isdigit() or (colon and unit != "samples"):
         raise UsageError(f"expected --at N or --at samples:N, got {at!r}")
     order, part = parse_order(order), parse_partition(partition)
-    asked, fetching = Asked(cache, nodes, ranks_per_node, bandwidth, latency, step), None
+    asked, fetching = Asked(cache, nodes, ranks_per_node, bandwidth, latency, step, sweeps), None
     with contextlib.ExitStack() as opened:
         measured = None
         if is_address(path):
@@ -93,7 +95,9 @@ def plan(
             first = 0
         found = list(itertools.islice(source.plan(size), first, first + steps))
         if measured is not None and found:
-            fetching = planned(measured, cluster, size, found[0].position, lanes=lanes, **options)
+            fetching = planned(
+                measured, cluster, size, found[0].position, lanes=lanes, sweeps=sweeps or SWEEPS, **options
+            )
         costs = cost(corpus, 0.2)
         names: Any = getattr(corpus, "names", None)
         documents = PackedDocuments(corpus)

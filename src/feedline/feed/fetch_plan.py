@@ -36,7 +36,7 @@ from feedline.feed.source import MinibatchSource
 from feedline.feed.timeline import Timeline, WindowPlan
 
 SWEEPS = 3
-"""Sweeps that are gone through: the first, and later ones, which differ by what the cache keeps of the one before."""
+"""Sweeps that are gone through, if not said otherwise: later ones find in the cache what was kept of those before."""
 
 _MIB = 1 << 20
 
@@ -104,6 +104,7 @@ class PartitionPlan:
 
     Attributes:
         lanes: number of lanes; None: by position.
+        numbers: the sweeps; the first may be the rest of one.
         sweeps: of the node that fetches most, requests and bytes of each sweep.
         cluster: the same of all nodes together.
         first_window: what has to be there before the first minibatch.
@@ -114,6 +115,7 @@ class PartitionPlan:
     """
 
     lanes: int | None
+    numbers: list[int]
     sweeps: list[Traffic]
     cluster: list[Traffic]
     first_window: Traffic
@@ -131,6 +133,7 @@ class PartitionPlan:
         """Return all figures by name, in JSON types."""
         return {
             "lanes": self.lanes,
+            "numbers": self.numbers,
             "sweeps": [one._asdict() for one in self.sweeps],
             "cluster": [one._asdict() for one in self.cluster],
             "first_window": self.first_window._asdict(),
@@ -194,6 +197,7 @@ def fetch_plan(
     kept: Mapping[str, Mask] | None = None,
     start: Position | None = None,
     max_sweeps: int | None = None,
+    sweeps: int = SWEEPS,
     **options: Any,
 ) -> FetchPlan:
     """Plan what is fetched from object stores.
@@ -207,7 +211,8 @@ def fetch_plan(
         opening, lookups: what opening it took.
         kept: pages that each cache has at the beginning, by key of their object, as `Cache.tables` returns them.
         start: position to begin at; None: the start.
-        max_sweeps: as of `MinibatchSource`: nothing is kept beyond; at most `SWEEPS` are gone through without it.
+        max_sweeps: as of `MinibatchSource`: nothing is kept for what comes after these.
+        sweeps: number of sweeps to go through, where there is no end.
         options: ``seed``, ``shuffle`` and ``order`` of `MinibatchSource`.
 
     Raises:
@@ -224,7 +229,7 @@ def fetch_plan(
         return _whole(corpus, cluster, lanes, opening, lookups)
 
     def under(lanes: int | None) -> PartitionPlan:
-        return _Run(corpus, cluster, size, lanes, kept or {}, start, max_sweeps, options).plan()
+        return _Run(corpus, cluster, size, lanes, kept or {}, start, max_sweeps, sweeps, options).plan()
 
     asked, other, why = under(lanes), None, None
     if cluster.nodes == 1:
@@ -242,7 +247,7 @@ def _whole(corpus: RemoteCorpus, cluster: Cluster, lanes: int | None, opening: T
     kept = sum(one.pages for one in corpus.mirror.objects.values()) * PAGE_BYTES
     waits = None if cluster.step_s is None or cluster.bandwidth is None else [0.0]
     step = None if cluster.bandwidth is None else 0.0
-    nothing = PartitionPlan(lanes, [NOTHING], [NOTHING], NOTHING, kept, max(LEAST_BYTES, kept), waits, step)
+    nothing = PartitionPlan(lanes, [0], [NOTHING], [NOTHING], NOTHING, kept, max(LEAST_BYTES, kept), waits, step)
     why = f"objects of this format ({corpus.format}) are fetched whole, by every node, when they are opened"
     return FetchPlan(cluster, corpus.mirror.total_bytes, opening, lookups, nothing, None, why)
 
@@ -259,6 +264,7 @@ class _Run:
         kept: Mapping[str, Mask],
         start: Position | None,
         max_sweeps: int | None,
+        sweeps: int,
         options: Mapping[str, Any],
     ) -> None:
         self._corpus, self._cluster, self._size, self._lanes, self._kept = corpus, cluster, size, lanes, kept
@@ -273,7 +279,7 @@ class _Run:
             raise ValueError("expected a place before the end of the source, got its end")
         if self._timeline.blocks is not None or self._timeline.sweep_length is None or corpus.random_access:
             raise ValueError(f"expected a corpus whose chunks are read by ranges, got {corpus.name}")
-        self._sweeps = first.position.sweep + SWEEPS if max_sweeps is None else max_sweeps
+        self._sweeps = first.position.sweep + sweeps if max_sweeps is None else max_sweeps
         self._max_sweeps = max_sweeps
         self._start = first.position[:2]
         length = self._timeline.sweep_length
@@ -325,6 +331,7 @@ class _Run:
         last = [one for one in windows if one.sweep == numbers[-1]]
         return PartitionPlan(
             self._lanes,
+            numbers,
             sweeps,
             [total[number] for number in numbers],
             windows[0].traffic,
