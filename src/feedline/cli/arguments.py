@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from typing import Annotated
 
 import numpy as np
@@ -14,7 +13,11 @@ from feedline.feed.protocol import Deserializer
 from feedline.feed.timeline import ORDERS, Window
 
 CorpusPath = Annotated[
-    Path, typer.Argument(help="File, folder, or quoted pattern ('part-*.parquet', 'part-{00..99}.ctf'), in any format.")
+    str,
+    typer.Argument(
+        help="File, folder, or quoted pattern ('part-*.parquet', 'part-{00..99}.ctf'), in any format; or an address, "
+        "'s3://bucket/part-*.parquet'."
+    ),
 ]
 Streams = Annotated[
     list[str] | None,
@@ -34,8 +37,8 @@ WindowOption = Annotated[
     typer.Option(
         "--window",
         metavar="bytes=N|samples=N|chunks=N|all|none",
-        help="How much is shuffled together; all: everything, none: corpus order. Default: everything in memory and "
-        "stores of up to 4 GiB, else bytes=256M.",
+        help="How much is shuffled together; a size alone, 256M, is one in bytes; all: everything, none: corpus order. "
+        "Default: everything in memory and stores of up to 4 GiB, else bytes=256M.",
     ),
 ]
 Jobs = Annotated[int, typer.Option(min=1, help="Number of threads that read; each holds one chunk.")]
@@ -61,6 +64,34 @@ def parse_count(text: str) -> int:
     if match is None or int(match[1]) == 0:
         raise UsageError(f"expected a count of at least 1 such as 5000, 128k or 32M, got {text!r}")
     return int(match[1]) * _UNITS[match[2]]
+
+
+_RATE_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}  # powers of ten, as of every link
+_SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "": 1.0, "min": 60.0}
+
+
+def parse_rate(text: str) -> float:
+    """Parse ``200MB/s`` (2e8) or ``10Gbit/s`` (1.25e9); return bytes per second.
+
+    Raises:
+        UsageError: it is not a rate above 0.
+    """
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(b|bit)/s", text.strip().lower())
+    if match is None or not float(match[1]):
+        raise UsageError(f"expected a rate above 0 such as 200MB/s or 10Gbit/s, got {text!r}")
+    return float(match[1]) * _RATE_UNITS[match[2]] / (8 if match[3] == "bit" else 1)
+
+
+def parse_seconds(text: str) -> float:
+    """Parse ``0.25s``, ``5ms`` or ``300us``.
+
+    Raises:
+        UsageError: it is not a duration.
+    """
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(us|ms|s|min|)", text.strip().lower())
+    if match is None:
+        raise UsageError(f"expected a duration such as 0.25s or 5ms, got {text!r}")
+    return float(match[1]) * _SECONDS[match[2]]
 
 
 def parse_streams(declarations: list[str] | None) -> dict[str, Stream]:
@@ -147,7 +178,7 @@ def parse_window(text: str | None, corpus: Deserializer) -> bool | str | Window:
         return False
     if text == "all":
         return "whole" if corpus.random_access else Window(chunks=max(1, len(corpus.chunks())))
-    unit, _, count = text.partition("=")
+    unit, _, count = text.partition("=") if "=" in text or not text[:1].isdigit() else ("bytes", "=", text)
     if unit not in ("bytes", "samples", "chunks") or not count:
         raise UsageError(f"expected --window bytes=N, samples=N, chunks=N, all or none, got {text!r}")
     return Window(**{unit: parse_count(count)})

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import os
+import re
 import time
-from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from feedline.cli.arguments import parse_columns, parse_count, parse_streams
+from feedline.cli.arguments import DEFAULT_CHUNK_SIZE, UsageError, parse_columns, parse_count, parse_streams
 from feedline.cli.console import progress
 from feedline.feed.corpora import open_corpus
 from feedline.feed.formats.ctf import CTFDeserializer
 from feedline.feed.formats.detect import infer_ctf_streams, recognise
+from feedline.feed.formats.elsewhere import RemoteCorpus
 from feedline.feed.protocol import CHUNK_MEMORY, Deserializer
+from feedline.feed.remote.mirror import is_address
+
+_GUESSED = ("csv", "jsonl", "tfrecord", "ctf")  # formats whose streams are inferred from the data
 
 
 class Opened(NamedTuple):
@@ -32,8 +37,19 @@ class Opened(NamedTuple):
     seconds: float
 
 
-def open_path(path: Path, streams: list[str] | None, chunk_size: str, memory: int = CHUNK_MEMORY) -> Opened:
-    """Open what is at ``path``.
+def open_path(
+    path: str | os.PathLike[str],
+    streams: list[str] | None,
+    chunk_size: str,
+    memory: int = CHUNK_MEMORY,
+    **cache: Any,
+) -> Opened:
+    """Open what is at ``path``, which may be an address.
+
+    Args:
+        path, memory: as of `feedline.open_corpus`.
+        streams, chunk_size: as typed.
+        cache: ``cache=`` and ``cache_bytes=`` of an address.
 
     Raises:
         DataError, SchemaError: see `feedline.open_corpus`.
@@ -41,11 +57,19 @@ def open_path(path: Path, streams: list[str] | None, chunk_size: str, memory: in
     """
     size = parse_count(chunk_size)
     began = time.perf_counter()
+    if is_address(path):
+        if chunk_size != DEFAULT_CHUNK_SIZE:
+            raise UsageError(f"expected a path for --chunk-size {chunk_size}, got an address")
+        columns = re.search(r"\.(csv|tsv)(\.\w+)?$", str(path)) is not None
+        found = open_corpus(path, memory=memory, **cache, **(parse_columns if columns else parse_streams)(streams))
+        assert isinstance(found, RemoteCorpus)
+        guessed = found.format in _GUESSED and not streams
+        return Opened(found, found.format, guessed, False, time.perf_counter() - began)
     form, paths = recognise(path)
     if form.name != "ctf":
         parse = parse_columns if form.name == "csv" else parse_streams
         corpus = open_corpus(path, memory=memory, **parse(streams))
-        guessed = form.name in ("csv", "jsonl", "tfrecord") and not streams
+        guessed = form.name in _GUESSED and not streams
         return Opened(corpus, form.name, guessed, False, time.perf_counter() - began)
     declared = parse_streams(streams)
     known, indexed = declared or infer_ctf_streams(paths[0]), False

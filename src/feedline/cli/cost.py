@@ -7,6 +7,7 @@ from typing import Any
 
 from feedline.cli.console import print_table, show_bytes, show_count, stdout
 from feedline.feed.disk import survey
+from feedline.feed.formats.elsewhere import RemoteCorpus
 from feedline.feed.opening import DEFAULT_WINDOW
 from feedline.feed.protocol import Deserializer
 from feedline.feed.source import DEFAULT_MINIBATCH_SIZE, MinibatchSource
@@ -14,7 +15,7 @@ from feedline.feed.timeline import BlockOrder, ChunkTable
 
 
 def cost(corpus: Deserializer, seconds: float = 1.0) -> dict[str, Any] | None:
-    """Return figures in JSON types; None for a corpus that is not in files.
+    """Return figures in JSON types; None for a corpus that is not in files of this machine.
 
     Returns:
         ``bytes``, ``resident`` (share in the page cache), ``sequential`` (bytes per second of the disk), ``random``
@@ -25,6 +26,8 @@ def cost(corpus: Deserializer, seconds: float = 1.0) -> dict[str, Any] | None:
     Raises:
         DataError: a file cannot be read.
     """
+    if isinstance(corpus, RemoteCorpus):
+        return None
     table = ChunkTable(corpus.chunks())
     stored = int(table.bytes.sum())
     measured = survey(corpus.paths(), -(-stored // max(1, table.total_sequences)), seconds)

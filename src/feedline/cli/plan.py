@@ -1,4 +1,4 @@
-"""``feedline plan``: show which sequences are in step N, from the index; reads no data."""
+"""``feedline plan``: show which sequences are in step N, from the index, and what a job fetches; reads no data."""
 
 from __future__ import annotations
 
@@ -24,8 +24,11 @@ from feedline.cli.arguments import (
 from feedline.cli.console import Debug, Json, print_json, print_table, stdout
 from feedline.cli.corpus import open_path
 from feedline.cli.cost import cost, say_cost
+from feedline.cli.fetching import Asked, opened_cold, planned, print_plan
 from feedline.feed.documents import PackedDocuments
+from feedline.feed.fetch_plan import SWEEPS
 from feedline.feed.plan import PlannedMinibatch
+from feedline.feed.remote.mirror import is_address
 from feedline.feed.source import DEFAULT_MINIBATCH_SIZE, MinibatchSource
 
 _SHOWN_IDS = 12
@@ -37,7 +40,9 @@ def plan(
     at: Annotated[
         str, typer.Option(metavar="N|samples:N", help="Step N from the start, or the first one at or after N samples.")
     ] = "0",
-    size: Annotated[int, typer.Option(min=1, help="Minibatch size in samples.")] = DEFAULT_MINIBATCH_SIZE,
+    size: Annotated[
+        int, typer.Option("--size", "--batch", min=1, help="Minibatch size in samples, over all ranks.")
+    ] = DEFAULT_MINIBATCH_SIZE,
     steps: Annotated[int, typer.Option(min=1, help="Number of minibatches to show.")] = 1,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the order.")] = 0,
     window: WindowOption = None,
@@ -46,25 +51,53 @@ def plan(
     lanes: Annotated[int | None, typer.Option(min=1, help="Lanes of the order; see fl.MinibatchSource.")] = None,
     stream: Streams = None,
     chunk_size: ChunkSize = DEFAULT_CHUNK_SIZE,
+    cache: Annotated[
+        str | None, typer.Option(metavar="BYTES", help="Of an address: what the cache of a node keeps. Default: 16G.")
+    ] = None,
+    nodes: Annotated[int | None, typer.Option(min=1, help="Of an address: machines that read it. Default: 1.")] = None,
+    ranks_per_node: Annotated[
+        int | None, typer.Option(min=1, help="Of an address: training processes on each. Default: 1.")
+    ] = None,
+    bandwidth: Annotated[
+        str | None, typer.Option(metavar="RATE", help="Of an address: from the store to a node, 200MB/s or 10Gbit/s.")
+    ] = None,
+    latency: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Of an address: until the first byte of an answer, 5ms.")
+    ] = None,
+    step: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Of an address: how long a training step takes, 0.25s.")
+    ] = None,
+    sweeps: Annotated[int | None, typer.Option(min=1, help="Of an address: sweeps to go through. Default: 3.")] = None,
     json: Json = False,
     debug: Debug = False,
 ) -> None:
     """Show which sequences are in a minibatch, without reading them, and the cost of the default order on this
-    machine."""
+    machine; of an address, what a job will fetch from there on."""
     unit, colon, number = at.rpartition(":")
     if not number.isdigit() or (colon and unit != "samples"):
         raise UsageError(f"expected --at N or --at samples:N, got {at!r}")
     order, part = parse_order(order), parse_partition(partition)
-    corpus = open_path(path, stream, chunk_size).corpus
-    with contextlib.closing(corpus):
-        source = MinibatchSource(
-            corpus, seed=seed, shuffle=parse_window(window, corpus), order=order, lanes=lanes, partition=part
-        )
+    asked, fetching = Asked(cache, nodes, ranks_per_node, bandwidth, latency, step, sweeps), None
+    with contextlib.ExitStack() as opened:
+        measured = None
+        if is_address(path):
+            cluster = asked.cluster()
+            measured = opened.enter_context(opened_cold(path, stream, chunk_size, cluster))
+            corpus = measured.opened.corpus
+        else:
+            asked.refuse(path)
+            corpus = opened.enter_context(contextlib.closing(open_path(path, stream, chunk_size).corpus))
+        options: dict[str, Any] = {"seed": seed, "shuffle": parse_window(window, corpus), "order": order}
+        source = MinibatchSource(corpus, lanes=lanes, partition=part, **options)
         first = int(number)
         if unit == "samples":
             source.seek(samples=first)
             first = 0
         found = list(itertools.islice(source.plan(size), first, first + steps))
+        if measured is not None and found:
+            fetching = planned(
+                measured, cluster, size, found[0].position, lanes=lanes, sweeps=sweeps or SWEEPS, **options
+            )
         costs = cost(corpus, 0.2)
         names: Any = getattr(corpus, "names", None)
         documents = PackedDocuments(corpus)
@@ -88,6 +121,7 @@ def plan(
                 "corpora": {name: share._asdict() for name, share in shares.items()},
                 "cost": costs,
             }
+            | ({} if fetching is None else {"fetching": fetching.to_json()})
         )
         return
     console = stdout()
@@ -106,6 +140,8 @@ def plan(
         print_table([f"before step {found[-1].step}", "sequences", "delivered", "declared"], rows)
     if costs is not None and costs["bytes"] >= _WORTH_SAYING_BYTES:
         console.print(say_cost(costs), markup=False)
+    if fetching is not None:
+        print_plan(fetching)
 
 
 def _line(m: PlannedMinibatch, counted: bool) -> str:

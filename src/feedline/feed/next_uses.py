@@ -90,6 +90,12 @@ class NextUses:
             if uses is not None:
                 yield found
 
+    def put_back(self, chunks: list[int]) -> None:
+        """Let chunks that `needed_later_than` has yielded be yielded again: they were not dropped."""
+        with self._lock:
+            if self._last is not None:
+                self._last += reversed(chunks)
+
     def _sorted(self) -> list[int]:
         for chunk, uses in list(self._uses.items()):
             while uses and uses[0] < self._now:  # it was held from an earlier window on

@@ -26,9 +26,11 @@ import numpy as np
 from feedline import _native
 from feedline.feed.files.paths import open_regular
 from feedline.feed.files.remote import object_at
+from feedline.feed.keeping import Keeping
 from feedline.feed.next_uses import NextUses
 from feedline.feed.protocol import Deserializer, Extent, Piece, Unread
-from feedline.feed.remote.cache import Arrival, CachedObject
+from feedline.feed.remote.cache import Arrival, Cache, CachedObject, together
+from feedline.feed.remote.pages import PAGE_BYTES
 
 ROOM_BYTES = 64 << 20
 """Stored bytes fetched before a thread is ready to decode them."""
@@ -105,6 +107,8 @@ class RangeFetcher:
         self._queue: deque[Hashable] = deque()
         self._used = 0  # bytes of jobs that were begun and not taken
         self._failing: list[tuple[str, int, int, int]] = []
+        self._keeping: tuple[Cache, Keeping] | None = None
+        self._before: list[Arrival] = []  # those that may not have ended
 
     def fail(self, path: str, begin: int, end: int, error: int) -> None:
         """Make reads of these bytes fail, as a failing disk would; for tests, before anything is read."""
@@ -155,9 +159,25 @@ class RangeFetcher:
                 self._let_go(job)
 
     def _begin_arrival(self, job: _RangeJob) -> Arrival:
+        caches = {one.cache for one in job.remote}
+        if not self.shared and len(caches) == 1 and not all(one.stays for one in job.remote):
+            return self._decided(job, caches.pop())
         self.uses.begin(job.chunk)
         later = self.uses.needed_later_than(job.chunk, all_of_them=self.shared)
         return Arrival(job.extents, (self._corpus.extents(chunk) for chunk in later), must_keep=self.shared)
+
+    def _decided(self, job: _RangeJob, cache: Cache) -> Arrival:
+        """Begin to fetch a chunk once it is decided whether it is kept; decisions are made in the order of need."""
+        if any(one.drifted for one in self._before):
+            self._keeping = None
+        if self._keeping is None or self._keeping[0] is not cache:
+            budget = cache.budget_bytes // PAGE_BYTES
+            self._keeping = cache, Keeping(budget, lambda chunk: together(self._corpus.extents(chunk)), cache.tables())
+        fate = self._keeping[1].begin(job.chunk, self.uses)
+        self._before = [one for one in self._before if not one.ended]
+        arrival = Arrival(job.extents, fate=fate, before=tuple(self._before))
+        self._before.append(arrival)
+        return arrival
 
     def _result(self, job: _RangeJob, fetch: _native.Fetch) -> list[Piece]:
         began = time.perf_counter()
@@ -181,6 +201,7 @@ class RangeFetcher:
                 self._used -= job.size
             if job.arrival is not None:
                 job.arrival.cancel()
+                self._keeping = None  # what was decided about it is not done
             self._let_go(job)
             job.fetch = None
 

@@ -90,7 +90,7 @@ def _of_objects(
     except BaseException:
         mirror.close()
         raise
-    return RemoteCorpus(corpus, mirror, (_of_objects, (looked, cache, cache_bytes, memory_bytes, streams)))
+    return RemoteCorpus(corpus, mirror, form.name, (_of_objects, (looked, cache, cache_bytes, memory_bytes, streams)))
 
 
 class RemoteCorpus(Forwarding):
@@ -99,16 +99,20 @@ class RemoteCorpus(Forwarding):
     Args:
         corpus: the corpus.
         mirror: the objects.
+        form: name of their format.
         again: what opens it in another process: a function, and its arguments.
 
     Attributes:
         mirror: the objects, and the cache that holds parts of them.
+        format: name of their format, see `detect.FORMATS`.
     """
 
-    def __init__(self, corpus: Deserializer, mirror: Mirror, again: tuple[Callable[..., Any], tuple[Any, ...]]) -> None:
+    def __init__(
+        self, corpus: Deserializer, mirror: Mirror, form: str, again: tuple[Callable[..., Any], tuple[Any, ...]]
+    ) -> None:
         super().__init__(corpus)
         self.name = shown_path(corpus.name)
-        self.mirror, self._again = mirror, again
+        self.mirror, self.format, self._again = mirror, form, again
 
     def __reduce__(self) -> tuple[Any, ...]:
         return self._again
@@ -119,7 +123,7 @@ class RemoteCorpus(Forwarding):
     def verified(self) -> Deserializer:  # type: ignore[override]
         """Return the same over the verified corpus; itself if that is the corpus."""
         corpus = self._corpus.verified()
-        return self if corpus is self._corpus else RemoteCorpus(corpus, self.mirror, self._again)
+        return self if corpus is self._corpus else RemoteCorpus(corpus, self.mirror, self.format, self._again)
 
     def close(self) -> None:
         """Close the corpus; chunks that it returned must not be used any more. What was fetched stays in the cache."""

@@ -31,7 +31,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Coroutine, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, TypeVar, Union
 
 import numpy as np
 from numpy.typing import NDArray
@@ -52,11 +52,17 @@ _MAGIC = b"feedcch1"
 _OPEN_FILES = 256
 _TOGETHER_BYTES = 64 << 10  # between extents that are fetched with one request
 _OTHERS_S = 0.01  # between looks at whether another process has fetched
+_ORDER_S = 0.002  # between looks at whether what was decided before is done
 _ROOM_S, _ROOM_TRIES = 5.0, 20  # that others are given to make room
 _PART = PART_BYTES // PAGE_BYTES
 _NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS}
 
 _log = logging.getLogger("feedline")
+
+Result = TypeVar("Result")
+
+Coming = Union["Room", "asyncio.Future[Room | None]", None]
+"""Room for pages that are to be kept, or what will make it; None: they are not kept."""
 
 
 class CachedObject:
@@ -66,6 +72,7 @@ class CachedObject:
         cache: the cache.
         key: name of its folder there.
         number: the first 8 bytes of ``key``, as holders name it.
+        pages: number of its pages.
         stays: whether nothing of it is dropped while this process lives.
         following: the object that is read next where all of them are read; None: it is the last one.
     """
@@ -76,6 +83,7 @@ class CachedObject:
         about = f"{self.url}\n{info.etag}\n{info.size}"
         self.key = hashlib.blake2b(about.encode(), digest_size=16).hexdigest()
         self.number = int(self.key[:16], 16)
+        self.pages = -(-self.size // PAGE_BYTES)
         self.stays = False
         self.following: CachedObject | None = None
         self._stay: Lease | None = None
@@ -326,6 +334,15 @@ class Cache:
         with self._mutex:
             self._holder.release(slot)
 
+    def tables(self) -> dict[str, NDArray[np.bool_]]:
+        """Return which pages are kept of the objects that this process uses, by key."""
+        found = {}
+        for one in list(self._objects.values()):
+            if one.size and (self.folder / "objects" / one.key).exists():
+                with self.opened(one) as pages:
+                    found[one.key] = pages.table != 0
+        return found
+
     @property
     def kept_bytes(self) -> int:
         """Bytes that are kept, rounded up to pages."""
@@ -425,6 +442,14 @@ class Cache:
                 dropped += self._drop_pages(found, pages, first, end, views=views)
         return dropped
 
+    def drop(self, ranges: Iterable[tuple[CachedObject, int, int]]) -> None:
+        """Drop pages that are not being used."""
+        with self._locked():
+            views = self._views()
+            for found, first, end in ranges:
+                with self.opened(found) as pages:
+                    self._drop_pages(found, pages, first, end, views=views)
+
     def _drop_pages(self, found: CachedObject, pages: Pages, first: int, end: int, *, views: Sequence[View]) -> int:
         dropped = 0
         for a, b in _without(first, end, np.concatenate([view.used(found.number) for view in views])):
@@ -451,12 +476,12 @@ class Cache:
             DataError: they cannot be had, or there is no room for them.
         """
         with self.opened(found) as pages:
-            await _all(self._part(found, pages, a, b, None) for a, b in _parts(first, end))
+            await _all(self._part(found, pages, a, b, None) for a, b in parts_of(first, end))
 
     async def bring_ahead(self, found: CachedObject, first: int, end: int) -> None:
         """Fetch pages into the file if they can be had: whoever needs them asks again, and is told why not."""
         with contextlib.suppress(DataError, OSError), self.opened(found) as pages:
-            await _all(self._part(found, pages, a, b, None, patient=False) for a, b in _parts(first, end))
+            await _all(self._part(found, pages, a, b, None, patient=False) for a, b in parts_of(first, end))
 
     async def copied(self, found: CachedObject, first: int, end: int, skip: int, into: memoryview) -> None:
         """Fill memory with what lies ``skip`` bytes behind the beginning of pages."""
@@ -478,13 +503,19 @@ class Cache:
         end: int,
         into: memoryview,
         *,
-        room: Room | None,
-    ) -> None:
-        """Fill memory with pages, from the file or from the store; they are kept if there is room."""
+        room: Coming,
+    ) -> int:
+        """Fill memory with pages, from the file or from the store; they are kept if there is room.
+
+        Returns:
+            The bytes that came from the store.
+        """
         with self.opened(found) as pages:
-            await _all(
-                self._part(found, pages, a, b, pages.part_of(into, first, a, b), room=room)
-                for a, b in _parts(first, end)
+            return sum(
+                await _all(
+                    self._part(found, pages, a, b, pages.part_of(into, first, a, b), room=room)
+                    for a, b in parts_of(first, end)
+                )
             )
 
     async def _part(
@@ -495,21 +526,23 @@ class Cache:
         end: int,
         into: memoryview | None,
         *,
-        room: Room | None = None,
+        room: Coming = None,
         patient: bool = True,
-    ) -> None:
+    ) -> int:
         """Have pages, within one multiple of `PART_BYTES`, in memory, and in the file if ``room`` was reserved for
-        them; without memory, in the file alone."""
+        them; without memory, in the file alone. Returns the bytes that came from the store."""
         async with found.turns.setdefault(first // _PART, asyncio.Lock()):
             while not pages.has(first, end) or not await self._from_file(found, pages, first, end, into):
                 if not pages.try_lock(first, end):
                     await asyncio.sleep(_OTHERS_S)
                     continue
                 try:
-                    if await self._from_store(found, pages, first, end, into, room=room, patient=patient):
-                        return
+                    came = await self._from_store(found, pages, first, end, into, room=room, patient=patient)
+                    if came is not None:
+                        return came
                 finally:
                     pages.unlock(first, end)
+        return 0
 
     async def _from_store(
         self,
@@ -519,14 +552,15 @@ class Cache:
         end: int,
         into: memoryview | None,
         *,
-        room: Room | None,
+        room: Coming,
         patient: bool,
-    ) -> bool:
-        """Fetch the pages that are missing, while nobody else does; return False if others are damaged."""
+    ) -> int | None:
+        """Fetch the pages that are missing, while nobody else does; return their bytes, or None if others are
+        damaged."""
         missing = pages.missing(first, end)
         for a, b in _without(first, end, np.array(missing, np.int64).reshape(-1, 2)):
             if not await self._from_file(found, pages, a, b, pages.part_of(into, first, a, b)):
-                return False
+                return None
         for a, b in missing:
             size, at = pages.bytes_of(a, b), a * PAGE_BYTES
             data = pages.part_of(into, first, a, b)
@@ -537,14 +571,15 @@ class Cache:
                 if into is None and own is None:
                     raise self.too_small(b - a)
                 await fetched(found.store, found.info, at, at + size, data, found.patience)
-                if (given := own or room) is not None:
+                given = own or (await asyncio.shield(room) if isinstance(room, asyncio.Future) else room)
+                if given is not None:
                     kept = await asyncio.to_thread(self._keep, pages, a, b, data, given)
                     if not kept and into is None and not await asyncio.to_thread(self._keep_at_last, pages, a, b, data):
                         raise self.too_small(b - a)
             finally:
                 if own is not None:
                     own.close()
-        return True
+        return sum(pages.bytes_of(a, b) for a, b in missing)
 
     async def _room_for(self, pages: int, patient: bool) -> Room | None:
         """Reserve room for pages that have to be in the file; what others are using may be free in a moment."""
@@ -613,6 +648,15 @@ class Cache:
         )
 
 
+class Fate(Protocol):
+    """What was decided about pages that are fetched; see `feedline.feed.keeping`."""
+
+    @property
+    def keeps(self) -> bool: ...  # noqa: D102  # see the class
+    @property
+    def drops(self) -> Sequence[tuple[CachedObject, int, int]]: ...  # noqa: D102
+
+
 class Room:
     """Pages that may be written."""
 
@@ -637,50 +681,118 @@ class Arrival:
         extents: the parts.
         victims: what may be dropped to keep them.
         must_keep: whether to drop anything that is not being used, as others on this machine will want them, too.
+        fate: whether they are kept, and what is dropped for them, if that has been decided; instead of ``victims``.
+        before: arrivals about which was decided before.
 
     Attributes:
         fetched_bytes: bytes that came from stores.
         cached_bytes: bytes that were in the cache.
+        drifted: whether what was decided could not be done.
     """
 
     def __init__(
-        self, extents: Sequence[Extent], victims: Iterable[Sequence[Extent]] = (), *, must_keep: bool = False
+        self,
+        extents: Sequence[Extent],
+        victims: Iterable[Sequence[Extent]] = (),
+        *,
+        must_keep: bool = False,
+        fate: Fate | None = None,
+        before: Sequence[Arrival] = (),
     ) -> None:
         self.fetched_bytes = self.cached_bytes = 0
+        self.drifted = False
         self._extents, self._victims, self._must = extents, victims, must_keep
-        self._ranges = _together(extents)
+        self._fate, self._before = fate, before
+        self._ranges = together(extents)
         self._leases: list[Lease] = []
+        self._started = self._dropped = False
         try:
-            for found, first, end in self._ranges:
-                self._leases.append(found.cache.lease(found, first, end))
+            if fate is None:
+                self._take_leases()
+            elif not any(one.overlaps(fate.drops) for one in before if not one.ended):
+                self._drop_now()
             self._outcome, self._cancel = loop().begin(self._run())
         except BaseException:
             self._release()
             raise
 
+    def _take_leases(self) -> None:
+        for found, first, end in self._ranges:
+            self._leases.append(found.cache.lease(found, first, end))
+
+    def _drop_now(self) -> None:
+        """Drop what was decided to be dropped."""
+        if self._fate is not None and self._fate.drops:
+            self._fate.drops[0][0].cache.drop(self._fate.drops)
+        self._dropped = True
+
+    async def _begin_in_turn(self) -> None:
+        """Wait until all that was decided before has begun, and is dropped if it is wanted here."""
+        for one in self._before:
+            while not one.ended and not (one._started and (one._dropped or not self.overlaps(one.drops))):
+                await asyncio.sleep(_ORDER_S)
+        self._take_leases()
+
     async def _run(self) -> list[Piece]:
-        buffers, work, rooms = [], [], []
+        buffers, work = [], []
+        rooms: list[Coming] = []
         try:
+            if self._fate is not None:
+                await self._begin_in_turn()
             for found, first, end in self._ranges:
                 with found.cache.opened(found) as pages:
                     size = pages.bytes_of(first, end)
                     missing = pages.missing(first, end)
-                    wanted = sum(b - a for a, b in missing)
-                    coming = sum(pages.bytes_of(a, b) for a, b in missing)
-                self.fetched_bytes += coming
-                self.cached_bytes += size - coming
                 buffers.append(np.empty(size, np.uint8).data)
-                room = None
-                if wanted:
+                room: Coming = None
+                if self._fate is None and missing:
+                    wanted = sum(b - a for a, b in missing)
                     room = await asyncio.to_thread(found.cache.reserve, wanted, self._victims, self._must)
+                elif self._fate is not None and self._fate.keeps and missing:
+                    room = asyncio.ensure_future(self._room(found, first, end))  # the bytes come meanwhile
                 if room is not None:
                     rooms.append(room)
                 work.append(found.cache.into_memory(found, first, end, buffers[-1], room=room))
-            await _all(work)
+            self._started = True
+            self.fetched_bytes = sum(await _all(work))
+            self.cached_bytes = sum(map(len, buffers)) - self.fetched_bytes
         finally:
-            for room in rooms:
-                room.close()
+            for given in rooms:
+                await _closed(given)
+            if self._fate is not None:
+                self._release()  # what is in memory need not be in the file, as nobody else reads it
         return self._pieces(buffers)
+
+    async def _room(self, found: CachedObject, first: int, end: int) -> Room | None:
+        """Make room for pages that are not in the file, as was decided; None: there is none."""
+        cache = found.cache
+        # What was decided before this has to be done before: all arrivals only wait for earlier ones.
+        for one in self._before:
+            while not one.ended and not self._dropped and one.overlaps(self.drops):
+                await asyncio.sleep(_ORDER_S)
+        if not self._dropped:
+            await asyncio.to_thread(self._drop_now)
+        while True:
+            room = await asyncio.to_thread(cache.reserve, _lacking(found, first, end), (), False)
+            waiting = [one for one in self._before if not one.ended]
+            if room is not None or not waiting:
+                self.drifted = self.drifted or room is None
+                return room
+            await asyncio.sleep(_ORDER_S)
+
+    @property
+    def drops(self) -> Sequence[tuple[CachedObject, int, int]]:
+        """Pages that it was decided to drop."""
+        return () if self._fate is None else self._fate.drops
+
+    def overlaps(self, ranges: Sequence[tuple[CachedObject, int, int]]) -> bool:
+        """Return whether any of these pages are on their way."""
+        return any(one is other and first < b and a < end for one, first, end in self._ranges for other, a, b in ranges)
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing of it is being fetched or written any more."""
+        return self._outcome.done
 
     def _pieces(self, buffers: Sequence[memoryview]) -> list[Piece]:
         pieces: list[Piece] = []
@@ -707,8 +819,23 @@ class Arrival:
         self._release()
 
     def _release(self) -> None:
-        while self._leases:
-            self._leases.pop().release()
+        with contextlib.suppress(IndexError):  # another thread does it, too
+            while True:
+                self._leases.pop().release()
+
+
+async def _closed(room: Coming) -> None:
+    """Give back what is left of room, also if it is being made."""
+    if isinstance(room, asyncio.Future):
+        room.cancel()
+        room = (await asyncio.gather(room, return_exceptions=True))[0]
+    if isinstance(room, Room):
+        room.close()
+
+
+def _lacking(found: CachedObject, first: int, end: int) -> int:
+    with found.cache.opened(found) as pages:
+        return sum(b - a for a, b in pages.missing(first, end))
 
 
 _caches: dict[Path, Cache] = {}
@@ -732,18 +859,18 @@ def cache_at(folder: Path, budget_bytes: int) -> Cache:
         return cache
 
 
-async def _all(work: Iterable[Coroutine[Any, Any, None]]) -> None:
-    """Do everything, and end all of it when a part fails or this is cancelled."""
+async def _all(work: Iterable[Coroutine[Any, Any, Result]]) -> list[Result]:
+    """Do everything, and end all of it when a part fails or this is cancelled; return the results."""
     tasks = [asyncio.ensure_future(one) for one in work]
     try:
-        await asyncio.gather(*tasks)
+        return await asyncio.gather(*tasks)
     finally:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def _parts(first: int, end: int) -> list[tuple[int, int]]:
+def parts_of(first: int, end: int) -> list[tuple[int, int]]:
     """Cut pages at multiples of `PART_BYTES` of the object."""
     cuts = [first, *range((first // _PART + 1) * _PART, end, _PART), end]
     return [(a, b) for a, b in itertools.pairwise(cuts) if b > a]
@@ -764,7 +891,7 @@ def _without(first: int, end: int, used: NDArray[np.int64]) -> Iterator[tuple[in
         yield at, end
 
 
-def _together(extents: Sequence[Extent]) -> list[tuple[CachedObject, int, int]]:
+def together(extents: Sequence[Extent]) -> list[tuple[CachedObject, int, int]]:
     """Return the pages to fetch for extents: those that lie close to each other with one request."""
     found: list[tuple[CachedObject, int, int]] = []
     for extent in sorted(extents, key=lambda one: (one.path, one.offset)):

@@ -242,6 +242,13 @@ def wait_for(work: Coroutine[Any, Any, Result]) -> Result:
         raise
 
 
+async def settled() -> None:
+    """Wait until all that was begun on the loop has ended, as what is fetched ahead."""
+    me = asyncio.current_task()
+    while others := [task for task in asyncio.all_tasks() if task is not me]:
+        await asyncio.wait(others)
+
+
 async def looked_up(
     store: Store, what: str, ask: Callable[[], Coroutine[Any, Any, Result]], patience: Patience
 ) -> Result:

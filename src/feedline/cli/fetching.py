@@ -1,0 +1,201 @@
+"""Say what a job fetches from object stores, and whether its steps hide that; the figures are of `feed.fetch_plan`."""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from feedline.cli.arguments import UsageError, parse_count, parse_rate, parse_seconds
+from feedline.cli.console import print_facts, print_table, show_bytes, show_count, stdout
+from feedline.cli.corpus import Opened, open_path
+from feedline.data import Position
+from feedline.feed.fetch_plan import Cluster, FetchPlan, PartitionPlan, Traffic, fetch_plan
+from feedline.feed.files.cache import own_folder, user_cache
+from feedline.feed.formats.elsewhere import RemoteCorpus
+from feedline.feed.remote.mirror import DEFAULT_BYTES
+from feedline.feed.remote.requests import TRAFFIC, settled, wait_for
+
+_HIDDEN = 0.01  # of the time; less waiting is not worth a word
+
+
+class Asked(NamedTuple):
+    """Options for remote data, as typed; None: not given."""
+
+    cache: str | None
+    nodes: int | None
+    ranks_per_node: int | None
+    bandwidth: str | None
+    latency: str | None
+    step: str | None
+    sweeps: int | None
+
+    def refuse(self, path: str) -> None:
+        """Refuse them for a local path.
+
+        Raises:
+            UsageError: one is given.
+        """
+        given = [name for name, value in self._asdict().items() if value is not None]
+        if given:
+            raise UsageError(
+                f"expected an address, as s3://bucket/train-*.tar, for --{given[0].replace('_', '-')}, got the path "
+                f"{path}: nothing of it is fetched; leave the option out"
+            )
+
+    def cluster(self) -> Cluster:
+        """Return what they describe.
+
+        Raises:
+            UsageError: one is invalid.
+        """
+        if self.step is not None and self.bandwidth is None:
+            raise UsageError(f"expected --bandwidth with --step {self.step}, got none: it says how long fetching takes")
+        return Cluster(
+            self.nodes or 1,
+            self.ranks_per_node or 1,
+            DEFAULT_BYTES if self.cache is None else parse_count(self.cache),
+            None if self.bandwidth is None else parse_rate(self.bandwidth),
+            0.0 if self.latency is None else parse_seconds(self.latency),
+            None if self.step is None else parse_seconds(self.step),
+        )
+
+
+class Measured(NamedTuple):
+    """A corpus, and what opening it took, with the digest of the data that states have."""
+
+    opened: Opened
+    opening: Traffic
+    lookups: int
+
+
+@contextlib.contextmanager
+def opened_cold(path: str, streams: list[str] | None, chunk_size: str, cluster: Cluster) -> Iterator[Measured]:
+    """A context in which an address is open as a run opens it on a node whose cache is empty."""
+    own_folder(user_cache())
+    with tempfile.TemporaryDirectory(prefix="plan-", dir=user_cache()) as folder:
+        before = TRAFFIC.requests, TRAFFIC.fetched_bytes, TRAFFIC.lookups
+        opened = open_path(path, streams, chunk_size, cache=folder, cache_bytes=cluster.cache_bytes)
+        with contextlib.closing(opened.corpus):
+            opened.corpus.digest()
+            wait_for(settled())
+            requests, fetched, lookups = before
+            opening = Traffic(TRAFFIC.requests - requests, TRAFFIC.fetched_bytes - fetched)
+            yield Measured(opened, opening, TRAFFIC.lookups - lookups)
+
+
+def planned(measured: Measured, cluster: Cluster, size: int, start: Position | None, **options: Any) -> FetchPlan:
+    """Return the plan; see `fetch_plan`."""
+    corpus = measured.opened.corpus
+    assert isinstance(corpus, RemoteCorpus)
+    return fetch_plan(
+        corpus,
+        cluster,
+        size=size,
+        start=start,
+        opening=measured.opening,
+        lookups=measured.lookups,
+        kept=corpus.mirror.cache.tables(),
+        **options,
+    )
+
+
+def print_plan(plan: FetchPlan) -> None:
+    """Print the figures, and what follows from them."""
+    cluster, asked = plan.cluster, plan.asked
+    nodes = "1 node" if cluster.nodes == 1 else f"{cluster.nodes} nodes"
+    facts = {
+        "data": show_bytes(plan.data_bytes),
+        "opening": f"{_traffic(plan.opening)}, {show_count(plan.lookups)} for names; as measured, with an empty cache",
+    }
+    last = len(asked.numbers) - 1
+    for i in sorted({0, min(1, last), last}):
+        facts[f"sweep {asked.numbers[i]}"] = _traffic(asked.sweeps[i]) + _cluster(plan, i)
+    facts |= {
+        "peak disk": f"{show_bytes(asked.peak_bytes)} of {show_bytes(cluster.cache_bytes)}",
+        "first batch": _first_batch(plan),
+        "steps": _steps(plan),
+        "smallest cache": f"{show_bytes(asked.smallest_cache_bytes)}, what is read at the same time",
+    }
+    if cluster.cache_bytes < asked.smallest_cache_bytes:
+        facts["smallest cache"] += ", which is more than there is"
+    print_facts(f"fetching, by {nodes} {_name(asked)}, each", facts)
+    console = stdout()
+    if plan.other is None:
+        if plan.no_other is not None and cluster.nodes > 1:
+            console.print(f"no other partition to compare with: {plan.no_other}", markup=False)
+        return
+    rows = []
+    for one in (asked, plan.other):
+        shown = (one.cluster[0].bytes, one.cluster[-1].bytes, one.fetched_bytes)
+        rows.append([_name(one), *map(show_bytes, shown), _waiting(one)])
+    first, last_one = asked.numbers[0], asked.numbers[-1]
+    print_table(["all nodes fetch", f"sweep {first}", f"sweep {last_one}", "in all", "waiting"], rows)
+    less, more = sorted((asked, plan.other), key=lambda one: one.fetched_bytes)
+    if less.fetched_bytes == more.fetched_bytes:
+        console.print("Both fetch the same.", markup=False)
+    else:
+        times = more.fetched_bytes / max(1, less.fetched_bytes)
+        console.print(f"{_name(less)} fetches less: {_name(more)} takes {times:.3g} times as much.", markup=False)
+
+
+def _traffic(one: Traffic) -> str:
+    return f"{show_bytes(one.bytes)} in {show_count(one.requests)} requests"
+
+
+def _cluster(plan: FetchPlan, sweep: int) -> str:
+    return "" if plan.cluster.nodes == 1 else f"; {_traffic(plan.asked.cluster[sweep])} by all nodes"
+
+
+def _name(one: PartitionPlan) -> str:
+    return "by position" if one.lanes is None else f"lanes={one.lanes}"
+
+
+def _first_batch(plan: FetchPlan) -> str:
+    seconds = plan.first_batch_s
+    window = f"opening and a window of {show_bytes(plan.asked.first_window.bytes)}"
+    return f"after {window}" if seconds is None else f"after {_seconds(seconds)}: {window}"
+
+
+def _steps(plan: FetchPlan) -> str:
+    cluster, asked = plan.cluster, plan.asked
+    if asked.hiding_step_s is None:
+        return "pass --bandwidth and --step to see whether they hide the fetching"
+    shortest = f"steps of {_seconds(asked.hiding_step_s)} or more hide the fetching of the last of these sweeps"
+    if asked.waits is None or cluster.step_s is None or cluster.bandwidth is None:
+        return shortest
+    if max(asked.waits) <= _HIDDEN:
+        return f"of {_seconds(cluster.step_s)} hide the fetching; {shortest}"
+    said = f"of {_seconds(cluster.step_s)} wait {asked.waits[0]:.0%} of the first of these sweeps"
+    if len(asked.waits) > 1:
+        said += f" and {asked.waits[-1]:.0%} of the last"
+    return f"{said}; {', or '.join(_helps(plan))}"
+
+
+def _helps(plan: FetchPlan) -> list[str]:
+    """Return what would let steps wait less, each with a figure."""
+    cluster, asked, other = plan.cluster, plan.asked, plan.other
+    assert asked.waits is not None
+    assert asked.hiding_step_s is not None
+    assert cluster.step_s is not None
+    assert cluster.bandwidth is not None
+    found = []
+    if asked.waits[-1] > _HIDDEN:
+        found.append(f"{show_bytes(cluster.bandwidth * asked.hiding_step_s / cluster.step_s)}/s would hide the last")
+        found.append(f"a cache of all {show_bytes(plan.data_bytes)} leaves later ones nothing to fetch")
+    else:
+        found.append("the last is hidden")
+    if other is not None and other.waits is not None and other.waits[-1] < asked.waits[-1] - _HIDDEN:
+        found.append(f"{_name(other)} waits {other.waits[0]:.0%} and {other.waits[-1]:.0%}")
+    return found
+
+
+def _waiting(one: PartitionPlan) -> str:
+    return "-" if one.waits is None else f"{one.waits[0]:.0%}, {one.waits[-1]:.0%}"
+
+
+def _seconds(seconds: float) -> str:
+    if seconds >= 120:
+        return f"{seconds / 60:.3g} min"
+    return f"{seconds:.3g} s" if seconds >= 1 else f"{1e3 * seconds:.3g} ms"

@@ -1,0 +1,423 @@
+"""Say before a run what it will fetch from object stores: computed from the order, without reading data.
+
+The chunks are gone through in the order in which a run reads them, and `keeping` decides about each what it decides in
+the run. So the bytes planned are the bytes that a process fetches which has a node, and a cache, to itself. Where
+several processes share a cache, what they fetch depends on how far apart they are; then the plan lets them be in step.
+Times are estimates from the bandwidth, the latency and the seconds of a step that are given.
+
+Cost: some tens of microseconds for each chunk, sweep and node.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from feedline.data import Position
+from feedline.errors import DataError
+from feedline.feed.assembly import ChunkSet
+from feedline.feed.files.remote import object_at
+from feedline.feed.formats.detect import FORMATS
+from feedline.feed.formats.elsewhere import RemoteCorpus
+from feedline.feed.keeping import Keeping, Mask, Range
+from feedline.feed.next_uses import NextUses
+from feedline.feed.opening import opened
+from feedline.feed.prefetch import Stats
+from feedline.feed.protocol import Deserializer
+from feedline.feed.remote.cache import LEAST_BYTES, CachedObject, parts_of, together
+from feedline.feed.remote.pages import PAGE_BYTES
+from feedline.feed.remote.requests import IN_FLIGHT
+from feedline.feed.source import MinibatchSource
+from feedline.feed.timeline import Timeline, WindowPlan
+
+SWEEPS = 3
+"""Sweeps that are gone through, if not said otherwise: later ones find in the cache what was kept of those before."""
+
+_MIB = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """What reads the data.
+
+    Attributes:
+        nodes: number of machines, each with a cache.
+        ranks_per_node: number of processes on each that train.
+        cache_bytes: the most that a cache keeps.
+        bandwidth: bytes per second from the store to each node; None: unknown.
+        latency_s: seconds until the first byte of an answer.
+        step_s: seconds of a training step; None: unknown.
+    """
+
+    nodes: int = 1
+    ranks_per_node: int = 1
+    cache_bytes: int = 16 << 30
+    bandwidth: float | None = None
+    latency_s: float = 0.0
+    step_s: float | None = None
+
+    @property
+    def ranks(self) -> int:
+        """Number of all processes that train."""
+        return self.nodes * self.ranks_per_node
+
+    def seconds(self, traffic: Traffic) -> float | None:
+        """Return about how long a node takes to fetch something; None: unknown."""
+        if not traffic.requests:
+            return 0.0
+        if self.bandwidth is None:
+            return None
+        link = traffic.bytes / self.bandwidth
+        return self.latency_s + max(link, traffic.requests * self.latency_s / IN_FLIGHT)
+
+
+class Traffic(NamedTuple):
+    """What is fetched: requests for bytes, and the bytes."""
+
+    requests: int
+    bytes: int
+
+    def plus(self, other: Traffic) -> Traffic:
+        """Return both together."""
+        return Traffic(self.requests + other.requests, self.bytes + other.bytes)
+
+
+NOTHING = Traffic(0, 0)
+
+
+class _Window(NamedTuple):
+    """What a node fetches for a window, and how many steps it lasts."""
+
+    sweep: int
+    steps: float
+    traffic: Traffic
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionPlan:
+    """What is fetched under one partition.
+
+    Attributes:
+        lanes: number of lanes; None: by position.
+        numbers: the sweeps; the first may be the rest of one.
+        sweeps: of the node that fetches most, requests and bytes of each sweep.
+        cluster: the same of all nodes together.
+        first_window: what has to be there before the first minibatch.
+        peak_bytes: the most that a cache keeps.
+        smallest_cache_bytes: a cache that holds what the processes of a node read at the same time.
+        waits: share of the time that steps wait for data in each sweep, 0 to 1; None: unknown.
+        hiding_step_s: the shortest step that hides the fetching in the last of the sweeps; None: unknown.
+    """
+
+    lanes: int | None
+    numbers: list[int]
+    sweeps: list[Traffic]
+    cluster: list[Traffic]
+    first_window: Traffic
+    peak_bytes: int
+    smallest_cache_bytes: int
+    waits: list[float] | None
+    hiding_step_s: float | None
+
+    @property
+    def fetched_bytes(self) -> int:
+        """Bytes that all nodes fetch in all sweeps."""
+        return sum(one.bytes for one in self.cluster)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return all figures by name, in JSON types."""
+        return {
+            "lanes": self.lanes,
+            "numbers": self.numbers,
+            "sweeps": [one._asdict() for one in self.sweeps],
+            "cluster": [one._asdict() for one in self.cluster],
+            "first_window": self.first_window._asdict(),
+            "peak_bytes": self.peak_bytes,
+            "smallest_cache_bytes": self.smallest_cache_bytes,
+            "waits": self.waits,
+            "hiding_step_s": self.hiding_step_s,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class FetchPlan:
+    """What a job fetches.
+
+    Attributes:
+        cluster: what reads the data.
+        data_bytes: size of all objects.
+        opening: what opening fetches on each node, as it was measured, with the index if one had to be made.
+        lookups: requests for names and sizes on each node, likewise.
+        asked: the plan under the partition that was asked for.
+        other: the plan under the other one; None: there is none, see ``no_other``.
+        no_other: why not.
+    """
+
+    cluster: Cluster
+    data_bytes: int
+    opening: Traffic
+    lookups: int
+    asked: PartitionPlan
+    other: PartitionPlan | None
+    no_other: str | None
+
+    @property
+    def first_batch_s(self) -> float | None:
+        """About the seconds until the first minibatch; None: unknown."""
+        opening, window = self.cluster.seconds(self.opening), self.cluster.seconds(self.asked.first_window)
+        return None if opening is None or window is None else self.lookups * self.cluster.latency_s + opening + window
+
+    def to_json(self) -> dict[str, Any]:
+        """Return all figures by name, in JSON types."""
+        return {
+            "cluster": asdict(self.cluster),
+            "data_bytes": self.data_bytes,
+            "opening": self.opening._asdict() | {"lookups": self.lookups},
+            "first_batch_s": self.first_batch_s,
+            "asked": self.asked.to_json(),
+            "other": None if self.other is None else self.other.to_json(),
+            "no_other": self.no_other,
+        }
+
+
+def fetch_plan(
+    corpus: Deserializer,
+    cluster: Cluster,
+    *,
+    size: int,
+    lanes: int | None = None,
+    other_lanes: int = 64,
+    opening: Traffic = NOTHING,
+    lookups: int = 0,
+    kept: Mapping[str, Mask] | None = None,
+    start: Position | None = None,
+    max_sweeps: int | None = None,
+    sweeps: int = SWEEPS,
+    **options: Any,
+) -> FetchPlan:
+    """Plan what is fetched from object stores.
+
+    Args:
+        corpus: corpus that was opened by its address.
+        cluster: what reads it.
+        size: minibatch size, in samples.
+        lanes: as of `MinibatchSource`.
+        other_lanes: number of lanes to compare with, where ``lanes`` is None.
+        opening, lookups: what opening it took.
+        kept: pages that each cache has at the beginning, by key of their object, as `Cache.tables` returns them.
+        start: position to begin at; None: the start.
+        max_sweeps: as of `MinibatchSource`: nothing is kept for what comes after these.
+        sweeps: number of sweeps to go through, where there is no end.
+        options: ``seed``, ``shuffle`` and ``order`` of `MinibatchSource`.
+
+    Raises:
+        ValueError: there are more ranks than lanes, or the order cannot be planned.
+        DataError: the corpus is not read by ranges from objects.
+    """
+    if not isinstance(corpus, RemoteCorpus):
+        raise DataError(
+            "expected a corpus that was opened by its address, got one on a disk",
+            path=corpus.name,
+            hint="pass s3://...",
+        )
+    if not next(form.ranged for form in FORMATS if form.name == corpus.format):
+        return _whole(corpus, cluster, lanes, opening, lookups)
+
+    def under(lanes: int | None) -> PartitionPlan:
+        return _Run(corpus, cluster, size, lanes, kept or {}, start, max_sweeps, sweeps, options).plan()
+
+    asked, other, why = under(lanes), None, None
+    if cluster.nodes == 1:
+        why = "one node reads all data under any partition"
+    else:
+        try:
+            other = under(None if lanes is not None else max(other_lanes, cluster.ranks))
+        except ValueError as error:
+            why = str(error)
+    return FetchPlan(cluster, corpus.mirror.total_bytes, opening, lookups, asked, other, why)
+
+
+def _whole(corpus: RemoteCorpus, cluster: Cluster, lanes: int | None, opening: Traffic, lookups: int) -> FetchPlan:
+    """Return the plan of objects that are fetched as a whole when they are opened, and never again."""
+    kept = sum(one.pages for one in corpus.mirror.objects.values()) * PAGE_BYTES
+    waits = None if cluster.step_s is None or cluster.bandwidth is None else [0.0]
+    step = None if cluster.bandwidth is None else 0.0
+    nothing = PartitionPlan(lanes, [0], [NOTHING], [NOTHING], NOTHING, kept, max(LEAST_BYTES, kept), waits, step)
+    why = f"objects of this format ({corpus.format}) are fetched whole, by every node, when they are opened"
+    return FetchPlan(cluster, corpus.mirror.total_bytes, opening, lookups, nothing, None, why)
+
+
+class _Run:
+    """The nodes of a cluster under one partition; see `fetch_plan`."""
+
+    def __init__(
+        self,
+        corpus: RemoteCorpus,
+        cluster: Cluster,
+        size: int,
+        lanes: int | None,
+        kept: Mapping[str, Mask],
+        start: Position | None,
+        max_sweeps: int | None,
+        sweeps: int,
+        options: Mapping[str, Any],
+    ) -> None:
+        self._corpus, self._cluster, self._size, self._lanes, self._kept = corpus, cluster, size, lanes, kept
+        source = MinibatchSource(corpus, lanes=lanes, partition=(0, cluster.ranks), max_sweeps=max_sweeps, **options)
+        order = {"order": "feedline", "seed": 0, "shuffle": True, **options}
+        self._timeline: Timeline = opened(
+            corpus, ChunkSet(corpus.schema), Stats(), lanes=lanes, threads=1, read_ahead=0, **order
+        ).timeline
+        steps = source.plan(size, start)
+        first, second = next(steps, None), next(steps, None)
+        if first is None:
+            raise ValueError("expected a place before the end of the source, got its end")
+        if self._timeline.blocks is not None or self._timeline.sweep_length is None or corpus.random_access:
+            raise ValueError(f"expected a corpus whose chunks are read by ranges, got {corpus.name}")
+        self._sweeps = first.position.sweep + sweeps if max_sweeps is None else max_sweeps
+        self._max_sweeps = max_sweeps
+        self._start = first.position[:2]
+        length = self._timeline.sweep_length
+        end = math.inf if second is None else second.position.sweep * length + second.position.ordinal
+        self._read_first = min(end, self._sweeps * length) - 1  # last place of the first minibatch
+        samples = self._timeline.sweep_samples
+        self._samples = 1.0 if samples is None else samples / length
+        self._ranges: dict[int, list[Range]] = {}
+
+    def _ranges_of(self, chunk: int) -> list[Range]:
+        found = self._ranges.get(chunk)
+        if found is None:
+            extents = self._corpus.extents(chunk)
+            if any(not isinstance(object_at(extent.path), CachedObject) for extent in extents) or not extents:
+                raise ValueError(
+                    f"expected a corpus that knows which bytes of objects its chunks are, got {self._corpus.name}"
+                )
+            found = self._ranges[chunk] = together(extents)
+        return found
+
+    def plan(self) -> PartitionPlan:
+        """Go through the sweeps on every node."""
+        cluster = self._cluster
+        nodes = range(cluster.nodes) if self._lanes is not None else range(1)
+        most: tuple[int, list[_Window]] | None = None
+        total: dict[int, Traffic] = {}
+        peak = smallest = 0
+        for node in nodes:
+            keeping = Keeping(
+                cluster.cache_bytes // PAGE_BYTES,
+                self._ranges_of,
+                {key: table.copy() for key, table in self._kept.items()},
+            )
+            windows, need = self._node(node, keeping)
+            fetched = sum(one.traffic.bytes for one in windows)
+            for one in windows:
+                total[one.sweep] = total.get(one.sweep, NOTHING).plus(one.traffic)
+            if most is None or fetched > most[0]:
+                most = fetched, windows
+            peak, smallest = max(peak, keeping.most), max(smallest, need)
+        assert most is not None
+        windows = most[1]
+        if self._lanes is None:
+            total = {
+                sweep: Traffic(one.requests * cluster.nodes, one.bytes * cluster.nodes) for sweep, one in total.items()
+            }
+        numbers = sorted(total)
+        sweeps = [_sum(one.traffic for one in windows if one.sweep == number) for number in numbers]
+        last = [one for one in windows if one.sweep == numbers[-1]]
+        return PartitionPlan(
+            self._lanes,
+            numbers,
+            sweeps,
+            [total[number] for number in numbers],
+            windows[0].traffic,
+            peak * PAGE_BYTES,
+            max(LEAST_BYTES, -(-smallest * PAGE_BYTES // _MIB) * _MIB),
+            _waits(windows, cluster, numbers),
+            _hiding_step(last, cluster),
+        )
+
+    def _node(self, node: int, keeping: Keeping) -> tuple[list[_Window], int]:
+        """Return what a node fetches for each window, and the pages of the most that are read at the same time."""
+        cluster = self._cluster
+        own = range(node * cluster.ranks_per_node, (node + 1) * cluster.ranks_per_node)
+        must = self._lanes is None and cluster.ranks_per_node > 1
+        readers = [self._reader(rank, keeping, must=must) for rank in (own if self._lanes is not None else own[:1])]
+        found, before, need = [], 0, 0
+        for together_ in zip(*readers, strict=True):
+            windows, pages = zip(*together_, strict=True)
+            found.append(_Window(windows[0].sweep, windows[0].steps, _sum(one.traffic for one in windows)))
+            need, before = max(need, before + sum(pages)), sum(pages)
+        return found, need
+
+    def _reader(self, rank: int, keeping: Keeping, *, must: bool) -> Iterator[tuple[_Window, int]]:
+        """Go through the windows that one process reads; yield each, with the pages that it has."""
+        uses = NextUses(self._corpus.num_chunks())
+        held: set[int] = set()
+        plan = self._timeline.window_at(*self._start)
+        length = self._timeline.sweep_length
+        assert length is not None
+        while plan.sweep < self._sweeps:
+            part = plan.part(rank, self._cluster.ranks)
+            chunks = dict.fromkeys(part.chunks.tolist())
+            traffic = NOTHING
+            for chunk in chunks:
+                if chunk not in held:
+                    traffic = traffic.plus(_traffic(keeping.begin(chunk, uses, must=must).missing))
+            held = set(chunks)
+            if plan.sweep * length + plan.first + plan.count > self._read_first:
+                uses.start(_following(self._timeline, part, self._max_sweeps))
+            pages = sum(end - first for chunk in chunks for _, first, end in self._ranges_of(chunk))
+            yield _Window(plan.sweep, plan.count * self._samples / self._size, traffic), pages
+            plan = self._timeline.window_after(plan)
+
+
+def _following(timeline: Timeline, part: WindowPlan, max_sweeps: int | None) -> Any:
+    return lambda: timeline.chunks_after(part, max_sweeps)
+
+
+def _traffic(runs: Sequence[Range]) -> Traffic:
+    requests = fetched = 0
+    for one, first, end in runs:
+        requests += len(parts_of(first, end))
+        fetched += min(end * PAGE_BYTES, one.size) - first * PAGE_BYTES
+    return Traffic(requests, fetched)
+
+
+def _sum(parts: Any) -> Traffic:
+    found = NOTHING
+    for one in parts:
+        found = found.plus(one)
+    return found
+
+
+def _waits(windows: Sequence[_Window], cluster: Cluster, sweeps: Sequence[int]) -> list[float] | None:
+    """Return the share of each sweep that steps wait, where each window is fetched while the one before is used."""
+    if cluster.step_s is None or cluster.bandwidth is None:
+        return None
+    waited, worked = dict.fromkeys(sweeps, 0.0), dict.fromkeys(sweeps, 0.0)
+    ready = now = began = 0.0
+    for i, one in enumerate(windows):
+        seconds = cluster.seconds(one.traffic)
+        assert seconds is not None
+        ready = max(ready, began) + seconds
+        if i:  # until the first window is there, nothing has begun
+            waited[one.sweep] += max(0.0, ready - now)
+        began = max(now, ready)
+        now = began + one.steps * cluster.step_s
+        worked[one.sweep] += one.steps * cluster.step_s
+    return [waited[n] / (waited[n] + worked[n]) if worked[n] else 0.0 for n in sweeps]
+
+
+def _hiding_step(windows: Sequence[_Window], cluster: Cluster) -> float | None:
+    """Return the shortest step at which a sweep like this one does not wait, once it has begun."""
+    if cluster.bandwidth is None:
+        return None
+    seconds = np.array([cluster.seconds(one.traffic) for one in windows], np.float64)
+    steps: NDArray[np.float64] = np.array([one.steps for one in windows], np.float64)
+    # Each window has the steps of the one before, which is of the sweep before for the first.
+    return float((seconds / np.maximum(np.roll(steps, 1), 1e-9)).max())

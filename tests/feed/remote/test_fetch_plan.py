@@ -1,0 +1,129 @@
+"""What is planned is what is fetched: by the order and the cache, to the byte."""
+
+from __future__ import annotations
+
+import io
+
+import numpy as np
+import pytest
+
+import feedline as fl
+from feedline.feed.fetch_plan import Cluster, fetch_plan
+from feedline.feed.remote import cache as caches
+from feedline.feed.remote.requests import PART_BYTES
+from tests.servers.object_store import ObjectStore
+
+MIB = 1 << 20
+FILES = 3
+
+
+def rows(seed: int, groups: int, group_bytes: int) -> bytes:
+    """A Parquet file of groups of rows of random bytes, of other sizes each."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    rng, file = np.random.default_rng(seed), io.BytesIO()
+    schema = pa.schema({"x": pa.binary()})
+    with pq.ParquetWriter(file, schema, compression=None, use_dictionary=False) as writer:
+        for size in rng.integers(group_bytes // 2, 2 * group_bytes, groups).tolist():
+            writer.write_table(pa.table({"x": [rng.bytes(size // 4) for _ in range(4)]}, schema))
+    return file.getvalue()
+
+
+@pytest.fixture(scope="module")
+def bucket():
+    with ObjectStore() as server:
+        for seed in range(FILES):
+            server.put(f"b/small/{seed}.parquet", rows(seed, 20, 150_000))
+        server.put("b/large.parquet", rows(9, 3, 2 * PART_BYTES))
+        yield server
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch):
+    """Allow caches of a megabyte."""
+    monkeypatch.setattr(caches, "LEAST_BYTES", MIB)
+
+
+def total(bucket) -> int:
+    return sum(len(rows(seed, 20, 150_000)) for seed in range(FILES))
+
+
+@pytest.fixture
+def opened(bucket, tmp_path):
+    corpora = []
+
+    def open_it(name: str, cache_bytes: int, folder: str = "cache"):
+        bucket.reset()
+        corpora.append(
+            fl.open_corpus(
+                f"s3://b/{name}", cache=tmp_path / folder, cache_bytes=cache_bytes, storage_options=bucket.s3()
+            )
+        )
+        return corpora[-1]
+
+    yield open_it
+    for corpus in corpora:
+        corpus.close()
+
+
+def sent(bucket):
+    counters = bucket.counters()
+    return counters.requests["GET"], counters.sent_bytes["GET"]
+
+
+OPTIONS = {"seed": 3, "shuffle": fl.Window(chunks=4)}
+
+
+def planned(corpus, cache_bytes, **more):
+    corpus.digest()
+    given = {"size": 7, "max_sweeps": 4, "kept": corpus.mirror.cache.tables(), **OPTIONS, **more}
+    return fetch_plan(corpus, Cluster(cache_bytes=cache_bytes), **given)
+
+
+@pytest.mark.parametrize("share", [0.12, 0.2, 0.35, 0.5, 0.7, 0.9, 2])
+@pytest.mark.parametrize("lanes", [None, 4])
+def test_what_is_planned_is_what_is_fetched(bucket, opened, share, lanes):
+    budget = max(MIB, int(share * total(bucket)))
+    plan = planned(opened("small/*.parquet", budget, "plan"), budget, lanes=lanes)
+    corpus = opened("small/*.parquet", budget)
+    with fl.MinibatchSource(corpus, max_sweeps=4, read_ahead=MIB, lanes=lanes, **OPTIONS) as source:
+        source.state_dict()  # which has a digest of the data, and belongs to opening
+        bucket.reset()
+        for _ in source.minibatches(7):
+            pass
+        fetched = source.stats().fetched_bytes
+    assert len(plan.asked.sweeps) == 4
+    assert fetched == sum(one.bytes for one in plan.asked.sweeps)
+    assert sent(bucket) == (sum(one.requests for one in plan.asked.sweeps), fetched)
+    assert plan.asked.peak_bytes <= budget
+
+
+@pytest.mark.parametrize("share", [0.2, 0.5, 2])
+def test_after_a_restore_one_window_is_fetched(bucket, opened, share):
+    budget = int(share * total(bucket))
+    corpus = opened("small/*.parquet", budget)
+    with fl.MinibatchSource(corpus, max_sweeps=2, read_ahead=0, **OPTIONS) as source:
+        position = fl.Position(0, int(0.9 * source.num_sequences), int(0.9 * source.num_samples))
+        source.state_dict()
+        plan = planned(corpus, budget, start=position, max_sweeps=2)
+        bucket.reset()
+        source.seek(position)
+        source.next_minibatch(7)
+        assert sent(bucket) == plan.asked.first_window
+        for _ in source.minibatches(7):
+            pass
+    assert sent(bucket)[1] == sum(one.bytes for one in plan.asked.sweeps)
+
+
+def test_large_chunks_are_fetched_in_parts(bucket, opened):
+    budget = 40 * MIB
+    plan = planned(opened("large.parquet", budget, "plan"), budget, max_sweeps=2)
+    corpus = opened("large.parquet", budget)
+    with fl.MinibatchSource(corpus, max_sweeps=2, read_ahead=0, **OPTIONS) as source:
+        source.state_dict()
+        bucket.reset()
+        for _ in source.minibatches(7):
+            pass
+    assert sum(one.bytes for one in plan.asked.sweeps) == sent(bucket)[1]
+    assert sum(one.requests for one in plan.asked.sweeps) == sent(bucket)[0] > 9

@@ -1,0 +1,65 @@
+"""What a cache keeps: never too much, and no more is fetched than the best that any rule could do, by windows."""
+
+from __future__ import annotations
+
+import itertools
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from feedline.feed.keeping import Keeping, runs
+from feedline.feed.next_uses import NextUses
+
+CHUNKS, PAGES = 40, 3
+
+
+def fetched(order, kept_chunks):
+    """Pages that are fetched for each chunk in `order`, windows of chunks, by a cache of some chunks."""
+    one = SimpleNamespace(key="k", pages=(PAGES + 1) * CHUNKS)
+    # A page lies between chunks, so that none shares a page with another.
+    keeping = Keeping(kept_chunks * PAGES, lambda c: [(one, c * (PAGES + 1), c * (PAGES + 1) + PAGES)])
+    uses, found = NextUses(CHUNKS), []
+    uses.start(lambda: iter(order))
+    for window in order:
+        for chunk in window.tolist():
+            decision = keeping.begin(chunk, uses)
+            assert keeping.count <= kept_chunks * PAGES
+            found.append(decision.pages)
+    assert keeping.most <= kept_chunks * PAGES
+    return found
+
+
+def best(order, kept_chunks):
+    """Chunks that Belady's rule with bypass fetches, chunk by chunk: slow and obvious."""
+    flat, kept, count = [c for window in order for c in window.tolist()], set(), 0
+    for i, chunk in enumerate(flat):
+        later = lambda c, after=i: flat.index(c, after + 1) if c in flat[after + 1 :] else len(flat)  # noqa: E731
+        count += chunk not in kept
+        kept.add(chunk)
+        if len(kept) > kept_chunks:
+            kept.remove(max(kept, key=later))
+    return count
+
+
+@pytest.mark.parametrize("kept_chunks", [0, 1, 7, 20, 39, 40])
+def test_fetches_little_more_than_the_best(kept_chunks):
+    rng = np.random.default_rng(kept_chunks)
+    order = [w for _ in range(6) for w in np.split(rng.permutation(CHUNKS), CHUNKS // 4)]
+    pages = fetched(order, kept_chunks)
+    assert all(n in (0, PAGES) for n in pages)
+    least = best(order, kept_chunks)
+    # Within a window of four chunks the rule does not look.
+    assert least <= sum(pages) // PAGES <= least + 0.05 * 6 * CHUNKS
+    assert sum(pages[:CHUNKS]) == CHUNKS * PAGES
+
+
+def test_runs_of_a_mask():
+    for bits in itertools.product([False, True], repeat=6):
+        mask = np.array(bits)
+        again = np.zeros(6, np.bool_)
+        for a, b in runs(mask):
+            assert a < b
+            assert again[max(0, a - 1) : b].sum() == 0
+            again[a:b] = True
+        assert (again == mask).all()
