@@ -293,6 +293,10 @@ def mosaic(folder: str) -> Made:
 def litdata_of(folder: str) -> Made:
     """Return LitData over its chunks."""
     import litdata as lit  # type: ignore[import-not-found,unused-ignore]
+    from litdata.streaming import downloader  # type: ignore[import-not-found,unused-ignore]
+
+    # It has no option for servers without TLS.
+    downloader._OBSTORE_CLIENT_OPTIONS = {**downloader._OBSTORE_CLIENT_OPTIONS, "allow_http": True}
 
     def opened() -> Callable[[], float]:
         dataset = lit.StreamingDataset(
