@@ -286,13 +286,13 @@ def _writes_late() -> None:
 
 def _fetches_again() -> None:
     """A cache begins empty, whatever is in it."""
-    from feedline.feed.remote.pages import Pages
+    from feedline.feed.remote.pages import ObjectPages
 
     def empty(original: Any, pages: Any) -> int:
         pages.drop(0, pages.count)
         return int(original(pages))
 
-    _wrapped(Pages, "sweep", empty)
+    _wrapped(ObjectPages, "sweep", empty)
 
 
 def _keeps_too_much() -> None:

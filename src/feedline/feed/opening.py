@@ -75,7 +75,7 @@ def opened(
     table = ChunkTable(corpus.chunks())
     if table.total_sequences == 0:
         raise DataError(f"expected at least one sequence in {corpus.name}, got none")
-    timeline = _timeline(corpus, table, order, lanes, seed, shuffle)
+    timeline = _timeline(corpus, table, order, seed, shuffle, lanes=lanes)
     read_from = corpus if timeline.blocks is None else BlockCorpus(corpus, timeline.blocks)
     reader: Reader
     if corpus.fetchable:
@@ -127,7 +127,13 @@ def _check_lanes(corpus: Deserializer, order: str, lanes: int) -> None:
 
 
 def _timeline(
-    corpus: Deserializer, table: ChunkTable, order: str, lanes: int | None, seed: int, shuffle: bool | str | Window
+    corpus: Deserializer,
+    table: ChunkTable,
+    order: str,
+    seed: int,
+    shuffle: bool | str | Window,
+    *,
+    lanes: int | None,
 ) -> Timeline:
     window = shuffle if isinstance(shuffle, Window) else None
     shuffled = shuffle is not False

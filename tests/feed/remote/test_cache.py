@@ -18,8 +18,8 @@ import pytest
 
 import feedline as fl
 from feedline.feed.remote import cache as caches
-from feedline.feed.remote.holders import Holder
-from feedline.feed.remote.pages import PAGE_BYTES, Pages
+from feedline.feed.remote.holders import CacheHolder
+from feedline.feed.remote.pages import PAGE_BYTES, ObjectPages
 from tests.feed.remote.conftest import delivered
 from tests.feed.remote.test_faults import archive
 from tests.servers.object_store import ObjectStore
@@ -180,21 +180,21 @@ def test_an_archive_whose_index_is_known_is_opened_although_its_beginning_cannot
     store.put("b/a.tar", archive(100, 20_000))
     expected = delivered(opened("a.tar"))  # which closes it
     (place,) = (tmp_path / "cache" / "objects").iterdir()
-    pages = Pages(place, (place / "data").stat().st_size, {})
+    pages = ObjectPages(place, (place / "data").stat().st_size, {})
     pages.drop(0, 10)
     pages.close()
     assert delivered(opened("a.tar", cache_bytes=MIB)) == expected
 
 
 def test_whoever_is_killed_between_table_and_count_has_counted_too_many(opened, filled, tmp_path, monkeypatch):
-    enter, found = Pages.mark, []
+    enter, found = ObjectPages.mark, []
 
     def enter_and_die(pages, first, sums):
         enter(pages, first, sums)
         found.append(len(sums))
         raise MemoryError("killed")
 
-    monkeypatch.setattr(Pages, "mark", enter_and_die)
+    monkeypatch.setattr(ObjectPages, "mark", enter_and_die)
     with pytest.raises(MemoryError, match="killed"):
         opened("0.parquet")
     assert np.fromfile(tmp_path / "cache" / "state", np.int64)[2] == found[0] > 0
@@ -207,7 +207,7 @@ def test_a_wrong_count_is_corrected_by_whoever_opens_the_cache_while_others_use_
     state = np.fromfile(tmp_path / "cache" / "state", np.int64)
     kept, state[2] = state[2], wrong
     state.tofile(tmp_path / "cache" / "state")
-    other = Holder(tmp_path / "cache" / "holders")
+    other = CacheHolder(tmp_path / "cache" / "holders")
     assert opened("*.parquet").mirror.cache.kept_bytes == kept * PAGE_BYTES > 0
     other.close()
 
@@ -298,7 +298,7 @@ def test_killed_at_any_moment_it_leaves_no_page_that_is_wrong_and_fetches_no_who
             process.send_signal(signal.SIGKILL)
             process.communicate()
             for place in (tmp_path / "cache").glob("objects/*"):
-                pages = Pages(place, (place / "data").stat().st_size, {})
+                pages = ObjectPages(place, (place / "data").stat().st_size, {})
                 assert pages.damaged(0, pages.count) == []
                 pages.close()
             now = sum(

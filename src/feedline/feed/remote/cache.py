@@ -40,8 +40,8 @@ from feedline.errors import DataError
 from feedline.feed.files.cache import own_folder
 from feedline.feed.files.remote import object_at
 from feedline.feed.protocol import Extent, Piece
-from feedline.feed.remote.holders import Holder, View, claims_of
-from feedline.feed.remote.pages import PAGE_BYTES, Pages, allocate, checksums, pages_of
+from feedline.feed.remote.holders import CacheHolder, HolderView, claims_of
+from feedline.feed.remote.pages import PAGE_BYTES, ObjectPages, allocate, checksums, pages_of
 from feedline.feed.remote.requests import PART_BYTES, Patience, fetched, loop, rest, wait_for
 from feedline.feed.remote.stores import ObjectInfo, Store
 
@@ -201,7 +201,7 @@ class Cache:
         self.pid = os.getpid()
         self._mutex = threading.RLock()
         self._depth = 0
-        self._open: OrderedDict[str, Pages] = OrderedDict()
+        self._open: OrderedDict[str, ObjectPages] = OrderedDict()
         self._objects: dict[str, list[CachedObject]] = {}  # in use, by key
         self._told = False
         hint = "pass cache=<a folder of yours with room>"
@@ -212,7 +212,7 @@ class Cache:
             self._lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             with self._locked():
                 self._state = self._mapped_state()
-                self._holder = Holder(folder / "holders")
+                self._holder = CacheHolder(folder / "holders")
                 self._count(alone=not any(True for _ in self._holder.others()))
         except OSError as error:
             raise DataError(
@@ -261,7 +261,7 @@ class Cache:
             place = self.folder / "objects" / name
             try:
                 size = os.stat(place / "data").st_size
-                pages = Pages(place, size, {})
+                pages = ObjectPages(place, size, {})
             except OSError:
                 if alone:
                     shutil.rmtree(place, ignore_errors=True)
@@ -273,13 +273,13 @@ class Cache:
         self._state[2] = total
 
     @contextlib.contextmanager
-    def opened(self, found: CachedObject) -> Iterator[Pages]:
+    def opened(self, found: CachedObject) -> Iterator[ObjectPages]:
         """A context in which file and table of an object are open."""
         with self._mutex:
             pages = self._open.get(found.key)
             if pages is None:
                 about = {"url": found.url, "etag": found.info.etag, "size": found.size}
-                pages = Pages(self.folder / "objects" / found.key, found.size, about)
+                pages = ObjectPages(self.folder / "objects" / found.key, found.size, about)
                 self._open[found.key] = pages
             self._open.move_to_end(found.key)
             pages.users += 1
@@ -337,7 +337,7 @@ class Cache:
     def tables(self) -> dict[str, NDArray[np.bool_]]:
         """Return which pages are kept of the objects that this process uses, by key."""
         found = {}
-        for one in list(self._objects.values()):
+        for one, *_ in list(self._objects.values()):
             if one.size and (self.folder / "objects" / one.key).exists():
                 with self.opened(one) as pages:
                     found[one.key] = pages.table != 0
@@ -390,14 +390,14 @@ class Cache:
         with self._locked():
             self._holder.reserve(-pages)
 
-    def _views(self) -> list[View]:
+    def _views(self) -> list[HolderView]:
         return [self._holder.own, *(view for _, view in self._holder.others())]
 
-    def _short(self, pages: int, views: Sequence[View]) -> int:
+    def _short(self, pages: int, views: Sequence[HolderView]) -> int:
         coming = sum(view.reserved for view in views)
         return int(self._state[2]) + coming + pages - self.budget_bytes // PAGE_BYTES
 
-    def _drop_unclaimed(self, views: Sequence[View], short: int) -> None:
+    def _drop_unclaimed(self, views: Sequence[HolderView], short: int) -> None:
         """Drop objects that no living process uses, those first that were written long ago."""
         claimed = set(self._objects).union(*(claims_of(path) for path, _ in self._holder.others()))
         found = []
@@ -413,7 +413,7 @@ class Cache:
                 return
             place = self.folder / "objects" / name
             with contextlib.suppress(OSError):
-                pages = Pages(place, size, {})
+                pages = ObjectPages(place, size, {})
                 try:
                     dropped = pages.drop(0, pages.count)
                 finally:
@@ -425,7 +425,7 @@ class Cache:
             if old is not None and not old.users:
                 old.close()
 
-    def _drop(self, extents: Iterable[Extent], views: Sequence[View]) -> int:
+    def _drop(self, extents: Iterable[Extent], views: Sequence[HolderView]) -> int:
         """Drop what lies in parts of objects of this cache and is not being used; return the number of pages."""
         dropped = 0
         for extent in extents:
@@ -450,7 +450,9 @@ class Cache:
                 with self.opened(found) as pages:
                     self._drop_pages(found, pages, first, end, views=views)
 
-    def _drop_pages(self, found: CachedObject, pages: Pages, first: int, end: int, *, views: Sequence[View]) -> int:
+    def _drop_pages(
+        self, found: CachedObject, pages: ObjectPages, first: int, end: int, *, views: Sequence[HolderView]
+    ) -> int:
         dropped = 0
         for a, b in _without(first, end, np.concatenate([view.used(found.number) for view in views])):
             if pages.table[a:b].any():
@@ -458,7 +460,7 @@ class Cache:
         self._state[2] -= dropped
         return dropped
 
-    def _drop_any(self, views: Sequence[View], short: int) -> None:
+    def _drop_any(self, views: Sequence[HolderView], short: int) -> None:
         for found, *_ in list(self._objects.values()):
             with self.opened(found) as pages:
                 for a, b in list(pages.runs()):
@@ -521,7 +523,7 @@ class Cache:
     async def _part(
         self,
         found: CachedObject,
-        pages: Pages,
+        pages: ObjectPages,
         first: int,
         end: int,
         into: memoryview | None,
@@ -547,7 +549,7 @@ class Cache:
     async def _from_store(
         self,
         found: CachedObject,
-        pages: Pages,
+        pages: ObjectPages,
         first: int,
         end: int,
         into: memoryview | None,
@@ -570,7 +572,7 @@ class Cache:
             try:
                 if into is None and own is None:
                     raise self.too_small(b - a)
-                await fetched(found.store, found.info, at, at + size, data, found.patience)
+                await fetched(found.store, found.info, at, at + size, into=data, patience=found.patience)
                 given = own or (await asyncio.shield(room) if isinstance(room, asyncio.Future) else room)
                 if given is not None:
                     kept = await asyncio.to_thread(self._keep, pages, a, b, data, given)
@@ -591,7 +593,7 @@ class Cache:
         return None
 
     async def _from_file(
-        self, found: CachedObject, pages: Pages, first: int, end: int, into: memoryview | None
+        self, found: CachedObject, pages: ObjectPages, first: int, end: int, into: memoryview | None
     ) -> bool:
         """Read pages that are in the file into memory; return whether they are there, and what was written."""
         if first == end:
@@ -605,7 +607,7 @@ class Cache:
                 self._state[2] -= pages.drop(page, page + 1)
         return False
 
-    def _keep_at_last(self, pages: Pages, first: int, end: int, data: memoryview) -> bool:
+    def _keep_at_last(self, pages: ObjectPages, first: int, end: int, data: memoryview) -> bool:
         """Write pages in the place of others, after the disk turned out to be full."""
         room = self.reserve(end - first, (), True)
         if room is None:
@@ -615,7 +617,7 @@ class Cache:
         finally:
             room.close()
 
-    def _keep(self, pages: Pages, first: int, end: int, data: memoryview, room: Room) -> bool:
+    def _keep(self, pages: ObjectPages, first: int, end: int, data: memoryview, room: Room) -> bool:
         """Write pages to the file, if the disk has room for them."""
         try:
             pages.write(first, data)
@@ -828,8 +830,9 @@ async def _closed(room: Coming) -> None:
     """Give back what is left of room, also if it is being made."""
     if isinstance(room, asyncio.Future):
         room.cancel()
-        room = (await asyncio.gather(room, return_exceptions=True))[0]
-    if isinstance(room, Room):
+        (made,) = await asyncio.gather(room, return_exceptions=True)
+        room = made if isinstance(made, Room) else None
+    if room is not None:
         room.close()
 
 

@@ -25,7 +25,7 @@ _SLOTS = 4096
 _CLAIMS = ".claims"
 
 
-class Holder:
+class CacheHolder:
     """This process, in the folder of holders. Called with the cache locked.
 
     Args:
@@ -80,11 +80,11 @@ class Holder:
         os.close(self._descriptor)
 
     @property
-    def own(self) -> View:
+    def own(self) -> HolderView:
         """What this process holds."""
-        return View(int(self._reserved[0]), self._slots)
+        return HolderView(int(self._reserved[0]), self._slots)
 
-    def others(self) -> Iterator[tuple[Path, View]]:
+    def others(self) -> Iterator[tuple[Path, HolderView]]:
         """Yield the other processes that live; removes the files of those that do not."""
         try:
             names = os.listdir(self._folder)
@@ -109,7 +109,7 @@ class Holder:
             finally:
                 os.close(descriptor)
             slots = data[_HEAD:].view(_SLOT)
-            yield path, View(int(data[:8].view(np.int64)[0]), slots)
+            yield path, HolderView(int(data[:8].view(np.int64)[0]), slots)
 
 
 def claims_of(holder: Path) -> set[str]:
@@ -135,7 +135,7 @@ def _is_dead(descriptor: int) -> bool:
     return True
 
 
-class View:
+class HolderView:
     """What a process holds.
 
     Attributes:

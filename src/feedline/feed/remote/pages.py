@@ -50,7 +50,7 @@ def allocate(descriptor: int, size: int) -> None:
         os.posix_fallocate(descriptor, 0, size)
 
 
-class Pages:
+class ObjectPages:
     """The file and the table of one object; see the module.
 
     Args:

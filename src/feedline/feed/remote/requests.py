@@ -102,7 +102,7 @@ TRAFFIC = Traffic()
 """Of this process."""
 
 
-class Outcome(Generic[Result]):
+class LoopOutcome(Generic[Result]):
     """What another thread will set; waiting for it can be interrupted at any moment (see `feedline.feed.jobs`)."""
 
     __slots__ = ("_done", "_error", "_lock", "_value")
@@ -161,9 +161,9 @@ class Loop:
             self._loop.run_until_complete(self._loop.shutdown_asyncgens())
             self._loop.close()
 
-    def begin(self, work: Coroutine[Any, Any, Result]) -> tuple[Outcome[Result], Callable[[], None]]:
+    def begin(self, work: Coroutine[Any, Any, Result]) -> tuple[LoopOutcome[Result], Callable[[], None]]:
         """Begin work on the loop; return its outcome, and what cancels it."""
-        outcome: Outcome[Result] = Outcome()
+        outcome: LoopOutcome[Result] = LoopOutcome()
         task: asyncio.Task[Result] | None = None
 
         def ended(done: asyncio.Task[Result]) -> None:
@@ -282,29 +282,29 @@ class _Tries:
             DataError: there is none.
         """
         self._attempts += 1
-        elapsed = time.monotonic() - self._began
+        elapsed_s = time.monotonic() - self._began
         if not fault.again:
-            raise self._error(fault, elapsed) from fault
+            raise self._error(fault, elapsed_s) from fault
         TRAFFIC.failed += 1
         most = min(_MOST_DELAY_S, _FIRST_DELAY_S * 2 ** min(self._attempts - 1, 16))
         delay = most * (0.5 + loop().random.random() / 2)
-        left = self._patience.deadline_s - elapsed
+        left = self._patience.deadline_s - elapsed_s
         if fault.throttled and store is not None and left > 0:
             wanted = await store.retry_after(key)
             if wanted is not None:
                 delay = max(delay, wanted)
         if delay > left:
-            raise self._error(fault, elapsed) from fault
+            raise self._error(fault, elapsed_s) from fault
         await asyncio.sleep(delay)
 
-    def _error(self, fault: StoreFault, elapsed: float) -> DataError:
+    def _error(self, fault: StoreFault, elapsed_s: float) -> DataError:
         if fault.kind == "changed":
             return DataError(
                 f"expected the object as it was when it was opened, got another one: {fault.answer}",
                 path=self._url,
                 hint="open it again; its sequences and their order may have changed",
             )
-        times = "one attempt" if self._attempts == 1 else f"{self._attempts} attempts in {elapsed:.1f} s"
+        times = "one attempt" if self._attempts == 1 else f"{self._attempts} attempts in {elapsed_s:.1f} s"
         hint = {
             "missing": "it was removed, or its name is wrong",
             "denied": "check credentials and permissions; storage_options= passes them on",
@@ -316,7 +316,9 @@ class _Tries:
         )
 
 
-async def fetched(store: Store, info: ObjectInfo, begin: int, end: int, into: memoryview, patience: Patience) -> None:
+async def fetched(
+    store: Store, info: ObjectInfo, begin: int, end: int, *, into: memoryview, patience: Patience
+) -> None:
     """Fetch the bytes ``begin:end`` of an object into memory.
 
     Raises:
