@@ -42,6 +42,40 @@ def best(order, kept_chunks):
     return count
 
 
+def next_window(order, number, chunk):
+    """Number of the window after `number` that needs a chunk next."""
+    return next((k for k in range(number + 1, len(order)) if chunk in order[k]), len(order))
+
+
+@pytest.mark.parametrize("budget", [10, 30, 60, 110])
+def test_drops_only_what_is_needed_later_and_all_of_it_if_that_suffices(budget):
+    """Chunks of 1 to 6 pages; what this window has begun already may be left alone until the next."""
+    rng = np.random.default_rng(budget)
+    order = [w for _ in range(5) for w in np.split(rng.permutation(CHUNKS), CHUNKS // 4)]
+    size = rng.integers(1, 7, CHUNKS)
+    one = SimpleNamespace(key="k", pages=8 * CHUNKS)
+    keeping = Keeping(budget, lambda c: [(one, 8 * c, 8 * c + int(size[c]))])
+    uses, kept = NextUses(CHUNKS), set()
+    uses.start(lambda: iter(order))
+    for number, window in enumerate(order[: -CHUNKS // 4]):
+        begun = set()
+        for chunk in window.tolist():
+            free = budget - keeping.count
+            decision = keeping.begin(chunk, uses)
+            begun.add(chunk)
+            mine = next_window(order, number, chunk)
+            needed = {c: next_window(order, number if c in begun else number - 1, c) for c in kept}
+            later = {c for c in kept if needed[c] > mine}
+            dropped = {first // 8 for _, first, _ in decision.drops}
+            assert dropped <= later
+            if chunk not in kept:
+                sure, perhaps = (free + sum(size[c] for c in them) >= size[chunk] for them in (later - begun, later))
+                assert sure <= decision.keeps <= perhaps
+            kept -= dropped
+            kept |= {chunk} if decision.keeps else set()
+            assert keeping.count == sum(size[c] for c in kept)
+
+
 @pytest.mark.parametrize("kept_chunks", [0, 1, 7, 20, 39, 40])
 def test_fetches_little_more_than_the_best(kept_chunks):
     rng = np.random.default_rng(kept_chunks)
