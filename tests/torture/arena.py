@@ -160,7 +160,7 @@ class Arena:
                 buffer += block
         os.close(reading)
         doing = _take(buffer.split(b"\n"), outcome) or doing
-        log = log or _tail(folder / "stderr")
+        log = log or tail(folder / "stderr")
         code = os.waitstatus_to_exitcode(status)
         if hung:
             outcome.failures.append(("hangs", f"no end within {scenario.seconds:g} s, doing: {doing}\n{log}"))
@@ -205,7 +205,7 @@ def _take(lines: list[bytes], outcome: Outcome) -> str:
     return doing
 
 
-def _tail(path: Path, size: int = 3000) -> str:
+def tail(path: Path, size: int = 3000) -> str:
     """Return the end of a log, without lines that every process writes."""
     return path.read_bytes()[-size:].decode("utf-8", "replace").strip() if path.exists() else ""
 

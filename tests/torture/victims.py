@@ -22,7 +22,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from tests.torture.arena import STACKS, children, die_with_parent, signal_name, stacks
+from tests.torture.arena import STACKS, children, die_with_parent, signal_name, stacks, tail
 from tests.torture.case import Case, told
 
 _FILE_OPERATIONS = {
@@ -226,7 +226,8 @@ class Victim:
             hit = operations >= instant.operation
         allowed = {0} if instant is None or not hit else {0, -instant.signum, -signal.SIGKILL}
         if code not in allowed:
-            self._case.fail("crashes", f"{self.told()} ended with {signal_name(code)}")
+            log = tail(self._case.folder.parent / "stderr")
+            self._case.fail("crashes", f"{self.told()} ended with {signal_name(code)}\n{log}")
         told_ = (answer.get(key) for key in ("result", "error", "promised", "kind"))
         return Ended(code, *told_, hit, took, operations)
 
