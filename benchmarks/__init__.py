@@ -36,6 +36,7 @@ QUESTIONS = (
     "loader_tiny",
     "loader_arrays",
     "loader_python",
+    "loader_ray",
     "loader_bytes",
     "loader_first_batch",
     "loader_slow_samples",

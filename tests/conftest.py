@@ -36,6 +36,7 @@ LONGEST = (
     "frameworks",
     "docs/test_docs",
     "kvstore/test_async",
+    "feed/ray",
     "examples/test_examples",
     "collective/test_communicator",
     "train/test_agreement",

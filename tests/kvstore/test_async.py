@@ -396,10 +396,10 @@ def test_addresses():
 
 def test_it_listens_on_loopback_alone(ours):
     """Every address on which a process of our Ray listens."""
-    from feedline.kvstore.parameter_server.ray_supervisor import descendants
+    from feedline.interop.ray_supervisor import descendants
 
     sockets = set()
-    for pid in [ours._supervisor.pid, *descendants(ours._supervisor.pid)]:
+    for pid in [ours._ray.supervisor, *descendants(ours._ray.supervisor)]:
         with contextlib.suppress(OSError):
             for link in Path(f"/proc/{pid}/fd").iterdir():
                 with contextlib.suppress(OSError):

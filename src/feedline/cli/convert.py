@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, cast
 
 import typer
 
@@ -45,6 +45,9 @@ def convert(
         str, typer.Option(help="Bytes that shuffling may hold, such as 1GiB; above 2GiB, also a chunk of SOURCE.")
     ] = "1GiB",
     jobs: Jobs = 1,
+    executor: Annotated[
+        str, typer.Option(help="local, or ray: --jobs workers of Ray read, on any machine of its cluster.")
+    ] = "local",
     chunk_size: ChunkSize = DEFAULT_CHUNK_SIZE,
     json: Json = False,
     debug: Debug = False,
@@ -52,6 +55,8 @@ def convert(
     """Convert a corpus to a store, all or nothing. After an interrupt the same command continues."""
     if compression is not None and compression not in (*CODECS, "auto"):
         raise UsageError(f"expected --compression {', '.join(CODECS)} or auto, got {compression!r}")
+    if executor not in ("local", "ray"):
+        raise UsageError(f"expected --executor local or ray, got {executor!r}")
     on_error: Literal["raise", "skip"] = "skip" if skip_errors else "raise"
     held = max(parse_count(memory), CHUNK_MEMORY)
     if tokenizer is None and (text is not None or append is not None):
@@ -64,6 +69,7 @@ def convert(
             corpus,
             destination,
             jobs=jobs,
+            executor=cast(Literal["local", "ray"], executor),
             overwrite=overwrite,
             on_error=on_error,
             skip=skip,

@@ -27,11 +27,16 @@ from feedline.feed.formats.store.manifest import Manifest
 from feedline.feed.protocol import CHUNK_MEMORY, Deserializer, whole_number
 from feedline.feed.quarantine import ListedError
 from feedline.feed.reading import read_ahead
+from feedline.feed.reading_by_ray import read_by_ray
 from feedline.feed.shuffling import Settings, shuffled
 from feedline.feed.skipping import Paths, Skipping, lists
 from feedline.feed.unfinished import DONE, unfinished
 
 _PIECE_BYTES = 4 << 20
+
+
+ReadAll = Callable[[Deserializer, Sequence[int], int], Generator[Chunk]]
+"""Yields chunks of a corpus, by their numbers, in order; the last argument is the number of threads or workers."""
 
 
 class ChunkReader(Protocol):
@@ -48,7 +53,7 @@ _dataset_reader = ""
 
 
 def register_dataset_reader(reader: str) -> None:
-    """Let `convert` read datasets by a ``"module:class"``, called with (dataset, streams, jobs=, skip=).
+    """Let `convert` read datasets by a ``"module:class"``, called with (dataset, streams, jobs=, executor=, skip=).
 
     It stands above this module: datasets are read by the loader, which opens corpora by `open_corpus`.
     """
@@ -88,6 +93,7 @@ def convert(
     *,
     streams: Mapping[str, Any] | Sequence[str] | None = None,
     jobs: int = 1,
+    executor: Literal["local", "ray"] = "local",
     progress: Callable[[int, int], None] | None = None,
     overwrite: bool = False,
     on_error: Literal["raise", "skip"] = "raise",
@@ -117,6 +123,9 @@ def convert(
         jobs: number of threads that read chunks of a corpus, each holding one; with a dataset that can be indexed, of
             worker processes that read its items; 1: none. The store is the same for any number, random augmentation
             included.
+        executor: where chunks or items are read: ``"local"``, or by ``jobs`` workers of ``"ray"``, on any machine of
+            its cluster. What a worker or a machine that dies was reading is read again elsewhere. The store is the
+            same, and work that one executor has begun another may continue.
         progress: called as ``progress(done, total)`` after each chunk: in stored bytes of the source, or in items of a
             dataset (a total of 0: unknown).
         overwrite: whether to replace a store of that name.
@@ -166,6 +175,8 @@ def convert(
         compression=compression,
         on_error=on_error,
     )
+    if executor not in ("local", "ray"):
+        raise ValueError(f"expected executor 'local' or 'ray', got {executor!r}")
     jobs = whole_number("jobs", jobs, 1)
     place = Path(os.path.abspath(destination))
     with contextlib.ExitStack() as held:
@@ -174,14 +185,15 @@ def convert(
                 raise TypeError(
                     f"expected streams as a mapping, got {streams!r}; names alone go with a dataset of items"
                 )
-            reader = _reader(source, streams, jobs=jobs, memory=settings.memory, skip=skip, held=held)
+            read = _by_threads if executor == "local" else read_by_ray
+            reader = _reader(source, streams, jobs=jobs, read=read, memory=settings.memory, skip=skip, held=held)
         else:
             if skip is not None:
                 raise ValueError("expected skip with a corpus only, got a dataset of items")
             StoreWriter.refuse_existing(place, overwrite)  # before items are read
             module, _, name = _dataset_reader.partition(":")
             make = getattr(importlib.import_module(module), name)
-            reader = make(source, streams, jobs=jobs, skip=on_error == "skip")
+            reader = make(source, streams, jobs=jobs, executor=executor, skip=on_error == "skip")
         settings = settings._replace(source=reader.digest())
         write = _in_order if shuffle is None else shuffled
         manifest, skipped = write(reader.chunks, place, settings, overwrite=overwrite, progress=progress)
@@ -278,6 +290,7 @@ def _reader(
     streams: Mapping[str, Any] | None,
     *,
     jobs: int,
+    read: ReadAll,
     memory: int,
     skip: Paths | None,
     held: contextlib.ExitStack,
@@ -295,14 +308,18 @@ def _reader(
             f"expected a corpus without an order of its own to convert, got {corpus.name}: convert its parts, and mix, "
             f"pack or bucket the stores"
         )
-    return _CorpusReader(corpus if skip is None else Skipping(corpus, skip), jobs)
+    return _CorpusReader(corpus if skip is None else Skipping(corpus, skip), jobs, read)
+
+
+def _by_threads(corpus: Deserializer, numbers: Sequence[int], jobs: int) -> Generator[Chunk]:
+    return read_ahead(corpus.read, numbers, jobs)
 
 
 class _CorpusReader:
-    """The chunks of a corpus, read by ``jobs`` threads."""
+    """The chunks of a corpus, read in order by ``read``, with ``jobs`` threads or workers."""
 
-    def __init__(self, corpus: Deserializer, jobs: int) -> None:
-        self._corpus, self._jobs = corpus, jobs
+    def __init__(self, corpus: Deserializer, jobs: int, read: ReadAll) -> None:
+        self._corpus, self._jobs, self._read = corpus, jobs, read
 
     def digest(self) -> str:
         content = ContentDigest()
@@ -318,7 +335,7 @@ class _CorpusReader:
         count = self._corpus.num_chunks()
         sizes = [info.bytes for info in self._corpus.chunks()] if self._corpus.sized else [1] * count
         done, total = sum(sizes[:start]), sum(sizes)
-        with contextlib.closing(read_ahead(self._corpus.read, range(start, count), self._jobs)) as reading:
+        with contextlib.closing(self._read(self._corpus, range(start, count), self._jobs)) as reading:
             for chunk, size in zip(reading, sizes[start:], strict=True):
                 done += size
                 yield chunk, done, total

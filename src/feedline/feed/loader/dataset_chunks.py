@@ -36,6 +36,7 @@ class DatasetChunks:
         dataset: map-style or iterable dataset.
         streams: streams to make of its samples, see `Fields.of`.
         jobs: worker processes that read items; 1: none, this process does.
+        executor: "local", or "ray": workers of Ray read items, also if it is one.
         skip: whether items that raise become unreadable sequences.
 
     Attributes:
@@ -47,16 +48,16 @@ class DatasetChunks:
         DataError: there is no item.
     """
 
-    def __init__(self, dataset: Any, streams: Streams, *, jobs: int, skip: bool) -> None:
+    def __init__(self, dataset: Any, streams: Streams, *, jobs: int, executor: str = "local", skip: bool) -> None:
         refuse(dataset, "convert")
         if not hasattr(dataset, "__getitem__") and not hasattr(dataset, "__iter__"):
             raise TypeError(
                 f"expected a deserializer, a path or a dataset to convert, got {type(dataset).__name__}, which has "
                 "neither __getitem__ nor __iter__"
             )
-        self._jobs, self._iterable = jobs, is_iterable_style(dataset)
-        if self._iterable and (jobs > 1 or skip):
-            what = "jobs=1" if jobs > 1 else 'on_error="raise"'
+        self._jobs, self._kind, self._iterable = jobs, executor, is_iterable_style(dataset)
+        if self._iterable and (jobs > 1 or executor == "ray" or skip):
+            what = "jobs=1" if jobs > 1 else 'executor="local"' if executor == "ray" else 'on_error="raise"'
             raise ValueError(
                 f"expected {what} for an IterableDataset: its items come from one iterator, one after the other"
             )
@@ -115,7 +116,7 @@ class DatasetChunks:
             return range(len(samples)), samples
         last = (self._total or 0) - 1
         places = sorted({last * i // (LOOKED_AT - 1) for i in range(LOOKED_AT)}) if last >= 0 else []
-        with self._loader(sampler=places, batch_size=1, collate_fn=_alone) as loader:
+        with self._loader(alone=self._kind == "ray", sampler=places, batch_size=1, collate_fn=_alone) as loader:
             return places, list(loader)
 
     def _from_iterator(self, start: int) -> Generator[Any]:
@@ -128,9 +129,11 @@ class DatasetChunks:
                 loader.load_state_dict({**loader.state_dict(), "sequence": done})
             yield from loader
 
-    def _loader(self, **arguments: Any) -> DataLoader:
-        workers = 0 if self._jobs == 1 else self._jobs
-        return DataLoader(self._items, num_workers=workers, workers="process", seed=0, **arguments)
+    def _loader(self, alone: bool = False, **arguments: Any) -> DataLoader:
+        """Return a loader of the items; ``alone``: this process reads them, as starting workers would take longer."""
+        kind = "ray" if self._kind == "ray" else "process"
+        workers = 0 if alone or (self._jobs == 1 and kind == "process") else self._jobs
+        return DataLoader(self._items, num_workers=workers, workers=kind, seed=0, **arguments)
 
     def _values(self, samples: Sequence[Any], places: Sequence[str]) -> tuple[dict[str, Value], dict[int, str]]:
         made = ToValues(self._fields)(samples)

@@ -20,7 +20,8 @@ from feedline.feed.loader.gather import Columns
 from feedline.feed.loader.order import Planned
 from feedline.feed.workers import Pool
 
-MOST_AHEAD = 16  # maximum of batches in flight per worker if prefetch_factor is omitted
+# Maximum of batches in flight per worker if prefetch_factor is omitted; with Ray several travel together.
+MOST_AHEAD, MOST_AHEAD_RAY = 16, 64
 AHEAD_BYTES = 64 << 20
 
 
@@ -94,7 +95,7 @@ class PoolExecutor:
         sweep: number of the sweep.
         share: (index, count) of this rank.
         depth: batches in flight.
-        grows: whether ``depth`` may grow to what `AHEAD_BYTES` holds and workers can use.
+        most: number that ``depth`` may grow to if `AHEAD_BYTES` holds as many.
         in_order: whether to return batches in planned order.
         beyond: called when the sweep is planned; returns the batches of the next sweep, or None.
     """
@@ -107,7 +108,7 @@ class PoolExecutor:
         sweep: int,
         share: tuple[int, int],
         depth: int,
-        grows: bool,
+        most: int,
         in_order: bool,
         beyond: Callable[[], RemainingBatches | None],
     ) -> None:
@@ -119,7 +120,7 @@ class PoolExecutor:
         self._error: Exception | None = None
         self._planned: Planned | None = None
         self._hand: tuple[Planned, Fetched] | None = None
-        self._depth, self._grows = depth, grows
+        self._depth, self._most, self._grows = depth, most, most > depth
         self._fill()
 
     def next(self) -> tuple[Planned, Fetched]:
@@ -156,7 +157,7 @@ class PoolExecutor:
 
     def _grow(self, batch: Any) -> None:
         room = AHEAD_BYTES // max(size_of(batch), 1)
-        self._depth = max(self._depth, min(MOST_AHEAD * self._pool.workers, room))
+        self._depth = max(self._depth, min(self._most, room))
         self._grows = False
 
     def _fill(self) -> None:

@@ -11,6 +11,7 @@ from feedline.feed.loader.changes import snapshot
 from feedline.feed.loader.corpus import CorpusBatches
 from feedline.feed.loader.executors import (
     MOST_AHEAD,
+    MOST_AHEAD_RAY,
     Executor,
     InProcessExecutor,
     PoolExecutor,
@@ -119,7 +120,7 @@ class ExecutorFactory:
     ) -> Executor:
         options = batches.options
         pool = self._pool_of(options, lambda: _fetch_of(batches))
-        follows = options.kind == "process" and batches.order is not None
+        follows = options.place == "process" and batches.order is not None
 
         def next_sweep() -> RemainingBatches | None:
             behind = beyond() if follows else None
@@ -137,7 +138,7 @@ class ExecutorFactory:
             sweep=place.sweep,
             share=share,
             depth=depth,
-            grows=options.grows,
+            most=_most_ahead(options) * options.num_workers if options.grows else depth,
             # The state of a user's sampler cannot represent batches delivered out of order.
             in_order=options.in_order or hasattr(options.user_sampler, "state_dict"),
             beyond=next_sweep,
@@ -153,7 +154,7 @@ class ExecutorFactory:
             drop_last=options.drop_last,
             seed=batches.seed,
             init=options.worker_init_fn,
-            place=options.kind,
+            place=options.place,
             past=self._past,
             ranks=Partition().peek() if options.is_pipe else (0, 1),
         )
@@ -170,12 +171,13 @@ class ExecutorFactory:
 
     def _pool_of(self, options: LoaderOptions, task: Callable[[], Any]) -> Pool:
         if self.pool is None:
+            assert options.kind != "here"
             self.pool = Pool(
                 task(),
                 options.num_workers,
-                kind="thread" if options.kind == "thread" else "process",
+                kind=options.kind,
                 method=options.multiprocessing_context,
-                depth=MOST_AHEAD if options.grows else options.ahead,
+                depth=_most_ahead(options) if options.grows else options.ahead,
                 timeout_s=options.timeout,
             )
             self._seen = _copied(options)
@@ -217,6 +219,10 @@ class ExecutorFactory:
             pool.close()
 
 
+def _most_ahead(options: LoaderOptions) -> int:
+    return MOST_AHEAD_RAY if options.kind == "ray" else MOST_AHEAD
+
+
 def _copied(options: LoaderOptions) -> list[Any]:
     return snapshot(options.dataset, options.collate_fn)
 
@@ -230,5 +236,5 @@ def _fetch_of(batches: PlannedBatches) -> Fetch:
         skip=options.skips,
         seed=batches.seed,
         init=options.worker_init_fn,
-        place=options.kind,
+        place=options.place,
     )

@@ -96,7 +96,8 @@ class DataLoader(_Base):
         in_order: False: deliver batches as they complete; the state then lists those delivered out of turn.
         seed: seed of order and random numbers, 0 <= seed < 2**64. None: drawn once, from ``generator`` or torch's
             global generator, so that ``torch.manual_seed`` determines it; saved in the state.
-        workers: "process", "thread", or "auto": threads if Python runs without the GIL, else processes.
+        workers: "process", "thread", or "auto": threads if Python runs without the GIL, else processes; or "ray":
+            actors of Ray, on any machine of its cluster.
         partition: (index, count): deliver this rank's share of global batches of ``batch_size * count`` items;
             "auto": rank and world size of torch.distributed. All ranks get the same number of batches; the last may
             be empty.
@@ -357,9 +358,10 @@ class DataLoader(_Base):
 
     @property
     def pids(self) -> list[int]:
-        """Process ids of the workers; empty before the first ``iter``, or without processes."""
+        """Process ids of the workers; empty before the first ``iter``, or without processes. Those of Ray may be of
+        other machines, and are 0 until they run."""
         pool = self._factory.pool
-        return list(pool.pids) if pool is not None and self._batches.options.kind == "process" else []
+        return list(pool.pids) if pool is not None and self._batches.options.place == "process" else []
 
     def close(self) -> None:
         """Shut the workers down. The loader remains usable and starts new ones. Idempotent."""

@@ -17,7 +17,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, cast
 
 from numpy.typing import ArrayLike
 
@@ -30,8 +30,9 @@ from feedline.feed.mistaken import refuse
 from feedline.feed.partition import Partition, checked
 from feedline.feed.protocol import Deserializer, checked_seed, whole_number
 from feedline.feed.transforms import Transform
+from feedline.interop import ray_session
 
-WORKERS = ("auto", "process", "thread")
+WORKERS = ("auto", "process", "thread", "ray")
 
 
 @dataclass
@@ -167,12 +168,17 @@ class LoaderOptions:
         return max(self.prefetch_factor or 1, 1)
 
     @property
-    def kind(self) -> str:
-        """Where batches are made: "here", "process" or "thread"."""
+    def place(self) -> str:
+        """What a worker shares with the loop: "here" and "thread" share its process, "process" nothing, as Ray's."""
+        return "process" if self.kind == "ray" else self.kind
+
+    @property
+    def kind(self) -> Literal["here", "process", "thread", "ray"]:
+        """Where batches are made: "here", "process", "thread" or "ray"."""
         if self.num_workers == 0:
             return "here"
         if self.workers != "auto":
-            return self.workers
+            return cast(Literal["process", "thread", "ray"], self.workers)
         return "process" if getattr(sys, "_is_gil_enabled", lambda: True)() else "thread"
 
     def _check_workers(self) -> None:
@@ -182,6 +188,13 @@ class LoaderOptions:
             raise ValueError(f"the timeout option should be non-negative, in seconds (0: none), got {self.timeout}")
         if self.workers not in WORKERS:
             raise ValueError(f"expected workers to be one of {', '.join(map(repr, WORKERS))}, got {self.workers!r}")
+        if self.workers == "ray":
+            ray_session.check()
+            if self.multiprocessing_context is not None:
+                raise ValueError(
+                    'expected no multiprocessing_context with workers="ray", as Ray starts the workers, got '
+                    f"{self.multiprocessing_context!r}"
+                )
         if workers == 0:
             if factor is not None:
                 raise ValueError(

@@ -10,7 +10,8 @@ from __future__ import annotations
 import contextlib
 import pickle
 import traceback
-from typing import NoReturn
+from collections.abc import Callable
+from typing import Any, NoReturn
 
 
 class _Text(str):
@@ -28,17 +29,19 @@ class Failure:
     Args:
         error: exception that was raised.
         where: completion of "Caught ValueError ...", such as "in DataLoader worker process 0".
+        dumps: function that pickles; None: pickle's.
     """
 
-    def __init__(self, error: BaseException, where: str) -> None:
+    def __init__(self, error: BaseException, where: str, dumps: Callable[[Any], bytes] | None = None) -> None:
+        dumps = dumps or _dumps
         self.name, self.where = type(error).__name__, where
         self.text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
         self.error = self.type = b""
         # Local classes cannot be pickled, and exceptions may hold anything.
         with contextlib.suppress(Exception):
-            self.type = pickle.dumps(type(error), 5)
+            self.type = dumps(type(error))
         with contextlib.suppress(Exception):
-            self.error = pickle.dumps(error, 5)
+            self.error = dumps(error)
 
     def throw(self) -> NoReturn:
         """Raise the exception in this process."""
@@ -82,3 +85,7 @@ class Failure:
             if isinstance(error, BaseException) and text in str(error):
                 return error
         return None
+
+
+def _dumps(thing: Any) -> bytes:
+    return pickle.dumps(thing, 5)

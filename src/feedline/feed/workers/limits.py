@@ -1,4 +1,4 @@
-"""Check how much memory and how many descriptors are left before using them.
+"""Check how much memory and how many descriptors are left before using them; limit torch's threads.
 
 Considered are the machine's available memory, the limits of this process's memory control groups, and its limit on
 descriptors. They bound anonymous shared memory; the size of ``/dev/shm`` does not.
@@ -9,9 +9,12 @@ from __future__ import annotations
 import errno
 import os
 import resource
+import sys
 from pathlib import Path
 
 _SLACK_BYTES = 64 << 20  # bytes to leave free for the kernel and other processes
+
+_limited = False  # torch, in this process
 
 
 def require_memory(size: int) -> None:
@@ -72,6 +75,17 @@ def descriptors_short(error: OSError, wanted: int | None = None) -> OSError:
         f"most {soft} (hard limit {hard}) are open. Use fewer workers, or raise the limit with `ulimit -n` or "
         "resource.setrlimit",
     )
+
+
+def limit_torch() -> None:
+    """Let torch use one thread in this worker process, if it is imported.
+
+    Many workers, each with a thread pool of its own, would oversubscribe the cores.
+    """
+    global _limited
+    if not _limited and (torch := sys.modules.get("torch")) is not None:
+        torch.set_num_threads(1)
+        _limited = True
 
 
 def _machine() -> int | None:

@@ -70,11 +70,12 @@ class Encoder:
     """Encodes trees as messages.
 
     Args:
-        arena: memory for large buffers; None: they go into the pickle.
+        arena: memory for large buffers; None: they go into the pickle, or stay apart (`parts`).
+        fallback: class of picklers for what pickle cannot do; None: that is an error.
     """
 
-    def __init__(self, arena: Arena | None) -> None:
-        self._arena = arena
+    def __init__(self, arena: Arena | None, *, fallback: Any = None) -> None:
+        self._arena, self._apart, self._fallback = arena, arena is not None, fallback
         self._table: dict[Any, Callable[[Any], Any]] = {np.ndarray: self._array}
         self._torch = False
         self._buffers: list[Any] = []
@@ -87,31 +88,55 @@ class Encoder:
             MemoryError: not enough shared memory is free.
             Exception: pickling failed.
         """
-        if not self._torch and "torch" in sys.modules:
-            self._table |= importlib.import_module("feedline.interop.torch_messages").reducers(self.reduce)
-            self._torch = True
-        buffers: list[Array] = []
-        self._buffers = buffers
-        stream = io.BytesIO()
-        pickler = pickle.Pickler(stream, 5, buffer_callback=None if self._arena is None else self._buffer)
-        # A private table, since others may add to the global one at any time.
-        pickler.dispatch_table = copyreg.dispatch_table | self._table
-        try:
-            pickler.dump(tree)
-        finally:
-            self._buffers, self._reduced = [], None
-        text = stream.getvalue()
+        text, buffers = self._pickled(tree)
         total = len(text)
         if self._arena is None or (not buffers and total <= 16 * INLINE_BYTES):
             return [], text, total
         return self._place(buffers, text, total)
+
+    def parts(self, tree: Any) -> tuple[bytes, list[Array], int]:
+        """Return the pickle, the out-of-band buffers, which are `tree`'s own memory, and the number of bytes of all.
+
+        Raises:
+            Exception: pickling failed.
+        """
+        self._apart = True
+        text, buffers = self._pickled(tree)
+        # Others may be read-only, or not C-contiguous.
+        buffers = [np.ascontiguousarray(each).reshape(-1).view(np.uint8) for each in buffers]
+        return text, buffers, len(text) + sum(each.nbytes for each in buffers)
+
+    def _pickled(self, tree: Any) -> tuple[bytes, list[Array]]:
+        if not self._torch and "torch" in sys.modules:
+            self._table |= importlib.import_module("feedline.interop.torch_messages").reducers(self.reduce)
+            self._torch = True
+        try:
+            return self._pickled_by(pickle.Pickler, tree)
+        except (pickle.PicklingError, AttributeError, TypeError):
+            if self._fallback is None:
+                raise
+            return self._pickled_by(self._fallback, tree)
+
+    def _pickled_by(self, kind: Any, tree: Any) -> tuple[bytes, list[Array]]:
+        buffers: list[Array] = []
+        self._buffers = buffers
+        stream = io.BytesIO()
+        pickler = kind(stream, 5, buffer_callback=self._buffer if self._apart else None)
+        # A private table, since others may add to the global one at any time.
+        known = copyreg.dispatch_table if kind is pickle.Pickler else dict(kind.dispatch_table)
+        pickler.dispatch_table = known | self._table
+        try:
+            pickler.dump(tree)
+        finally:
+            self._buffers, self._reduced = [], None
+        return stream.getvalue(), buffers
 
     def reduce(self, array: Array) -> tuple[Any, tuple[Any, ...]]:
         """Return a constructor and arguments that rebuild ``array``, whose dtype must be plain."""
         shape, strides = array.shape, None
         if not array.flags.c_contiguous:
             array, strides = _dense(array)
-        if self._arena is None or array.nbytes <= INLINE_BYTES:
+        if not self._apart or array.nbytes <= INLINE_BYTES:
             return np.ndarray, (shape, array.dtype.str, bytearray(array.tobytes()), 0, strides)
         self._reduced = array
         return np.ndarray, (shape, array.dtype.str, _MARK, 0, strides)

@@ -22,6 +22,7 @@ from typing import Any, Literal, Protocol
 
 from feedline.feed.workers.interrupts import SigintDeferred, at_rest
 from feedline.feed.workers.process_pool import ProcessPool
+from feedline.feed.workers.ray_pool import RayPool
 from feedline.feed.workers.results import Outcome, PoolStats
 from feedline.feed.workers.threads import ThreadPool
 
@@ -46,14 +47,16 @@ class Pool:
     Args:
         task: the `Task` to run. A replacement worker gets the task in its state at that time.
         workers: number of workers, at least 1.
-        kind: processes or threads.
+        kind: processes, threads, or actors of Ray, on any machine of its cluster.
         method: start method for processes: its name, a multiprocessing context, or None for multiprocessing's default.
         depth: approximate number of units in flight per worker; sets how long unused memory is kept.
         timeout_s: seconds without any result after which `result` raises; 0: never.
         shared_memory: whether large results travel in shared memory rather than through a socket.
+        budget_bytes: with Ray: bytes of results that may wait to be taken; None: 256 MiB.
 
     Raises:
         ValueError: an argument is invalid.
+        ModuleNotFoundError: Ray is not installed.
         OSError: processes or descriptors are exhausted; the message states the limit.
     """
 
@@ -62,18 +65,19 @@ class Pool:
         task: Task,
         workers: int,
         *,
-        kind: Literal["process", "thread"] = "process",
+        kind: Literal["process", "thread", "ray"] = "process",
         method: Any = None,
         depth: int = 2,
         timeout_s: float = 0.0,
         shared_memory: bool = True,
+        budget_bytes: int | None = None,
     ) -> None:
         if workers < 1:
             raise ValueError(f"expected at least 1 worker, got {workers}")
         if timeout_s < 0:
             raise ValueError(f"expected a timeout of at least 0 seconds, got {timeout_s}")
-        if kind not in ("process", "thread"):
-            raise ValueError(f"expected kind to be 'process' or 'thread', got {kind!r}")
+        if kind not in ("process", "thread", "ray"):
+            raise ValueError(f"expected kind to be 'process', 'thread' or 'ray', got {kind!r}")
         self.timeout_s = timeout_s
         self._count, self._pid, self._next = workers, os.getpid(), 0
         self._lock = threading.RLock()
@@ -82,11 +86,13 @@ class Pool:
         self._waited: set[int] = set()
         self._done: dict[int, Outcome] = {}
         self._orphans: deque[int] = deque()  # abandoned tickets, to be cancelled by the next call
-        self._backend: ProcessPool | ThreadPool = (
-            ThreadPool(task, workers)
-            if kind == "thread"
-            else ProcessPool(task, workers, method, max(depth, 1), shared_memory)
-        )
+        self._backend: ProcessPool | ThreadPool | RayPool
+        if kind == "ray":
+            self._backend = RayPool(task, workers, budget_bytes)
+        elif kind == "thread":
+            self._backend = ThreadPool(task, workers)
+        else:
+            self._backend = ProcessPool(task, workers, method, max(depth, 1), shared_memory)
         self._end = weakref.finalize(self, self._backend.close)
         self._end.atexit = False  # `_close_all` runs before multiprocessing terminates its children
         try:

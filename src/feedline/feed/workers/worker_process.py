@@ -21,7 +21,7 @@ import time
 from multiprocessing.reduction import ForkingPickler
 from typing import Any, NamedTuple
 
-from feedline.feed.workers import message, queue
+from feedline.feed.workers import limits, message, queue
 from feedline.feed.workers.control_block import Control
 from feedline.feed.workers.failure import Failure
 from feedline.feed.workers.memory import Arena, SharedSpan
@@ -133,7 +133,6 @@ class _Worker:
         self._records, self._store = records, store
         self._encoder = message.Encoder(arena)
         self._where = f"in DataLoader worker process {options.worker}"
-        self._torch_limited = False
         channel.setblocking(True)
         self._poller = select.epoll()
         self._poller.register(channel, select.EPOLLIN | select.EPOLLRDHUP)
@@ -146,7 +145,7 @@ class _Worker:
         broken: Failure | None = None
         try:
             task = parcel.open()
-            self._limit_torch()
+            limits.limit_torch()
             task.start(self._options.worker, self._options.workers)
         except Exception as error:
             # As in torch, the units fail, so that the error is raised where results are requested.
@@ -185,7 +184,7 @@ class _Worker:
 
     def _result(self, tree: Any, ticket: int, stages: Any, began: float) -> tuple[WorkerMessage, list[int]]:
         arena = self._arena
-        self._limit_torch()
+        limits.limit_torch()
         pieces, text, nbytes = self._encoder.encode(tree)
         spent = stages() if stages is not None else None
         seconds = time.perf_counter() - began
@@ -245,12 +244,6 @@ class _Worker:
         if say.kind == RESULT and self._arena is not None:
             self._arena.sent()
         return True
-
-    def _limit_torch(self) -> None:
-        # Many workers, each with a thread pool of its own, would oversubscribe the cores.
-        if not self._torch_limited and (torch := sys.modules.get("torch")) is not None:
-            torch.set_num_threads(1)
-            self._torch_limited = True
 
 
 def _watch(channel: socket.socket, control: Control, *, parent: int, reading: int, writing: int, target: int) -> None:

@@ -9,48 +9,27 @@ Costs: about 8 s to start; eight processes of 30 to 100 MB, and one for each ser
 
 from __future__ import annotations
 
-import contextlib
 import ipaddress
-import json
 import os
-import secrets
-import select
-import shutil
 import socket
-import subprocess
 import sys
-import tempfile
 import threading
 import time
 from pathlib import Path
 from types import TracebackType
-from typing import Any
 
 from feedline.collective.refusal import RefusedError
 from feedline.errors import StoreError
+from feedline.interop.private_ray import (
+    DECISIVE,
+    LOOPBACK,
+    NotStartedError,
+    PrivateRay,
+    check_installed,
+    reads_too_early,
+)
 
 ADDRESS, WORKERS, SERVERS, SNAPSHOTS = (f"FEEDLINE_STORE_{n}" for n in ("ADDRESS", "WORKERS", "SERVERS", "SNAPSHOTS"))
-#: Longest path of Ray's folder: paths of Unix sockets are limited, and Ray's take 62 characters below its folder.
-LONGEST_FOLDER = 45
-#: Environment variables that Ray reads when it is first imported.
-_LOOPBACK = {
-    # Ray always takes this host's address from the routing table, except on systems where that would trigger firewall
-    # prompts; there it listens on loopback alone.
-    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
-    # Seconds until a wrong token or an unused address is an error.
-    "RAY_NUM_REDIS_GET_RETRIES": "3",
-    # Seconds until Ray ends a process that lost its connection; feedline raises errors instead.
-    "RAY_gcs_rpc_server_reconnect_timeout_s": "1000000",
-    "RAY_USAGE_STATS_ENABLED": "0",
-    # Ray would replace `print` in the whole process.
-    "RAY_TQDM_PATCH_PRINT": "0",
-}
-#: Variables that have no effect after Ray was imported.
-_DECISIVE = ("RAY_AUTH_MODE", "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER")
-#: Settings of a private Ray: no idle workers, each of which takes memory.
-_SMALL = {"RAY_prestart_worker_first_driver": "0", "RAY_enable_worker_prestart": "0"}
-#: Token of all clusters of this process, as Ray reads it only once in a process.
-_token = ""
 
 
 class AsyncCluster:
@@ -71,38 +50,15 @@ class AsyncCluster:
     """
 
     def __init__(self, workers: int = 1, servers: int = 1, *, memory: int = 1 << 30, timeout: float = 60.0) -> None:
-        global _token
         if workers < 1 or servers < 1:
             raise ValueError(f"expected at least 1 worker and 1 server, got {workers} and {servers}")
         _check_installed()
-        _token = _token or secrets.token_hex(32)
         self._workers, self._servers = workers, servers
-        self._folder = _new_folder()
-        token = self._folder / "token"
-        token.touch(0o600)
-        token.write_text(_token)
-        self._settings = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(token), **_LOOPBACK}
-        path = os.pathsep.join(str(Path(one).resolve()) for one in sys.path if one)
-        with open(self._folder / "supervisor.log", "wb") as log:
-            self._supervisor = subprocess.Popen(
-                # Without -P the folder of ray_supervisor.py would come first on the module path.
-                [
-                    sys.executable,
-                    "-P",
-                    str(Path(__file__).with_name("ray_supervisor.py")),
-                    json.dumps({"folder": str(self._folder), "memory": memory}),
-                ],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                start_new_session=True,
-                env={**_without_ray(os.environ), **self._settings, **_SMALL, "PYTHONPATH": path},
-            )
         try:
-            self.address = self._started(timeout)
-        except BaseException:
-            self.close()
-            raise
+            self._ray = PrivateRay(memory=memory, timeout=timeout)
+        except NotStartedError as error:
+            raise StoreError(str(error)) from None
+        self.address = self._ray.address
 
     def environment(self) -> dict[str, str]:
         """Return the variables with which ``create("dist_async")`` in another process finds this Ray and its token."""
@@ -110,23 +66,13 @@ class AsyncCluster:
             ADDRESS: self.address,
             WORKERS: str(self._workers),
             SERVERS: str(self._servers),
-            SNAPSHOTS: str(self._folder),
-            **self._settings,
+            SNAPSHOTS: str(self._ray.folder),
+            **self._ray.settings,
         }
 
     def close(self) -> None:
         """End every process of this Ray, and delete its folder. Idempotent."""
-        assert self._supervisor.stdin is not None
-        assert self._supervisor.stdout is not None
-        with contextlib.suppress(BrokenPipeError):
-            self._supervisor.stdin.close()
-        try:
-            self._supervisor.wait(30)
-        except subprocess.TimeoutExpired:
-            self._supervisor.kill()  # Ray's processes end with it
-            self._supervisor.wait()
-        self._supervisor.stdout.close()
-        shutil.rmtree(self._folder, ignore_errors=True)
+        self._ray.close()
 
     def __enter__(self) -> AsyncCluster:
         return self
@@ -135,18 +81,6 @@ class AsyncCluster:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-    def _started(self, timeout_s: float) -> str:
-        """Wait for the supervisor's line; returns Ray's address."""
-        assert self._supervisor.stdout is not None
-        said: dict[str, str] = {"error": f"no answer within {timeout_s:g} s"}
-        if select.select([self._supervisor.stdout], [], [], timeout_s)[0]:
-            line = self._supervisor.stdout.readline()
-            said = json.loads(line) if line else {"error": "the end of its process"}
-        if "error" in said:
-            lines = (self._folder / "supervisor.log").read_text(errors="replace").splitlines()
-            raise StoreError("\n".join([f"expected Ray to start, got {said['error']}", *lines[-10:]]))
-        return said["address"]
 
 
 class RayConnection:
@@ -207,15 +141,15 @@ class RayConnection:
             _check_token(address)
 
     def _make(self, address: str, settings: dict[str, str], early: bool) -> None:
-        wanted = {**(_LOOPBACK if self.loopback else {}), **settings}
+        wanted = {**(LOOPBACK if self.loopback else {}), **settings}
         wanted = {name: value for name, value in wanted.items() if name in settings or name not in os.environ}
         known = {**os.environ, **RayConnection._read}
         # The token's path is not decisive: its content never changes within this process.
-        decisive = [n for n in wanted if n in _DECISIVE and known.get(n) != wanted[n]]
-        if early and self.loopback and sys.modules["ray"]._private.ray_constants.ENABLE_RAY_CLUSTER:
-            decisive = [_DECISIVE[1]]  # even if it is set now, which was after the import
+        decisive = [n for n in wanted if n in DECISIVE and known.get(n) != wanted[n]]
+        if early and self.loopback and reads_too_early():
+            decisive = [DECISIVE[1]]  # even if it is set now, which was after the import
         if early and decisive:
-            shown = ", ".join(f"{name}={(wanted | _LOOPBACK)[name]}" for name in decisive)
+            shown = ", ".join(f"{name}={(wanted | LOOPBACK)[name]}" for name in decisive)
             raise RefusedError(
                 f"expected Ray not to be imported yet, as it reads {shown} when it is; "
                 "create the store first, or set these before the import"
@@ -271,22 +205,7 @@ def _check_token(address: str) -> None:
 
 
 def _check_installed() -> None:
-    import importlib.util
-
-    if importlib.util.find_spec("ray") is None:
-        raise ModuleNotFoundError("Ray is not installed; run: pip install 'feedline[async]'")
-
-
-def _new_folder() -> Path:
-    base = tempfile.gettempdir()
-    if len(base) + len("/feedline-12345678") > LONGEST_FOLDER:
-        base = "/tmp"
-    return Path(tempfile.mkdtemp(prefix="feedline-", dir=base))  # 0700
-
-
-def _without_ray(environment: Any) -> dict[str, str]:
-    """Return the environment without settings meant for another Ray."""
-    return {name: value for name, value in environment.items() if not name.startswith("RAY_")}
+    check_installed("async")
 
 
 def remaining(deadline_s: float) -> float:

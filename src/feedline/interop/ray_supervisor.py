@@ -1,12 +1,12 @@
 """Run a private Ray while the parent process lives: ``python -P ray_supervisor.py`` with one JSON argument.
 
-The argument has ``folder`` (mode 0700, owned by this user, deleted at the end) and ``memory`` (bytes of Ray's object
-store). One line of JSON is written to stdout: ``address``, or ``error``. When stdin closes or the parent dies, Ray is
-shut down, all descendants of this process are killed, and the folder is deleted, so that a killed driver leaves nothing
-behind.
+The argument has ``folder`` (mode 0700, owned by this user, deleted at the end), ``memory`` (bytes of Ray's object
+store) and ``cpus`` (CPUs that Ray has, by its own count). One line of JSON is written to stdout: ``address``, or
+``error``. When stdin closes or the parent dies, Ray is shut down, all descendants of this process are killed, and the
+folder is deleted, so that a killed driver leaves nothing behind.
 
 Ray cannot be told to listen on loopback, but does so if it finds no other address of this host, which is its behaviour
-on systems other than Linux. `feedline.kvstore.parameter_server.ray_cluster` sets the variable that selects it, and runs
+on systems other than Linux. `feedline.interop.private_ray` sets the variable that selects it, and runs
 this file by its path, without feedline's imports, to keep the process small.
 """
 
@@ -38,7 +38,7 @@ def main() -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     try:
         try:
-            answer = {"address": start(Path(given["folder"]), given["memory"])}
+            answer = {"address": start(Path(given["folder"]), given["memory"], given["cpus"])}
         except Exception as error:
             answer = {"error": f"{type(error).__name__}: {error}"}
         print(json.dumps(answer), flush=True)
@@ -50,13 +50,13 @@ def main() -> None:
         shutil.rmtree(given["folder"], ignore_errors=True)
 
 
-def start(folder: Path, memory_bytes: int) -> str:
+def start(folder: Path, memory_bytes: int, cpus: int) -> str:
     """Start Ray; returns its address."""
     import ray
 
     ray.init(
         address="local",
-        num_cpus=1,
+        num_cpus=cpus,
         num_gpus=0,
         object_store_memory=memory_bytes,
         include_dashboard=False,

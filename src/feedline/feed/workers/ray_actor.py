@@ -1,0 +1,118 @@
+"""What a Ray actor runs: one worker, which takes intervals of units and returns their results.
+
+An interval is a list of pickled units; the answer has one `Answer` for each. Large arrays of a result stay apart from
+its pickle, so that Ray copies them once, into its shared memory, and the parent's machine reads them in place.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import sys
+import time
+from typing import Any, NamedTuple
+
+from feedline.feed.workers import limits, message
+from feedline.feed.workers.failure import Failure
+from feedline.interop import ray_session
+
+
+class RayOptions(NamedTuple):
+    """Settings of one worker.
+
+    Attributes:
+        worker, workers: its number, and how many there are.
+        path: the parent's ``sys.path``.
+        folder: the parent's working folder.
+    """
+
+    worker: int
+    workers: int
+    path: list[str]
+    folder: str
+
+
+class Whereabouts(NamedTuple):
+    """Where a worker runs: its process id, and the address of its machine."""
+
+    pid: int
+    host: str
+
+
+class Answer(NamedTuple):
+    """The outcome of one unit.
+
+    Attributes:
+        failed: whether ``text`` is a pickled `Failure` rather than a result.
+        text: pickle.
+        buffers: large buffers of the result, uint8.
+        nbytes: bytes of both.
+        seconds: time taken.
+        stages: seconds by stage as the task measured them.
+    """
+
+    failed: bool
+    text: bytes
+    buffers: list[Any]
+    nbytes: int
+    seconds: float
+    stages: dict[str, float] | None
+
+
+class RayWorker:
+    """A worker in a process of Ray.
+
+    Args:
+        parcel: the pickled `Task`.
+        options: settings.
+    """
+
+    def __init__(self, parcel: bytes, options: RayOptions) -> None:
+        host, placed = ray_session.place()
+        self._at = Whereabouts(os.getpid(), host)
+        self._where = f"in DataLoader worker process {options.worker} (Ray, pid {os.getpid()} on {host})"
+        # As processes that multiprocessing starts; what another machine lacks is harmless there.
+        sys.path += [entry for entry in options.path if entry not in sys.path]
+        if not placed:
+            with contextlib.suppress(OSError):
+                os.chdir(options.folder)
+        self._dumps, kind = ray_session.pickling()
+        self._encoder = message.Encoder(None, fallback=kind)
+        self._broken: Failure | None = None
+        self._task: Any = None
+        try:
+            self._task = pickle.loads(parcel)
+            limits.limit_torch()
+            self._task.start(options.worker, options.workers)
+        except Exception as error:
+            # As in torch, the units fail, so that the error is raised where results are requested.
+            self._broken = Failure(error, self._where, self._dumps)
+
+    def whereabouts(self) -> Whereabouts:
+        """Return where this is; the parent learns from it that the worker is ready."""
+        return self._at
+
+    def run(self, units: list[bytes]) -> list[Answer]:
+        """Run an interval."""
+        return [self._run(unit) for unit in units]
+
+    def _run(self, unit: bytes) -> Answer:
+        began = time.perf_counter()
+        if self._broken is not None:
+            return self._failed(self._broken, began)
+        try:
+            result = self._task.run(pickle.loads(unit))
+            limits.limit_torch()
+            text, buffers, nbytes = self._encoder.parts(result)
+        except Exception as error:
+            answer = self._failed(Failure(error, self._where, self._dumps), began)
+            error.__traceback__ = None  # its frames hold what the unit made
+            return answer
+        stages = getattr(self._task, "seconds", None)
+        spent = stages() if stages is not None else None
+        return Answer(False, text, buffers, nbytes, time.perf_counter() - began, spent)
+
+    def _failed(self, failure: Failure, began: float) -> Answer:
+        text = pickle.dumps(failure, 5)
+        return Answer(True, text, [], len(text), time.perf_counter() - began, None)
