@@ -11,8 +11,9 @@ from feedline.errors import SchemaError
 from feedline.feed.formats.detect import recognise
 from feedline.feed.formats.elsewhere import Stores, check_streams, open_addresses, through
 from feedline.feed.protocol import CHUNK_MEMORY, Deserializer, whole_number
-from feedline.feed.remote.mirror import is_address, without_file
+from feedline.feed.remote.mirror import without_file
 from feedline.feed.remote.requests import DEADLINE_S, Patience
+from feedline.feed.remote.stores import is_address
 
 What = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 """A path, a pattern, or a list of these."""

@@ -10,12 +10,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from feedline.data import Stream
-from feedline.errors import SchemaError
+from feedline.errors import DataError, SchemaError
 from feedline.feed.formats.detect import recognise
 from feedline.feed.formats.forwarding import Forwarding
+from feedline.feed.formats.store.bucket import unfinished_store
+from feedline.feed.formats.store.manifest import MANIFEST
 from feedline.feed.protocol import Deserializer
 from feedline.feed.remote.mirror import LookedUp, Mirror, look_up
 from feedline.feed.remote.requests import Patience
+from feedline.feed.remote.stores import without_credentials
 
 
 @dataclass
@@ -57,7 +60,29 @@ def open_addresses(what: Any, streams: Mapping[str, Any], memory_bytes: int) -> 
     stores = _stores.get() or Stores()
     stores.used = True
     looked = look_up(what, stores.storage_options, stores.patience)
+    _refuse_unfinished(looked)
     return _of_objects(looked, stores.cache, stores.cache_bytes, memory_bytes, dict(streams))
+
+
+def _refuse_unfinished(looked: LookedUp) -> None:
+    """Check that no folder is a store that is still being written: it would be read as the Arrow files it has so far.
+
+    Raises:
+        DataError: one is.
+    """
+    for place in looked.places:
+        if isinstance(place, str):
+            continue
+        root, pattern, infos = place
+        folder = f"{pattern}/" if pattern else ""
+        names = [info.key[len(folder) :] for info in infos if info.key.startswith(folder)]
+        if len(names) == len(infos) and unfinished_store(names):
+            raise DataError(
+                f"expected a whole store, got {len(names)} of its files without {MANIFEST}: it is being written, or "
+                "was not finished",
+                path=without_credentials(f"{root}/{pattern}".rstrip("/")),
+                hint="wait for fl.convert to end, or repeat the call that wrote it",
+            )
 
 
 def check_streams(declared: Mapping[str, Any]) -> None:
