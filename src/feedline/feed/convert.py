@@ -22,8 +22,8 @@ from feedline.feed.corpora import names_files, open_corpus
 from feedline.feed.files.digest import ContentDigest
 from feedline.feed.formats.detect import SUFFIXES
 from feedline.feed.formats.store import StoreDeserializer, StoreWriter
-from feedline.feed.formats.store.compressed import CODECS
 from feedline.feed.formats.store.bucket import BucketFolder
+from feedline.feed.formats.store.compressed import CODECS
 from feedline.feed.formats.store.journal import Journal
 from feedline.feed.formats.store.manifest import Manifest
 from feedline.feed.formats.store.targets import LocalFolder, Target

@@ -29,6 +29,7 @@ _OBSTORE = {"s3": "s3", "s3a": "s3", "gs": "gs", "az": "az", "azure": "az", "abf
 _HTTP = ("http", "https")
 _ADDRESS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 _STATUS = re.compile(r"\bstatus(?: code)?:? (\d{3})\b")
+_NO_BUCKET = re.compile(r"NoSuchBucket|ContainerNotFound|bucket does not exist", re.IGNORECASE)
 _AGAIN = frozenset({408, 409, 425, 429, 500, 502, 503, 504})
 _THROTTLED = frozenset({429, 503})
 WRITE_BYTES = 8 << 20
@@ -362,7 +363,11 @@ class _ObStore(Store):
         except EndedError:
             raise
         except Exception as error:
-            raise _fault_of(error) from error
+            fault = _fault_of(error)
+            if fault.kind == "missing" and not _NO_BUCKET.search(fault.answer):
+                # The upload: it may be complete, and the answer that says so be lost.
+                fault = StoreFault(fault.answer, again=True)
+            raise fault from error
         etag = done.get("e_tag")
         if etag:
             return str(etag)

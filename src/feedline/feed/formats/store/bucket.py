@@ -66,6 +66,7 @@ class BucketFolder(Target):
         self._replaces = False
 
     def refuse_existing(self, overwrite: bool) -> None:
+        """See `Target.refuse_existing`."""
         there = listed(self._store, self._prefix, self._patience)
         if MANIFEST in there:
             if not overwrite:
@@ -85,18 +86,22 @@ class BucketFolder(Target):
             )
 
     def begin(self, work: Path) -> None:
+        """See `Target.begin`."""
         self._uploads = Uploads(self._store, self._prefix, work, self._patience)
 
     def has(self, file: str, size: int) -> bool:
+        """See `Target.has`."""
         known = None if self._uploads is None else self._uploads.stored.get(file)
         return known is not None and known.size == size
 
     def finished(self, path: Path) -> None:
+        """See `Target.finished`."""
         assert self._uploads is not None
         self._forget_old()
         self._uploads.begin(path)
 
     def publish(self, folder: Path) -> None:
+        """See `Target.publish`."""
         uploads = self._uploads
         assert uploads is not None
         manifest = (folder / MANIFEST).read_bytes()
@@ -122,5 +127,6 @@ class BucketFolder(Target):
         self._replaces = False
 
     def abort(self) -> None:
+        """See `Target.abort`."""
         if self._uploads is not None:
             self._uploads.abort()

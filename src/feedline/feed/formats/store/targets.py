@@ -71,6 +71,7 @@ class LocalFolder(Target):
         self.name = str(self.beside)
 
     def refuse_existing(self, overwrite: bool) -> None:
+        """See `Target.refuse_existing`."""
         path = self.beside
         if not os.path.lexists(path):
             return
@@ -80,4 +81,5 @@ class LocalFolder(Target):
             raise FileExistsError(f"{path} is not a feedline store, so overwrite=True does not replace it")
 
     def publish(self, folder: Path) -> None:
+        """See `Target.publish`."""
         publish(folder, self.beside)
