@@ -17,6 +17,7 @@ from feedline.feed.formats.store.bucket import unfinished_store
 from feedline.feed.formats.store.manifest import MANIFEST
 from feedline.feed.protocol import Deserializer
 from feedline.feed.remote.mirror import LookedUp, Mirror, look_up
+from feedline.feed.remote.peers import RayPeers
 from feedline.feed.remote.requests import Patience
 from feedline.feed.remote.stores import without_credentials
 
@@ -26,7 +27,7 @@ class Stores:
     """How addresses are opened; see `open_corpus`.
 
     Attributes:
-        cache, cache_bytes, storage_options, patience: as there.
+        cache, cache_bytes, cache_peers, storage_options, patience: as there.
         used: whether an address was opened.
     """
 
@@ -34,6 +35,7 @@ class Stores:
     cache_bytes: int | None = None
     storage_options: Mapping[str, Any] = field(default_factory=dict)
     patience: Patience = field(default_factory=Patience)
+    cache_peers: str | None = None
     used: bool = False
 
 
@@ -61,7 +63,7 @@ def open_addresses(what: Any, streams: Mapping[str, Any], memory_bytes: int) -> 
     stores.used = True
     looked = look_up(what, stores.storage_options, stores.patience)
     _refuse_unfinished(looked)
-    return _of_objects(looked, stores.cache, stores.cache_bytes, memory_bytes, dict(streams))
+    return _of_objects(looked, stores.cache, stores.cache_bytes, memory_bytes, dict(streams), stores.cache_peers)
 
 
 def _refuse_unfinished(looked: LookedUp) -> None:
@@ -101,10 +103,16 @@ def _of_objects(
     cache_bytes: int | None,
     memory_bytes: int,
     streams: Mapping[str, Any],
+    peers: str | None,
+    cluster: str | None = None,
 ) -> RemoteCorpus:
     """Open what was looked up; also in another process, which asks the stores nothing."""
     mirror = Mirror(looked, cache, cache_bytes)
     try:
+        if peers is not None:
+            own = mirror.cache
+            own.peers = own.peers or RayPeers(own.folder, cluster)
+            cluster = own.peers.address
         form, paths = recognise(mirror.paths)
         if not form.ranged:
             mirror.fetch_whole(form.a)
@@ -114,7 +122,8 @@ def _of_objects(
     except BaseException:
         mirror.close()
         raise
-    return RemoteCorpus(corpus, mirror, (_of_objects, (looked, cache, cache_bytes, memory_bytes, streams)))
+    again = (looked, cache, cache_bytes, memory_bytes, streams, peers, cluster)
+    return RemoteCorpus(corpus, mirror, (_of_objects, again))
 
 
 class RemoteCorpus(Forwarding):

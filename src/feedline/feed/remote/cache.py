@@ -31,7 +31,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Coroutine, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -57,6 +57,25 @@ _PART = PART_BYTES // PAGE_BYTES
 _NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS}
 
 _log = logging.getLogger("feedline")
+
+
+class Peers(Protocol):
+    """Caches of other nodes.
+
+    Attributes:
+        address: what another process of this node needs to use them, too.
+    """
+
+    address: str
+
+    async def fetch(self, key: str, first: int, end: int, size: int) -> Any | None:
+        """Return the pages ``first:end`` of the object ``key``, a buffer of ``size`` bytes; None: nobody has them.
+
+        They lie within one multiple of `PART_BYTES`. Never raises, and never waits for long.
+        """
+
+    def keeps(self, key: str, first: int) -> None:
+        """Note that pages from ``first`` on, up to the next multiple of `PART_BYTES`, are in this node's cache."""
 
 
 class CachedObject:
@@ -181,11 +200,13 @@ class Cache:
         budget_bytes: the most that is kept.
         pid: the process.
         hit_bytes: bytes that were wanted and were there.
+        peers: caches of other nodes, which are asked before the store; None: there are none.
     """
 
     def __init__(self, folder: Path, budget_bytes: int) -> None:
         self.folder, self.budget_bytes = folder, budget_bytes
         self.hit_bytes = 0
+        self.peers: Peers | None = None
         self.pid = os.getpid()
         self._mutex = threading.RLock()
         self._depth = 0
@@ -527,11 +548,17 @@ class Cache:
             try:
                 if into is None and own is None:
                     raise self.too_small(b - a)
-                await fetched(found.store, found.info, at, at + size, data, found.patience)
+                there = None if self.peers is None else await self.peers.fetch(found.key, a, b, size)
+                if there is not None:
+                    data[:] = there
+                else:
+                    await fetched(found.store, found.info, at, at + size, data, found.patience)
                 if (given := own or room) is not None:
                     kept = await asyncio.to_thread(self._keep, pages, a, b, data, given)
                     if not kept and into is None and not await asyncio.to_thread(self._keep_at_last, pages, a, b, data):
                         raise self.too_small(b - a)
+                    if self.peers is not None and (kept or into is None):
+                        self.peers.keeps(found.key, a)
             finally:
                 if own is not None:
                     own.close()
@@ -629,7 +656,7 @@ class Arrival:
         must_keep: whether to drop anything that is not being used, as others on this machine will want them, too.
 
     Attributes:
-        fetched_bytes: bytes that came from stores.
+        fetched_bytes: bytes that came from stores, or from caches of other nodes.
         cached_bytes: bytes that were in the cache.
     """
 

@@ -120,7 +120,7 @@ class Pages:
 
     def mark(self, first: int, data: memoryview) -> int:
         """Enter pages that were written into the table; return how many were not there."""
-        sums = _checksums(data)
+        sums = checksums(data)
         end = first + len(sums)
         fresh = int((self.table[first:end] == 0).sum())
         self.table[first:end] = sums
@@ -231,6 +231,7 @@ class Pages:
             yield a, b
 
 
-def _checksums(data: memoryview) -> NDArray[np.uint32]:
+def checksums(data: memoryview) -> NDArray[np.uint32]:
+    """Return the checksum of each page; never 0, which means that a page is not there."""
     sums = [_native.crc32c(data[at : at + PAGE_BYTES]) or 1 for at in range(0, len(data), PAGE_BYTES)]
     return np.array(sums, np.uint32)
