@@ -43,9 +43,9 @@ SHUNNED_S = 60.0
 
 _ASKED = 2  # peers, for one range
 _AT_ONCE = 8  # ranges
-_STARTS_S = 120.0  # that Ray may take to start an actor
-_BEAT_S, _ALONE_S = 10.0, 60.0  # between signs of life of a peer; without any, until the directory ends
-_UNUSED_S = 30.0  # without a user of the cache, until its actor ends
+_STARTS, _STARTS_S = 3, 120.0  # attempts to start an actor, and seconds that Ray may take for one
+_BEAT_S, _ALONE_S = 5.0, 60.0  # between signs of life of a peer; without any, until the directory ends
+_UNUSED_S = 10.0  # without a user of the cache, until its actor ends
 _NAMESPACE, _DIRECTORY = "feedline", "feedline-cache-directory"
 _KEY = re.compile(r"[0-9a-f]{32}")
 _PART = PART_BYTES // PAGE_BYTES
@@ -181,11 +181,17 @@ class RayPeers:
         node = context.get_node_id()
         self.name = f"feedline-cache-{node[:16]}-{hashlib.blake2b(str(folder).encode(), digest_size=6).hexdigest()}"
         self._directory = _actor(ray, _DIRECTORY, Directory)
-        self._own = _actor(ray, self.name, NodeCache, self.name, str(folder), node=node)
-        try:
-            ray.get(self._own.announce.remote(), timeout=_STARTS_S)
-        except ray.exceptions.RayError as error:
-            raise ConnectionError(f"expected Ray to start an actor for the cache in {folder}, got {error}") from error
+        for left in range(_STARTS, 0, -1):
+            self._own = _actor(ray, self.name, NodeCache, self.name, str(folder), node=node)
+            try:
+                ray.get(self._own.announce.remote(), timeout=_STARTS_S)
+                break
+            except ray.exceptions.RayError as error:  # one that was found may just be ending
+                if left == 1 or isinstance(error, ray.exceptions.GetTimeoutError):
+                    raise ConnectionError(
+                        f"expected Ray to start an actor for the cache in {folder}, got {error}"
+                    ) from error
+                time.sleep(1)
         self._handles: dict[str, Any] = {}
         self._shunned: dict[str, float] = {}
         self._noted: set[tuple[str, int]] = set()
