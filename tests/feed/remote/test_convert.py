@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 
 import feedline as fl
+from feedline import _native
 from feedline.data import Chunk, Schema, Stream, Value
 from feedline.feed.formats.ctf_write import write_ctf
 from feedline.feed.protocol import ChunkInfo, Deserializer
@@ -142,19 +143,21 @@ def test_from_one_bucket_to_another_folder(bucket, to, tmp_path):
 
 
 def test_the_disk_holds_what_is_on_its_way_and_the_manifest_comes_last(bucket, to, tmp_path, local):
-    most, seen = 0, []
+    most, seen, refused = 0, [], 0
 
     def look(done, total):
-        nonlocal most
+        nonlocal most, refused
         there = objects_of(bucket)
         most = max(most, len(list((tmp_path / "work").rglob("part-*.arrow"))))
-        if there and not seen:
+        if there and not refused and done < total:
+            refused += 1
             with pytest.raises(fl.DataError, match=r"expected a whole store, got .* without feedline\.json") as caught:
                 fl.open_corpus("s3://b/out/store", cache=tmp_path / "cache", storage_options=to["storage_options"])
             assert caught.value.path == "s3://b/out/store"
         seen.append(len(there))
 
     fl.convert(Rows(), "s3://b/out/store", progress=look, work=tmp_path / "work", **to)
+    assert refused == 1
     assert most <= 3  # one that is written, two that are sent
     assert seen[-1] >= len(local) - 5
     names = written(bucket)
@@ -270,13 +273,14 @@ def test_an_error_of_the_source_leaves_no_upload(bucket, to, large):
 
 # ---- faults ------------------------------------------------------------------------------------------
 
+ONE = "*/part-00001.arrow"  # what fails more than three times is not sent by the first attempt
 HARMLESS = {
     "unavailable": {"kind": "status", "request": "PART", "status": 503, "skip": 2, "times": 2},
-    "unavailable for long": {"kind": "status", "request": "PART", "status": 503, "skip": 2, "times": 8},
+    "unavailable for long": {"kind": "status", "request": "PART", "key": ONE, "status": 503, "times": 12},
     "unavailable for now": {"kind": "status", "request": None, "status": 503, "retry_after": 1, "skip": 9, "times": 6},
     "too many": {"kind": "status", "request": "UPLOAD", "status": 429, "times": 4},
-    "internal": {"kind": "status", "request": "COMPLETE", "status": 500, "times": 4},
-    "dropped": {"kind": "drop", "request": "PART", "skip": 1, "times": 4},
+    "internal": {"kind": "status", "request": "COMPLETE", "key": ONE, "status": 500, "times": 4},
+    "dropped": {"kind": "drop", "request": "UPLOAD", "key": ONE, "times": 4},
     "reset": {"kind": "reset", "request": "PART", "at": 0, "skip": 1, "times": 4},
     "lost": {"kind": "lost", "request": "COMPLETE", "times": 1},
     "lost parts": {"kind": "lost", "request": "PART", "every": 3, "times": 9},
@@ -306,20 +310,25 @@ def test_a_store_that_says_how_long_to_wait_is_left_alone(bucket, to, local):
 
 
 def test_a_refusal_names_the_object_and_is_not_repeated(bucket, to, tmp_path, local):
-    fault = bucket.fail("status", key="*/part-00001.arrow", request="UPLOAD", status=403, times=None)
+    again = bucket.fail("status", key="*/part-00000.arrow", request="COMPLETE", status=500, times=4)
+    fault = bucket.fail("status", key="*/part-00003.arrow", request=None, status=403, times=None)
     with pytest.raises(fl.DataError, match=r"expected to store .* got no success after one attempt") as caught:
         fl.convert(Rows(), "s3://b/out/store", **to)
-    assert caught.value.path == "s3://b/out/store/part-00001.arrow"
+    assert caught.value.path == "s3://b/out/store/part-00003.arrow"
+    assert again.hits == 4
     assert "credentials" in str(caught.value)
     assert "secret" not in str(caught.value)
     assert fault.hits == 1
     assert bucket.unfinished() == []
     bucket.heal()
-    there = set(objects_of(bucket))
+    there = objects_of(bucket)
+    for path in (tmp_path / "user").rglob("upload-*.json"):
+        name, size, crc, _ = json.loads(path.read_bytes())
+        assert (size, crc) == (len(there[name]), _native.crc32c(there[name]))
     bucket.reset()
     fl.convert(Rows(), "s3://b/out/store", **to)
     assert objects_of(bucket) == local
-    assert not set(written(bucket)) & there
+    assert not set(written(bucket)) & set(there)
 
 
 def test_a_part_that_is_refused_ends_the_upload(bucket, to):

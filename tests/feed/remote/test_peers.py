@@ -223,7 +223,11 @@ def test_a_peer_sends_what_is_whole(served):
     assert end[0].tobytes() == data[last * PAGE_BYTES :]
     for first, stop in ((100, 101), (18, 30), (5, 5), (-1, 3), (0, 10**6), (last, last + 2)):
         assert actor.pages(found.key, first, stop) is None
-    for key in ("../names", "", found.key[:-1], "0" * 32):
+    evil = actor._folder / "evil"
+    evil.mkdir()
+    for name in ("pages", "data"):
+        (evil / name).write_bytes((actor._folder / "objects" / found.key / name).read_bytes())
+    for key in ("../evil", "", found.key[:-1], "0" * 32):
         assert actor.pages(key, 0, 1) is None
 
 

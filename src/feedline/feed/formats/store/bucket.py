@@ -58,8 +58,12 @@ class BucketFolder(Target):
                 f"expected an object store to write to, got {self.name}, a web server; name the bucket (s3://, gs://, "
                 "az://), or write to a folder and copy it"
             )
-        folder = user_cache() / "converting" if work is None else Path(os.path.abspath(work))
-        own_folder(folder, "pass work=<a folder of yours with room>")
+        if work is None:
+            folder = user_cache() / "converting"
+            own_folder(folder, "pass work=<a folder of yours with room>")
+        else:
+            folder = Path(os.path.abspath(work))
+            folder.mkdir(parents=True, exist_ok=True)
         name = re.sub(r"[^A-Za-z0-9.-]+", "_", key.rpartition("/")[2])[:60]
         self.beside = folder / f"{name}-{hashlib.blake2b(self.name.encode(), digest_size=8).hexdigest()}"
         self._uploads: Uploads | None = None
