@@ -20,7 +20,7 @@ from feedline.feed.protocol import CHUNK_MEMORY
 
 def convert(
     source: Annotated[Path, typer.Argument(help="File, folder or quoted pattern, in any format.")],
-    destination: Annotated[Path, typer.Argument(help="Folder of the new store.")],
+    destination: Annotated[str, typer.Argument(help="Folder of the new store, or its address: s3://bucket/folder.")],
     stream: Streams = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a store of that name.")] = False,
     skip_errors: Annotated[bool, typer.Option("--skip-errors", help="Skip unreadable sequences.")] = False,
@@ -48,6 +48,9 @@ def convert(
     executor: Annotated[
         str, typer.Option(help="local, or ray: --jobs workers of Ray read, on any machine of its cluster.")
     ] = "local",
+    work: Annotated[
+        Path | None, typer.Option(help="With an address, the folder for files that are not sent yet.")
+    ] = None,
     chunk_size: ChunkSize = DEFAULT_CHUNK_SIZE,
     json: Json = False,
     debug: Debug = False,
@@ -77,6 +80,7 @@ def convert(
             compression=compression,
             shuffle=shuffle,
             memory=parse_count(memory),
+            work=work,
         )
     _report(source, done, guessed, json)
 

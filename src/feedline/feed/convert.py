@@ -7,6 +7,7 @@ store is shuffled, by a budget. What is complete when a conversion is interrupte
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 import os
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -21,13 +22,18 @@ from feedline.feed.corpora import names_files, open_corpus
 from feedline.feed.files.digest import ContentDigest
 from feedline.feed.formats.detect import SUFFIXES
 from feedline.feed.formats.store import StoreDeserializer, StoreWriter
+from feedline.feed.formats.store.bucket import BucketFolder
 from feedline.feed.formats.store.compressed import CODECS
 from feedline.feed.formats.store.journal import Journal
 from feedline.feed.formats.store.manifest import Manifest
+from feedline.feed.formats.store.targets import LocalFolder, Target
 from feedline.feed.protocol import CHUNK_MEMORY, Deserializer, whole_number
 from feedline.feed.quarantine import ListedError
 from feedline.feed.reading import read_ahead
 from feedline.feed.reading_by_ray import read_by_ray
+from feedline.feed.remote.mirror import without_file
+from feedline.feed.remote.requests import DEADLINE_S, Patience
+from feedline.feed.remote.stores import is_address, without_credentials
 from feedline.feed.shuffling import Settings, shuffled
 from feedline.feed.skipping import Paths, Skipping, lists
 from feedline.feed.unfinished import DONE, unfinished
@@ -103,6 +109,9 @@ def convert(
     compression: str | None = None,
     shuffle: int | None = None,
     memory: int = 1 << 30,
+    storage_options: Mapping[str, Any] | None = None,
+    deadline_s: float = DEADLINE_S,
+    work: str | os.PathLike[str] | None = None,
 ) -> ConversionSummary:
     """Write all sequences of a corpus, or all items of a dataset, to a new store.
 
@@ -116,7 +125,9 @@ def convert(
     Args:
         source: a deserializer, a path as for `open_corpus`, or a dataset: a torch or Hugging Face one, a
             sequence of samples, or something to iterate over.
-        destination: folder to create; it appears once everything is written.
+        destination: folder to create; it appears once everything is written. Or the address of one in an object store,
+            ``s3://bucket/folder``: each file is sent there as soon as it is complete, and its local copy removed; the
+            manifest comes last. The bytes are the same.
         streams: with a path: its streams, see `open_corpus`; with CSV also columns, see `CSVDeserializer`. With a
             dataset: names for the parts of a tuple, in order, or the names of those parts to store; or a mapping from
             names to declarations, None for those to infer.
@@ -140,10 +151,16 @@ def convert(
             store sequentially, at the speed of the disk, is a good shuffle. Writes the data twice, and needs twice
             its space meanwhile. If it is interrupted or killed, the same call continues where it stopped.
         memory: bytes that shuffling may hold; above 2 GiB, also passed to `open_corpus` for a path.
+        storage_options: of addresses, of source and destination, options for obstore or fsspec, such as credentials.
+        deadline_s: of addresses, seconds after which what a store does not deliver or take is an error; for a large
+            file, a second more for each MiB.
+        work: with an address as destination, the folder of this machine for the files on their way and for what makes
+            the same call continue; None: ``converting`` in the user's cache folder. It needs room for three files of
+            ``part_bytes``; with shuffle, for all data twice.
 
     After an interrupt, an error or a kill, the same call continues after the last part that is complete, or from there
     in a shuffle's passes. Without a complete one nothing is left behind. A hidden folder next to the destination,
-    ``.NAME.converting``, holds that work; an exception names it.
+    ``.NAME.converting``, holds that work (with an address, one in ``work``); an exception names it.
 
     Raises:
         DataError: an unreadable sequence or chunk, a full disk, or another process converting to the same name.
@@ -153,6 +170,8 @@ def convert(
         ValueError: the destination is named like a file of another format, or lies inside the source folder; or a
             mixture, or another corpus with an order of its own.
     """
+    if isinstance(destination, str):
+        destination = without_file(destination)
     kind = SUFFIXES.get(Path(destination).suffix.lower())
     if kind is not None:
         raise ValueError(
@@ -178,7 +197,8 @@ def convert(
     if executor not in ("local", "ray"):
         raise ValueError(f"expected executor 'local' or 'ray', got {executor!r}")
     jobs = whole_number("jobs", jobs, 1)
-    place = Path(os.path.abspath(destination))
+    patience = Patience.until(deadline_s)
+    target = _target(source, destination, storage_options, patience, work)
     with contextlib.ExitStack() as held:
         if isinstance(source, Deserializer) or names_files(source):
             if not (streams is None or isinstance(streams, Mapping)):
@@ -186,23 +206,29 @@ def convert(
                     f"expected streams as a mapping, got {streams!r}; names alone go with a dataset of items"
                 )
             read = _by_threads if executor == "local" else read_by_ray
-            reader = _reader(source, streams, jobs=jobs, read=read, memory=settings.memory, skip=skip, held=held)
+            opened = functools.partial(
+                open_corpus,
+                memory=max(settings.memory, CHUNK_MEMORY),
+                storage_options=storage_options if is_address(source) else None,
+                deadline_s=deadline_s,
+            )
+            reader = _reader(source, streams, opened, jobs=jobs, read=read, skip=skip, held=held)
         else:
             if skip is not None:
                 raise ValueError("expected skip with a corpus only, got a dataset of items")
-            StoreWriter.refuse_existing(place, overwrite)  # before items are read
+            target.refuse_existing(overwrite)  # before items are read
             module, _, name = _dataset_reader.partition(":")
             make = getattr(importlib.import_module(module), name)
             reader = make(source, streams, jobs=jobs, executor=executor, skip=on_error == "skip")
         settings = settings._replace(source=reader.digest())
         write = _in_order if shuffle is None else shuffled
-        manifest, skipped = write(reader.chunks, place, settings, overwrite=overwrite, progress=progress)
+        manifest, skipped = write(reader.chunks, target, settings, overwrite=overwrite, progress=progress)
     return _summary(destination, manifest, skipped)
 
 
 def _in_order(
     chunks: Callable[[int], Generator[tuple[Chunk, int, int]]],
-    destination: Path,
+    target: Target,
     settings: Settings,
     *,
     overwrite: bool,
@@ -210,8 +236,8 @@ def _in_order(
 ) -> tuple[Manifest, int]:
     """Write all sequences of ``chunks`` to a new store; like `shuffled`, but in the order of the corpus."""
     plan = settings._asdict() | {"memory": None}  # parts are the same bytes for any budget, so another one may go on
-    with unfinished(destination, plan, overwrite=overwrite) as work, contextlib.ExitStack() as held:
-        journal = Journal(work, destination, DONE)
+    with unfinished(target, plan, overwrite=overwrite) as work, contextlib.ExitStack() as held:
+        journal = Journal(work, target, DONE)
         start, written, skipped = journal.progress
         sequences = journal.records[-1].sequences - written if journal.records else 0
         writer: StoreWriter | None = None
@@ -220,7 +246,7 @@ def _in_order(
         for number, (chunk, done, total) in enumerate(reading, start):
             if writer is None:
                 writer = StoreWriter(
-                    destination,
+                    target.name,
                     chunk.schema,
                     chunk_bytes=settings.chunk_bytes,
                     part_bytes=settings.part_bytes,
@@ -264,6 +290,15 @@ def _refuse_inside(source: Any, destination: str | os.PathLike[str]) -> None:
         places: list[str | os.PathLike[str]] = [source.name]
     else:
         places = [source] if isinstance(source, (str, os.PathLike)) else list(source)
+    if is_address(destination):
+        address = os.fspath(destination).rstrip("/")
+        for place in places:
+            if is_address(place) and f"{address}/".startswith(f"{os.fspath(place).rstrip('/')}/"):
+                raise ValueError(
+                    f"expected a destination outside the data read, got {without_credentials(address)}, which lies in "
+                    f"{without_credentials(os.fspath(place))}; choose another place for the store"
+                )
+        return
     for folder in map(Path, map(os.path.realpath, places)):
         if not folder.is_dir() or folder not in Path(os.path.realpath(destination)).parents:
             continue
@@ -273,10 +308,26 @@ def _refuse_inside(source: Any, destination: str | os.PathLike[str]) -> None:
         )
 
 
+def _target(
+    source: Any,
+    destination: str | os.PathLike[str],
+    options: Mapping[str, Any] | None,
+    patience: Patience,
+    work: str | os.PathLike[str] | None,
+) -> Target:
+    if is_address(destination):
+        return BucketFolder(os.fspath(destination), options or {}, patience, work)
+    if work is not None:
+        raise ValueError("expected an address as destination for work=, got a path, next to which the work lies")
+    if options is not None and not (names_files(source) and is_address(source)):
+        raise ValueError("expected an address as source or destination for storage_options=, got none")
+    return LocalFolder(destination)
+
+
 def _summary(destination: str | os.PathLike[str], manifest: Manifest, skipped: int) -> ConversionSummary:
     size = sum(part.bytes for part in manifest.parts) + sum(side.bytes for side in manifest.lengths.values())
     return ConversionSummary(
-        os.fspath(destination),
+        without_credentials(os.fspath(destination)) if is_address(destination) else os.fspath(destination),
         schema=manifest.schema,
         sequences=manifest.sequences,
         samples=manifest.samples,
@@ -288,20 +339,20 @@ def _summary(destination: str | os.PathLike[str], manifest: Manifest, skipped: i
 def _reader(
     source: Any,
     streams: Mapping[str, Any] | None,
+    opened: Callable[..., Deserializer],
     *,
     jobs: int,
     read: ReadAll,
-    memory: int,
     skip: Paths | None,
     held: contextlib.ExitStack,
 ) -> ChunkReader:
-    """Return the reader of a corpus or a path; ``held`` closes what it opens."""
+    """Return the reader of a corpus, or of a path, which is ``opened``; ``held`` closes what it opens."""
     if isinstance(source, Deserializer):
         if streams is not None:
             raise ValueError("expected streams with a path only; a deserializer declares its own")
         corpus = source
     else:
-        corpus = open_corpus(source, memory=max(memory, CHUNK_MEMORY), **(streams or {}))
+        corpus = opened(source, **(streams or {}))
         held.enter_context(contextlib.closing(corpus))
     if corpus.composed:
         raise ValueError(

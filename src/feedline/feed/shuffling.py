@@ -26,7 +26,8 @@ from feedline.feed.files.records import record, recorded
 from feedline.feed.formats.store import StoreDeserializer, StoreWriter
 from feedline.feed.formats.store.combine import combine
 from feedline.feed.formats.store.manifest import Manifest
-from feedline.feed.formats.store.staging import Workplace, clear_leftovers
+from feedline.feed.formats.store.staging import Workplace
+from feedline.feed.formats.store.targets import Target
 from feedline.feed.formats.store.writer import COMPRESSED_CHUNK_BYTES
 from feedline.feed.quarantine import ListedError
 from feedline.feed.unfinished import DONE, unfinished
@@ -85,7 +86,7 @@ def keys_of(seed: int, first: int, count: int) -> Keys:
 
 def shuffled(
     chunks: Callable[[int], Generator[tuple[Chunk, int, int]]],
-    destination: Path,
+    target: Target,
     settings: Settings,
     *,
     overwrite: bool,
@@ -95,7 +96,7 @@ def shuffled(
 
     Args:
         chunks: ``chunks(n)`` yields the chunks of the corpus except the first n, with bytes done and in total.
-        destination: path of the store; a hidden folder next to it holds the work until it is done.
+        target: where the store will appear.
         settings: see `Settings`.
         overwrite: whether to replace a store of that name.
         progress: called as ``progress(done, total)``, in bytes of the corpus, counted once per pass.
@@ -107,14 +108,14 @@ def shuffled(
         DataError: an unreadable sequence, a full disk, or another process doing the same work.
         FileExistsError: the name is taken.
     """
-    with unfinished(destination, settings._asdict(), overwrite=overwrite) as work:
+    with unfinished(target, settings._asdict(), overwrite=overwrite) as work:
         runs, total = _sort(chunks, work, settings, progress)
         merged = _merge(work, runs, settings, progress, total)
-        clear_leftovers(destination)
-        place = Workplace(destination)
+        target.clear_leftovers()
+        place = Workplace(target.beside, target.publish)
         try:
             manifest = combine(merged, place.folder)
-            StoreWriter.refuse_existing(destination, overwrite)
+            target.refuse_existing(overwrite)
             (work / DONE).touch()
             place.publish()
         except BaseException:

@@ -1,5 +1,7 @@
 """The work of a conversion that was interrupted, kept next to the destination until the same call finishes it.
 
+(Of a store in a bucket: in a folder of this machine, under a name made of the address.)
+
 The hidden folder ``.NAME.converting`` holds what determines the bytes of the store (``plan.json``), whatever the
 conversion has completed, each piece with a record of its own (``*-000000.json``), and a lock, which the system releases
 however the process ends. Work under another plan is removed. So is work without a single record: nobody would miss it.
@@ -17,8 +19,8 @@ from typing import Any
 
 from feedline.errors import DataError
 from feedline.feed.files.records import record, recorded
-from feedline.feed.formats.store import StoreWriter
-from feedline.feed.formats.store.staging import clear_leftovers, discard
+from feedline.feed.formats.store.staging import discard
+from feedline.feed.formats.store.targets import Target
 
 # Files in the folder: locked by the working process; created just before the store appears.
 LOCK, DONE, PLAN = "lock", "done", "plan.json"
@@ -26,7 +28,7 @@ _RECORDS = "*-[0-9][0-9][0-9][0-9][0-9][0-9].json"
 
 
 @contextlib.contextmanager
-def unfinished(destination: Path, plan: Mapping[str, Any], *, overwrite: bool) -> Iterator[Path]:
+def unfinished(target: Target, plan: Mapping[str, Any], *, overwrite: bool) -> Iterator[Path]:
     """Yield the work folder, locked, of a store that is complete when the block ends without an exception.
 
     The block creates `DONE` before the store appears; afterwards the folder is removed. After an exception it stays if
@@ -36,27 +38,29 @@ def unfinished(destination: Path, plan: Mapping[str, Any], *, overwrite: bool) -
         DataError: another process does the same work, or the folder cannot be written.
         FileExistsError: the name is taken.
     """
-    work = destination.parent / f".{destination.name}.converting"
-    clear_leftovers(destination)
+    work = target.beside.parent / f".{target.beside.name}.converting"
+    target.clear_leftovers()
     try:
-        StoreWriter.refuse_existing(destination, overwrite)
+        target.refuse_existing(overwrite)
     except FileExistsError:
         if (work / DONE).exists():  # the call that wrote the store was killed before it cleaned up
-            discard(work, destination)
+            discard(work, target.beside)
         raise
     with _locked(work):
         try:
             _claim(work, dict(plan))
+            target.begin(work)
             yield work
         except BaseException as error:
+            target.abort()
             if any(work.glob(_RECORDS)):
                 error.add_note(
                     f"the work done so far is in {work}: the same call continues it; delete it to start over"
                 )
             else:
-                discard(work, destination)
+                discard(work, target.beside)
             raise
-        discard(work, destination)
+        discard(work, target.beside)
 
 
 def _claim(work: Path, plan: dict[str, Any]) -> None:

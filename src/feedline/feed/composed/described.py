@@ -22,8 +22,8 @@ from feedline.feed.formats.detect import recognise
 from feedline.feed.formats.elsewhere import open_addresses
 from feedline.feed.formats.take import Take
 from feedline.feed.protocol import Deserializer
-from feedline.feed.remote.mirror import is_address, without_file
-from feedline.feed.remote.stores import scheme_of
+from feedline.feed.remote.mirror import without_file
+from feedline.feed.remote.stores import is_address, scheme_of
 
 T = TypeVar("T")
 

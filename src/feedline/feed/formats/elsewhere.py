@@ -11,12 +11,16 @@ from pathlib import Path
 from typing import Any
 
 from feedline.data import Stream
-from feedline.errors import SchemaError, shown_path
+from feedline.errors import DataError, SchemaError, shown_path
 from feedline.feed.formats.detect import recognise
 from feedline.feed.formats.forwarding import Forwarding
+from feedline.feed.formats.store.bucket import unfinished_store
+from feedline.feed.formats.store.manifest import MANIFEST
 from feedline.feed.protocol import Deserializer
 from feedline.feed.remote.mirror import LookedUp, Mirror, look_up
+from feedline.feed.remote.peers import RayPeers
 from feedline.feed.remote.requests import Patience
+from feedline.feed.remote.stores import without_credentials
 
 
 @dataclass
@@ -24,7 +28,7 @@ class Stores:
     """How addresses are opened; see `open_corpus`.
 
     Attributes:
-        cache, cache_bytes, storage_options, patience: as there.
+        cache, cache_bytes, cache_peers, storage_options, patience: as there.
         used: whether an address was opened.
     """
 
@@ -32,6 +36,7 @@ class Stores:
     cache_bytes: int | None = None
     storage_options: Mapping[str, Any] = field(default_factory=dict)
     patience: Patience = field(default_factory=Patience)
+    cache_peers: str | None = None
     used: bool = False
 
 
@@ -58,7 +63,29 @@ def open_addresses(what: Any, streams: Mapping[str, Any], memory_bytes: int) -> 
     stores = _stores.get() or Stores()
     stores.used = True
     looked = look_up(what, stores.storage_options, stores.patience)
-    return _of_objects(looked, stores.cache, stores.cache_bytes, memory_bytes, dict(streams))
+    _refuse_unfinished(looked)
+    return _of_objects(looked, stores.cache, stores.cache_bytes, memory_bytes, dict(streams), stores.cache_peers)
+
+
+def _refuse_unfinished(looked: LookedUp) -> None:
+    """Check that no folder is a store that is still being written: it would be read as the Arrow files it has so far.
+
+    Raises:
+        DataError: one is.
+    """
+    for place in looked.places:
+        if isinstance(place, str):
+            continue
+        root, pattern, infos = place
+        folder = f"{pattern}/" if pattern else ""
+        names = [info.key[len(folder) :] for info in infos if info.key.startswith(folder)]
+        if len(names) == len(infos) and unfinished_store(names):
+            raise DataError(
+                f"expected a whole store, got {len(names)} of its files without {MANIFEST}: it is being written, or "
+                "was not finished",
+                path=without_credentials(f"{root}/{pattern}".rstrip("/")),
+                hint="wait for fl.convert to end, or repeat the call that wrote it",
+            )
 
 
 def check_streams(declared: Mapping[str, Any]) -> None:
@@ -77,10 +104,16 @@ def _of_objects(
     cache_bytes: int | None,
     memory_bytes: int,
     streams: Mapping[str, Any],
+    peers: str | None,
+    cluster: str | None = None,
 ) -> RemoteCorpus:
     """Open what was looked up; also in another process, which asks the stores nothing."""
     mirror = Mirror(looked, cache, cache_bytes)
     try:
+        if peers is not None:
+            own = mirror.cache
+            own.peers = own.peers or RayPeers(own.folder, cluster)
+            cluster = own.peers.address
         form, paths = recognise(mirror.paths)
         if not all(form.reads_by_ranges(Path(path)) for path in paths):
             mirror.fetch_whole(form.a)
@@ -90,7 +123,8 @@ def _of_objects(
     except BaseException:
         mirror.close()
         raise
-    return RemoteCorpus(corpus, mirror, form.name, (_of_objects, (looked, cache, cache_bytes, memory_bytes, streams)))
+    again = (looked, cache, cache_bytes, memory_bytes, streams, peers, cluster)
+    return RemoteCorpus(corpus, mirror, form.name, (_of_objects, again))
 
 
 class RemoteCorpus(Forwarding):

@@ -30,7 +30,7 @@ from feedline.feed.files.paths import INDEX_SUFFIX, expand_braces
 from feedline.feed.remote.cache import CachedObject, cache_at
 from feedline.feed.remote.pages import PAGE_BYTES
 from feedline.feed.remote.requests import Patience, looked_up, wait_for
-from feedline.feed.remote.stores import ObjectInfo, Store, open_store, scheme_of, without_credentials
+from feedline.feed.remote.stores import ObjectInfo, Store, is_address, open_store, scheme_of, without_credentials
 
 DEFAULT_BYTES = 16 << 30
 """The most that a cache keeps, if not said otherwise."""
@@ -196,12 +196,6 @@ class Mirror:
 
 def _folder_of(address: str) -> str:
     return re.sub(r"[^A-Za-z0-9.-]+", "_", address)
-
-
-def is_address(what: Any) -> bool:
-    """Return whether something, or one of a list, is an address rather than a path."""
-    parts = what if isinstance(what, (list, tuple)) else [what]
-    return any(isinstance(part, str) and scheme_of(part) not in (None, "file") for part in parts)
 
 
 def without_file(what: Any) -> Any:

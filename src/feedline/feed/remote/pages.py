@@ -236,6 +236,6 @@ class ObjectPages:
 
 
 def checksums(data: memoryview) -> NDArray[np.uint32]:
-    """Return the checksums of pages, of which none is 0."""
+    """Return the checksum of each page; never 0, which means that a page is not there."""
     sums = [_native.crc32c(data[at : at + PAGE_BYTES]) or 1 for at in range(0, len(data), PAGE_BYTES)]
     return np.array(sums, np.uint32)

@@ -19,7 +19,7 @@ import random
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar, cast
 
@@ -78,6 +78,7 @@ class Traffic:
     Attributes:
         requests: requests for bytes, repeated ones included.
         fetched_bytes: bytes that came.
+        peer_bytes: bytes that came from caches of other nodes instead.
         lookups: requests for names and sizes.
         failed: requests that failed and were made again.
         hedged: requests that were made a second time since the first was slow.
@@ -85,6 +86,7 @@ class Traffic:
 
     requests: int = 0
     fetched_bytes: int = 0
+    peer_bytes: int = 0
     lookups: int = 0
     failed: int = 0
     hedged: int = 0
@@ -194,6 +196,7 @@ class Loop:
 
 
 _running: Loop | None = None
+_kept = 0
 _starting = threading.Lock()
 
 
@@ -218,11 +221,24 @@ def loop() -> Loop:
     return _running
 
 
+@contextlib.contextmanager
+def kept_running() -> Iterator[None]:
+    """A context in which `rest` does nothing, as something is under way."""
+    global _kept
+    with _starting:
+        _kept += 1
+    try:
+        yield
+    finally:
+        with _starting:
+            _kept -= 1
+
+
 def rest() -> None:
     """End the thread, until it is needed again."""
     global _running
     with _starting:
-        if _running is not None and _running.pid == os.getpid():
+        if _running is not None and not _kept and _running.pid == os.getpid():
             atexit.unregister(_running.stop)
             _running.stop()
             _running = None
@@ -257,7 +273,7 @@ async def looked_up(
     Raises:
         DataError: the store does not answer, or refuses.
     """
-    tries = _Tries(store.url(what), "an answer that lists objects and their sizes", patience)
+    tries = Tries(store.url(what), "an answer that lists objects and their sizes", patience)
     while True:
         TRAFFIC.lookups += 1
         try:
@@ -268,11 +284,27 @@ async def looked_up(
             await tries.failed(fault, store, what)
 
 
-class _Tries:
-    """The attempts to get one thing, and the delays between them."""
+class Tries:
+    """The attempts to get one thing, and the delays between them.
 
-    def __init__(self, url: str, what: str, patience: Patience) -> None:
-        self._url, self._what, self._patience = url, what, patience
+    Args:
+        url: the object.
+        what: what was expected, for the error.
+        patience: for how long.
+        instead: what came instead.
+        after: what to do after it.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        what: str,
+        patience: Patience,
+        *,
+        instead: str = "nothing",
+        after: str = "go on from the last state",
+    ) -> None:
+        self._url, self._what, self._patience, self._instead, self._after = url, what, patience, instead, after
         self._began, self._attempts = time.monotonic(), 0
 
     async def failed(self, fault: StoreFault, store: Store | None = None, key: str = "") -> None:
@@ -308,9 +340,9 @@ class _Tries:
         hint = {
             "missing": "it was removed, or its name is wrong",
             "denied": "check credentials and permissions; storage_options= passes them on",
-        }.get(fault.kind, "check the store and the network, then go on from the last state")
+        }.get(fault.kind, f"check the store and the network, then {self._after}")
         return DataError(
-            f"expected {self._what}, got nothing after {times}; the last answer: {fault.answer}",
+            f"expected {self._what}, got {self._instead} after {times}; the last answer: {fault.answer}",
             path=self._url,
             hint=hint,
         )
@@ -324,7 +356,7 @@ async def fetched(
     Raises:
         DataError: they cannot be had.
     """
-    tries = _Tries(store.url(info.key), f"the bytes {begin} to {end}", patience)
+    tries = Tries(store.url(info.key), f"the bytes {begin} to {end}", patience)
     done = begin
     while done < end:
         room = loop().room

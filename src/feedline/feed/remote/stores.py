@@ -1,4 +1,4 @@
-"""Object stores, through the libraries that know them: list objects, and read ranges of their bytes.
+"""Object stores, through the libraries that know them: list objects, read ranges of their bytes, write whole objects.
 
 ``s3``, ``gs``, ``az`` and ``http`` addresses are read through obstore, all others through fsspec. Neither retries here:
 `requests` does, alike for all stores, and so every failed request is a `StoreFault` that says whether asking again may
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import abc
 import asyncio
+import contextlib
 import datetime
 import email.utils
 import functools
@@ -18,17 +19,27 @@ import re
 import time
 import urllib.parse
 from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
 
+from feedline import _native
 from feedline.errors import DataError
 
 _OBSTORE = {"s3": "s3", "s3a": "s3", "gs": "gs", "az": "az", "azure": "az", "abfs": "az", "abfss": "az", "adl": "az"}
 _HTTP = ("http", "https")
 _ADDRESS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 _STATUS = re.compile(r"\bstatus(?: code)?:? (\d{3})\b")
+_NO_BUCKET = re.compile(r"NoSuchBucket|ContainerNotFound|bucket does not exist", re.IGNORECASE)
 _AGAIN = frozenset({408, 409, 425, 429, 500, 502, 503, 504})
 _KINDS = {401: "denied", 403: "denied", 404: "missing", 412: "changed"}
 _THROTTLED = frozenset({429, 503})
+WRITE_BYTES = 8 << 20
+"""Most bytes of an object that is written with one request, and those of each part of a larger one, but for very large
+ones."""
+
+_MOST_PARTS = 9_000  # stores take 10,000
+_WRITES_AT_ONCE = 8  # parts of one object
+_WRITE_TIMEOUT = "120s"  # for one part
 _SIGNED_FOR = datetime.timedelta(minutes=5)
 _PROBE_S = 10.0
 _MOST_ANSWER = 300
@@ -57,12 +68,65 @@ class StoreFault(Exception):  # noqa: N818  # a state of affairs, mostly mended 
         answer: what the store or the network said, in one line.
         again: whether asking again may help.
         throttled: whether the store refuses for now.
-        kind: "missing", "denied", "changed" (the object has another ETag), or "" for anything else.
+        kind: "missing", "denied", "changed" (the object has another ETag), "exists" (and was to be new), or "" for
+            anything else.
     """
 
     def __init__(self, answer: str, *, again: bool = False, throttled: bool = False, kind: str = "") -> None:
         super().__init__(answer)
         self.answer, self.again, self.throttled, self.kind = answer, again, throttled, kind
+
+
+class EndedError(Exception):
+    """A body was ended before all of it was read."""
+
+
+class Body:
+    """The bytes of an object to be written, from a file or from memory; to be written once, in order.
+
+    Args:
+        source: path of the file, or the bytes.
+
+    Attributes:
+        size: number of bytes.
+        whole: the bytes, if they go with one request.
+        crc32c: checksum of what was read so far.
+    """
+
+    def __init__(self, source: Path | bytes) -> None:
+        self._source = source
+        self.size = len(source) if isinstance(source, bytes) else source.stat().st_size
+        self.crc32c = 0
+        self.whole: bytes | None = None
+        if self.size <= WRITE_BYTES:
+            self.whole = source if isinstance(source, bytes) else source.read_bytes()
+            self.crc32c = _native.crc32c(self.whole)
+        self._ended = False
+
+    @property
+    def part_bytes(self) -> int:
+        """Bytes of one part of it."""
+        return max(WRITE_BYTES, -(-self.size // _MOST_PARTS))
+
+    def end(self) -> None:
+        """Let `parts` raise, so that the store drops what it has of it."""
+        self._ended = True
+
+    async def parts(self) -> AsyncIterator[bytes]:
+        """Yield it in parts of `part_bytes`.
+
+        Raises:
+            EndedError: `end` was called.
+        """
+        assert isinstance(self._source, Path)
+        with open(self._source, "rb") as file:
+            while block := await asyncio.to_thread(file.read, self.part_bytes):
+                if self._ended:
+                    raise EndedError
+                self.crc32c = _native.crc32c(block, self.crc32c)
+                yield block
+        if self._ended:
+            raise EndedError
 
 
 class Store(abc.ABC):
@@ -106,6 +170,29 @@ class Store(abc.ABC):
             StoreFault: they cannot be had, or the object is not the one of ``info`` any more.
         """
 
+    @abc.abstractmethod
+    async def write(self, key: str, body: Body, *, new: bool = False) -> str:
+        """Write an object, which appears whole or not at all; return its ETag.
+
+        To be ended by `Body.end`: a cancelled call may leave parts of an upload in the store.
+
+        Args:
+            key: the key.
+            body: its bytes.
+            new: whether to refuse to replace an object, where the store can; only for bodies of one request.
+
+        Raises:
+            StoreFault: the store does not take it.
+        """
+
+    @abc.abstractmethod
+    async def delete(self, key: str) -> None:
+        """Remove an object, if it is there.
+
+        Raises:
+            StoreFault: the store does not.
+        """
+
     async def retry_after(self, key: str) -> float | None:
         """Ask a store that refused how many seconds it wants to be left alone; None: it does not say."""
         return None
@@ -115,6 +202,12 @@ def scheme_of(address: str) -> str | None:
     """Return the scheme of an address, in lower case; None: it is a path."""
     match = _ADDRESS.match(address)
     return None if match is None else match[1].lower()
+
+
+def is_address(what: Any) -> bool:
+    """Return whether something, or one of a list, is an address rather than a path."""
+    parts = what if isinstance(what, (list, tuple)) else [what]
+    return any(isinstance(part, str) and scheme_of(part) not in (None, "file") for part in parts)
 
 
 def without_credentials(address: str) -> str:
@@ -167,7 +260,9 @@ def _fault_of(error: Exception) -> StoreFault:
         return StoreFault(text, kind="denied")
     if name == "PreconditionError":
         return StoreFault(text, kind="changed")
-    if name == "NotSupportedError":
+    if name == "AlreadyExistsError":
+        return StoreFault(text, kind="exists")
+    if name in ("NotSupportedError", "NotImplementedError"):
         return StoreFault(text)
     status = _STATUS.search(text)
     if status is not None:
@@ -204,8 +299,13 @@ class _ObStore(Store):
             client.setdefault("allow_http", True)
         # What fails is asked for again by `requests`, which counts and waits alike for all stores.
         retry = {"max_retries": 0, "retry_timeout": datetime.timedelta(seconds=600)}
+        # But for parts of an object that is being written: to repeat one is better than to repeat all of them.
+        backoff = {"init_backoff": datetime.timedelta(seconds=0.1), "max_backoff": datetime.timedelta(seconds=1)}
+        parts = {"max_retries": 2, "retry_timeout": datetime.timedelta(seconds=600), "backoff": {**backoff, "base": 2}}
+        writes = {**client, "timeout": _WRITE_TIMEOUT}
         try:
             self._store = obstore.store.from_url(root, client_options=client, retry_config=retry, **options)
+            self._writes = obstore.store.from_url(root, client_options=writes, retry_config=parts, **options)
         except Exception as error:  # obstore's own exceptions, and pyo3's of unknown options
             raise DataError(
                 f"expected an address and storage_options that obstore understands: {str(error).splitlines()[0]}",
@@ -249,6 +349,57 @@ class _ObStore(Store):
             raise
         except Exception as error:
             raise _fault_of(error) from error
+
+    async def write(self, key: str, body: Body, *, new: bool = False) -> str:
+        try:
+            if body.whole is None:
+                # Of what fails, or ends before its time, obstore aborts the upload; not of what is cancelled.
+                done = await self._obstore.put_async(
+                    self._writes,
+                    key,
+                    body.parts(),
+                    use_multipart=True,
+                    chunk_size=body.part_bytes,
+                    max_concurrency=_WRITES_AT_ONCE,
+                )
+            else:
+                done = await self._put_whole(key, body.whole, new)
+        except EndedError:
+            raise
+        except Exception as error:
+            fault = _fault_of(error)
+            if fault.kind == "missing" and not _NO_BUCKET.search(fault.answer):
+                # The upload: it may be complete, and the answer that says so be lost.
+                fault = StoreFault(fault.answer, again=True)
+            raise fault from error
+        etag = done.get("e_tag")
+        if etag:
+            return str(etag)
+        found = await self.head(key)
+        if found is None:
+            raise StoreFault("no object where it was written", again=True)
+        return found.etag
+
+    async def _put_whole(self, key: str, data: bytes, new: bool) -> Any:
+        put = self._obstore.put_async
+        if new:
+            try:
+                return await put(self._store, key, data, mode="create", use_multipart=False)
+            except Exception as error:
+                # Not every store knows this condition.
+                if type(error).__name__ not in ("NotImplementedError", "NotSupportedError") and not (
+                    (status := _STATUS.search(str(error))) and status[1] == "501"
+                ):
+                    raise
+        return await put(self._store, key, data, use_multipart=False)
+
+    async def delete(self, key: str) -> None:
+        try:
+            await self._obstore.delete_async(self._store, key)
+        except Exception as error:
+            fault = _fault_of(error)
+            if fault.kind != "missing":
+                raise fault from error
 
     async def retry_after(self, key: str) -> float | None:
         """Ask for one byte: obstore does not pass on the header that says how long to wait."""
@@ -358,3 +509,38 @@ class _FsspecStore(Store):
         except Exception as error:
             raise _fault_of(error) from error
         yield found
+
+    async def write(self, key: str, body: Body, *, new: bool = False) -> str:
+        path = self._path(key)
+        try:
+            if new and await asyncio.to_thread(self._system.exists, path):
+                raise StoreFault("an object of that name", kind="exists")
+            with contextlib.suppress(FileExistsError):
+                await asyncio.to_thread(self._system.makedirs, path.rpartition("/")[0], exist_ok=True)
+            if body.whole is not None:
+                await asyncio.to_thread(self._system.pipe_file, path, body.whole)
+            else:
+                # Where it cannot be discarded, what is left is no whole file, and without a record.
+                file = await asyncio.to_thread(self._system.open, path, "wb")
+                try:
+                    async for part in body.parts():
+                        await asyncio.to_thread(file.write, part)
+                except BaseException:
+                    with contextlib.suppress(Exception):
+                        await asyncio.to_thread(file.discard)
+                    raise
+                await asyncio.to_thread(file.close)
+            about = await asyncio.to_thread(self._system.info, path)
+        except (StoreFault, EndedError):
+            raise
+        except Exception as error:
+            raise _fault_of(error) from error
+        return self._found(path, about).etag
+
+    async def delete(self, key: str) -> None:
+        try:
+            await asyncio.to_thread(self._system.rm_file, self._path(key))
+        except FileNotFoundError:
+            pass
+        except Exception as error:
+            raise _fault_of(error) from error

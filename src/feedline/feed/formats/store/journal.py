@@ -14,7 +14,7 @@ import numpy as np
 
 from feedline.feed.files.records import record, recorded
 from feedline.feed.formats.store.manifest import StoreFile, lengths_header
-from feedline.feed.formats.store.staging import publish
+from feedline.feed.formats.store.targets import Target
 
 
 class PartTable(NamedTuple):
@@ -88,10 +88,11 @@ class Journal:
 
     Args:
         work: folder of the records, locked by this process.
-        destination: where the store will appear.
+        target: where the store will appear.
         done: file to create just before it does.
 
     Attributes:
+        target: where the store will appear.
         folder: folder of the store's files.
         records: records of complete parts.
 
@@ -99,8 +100,8 @@ class Journal:
         OSError: the folder cannot be created.
     """
 
-    def __init__(self, work: Path, destination: Path, done: str) -> None:
-        self._work, self._destination, self._done = work, destination, done
+    def __init__(self, work: Path, target: Target, done: str) -> None:
+        self._work, self.target, self._done = work, target, done
         self.folder = work / "store"
         self.folder.mkdir(exist_ok=True)
         self.records: list[PartRecord] = []
@@ -112,6 +113,9 @@ class Journal:
         for entry in self.folder.iterdir():  # what the interrupted writer had not completed
             if entry.name not in kept and not (ragged and entry.name.startswith("lengths-")):
                 entry.unlink()
+        for known in self.records:
+            if (path := self.folder / known.part.file).exists():
+                target.finished(path)
 
     @property
     def progress(self) -> SourceProgress:
@@ -131,11 +135,12 @@ class Journal:
         table = [part.file, part.bytes, sorted(part.ragged), part.rows, part.totals]
         record(self._path(len(self.records)), [table, sequences, sorted(ragged), compression, progress])
         self.records.append(PartRecord(part, sequences, set(ragged), compression, progress))
+        self.target.finished(self.folder / part.file)
 
     def publish(self) -> None:
-        """Rename the folder to the destination, replacing what is there."""
+        """Let the store appear."""
         (self._work / self._done).touch()
-        publish(self.folder, self._destination)
+        self.target.publish(self.folder)
 
     def drop(self) -> None:
         """Keep everything: the owner of the work folder decides."""
@@ -144,7 +149,7 @@ class Journal:
         return self._work / f"part-{number:06d}.json"
 
     def _load(self, number: int) -> PartRecord | None:
-        """Return record ``number`` if it exists and its files are as it says."""
+        """Return record ``number`` if it exists and its files are as it says, or have arrived where they belong."""
         found = recorded(self._path(number))
         if found is None:
             return None
@@ -152,7 +157,8 @@ class Journal:
         file, nbytes, ragged_part, rows, totals = part
         least = len(lengths_header(0)) + 4 * sequences
         whole = [path for path in self.folder.glob("lengths-*.npy") if _size(path) >= least]
-        if _size(self.folder / file) != nbytes or len(whole) < len(ragged):
+        there = _size(self.folder / file) == nbytes or self.target.has(file, nbytes)
+        if not there or len(whole) < len(ragged):
             return None
         table = PartTable(file, nbytes, frozenset(ragged_part), rows, totals)
         return PartRecord(table, sequences, set(ragged), compression, SourceProgress(*progress))

@@ -19,6 +19,7 @@ import re
 import secrets
 import shutil
 import socket
+from collections.abc import Callable
 from pathlib import Path
 
 from feedline.errors import DataError
@@ -29,6 +30,10 @@ _ATTEMPTS = 100
 class Workplace:
     """A new hidden folder next to ``path``, locked.
 
+    Args:
+        path: where the store will appear.
+        publish: what lets it appear, called with the folder.
+
     Attributes:
         folder: folder to write in.
 
@@ -36,8 +41,8 @@ class Workplace:
         OSError: it cannot be created.
     """
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    def __init__(self, path: Path, publish: Callable[[Path], None]) -> None:
+        self._publish = publish
         self._lock: int | None = None
         for _ in range(_ATTEMPTS):
             self.folder = path.parent / f".{path.name}.writing-{_tag()}"
@@ -49,8 +54,8 @@ class Workplace:
         raise OSError(f"cannot create a folder next to {path}: other processes remove it")
 
     def publish(self) -> None:
-        """Rename the folder to the destination, replacing what is there."""
-        publish(self.folder, self._path)
+        """Let the store appear."""
+        self._publish(self.folder)
         self._unlock()
 
     def drop(self) -> None:

@@ -25,9 +25,11 @@ from feedline.feed.formats.store import columns
 from feedline.feed.formats.store.compressed import CODECS
 from feedline.feed.formats.store.journal import Journal, PartTable
 from feedline.feed.formats.store.manifest import MANIFEST, Lengths, Manifest, lengths_header
-from feedline.feed.formats.store.staging import Workplace, clear_leftovers
+from feedline.feed.formats.store.staging import Workplace
+from feedline.feed.formats.store.targets import LocalFolder, Target
 from feedline.feed.pieces import copied, joined
 from feedline.feed.protocol import whole_number
+from feedline.feed.remote.stores import is_address
 
 Piece = dict[str, Value]
 
@@ -72,13 +74,17 @@ class StoreWriter:
         if chunk_bytes is None:
             chunk_bytes = PLAIN_CHUNK_BYTES if compression is None else COMPRESSED_CHUNK_BYTES
         chunk_bytes, part_bytes = whole_number("chunk_bytes", chunk_bytes, 1), whole_number("part_bytes", part_bytes, 1)
-        self.path = Path(os.path.abspath(path))
+        if journal is None and is_address(os.fspath(path)):
+            raise ValueError(
+                f"expected a path, got the address {os.fspath(path)!r}; fl.convert writes stores to object stores"
+            )
+        self.target: Target = LocalFolder(path) if journal is None else journal.target
         self.given = schema
         self._compression = compression
         self.schema = Schema({name: columns.stored_stream(name, stream) for name, stream in schema.items()})
         self._chunk_bytes, self._part_bytes, self._overwrite = chunk_bytes, part_bytes, overwrite
-        clear_leftovers(self.path)
-        self.refuse_existing(self.path, overwrite)
+        self.target.clear_leftovers()
+        self.target.refuse_existing(overwrite)
         self._pending: list[Piece] = []
         self._pending_bytes = 0
         self._ragged: set[str] = set()
@@ -92,7 +98,7 @@ class StoreWriter:
         self._workplace: Workplace | Journal | None = journal
         with self._cleaning_up():
             # Next to the destination: on the same file system, so that renaming is atomic.
-            self._workplace = journal or Workplace(self.path)
+            self._workplace = journal or Workplace(self.target.beside, self.target.publish)
             self._folder = self._workplace.folder
             self._lengths = {name: _LengthsFile(self._folder, i) for i, name in enumerate(self.schema)}
             if journal is not None:
@@ -129,7 +135,7 @@ class StoreWriter:
         with self._cleaning_up():
             self._flush()
             if self._sequences == 0:
-                raise DataError("expected at least one sequence to write, got none", path=str(self.path))
+                raise DataError("expected at least one sequence to write, got none", path=self.target.name)
             self._finish()
 
     def abort(self) -> None:
@@ -243,24 +249,10 @@ class StoreWriter:
         with open(self._folder / MANIFEST, "xb") as file:
             file.write(manifest.dump())
             _sync(file)
-        self.refuse_existing(self.path, self._overwrite)
+        self.target.refuse_existing(self._overwrite)
         assert self._workplace is not None
         self._workplace.publish()
         self.manifest = manifest
-
-    @staticmethod
-    def refuse_existing(path: Path, overwrite: bool) -> None:
-        """Check that a store may be written to ``path``.
-
-        Raises:
-            FileExistsError: something is there that is not a store, or must not be overwritten.
-        """
-        if not os.path.lexists(path):
-            return
-        if not overwrite:
-            raise FileExistsError(f"{path} exists; pass overwrite=True to replace a store, or choose another name")
-        if path.is_symlink() or not (path / MANIFEST).is_file():
-            raise FileExistsError(f"{path} is not a feedline store, so overwrite=True does not replace it")
 
     @contextlib.contextmanager
     def _cleaning_up(self) -> Iterator[None]:
@@ -273,7 +265,7 @@ class StoreWriter:
             self.abort()
             raise DataError(
                 f"cannot write the store: {error.strerror or error}",
-                path=str(self.path),
+                path=self.target.name,
                 hint="free some space, and repeat the call: complete parts are kept"
                 if self._journal is not None and self._journal.records
                 else "nothing was left behind; free some space or write elsewhere",

@@ -1,0 +1,136 @@
+"""A folder of an object store as the place of a store.
+
+Each file is sent as soon as it is complete, and its local copy removed: the disk needs room for the one that is being
+written and for those on their way. The manifest comes last: who opens the address before finds no store, and is told so
+(`unfinished_store`). A store that is replaced loses its manifest before its first file is touched, so that nobody ever
+sees parts of two.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from feedline.feed.files.cache import own_folder, user_cache
+from feedline.feed.formats.store.manifest import MANIFEST
+from feedline.feed.formats.store.staging import discard
+from feedline.feed.formats.store.targets import Target
+from feedline.feed.remote.requests import Patience, looked_up, wait_for
+from feedline.feed.remote.stores import open_store, without_credentials
+from feedline.feed.remote.uploads import Uploads, listed
+
+_FILE = re.compile(r"part-\d{5,9}\.arrow|lengths-\d{1,9}\.npy")
+
+
+def unfinished_store(names: Iterable[str]) -> bool:
+    """Return whether a folder has nothing but files of a store, without a manifest."""
+    found = list(names)
+    return bool(found) and all(_FILE.fullmatch(name) for name in found)
+
+
+class BucketFolder(Target):
+    """A folder of an object store; see the module.
+
+    Args:
+        address: its address.
+        options: options for obstore or fsspec.
+        patience: how long to wait for the store.
+        work: folder of this machine for what is under way; None: ``converting`` in the user's cache folder.
+
+    Raises:
+        DataError: the address or the options are not understood, or the folder is not writable.
+        ValueError: it is the address of a web server, which takes no objects.
+    """
+
+    def __init__(
+        self, address: str, options: Mapping[str, Any], patience: Patience, work: str | os.PathLike[str] | None
+    ) -> None:
+        self._store, key = open_store(address, options)
+        key = key.strip("/")
+        self._prefix, self._key, self._patience = f"{key}/" if key else "", key, patience
+        self.name = without_credentials(self._store.url(key))
+        if not self._store.lists:
+            raise ValueError(
+                f"expected an object store to write to, got {self.name}, a web server; name the bucket (s3://, gs://, "
+                "az://), or write to a folder and copy it"
+            )
+        if work is None:
+            folder = user_cache() / "converting"
+            own_folder(folder, "pass work=<a folder of yours with room>")
+        else:
+            folder = Path(os.path.abspath(work))
+            folder.mkdir(parents=True, exist_ok=True)
+        name = re.sub(r"[^A-Za-z0-9.-]+", "_", key.rpartition("/")[2])[:60]
+        self.beside = folder / f"{name}-{hashlib.blake2b(self.name.encode(), digest_size=8).hexdigest()}"
+        self._uploads: Uploads | None = None
+        self._replaces = False
+
+    def refuse_existing(self, overwrite: bool) -> None:
+        """See `Target.refuse_existing`."""
+        there = listed(self._store, self._prefix, self._patience)
+        if MANIFEST in there:
+            if not overwrite:
+                raise FileExistsError(
+                    f"{self.name} exists; pass overwrite=True to replace a store, or choose another name"
+                )
+            self._replaces = True
+            return
+        foreign = [name for name in there if not _FILE.fullmatch(name)]
+        if not foreign and self._key:
+            one = wait_for(looked_up(self._store, self._key, lambda: self._store.head(self._key), self._patience))
+            foreign = [] if one is None else [""]
+        if foreign:
+            raise FileExistsError(
+                f"{self.name} is not a feedline store, but has {len(foreign)} objects such as "
+                f"{self._store.url(self._prefix + foreign[0] if foreign[0] else self._key)}; choose another name"
+            )
+
+    def begin(self, work: Path) -> None:
+        """See `Target.begin`."""
+        self._uploads = Uploads(self._store, self._prefix, work, self._patience)
+
+    def has(self, file: str, size: int) -> bool:
+        """See `Target.has`."""
+        known = None if self._uploads is None else self._uploads.stored.get(file)
+        return known is not None and known.size == size
+
+    def finished(self, path: Path) -> None:
+        """See `Target.finished`."""
+        assert self._uploads is not None
+        self._forget_old()
+        self._uploads.begin(path)
+
+    def publish(self, folder: Path) -> None:
+        """See `Target.publish`."""
+        uploads = self._uploads
+        assert uploads is not None
+        manifest = (folder / MANIFEST).read_bytes()
+        self._forget_old()
+        uploads.drain()
+        for path in sorted(folder.iterdir()):
+            if _FILE.fullmatch(path.name):
+                uploads.begin(path)
+        uploads.drain()
+        uploads.check()
+        # Nothing is known of who else writes here, on other machines: let one of them win, if the store can.
+        if not uploads.write(MANIFEST, manifest, new=True):
+            raise FileExistsError(f"{self.name} exists: another process has written a store there meanwhile")
+        for name in uploads.listed():
+            if _FILE.fullmatch(name) and name not in uploads.stored:
+                uploads.delete(name)  # of a store that was replaced, or of one that was never finished
+        uploads.close()
+        discard(folder, self.beside)
+
+    def _forget_old(self) -> None:
+        if self._replaces and self._uploads is not None:
+            self._uploads.delete(MANIFEST)
+        self._replaces = False
+
+    def abort(self) -> None:
+        """See `Target.abort`."""
+        if self._uploads is not None:
+            self._uploads.abort()

@@ -1,0 +1,257 @@
+"""Files on their way into an object store: in the background, recorded once they have arrived, and then removed here.
+
+A record has name, size and checksum of a file, and the ETag under which the store has it. So what a killed process had
+stored is known to the next one, which compares it with what the store lists, and does not send it again. An upload that
+fails is made again as requests are (see `requests`): first a part of it, twice, then all of it. One that is given up,
+also by Ctrl-C, is aborted in the store; only that of a killed process stays there, until the bucket's own rules remove
+it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from feedline import _native
+from feedline.errors import DataError
+from feedline.feed.files.records import record, recorded
+from feedline.feed.remote.requests import LoopOutcome, Patience, Tries, kept_running, looked_up, loop, wait_for
+from feedline.feed.remote.stores import Body, EndedError, ObjectInfo, Store, StoreFault
+
+AT_ONCE = 2
+"""Files on their way at a time; others wait, on the disk."""
+
+ABORT_S = 30.0
+"""Seconds that a store may take to abort an upload."""
+
+_SLOWEST = 1 << 20  # bytes a second, for which a large file is given time
+
+_log = logging.getLogger("feedline")
+
+
+class Stored(NamedTuple):
+    """A file that has arrived.
+
+    Attributes:
+        name: its name.
+        size: its size in bytes.
+        crc32c: its checksum.
+        etag: its ETag in the store.
+    """
+
+    name: str
+    size: int
+    crc32c: int
+    etag: str
+
+    def is_at(self, info: ObjectInfo | None) -> bool:
+        """Return whether this is what a store has."""
+        # Some put quotation marks around ETags in one answer, and none in another.
+        return info is not None and info.size == self.size and info.etag.strip('"') == self.etag.strip('"')
+
+
+class Uploads:
+    """The files of one folder of an object store.
+
+    Args:
+        store: the store.
+        prefix: what the keys begin with; empty, or with a slash at its end.
+        work: folder of the records.
+        patience: how long to wait for the store.
+
+    Attributes:
+        stored: what has arrived and is still there, by name.
+    """
+
+    def __init__(self, store: Store, prefix: str, work: Path, patience: Patience) -> None:
+        self._store, self._prefix, self._work, self._patience = store, prefix, work, patience
+        self._held = contextlib.ExitStack()
+        self._pending: dict[str, LoopOutcome[None]] = {}
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._records = 0
+        self.stored: dict[str, Stored] = {}
+        listed = self.listed()
+        while (found := recorded(self._path(self._records))) is not None:
+            self._records += 1
+            one = Stored(*found)
+            if one.is_at(listed.get(one.name)):
+                self.stored[one.name] = one
+        self._held.enter_context(kept_running())
+
+    def _path(self, number: int) -> Path:
+        return self._work / f"upload-{number:06d}.json"
+
+    def listed(self) -> dict[str, ObjectInfo]:
+        """Return what the store has, by name."""
+        return listed(self._store, self._prefix, self._patience)
+
+    def begin(self, path: Path) -> None:
+        """Begin to send a file; it is removed once it has arrived. Waits while others are on their way.
+
+        Raises:
+            DataError: one of those could not be sent.
+        """
+        while len(self._pending) >= AT_ONCE:
+            self._wait(next(iter(self._pending)))
+        if not self._is_stored(path):
+            self._pending[path.name], _ = loop().begin(self._sent(path))
+
+    def _is_stored(self, path: Path) -> bool:
+        known = self.stored.get(path.name)
+        if known is None or known.size != path.stat().st_size:
+            return False
+        crc = 0
+        with open(path, "rb") as file:
+            while block := file.read(1 << 20):
+                crc = _native.crc32c(block, crc)
+        if crc != known.crc32c:
+            return False
+        path.unlink()
+        return True
+
+    def _wait(self, name: str) -> None:
+        self._pending[name].result()
+        del self._pending[name]
+
+    def drain(self) -> None:
+        """Wait for what is on its way.
+
+        Raises:
+            DataError: something could not be sent.
+        """
+        while self._pending:
+            self._wait(next(iter(self._pending)))
+
+    def check(self) -> None:
+        """Compare what has arrived with what the store lists.
+
+        Raises:
+            DataError: it lists another object, or none.
+        """
+        there = self.listed()
+        for one in self.stored.values():
+            if not one.is_at(there.get(one.name)):
+                got = there.get(one.name)
+                raise DataError(
+                    f"expected the object as it was stored, of {one.size} bytes with ETag {one.etag}, got "
+                    + ("none" if got is None else f"one of {got.size} bytes with ETag {got.etag}"),
+                    path=self._store.url(self._prefix + one.name),
+                    hint="something else writes to or deletes from the same place; end it, and repeat the call",
+                )
+
+    def write(self, name: str, data: bytes, *, new: bool) -> bool:
+        """Write a small object; return whether it did, or, if it has to be new, whether the same is there already.
+
+        Raises:
+            DataError: the store does not take it.
+        """
+        return wait_for(self._written(name, data, new))
+
+    def delete(self, name: str) -> None:
+        """Remove an object, if it is there.
+
+        Raises:
+            DataError: the store does not.
+        """
+        key = self._prefix + name
+        wait_for(looked_up(self._store, key, lambda: self._store.delete(key), self._patience))
+
+    def abort(self) -> None:
+        """End what is on its way, and let the store drop what it has of it."""
+        self._pending.clear()
+        try:
+            wait_for(self._all_ended())
+        finally:
+            self._held.close()
+
+    def close(self) -> None:
+        """Forget it; nothing may be on its way."""
+        assert not self._pending
+        self._held.close()
+
+    # ---- on the loop ------------------------------------------------------------------------------
+
+    async def _sent(self, path: Path) -> None:
+        body, etag = await self._tried(path.name, lambda: Body(path), new=False)
+        done = Stored(path.name, body.size, body.crc32c, etag)
+        number, self._records = self._records, self._records + 1
+        await asyncio.to_thread(record, self._path(number), list(done))
+        self.stored[path.name] = done
+        await asyncio.to_thread(path.unlink)
+
+    async def _written(self, name: str, data: bytes, new: bool) -> bool:
+        key = self._prefix + name
+        try:
+            await self._tried(name, lambda: Body(data), new=new)
+        except StoreFault:
+            # Perhaps by an attempt of ours whose answer was lost.
+            info = await looked_up(self._store, key, lambda: self._store.head(key), self._patience)
+            if info is None or info.size != len(data):
+                return False
+            return b"".join([bytes(piece) async for piece in self._store.read(info, 0, info.size)]) == data
+        return True
+
+    async def _tried(self, name: str, made: Callable[[], Body], *, new: bool) -> tuple[Body, str]:
+        """Write an object, again if that fails.
+
+        Raises:
+            DataError: it cannot be written.
+            StoreFault: it has to be new, and is not.
+        """
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        key = self._prefix + name
+        body = await asyncio.to_thread(made)
+        patience = replace(self._patience, deadline_s=self._patience.deadline_s + body.size / _SLOWEST)
+        tries = Tries(
+            self._store.url(key),
+            f"to store {body.size} bytes",
+            patience,
+            instead="no success",
+            after="repeat the call: what is stored already is not sent again",
+        )
+        while True:
+            attempt = asyncio.ensure_future(self._store.write(key, body, new=new))
+            try:
+                return body, await asyncio.shield(attempt)
+            except asyncio.CancelledError:
+                body.end()
+                await self._ended(attempt, key)
+                raise
+            except StoreFault as fault:
+                if fault.kind == "exists":
+                    raise
+                await tries.failed(fault, self._store, key)
+            body = await asyncio.to_thread(made)
+
+    async def _all_ended(self) -> None:
+        for task in (tasks := list(self._tasks)):
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _ended(self, attempt: asyncio.Future[str], key: str) -> None:
+        """Wait until an attempt has ended, with its upload aborted in the store."""
+        await asyncio.wait([attempt], timeout=ABORT_S)
+        if not attempt.done():
+            _log.warning("%s: parts of an upload may be left, as the store does not answer", self._store.url(key))
+            attempt.cancel()
+        with contextlib.suppress(StoreFault, EndedError, asyncio.CancelledError):
+            await attempt
+
+
+def listed(store: Store, prefix: str, patience: Patience) -> dict[str, ObjectInfo]:
+    """Return the objects whose keys begin with ``prefix``, by the rest of their names.
+
+    Raises:
+        DataError: the store does not say.
+    """
+    found = wait_for(looked_up(store, prefix, lambda: store.listed(prefix), patience))
+    # Stores show folders as empty objects whose names end in a slash.
+    return {info.key[len(prefix) :]: info for info in found if not info.key.endswith("/") and info.key != prefix}
