@@ -816,11 +816,12 @@ class Arrival:
 
 async def _closed(room: Coming) -> None:
     """Give back what is left of room, also if it is being made."""
+    made: object = room
     if isinstance(room, asyncio.Future):
         room.cancel()
-        room = (await asyncio.gather(room, return_exceptions=True))[0]
-    if isinstance(room, Room):
-        room.close()
+        (made,) = await asyncio.gather(room, return_exceptions=True)
+    if isinstance(made, Room):
+        made.close()
 
 
 def _lacking(found: CachedObject, first: int, end: int) -> int:
