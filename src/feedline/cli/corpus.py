@@ -14,7 +14,7 @@ from feedline.feed.formats.ctf import CTFDeserializer
 from feedline.feed.formats.detect import infer_ctf_streams, recognise
 from feedline.feed.formats.elsewhere import RemoteCorpus
 from feedline.feed.protocol import CHUNK_MEMORY, Deserializer
-from feedline.feed.remote.mirror import is_address
+from feedline.feed.remote.stores import is_address
 
 _GUESSED = ("csv", "jsonl", "tfrecord", "ctf")  # formats whose streams are inferred from the data
 

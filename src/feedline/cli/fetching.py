@@ -11,7 +11,7 @@ from feedline.cli.arguments import UsageError, parse_count, parse_rate, parse_se
 from feedline.cli.console import print_facts, print_table, show_bytes, show_count, stdout
 from feedline.cli.corpus import Opened, open_path
 from feedline.data import Position
-from feedline.feed.fetch_plan import Cluster, FetchPlan, PartitionPlan, Traffic, fetch_plan
+from feedline.feed.fetch_plan import Cluster, FetchPlan, PartitionPlan, PlannedTraffic, fetch_plan
 from feedline.feed.files.cache import own_folder, user_cache
 from feedline.feed.formats.elsewhere import RemoteCorpus
 from feedline.feed.remote.mirror import DEFAULT_BYTES
@@ -20,7 +20,7 @@ from feedline.feed.remote.requests import TRAFFIC, settled, wait_for
 _HIDDEN = 0.01  # of the time; less waiting is not worth a word
 
 
-class Asked(NamedTuple):
+class AskedCluster(NamedTuple):
     """Options for remote data, as typed; None: not given."""
 
     cache: str | None
@@ -66,7 +66,7 @@ class Measured(NamedTuple):
     """A corpus, and what opening it took, with the digest of the data that states have."""
 
     opened: Opened
-    opening: Traffic
+    opening: PlannedTraffic
     lookups: int
 
 
@@ -81,7 +81,7 @@ def opened_cold(path: str, streams: list[str] | None, chunk_size: str, cluster: 
             opened.corpus.digest()
             wait_for(settled())
             requests, fetched, lookups = before
-            opening = Traffic(TRAFFIC.requests - requests, TRAFFIC.fetched_bytes - fetched)
+            opening = PlannedTraffic(TRAFFIC.requests - requests, TRAFFIC.fetched_bytes - fetched)
             yield Measured(opened, opening, TRAFFIC.lookups - lookups)
 
 
@@ -140,7 +140,7 @@ def print_plan(plan: FetchPlan) -> None:
         console.print(f"{_name(less)} fetches less: {_name(more)} takes {times:.3g} times as much.", markup=False)
 
 
-def _traffic(one: Traffic) -> str:
+def _traffic(one: PlannedTraffic) -> str:
     return f"{show_bytes(one.bytes)} in {show_count(one.requests)} requests"
 
 

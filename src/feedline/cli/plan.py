@@ -24,11 +24,11 @@ from feedline.cli.arguments import (
 from feedline.cli.console import Debug, Json, print_json, print_table, stdout
 from feedline.cli.corpus import open_path
 from feedline.cli.cost import cost, say_cost
-from feedline.cli.fetching import Asked, opened_cold, planned, print_plan
+from feedline.cli.fetching import AskedCluster, opened_cold, planned, print_plan
 from feedline.feed.documents import PackedDocuments
 from feedline.feed.fetch_plan import SWEEPS
 from feedline.feed.plan import PlannedMinibatch
-from feedline.feed.remote.mirror import is_address
+from feedline.feed.remote.stores import is_address
 from feedline.feed.source import DEFAULT_MINIBATCH_SIZE, MinibatchSource
 
 _SHOWN_IDS = 12
@@ -77,7 +77,7 @@ def plan(
     if not number.isdigit() or (colon and unit != "samples"):
         raise UsageError(f"expected --at N or --at samples:N, got {at!r}")
     order, part = parse_order(order), parse_partition(partition)
-    asked, fetching = Asked(cache, nodes, ranks_per_node, bandwidth, latency, step, sweeps), None
+    asked, fetching = AskedCluster(cache, nodes, ranks_per_node, bandwidth, latency, step, sweeps), None
     with contextlib.ExitStack() as opened:
         measured = None
         if is_address(path):

@@ -66,7 +66,7 @@ class Cluster:
         """Number of all processes that train."""
         return self.nodes * self.ranks_per_node
 
-    def seconds(self, traffic: Traffic) -> float | None:
+    def seconds(self, traffic: PlannedTraffic) -> float | None:
         """Return about how long a node takes to fetch something; None: unknown."""
         if not traffic.requests:
             return 0.0
@@ -76,18 +76,18 @@ class Cluster:
         return self.latency_s + max(link, traffic.requests * self.latency_s / IN_FLIGHT)
 
 
-class Traffic(NamedTuple):
+class PlannedTraffic(NamedTuple):
     """What is fetched: requests for bytes, and the bytes."""
 
     requests: int
     bytes: int
 
-    def plus(self, other: Traffic) -> Traffic:
+    def plus(self, other: PlannedTraffic) -> PlannedTraffic:
         """Return both together."""
-        return Traffic(self.requests + other.requests, self.bytes + other.bytes)
+        return PlannedTraffic(self.requests + other.requests, self.bytes + other.bytes)
 
 
-NOTHING = Traffic(0, 0)
+NOTHING = PlannedTraffic(0, 0)
 
 
 class _Window(NamedTuple):
@@ -95,7 +95,7 @@ class _Window(NamedTuple):
 
     sweep: int
     steps: float
-    traffic: Traffic
+    traffic: PlannedTraffic
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,9 +116,9 @@ class PartitionPlan:
 
     lanes: int | None
     numbers: list[int]
-    sweeps: list[Traffic]
-    cluster: list[Traffic]
-    first_window: Traffic
+    sweeps: list[PlannedTraffic]
+    cluster: list[PlannedTraffic]
+    first_window: PlannedTraffic
     peak_bytes: int
     smallest_cache_bytes: int
     waits: list[float] | None
@@ -160,7 +160,7 @@ class FetchPlan:
 
     cluster: Cluster
     data_bytes: int
-    opening: Traffic
+    opening: PlannedTraffic
     lookups: int
     asked: PartitionPlan
     other: PartitionPlan | None
@@ -192,7 +192,7 @@ def fetch_plan(
     size: int,
     lanes: int | None = None,
     other_lanes: int = 64,
-    opening: Traffic = NOTHING,
+    opening: PlannedTraffic = NOTHING,
     lookups: int = 0,
     kept: Mapping[str, Mask] | None = None,
     start: Position | None = None,
@@ -229,7 +229,17 @@ def fetch_plan(
         return _whole(corpus, cluster, lanes, opening, lookups)
 
     def under(lanes: int | None) -> PartitionPlan:
-        return _Run(corpus, cluster, size, lanes, kept or {}, start, max_sweeps, sweeps, options).plan()
+        return _PlannedRun(
+            corpus,
+            cluster,
+            size,
+            lanes,
+            kept=kept or {},
+            start=start,
+            max_sweeps=max_sweeps,
+            sweeps=sweeps,
+            options=options,
+        ).plan()
 
     asked, other, why = under(lanes), None, None
     if cluster.nodes == 1:
@@ -242,7 +252,9 @@ def fetch_plan(
     return FetchPlan(cluster, corpus.mirror.total_bytes, opening, lookups, asked, other, why)
 
 
-def _whole(corpus: RemoteCorpus, cluster: Cluster, lanes: int | None, opening: Traffic, lookups: int) -> FetchPlan:
+def _whole(
+    corpus: RemoteCorpus, cluster: Cluster, lanes: int | None, opening: PlannedTraffic, lookups: int
+) -> FetchPlan:
     """Return the plan of objects that are fetched as a whole when they are opened, and never again."""
     kept = sum(one.pages for one in corpus.mirror.objects.values()) * PAGE_BYTES
     waits = None if cluster.step_s is None or cluster.bandwidth is None else [0.0]
@@ -252,7 +264,7 @@ def _whole(corpus: RemoteCorpus, cluster: Cluster, lanes: int | None, opening: T
     return FetchPlan(cluster, corpus.mirror.total_bytes, opening, lookups, nothing, None, why)
 
 
-class _Run:
+class _PlannedRun:
     """The nodes of a cluster under one partition; see `fetch_plan`."""
 
     def __init__(
@@ -261,6 +273,7 @@ class _Run:
         cluster: Cluster,
         size: int,
         lanes: int | None,
+        *,
         kept: Mapping[str, Mask],
         start: Position | None,
         max_sweeps: int | None,
@@ -305,7 +318,7 @@ class _Run:
         cluster = self._cluster
         nodes = range(cluster.nodes) if self._lanes is not None else range(1)
         most: tuple[int, list[_Window]] | None = None
-        total: dict[int, Traffic] = {}
+        total: dict[int, PlannedTraffic] = {}
         peak = smallest = 0
         for node in nodes:
             keeping = Keeping(
@@ -324,7 +337,8 @@ class _Run:
         windows = most[1]
         if self._lanes is None:
             total = {
-                sweep: Traffic(one.requests * cluster.nodes, one.bytes * cluster.nodes) for sweep, one in total.items()
+                sweep: PlannedTraffic(one.requests * cluster.nodes, one.bytes * cluster.nodes)
+                for sweep, one in total.items()
             }
         numbers = sorted(total)
         sweeps = [_sum(one.traffic for one in windows if one.sweep == number) for number in numbers]
@@ -380,15 +394,15 @@ def _following(timeline: Timeline, part: WindowPlan, max_sweeps: int | None) -> 
     return lambda: timeline.chunks_after(part, max_sweeps)
 
 
-def _traffic(runs: Sequence[Range]) -> Traffic:
+def _traffic(runs: Sequence[Range]) -> PlannedTraffic:
     requests = fetched = 0
     for one, first, end in runs:
         requests += len(parts_of(first, end))
         fetched += min(end * PAGE_BYTES, one.size) - first * PAGE_BYTES
-    return Traffic(requests, fetched)
+    return PlannedTraffic(requests, fetched)
 
 
-def _sum(parts: Any) -> Traffic:
+def _sum(parts: Any) -> PlannedTraffic:
     found = NOTHING
     for one in parts:
         found = found.plus(one)

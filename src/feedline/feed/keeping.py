@@ -25,7 +25,7 @@ Range = tuple[CachedObject, int, int]
 Mask = NDArray[np.bool_]
 
 
-class Decision(NamedTuple):
+class KeepDecision(NamedTuple):
     """What becomes of a chunk.
 
     Attributes:
@@ -64,7 +64,7 @@ class Keeping:
         self._tables: dict[str, Mask] = {} if kept is None else kept
         self.count = self.most = sum(int(np.count_nonzero(table)) for table in self._tables.values())
 
-    def begin(self, chunk: int, uses: NextUses, *, must: bool = False) -> Decision:
+    def begin(self, chunk: int, uses: NextUses, *, must: bool = False) -> KeepDecision:
         """Decide about a chunk that is about to be read.
 
         Args:
@@ -77,7 +77,7 @@ class Keeping:
         missing = [
             (one, first + a, first + b) for one, first, end in ranges for a, b in runs(~self._table(one)[first:end])
         ]
-        decision = Decision(missing, False, [])
+        decision = KeepDecision(missing, False, [])
         wanted = decision.pages
         if not wanted or wanted > self._budget:
             return decision

@@ -855,6 +855,7 @@ class Arrival:
 
 async def _closed(room: Coming) -> None:
     """Give back what is left of room, also if it is being made."""
+    made: object = room
     if isinstance(room, asyncio.Future):
         room.cancel()
         (made,) = await asyncio.gather(room, return_exceptions=True)
