@@ -249,7 +249,8 @@ def fetch_plan(
             other = under(None if lanes is not None else max(other_lanes, cluster.ranks))
         except ValueError as error:
             why = str(error)
-    return FetchPlan(cluster, corpus.mirror.total_bytes, opening, lookups, asked, other, why)
+    total = corpus.mirror.total_bytes
+    return FetchPlan(cluster, total, opening, lookups, asked=asked, other=other, no_other=why)
 
 
 def _whole(
@@ -259,9 +260,20 @@ def _whole(
     kept = sum(one.pages for one in corpus.mirror.objects.values()) * PAGE_BYTES
     waits = None if cluster.step_s is None or cluster.bandwidth is None else [0.0]
     step = None if cluster.bandwidth is None else 0.0
-    nothing = PartitionPlan(lanes, [0], [NOTHING], [NOTHING], NOTHING, kept, max(LEAST_BYTES, kept), waits, step)
+    nothing = PartitionPlan(
+        lanes,
+        [0],
+        sweeps=[NOTHING],
+        cluster=[NOTHING],
+        first_window=NOTHING,
+        peak_bytes=kept,
+        smallest_cache_bytes=max(LEAST_BYTES, kept),
+        waits=waits,
+        hiding_step_s=step,
+    )
     why = f"objects of this format ({corpus.format}) are fetched whole, by every node, when they are opened"
-    return FetchPlan(cluster, corpus.mirror.total_bytes, opening, lookups, nothing, None, why)
+    total = corpus.mirror.total_bytes
+    return FetchPlan(cluster, total, opening, lookups, asked=nothing, other=None, no_other=why)
 
 
 class _PlannedRun:
@@ -346,13 +358,13 @@ class _PlannedRun:
         return PartitionPlan(
             self._lanes,
             numbers,
-            sweeps,
-            [total[number] for number in numbers],
-            windows[0].traffic,
-            peak * PAGE_BYTES,
-            max(LEAST_BYTES, -(-smallest * PAGE_BYTES // _MIB) * _MIB),
-            _waits(windows, cluster, numbers),
-            _hiding_step(last, cluster),
+            sweeps=sweeps,
+            cluster=[total[number] for number in numbers],
+            first_window=windows[0].traffic,
+            peak_bytes=peak * PAGE_BYTES,
+            smallest_cache_bytes=max(LEAST_BYTES, -(-smallest * PAGE_BYTES // _MIB) * _MIB),
+            waits=_waits(windows, cluster, numbers),
+            hiding_step_s=_hiding_step(last, cluster),
         )
 
     def _node(self, node: int, keeping: Keeping) -> tuple[list[_Window], int]:

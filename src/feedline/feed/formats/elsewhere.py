@@ -64,7 +64,7 @@ def open_addresses(what: Any, streams: Mapping[str, Any], memory_bytes: int) -> 
     stores.used = True
     looked = look_up(what, stores.storage_options, stores.patience)
     _refuse_unfinished(looked)
-    return _of_objects(looked, stores.cache, stores.cache_bytes, memory_bytes, dict(streams), stores.cache_peers)
+    return _of_objects(looked, stores.cache, stores.cache_bytes, memory_bytes, dict(streams), peers=stores.cache_peers)
 
 
 def _refuse_unfinished(looked: LookedUp) -> None:

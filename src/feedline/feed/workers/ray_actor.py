@@ -111,8 +111,8 @@ class RayWorker:
             return answer
         stages = getattr(self._task, "seconds", None)
         spent = stages() if stages is not None else None
-        return UnitAnswer(False, text, buffers, nbytes, time.perf_counter() - began, spent)
+        return UnitAnswer(False, text, buffers, nbytes, time.perf_counter() - began, stages=spent)
 
     def _failed(self, failure: Failure, began: float) -> UnitAnswer:
         text = pickle.dumps(failure, 5)
-        return UnitAnswer(True, text, [], len(text), time.perf_counter() - began, None)
+        return UnitAnswer(True, text, [], len(text), time.perf_counter() - began, stages=None)
