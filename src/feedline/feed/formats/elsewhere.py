@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
+import functools
 import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -104,6 +105,7 @@ def _of_objects(
     cache_bytes: int | None,
     memory_bytes: int,
     streams: Mapping[str, Any],
+    *,
     peers: str | None,
     cluster: str | None = None,
 ) -> RemoteCorpus:
@@ -123,8 +125,8 @@ def _of_objects(
     except BaseException:
         mirror.close()
         raise
-    again = (looked, cache, cache_bytes, memory_bytes, streams, peers, cluster)
-    return RemoteCorpus(corpus, mirror, form.name, (_of_objects, again))
+    again = functools.partial(_of_objects, peers=peers, cluster=cluster)
+    return RemoteCorpus(corpus, mirror, form.name, (again, (looked, cache, cache_bytes, memory_bytes, streams)))
 
 
 class RemoteCorpus(Forwarding):
