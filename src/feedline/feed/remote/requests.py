@@ -43,6 +43,7 @@ _LEAST_HEDGE_S, _HEDGE = 0.25, 3.0  # of the 95th percentile of what came before
 _LEAST_SEEN = 16  # first bytes, before any request is made twice
 _HEDGED_SHARE = 0.05  # of all requests
 _PATIENCE_S = 0.5
+_ENDING_S = 2.0  # that cancelled requests are given to end
 
 Result = TypeVar("Result")
 
@@ -157,9 +158,11 @@ class Loop:
         try:
             self._loop.run_forever()
         finally:
-            for task in asyncio.all_tasks(self._loop):
-                task.cancel()
-            self._loop.run_until_complete(asyncio.sleep(0))
+            # Until they have ended: a library's thread that finishes one later would call into a Python that is gone.
+            if tasks := asyncio.all_tasks(self._loop):
+                for task in tasks:
+                    task.cancel()
+                self._loop.run_until_complete(asyncio.wait(tasks, timeout=_ENDING_S))
             self._loop.run_until_complete(self._loop.shutdown_asyncgens())
             self._loop.close()
 
