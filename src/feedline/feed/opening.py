@@ -6,14 +6,15 @@ must choose the same.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import weakref
+from typing import NamedTuple, cast
 
 from feedline.errors import DataError
 from feedline.feed import lengths
 from feedline.feed.assembly import ChunkSet
 from feedline.feed.blocks import BlockCorpus
 from feedline.feed.fetching import FetchingReader
-from feedline.feed.prefetch import BufferedReader, MappedReader, Reader, Stats
+from feedline.feed.prefetch import BufferedReader, Ints, MappedReader, Reader, Stats
 from feedline.feed.protocol import Deserializer, whole_number
 from feedline.feed.timeline import ORDERS, ArcOrder, ChunkTable, Timeline, UnsizedOrder, Window
 
@@ -216,5 +217,10 @@ def _unsized(
         corpus, chunks, stats, total=corpus.num_chunks(), stored=None, threads=threads, budget_bytes=read_ahead
     )
     window = shuffle if isinstance(shuffle, Window) else None
-    timeline = UnsizedOrder(corpus.num_chunks(), seed, shuffle is not False, window, reader.counts)
-    return ReadyCorpus(timeline, reader, lengths.read(reader))
+    # The reader looks through the windows that follow: if they referred to it in turn, a source that is dropped would
+    # live, and read on, until the next collection of garbage.
+    weakly = weakref.proxy(reader)
+    timeline = UnsizedOrder(
+        corpus.num_chunks(), seed, shuffle is not False, window, lambda ids: cast(Ints, weakly.counts(ids))
+    )
+    return ReadyCorpus(timeline, reader, lengths.read(weakly))

@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 
 import numpy as np
@@ -18,7 +19,7 @@ import pytest
 
 import feedline as fl
 from feedline.errors import WorkerError
-from feedline.feed.workers import Pool
+from feedline.feed.workers import Pool, ray_pool
 from tests.docs.pages import IMPORTED_FROM, ROOT
 from tests.feed.ray.data import Deadly, Failing, Locked, Noting
 from tests.feed.workers.tasks import BrokenPickle, BrokenStart, Task, alive, eventually, results
@@ -139,6 +140,13 @@ def test_without_ray_the_error_names_the_extra(monkeypatch):
         Pool(Task(), 1, kind="ray")
 
 
+def test_that_no_worker_starts_is_an_error(monkeypatch):
+    monkeypatch.setattr(ray_pool, "_START_S", 0.0)
+    monkeypatch.setattr(ray_pool, "_LOOK_S", 0.01)
+    with Pool(Task(), 1, kind="ray") as pool, pytest.raises(WorkerError, match=r"no actor within 0 s.*CPUs are free"):
+        pool.result(pool.submit(("echo", 1)))
+
+
 # ---- death -------------------------------------------------------------------------------------------
 
 
@@ -218,6 +226,25 @@ def test_results_that_wait_are_bounded_in_bytes(tmp_path):
         # The last one is wanted first: the others must not be in its way, though they fill the budget.
         assert (pool.result(tickets[-1]) == 59).all()
         assert begun() == 60
+
+
+def test_a_caller_that_wakes_up_late_lets_no_more_results_wait(tmp_path):
+    """It waits for a result until it runs, on a busy machine long after the result has come."""
+
+    class Sleepy(threading.Condition):
+        def wait(self, timeout=None):
+            there = super().wait(timeout)
+            self.release()
+            time.sleep(1)
+            self.acquire()
+            return there
+
+    with Pool(Noting(tmp_path), 2, kind="ray", budget_bytes=5 << 20) as pool:
+        shared = pool._backend._shared
+        shared.came = Sleepy(shared.lock)
+        tickets = [pool.submit(("big", i, 1 << 20)) for i in range(20)]
+        assert (pool.result(tickets[0]) == 0).all()
+        assert len(os.listdir(tmp_path)) <= 1 + 5
 
 
 def test_room_that_is_made_is_used_though_nobody_waits(tmp_path):

@@ -49,7 +49,7 @@ def said_by(program, **environment):
         env={**os.environ, "PYTHONPATH": os.pathsep.join([IMPORTED_FROM, str(ROOT)]), **environment},
         capture_output=True,
         text=True,
-        timeout=150,
+        timeout=400,
     )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])

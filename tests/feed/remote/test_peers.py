@@ -35,7 +35,7 @@ PROGRAM = """
     from tests.feed.remote.conftest import delivered
 
     how = json.loads(sys.argv[1])
-    peers.PEER_S = how.pop("peer_s")
+    peers.PEER_S, peers.DIRECTORY_S = how.pop("peer_s"), 60
     corpus = fl.open_corpus("s3://b/*.parquet", cache_peers="ray", **how)
     got = delivered(corpus, max_sweeps=1, shuffle=fl.Window(chunks=4))
     own = corpus.mirror.cache.peers
@@ -53,9 +53,12 @@ PROGRAM = """
 
 
 class Node:
-    """A process that has read everything, and stays."""
+    """A process that has read everything, and stays.
 
-    def __init__(self, cluster, options, folder, peer_s=peers.PEER_S):
+    Others have a minute to answer, as a busy machine must not look like a dead one.
+    """
+
+    def __init__(self, cluster, options, folder, peer_s=60):
         how = {**options, "cache": str(folder), "cache_bytes": 1 << 30, "peer_s": peer_s}
         path = os.pathsep.join([IMPORTED_FROM, str(ROOT)])
         environment = {**os.environ, **cluster.settings, "RAY_ADDRESS": cluster.address, "PYTHONPATH": path}

@@ -49,7 +49,7 @@ _INTERVAL_S = 0.2  # an interval takes about that long ...
 _INTERVAL_BYTES = 16 << 20  # ... unless its results are larger than that
 _MOST_UNITS = 32  # of an interval
 _LOOK_S = 1.0  # seconds between looks at what sends no event
-_START_S = 120.0  # seconds until it is an error that not one actor has started; clusters may start machines first
+_START_S = 300.0  # seconds until it is an error that not one actor has started; clusters may start machines first
 
 
 class _Pending:
@@ -358,8 +358,8 @@ class _Dispatcher:
             return
         if time.monotonic() - began_s > _START_S:
             raise RuntimeError(
-                f"no room for an actor of 1 CPU within {_START_S:g} s: {self._session.resources()}. Add machines, or "
-                "end what uses them"
+                f"no actor within {_START_S:g} s, which needs 1 CPU: {self._session.resources()}. Add machines, or end "
+                "what uses them; if some are free, the logs of Ray's workers say what keeps them from starting"
             )
 
     # ---- giving out ------------------------------------------------------------------------------------
@@ -413,8 +413,8 @@ class _Dispatcher:
         shared = self._shared
         if pending.deaths and (taken or member.calls):
             return False  # alone, so that it is known which unit kills
-        if shared.hungry and not shared.flying:
-            return True
+        if shared.hungry and not shared.flying and not shared.outcomes:
+            return True  # outcomes that the caller has not woken up for may have what it waits for
         if not self._seen and member.calls:
             return False  # the size of results is unknown
         return shared.waiting + (shared.flying + 1) * self._largest <= shared.budget
