@@ -58,6 +58,11 @@ def world(tmp_path_factory):
         rows = [json.dumps({"y": i + 100 * seed, "t": "w" * (i % 30)}) for i in range(60)]
         rows[7 + seed] = '{"y": "damaged"}'
         (root / "b" / "lines" / f"{seed}.jsonl").write_text("\n".join(rows))
+    rows = table(9, 400)
+    arrays = fl.ArrayDeserializer(
+        x=rows["x"].to_pylist(), y=rows["y"].to_numpy(), z=[np.ones(i % 4) for i in range(400)]
+    )
+    fl.convert(arrays, root / "b" / "mapped", chunk_bytes=100_000, part_bytes=500_000)
     patch = pytest.MonkeyPatch()
     patch.setattr(caches, "LEAST_BYTES", 0)
     patch.setattr(requests, "_FIRST_DELAY_S", 0.002)
@@ -66,7 +71,7 @@ def world(tmp_path_factory):
     patch.undo()
 
 
-STREAMS = {"parquet": {}, "lines": {"y": fl.Stream((), "int64"), "t": fl.Stream(dtype="str")}}
+STREAMS = {"parquet": {}, "mapped": {}, "lines": {"y": fl.Stream((), "int64"), "t": fl.Stream(dtype="str")}}
 
 
 def rows_of(minibatch):
@@ -83,14 +88,20 @@ def plain(rows):
     name=st.sampled_from(sorted(STREAMS)),
     budget=st.sampled_from([256 * KIB, 400 * KIB, 700 * KIB, 1 << 30]),
     window=st.integers(1, 9),
+    by_bytes=st.booleans(),
     sizes=st.lists(st.tuples(st.integers(1, 40), st.integers(1, 3)), min_size=1, max_size=8),
     ahead=st.sampled_from([0, 64 * KIB, None]),
     faults=st.lists(st.sampled_from(FAULTS), max_size=2),
     data=st.data(),
 )
-def test_stopped_and_continued_it_delivers_what_a_disk_does(world, name, budget, window, sizes, ahead, faults, data):
+def test_stopped_and_continued_it_delivers_what_a_disk_does(
+    world, name, budget, window, by_bytes, sizes, ahead, faults, data
+):
     store, folder = world
-    options = {"seed": 5, "shuffle": fl.Window(chunks=window), "max_sweeps": 2, "on_error": "skip", "quarantine": None}
+    if name == "mapped":
+        budget += 900 * KIB  # what says where its sequences lie stays in the cache
+    shuffle = fl.Window(bytes=window * 40_000) if by_bytes else fl.Window(chunks=window)
+    options = {"seed": 5, "shuffle": shuffle, "max_sweeps": 2, "on_error": "skip", "quarantine": None}
     with fl.MinibatchSource(fl.open_corpus(folder / name, **STREAMS[name]), **options) as source:
         expected = [row for minibatch in source.minibatches(11) for row in plain(rows_of(minibatch))]
     store.heal()

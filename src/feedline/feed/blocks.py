@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline.data import Chunk
-from feedline.feed.protocol import ChunkInfo, Deserializer
+from feedline.feed.formats.fetched_views import extents_of, fetched_chunk, in_parts
+from feedline.feed.protocol import ChunkInfo, Deserializer, Extent, MappedFile, Piece
 from feedline.feed.timeline.blocks import Blocks
 
 
@@ -22,6 +23,7 @@ class BlockCorpus(Deserializer):
         self._corpus, self._blocks = corpus, blocks
         self.schema, self.name = corpus.schema, corpus.name
         self.random_access, self.in_memory, self.sliceable = corpus.random_access, corpus.in_memory, True
+        self._in_parts = in_parts(corpus)
 
     def chunks(self) -> Sequence[ChunkInfo]:
         """Return the size of every block."""
@@ -32,6 +34,19 @@ class BlockCorpus(Deserializer):
     def num_chunks(self) -> int:
         """Return the number of blocks."""
         return len(self._blocks.table)
+
+    def extents(self, chunk: int) -> Sequence[Extent]:
+        """Return what the corpus's views of block number ``chunk`` consist of, if parts of its files may be missing."""
+        return extents_of(*self._viewed(chunk)) if self._in_parts else ()
+
+    def read_fetched(self, chunk: int, pieces: Sequence[Piece]) -> Chunk:
+        """Return the sequences of block number ``chunk``, whose extents were fetched."""
+        return fetched_chunk(*self._viewed(chunk), pieces)
+
+    def _viewed(self, chunk: int) -> tuple[Chunk, Sequence[MappedFile]]:
+        views, index = self.view(chunk)
+        assert index is None, "only corpora whose parts are all at hand view more than they were asked for"
+        return views, self._corpus.files([int(self._blocks.chunk[chunk])])
 
     def read(self, chunk: int) -> Chunk:
         """Return the sequences of block number ``chunk``."""

@@ -21,12 +21,14 @@ from numpy.typing import NDArray
 from feedline.data import Position
 from feedline.errors import DataError
 from feedline.feed.assembly import ChunkSet
+from feedline.feed.blocks import BlockCorpus
 from feedline.feed.files.remote import object_at
 from feedline.feed.formats.detect import FORMATS
 from feedline.feed.formats.elsewhere import RemoteCorpus
+from feedline.feed.formats.fetched_views import in_parts
 from feedline.feed.keeping import Keeping, Mask, Range
 from feedline.feed.next_uses import NextUses
-from feedline.feed.opening import opened
+from feedline.feed.opening import opened, order_of
 from feedline.feed.prefetch import Stats
 from feedline.feed.protocol import Deserializer
 from feedline.feed.remote.cache import LEAST_BYTES, CachedObject, parts_of, together
@@ -39,6 +41,7 @@ SWEEPS = 3
 """Sweeps that are gone through, if not said otherwise: later ones find in the cache what was kept of those before."""
 
 _MIB = 1 << 20
+_ORDER: dict[str, Any] = {"order": "feedline", "seed": 0, "shuffle": True}
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,8 +228,11 @@ def fetch_plan(
             path=corpus.name,
             hint="pass s3://...",
         )
+    order = {**_ORDER, **options}
     if not next(form.ranged for form in FORMATS if form.name == corpus.format):
-        return _whole(corpus, cluster, lanes, opening, lookups)
+        return _whole(corpus, cluster, lanes, opening, lookups, f"objects of this format ({corpus.format})")
+    if corpus.sized and order_of(corpus, lanes=lanes, **order)[1]:
+        return _whole(corpus, cluster, lanes, opening, lookups, "mapped data that is shuffled as a whole")
 
     def under(lanes: int | None) -> PartitionPlan:
         return _PlannedRun(
@@ -254,7 +260,7 @@ def fetch_plan(
 
 
 def _whole(
-    corpus: RemoteCorpus, cluster: Cluster, lanes: int | None, opening: PlannedTraffic, lookups: int
+    corpus: RemoteCorpus, cluster: Cluster, lanes: int | None, opening: PlannedTraffic, lookups: int, what: str
 ) -> FetchPlan:
     """Return the plan of objects that are fetched as a whole when they are opened, and never again."""
     kept = sum(one.pages for one in corpus.mirror.objects.values()) * PAGE_BYTES
@@ -271,7 +277,7 @@ def _whole(
         waits=waits,
         hiding_step_s=step,
     )
-    why = f"objects of this format ({corpus.format}) are fetched whole, by every node, when they are opened"
+    why = f"{what} are fetched whole, by every node, when they are opened"
     total = corpus.mirror.total_bytes
     return FetchPlan(cluster, total, opening, lookups, asked=nothing, other=None, no_other=why)
 
@@ -293,8 +299,9 @@ class _PlannedRun:
         options: Mapping[str, Any],
     ) -> None:
         self._corpus, self._cluster, self._size, self._lanes, self._kept = corpus, cluster, size, lanes, kept
+        self._held = corpus.mirror.cache.held()
         source = MinibatchSource(corpus, lanes=lanes, partition=(0, cluster.ranks), max_sweeps=max_sweeps, **options)
-        order = {"order": "feedline", "seed": 0, "shuffle": True, **options}
+        order = {**_ORDER, **options}
         self._timeline: Timeline = opened(
             corpus, ChunkSet(corpus.schema), Stats(), lanes=lanes, threads=1, read_ahead=0, **order
         ).timeline
@@ -302,7 +309,9 @@ class _PlannedRun:
         first, second = next(steps, None), next(steps, None)
         if first is None:
             raise ValueError("expected a place before the end of the source, got its end")
-        if self._timeline.blocks is not None or self._timeline.sweep_length is None or corpus.random_access:
+        blocks = self._timeline.blocks
+        self._read_from: Deserializer = corpus if blocks is None else BlockCorpus(corpus, blocks)
+        if self._timeline.sweep_length is None or (corpus.random_access and not in_parts(corpus)):
             raise ValueError(f"expected a corpus whose chunks are read by ranges, got {corpus.name}")
         self._sweeps = first.position.sweep + sweeps if max_sweeps is None else max_sweeps
         self._max_sweeps = max_sweeps
@@ -317,7 +326,7 @@ class _PlannedRun:
     def _ranges_of(self, chunk: int) -> list[Range]:
         found = self._ranges.get(chunk)
         if found is None:
-            extents = self._corpus.extents(chunk)
+            extents = self._read_from.extents(chunk)
             if any(not isinstance(object_at(extent.path), CachedObject) for extent in extents) or not extents:
                 raise ValueError(
                     f"expected a corpus that knows which bytes of objects its chunks are, got {self._corpus.name}"
@@ -337,6 +346,7 @@ class _PlannedRun:
                 cluster.cache_bytes // PAGE_BYTES,
                 self._ranges_of,
                 {key: table.copy() for key, table in self._kept.items()},
+                self._held,
             )
             windows, need = self._node(node, keeping)
             fetched = sum(one.traffic.bytes for one in windows)
@@ -382,7 +392,7 @@ class _PlannedRun:
 
     def _reader(self, rank: int, keeping: Keeping, *, must: bool) -> Iterator[tuple[_Window, int]]:
         """Go through the windows that one process reads; yield each, with the pages that it has."""
-        uses = NextUses(self._corpus.num_chunks())
+        uses = NextUses(self._read_from.num_chunks())
         held: set[int] = set()
         plan = self._timeline.window_at(*self._start)
         length = self._timeline.sweep_length

@@ -10,7 +10,7 @@ Cost: a byte for each page of the objects that were read, some microseconds for 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -51,6 +51,7 @@ class Keeping:
         budget_pages: most pages that are kept.
         ranges_of: function that returns the pages of a chunk, as `remote.cache.together` does.
         kept: pages that are kept at the beginning, by key of their object.
+        held: those of them that are not dropped.
 
     Attributes:
         count: number of pages that are kept.
@@ -58,10 +59,17 @@ class Keeping:
     """
 
     def __init__(
-        self, budget_pages: int, ranges_of: Callable[[int], Sequence[Range]], kept: dict[str, Mask] | None = None
+        self,
+        budget_pages: int,
+        ranges_of: Callable[[int], Sequence[Range]],
+        kept: dict[str, Mask] | None = None,
+        held: Mapping[str, Mask] | None = None,
     ) -> None:
         self._budget, self._ranges_of = budget_pages, ranges_of
         self._tables: dict[str, Mask] = {} if kept is None else kept
+        self._held: Mapping[str, Mask] = {} if held is None else held
+        for key, table in self._held.items():
+            self._tables[key] = self._tables[key] | table if key in self._tables else table.copy()
         self.count = self.most = sum(int(np.count_nonzero(table)) for table in self._tables.values())
 
     def begin(self, chunk: int, uses: NextUses, *, must: bool = False) -> KeepDecision:
@@ -119,6 +127,8 @@ class Keeping:
             if first < end - 1 and end < len(table) and table[end]:
                 end -= 1
             there = table[first:end].copy()
+            if one.key in self._held:
+                there &= ~self._held[one.key][first:end]
             for other, a, b in without:
                 if other is one:
                     there[max(0, a - first) : max(0, b - first)] = False

@@ -14,6 +14,8 @@ from feedline.feed import lengths
 from feedline.feed.assembly import ChunkSet
 from feedline.feed.blocks import BlockCorpus
 from feedline.feed.fetching import FetchingReader
+from feedline.feed.files.remote import settle
+from feedline.feed.formats.fetched_views import in_parts
 from feedline.feed.prefetch import BufferedReader, Ints, MappedReader, Reader, Stats
 from feedline.feed.protocol import Deserializer, whole_number
 from feedline.feed.timeline import ORDERS, ArcOrder, ChunkTable, Timeline, UnsizedOrder, Window
@@ -61,27 +63,20 @@ def opened(
         DataError: the corpus is empty.
         ValueError: there is no such order, or the corpus cannot be delivered in it.
     """
-    if order not in ("feedline", *ORDERS):
-        raise ValueError(f"expected order to be one of 'feedline', {', '.join(map(repr, ORDERS))}, got {order!r}")
-    if not isinstance(shuffle, (bool, Window)) and shuffle != "whole":
-        raise TypeError(f'expected shuffle to be True, False, "whole" or a fl.Window, got {shuffle!r}')
-    if lanes is not None:
-        _check_lanes(corpus, order, lanes)
-    elif order in _IN_ARCS:
-        raise ValueError(f"expected lanes= with order={order!r}, got none; the state that names it says how many")
     if not corpus.sized:
+        _check_order(corpus, order, shuffle, lanes=lanes)
         return _unsized(
             corpus, chunks, stats, order=order, seed=seed, shuffle=shuffle, threads=threads, read_ahead=read_ahead
         )
-    table = ChunkTable(corpus.chunks())
-    if table.total_sequences == 0:
-        raise DataError(f"expected at least one sequence in {corpus.name}, got none")
-    timeline = _timeline(corpus, table, order, seed, shuffle, lanes=lanes)
+    timeline, whole = order_of(corpus, order=order, lanes=lanes, seed=seed, shuffle=shuffle)
+    for part in whole:
+        settle(part.paths(), f"{part.name}, which is shuffled as a whole", "pass shuffle=fl.Window(...)")
+    parted = in_parts(corpus)
     read_from = corpus if timeline.blocks is None else BlockCorpus(corpus, timeline.blocks)
     reader: Reader
-    if corpus.fetchable:
+    if corpus.fetchable and not parted:
         reader = FetchingReader(corpus, timeline, chunks, stats, read_ahead)
-    elif corpus.random_access:
+    elif corpus.random_access and not parted:
         reader = MappedReader(read_from, chunks, stats)
     else:
         reader = BufferedReader(
@@ -94,6 +89,37 @@ def opened(
             budget_bytes=read_ahead,
         )
     return ReadyCorpus(timeline, reader, lengths.indexed(corpus))
+
+
+def order_of(
+    corpus: Deserializer, *, order: str, lanes: int | None, seed: int, shuffle: bool | str | Window
+) -> tuple[Timeline, list[Deserializer]]:
+    """Choose the order of a corpus that knows its sizes; reads nothing of it.
+
+    Returns:
+        The order, and those parts of the corpus, or the corpus, that lie in object stores and are shuffled as a whole:
+        as any of their sequences may be the next one, they are fetched first.
+
+    Raises:
+        DataError, ValueError: as for `opened`.
+    """
+    _check_order(corpus, order, shuffle, lanes=lanes)
+    table = ChunkTable(corpus.chunks())
+    if table.total_sequences == 0:
+        raise DataError(f"expected at least one sequence in {corpus.name}, got none")
+    whole: list[Deserializer] = []
+    return _timeline(corpus, table, order, seed, shuffle, lanes=lanes, whole=whole), whole
+
+
+def _check_order(corpus: Deserializer, order: str, shuffle: bool | str | Window, *, lanes: int | None) -> None:
+    if order not in ("feedline", *ORDERS):
+        raise ValueError(f"expected order to be one of 'feedline', {', '.join(map(repr, ORDERS))}, got {order!r}")
+    if not isinstance(shuffle, (bool, Window)) and shuffle != "whole":
+        raise TypeError(f'expected shuffle to be True, False, "whole" or a fl.Window, got {shuffle!r}')
+    if lanes is not None:
+        _check_lanes(corpus, order, lanes)
+    elif order in _IN_ARCS:
+        raise ValueError(f"expected lanes= with order={order!r}, got none; the state that names it says how many")
 
 
 def checked_lanes(lanes: int | None) -> int | None:
@@ -135,6 +161,7 @@ def _timeline(
     shuffle: bool | str | Window,
     *,
     lanes: int | None,
+    whole: list[Deserializer],
 ) -> Timeline:
     window = shuffle if isinstance(shuffle, Window) else None
     shuffled = shuffle is not False
@@ -149,38 +176,47 @@ def _timeline(
             f"{corpus.name}, whose chunks are read whole"
         )
     if order == "cntk" and not corpus.composed:
-        return ORDERS[order](table, seed, shuffled, window)
+        return _noted(ORDERS[order](table, seed, shuffled, window), corpus, whole)
     if window is None:
         if not shuffled:
-            window = None if corpus.random_access else Window(chunks=1)
+            window = Window(chunks=1) if not corpus.random_access or in_parts(corpus) else None
         elif not corpus.random_access or (shuffle is True and order != "feedline-1" and _too_large(corpus, table)):
             window = DEFAULT_WINDOW
     if lanes is not None:
         if order == "feedline":
             order = "arcs-2" if _in_blocks(corpus, shuffled, window) else "arcs-1"
-        return _IN_ARCS[order](table, seed, shuffled, window, lanes)
+        return _noted(_IN_ARCS[order](table, seed, shuffled, window, lanes), corpus, whole)
     if order != "feedline":
         if corpus.composed:
             raise ValueError(
                 f'expected order="feedline" for {corpus.name}, which has an order of its own, got {order!r}'
             )
-        return ORDERS[order](table, seed, shuffled, window)
-    return _order_of(corpus, seed, shuffled, window)
+        return _noted(ORDERS[order](table, seed, shuffled, window), corpus, whole)
+    return _order_of(corpus, seed, shuffled, window, whole=whole)
 
 
-def _order_of(corpus: Deserializer, seed: int, shuffled: bool, window: Window | None) -> Timeline:
+def _order_of(
+    corpus: Deserializer, seed: int, shuffled: bool, window: Window | None, *, whole: list[Deserializer]
+) -> Timeline:
     """Return the current order of a corpus, or of a part of one."""
 
     def order_of(part: Deserializer, seed: int, window: Window | None) -> Timeline:
         if not shuffled:
-            window = None if part.random_access else Window(chunks=1)
-        return _order_of(part, seed, shuffled, window)
+            window = Window(chunks=1) if not part.random_access or in_parts(part) else None
+        return _order_of(part, seed, shuffled, window, whole=whole)
 
     own: Timeline | None = corpus.own_order(seed, shuffled, window, order_of)
     if own is not None:
         return own
     name = "feedline-2" if _in_blocks(corpus, shuffled, window) else "feedline-1"
-    return ORDERS[name](ChunkTable(corpus.chunks()), seed, shuffled, window)
+    return _noted(ORDERS[name](ChunkTable(corpus.chunks()), seed, shuffled, window), corpus, whole)
+
+
+def _noted(timeline: Timeline, corpus: Deserializer, whole: list[Deserializer]) -> Timeline:
+    """Note a corpus that is shuffled as a whole, and of which parts may be missing."""
+    if timeline.shuffle and timeline.window is None and in_parts(corpus):
+        whole.append(corpus)
+    return timeline
 
 
 def _in_blocks(corpus: Deserializer, shuffled: bool, window: Window | None) -> bool:

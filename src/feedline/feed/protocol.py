@@ -171,8 +171,14 @@ class Deserializer(abc.ABC):
         """
         return ()
 
+    def hold_bounds(self) -> None:  # noqa: B027  # optional: files of equal rows have none
+        """Have what says where the sequences of all chunks lie in memory, or in reach, so that views of chunks touch
+        nothing else; only called if ``fetchable``, and files have parts that are missing."""
+
     def extents(self, chunk: int) -> Sequence[Extent]:
         """Return the parts of files that ``read`` reads for a chunk, so that they can be fetched ahead.
+
+        Reads nothing that may have to be fetched: what makes room for a fetch asks for these, too.
 
         Returns:
             None of them by default, in which case ``read_fetched`` is never called.

@@ -26,7 +26,7 @@ import numpy as np
 from feedline import _native
 from feedline.feed.files.paths import open_regular
 from feedline.feed.files.remote import object_at
-from feedline.feed.keeping import Keeping
+from feedline.feed.keeping import Keeping, Range
 from feedline.feed.next_uses import NextUses
 from feedline.feed.protocol import Deserializer, Extent, Piece, Unread
 from feedline.feed.remote.cache import Arrival, Cache, CachedObject, together
@@ -172,12 +172,15 @@ class RangeFetcher:
             self._keeping = None
         if self._keeping is None or self._keeping[0] is not cache:
             budget = cache.budget_bytes // PAGE_BYTES
-            self._keeping = cache, Keeping(budget, lambda chunk: together(self._corpus.extents(chunk)), cache.tables())
+            self._keeping = cache, Keeping(budget, self._together, cache.tables(), cache.held())
         fate = self._keeping[1].begin(job.chunk, self.uses)
         self._before = [one for one in self._before if not one.ended]
         arrival = Arrival(job.extents, fate=fate, before=tuple(self._before))
         self._before.append(arrival)
         return arrival
+
+    def _together(self, chunk: int) -> list[Range]:
+        return together(self._corpus.extents(chunk))
 
     def _result(self, job: _RangeJob, fetch: _native.Fetch) -> list[Piece]:
         began = time.perf_counter()

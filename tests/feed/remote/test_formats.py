@@ -22,7 +22,22 @@ def write_compressed(folder: Path) -> Path:
 EVERY = {**WRITERS, "compressed store": (write_compressed, {})}
 
 # The others are fetched as a whole: their libraries read files, or they are mapped.
-RANGED = {"compressed store", "ctf", "csv", "jsonl", "litdata", "mds", "mixture", "parquet", "tar", "tfrecord"}
+RANGED = {
+    "npy folder",
+    "npz",
+    "tokens",
+    "compressed store",
+    "store",
+    "ctf",
+    "csv",
+    "jsonl",
+    "litdata",
+    "mds",
+    "mixture",
+    "parquet",
+    "tar",
+    "tfrecord",
+}
 
 
 @pytest.mark.parametrize("name", EVERY)

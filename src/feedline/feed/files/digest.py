@@ -13,6 +13,7 @@ from typing import Any, BinaryIO, Protocol
 import numpy as np
 
 from feedline import _native
+from feedline.feed.files.mapped_arrays import in_reach
 
 BLOCK_BYTES = 64 << 10
 """Bytes of each of the three blocks."""
@@ -47,8 +48,10 @@ class ContentDigest:
             return
         rows = max(1, BLOCK_BYTES * len(array) // array.nbytes)
         for start in _block_starts(len(array), rows):
-            # A copy: if the array is mapped from a truncated file, that raises a DataError.
-            self._hash.update(_native.copied(np.asarray(array[start : start + rows])).tobytes())
+            part = np.asarray(array[start : start + rows])
+            with in_reach(part):
+                # A copy: if the array is mapped from a truncated file, that raises a DataError.
+                self._hash.update(_native.copied(part).tobytes())
 
     def file(self, file: BinaryIO, size: int) -> None:
         """Add the size of a file and blocks from its head, middle and tail."""

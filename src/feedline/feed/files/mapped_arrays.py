@@ -1,18 +1,93 @@
-"""Find arrays that lie in mapped files: NumPy's memory maps and views of them, tensors over them, `mmap` objects."""
+"""Map arrays in files, and find arrays that lie in mapped files: NumPy's memory maps and views of them, tensors over
+them, `mmap` objects."""
 
 from __future__ import annotations
 
+import contextlib
+import io
 import mmap
-from collections.abc import Iterable
+import os
+import weakref
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from feedline.data.maps import MappedRange, Maps
+from feedline.feed.files.paths import open_regular
+from feedline.feed.files.remote import any_objects, object_at
 
 # Minimum bytes of foreign memory, such as a tensor's, to be looked up: that takes a millisecond.
 _WORTH_A_LOOK_BYTES = 256 << 20
+
+# Bytes at the end of a file that seals are looked for in.
+_END_BYTES = 128 << 10
+
+
+def map_file(path: str | os.PathLike[str], dtype: np.dtype[Any]) -> NDArray[Any]:
+    """Return a read-only map of a file of numbers without a header; parts of a remote one may be missing.
+
+    Raises:
+        ValueError, OSError: it is empty, no whole number of these, or cannot be mapped.
+    """
+    return np.memmap(path, dtype, "r") if object_at(path) is None else _map_object(path, dtype)
+
+
+def map_npy(path: str | os.PathLike[str]) -> NDArray[Any]:
+    """Return a read-only map of the array in a ``.npy`` file; parts of a remote one may be missing.
+
+    Arrays other than of numbers are loaded where they are remote, as they are read to be understood.
+
+    Raises:
+        ValueError, OSError, EOFError: it is not such a file, or cannot be mapped.
+    """
+    if object_at(path) is None:
+        array: NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
+        return array
+    with open_regular(path, -1) as file:
+        version = np.lib.format.read_magic(file)
+        read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        shape, fortran, dtype = read(file)
+        if dtype.kind not in "biufc" or 0 in shape:
+            file.seek(0)
+            # Of a file, NumPy would read the descriptor.
+            loaded: NDArray[Any] = np.lib.format.read_array(io.BytesIO(file.read()), allow_pickle=False)
+            return loaded
+        at = file.tell()
+    return _map_object(path, dtype, at, shape, "F" if fortran else "C")
+
+
+def _map_object(path: str | os.PathLike[str], dtype: np.dtype[Any], *how: Any) -> NDArray[Any]:
+    found = object_at(path)
+    assert found is not None
+    with open_regular(path, 0) as file:
+        array: NDArray[Any] = np.memmap(file, dtype, "r", *how)
+    # Rows that are not contiguous lie all over the file.
+    held = found.hold(max(0, found.size - _END_BYTES) if array.flags.c_contiguous else 0, found.size)
+    weakref.finalize(array.base, held.release).atexit = False
+    return array
+
+
+@contextlib.contextmanager
+def in_reach(array: NDArray[Any]) -> Iterator[None]:
+    """A context in which the bytes of an array are in memory or in its file, also if parts of that were missing.
+
+    Raises:
+        DataError: they cannot be had.
+    """
+    held = None
+    if any_objects() and array.nbytes:
+        low, high = np.lib.array_utils.byte_bounds(array)
+        at = Maps(shared=True).locate(low)
+        found = None if at is None else object_at(at.path)
+        if at is not None and found is not None:
+            held = found.hold(at.byte, at.byte + high - low)
+    try:
+        yield
+    finally:
+        if held is not None:
+            held.release()
 
 
 def mapped_ranges(arrays: Iterable[NDArray[Any]]) -> list[MappedRange]:

@@ -11,10 +11,16 @@ What fetches the bytes, and where they are kept, is not known here; see `feedlin
 from __future__ import annotations
 
 import io
+import logging
 import os
 import weakref
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, BinaryIO, Protocol
+
+from feedline.errors import DataError
+
+_log = logging.getLogger("feedline")
 
 
 class Held(Protocol):
@@ -32,6 +38,7 @@ class RemoteObject(Protocol):
         size: its size in bytes.
         modified_ns: when it was last modified, in nanoseconds since 1970.
         whole: whether all of its bytes are in its file, and stay there.
+        room_bytes: the most that is kept of this and other objects.
     """
 
     url: str
@@ -40,6 +47,8 @@ class RemoteObject(Protocol):
 
     @property
     def whole(self) -> bool: ...  # noqa: D102  # see the class
+    @property
+    def room_bytes(self) -> int: ...  # noqa: D102
 
     def descriptor(self) -> int:
         """Return a new descriptor of the file with the bytes that were fetched."""
@@ -52,6 +61,13 @@ class RemoteObject(Protocol):
 
         Raises:
             DataError: they cannot be had, or the disk has no room for them.
+        """
+
+    def settle(self, path: str) -> None:
+        """Fetch all bytes, keep them for as long as this object is used, and put the file in the place of ``path``.
+
+        Raises:
+            DataError: they cannot be had, or the cache has no room for them.
         """
 
     def read(self, begin: int, into: memoryview, ahead: tuple[int, int] | None = None) -> None:
@@ -74,6 +90,39 @@ def unregister(paths: Sequence[str]) -> None:
     """Forget objects."""
     for path in paths:
         _objects.pop(path, None)
+
+
+def settle(paths: Sequence[str], why: str, instead: str) -> None:
+    """Make those of ``paths`` that are objects local files, which may be read in any way.
+
+    Args:
+        paths: paths of files and placeholders.
+        why: why all of them are needed, for errors and the log.
+        instead: what else than a larger cache helps.
+
+    Raises:
+        DataError: their bytes cannot be had, or the cache has no room for them.
+    """
+    found = [path for path in paths if object_at(path) is not None]
+    if not found:
+        return
+    total, room = sum(_objects[path].size for path in found), _objects[found[0]].room_bytes
+    if total > room:
+        raise DataError(
+            f"expected a cache with room for all {total} bytes of {why}, got one of {room} bytes",
+            path=_objects[found[0]].url,
+            hint=f"raise cache_bytes= to {total * 101 // 100 + (1 << 20)}, or {instead}",
+        )
+    _log.info("%d objects from %s on: all %d bytes of %s are fetched", len(found), _objects[found[0]].url, total, why)
+    with ThreadPoolExecutor(_SETTLED_AT_ONCE) as threads:
+        for _ in threads.map(lambda path: _objects[path].settle(path), found):
+            pass
+    unregister(found)
+
+
+def any_objects() -> bool:
+    """Return whether any objects are known."""
+    return bool(_objects)
 
 
 def object_at(path: str | os.PathLike[str]) -> RemoteObject | None:
@@ -149,6 +198,7 @@ class _RemoteFile(io.FileIO):
         return self.read()
 
 
+_SETTLED_AT_ONCE = 16
 _MOST_AHEAD = 64 << 20
 _STEP = 8 << 20  # fetched ahead at a time
 _NEARBY = 1 << 20  # bytes fetched around what native code reads here and there

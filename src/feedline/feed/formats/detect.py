@@ -171,7 +171,7 @@ FORMATS: tuple[Format, ...] = (
         "a store",
         _STORE,
         folder=lambda path: (path / MANIFEST).is_file(),
-        ranged="feedline.feed.formats.store.reader:is_compressed",
+        ranged=_ALWAYS,
     ),
     Format(
         "zarr",
@@ -234,9 +234,16 @@ FORMATS: tuple[Format, ...] = (
         suffixes=(".parquet", ".pq"),
         ranged=_ALWAYS,
     ),
-    Format("npy folder", "a folder of .npy files", _NUMPY, folder=lambda path: any(path.glob("*.npy")), loose=True),
-    Format("npy", "a NumPy file", _NUMPY, begins=_magic(b"\x93NUMPY"), suffixes=(".npy",)),
-    Format("npz", "a NumPy file", _NUMPY, begins=_is_npz, suffixes=(".npz",)),
+    Format(
+        "npy folder",
+        "a folder of .npy files",
+        _NUMPY,
+        folder=lambda path: any(path.glob("*.npy")),
+        loose=True,
+        ranged=_ALWAYS,
+    ),
+    Format("npy", "a NumPy file", _NUMPY, begins=_magic(b"\x93NUMPY"), suffixes=(".npy",), ranged=_ALWAYS),
+    Format("npz", "a NumPy file", _NUMPY, begins=_is_npz, suffixes=(".npz",), ranged=_ALWAYS),
     Format(
         "ctf",
         "a CTF file",
@@ -318,6 +325,7 @@ FORMATS: tuple[Format, ...] = (
         begins=_is_tokens,
         several=True,
         suffixes=(".bin",),
+        ranged=_ALWAYS,
     ),
 )
 SUFFIXES = {suffix: form for form in FORMATS for suffix in form.suffixes}

@@ -6,18 +6,23 @@ import contextlib
 import contextvars
 import functools
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from feedline.data import Stream
+import numpy as np
+from numpy.typing import NDArray
+
+from feedline.data import Chunk, Stream
 from feedline.errors import DataError, SchemaError, shown_path
-from feedline.feed.formats.detect import recognise
+from feedline.feed.files.remote import object_at, settle
+from feedline.feed.formats.detect import Format, recognise
+from feedline.feed.formats.fetched_views import extents_of, fetched_chunk, in_parts
 from feedline.feed.formats.forwarding import Forwarding
 from feedline.feed.formats.store.bucket import unfinished_store
 from feedline.feed.formats.store.manifest import MANIFEST
-from feedline.feed.protocol import Deserializer
+from feedline.feed.protocol import Deserializer, Extent, Piece, select_by_chunk
 from feedline.feed.remote.mirror import LookedUp, Mirror, look_up
 from feedline.feed.remote.peers import RayPeers
 from feedline.feed.remote.requests import Patience
@@ -117,16 +122,30 @@ def _of_objects(
             own.peers = own.peers or RayPeers(own.folder, cluster)
             cluster = own.peers.address
         form, paths = recognise(mirror.paths)
-        if not all(form.reads_by_ranges(Path(path)) for path in paths):
-            mirror.fetch_whole(form.a)
         if form.name != "csv":
             check_streams(streams)
+        by_ranges = all(form.reads_by_ranges(Path(path)) for path in paths)
+        if not by_ranges:
+            mirror.fetch_whole(form.a)
         corpus = form.open(paths, streams, memory_bytes)
+        if by_ranges and corpus.random_access and not corpus.in_memory:
+            corpus = _viewed(corpus, mirror, form, lambda: form.open(paths, streams, memory_bytes))
     except BaseException:
         mirror.close()
         raise
     again = functools.partial(_of_objects, peers=peers, cluster=cluster)
     return RemoteCorpus(corpus, mirror, form.name, (again, (looked, cache, cache_bytes, memory_bytes, streams)))
+
+
+def _viewed(corpus: Deserializer, mirror: Mirror, form: Format, again: Callable[[], Deserializer]) -> Deserializer:
+    """Return a corpus of views of mapped files, of which parts may be missing."""
+    if mirror.whole or not corpus.fetchable:
+        # It is mapped as local files are: nothing is fetched, or views cannot be told from what is in memory.
+        corpus.close()
+        mirror.fetch_whole(form.a)
+        return again()
+    corpus.hold_bounds()
+    return corpus
 
 
 class RemoteCorpus(Forwarding):
@@ -149,6 +168,56 @@ class RemoteCorpus(Forwarding):
         super().__init__(corpus)
         self.name = shown_path(corpus.name)
         self.mirror, self.format, self._again = mirror, form, again
+        # Who has asked for extents may get their bytes when the files are settled.
+        self._viewed = self._unsettled = in_parts(corpus)
+
+    # ---- views of files of which parts may be missing -------------------------------------------------
+
+    @property
+    def _parted(self) -> bool:
+        """Whether what the corpus reads are views that must not be touched; no longer once its files are settled."""
+        self._unsettled = self._unsettled and in_parts(self._corpus)
+        return self._unsettled
+
+    def extents(self, chunk: int) -> Sequence[Extent]:
+        """Return the corpus's extents; of views, the bytes that they consist of."""
+        if not self._viewed:
+            return self._corpus.extents(chunk)
+        return extents_of(self._corpus.read(chunk), self.files([chunk]))
+
+    def read_fetched(self, chunk: int, pieces: Sequence[Piece]) -> Chunk:
+        """Return the corpus's chunk, whose extents were fetched."""
+        if not self._viewed:
+            return self._corpus.read_fetched(chunk, pieces)
+        return fetched_chunk(self._corpus.read(chunk), self.files([chunk]), pieces)
+
+    def read(self, chunk: int) -> Chunk:
+        """Return the corpus's chunk; fetches its bytes if it consists of views."""
+        found = self._corpus.read(chunk)
+        return self._fetched(found, chunk) if self._parted else found
+
+    def read_slice(self, chunk: int, start: int, stop: int) -> Chunk:
+        """Return the corpus's slice of a chunk in the same way."""
+        found = self._corpus.read_slice(chunk, start, stop)
+        return self._fetched(found, chunk) if self._parted else found
+
+    def select(self, ordinals: NDArray[np.int64]) -> Chunk:
+        """Return the corpus's sequences."""
+        return select_by_chunk(self, ordinals) if self._parted else self._corpus.select(ordinals)
+
+    def _fetched(self, views: Chunk, chunk: int) -> Chunk:
+        files = self.files([chunk])
+        pieces = []
+        for path, offset, size in extents_of(views, files):
+            into = memoryview(bytearray(size))
+            found = object_at(path)
+            if found is None:
+                return views  # of a file that is settled by now
+            found.read(offset, into)
+            pieces.append(into)
+        return fetched_chunk(views, files, pieces)
+
+    # ---------------------------------------------------------------------------------------------------
 
     def __reduce__(self) -> tuple[Any, ...]:
         return self._again
@@ -157,7 +226,13 @@ class RemoteCorpus(Forwarding):
         return f"{type(self._corpus).__name__}({self.name})"
 
     def verified(self) -> Deserializer:  # type: ignore[override]
-        """Return the same over the verified corpus; itself if that is the corpus."""
+        """Return the same over the verified corpus; itself if that is the corpus.
+
+        Raises:
+            DataError: checksums are of more than is read, and the cache has no room for all of it.
+        """
+        if self._parted:
+            settle(self.paths(), f"{self.name}, whose checksums are of whole chunks", "read it without verification")
         corpus = self._corpus.verified()
         return self if corpus is self._corpus else RemoteCorpus(corpus, self.mirror, self.format, self._again)
 

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from feedline.data import Chunk, Schema, Value
 from feedline.errors import DataError, SchemaError
 from feedline.feed.files.cache import user_cache
+from feedline.feed.formats.fetched_views import in_parts
 from feedline.feed.formats.frames import repeated
 from feedline.feed.formats.join_table import JoinTable
 from feedline.feed.lru import LruCache
@@ -176,7 +177,8 @@ class Join(Deserializer):
             return Chunk(corpus.schema, {name: Value.empty(stream) for name, stream in corpus.schema.items()})
         if type(corpus).select is not Deserializer.select:
             return corpus.select(ordinals)
-        read = corpus.read if corpus.random_access else lambda chunk: self._kept.get((part, chunk))
+        at_hand = corpus.random_access and not in_parts(corpus)
+        read = corpus.read if at_hand else lambda chunk: self._kept.get((part, chunk))
         return select_by_chunk(corpus, ordinals, self._starts[part], read)
 
     def _read_part(self, key: tuple[int, int]) -> Chunk:

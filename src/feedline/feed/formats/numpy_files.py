@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from feedline.data import Stream
 from feedline.errors import DataError, SchemaError
+from feedline.feed.files.mapped_arrays import map_npy
 from feedline.feed.files.paths import open_file
 from feedline.feed.formats.arrays import ArrayDeserializer
 
@@ -27,8 +28,7 @@ def open_files(paths: list[str], streams: Mapping[str, Stream], memory_bytes: in
                 if _is_zip(opened):
                     arrays.update(_load_npz(opened, streams, memory_bytes))
                 else:
-                    # By name: np.memmap does not accept a descriptor.
-                    arrays["x" if file == path else file.stem] = np.load(file, mmap_mode="r", allow_pickle=False)
+                    arrays["x" if file == path else file.stem] = map_npy(file)
             except _TooLargeError as error:
                 raise DataError(
                     str(error), path=str(file), hint="raise memory=, or save it as .npy files, which are mapped"

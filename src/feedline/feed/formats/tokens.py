@@ -21,7 +21,7 @@ from feedline.data import Chunk, Schema, Stream, Value
 from feedline.data.maps import MappedRange
 from feedline.errors import DataError, SchemaError
 from feedline.feed.files.digest import ContentDigest
-from feedline.feed.files.mapped_arrays import mapped_ranges
+from feedline.feed.files.mapped_arrays import map_file, map_npy, mapped_ranges
 from feedline.feed.files.paths import list_files, looking, open_file
 from feedline.feed.files.seals import seals_of
 from feedline.feed.formats.litdata_index import litdata_index, token_arrays
@@ -193,7 +193,7 @@ def _open(path: Path, dtype: np.dtype[Any]) -> NDArray[Any]:
         size = os.fstat(file.fileno()).st_size
     try:
         if head == b"\x93NUMPY":
-            array: NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
+            array = map_npy(path)
             if array.ndim != 1 or array.dtype.kind not in "iu" or not array.dtype.isnative:
                 raise DataError(
                     f"expected one-dimensional integers in native byte order, got {array.dtype} of shape {array.shape}",
@@ -215,7 +215,7 @@ def _open(path: Path, dtype: np.dtype[Any]) -> NDArray[Any]:
                 path=str(path),
                 hint="the file was truncated, or has another dtype: pass dtype=",
             )
-        return np.memmap(path, dtype, "r") if size else np.empty(0, dtype)
+        return map_file(path, dtype) if size else np.empty(0, dtype)
     except (OSError, ValueError, EOFError, SyntaxError, TypeError, MemoryError, OverflowError) as error:
         raise DataError(f"expected a file of tokens: {error}", path=str(path)) from error
 

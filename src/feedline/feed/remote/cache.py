@@ -94,6 +94,7 @@ class CachedObject:
         pages: number of its pages.
         stays: whether nothing of it is dropped while this process lives.
         following: the object that is read next where all of them are read; None: it is the last one.
+        held: pages that are held, by lease.
     """
 
     def __init__(self, cache: Cache, store: Store, info: ObjectInfo, patience: Patience) -> None:
@@ -106,6 +107,7 @@ class CachedObject:
         self.stays = False
         self.following: CachedObject | None = None
         self._stay: Lease | None = None
+        self.held: dict[Lease, tuple[int, int]] = {}
         self.turns: dict[int, asyncio.Lock] = {}
 
     def descriptor(self) -> int:
@@ -132,6 +134,11 @@ class CachedObject:
     def whole(self) -> bool:
         """See `RemoteObject.whole`."""
         return self.stays and self.has(0, self.size)
+
+    @property
+    def room_bytes(self) -> int:
+        """See `RemoteObject.room_bytes`."""
+        return self.cache.budget_bytes
 
     def has(self, begin: int, end: int) -> bool:
         """Return whether bytes are in the file, as they were written."""
@@ -177,10 +184,24 @@ class CachedObject:
             self._stay.release()
         self.stays = False
 
+    def settle(self, path: str) -> None:
+        """See `RemoteObject.settle`."""
+        if not self.size:
+            return
+        self.stay()
+        try:
+            if not self.has(0, self.size):
+                wait_for(self.cache.bring(self, 0, self.pages))
+        except BaseException:
+            self.go()
+            raise
+        self.link(Path(path))
+
     def hold(self, begin: int, end: int, ahead: tuple[int, int] | None = None) -> Lease:
         """See `RemoteObject.hold`."""
         first, last = pages_of(begin, min(end, self.size))
         lease = self.cache.lease(self, first, last)
+        lease.of, self.held[lease] = self, (first, last)
         try:
             self._begin(ahead)
             if not self.has(begin, min(end, self.size)):
@@ -192,16 +213,23 @@ class CachedObject:
 
 
 class Lease:
-    """Pages that are not dropped until this is released."""
+    """Pages that are not dropped until this is released.
 
-    __slots__ = ("_cache", "_slot")
+    Attributes:
+        of: the object, if they are held as it is read.
+    """
+
+    __slots__ = ("_cache", "_slot", "of")
 
     def __init__(self, cache: Cache, slot: int) -> None:
         self._cache, self._slot = cache, slot
+        self.of: CachedObject | None = None
 
     def release(self) -> None:
         """Let go of them; once."""
         slot, self._slot = self._slot, -1
+        if self.of is not None:
+            self.of.held.pop(self, None)
         if slot >= 0:
             self._cache.released(slot)
 
@@ -362,6 +390,14 @@ class Cache:
             if one.size and (self.folder / "objects" / one.key).exists():
                 with self.opened(one) as pages:
                     found[one.key] = pages.table != 0
+        return found
+
+    def held(self) -> dict[str, NDArray[np.bool_]]:
+        """Return which pages this process holds of the objects that it uses, by key; none of most of them."""
+        found: dict[str, NDArray[np.bool_]] = {}
+        for one in [one for users in list(self._objects.values()) for one in users]:
+            for first, end in list(one.held.values()):
+                found.setdefault(one.key, np.zeros(one.pages, np.bool_))[first:end] = True
         return found
 
     @property

@@ -103,14 +103,17 @@ class Mirror:
         ]
         self.paths: Any = paths[0] if looked.single else paths
         self._lay_out()
-        remote.register(dict(self.objects))
+        # Also by the paths of the files themselves, which is how the kernel names what is mapped.
+        known: dict[str, remote.RemoteObject] = {**self.objects, **{one.place(): one for one in self.objects.values()}}
+        remote.register(known)
         errors.show_paths({str(self.folder / _folder_of(store.address)): store.address for store, _ in found.values()})
         self.cache.enter(list(self.objects.values()))
         in_order = list(self.objects.values())
         for one, following in itertools.pairwise(in_order):
             one.following = following
         # Not left: somebody may still have chunks that are views of its files.
-        self._finalizer = weakref.finalize(self, remote.unregister, list(self.objects))
+        self._known = list(known)
+        self._finalizer = weakref.finalize(self, remote.unregister, self._known)
         self._finalizer.atexit = False
         pages = sum(-(-info.size // PAGE_BYTES) for _, info in found.values())
         self.roomy = pages * PAGE_BYTES <= self.cache.budget_bytes
@@ -162,35 +165,22 @@ class Mirror:
         Raises:
             DataError: they cannot be had, or the cache has no room for all of them.
         """
-        if not self.roomy:
-            raise DataError(
-                f"expected a cache with room for all {self.total_bytes} bytes of {what}, whose library reads files, "
-                f"got one of {self.cache.budget_bytes} bytes",
-                path=next(iter(self.objects.values())).url,
-                hint=f"raise cache_bytes= to {self.total_bytes * 101 // 100 + (1 << 20)}, or convert it to a "
-                "compressed store, tar, Parquet or JSON Lines, which are read by ranges",
-            )
-        _log.info("%s: %d bytes of %s are fetched before they are opened", self.folder, self.total_bytes, what)
-        wait_for(self._all_whole())
-        for path, one in self.objects.items():
-            if one.size:
-                one.link(Path(path))
-        remote.unregister(list(self.objects))
+        remote.settle(
+            list(self.objects),
+            f"{what}, whose library reads files",
+            "convert it to a store, tar, Parquet or JSON Lines, which are read by ranges",
+        )
 
-    async def _all_whole(self) -> None:
-        room = asyncio.Semaphore(_AT_ONCE)
-
-        async def whole(one: CachedObject) -> None:
-            async with room:
-                await self.cache.bring(one, 0, -(-one.size // PAGE_BYTES))
-
-        await asyncio.gather(*(whole(one) for one in self.objects.values() if one.size))
+    @property
+    def whole(self) -> bool:
+        """Whether the cache has all of all objects, and keeps them."""
+        return self.roomy and all(not one.size or one.seems_whole(0, one.size) for one in self.objects.values())
 
     def close(self) -> None:
         """Forget the objects. What was fetched stays in the cache, for as long as nothing else needs its room: chunks
         that are views of its files must not be used any more."""
         if self._finalizer.detach() is not None:
-            remote.unregister(list(self.objects))
+            remote.unregister(self._known)
             self.cache.leave(list(self.objects.values()))
 
 

@@ -78,14 +78,28 @@ class ArrowBatch:
         if count == 0:
             return np.empty(0, dtype)
         size = 0 if buffer is None else buffer.size
-        if size and not 0 <= buffer.address - self._address <= self._size - size:
-            raise ValueError("expected buffers within the message, got compressed or foreign ones")
+        self._check(buffer)
         if count < 0 or count * dtype.itemsize > size:
             raise ValueError(f"expected {count} elements of {dtype.name} in a buffer of {size} bytes")
         byte = self._start + buffer.address - self._address
         if byte % dtype.itemsize:
             raise ValueError(f"expected {dtype.name} at a multiple of {dtype.itemsize} bytes, got byte {byte}")
         return self._file.view(dtype, count, byte)
+
+    def hold(self, buffer: Any) -> None:
+        """Have a buffer in reach of `view`; see `StoreMap.hold`.
+
+        Raises:
+            ValueError: it is not part of the message (compressed data).
+        """
+        if buffer is not None and buffer.size:
+            self._check(buffer)
+            self._file.hold(self._start + buffer.address - self._address, buffer.size)
+
+    def _check(self, buffer: Any) -> None:
+        size = 0 if buffer is None else buffer.size
+        if size and not 0 <= buffer.address - self._address <= self._size - size:
+            raise ValueError("expected buffers within the message, got compressed or foreign ones")
 
     def bounds(self, buffer: Any, count: int) -> NDArray[np.int64]:
         """Return a `view` of offsets or row bounds, which will be read from first to last."""

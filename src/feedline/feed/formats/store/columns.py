@@ -228,6 +228,16 @@ def decode_slice(
     return SparseValue(indptr, *_sparse(inner, stream, batch, low, high), offsets)
 
 
+def bounds_of(column: Any, stream: Stream, ragged: bool) -> list[Any]:
+    """Return the buffers of a column that say where its sequences and samples are, rather than what they hold.
+
+    Raises:
+        ValueError: a buffer marks items as null.
+    """
+    buffers, inner = _buffers(column, stream, ragged)
+    return ([buffers[1]] if ragged else []) + ([inner[1]] if stream.sparse or stream.is_bytes else [])
+
+
 _INT64, _UINT8 = np.dtype(np.int64), np.dtype(np.uint8)
 
 

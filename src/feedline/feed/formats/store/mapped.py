@@ -12,6 +12,7 @@ import errno
 import mmap
 import os
 import stat
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -22,7 +23,7 @@ from numpy.typing import NDArray
 from feedline import _native
 from feedline.errors import DataError
 from feedline.feed.files.paths import kind_of, open_regular, reading, size_of
-from feedline.feed.files.remote import Held, object_at
+from feedline.feed.files.remote import object_at
 
 ADVICE = {
     "random": mmap.MADV_RANDOM,
@@ -109,7 +110,7 @@ class StoreMap:
     def __init__(self, path: Path, size: int) -> None:
         self.path, self.size = str(path), size
         self._remote = object_at(path)
-        self._held: list[Held] = []
+        self._held: dict[int, int] = {}  # ends of what is in reach, by where it begins
         with open_inside(path) as file:
             with reading(path):
                 about = os.fstat(file.fileno())
@@ -138,10 +139,13 @@ class StoreMap:
         """Return ``count`` elements from ``byte`` on, as a view of the mapping."""
         return np.frombuffer(self._map, dtype, count, byte)
 
-    def hold(self) -> None:
-        """Have all bytes of a file in reach of `view`, if they lie in an object store."""
-        if self._remote is not None and not self._held:
-            self._held.append(self._remote.hold(0, self.size))
+    def hold(self, byte: int = 0, count: int | None = None) -> None:
+        """Have ``count`` bytes from ``byte`` on, or all, in reach of `view` from now on, if the file is remote."""
+        if self._remote is not None:
+            end = self.size if count is None else byte + count
+            # What the file has keeps it alive, and is let go of with it.
+            weakref.finalize(self._map, self._remote.hold(byte, end).release).atexit = False
+            self._held[byte] = max(end, self._held.get(byte, 0))
 
     def copy(self, count: int, byte: int) -> NDArray[np.uint8]:
         """Return a copy of ``count`` bytes from ``byte`` on.
@@ -149,7 +153,7 @@ class StoreMap:
         Raises:
             DataError: the file was truncated, or its disk fails.
         """
-        if self._remote is not None:
+        if self._remote is not None and self._held.get(byte, 0) < byte + count:
             data = np.empty(count, np.uint8)
             self._remote.read(byte, data.data)
             return data

@@ -14,6 +14,7 @@ import itertools
 import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -165,6 +166,31 @@ class StoreDeserializer(Deserializer):
             file = found[part.file] = self._map(part).file
             file.advise("willneed", int(part.chunks["byte"][i]), 4096)
         return list(found.values())
+
+    def hold_bounds(self) -> None:
+        """Have what says where the sequences of all chunks lie in reach, if the files are objects in a store.
+
+        From then on, views of these chunks touch nothing else: see `fetched_views`.
+        """
+        for name in self.schema:
+            if name in self._manifest.lengths:
+                self._side(name)
+        with ThreadPoolExecutor(_REQUESTS) as threads:
+            for _ in threads.map(self._hold_bounds, range(int(self._first[-1]))):
+                pass
+
+    def _hold_bounds(self, chunk: int) -> None:
+        part, i = self._locate(chunk)
+        mapped, start, size = self._map(part), int(part.chunks["byte"][i]), int(part.chunks["bytes"][i])
+        mapped.file.hold(start, min(size, _HEAD_BYTES))
+        try:
+            batch = ArrowBatch(mapped.file, start, size, mapped.arrow)
+            for name in self.schema:
+                column = batch.arrow.column(mapped.arrow.get_field_index(name))
+                for buffer in columns.bounds_of(column, self._manifest.schema[name], name in part.ragged):
+                    batch.hold(buffer)
+        except ValueError as error:
+            raise _damaged(str(error), mapped.file.path, start) from error
 
     def lengths(self, ordinals: NDArray[np.int64]) -> NDArray[np.int64] | None:
         """Return the samples of the sequences ``ordinals``, int64 (n,); None if every sequence has one. O(n)."""
@@ -379,6 +405,9 @@ _TABLE = ("sequences", "bytes")
 # Lengths are looked up in any order: files up to this many bytes are read at once, not page by page.
 _LENGTHS_AT_ONCE_BYTES = 64 << 20
 
+_REQUESTS = 32  # at a time, for the bounds of chunks
+_HEAD_BYTES = 4096  # that usually hold the head of a chunk
+
 
 class _MappedPart:
     """A mapped Arrow file whose schema matches the manifest."""
@@ -475,11 +504,6 @@ def _damaged(what: str, path: str, byte: int, stream: str | None = None) -> Data
 
 def _reopen(path: str, streams: list[str] | None, verify: bool) -> StoreDeserializer:
     return StoreDeserializer(path, streams, verify=verify)
-
-
-def is_compressed(path: Path) -> bool:
-    """Return whether a store is compressed, so that it is read in whole chunks."""
-    return Manifest.load(path).compression is not None
 
 
 def open_files(paths: list[str], streams: Mapping[str, Stream], memory_bytes: int) -> StoreDeserializer:

@@ -1,0 +1,113 @@
+"""Views of mapped files of which parts may be missing, made of what was fetched instead.
+
+A mapped file of an object in a store has holes where nothing was fetched, which read as zeros. The places of a chunk's
+views in it still say which bytes the chunk consists of. These are fetched, and the same arrays are made over them:
+other columns, or the rest of the chunk, need not be fetched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from feedline.data import Chunk, Value
+from feedline.data.value import BytesValue, DenseValue, SparseValue
+from feedline.feed.files.remote import object_at
+from feedline.feed.formats.unreadable import unread
+from feedline.feed.protocol import Deserializer, Extent, MappedFile, Piece, Unread
+
+_TOGETHER_BYTES = 4096  # between arrays that are fetched as one extent
+
+
+class _Span(NamedTuple):
+    """The bytes of an array."""
+
+    path: str
+    first: int
+    end: int
+
+
+def in_parts(corpus: Deserializer) -> bool:
+    """Return whether parts of the files that chunks are views of may be missing."""
+    return corpus.random_access and any(object_at(path) is not None for path in corpus.paths())
+
+
+def extents_of(views: Chunk, files: Sequence[MappedFile]) -> list[Extent]:
+    """Return the parts of ``files`` that the arrays of a chunk are views of; reads none of them."""
+    spans = sorted(found for array in _arrays(views) if (found := _span(array, files)) is not None)
+    extents: list[Extent] = []
+    for path, first, end in spans:
+        last = extents[-1] if extents else None
+        if last is not None and last.path == path and first <= last.offset + last.size + _TOGETHER_BYTES:
+            extents[-1] = last._replace(size=max(last.size, end - last.offset))
+        else:
+            extents.append(Extent(path, first, end - first))
+    return extents
+
+
+def fetched_chunk(views: Chunk, files: Sequence[MappedFile], pieces: Sequence[Piece]) -> Chunk:
+    """Return a chunk like ``views`` over the bytes of its `extents_of`.
+
+    A sequence is unreadable if some of its bytes could not be fetched: all of them, where a piece is missing.
+    """
+    extents = extents_of(views, files)
+    for extent, piece in zip(extents, pieces, strict=True):
+        if isinstance(piece, Unread):
+            lost = {i: unread(piece, extent.path, i) for i in range(views.num_sequences)}
+            values = {name: _mapped(value, lambda array: _zeros(array, files)) for name, value in views.values.items()}
+            return Chunk(views.schema, values, lost)
+
+    def fetched(array: NDArray[Any]) -> NDArray[Any]:
+        span = _span(array, files)
+        if span is None:
+            return array
+        for extent, piece in zip(extents, pieces, strict=True):
+            assert not isinstance(piece, Unread)
+            if extent.path == span.path and extent.offset <= span.first < extent.offset + extent.size:
+                found = np.ndarray(array.shape, array.dtype, piece, span.first - extent.offset, array.strides)
+                return found if found.flags.aligned else found.copy()
+        raise AssertionError(f"no piece has {span}")
+
+    return Chunk(views.schema, {name: _mapped(value, fetched) for name, value in views.values.items()}, views.errors)
+
+
+def _zeros(array: NDArray[Any], files: Sequence[MappedFile]) -> NDArray[Any]:
+    return array if _span(array, files) is None else np.zeros(array.shape, array.dtype)
+
+
+def _span(array: NDArray[Any], files: Sequence[MappedFile]) -> _Span | None:
+    """Return where an array lies in a file; None: in memory."""
+    if not array.size:
+        return None
+    low, high = np.lib.array_utils.byte_bounds(array)
+    for file in files:
+        if file.address + file.first <= low and high <= file.address + file.size:
+            return _Span(file.path, low - file.address, high - file.address)
+    return None
+
+
+def _arrays(chunk: Chunk) -> Iterator[NDArray[Any]]:
+    found: list[NDArray[Any]] = []
+
+    def note(array: NDArray[Any]) -> NDArray[Any]:
+        found.append(array)
+        return array
+
+    for value in chunk.values.values():
+        _mapped(value, note)
+    yield from found
+
+
+def _mapped(value: Value, change: Callable[[NDArray[Any]], NDArray[Any]]) -> Value:
+    """Return a value with each of its arrays changed."""
+    offsets = None if value.one_sample_each else change(value.offsets)
+    if isinstance(value, SparseValue):
+        arrays = change(value.indptr), change(value.indices), change(value.values)
+        return SparseValue(*arrays, value.classes, offsets)
+    if isinstance(value, BytesValue):
+        return BytesValue(change(value.bounds), change(value.data), offsets, text=value.text)
+    assert isinstance(value, DenseValue)
+    return DenseValue(change(value.rows), offsets)

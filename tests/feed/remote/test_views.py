@@ -1,0 +1,234 @@
+"""Mapped formats whose files are larger than the cache: chunks come from ranges, and are those of the mapped files."""
+
+from __future__ import annotations
+
+import pickle
+
+import numpy as np
+import pytest
+
+import feedline as fl
+from feedline.feed.fetch_plan import Cluster, fetch_plan
+from feedline.feed.files.remote import object_at
+from feedline.feed.remote import cache as caches
+from feedline.feed.remote.pages import PAGE_BYTES
+from tests.feed.remote.conftest import delivered, plain
+
+KIB = 1 << 10
+
+
+@pytest.fixture(autouse=True)
+def any_size(monkeypatch):
+    monkeypatch.setattr(caches, "LEAST_BYTES", 0)
+
+
+def streams(seed: int = 1, rows: int = 900) -> dict:
+    """Every kind of stream that a store has: scalars, vectors, bools, sparse rows, texts, and ragged ones of each."""
+    import scipy.sparse as sp
+
+    rng = np.random.default_rng(seed)
+    lengths = rng.integers(0, 9, rows)
+    return {
+        "y": np.arange(rows),
+        "x": rng.normal(size=(rows, 3, 50)).astype(np.float32),
+        "yes": rng.random(rows) < 0.5,
+        "tokens": [rng.integers(0, 99, n).astype(np.int32) for n in lengths],
+        "steps": [rng.normal(size=(n, 4)) for n in lengths],
+        "sparse": sp.random(rows, 1000, 0.05, "csr", np.float32, rng=rng),
+        "picture": [rng.bytes(int(n)) for n in rng.integers(0, 3000, rows)],
+        "texts": [["wörter " * int(n)] * int(n % 3) for n in lengths],
+    }
+
+
+@pytest.fixture
+def local(store, tmp_path):
+    """A store of several files and chunks, here and in the bucket."""
+    fl.convert(
+        fl.ArrayDeserializer(streams()), tmp_path / "s", chunk_bytes=200 * KIB, part_bytes=900 * KIB, shuffle=None
+    )
+    for file in (tmp_path / "s").iterdir():
+        store.put(f"b/s/{file.name}", file.read_bytes())
+    return fl.open_corpus(tmp_path / "s")
+
+
+def total(local) -> int:
+    return sum(info.bytes for info in local.chunks())
+
+
+def rows(value) -> list:
+    return [np.asarray(one.todense() if hasattr(one, "todense") else one).tolist() for one in value.sequences()]
+
+
+ORDERS = [
+    {"shuffle": fl.Window(bytes=600 * KIB)},
+    {"shuffle": fl.Window(samples=250)},
+    {"shuffle": fl.Window(chunks=3)},
+    {"shuffle": False},
+    {"shuffle": fl.Window(bytes=600 * KIB), "lanes": 4},
+    {"shuffle": fl.Window(chunks=4), "order": "feedline-1", "read_ahead": 0},
+]
+
+
+@pytest.mark.parametrize("how", ORDERS, ids=str)
+@pytest.mark.parametrize("names", [None, ["picture", "y"], ["sparse", "tokens"]], ids=str)
+def test_windows_are_those_of_a_mapped_store(local, opened, how, names, tmp_path):
+    declared = {} if names is None else {name: local.schema[name] for name in names}
+    here = fl.open_corpus(tmp_path / "s", **declared)
+    there = opened("s", cache_bytes=total(local) // 2, **declared)
+    assert all(object_at(path) is not None for path in there.paths())
+    assert there.digest() == here.digest()
+    assert delivered(there, size=40, **how) == delivered(here, size=40, **how)
+    assert there.mirror.cache.kept_bytes <= total(local) // 2
+
+
+def test_only_the_streams_that_are_read_are_fetched(local, opened, store):
+    there = opened("s", cache_bytes=total(local) // 2, x=local.schema["x"])
+    store.reset()
+    delivered(there, size=40, shuffle=fl.Window(bytes=600 * KIB), max_sweeps=1)
+    assert 0 < store.counters().sent_bytes["GET"] <= 2 * streams()["x"].nbytes < total(local) / 2
+
+
+def test_states_and_ranks_are_those_of_a_mapped_store(local, opened):
+    how = {"shuffle": fl.Window(bytes=600 * KIB), "seed": 4, "max_sweeps": 2}
+    there = opened("s", cache_bytes=total(local) // 2)
+    with fl.MinibatchSource(local, **how) as here, fl.MinibatchSource(there, **how) as far:
+        state = here.state_dict()
+        for k in range(40):
+            got = []
+            for rank in range(3):
+                far.load_state_dict(state)
+                got += far.next_minibatch(70, partition=(rank, 3)).ids.tolist()
+            assert got == here.next_minibatch(70).ids.tolist()
+            state = far.state_dict() if k % 2 else here.state_dict()
+            here.load_state_dict(state)
+
+
+def test_a_whole_shuffle_fetches_all_or_says_what_to_do(local, opened, store, tmp_path):
+    there = opened("s", cache_bytes=total(local) // 2)
+    with pytest.raises(
+        fl.DataError, match=r"room for all \d+ bytes of .*shuffled as a whole(.|\n)*cache_bytes=(.|\n)*fl.Window"
+    ):
+        fl.MinibatchSource(there)
+    there.close()
+    there = opened("s", cache=tmp_path / "roomy")
+    expected = delivered(local)
+    with fl.MinibatchSource(there, seed=3, max_sweeps=2) as source:
+        assert not any(object_at(path) is not None for path in there.paths())
+        assert [plain(minibatch) for minibatch in source.minibatches(7)] == expected
+    store.reset()
+    again = opened("s", cache=tmp_path / "roomy")  # mapped at once, as all of it is there
+    assert not any(object_at(path) is not None for path in again.paths())
+    assert delivered(again) == expected
+    assert store.counters().sent_bytes["GET"] == 0
+
+
+def test_chunks_are_read_by_themselves(local, opened):
+    there = opened("s", cache_bytes=total(local) // 2)
+    for chunk in range(len(local.chunks())):
+        for got, wanted in (
+            (there.read(chunk), local.read(chunk)),
+            (there.read_slice(chunk, 3, 17), local.read_slice(chunk, 3, 17)),
+        ):
+            for name in local.schema:
+                assert rows(got.values[name]) == rows(wanted.values[name])
+    ordinals = np.array([5, 899, 17, 400, 5])
+    got, wanted = there.select(ordinals), local.select(ordinals)
+    assert all(rows(got.values[name]) == rows(wanted.values[name]) for name in local.schema)
+    copy = pickle.loads(pickle.dumps(there))
+    assert delivered(copy, shuffle=False, max_sweeps=1) == delivered(local, shuffle=False, max_sweeps=1)
+    copy.close()
+
+
+def test_mixtures_concatenations_and_joins(local, opened, tmp_path):
+    there = opened("s", cache_bytes=total(local) // 2)
+    more = fl.ArrayDeserializer(streams(2, 50))
+    how = {"shuffle": fl.Window(bytes=600 * KIB), "size": 40, "max_sweeps": 1}
+    assert delivered(fl.Concat(there, more), **how) == delivered(fl.Concat(local, more), **how)
+    for shuffle in (fl.Window(bytes=600 * KIB), False):
+        got = []
+        for one in (opened("s", cache_bytes=total(local) // 2), fl.open_corpus(tmp_path / "s")):
+            mixture = fl.Mixture(
+                {"a": one, "b": fl.ArrayDeserializer(streams(2, 50))},
+                {"a": 0.7, "b": 0.3},
+                when_empty="drop",
+                max_sweeps=1,
+            )
+            got.append(delivered(mixture, **{**how, "shuffle": shuffle}))
+        assert got[0] == got[1]
+    keyed = fl.ArrayDeserializer({"z": np.arange(900.0)})
+    got = [
+        delivered(fl.Join(first, one), size=40, shuffle=fl.Window(chunks=2), max_sweeps=1)
+        for first, one in ((keyed, opened("s", cache_bytes=total(local) // 2)), (keyed, fl.open_corpus(tmp_path / "s")))
+    ]
+    assert got[0] == got[1]
+
+
+def write_arrays(folder):
+    """A folder of arrays: of numbers in both orders, of bools, and of texts, which are loaded."""
+    folder.mkdir()
+    rng = np.random.default_rng(7)
+    np.save(folder / "x.npy", rng.normal(size=(3000, 40)))
+    np.save(folder / "f.npy", np.asfortranarray(rng.normal(size=(3000, 30)).astype(np.float32)))
+    np.save(folder / "b.npy", rng.random(3000) < 0.5)
+    np.save(folder / "t.npy", np.array([f"word{i}" for i in range(3000)]))
+    np.save(folder / "y.npy", np.arange(3000))
+    return {}
+
+
+def write_tokens(folder):
+    """Token files of both kinds; rows cross pages."""
+    folder.mkdir()
+    rng = np.random.default_rng(8)
+    for number, size in enumerate((300_000, 1000, 500_001)):
+        rng.integers(0, 60_000, size).astype(np.uint16).tofile(folder / f"{number}.bin")
+    return {"tokens": fl.Stream(100, "uint16")}
+
+
+@pytest.mark.parametrize("write", [write_arrays, write_tokens])
+@pytest.mark.parametrize("how", ORDERS, ids=str)
+def test_files_of_numbers(write, how, store, opened, tmp_path):
+    declared = write(tmp_path / "n")
+    what = "n/*.bin" if declared else "n"
+    for file in (tmp_path / "n").iterdir():
+        store.put(f"b/n/{file.name}", file.read_bytes())
+    size = sum(file.stat().st_size for file in (tmp_path / "n").iterdir())
+    here = fl.open_corpus(tmp_path / what, **declared)
+    there = opened(what, cache_bytes=size // 2, **declared)
+    assert there.digest() == here.digest()
+    assert delivered(there, size=400, **how) == delivered(here, size=400, **how)
+    assert there.mirror.cache.kept_bytes <= size // 2
+
+
+@pytest.mark.parametrize("share", [0.5, 0.7, 2])
+def test_what_is_planned_is_what_is_fetched(local, opened, share, tmp_path):
+    budget = int(share * total(local))
+    how = {"shuffle": fl.Window(bytes=600 * KIB), "seed": 3, "max_sweeps": 3}
+    first = opened("s", cache_bytes=budget, cache=tmp_path / "plan")
+    plan = fetch_plan(first, Cluster(cache_bytes=budget), size=40, kept=first.mirror.cache.tables(), sweeps=3, **how)
+    with fl.MinibatchSource(opened("s", cache_bytes=budget), **how) as source:
+        for _ in source.minibatches(40):
+            pass
+        fetched, planned = source.stats().fetched_bytes, sum(one.bytes for one in plan.asked.sweeps)
+        # A page that two chunks share is not dropped while the other chunk is being read.
+        assert planned - 2 * PAGE_BYTES <= fetched <= planned
+    assert plan.asked.peak_bytes <= budget
+
+
+def test_the_plan_of_a_whole_shuffle_fetches_nothing(local, opened, store):
+    there = opened("s", cache_bytes=total(local) // 2)
+    store.reset()
+    plan = fetch_plan(there, Cluster(cache_bytes=1 << 30), size=40)
+    assert "shuffled as a whole are fetched whole" in plan.no_other
+    assert plan.asked.smallest_cache_bytes >= total(local)
+    assert store.counters().sent_bytes["GET"] == 0
+
+
+def test_verified_reads_compare_checksums_of_what_is_fetched_whole(local, opened, store, tmp_path):
+    path = next((tmp_path / "s").glob("*.arrow"))
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    store.put(f"b/s/{path.name}", bytes(data))
+    with pytest.raises(fl.DataError, match=r"room for all .*whose checksums are of whole chunks"):
+        opened("s", cache_bytes=total(local) // 2).verified()
+    with pytest.raises(fl.DataError, match="checksum"):
+        delivered(opened("s", cache=tmp_path / "roomy").verified(), shuffle=False)
