@@ -230,9 +230,9 @@ def fetch_plan(
         )
     order = {**_ORDER, **options}
     if not next(form.ranged for form in FORMATS if form.name == corpus.format):
-        return _whole(corpus, cluster, lanes, opening, lookups, f"objects of this format ({corpus.format})")
+        return _whole(corpus, cluster, lanes, opening, lookups, what=f"objects of this format ({corpus.format})")
     if corpus.sized and order_of(corpus, lanes=lanes, **order)[1]:
-        return _whole(corpus, cluster, lanes, opening, lookups, "mapped data that is shuffled as a whole")
+        return _whole(corpus, cluster, lanes, opening, lookups, what="mapped data that is shuffled as a whole")
 
     def under(lanes: int | None) -> PartitionPlan:
         return _PlannedRun(
@@ -260,7 +260,7 @@ def fetch_plan(
 
 
 def _whole(
-    corpus: RemoteCorpus, cluster: Cluster, lanes: int | None, opening: PlannedTraffic, lookups: int, what: str
+    corpus: RemoteCorpus, cluster: Cluster, lanes: int | None, opening: PlannedTraffic, lookups: int, *, what: str
 ) -> FetchPlan:
     """Return the plan of objects that are fetched as a whole when they are opened, and never again."""
     kept = sum(one.pages for one in corpus.mirror.objects.values()) * PAGE_BYTES
