@@ -5,7 +5,6 @@ Needs the right to make namespaces (root) and iproute2.
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import os
 import shlex
@@ -20,61 +19,18 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 
 from feedline.kvstore import create  # noqa: E402
 from tests.docs.pages import IMPORTED_FROM, ROOT, blocks, commands  # noqa: E402
+from tests.namespaces import joined  # noqa: E402
 from tests.ranks import Failure, Job, run, say  # noqa: E402
 
 NEWNET = 0x40000000
-ADDRESSES = ("10.0.0.1", "10.0.0.2")  # the first is from the guide
+ADDRESS = "10.0.0.1"  # of the first host, from the guide
 GUIDE = ROOT / "docs" / "how-to" / "several-workers.md"
-
-
-def ip(*words):
-    subprocess.run(["ip", *words], check=True, capture_output=True, text=True, timeout=20)
-
-
-class Hosts:
-    """Two namespaces with an address each."""
-
-    def __init__(self):
-        self.names = [f"fl{os.getpid()}{side}" for side in "ab"]
-
-    def make(self):
-        for name in self.names:
-            ip("netns", "add", name)
-        ip("link", "add", self.names[0], "type", "veth", "peer", "name", self.names[1])
-        for name, address in zip(self.names, ADDRESSES, strict=True):
-            ip("link", "set", name, "netns", name)
-            ip("-n", name, "addr", "add", f"{address}/24", "dev", name)
-            ip("-n", name, "link", "set", name, "up")
-            ip("-n", name, "link", "set", "lo", "up")
-
-    def cut(self):
-        ip("-n", self.names[0], "link", "set", self.names[0], "down")
-
-    def empty(self):
-        """End all processes in them: ranks outlive a killed launcher."""
-        for name in self.names:
-            found = subprocess.run(["ip", "netns", "pids", name], capture_output=True, text=True, timeout=20)
-            for pid in found.stdout.split():
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(int(pid), signal.SIGKILL)
-
-    def remove(self):
-        for name in self.names:
-            subprocess.run(["ip", "netns", "del", name], capture_output=True, timeout=20)
 
 
 @pytest.fixture
 def hosts():
-    if shutil.which("ip") is None:
-        pytest.skip("iproute2 is not installed")
-    made = Hosts()
-    try:
-        made.make()
-    except subprocess.CalledProcessError as error:
-        made.remove()
-        pytest.skip(f"namespaces are not permitted here: {error.stderr.strip()}")
-    yield made
-    made.remove()
+    with joined() as made:
+        yield made
 
 
 def enter(name):
@@ -88,7 +44,7 @@ def enter(name):
 def works(rank, names, timeout):
     """Push and pull from a separate host, until something happens."""
     enter(names[rank])
-    store = create("dist_sync", address=f"{ADDRESSES[0]}:29500", rank=rank, num_workers=2, timeout=timeout)
+    store = create("dist_sync", address=f"{ADDRESS}:29500", rank=rank, num_workers=2, timeout=timeout)
     store.init("w", torch.zeros(1 << 16))
     out = torch.empty(1 << 16)
     for step in range(10**9):
@@ -115,7 +71,7 @@ def test_a_host_that_is_gone_is_named(hosts, happens):
 def sums(rank, names, kind):
     """Sum pushes key by key from a separate host."""
     enter(names[rank])
-    store = create("dist_sync", address=f"{ADDRESSES[0]}:29500", rank=rank, num_workers=2, timeout=30)
+    store = create("dist_sync", address=f"{ADDRESS}:29500", rank=rank, num_workers=2, timeout=30)
     store.set_gradient_compression(None if kind is None else {"type": kind})
     sizes, found = [1 << 20, 3, 70_000], []
     for key, size in enumerate(sizes):

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
+import textwrap
+
 import numpy as np
 import pytest
 
 import feedline as fl
 from feedline.feed.remote import cache as caches
+from tests.docs.pages import ROOT
 from tests.feed.remote.test_cache import MIB, rows
+from tests.namespaces import joined
+from tests.servers.object_store import ObjectStoreProcess
 
 NODES, FILES, GROUPS, GROUP_BYTES = 4, 3, 50, 250_000
 
@@ -42,3 +50,66 @@ def test_lanes_fetch_one_copy_and_shares_by_position_one_for_each_node(
     assert sorted(np.concatenate([np.concatenate(part) for part in ids])) == list(range(FILES * GROUPS * 4))
     assert len({len(part) for part in ids}) == 1
     assert least * files <= store.counters().sent_bytes["GET"] <= most * files
+
+
+NODE = """
+    import json, sys
+    import feedline as fl
+    from feedline.feed.remote.requests import TRAFFIC
+
+    node, nodes, how = int(sys.argv[1]), int(sys.argv[2]), json.loads(sys.argv[3])
+    corpus = fl.open_corpus("s3://b/*.parquet", **how)
+    corpus.digest()
+    opening = TRAFFIC.fetched_bytes
+    print("open", flush=True)
+    sys.stdin.readline()
+    ids = []
+    with fl.MinibatchSource(
+        corpus, seed=3, shuffle=fl.Window(bytes=16 << 20), max_sweeps=1, partition=(node, nodes), lanes=64
+    ) as source:
+        for minibatch in source.minibatches(64):
+            ids += minibatch.ids.tolist()
+    print(json.dumps([ids, TRAFFIC.fetched_bytes - opening]))
+"""
+
+
+@pytest.mark.slow
+def test_four_hosts_fetch_about_one_copy_over_the_network(tmp_path):
+    """Hosts with addresses, caches and clocks of their own; the server on a fifth one."""
+    groups, total = 400, 0
+    (tmp_path / "root" / "b").mkdir(parents=True)
+    for seed in range(FILES):
+        data = rows(seed, groups, 200_000)
+        total += len(data)
+        (tmp_path / "root" / "b" / f"{seed}.parquet").write_bytes(data)
+    with (
+        joined(1 + NODES) as hosts,
+        ObjectStoreProcess(
+            tmp_path / "root", address=hosts.addresses[0], within=("ip", "netns", "exec", hosts.names[0])
+        ) as server,
+    ):
+        running: list[subprocess.Popen] = []
+        for node in range(NODES):
+            how = {"cache": str(tmp_path / str(node)), "cache_bytes": 1 << 30, "storage_options": server.s3()}
+            words = [sys.executable, "-c", textwrap.dedent(NODE), str(node), str(NODES), json.dumps(how)]
+            running.append(
+                subprocess.Popen(
+                    ["ip", "netns", "exec", hosts.names[1 + node], *words],
+                    cwd=ROOT,
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    text=True,
+                )
+            )
+        try:
+            assert [one.stdout.readline() for one in running] == ["open\n"] * NODES
+            for one in running:
+                one.stdin.write("go\n")
+                one.stdin.flush()
+            told = [json.loads(one.communicate(timeout=120)[0]) for one in running]
+        finally:
+            hosts.empty()
+            for one in running:
+                one.communicate()
+    assert sorted(one for ids, _ in told for one in ids) == list(range(FILES * groups * 4))
+    assert total <= sum(fetched for _, fetched in told) <= 1.15 * total
