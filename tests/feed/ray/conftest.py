@@ -14,3 +14,11 @@ def one_ray():
         patch.setenv("RAY_ADDRESS", "local")
         yield
         ray_session.leave()
+
+
+@pytest.fixture
+def joining() -> dict[str, str]:
+    """The environment of a program that joins the module's Ray, and leaves it as it is."""
+    ray_session.join()
+    cluster = ray_session._private
+    return {**cluster.settings, "RAY_ADDRESS": cluster.address}

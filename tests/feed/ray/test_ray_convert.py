@@ -19,7 +19,10 @@ from feedline.feed.formats.ctf_write import write_ctf
 from feedline.feed.protocol import ChunkInfo, Deserializer
 from feedline.feed.workers import Pool
 from tests.cli import shell
+from tests.feed.remote import test_convert as remote
+from tests.feed.remote.test_convert import Rows
 from tests.laws.items import Augmented
+from tests.servers.object_store import ObjectStore
 
 # Not imported, as it would read its settings before they are set.
 if importlib.util.find_spec("ray") is None:
@@ -175,10 +178,24 @@ def test_arguments(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_command(tmp_path):
+def test_the_command(tmp_path, joining, monkeypatch):
+    for name, value in joining.items():
+        monkeypatch.setitem(shell.ENV, name, value)
     np.save(tmp_path / "x.npy", np.arange(30.0).reshape(10, 3))
     fl.convert(tmp_path / "x.npy", tmp_path / "one")
     shell.feedline("convert", tmp_path / "x.npy", tmp_path / "ray", "--executor", "ray", "--jobs", 2)
     assert bytes_of(tmp_path / "one") == bytes_of(tmp_path / "ray")
     refused = shell.feedline("convert", tmp_path / "x.npy", tmp_path / "b", "--executor", "dask", code=2)
     assert "--executor local or ray" in refused.stderr
+
+
+def test_a_bucket_gets_the_same_store(tmp_path, monkeypatch):
+    pytest.importorskip("obstore", reason="obstore is not installed")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "user"))
+    fl.convert(Rows(), tmp_path / "store", **remote.SMALL)
+    with ObjectStore() as store:
+        store.put("b/other", b"not ours")
+        how = {"storage_options": store.s3(), "deadline_s": 20.0, **remote.SMALL}
+        fl.convert(Rows(), "s3://b/out/store", jobs=2, executor="ray", **how)
+        assert remote.objects_of(store) == bytes_of(tmp_path / "store")
+        assert store.unfinished() == []

@@ -332,7 +332,7 @@ def test_a_program_that_is_stopped_leaves_no_process(number, tmp_path):
     assert eventually(lambda: not any(map(alive, said["all"])))
 
 
-def test_classes_of_the_main_module_go_to_the_workers_and_back(tmp_path):
+def test_classes_of_the_main_module_go_to_the_workers_and_back(tmp_path, joining):
     """As in a notebook: dataset, sample and exception are defined in the program itself."""
     (tmp_path / "program.py").write_text(
         textwrap.dedent(
@@ -367,7 +367,7 @@ def test_classes_of_the_main_module_go_to_the_workers_and_back(tmp_path):
     )
     done = subprocess.run(
         [sys.executable, str(tmp_path / "program.py")],
-        env={**os.environ, "PYTHONPATH": IMPORTED_FROM, "RAY_ADDRESS": "local"},
+        env={**os.environ, "PYTHONPATH": IMPORTED_FROM, **joining},
         capture_output=True,
         text=True,
         timeout=120,

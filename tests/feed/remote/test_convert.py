@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import json
 import os
 import signal
@@ -464,18 +463,3 @@ def test_the_command(bucket, tmp_path, monkeypatch):
     done = shell.feedline("convert", tmp_path / "x.npy", "s3://b/out/store", "--work", tmp_path / "work", "--json")
     assert json.loads(done.stdout)["store"] == "s3://b/out/store"
     assert objects_of(bucket) == bytes_of(tmp_path / "one")
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not installed")
-@pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning", "ignore::ResourceWarning")
-def test_workers_of_ray_write_the_same_store(bucket, to, tmp_path, local, monkeypatch):
-    from feedline.interop import ray_session
-
-    monkeypatch.setenv("RAY_ADDRESS", "local")
-    try:
-        fl.convert(Rows(), "s3://b/out/store", jobs=2, executor="ray", **to)
-    finally:
-        ray_session.leave()
-    assert objects_of(bucket) == local
-    assert bucket.unfinished() == []
