@@ -223,6 +223,15 @@ def test_the_plan_of_a_whole_shuffle_fetches_nothing(local, opened, store):
     assert store.counters().sent_bytes["GET"] == 0
 
 
+def test_a_cache_without_room_for_bounds_is_refused_with_a_figure(local, opened, monkeypatch):
+    with pytest.raises(
+        fl.DataError, match=r"room for the \d+ bytes that say where the sequences of 8 streams lie"
+    ) as e:
+        opened("s", cache_bytes=64 * KIB)
+    enough = int(str(e.value).split("cache_bytes= to ")[1].split(",")[0])
+    assert delivered(opened("s", cache_bytes=enough), shuffle=False) == delivered(local, shuffle=False)
+
+
 def test_verified_reads_compare_checksums_of_what_is_fetched_whole(local, opened, store, tmp_path):
     path = next((tmp_path / "s").glob("*.arrow"))
     data = bytearray(path.read_bytes())

@@ -25,6 +25,7 @@ from feedline import _native
 from feedline.data import Chunk, Schema, Stream, Value
 from feedline.data.value import BytesValue, DenseValue, SparseValue
 from feedline.errors import DataError, SchemaError
+from feedline.feed.files.remote import object_at
 from feedline.feed.formats.store import columns
 from feedline.feed.formats.store.batch import MOST_HEAD_BYTES, ArrowBatch
 from feedline.feed.formats.store.compressed import BatchInMemory, read_exactly
@@ -32,6 +33,8 @@ from feedline.feed.formats.store.manifest import Manifest, StoreFile, lengths_he
 from feedline.feed.formats.store.mapped import ADVICE, StoreMap, open_inside
 from feedline.feed.formats.unreadable import lost_chunk
 from feedline.feed.protocol import ChunkInfo, Deserializer, Extent, Piece, Unread
+from feedline.feed.remote.cache import LEAST_BYTES
+from feedline.feed.remote.pages import PAGE_BYTES
 
 
 class StoreDeserializer(Deserializer):
@@ -171,13 +174,42 @@ class StoreDeserializer(Deserializer):
         """Have what says where the sequences of all chunks lie in reach, if the files are objects in a store.
 
         From then on, views of these chunks touch nothing else: see `fetched_views`.
+
+        Raises:
+            DataError: the cache has no room for that, or they cannot be had.
         """
+        self._check_room()
         for name in self.schema:
             if name in self._manifest.lengths:
                 self._side(name)
         with ThreadPoolExecutor(_REQUESTS) as threads:
             for _ in threads.map(self._hold_bounds, range(int(self._first[-1]))):
                 pass
+
+    def _check_room(self) -> None:
+        least = most = 0
+        room_bytes: int | None = None
+        for part in self._manifest.parts:
+            found = object_at(self._folder / part.file)
+            room_bytes = room_bytes if found is None else found.room_bytes
+            sequences = part.chunks["sequences"]
+            sizes = [np.full(len(sequences), _HEAD_BYTES)]
+            for name in self.schema:
+                stream = self._manifest.schema[name]
+                if name in part.ragged:
+                    sizes.append(8 * (sequences + 1))
+                if stream.sparse or stream.is_bytes:
+                    sizes.append(8 * (part.totals.get(name, sequences) + 1))
+            least += sum(int(size.sum()) for size in sizes)
+            most += sum(int((size // PAGE_BYTES + 2).sum()) * PAGE_BYTES for size in sizes)
+        sides = sum(side.bytes for name, side in self._manifest.lengths.items() if name in self.schema)
+        if room_bytes is not None and least + sides > room_bytes:
+            raise DataError(
+                f"expected a cache with room for the {least + sides} bytes that say where the sequences of "
+                f"{len(self.schema)} streams lie, got one of {room_bytes} bytes",
+                path=self.name,
+                hint=f"raise cache_bytes= to {most + sides + LEAST_BYTES}, or read fewer streams",
+            )
 
     def _hold_bounds(self, chunk: int) -> None:
         part, i = self._locate(chunk)
