@@ -30,7 +30,7 @@ from tests.torture.scenario import Scenario
 from tests.torture.scenarios.killed_feeds import delivered
 from tests.torture.victims import Instant, Victim, run
 
-KINDS = ("parquet", "tar", "jsonl")
+KINDS = ("parquet", "tar", "jsonl", "store")
 PAGE = 16 << 10
 LEAST = 3 << 20
 """The smallest cache: two regions of a megabyte that an index is made of, and what is on its way."""
@@ -85,6 +85,8 @@ class KilledFetchers(Scenario):
         order: dict[str, Any] = {"seed": rng.randrange(1 << 64), "max_sweeps": 2}
         order["shuffle"] = rng.choice([True, False, fl.Window(chunks=rng.randint(1, 5)), fl.Window(bytes=1 << 20)])
         budget = rng.choice([LEAST, LEAST, total // 2, total * 9 // 10, 2 * total, 2 * total, 2 * total])
+        if kind == "store" and order["shuffle"] is True and budget < 2 * total:
+            order["shuffle"] = fl.Window(bytes=1 << 20)  # all of what is shuffled as a whole has to be there
         with ObjectStoreProcess(
             case.folder / "objects", latency_s=rng.choice([0, 0.002]), bytes_per_second=rng.choice([20e6, 60e6, None])
         ) as server:
@@ -152,12 +154,28 @@ def write(case: Case, kind: str) -> dict[str, bytes]:
     made = {}
     for folder in ("objects/bucket", "local"):
         (case.folder / folder).mkdir(parents=True)
+    if kind == "store":
+        return store_of(case.folder, rng, case.rng.randint(200, 400))
     for number in range(case.rng.randint(2, 3)):
         content = {"parquet": groups, "tar": archive, "jsonl": lines}[kind](rng, case.rng.randint(80, 140))
         name = f"{number}.{kind}"
         for folder in ("objects/bucket", "local"):
             (case.folder / folder / name).write_bytes(content)
         made[f"s3://bucket/{name}"] = content
+    return made
+
+
+def store_of(folder: Path, rng: np.random.Generator, rows: int) -> dict[str, bytes]:
+    """Write a store that is not compressed, so that it is mapped on a disk, in both places; return its files."""
+    texts = [rng.bytes(int(n)) for n in rng.integers(0, 40_000, rows)]
+    (folder / "local").rmdir()
+    fl.convert(
+        fl.ArrayDeserializer(text=texts, y=np.arange(rows)), folder / "local", chunk_bytes=200_000, part_bytes=2 << 20
+    )
+    made = {}
+    for file in sorted((folder / "local").iterdir()):
+        made[f"s3://bucket/{file.name}"] = file.read_bytes()
+        (folder / "objects" / "bucket" / file.name).write_bytes(file.read_bytes())
     return made
 
 
@@ -213,7 +231,7 @@ def deliver(world: World, path: Path, luck: float, instant: Instant | None) -> N
     rng = random.Random(luck)
     corpus = opened(
         world.kind,
-        f"s3://bucket/*.{world.kind}",
+        "s3://bucket" if world.kind == "store" else f"s3://bucket/*.{world.kind}",
         cache=world.cache,
         cache_bytes=world.budget,
         storage_options=world.options,
