@@ -130,3 +130,12 @@ def test_inspect_of_an_address(feedline):
     assert (found["format"], found["sequences"], found["cost"], found["streams_guessed"]) == ("jsonl", 500, None, True)
     assert found["preview"][1]["streams"]["y"]["first"] == [[1]]
     assert json.loads(feedline("inspect", "s3://b/train", "--json"))["format"] == "parquet"
+
+
+def test_other_commands_take_addresses(bucket, feedline, tmp_path):
+    assert json.loads(feedline("validate", "s3://b/train", "--json"))["damaged"] == 0
+    feedline("convert", "s3://b/train/*.parquet", tmp_path / "store", "--json")
+    assert fl.open_corpus(tmp_path / "store").chunks()[0].sequences
+    measured = json.loads(feedline("bench", "s3://b/rows.jsonl", "--seconds", "0.1", "--json"))
+    assert measured["minibatches"]
+    assert "empty cache" in feedline("bench", "s3://b/rows.jsonl", "--cold", code=2)

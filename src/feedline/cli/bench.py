@@ -38,6 +38,7 @@ from feedline.cli.memory import memory
 from feedline.data import Minibatch
 from feedline.feed.disk import evict, resident, survey
 from feedline.feed.protocol import Deserializer
+from feedline.feed.remote.stores import is_address
 from feedline.feed.source import DEFAULT_MINIBATCH_SIZE, MinibatchSource
 
 _COPY_BYTES, _COPY_SECONDS = 64 << 20, 0.5
@@ -52,9 +53,7 @@ _LOOK_EVERY_S = 0.05  # seconds between updates of the memory peak and the progr
 
 
 def bench(
-    path: Annotated[
-        Path | None, typer.Argument(help="Store, CTF text, Parquet file or folder, .npy, .npz or folder of .npy.")
-    ] = None,
+    path: Annotated[str | None, typer.Argument(help="File, folder, quoted pattern or address, in any format.")] = None,
     loader: Annotated[
         str | None,
         typer.Option(
@@ -89,6 +88,8 @@ def bench(
         _bench_loader(loader, seconds, json)
         return
     assert path is not None
+    if cold and is_address(path):
+        raise UsageError("expected a path with --cold, got an address: give it an empty cache (XDG_CACHE_HOME)")
     before = memory().private
     opened = open_path(path, stream, chunk_size)
     with contextlib.closing(opened.corpus):

@@ -19,7 +19,7 @@ from feedline.feed.protocol import CHUNK_MEMORY
 
 
 def convert(
-    source: Annotated[Path, typer.Argument(help="File, folder or quoted pattern, in any format.")],
+    source: Annotated[str, typer.Argument(help="File, folder, quoted pattern or address, in any format.")],
     destination: Annotated[str, typer.Argument(help="Folder of the new store, or its address: s3://bucket/folder.")],
     stream: Streams = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a store of that name.")] = False,
@@ -85,11 +85,11 @@ def convert(
     _report(source, done, guessed, json)
 
 
-def _report(source: Path, done: ConversionSummary, guessed: bool, json: bool) -> None:
+def _report(source: str, done: ConversionSummary, guessed: bool, json: bool) -> None:
     if json:
         print_json(
             {
-                "source": str(source),
+                "source": source,
                 "store": done.path,
                 "streams": list(done.schema),
                 "streams_guessed": guessed,

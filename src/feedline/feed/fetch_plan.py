@@ -26,7 +26,7 @@ from feedline.feed.files.remote import object_at
 from feedline.feed.formats.detect import FORMATS
 from feedline.feed.formats.elsewhere import RemoteCorpus
 from feedline.feed.formats.fetched_views import in_parts
-from feedline.feed.keeping import Keeping, Mask, Range
+from feedline.feed.keeping import Keeping, Mask, Range, runs
 from feedline.feed.next_uses import NextUses
 from feedline.feed.opening import opened, order_of
 from feedline.feed.prefetch import Stats
@@ -230,9 +230,11 @@ def fetch_plan(
         )
     order = {**_ORDER, **options}
     if not next(form.ranged for form in FORMATS if form.name == corpus.format):
-        return _whole(corpus, cluster, lanes, opening, lookups, what=f"objects of this format ({corpus.format})")
+        told = f"objects of this format ({corpus.format}) are fetched whole, by every node, when they are opened"
+        return _whole(corpus, cluster, lanes, opening, lookups, first=NOTHING, why=told)
     if corpus.sized and order_of(corpus, lanes=lanes, **order)[1]:
-        return _whole(corpus, cluster, lanes, opening, lookups, what="mapped data that is shuffled as a whole")
+        told = "data that is shuffled as a whole is fetched whole, by every node, before the first minibatch"
+        return _whole(corpus, cluster, lanes, opening, lookups, first=_missing(corpus, kept or {}), why=told)
 
     def under(lanes: int | None) -> PartitionPlan:
         return _PlannedRun(
@@ -260,26 +262,40 @@ def fetch_plan(
 
 
 def _whole(
-    corpus: RemoteCorpus, cluster: Cluster, lanes: int | None, opening: PlannedTraffic, lookups: int, *, what: str
+    corpus: RemoteCorpus,
+    cluster: Cluster,
+    lanes: int | None,
+    opening: PlannedTraffic,
+    lookups: int,
+    *,
+    first: PlannedTraffic,
+    why: str,
 ) -> FetchPlan:
-    """Return the plan of objects that are fetched as a whole when they are opened, and never again."""
+    """Return the plan of objects that are fetched as a whole, ``first`` before the first minibatch, and never again."""
     kept = sum(one.pages for one in corpus.mirror.objects.values()) * PAGE_BYTES
     waits = None if cluster.step_s is None or cluster.bandwidth is None else [0.0]
     step = None if cluster.bandwidth is None else 0.0
-    nothing = PartitionPlan(
+    plan = PartitionPlan(
         lanes,
         [0],
-        sweeps=[NOTHING],
-        cluster=[NOTHING],
-        first_window=NOTHING,
+        sweeps=[first],
+        cluster=[PlannedTraffic(first.requests * cluster.nodes, first.bytes * cluster.nodes)],
+        first_window=first,
         peak_bytes=kept,
         smallest_cache_bytes=max(LEAST_BYTES, kept),
         waits=waits,
         hiding_step_s=step,
     )
-    why = f"{what} are fetched whole, by every node, when they are opened"
-    total = corpus.mirror.total_bytes
-    return FetchPlan(cluster, total, opening, lookups, asked=nothing, other=None, no_other=why)
+    return FetchPlan(cluster, corpus.mirror.total_bytes, opening, lookups, asked=plan, other=None, no_other=why)
+
+
+def _missing(corpus: RemoteCorpus, kept: Mapping[str, Mask]) -> PlannedTraffic:
+    """Return what fetches all that is missing of all objects."""
+    traffic = NOTHING
+    for one in corpus.mirror.objects.values():
+        table = kept.get(one.key, np.zeros(one.pages, np.bool_))
+        traffic = traffic.plus(_traffic([(one, first, end) for first, end in runs(~table)]))
+    return traffic
 
 
 class _PlannedRun:

@@ -7,6 +7,7 @@ must choose the same.
 from __future__ import annotations
 
 import weakref
+from collections.abc import Sequence
 from typing import NamedTuple, cast
 
 from feedline.errors import DataError
@@ -14,7 +15,7 @@ from feedline.feed import lengths
 from feedline.feed.assembly import ChunkSet
 from feedline.feed.blocks import BlockCorpus
 from feedline.feed.fetching import FetchingReader
-from feedline.feed.files.remote import settle
+from feedline.feed.files.remote import check_room
 from feedline.feed.formats.fetched_views import in_parts
 from feedline.feed.prefetch import BufferedReader, Ints, MappedReader, Reader, Stats
 from feedline.feed.protocol import Deserializer, whole_number
@@ -38,11 +39,13 @@ class ReadyCorpus(NamedTuple):
         timeline: order of the corpus.
         reader: reader that brings its chunks, or the blocks that the order names, into memory.
         lengths: function that returns the samples of sequences.
+        settled: paths of objects that `files.remote.settle` has to fetch before the reader is used.
     """
 
     timeline: Timeline
     reader: Reader
     lengths: lengths.Lengths
+    settled: Sequence[str]
 
 
 def opened(
@@ -69,9 +72,10 @@ def opened(
             corpus, chunks, stats, order=order, seed=seed, shuffle=shuffle, threads=threads, read_ahead=read_ahead
         )
     timeline, whole = order_of(corpus, order=order, lanes=lanes, seed=seed, shuffle=shuffle)
+    settled = {path for part in whole for path in part.paths()}
     for part in whole:
-        settle(part.paths(), f"{part.name}, which is shuffled as a whole", "pass shuffle=fl.Window(...)")
-    parted = in_parts(corpus)
+        check_room(part.paths(), f"{part.name}, which is shuffled as a whole", "pass shuffle=fl.Window(...)")
+    parted = in_parts(corpus, settled)
     read_from = corpus if timeline.blocks is None else BlockCorpus(corpus, timeline.blocks)
     reader: Reader
     if corpus.fetchable and not parted:
@@ -88,7 +92,7 @@ def opened(
             threads=threads,
             budget_bytes=read_ahead,
         )
-    return ReadyCorpus(timeline, reader, lengths.indexed(corpus))
+    return ReadyCorpus(timeline, reader, lengths.indexed(corpus), sorted(settled))
 
 
 def order_of(
@@ -259,4 +263,4 @@ def _unsized(
     timeline = UnsizedOrder(
         corpus.num_chunks(), seed, shuffle is not False, window, lambda ids: cast(Ints, weakly.counts(ids))
     )
-    return ReadyCorpus(timeline, reader, lengths.read(weakly))
+    return ReadyCorpus(timeline, reader, lengths.read(weakly), [])

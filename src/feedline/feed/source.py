@@ -21,6 +21,7 @@ from feedline.feed.assembly import ChunkSet
 from feedline.feed.copy_ahead import CopyAhead, FirstStage
 from feedline.feed.delivery import Delivery
 from feedline.feed.device import mover
+from feedline.feed.files.remote import settle
 from feedline.feed.formats.join import Join
 from feedline.feed.mistaken import refuse
 from feedline.feed.one_thread import refusal
@@ -165,7 +166,7 @@ class MinibatchSource:
             self.schema = transform.schema(self.schema)
         self._stats = Stats()
         chunks = ChunkSet(corpus.schema)
-        timeline, self._reader, sizes = opened(
+        timeline, self._reader, sizes, self._unsettled = opened(
             corpus,
             chunks,
             self._stats,
@@ -407,6 +408,9 @@ class MinibatchSource:
         return found
 
     def _start(self) -> Cursor | None:
+        if self._unsettled:
+            settle(self._unsettled)
+            self._unsettled = []
         self._cursor = self._cursor_at(self._place)
         return self._cursor
 

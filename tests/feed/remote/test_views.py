@@ -113,8 +113,9 @@ def test_a_whole_shuffle_fetches_all_or_says_what_to_do(local, opened, store, tm
     there = opened("s", cache=tmp_path / "roomy")
     expected = delivered(local)
     with fl.MinibatchSource(there, seed=3, max_sweeps=2) as source:
-        assert not any(object_at(path) is not None for path in there.paths())
+        assert any(object_at(path) is not None for path in there.paths())  # nothing is fetched before it is needed
         assert [plain(minibatch) for minibatch in source.minibatches(7)] == expected
+        assert not any(object_at(path) is not None for path in there.paths())
     store.reset()
     again = opened("s", cache=tmp_path / "roomy")  # mapped at once, as all of it is there
     assert not any(object_at(path) is not None for path in again.paths())
@@ -215,12 +216,17 @@ def test_what_is_planned_is_what_is_fetched(local, opened, share, tmp_path):
 
 
 def test_the_plan_of_a_whole_shuffle_fetches_nothing(local, opened, store):
-    there = opened("s", cache_bytes=total(local) // 2)
+    there = opened("s")
     store.reset()
-    plan = fetch_plan(there, Cluster(cache_bytes=1 << 30), size=40)
-    assert "shuffled as a whole are fetched whole" in plan.no_other
+    plan = fetch_plan(there, Cluster(nodes=2, cache_bytes=1 << 30), size=40, kept=there.mirror.cache.tables())
+    assert "shuffled as a whole is fetched whole" in plan.no_other
     assert plan.asked.smallest_cache_bytes >= total(local)
     assert store.counters().sent_bytes["GET"] == 0
+    with fl.MinibatchSource(there) as source:
+        source.state_dict()
+        assert store.counters().sent_bytes["GET"] == 0
+        source.next_minibatch(1)
+    assert plan.asked.first_window.bytes == store.counters().sent_bytes["GET"] == plan.asked.cluster[0].bytes / 2
 
 
 def test_a_cache_without_room_for_bounds_is_refused_with_a_figure(local, opened, monkeypatch):

@@ -92,32 +92,40 @@ def unregister(paths: Sequence[str]) -> None:
         _objects.pop(path, None)
 
 
-def settle(paths: Sequence[str], why: str, instead: str) -> None:
-    """Make those of ``paths`` that are objects local files, which may be read in any way.
+def check_room(paths: Sequence[str], why: str, instead: str) -> None:
+    """Check that the cache has room for all of those of ``paths`` that are objects.
 
     Args:
         paths: paths of files and placeholders.
-        why: why all of them are needed, for errors and the log.
+        why: why all of them are needed.
         instead: what else than a larger cache helps.
+
+    Raises:
+        DataError: it has not.
+    """
+    found = [one for path in paths if (one := object_at(path)) is not None]
+    total = sum(one.size for one in found)
+    if found and total > found[0].room_bytes:
+        raise DataError(
+            f"expected a cache with room for all {total} bytes of {why}, got one of {found[0].room_bytes} bytes",
+            path=found[0].url,
+            hint=f"raise cache_bytes= to {total * 101 // 100 + (1 << 20)}, or {instead}",
+        )
+
+
+def settle(paths: Sequence[str]) -> None:
+    """Make those of ``paths`` that are objects local files, which may be read in any way; see `check_room`.
 
     Raises:
         DataError: their bytes cannot be had, or the cache has no room for them.
     """
-    found = [path for path in paths if object_at(path) is not None]
-    if not found:
-        return
-    total, room = sum(_objects[path].size for path in found), _objects[found[0]].room_bytes
-    if total > room:
-        raise DataError(
-            f"expected a cache with room for all {total} bytes of {why}, got one of {room} bytes",
-            path=_objects[found[0]].url,
-            hint=f"raise cache_bytes= to {total * 101 // 100 + (1 << 20)}, or {instead}",
-        )
-    _log.info("%d objects from %s on: all %d bytes of %s are fetched", len(found), _objects[found[0]].url, total, why)
+    found = {path: one for path in paths if (one := object_at(path)) is not None}
+    for one in list(found.values())[:1]:
+        _log.info("%s and %d more objects are fetched whole", one.url, len(found) - 1)
     with ThreadPoolExecutor(_SETTLED_AT_ONCE) as threads:
-        for _ in threads.map(lambda path: _objects[path].settle(path), found):
+        for _ in threads.map(lambda path: found[path].settle(path), found):
             pass
-    unregister(found)
+    unregister(list(found))
 
 
 def any_objects() -> bool:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from feedline.data import Chunk, Stream
 from feedline.errors import DataError, SchemaError, shown_path
-from feedline.feed.files.remote import object_at, settle
+from feedline.feed.files.remote import check_room, object_at, settle
 from feedline.feed.formats.detect import Format, recognise
 from feedline.feed.formats.fetched_views import extents_of, fetched_chunk, in_parts
 from feedline.feed.formats.forwarding import Forwarding
@@ -232,7 +232,10 @@ class RemoteCorpus(Forwarding):
             DataError: checksums are of more than is read, and the cache has no room for all of it.
         """
         if self._parted:
-            settle(self.paths(), f"{self.name}, whose checksums are of whole chunks", "read it without verification")
+            check_room(
+                self.paths(), f"{self.name}, whose checksums are of whole chunks", "read it without verification"
+            )
+            settle(self.paths())
         corpus = self._corpus.verified()
         return self if corpus is self._corpus else RemoteCorpus(corpus, self.mirror, self.format, self._again)
 

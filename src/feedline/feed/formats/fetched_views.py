@@ -7,7 +7,7 @@ other columns, or the rest of the chunk, need not be fetched.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -30,9 +30,9 @@ class _Span(NamedTuple):
     end: int
 
 
-def in_parts(corpus: Deserializer) -> bool:
-    """Return whether parts of the files that chunks are views of may be missing."""
-    return corpus.random_access and any(object_at(path) is not None for path in corpus.paths())
+def in_parts(corpus: Deserializer, settled: Collection[str] = ()) -> bool:
+    """Return whether parts of the files that chunks are views of may be missing when those in ``settled`` are there."""
+    return corpus.random_access and any(object_at(path) is not None and path not in settled for path in corpus.paths())
 
 
 def extents_of(views: Chunk, files: Sequence[MappedFile]) -> list[Extent]:

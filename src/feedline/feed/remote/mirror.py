@@ -165,11 +165,12 @@ class Mirror:
         Raises:
             DataError: they cannot be had, or the cache has no room for all of them.
         """
-        remote.settle(
+        remote.check_room(
             list(self.objects),
             f"{what}, whose library reads files",
             "convert it to a store, tar, Parquet or JSON Lines, which are read by ranges",
         )
+        remote.settle(list(self.objects))
 
     @property
     def whole(self) -> bool:
