@@ -21,8 +21,27 @@ def write_compressed(folder: Path) -> Path:
 
 EVERY = {**WRITERS, "compressed store": (write_compressed, {})}
 
-# The others are fetched as a whole: their libraries read files, or they are mapped.
+
+def write_zarr_zip(folder: Path) -> Path:
+    zarr = pytest.importorskip("zarr", reason="zarr is not installed")
+    archive = zarr.storage.ZipStore(folder / "a.zip", mode="w")
+    group = zarr.group(archive)
+    for name, values in {"x": X, "y": Y}.items():
+        group.create_array(name, shape=values.shape, chunks=(7, *values.shape[1:]), dtype=values.dtype)[:] = values
+    archive.close()
+    return folder / "a.zip"
+
+
+EVERY["zarr archive"] = (write_zarr_zip, {})
+
+# The others are fetched as a whole: their libraries read files.
 RANGED = {
+    "base64 images",
+    "htk",
+    "image folder",
+    "mlf",
+    "zarr",
+    "zarr archive",
     "npy folder",
     "npz",
     "tokens",

@@ -10,6 +10,7 @@ import zlib
 
 from feedline.errors import DataError
 from feedline.feed.files.paths import open_file
+from feedline.feed.files.remote import object_at
 
 _ERRORS = (
     *(OSError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, struct.error),
@@ -27,7 +28,7 @@ def open_archive(path: str) -> zipfile.ZipFile:
     with open_file(path):  # no FIFO, which would block
         pass
     try:
-        return zipfile.ZipFile(path)
+        return zipfile.ZipFile(path if object_at(path) is None else open_file(path, -1))
     except _ERRORS as error:
         raise DataError(f"expected a zip archive: {error}", path=path) from error
 

@@ -180,10 +180,11 @@ FORMATS: tuple[Format, ...] = (
         begins=lambda path, head: head.startswith(_ZIP) and is_zarr_zip(_names_in_zip(path)),
         folder=is_zarr,  # before those that look below, as it may have a million files
         several=True,
+        ranged=_ALWAYS,
     ),
-    Format("image folder", "a folder of classes", f"{_IMAGES}:open_folder", folder=is_image_folder),
+    Format("image folder", "a folder of classes", f"{_IMAGES}:open_folder", folder=is_image_folder, ranged=_ALWAYS),
     Format("image map", "an image map", f"{_IMAGES}:open_map", begins=is_map),
-    Format("base64 images", "a base64 file", f"{_IMAGES}:open_base64", begins=is_base64),
+    Format("base64 images", "a base64 file", f"{_IMAGES}:open_base64", begins=is_base64, ranged=_ALWAYS),
     Format(
         "mixture",
         "a mixture's description",
@@ -288,7 +289,7 @@ FORMATS: tuple[Format, ...] = (
         several=True,
         suffixes=(".cbf",),
     ),
-    Format("htk", "an HTK script file", "feedline.feed.formats.htk:open_files", suffixes=(".scp",)),
+    Format("htk", "an HTK script file", "feedline.feed.formats.htk:open_files", suffixes=(".scp",), ranged=_ALWAYS),
     Format(
         "mlf",
         "an MLF file",
@@ -296,6 +297,7 @@ FORMATS: tuple[Format, ...] = (
         begins=_magic(b"#!MLF!#"),
         several=True,
         suffixes=(".mlf",),
+        ranged=_ALWAYS,
     ),
     Format(
         "tar",

@@ -12,7 +12,7 @@ import binascii
 import os
 import re
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,14 +25,24 @@ from feedline.data.value import BytesValue, DenseValue, SparseValue, strings_fro
 from feedline.errors import DataError, SchemaError
 from feedline.feed.files.archives import open_archive, read_member
 from feedline.feed.files.digest import ContentDigest
-from feedline.feed.files.paths import PathLike, looking, open_file, open_regular
+from feedline.feed.files.paths import PathLike, looking, open_file, open_regular, size_of
 from feedline.feed.files.reading import read_exactly
+from feedline.feed.files.remote import object_at
 from feedline.feed.formats.ctf import IndexedText
 from feedline.feed.formats.ctf_index import Cache, IndexOptions, Progress
 from feedline.feed.formats.image_guess import SUFFIXES
-from feedline.feed.formats.unreadable import require_damage
+from feedline.feed.formats.unreadable import require_damage, unread
 from feedline.feed.lru import LruCache
-from feedline.feed.protocol import CHUNK_MEMORY, ChunkInfo, Deserializer, declared_streams, whole_number
+from feedline.feed.protocol import (
+    CHUNK_MEMORY,
+    ChunkInfo,
+    Deserializer,
+    Extent,
+    Piece,
+    Unread,
+    declared_streams,
+    whole_number,
+)
 
 CHUNK_FILES = 16
 """Files in a chunk: part of the order. A window is made of chunks, so few of them mix classes that lie apart."""
@@ -146,7 +156,7 @@ class _ImageFiles(_Images):
     def _size(self, ordinal: int) -> int:
         path, inner = self._place(ordinal)
         try:
-            return os.stat(path).st_size if inner is None else self._archives.get(path).getinfo(inner).file_size
+            return size_of(path) if inner is None else self._archives.get(path).getinfo(inner).file_size
         except (OSError, DataError, KeyError):
             return 0  # reading it tells why
 
@@ -171,8 +181,7 @@ class _ImageFiles(_Images):
         """Return the pictures of a chunk."""
         if not 0 <= chunk < len(self._table):
             raise IndexError(f"expected a chunk from 0 to {len(self._table) - 1}, got {chunk}")
-        first = chunk * CHUNK_FILES
-        return self.select(np.arange(first, first + self._table[chunk].sequences))
+        return self.select(self._ordinals(chunk))
 
     def select(self, ordinals: NDArray[np.int64]) -> Chunk:
         """Return the pictures ``ordinals``, in that order, reading only their files.
@@ -182,6 +191,44 @@ class _ImageFiles(_Images):
         """
         if len(ordinals) and not 0 <= ordinals.min() <= ordinals.max() < len(self._labels):
             raise IndexError(f"expected 0 <= ordinal < {len(self._labels)}, got {ordinals.min()} to {ordinals.max()}")
+        return self._pictures(ordinals, lambda i, ordinal, left: self._image(ordinal, left))
+
+    def extents(self, chunk: int) -> list[Extent]:
+        """Return the files of a chunk, if all of them are objects in stores; others are read one by one."""
+        if "image" not in self._fields.values():
+            return []
+        found = []
+        for path, inner in (self._place(ordinal) for ordinal in self._ordinals(chunk).tolist()):
+            one = object_at(path)
+            if one is None or inner is not None:
+                return []
+            found.append(Extent(path, 0, one.size))
+        return found
+
+    def read_fetched(self, chunk: int, pieces: Sequence[Piece]) -> Chunk:
+        """See `Deserializer.read_fetched`."""
+
+        def image(i: int, ordinal: int, left: int) -> bytes:
+            piece = pieces[i]
+            if isinstance(piece, Unread):
+                raise unread(piece, self._place(ordinal)[0], ordinal)
+            _check_size(len(piece), left)
+            return bytes(piece)
+
+        return self._pictures(self._ordinals(chunk), image)
+
+    def _ordinals(self, chunk: int) -> NDArray[np.int64]:
+        first = chunk * CHUNK_FILES
+        return np.arange(first, first + self._table[chunk].sequences)
+
+    def _pictures(self, ordinals: NDArray[np.int64], read: Callable[[int, int, int], bytes]) -> Chunk:
+        """Return pictures as a chunk.
+
+        Args:
+            ordinals: their ordinals.
+            read: function of the place among these, the ordinal, and the bytes that it may take, which returns the
+                content of a file.
+        """
         images, errors, left = [], dict[int, DataError](), self._memory
         wanted = "image" in self._fields.values()
         numbers = ordinals.tolist()
@@ -189,7 +236,7 @@ class _ImageFiles(_Images):
             image = b""
             try:
                 if wanted:
-                    image = self._image(ordinal, left)
+                    image = read(i, ordinal, left)
                     left -= len(image)
             except DataError as error:
                 require_damage(error)

@@ -18,6 +18,7 @@ from typing import Any, overload
 from feedline.errors import DataError, SchemaError
 from feedline.feed.files.archives import open_archive, read_member, read_part
 from feedline.feed.files.paths import PathLike, list_places, looking, open_regular
+from feedline.feed.files.remote import pread
 from feedline.feed.lru import LruCache
 
 V3, V2_ARRAY, V2_GROUP = "zarr.json", ".zarray", ".zgroup"
@@ -133,7 +134,7 @@ class _Folder(Keys):
         try:
             with open_regular(path, 0) as file:
                 start, stop = self._bounds(key, slice(start, stop), os.fstat(file.fileno()).st_size, most_bytes)
-                return os.pread(file.fileno(), stop - start, start)
+                return pread(file, stop - start, start)
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:
