@@ -37,6 +37,7 @@ EVERY["zarr archive"] = (write_zarr_zip, {})
 # The others are fetched as a whole: their libraries read files.
 RANGED = {
     "base64 images",
+    "hdf5",
     "htk",
     "image folder",
     "mlf",

@@ -185,11 +185,37 @@ def write_tokens(folder):
     return {"tokens": fl.Stream(100, "uint16")}
 
 
-@pytest.mark.parametrize("write", [write_arrays, write_tokens])
+def write_hdf5(folder):
+    """Datasets that are mapped."""
+    h5py = pytest.importorskip("h5py", reason="h5py is not installed")
+    folder.mkdir()
+    rng = np.random.default_rng(9)
+    for number in range(2):
+        with h5py.File(folder / f"{number}.h5", "w") as file:
+            file["x"] = rng.normal(size=(1500, 40))
+            file["y"] = np.arange(1500)
+    return {}
+
+
+def write_hdf5_blocks(folder):
+    """Datasets in blocks, and in heaps."""
+    h5py = pytest.importorskip("h5py", reason="h5py is not installed")
+    folder.mkdir()
+    rng = np.random.default_rng(9)
+    with h5py.File(folder / "a.h5", "w") as file:
+        file.create_dataset("x", data=rng.normal(size=(1500, 40)), chunks=(100, 40), compression="gzip")
+        file["t"] = [f"word{i}" for i in range(1500)]
+        ragged = file.create_dataset("r", (1500,), h5py.vlen_dtype(np.int32))
+        for i in range(1500):
+            ragged[i] = np.arange(i % 5)
+    return {}
+
+
+@pytest.mark.parametrize("write", [write_arrays, write_tokens, write_hdf5, write_hdf5_blocks])
 @pytest.mark.parametrize("how", ORDERS, ids=str)
 def test_files_of_numbers(write, how, store, opened, tmp_path):
     declared = write(tmp_path / "n")
-    what = "n/*.bin" if declared else "n"
+    what = "n/*.bin" if declared else "n/*.h5" if list((tmp_path / "n").glob("*.h5")) else "n"
     for file in (tmp_path / "n").iterdir():
         store.put(f"b/n/{file.name}", file.read_bytes())
     size = sum(file.stat().st_size for file in (tmp_path / "n").iterdir())

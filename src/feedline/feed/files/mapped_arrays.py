@@ -25,13 +25,23 @@ _WORTH_A_LOOK_BYTES = 256 << 20
 _END_BYTES = 128 << 10
 
 
-def map_file(path: str | os.PathLike[str], dtype: np.dtype[Any]) -> NDArray[Any]:
-    """Return a read-only map of a file of numbers without a header; parts of a remote one may be missing.
+def map_file(
+    path: str | os.PathLike[str], dtype: np.dtype[Any], byte: int = 0, shape: tuple[int, ...] | None = None
+) -> NDArray[Any]:
+    """Return a read-only map of numbers in a file; parts of a remote one may be missing.
+
+    Args:
+        path: path of the file.
+        dtype: of the numbers.
+        byte: where they begin.
+        shape: of the array; None: ``(n,)``, all numbers up to the end of the file.
 
     Raises:
-        ValueError, OSError: it is empty, no whole number of these, or cannot be mapped.
+        ValueError, OSError, OverflowError: there are none, no whole number of them, or they cannot be mapped.
     """
-    return np.memmap(path, dtype, "r") if object_at(path) is None else _map_object(path, dtype)
+    return (
+        np.memmap(path, dtype, "r", byte, shape) if object_at(path) is None else _map_object(path, dtype, byte, shape)
+    )
 
 
 def map_npy(path: str | os.PathLike[str]) -> NDArray[Any]:

@@ -261,6 +261,7 @@ FORMATS: tuple[Format, ...] = (
         begins=_magic(b"\x89HDF\r\n\x1a\n", b"MATLAB 7.3 MAT-file"),
         several=True,
         suffixes=(".h5", ".hdf5"),
+        ranged=_ALWAYS,
     ),
     Format(
         "csv",

@@ -18,7 +18,9 @@ from numpy.typing import NDArray
 from feedline.data import Stream
 from feedline.errors import DataError, SchemaError
 from feedline.feed.files.digest import ContentDigest
+from feedline.feed.files.mapped_arrays import map_file
 from feedline.feed.files.paths import PathLike, list_files, open_file, status_of
+from feedline.feed.files.remote import object_at
 from feedline.feed.formats.arrays import ArrayDeserializer
 from feedline.feed.formats.hdf5_heaps import check_heaps
 from feedline.feed.formats.stored_arrays import StoredArrays
@@ -127,7 +129,7 @@ class _OpenFiles:
         while len(files) >= _MOST_OPEN:
             files.popitem(last=False)[1].close()
         try:
-            files[path] = h5py.File(path, "r")
+            files[path] = h5py.File(path if object_at(path) is None else open_file(path, -1), "r")
         except Exception as error:
             raise DataError(f"expected an HDF5 file: {error}", path=path, hint=_DAMAGED) from error
         return files[path]
@@ -217,7 +219,7 @@ class _Dataset:
         with self._files.using(self.path) as file:
             dataset = file[self._name]
             if self._in_heap and stop > start:
-                check_heaps(dataset, start, stop)
+                check_heaps(dataset, self.path, start, stop)
             found: NDArray[Any] = dataset[start:stop]
         return found
 
@@ -226,7 +228,7 @@ class _Dataset:
         if self._place is None:
             return None
         try:
-            return np.memmap(self.path, self.dtype, "r", self._place, self.shape)
+            return map_file(self.path, self.dtype, self._place, self.shape)
         except (OSError, ValueError, OverflowError) as error:
             raise DataError(
                 f"expected {self._row * self.shape[0]} bytes of dataset `{self._name}`: {error}",

@@ -10,13 +10,14 @@ from __future__ import annotations
 import os
 import struct
 import zlib
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
 
 from feedline.errors import DataError
 from feedline.feed.files.paths import open_file
+from feedline.feed.files.remote import pread
 
 _REFERENCE = np.dtype([("count", "<u4"), ("address", "<u8"), ("index", "<u4")])
 _HEAD = struct.Struct("<4sB3xQ")  # signature, version, size of the collection with this head
@@ -25,35 +26,35 @@ _AT_ONCE = 1 << 20  # bytes of a collection that are read at once; larger ones h
 _GZIP, _SHUFFLE = 1, 2
 
 
-def check_heaps(dataset: Any, start: int, stop: int) -> None:
-    """Check the collections that hold the rows ``start:stop``.
+def check_heaps(dataset: Any, path: str, start: int, stop: int) -> None:
+    """Check the collections that hold the rows ``start:stop`` of a dataset in the file at ``path``.
 
     Raises:
         DataError: one is damaged.
     """
-    references = _references(dataset, start, stop)
+    references = _references(dataset, path, start, stop)
     if references is None:
         return
-    base, path = int(dataset.file.userblock_size), dataset.file.filename
+    base = int(dataset.file.userblock_size)
     with open_file(path) as file:
         size = os.fstat(file.fileno()).st_size
         for address in np.unique(references["address"][references["count"] > 0]).tolist():
             at = address + base
-            if not _sound(file.fileno(), at, size):
+            if not _sound(file, at, size):
                 raise DataError("expected a heap of strings or vectors, got a damaged one", path=path, byte=at)
 
 
-def _sound(file: int, at: int, file_size: int) -> bool:
+def _sound(file: BinaryIO, at: int, file_size: int) -> bool:
     """Whether a walk over the objects of a collection ends."""
     if at + _HEAD.size > file_size:
         return False
-    magic, version, size = _HEAD.unpack(os.pread(file, _HEAD.size, at))
+    magic, version, size = _HEAD.unpack(pread(file, _HEAD.size, at))
     if magic != b"GCOL" or version != 1 or not _HEAD.size <= size <= file_size - at:
         return False
-    whole = os.pread(file, size, at) if size <= _AT_ONCE else None
+    whole = pread(file, size, at) if size <= _AT_ONCE else None
     place = _HEAD.size
     while place + _OBJECT.size <= size:
-        head = os.pread(file, _OBJECT.size, at + place) if whole is None else whole[place : place + _OBJECT.size]
+        head = pread(file, _OBJECT.size, at + place) if whole is None else whole[place : place + _OBJECT.size]
         if len(head) < _OBJECT.size:
             return False
         index, _, _, held = _OBJECT.unpack(head)
@@ -64,7 +65,7 @@ def _sound(file: int, at: int, file_size: int) -> bool:
     return True
 
 
-def _references(dataset: Any, start: int, stop: int) -> NDArray[Any] | None:
+def _references(dataset: Any, path: str, start: int, stop: int) -> NDArray[Any] | None:
     """Return the references of rows; None if there are none, or their filters are not known here."""
     import h5py
 
@@ -73,8 +74,8 @@ def _references(dataset: Any, start: int, stop: int) -> NDArray[Any] | None:
         place = stored.get_offset() if stored.get_storage_size() else None
         if place is None:
             return None
-        with open_file(dataset.file.filename) as file:
-            data = os.pread(file.fileno(), (stop - start) * _REFERENCE.itemsize, place + start * _REFERENCE.itemsize)
+        with open_file(path) as file:
+            data = pread(file, (stop - start) * _REFERENCE.itemsize, place + start * _REFERENCE.itemsize)
         return _as_references(data)
     if layout.get_layout() != h5py.h5d.CHUNKED:
         return None
