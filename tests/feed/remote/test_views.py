@@ -264,6 +264,19 @@ def test_a_cache_without_room_for_bounds_is_refused_with_a_figure(local, opened,
     assert delivered(opened("s", cache_bytes=enough), shuffle=False) == delivered(local, shuffle=False)
 
 
+def test_files_with_mapped_and_other_arrays_are_fetched_whole(store, opened, tmp_path):
+    h5py = pytest.importorskip("h5py", reason="h5py is not installed")
+    rng = np.random.default_rng(9)
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file.create_dataset("x", data=rng.normal(size=(1500, 40)), chunks=(100, 40))
+        file["y"] = rng.normal(size=(1500, 40))
+    store.put("b/a.h5", (tmp_path / "a.h5").read_bytes())
+    how = {"shuffle": fl.Window(bytes=100 * KIB), "max_sweeps": 1}
+    assert delivered(opened("a.h5"), **how) == delivered(fl.open_corpus(tmp_path / "a.h5"), **how)
+    with pytest.raises(fl.DataError, match="room for all"):
+        opened("a.h5", cache=tmp_path / "small", cache_bytes=500 * KIB)
+
+
 def test_verified_reads_compare_checksums_of_what_is_fetched_whole(local, opened, store, tmp_path):
     path = next((tmp_path / "s").glob("*.arrow"))
     data = bytearray(path.read_bytes())

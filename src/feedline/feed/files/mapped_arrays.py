@@ -73,6 +73,7 @@ def _map_object(path: str | os.PathLike[str], dtype: np.dtype[Any], *how: Any) -
     assert found is not None
     with open_regular(path, 0) as file:
         array: NDArray[Any] = np.memmap(file, dtype, "r", *how)
+    found.mapped = True
     # Rows that are not contiguous lie all over the file.
     held = found.hold(max(0, found.size - _END_BYTES) if array.flags.c_contiguous else 0, found.size)
     weakref.finalize(array.base, held.release).atexit = False

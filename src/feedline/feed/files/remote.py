@@ -39,11 +39,13 @@ class RemoteObject(Protocol):
         modified_ns: when it was last modified, in nanoseconds since 1970.
         whole: whether all of its bytes are in its file, and stay there.
         room_bytes: the most that is kept of this and other objects.
+        mapped: whether an array is a map of its file.
     """
 
     url: str
     size: int
     modified_ns: int
+    mapped: bool
 
     @property
     def whole(self) -> bool: ...  # noqa: D102  # see the class

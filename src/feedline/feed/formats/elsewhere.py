@@ -128,8 +128,8 @@ def _of_objects(
         if not by_ranges:
             mirror.fetch_whole(form.a)
         corpus = form.open(paths, streams, memory_bytes)
-        if by_ranges and corpus.random_access and not corpus.in_memory:
-            corpus = _viewed(corpus, mirror, form, lambda: form.open(paths, streams, memory_bytes))
+        if by_ranges and (corpus.fetchable or any(one.mapped for one in mirror.objects.values())):
+            corpus = _of_views(corpus, mirror, form, lambda: form.open(paths, streams, memory_bytes))
     except BaseException:
         mirror.close()
         raise
@@ -137,10 +137,10 @@ def _of_objects(
     return RemoteCorpus(corpus, mirror, form.name, (again, (looked, cache, cache_bytes, memory_bytes, streams)))
 
 
-def _viewed(corpus: Deserializer, mirror: Mirror, form: Format, again: Callable[[], Deserializer]) -> Deserializer:
-    """Return a corpus of views of mapped files, of which parts may be missing."""
-    if mirror.whole or not corpus.fetchable:
-        # It is mapped as local files are: nothing is fetched, or views cannot be told from what is in memory.
+def _of_views(corpus: Deserializer, mirror: Mirror, form: Format, again: Callable[[], Deserializer]) -> Deserializer:
+    """Return a corpus with views of mapped files of which parts may be missing, or the same over whole files."""
+    if mirror.whole or not (corpus.fetchable and corpus.random_access):
+        # Nothing has to be fetched, or something else than views is read, too, by who would touch the views.
         corpus.close()
         mirror.fetch_whole(form.a)
         return again()

@@ -93,6 +93,7 @@ class CachedObject:
         number: the first 8 bytes of ``key``, as holders name it.
         pages: number of its pages.
         stays: whether nothing of it is dropped while this process lives.
+        mapped: whether an array is a map of its file.
         following: the object that is read next where all of them are read; None: it is the last one.
         held: pages that are held, by lease.
     """
@@ -104,7 +105,7 @@ class CachedObject:
         self.key = hashlib.blake2b(about.encode(), digest_size=16).hexdigest()
         self.number = int(self.key[:16], 16)
         self.pages = -(-self.size // PAGE_BYTES)
-        self.stays = False
+        self.stays = self.mapped = False
         self.following: CachedObject | None = None
         self._stay: Lease | None = None
         self.held: dict[Lease, tuple[int, int]] = {}
