@@ -37,16 +37,19 @@ class BlockCorpus(Deserializer):
 
     def extents(self, chunk: int) -> Sequence[Extent]:
         """Return what the corpus's views of block number ``chunk`` consist of, if parts of its files may be missing."""
-        return extents_of(*self._viewed(chunk)) if self._in_parts else ()
+        if not self._in_parts:
+            return ()
+        views, _, files = self._views_of(chunk)
+        return extents_of(views, files)
 
     def read_fetched(self, chunk: int, pieces: Sequence[Piece]) -> Chunk:
         """Return the sequences of block number ``chunk``, whose extents were fetched."""
-        return fetched_chunk(*self._viewed(chunk), pieces)
+        views, index, files = self._views_of(chunk)
+        found = fetched_chunk(views, files, pieces)
+        return found if index is None else found.take(index)
 
-    def _viewed(self, chunk: int) -> tuple[Chunk, Sequence[MappedFile]]:
-        views, index = self.view(chunk)
-        assert index is None, "only corpora whose parts are all at hand view more than they were asked for"
-        return views, self._corpus.files([int(self._blocks.chunk[chunk])])
+    def _views_of(self, chunk: int) -> tuple[Chunk, NDArray[np.int64] | None, Sequence[MappedFile]]:
+        return *self.view(chunk), self._corpus.files([int(self._blocks.chunk[chunk])])
 
     def read(self, chunk: int) -> Chunk:
         """Return the sequences of block number ``chunk``."""

@@ -183,7 +183,7 @@ def _timeline(
         return _noted(ORDERS[order](table, seed, shuffled, window), corpus, whole)
     if window is None:
         if not shuffled:
-            window = Window(chunks=1) if not corpus.random_access or in_parts(corpus) else None
+            window = _in_order(corpus, whole)
         elif not corpus.random_access or (shuffle is True and order != "feedline-1" and _too_large(corpus, table)):
             window = DEFAULT_WINDOW
     if lanes is not None:
@@ -206,7 +206,7 @@ def _order_of(
 
     def order_of(part: Deserializer, seed: int, window: Window | None) -> Timeline:
         if not shuffled:
-            window = Window(chunks=1) if not part.random_access or in_parts(part) else None
+            window = _in_order(part, whole)
         return _order_of(part, seed, shuffled, window, whole=whole)
 
     own: Timeline | None = corpus.own_order(seed, shuffled, window, order_of)
@@ -214,6 +214,22 @@ def _order_of(
         return own
     name = "feedline-2" if _in_blocks(corpus, shuffled, window) else "feedline-1"
     return _noted(ORDERS[name](ChunkTable(corpus.chunks()), seed, shuffled, window), corpus, whole)
+
+
+def _in_order(corpus: Deserializer, whole: list[Deserializer]) -> Window | None:
+    """Return the window of a corpus that is not shuffled; None: it need not be read in windows.
+
+    The order is the same, but for batches of like length, which are made within windows: such a corpus is not read in
+    more windows than its files on a disk would be, and fetched as a whole.
+    """
+    if not corpus.random_access:
+        return Window(chunks=1)
+    if not in_parts(corpus, {path for part in whole for path in part.paths()}):
+        return None
+    if corpus.batched:
+        whole.append(corpus)
+        return None
+    return Window(chunks=1)
 
 
 def _noted(timeline: Timeline, corpus: Deserializer, whole: list[Deserializer]) -> Timeline:

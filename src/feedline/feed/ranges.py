@@ -72,6 +72,11 @@ class _RangeJob:
         self.arrival: Arrival | None = None
         self.files: list[_RangeFile] = []
 
+    @property
+    def known(self) -> dict[str, CachedObject]:
+        """The objects of a chunk that lies in objects only, by path."""
+        return {extent.path: one for one, extent in zip(self.remote, self.extents, strict=True)}
+
     def spans(self) -> Iterator[tuple[CachedObject, tuple[int, int]]]:
         """Yield the objects of a chunk that lies in objects only, each with the first and last byte of its part."""
         for one, extent in zip(self.remote, self.extents, strict=False):
@@ -164,7 +169,8 @@ class RangeFetcher:
             return self._decided(job, caches.pop())
         self.uses.begin(job.chunk)
         later = self.uses.needed_later_than(job.chunk, all_of_them=self.shared)
-        return Arrival(job.extents, (self._corpus.extents(chunk) for chunk in later), must_keep=self.shared)
+        victims = (self._corpus.extents(chunk) for chunk in later)
+        return Arrival(job.extents, victims, must_keep=self.shared, known=job.known)
 
     def _decided(self, job: _RangeJob, cache: Cache) -> Arrival:
         """Begin to fetch a chunk once it is decided whether it is kept; decisions are made in the order of need."""
@@ -175,7 +181,7 @@ class RangeFetcher:
             self._keeping = cache, Keeping(budget, self._together, cache.tables(), cache.held())
         fate = self._keeping[1].begin(job.chunk, self.uses)
         self._before = [one for one in self._before if not one.ended]
-        arrival = Arrival(job.extents, fate=fate, before=tuple(self._before))
+        arrival = Arrival(job.extents, fate=fate, before=tuple(self._before), known=job.known)
         self._before.append(arrival)
         return arrival
 

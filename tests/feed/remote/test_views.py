@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import pickle
+import shutil
 
 import numpy as np
 import pytest
@@ -275,6 +277,96 @@ def test_files_with_mapped_and_other_arrays_are_fetched_whole(store, opened, tmp
     assert delivered(opened("a.h5"), **how) == delivered(fl.open_corpus(tmp_path / "a.h5"), **how)
     with pytest.raises(fl.DataError, match="room for all"):
         opened("a.h5", cache=tmp_path / "small", cache_bytes=500 * KIB)
+
+
+WINDOWS = {"shuffle": fl.Window(bytes=600 * KIB), "size": 40, "max_sweeps": 1}
+
+
+@pytest.mark.parametrize("form", ["store", "arrays"])
+def test_corpora_over_the_same_objects_do_not_end_each_other(local, opened, store, tmp_path, form):
+    """Closed, or collected, others leave it what it was: what is unknown would be taken for a local file."""
+    write_arrays(tmp_path / "n")
+    for file in (tmp_path / "n").iterdir():
+        store.put(f"b/n/{file.name}", file.read_bytes())
+    name, here = ("s", local) if form == "store" else ("n", fl.open_corpus(tmp_path / "n"))
+    expected = delivered(here, **WINDOWS)
+    half = total(local) // 2 if form == "store" else 800 * KIB
+    there = opened(name, cache_bytes=half)
+    opened(name, cache_bytes=half).close()
+    pickle.loads(pickle.dumps(there))  # and dropped
+    opened(f"{name}/", cache_bytes=half).close()
+    gc.collect()
+    with fl.MinibatchSource(there, seed=3, **{k: v for k, v in WINDOWS.items() if k != "size"}) as source:
+        got = [plain(source.next_minibatch(40))]
+        opened(name, cache_bytes=half).close()
+        got += [plain(minibatch) for minibatch in source.minibatches(40)]
+    assert got == expected
+    for read in (lambda: there.read(0), lambda: there.read_slice(0, 1, 2), lambda: there.select(np.arange(3))):
+        with pytest.raises(ValueError, match="closed"):
+            read()
+
+
+def test_a_verified_corpus_that_is_closed_leaves_the_first_one_its_objects(local, opened):
+    there = opened("s")
+    there.verified().close()
+    assert there.mirror.cache._objects
+    assert delivered(there, **WINDOWS) == delivered(local, **WINDOWS)
+
+
+@pytest.mark.parametrize("shuffle", [fl.Window(bytes=600 * KIB), fl.Window(samples=300), fl.Window(chunks=2), False])
+def test_chosen_sequences(local, opened, tmp_path, shuffle):
+    how = WINDOWS | {"shuffle": shuffle}
+    for choose in (
+        lambda corpus: fl.Filtered(corpus, np.arange(900) % 3 != 0),
+        lambda corpus: fl.Take(corpus, 17, 300),
+    ):
+        there = opened("s", cache_bytes=total(local) // 2)
+        assert delivered(choose(there), **how) == delivered(choose(fl.open_corpus(tmp_path / "s")), **how)
+
+
+def test_batches_of_like_length_in_order_do_not_depend_on_the_cache(local, opened, tmp_path):
+    """They are made within windows, which must be those of a disk whatever the cache has."""
+    how = {"shuffle": False, "max_sweeps": 1}
+
+    def batches(corpus):
+        with fl.MinibatchSource(fl.Bucketed(corpus, [2, 4, 6], budget=40), **how) as source:
+            return [plain(minibatch) for minibatch in source.minibatches(40)]
+
+    expected = batches(local)
+    assert batches(opened("s")) == batches(opened("s")) == expected
+    with pytest.raises(fl.DataError, match="room for all"):
+        batches(opened("s", cache=tmp_path / "small", cache_bytes=total(local) // 2))
+
+
+def test_a_mixture_that_is_described_beside_its_stores(local, opened, store, tmp_path):
+    text = "mixture:\n  a: s\n  b: {path: s, take: 300}\nweights: {a: 0.7, b: 0.3}\nwhen_empty: drop\nmax_sweeps: 1\n"
+    store.put("b/mix.yaml", text.encode())
+    (tmp_path / "mix.yaml").write_text(text)
+    how = {"shuffle": fl.Window(bytes=600 * KIB), "max_sweeps": 1}
+    there = opened("mix.yaml", cache_bytes=2 * total(local))
+    assert delivered(there, **how) == delivered(fl.open_corpus(tmp_path / "mix.yaml"), **how)
+
+
+def test_a_loader_takes_a_window(local, opened):
+    there = opened("s", cache_bytes=total(local) // 2)
+    with pytest.raises(fl.DataError, match="room for all"):
+        next(iter(fl.DataLoader(there, batch_size=50, shuffle=True, seed=1)))
+    got, wanted = (
+        [batch["y"].tolist() for batch in fl.DataLoader(one, batch_size=50, shuffle=WINDOWS["shuffle"], seed=1)]
+        for one in (opened("s", cache_bytes=total(local) // 2), local)
+    )
+    assert got == wanted
+    with pytest.raises(ValueError, match=r"shuffle=True or False for a dataset, got Window"):
+        fl.DataLoader([1, 2, 3], shuffle=fl.Window(chunks=1))
+
+
+def test_the_digest_of_arrays_survives_the_cache(opened, store, tmp_path):
+    write_arrays(tmp_path / "n")
+    for file in (tmp_path / "n").iterdir():
+        store.put(f"b/n/{file.name}", file.read_bytes())
+    there = opened("n", cache_bytes=800 * KIB)
+    shutil.rmtree(tmp_path / "cache")
+    assert there.digest() == fl.open_corpus(tmp_path / "n").digest()
 
 
 def test_verified_reads_compare_checksums_of_what_is_fetched_whole(local, opened, store, tmp_path):

@@ -16,13 +16,16 @@ from numpy.typing import NDArray
 
 from feedline.data.maps import MappedRange, Maps
 from feedline.feed.files.paths import open_regular
-from feedline.feed.files.remote import any_objects, object_at
+from feedline.feed.files.remote import RemoteObject, object_at
 
 # Minimum bytes of foreign memory, such as a tensor's, to be looked up: that takes a millisecond.
 _WORTH_A_LOOK_BYTES = 256 << 20
 
 # Bytes at the end of a file that seals are looked for in.
 _END_BYTES = 128 << 10
+
+# Maps of files of which parts may be missing: the object, and the address at which its byte 0 is mapped, or would be.
+_maps: weakref.WeakKeyDictionary[mmap.mmap, tuple[RemoteObject, int]] = weakref.WeakKeyDictionary()
 
 
 def map_file(
@@ -74,9 +77,19 @@ def _map_object(path: str | os.PathLike[str], dtype: np.dtype[Any], *how: Any) -
     with open_regular(path, 0) as file:
         array: NDArray[Any] = np.memmap(file, dtype, "r", *how)
     found.mapped = True
+    base = _base_of(array)
+    byte = how[0] if how else 0
+    _maps[base] = found, array.ctypes.data - byte
     # Rows that are not contiguous lie all over the file.
     held = found.hold(max(0, found.size - _END_BYTES) if array.flags.c_contiguous else 0, found.size)
-    weakref.finalize(array.base, held.release).atexit = False
+    weakref.finalize(base, held.release).atexit = False
+    return array
+
+
+def _base_of(array: Any) -> Any:
+    """Return what an array's memory belongs to."""
+    while isinstance(array, (np.ndarray, memoryview)):
+        array = array.obj if isinstance(array, memoryview) else array.base
     return array
 
 
@@ -87,13 +100,11 @@ def in_reach(array: NDArray[Any]) -> Iterator[None]:
     Raises:
         DataError: they cannot be had.
     """
-    held = None
-    if any_objects() and array.nbytes:
+    held, base = None, _base_of(array) if array.nbytes and _maps else None
+    if isinstance(base, mmap.mmap) and base in _maps:
+        found, address = _maps[base]
         low, high = np.lib.array_utils.byte_bounds(array)
-        at = Maps(shared=True).locate(low)
-        found = None if at is None else object_at(at.path)
-        if at is not None and found is not None:
-            held = found.hold(at.byte, at.byte + high - low)
+        held = found.hold(low - address, high - address)
     try:
         yield
     finally:

@@ -13,8 +13,9 @@ from __future__ import annotations
 import io
 import logging
 import os
+import threading
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, BinaryIO, Protocol
 
@@ -80,18 +81,27 @@ class RemoteObject(Protocol):
         """
 
 
-_objects: dict[str, RemoteObject] = {}  # by the path of their placeholder
+# By the path of their placeholder, and of their file; several corpora may know the same object as one of their own.
+_objects: dict[str, tuple[RemoteObject, ...]] = {}
+_lock = threading.Lock()
 
 
-def register(objects: dict[str, RemoteObject]) -> None:
+def register(objects: Mapping[str, RemoteObject]) -> None:
     """Make objects known by the absolute paths of their placeholders."""
-    _objects.update(objects)
+    with _lock:
+        for path, one in objects.items():
+            _objects[path] = (*_objects.get(path, ()), one)
 
 
-def unregister(paths: Sequence[str]) -> None:
-    """Forget objects."""
-    for path in paths:
-        _objects.pop(path, None)
+def unregister(objects: Mapping[str, RemoteObject]) -> None:
+    """Forget objects that were registered; a path stands for others as before."""
+    with _lock:
+        for path, one in objects.items():
+            left = tuple(other for other in _objects.get(path, ()) if other is not one)
+            if left:
+                _objects[path] = left
+            else:
+                _objects.pop(path, None)
 
 
 def check_room(paths: Sequence[str], why: str, instead: str) -> None:
@@ -121,23 +131,26 @@ def settle(paths: Sequence[str]) -> None:
     Raises:
         DataError: their bytes cannot be had, or the cache has no room for them.
     """
-    found = {path: one for path in paths if (one := object_at(path)) is not None}
-    for one in list(found.values())[:1]:
-        _log.info("%s and %d more objects are fetched whole", one.url, len(found) - 1)
+    found = [path for path in paths if object_at(path) is not None]
+    if not found:
+        return
+    _log.info("%s and %d more objects are fetched whole", _objects[found[0]][0].url, len(found) - 1)
+
+    def whole(path: str) -> None:
+        # Each of those who know it keeps it, as any of them may be the last one.
+        for one in _objects.get(path, ()):
+            one.settle(path)
+            unregister({path: one})
+
     with ThreadPoolExecutor(_SETTLED_AT_ONCE) as threads:
-        for _ in threads.map(lambda path: found[path].settle(path), found):
+        for _ in threads.map(whole, found):
             pass
-    unregister(list(found))
-
-
-def any_objects() -> bool:
-    """Return whether any objects are known."""
-    return bool(_objects)
 
 
 def object_at(path: str | os.PathLike[str]) -> RemoteObject | None:
     """Return the object that a path stands for; None: it is a local file."""
-    return _objects.get(os.fspath(path)) if _objects else None
+    found = _objects.get(os.fspath(path)) if _objects else None
+    return None if found is None else found[-1]
 
 
 def by_ranges(path: str | os.PathLike[str]) -> bool:

@@ -128,7 +128,8 @@ def _of_objects(
         if not by_ranges:
             mirror.fetch_whole(form.a)
         corpus = form.open(paths, streams, memory_bytes)
-        if by_ranges and (corpus.fetchable or any(one.mapped for one in mirror.objects.values())):
+        views = corpus.fetchable and not mirror.objects.keys().isdisjoint(corpus.paths())
+        if by_ranges and (views or any(one.mapped for one in mirror.objects.values())):
             corpus = _of_views(corpus, mirror, form, lambda: form.open(paths, streams, memory_bytes))
     except BaseException:
         mirror.close()
@@ -156,6 +157,7 @@ class RemoteCorpus(Forwarding):
         mirror: the objects.
         form: name of their format.
         again: what opens it in another process: a function, and its arguments.
+        of: the corpus whose objects these are; None: they are this one's.
 
     Attributes:
         mirror: the objects, and the cache that holds parts of them.
@@ -163,43 +165,55 @@ class RemoteCorpus(Forwarding):
     """
 
     def __init__(
-        self, corpus: Deserializer, mirror: Mirror, form: str, again: tuple[Callable[..., Any], tuple[Any, ...]]
+        self,
+        corpus: Deserializer,
+        mirror: Mirror,
+        form: str,
+        again: tuple[Callable[..., Any], tuple[Any, ...]],
+        *,
+        of: RemoteCorpus | None = None,
     ) -> None:
         super().__init__(corpus)
         self.name = shown_path(corpus.name)
         self.mirror, self.format, self._again = mirror, form, again
-        # Who has asked for extents may get their bytes when the files are settled.
-        self._viewed = self._unsettled = in_parts(corpus)
+        self._of, self._closed = of, False
+        # Chunks have extents for good: who has asked for them may get the bytes when the files are settled.
+        own = not mirror.objects.keys().isdisjoint(corpus.paths())  # a mixture's are those of others
+        self._views = self._unsettled = own and in_parts(corpus)
 
     # ---- views of files of which parts may be missing -------------------------------------------------
 
     @property
     def _parted(self) -> bool:
         """Whether what the corpus reads are views that must not be touched; no longer once its files are settled."""
+        if self._closed:
+            raise ValueError(f"expected an open corpus, but {self.name} was closed")
         self._unsettled = self._unsettled and in_parts(self._corpus)
         return self._unsettled
 
     def extents(self, chunk: int) -> Sequence[Extent]:
         """Return the corpus's extents; of views, the bytes that they consist of."""
-        if not self._viewed:
+        if not self._views:
             return self._corpus.extents(chunk)
         return extents_of(self._corpus.read(chunk), self.files([chunk]))
 
     def read_fetched(self, chunk: int, pieces: Sequence[Piece]) -> Chunk:
         """Return the corpus's chunk, whose extents were fetched."""
-        if not self._viewed:
+        if not (self._parted or self._views):
             return self._corpus.read_fetched(chunk, pieces)
         return fetched_chunk(self._corpus.read(chunk), self.files([chunk]), pieces)
 
     def read(self, chunk: int) -> Chunk:
         """Return the corpus's chunk; fetches its bytes if it consists of views."""
+        parted = self._parted
         found = self._corpus.read(chunk)
-        return self._fetched(found, chunk) if self._parted else found
+        return self._fetched(found, chunk) if parted else found
 
     def read_slice(self, chunk: int, start: int, stop: int) -> Chunk:
         """Return the corpus's slice of a chunk in the same way."""
+        parted = self._parted
         found = self._corpus.read_slice(chunk, start, stop)
-        return self._fetched(found, chunk) if self._parted else found
+        return self._fetched(found, chunk) if parted else found
 
     def select(self, ordinals: NDArray[np.int64]) -> Chunk:
         """Return the corpus's sequences."""
@@ -237,9 +251,13 @@ class RemoteCorpus(Forwarding):
             )
             settle(self.paths())
         corpus = self._corpus.verified()
-        return self if corpus is self._corpus else RemoteCorpus(corpus, self.mirror, self.format, self._again)
+        if corpus is self._corpus:
+            return self
+        return RemoteCorpus(corpus, self.mirror, self.format, self._again, of=self)
 
     def close(self) -> None:
         """Close the corpus; chunks that it returned must not be used any more. What was fetched stays in the cache."""
         super().close()
-        self.mirror.close()
+        self._closed = True
+        if self._of is None:
+            self.mirror.close()

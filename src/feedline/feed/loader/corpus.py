@@ -25,6 +25,7 @@ from feedline.feed.loader.order import Planned
 from feedline.feed.loader.state import ResumePoint
 from feedline.feed.protocol import ChunkInfo, Deserializer
 from feedline.feed.source import MinibatchSource
+from feedline.feed.timeline import Window
 
 # More sequences than any batch of a corpus in batches has, and few enough that a source without end accepts it.
 _WHOLE_BATCHES = 1 << 28
@@ -47,9 +48,14 @@ class CorpusBatches(Batches):
         self.places = self._length() if corpus.composed else sum(info.sequences for info in corpus.chunks())
         self.endless = self.places is None
 
+    @property
+    def _shuffle(self) -> bool | Window:
+        given = self.options.shuffle
+        return given if isinstance(given, Window) else bool(given)
+
     def _length(self) -> int | None:
         """Return the sequences in a sweep of a corpus with an order of its own; None: without end."""
-        source = self._under(MinibatchSource(self._corpus, seed=self.seed, shuffle=bool(self.options.shuffle)))
+        source = self._under(MinibatchSource(self._corpus, seed=self.seed, shuffle=self._shuffle))
         try:
             return source.num_sequences  # not closed, as that would close the corpus
         except ValueError:
@@ -95,7 +101,7 @@ class CorpusBatches(Batches):
         """
         ended = place.start == self.places  # after the last sequence, which is no valid position of a source
         sweep, start = (place.sweep + 1, 0) if ended else (place.sweep, place.start)
-        source = MinibatchSource(self._corpus, seed=self.seed, shuffle=bool(self.options.shuffle))
+        source = MinibatchSource(self._corpus, seed=self.seed, shuffle=self._shuffle)
         source.load_state_dict({**source.state_dict(), **self._carried, "sweep": sweep, "sequence": start})
         return source
 
@@ -108,7 +114,7 @@ class CorpusBatches(Batches):
             MinibatchSource(
                 self._corpus,
                 seed=self.seed,
-                shuffle=bool(options.shuffle),
+                shuffle=self._shuffle,
                 partition=(0, 1),
                 max_sweeps=None if self.endless else sweep + 1,
                 threads=max(options.num_workers, 2),

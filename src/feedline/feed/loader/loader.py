@@ -29,6 +29,7 @@ from feedline.feed.loader.state import ResumePoint
 from feedline.feed.loader.stats import LoaderStats
 from feedline.feed.loader.sweeps import LoaderStanding, SweepProgress, Sweeps
 from feedline.feed.quarantine import Quarantine
+from feedline.feed.timeline import Window
 from feedline.feed.transforms import Transform
 
 _torch: Any = collating.torch_side()
@@ -78,7 +79,7 @@ class DataLoader(_Base):
             stream name.
         batch_size: number of items per batch of this rank; None: items are delivered singly, without batching;
             from a `Bucketed` corpus, its batches, of which each rank gets a part.
-        shuffle: permute the items in every sweep.
+        shuffle: permute the items in every sweep; of a corpus, also the `Window` to permute in.
         sampler, batch_sampler: user-defined order: an iterable of indices, or of lists of indices.
         num_workers: number of processes or threads that make batches; 0: batches are made in ``next``.
         collate_fn: function that makes a batch from a list of items.
@@ -141,7 +142,7 @@ class DataLoader(_Base):
         self,
         dataset: Any,
         batch_size: int | None = 1,
-        shuffle: bool | None = None,
+        shuffle: bool | Window | None = None,
         sampler: Any = None,
         batch_sampler: Any = None,
         num_workers: int = 0,

@@ -29,6 +29,7 @@ from feedline.feed.loader.ragged import Collate
 from feedline.feed.mistaken import refuse
 from feedline.feed.partition import Partition, checked
 from feedline.feed.protocol import Deserializer, checked_seed, whole_number
+from feedline.feed.timeline import Window
 from feedline.feed.transforms import Transform
 from feedline.interop import ray_session
 
@@ -54,7 +55,7 @@ class LoaderOptions:
 
     dataset: Any
     batch_size: int | None
-    shuffle: bool | None
+    shuffle: bool | Window | None
     sampler: Any
     batch_sampler: Any
     num_workers: int
@@ -209,6 +210,10 @@ class LoaderOptions:
             self.prefetch_factor = whole_number("prefetch_factor", factor, 0)
 
     def _check_batching(self) -> None:
+        if isinstance(self.shuffle, Window) and not self.is_corpus:
+            raise ValueError(
+                f"expected shuffle=True or False for a dataset, got {self.shuffle}: windows are of corpora"
+            )
         for name in ("shuffle", "sampler", "batch_sampler") if self.is_iterable else ():
             value = getattr(self, name)
             allowed = value is None if name != "shuffle" else self.is_pipe or value in (False, None)

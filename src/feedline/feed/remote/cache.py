@@ -29,7 +29,7 @@ import os
 import shutil
 import threading
 from collections import OrderedDict
-from collections.abc import Coroutine, Iterable, Iterator, Sequence
+from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, TypeVar, Union
 
@@ -38,7 +38,7 @@ from numpy.typing import NDArray
 
 from feedline.errors import DataError
 from feedline.feed.files.cache import own_folder
-from feedline.feed.files.remote import object_at
+from feedline.feed.files.remote import RemoteObject, object_at
 from feedline.feed.protocol import Extent, Piece
 from feedline.feed.remote.holders import CacheHolder, HolderView, claims_of
 from feedline.feed.remote.pages import PAGE_BYTES, ObjectPages, allocate, checksums, pages_of
@@ -749,6 +749,7 @@ class Arrival:
         must_keep: whether to drop anything that is not being used, as others on this machine will want them, too.
         fate: whether they are kept, and what is dropped for them, if that has been decided; instead of ``victims``.
         before: arrivals about which was decided before.
+        known: the objects by the paths in ``extents``; None: those that are known now.
 
     Attributes:
         fetched_bytes: bytes that came from stores, or from caches of other nodes.
@@ -764,12 +765,16 @@ class Arrival:
         must_keep: bool = False,
         fate: Fate | None = None,
         before: Sequence[Arrival] = (),
+        known: Mapping[str, CachedObject] | None = None,
     ) -> None:
         self.fetched_bytes = self.cached_bytes = 0
         self.drifted = False
         self._extents, self._victims, self._must = extents, victims, must_keep
         self._fate, self._before = fate, before
-        self._ranges = together(extents)
+        # As they are known now: they may be settled, or forgotten, while their bytes come.
+        now: dict[str, RemoteObject | None] = {extent.path: object_at(extent.path) for extent in extents}
+        self._objects: Mapping[str, RemoteObject | None] = known or now
+        self._ranges = together(extents, self._objects)
         self._leases: list[Lease] = []
         self._started = self._dropped = False
         try:
@@ -865,11 +870,12 @@ class Arrival:
         for extent in self._extents:
             for (found, first, _), buffer in zip(self._ranges, buffers, strict=True):
                 at = extent.offset - first * PAGE_BYTES
-                if found is object_at(extent.path) and at >= 0 and at + extent.size <= len(buffer):
+                if found is self._objects.get(extent.path) and at >= 0 and at + extent.size <= len(buffer):
                     pieces.append(buffer[at : at + extent.size])
                     break
             else:
-                pieces.append(memoryview(b""))  # an empty extent
+                assert not extent.size, f"expected bytes for {extent}"
+                pieces.append(memoryview(b""))
         return pieces
 
     def result(self) -> list[Piece]:
@@ -959,14 +965,22 @@ def _without(first: int, end: int, used: NDArray[np.int64]) -> Iterator[tuple[in
         yield at, end
 
 
-def together(extents: Sequence[Extent]) -> list[tuple[CachedObject, int, int]]:
-    """Return the pages to fetch for extents: those that lie close to each other with one request."""
+def together(
+    extents: Sequence[Extent], known: Mapping[str, RemoteObject | None] | None = None
+) -> list[tuple[CachedObject, int, int]]:
+    """Return the pages to fetch for extents: those that lie close to each other with one request.
+
+    Args:
+        extents: parts of files; nothing is fetched of those that are no objects any more.
+        known: the objects by path; None: those that are known now.
+    """
     found: list[tuple[CachedObject, int, int]] = []
     for extent in sorted(extents, key=lambda one: (one.path, one.offset)):
         if not extent.size:
             continue
-        one = object_at(extent.path)
-        assert isinstance(one, CachedObject)
+        one = object_at(extent.path) if known is None else known.get(extent.path)
+        if not isinstance(one, CachedObject):
+            continue
         first, end = pages_of(extent.offset, extent.offset + extent.size)
         if found and found[-1][0] is one and first - found[-1][2] <= _TOGETHER_BYTES // PAGE_BYTES:
             found[-1] = (one, found[-1][1], max(end, found[-1][2]))

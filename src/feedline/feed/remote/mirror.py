@@ -112,7 +112,7 @@ class Mirror:
         for one, following in itertools.pairwise(in_order):
             one.following = following
         # Not left: somebody may still have chunks that are views of its files.
-        self._known = list(known)
+        self._known = known
         self._finalizer = weakref.finalize(self, remote.unregister, self._known)
         self._finalizer.atexit = False
         pages = sum(-(-info.size // PAGE_BYTES) for _, info in found.values())

@@ -215,6 +215,10 @@ class StoreDeserializer(Deserializer):
         part, i = self._locate(chunk)
         mapped, start, size = self._map(part), int(part.chunks["byte"][i]), int(part.chunks["bytes"][i])
         mapped.file.hold(start, min(size, _HEAD_BYTES))
+        # The marker, and the length of the metadata that follows; checked when the batch is read.
+        _, length = mapped.file.copy(8, start).view("<i4").tolist()
+        if _HEAD_BYTES < 8 + length <= min(size, MOST_HEAD_BYTES):
+            mapped.file.hold(start, 8 + length)
         try:
             batch = ArrowBatch(mapped.file, start, size, mapped.arrow)
             for name in self.schema:
