@@ -81,6 +81,8 @@ def _listed(items: list[Any], node: Node) -> PackedRows:
     except ValueError:
         raise ValueError(f"{node.label}: expected a list of arrays, got a list of ragged lists") from None
     rank = len(node.shape)
+    if node.shape == (1,) and len(node.axes) > 1 and all(a.ndim == 1 for a in arrays):
+        return PackedRows.from_sequences([a[:, None] for a in arrays])
     if all(a.ndim == rank for a in arrays):
         return _array(np.stack(arrays), node)
     if all(a.ndim == rank + 1 for a in arrays):
@@ -151,6 +153,8 @@ def arrays_of(packed: Any) -> Any:
     from feedline.networks.packed import SparseRows
 
     data = packed.data
+    if isinstance(data, SparseRows) and data.dense_dtype is not None:
+        data = data.dense()
     if isinstance(data, SparseRows):
         values = np.ones(len(data.indices), np.float32) if data.values is None else data.values.cpu().numpy()
         value = PackedRows.from_csr(

@@ -12,10 +12,10 @@ from feedline.cntk.axis import Axis
 from feedline.cntk.default_options import default_override_or, get_default_override
 from feedline.errors import CompatError
 from feedline.networks import BATCH, Node, Weights
-from feedline.networks.node import parameter_node
+from feedline.networks.node import FREE, UNKNOWN, parameter_node
 
 # Unknown dimensions of a shape: fixed by its first use, or different in each minibatch.
-InferredDimension, FreeDimension = -1, -3
+InferredDimension, FreeDimension = UNKNOWN, FREE
 
 # Types that CNTK names differently from NumPy, including the numbers of its enumeration.
 _TYPES: dict[Any, str] = {
@@ -133,7 +133,9 @@ def nodes_of(*operands: Any) -> list[Node]:
 
 
 def element_type(node: Node) -> str:
-    """Return the element type of a node: that of the first leaf below it."""
+    """Return the element type of a node: that of the first leaf below it, or to which it was cast."""
     while node.inputs:
+        if node.op == "cast":
+            return str(node.attributes["dtype"])
         node = node.inputs[0]
     return node.dtype

@@ -26,6 +26,7 @@ _OPERANDS: dict[str, Callable[[Sequence[Node]], list[Node]]] = {
     # Fused recurrences: x, W, H, b and initial states. An LSTM's step adds b first, a plain one last.
     "lstm": lambda given: [given[3], given[1], given[2], *given[4:], given[0]],
     "rnn": lambda given: [given[1], given[2], given[3], *given[4:], given[0]],
+    "attention_weights": lambda given: [given[3], given[2], *given[:2]],
     # Keys, values, the mask of valid ones, query, and the weights of the last product.
     "attend": lambda given: [given[4], given[3], *given[:3]],
 }

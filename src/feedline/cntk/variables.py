@@ -204,6 +204,10 @@ class _Weighted(Variable):
         """Same as `value`."""
         return self.value
 
+    def set_value(self, value: Any) -> None:
+        """Set the tensor to a number, an array or an `NDArrayView`; see `value`."""
+        self.value = value
+
 
 class Parameter(_Weighted):
     """A tensor that learners update.

@@ -7,6 +7,7 @@ belong to the graph's leaves: networks compiled from graphs that share leaves sh
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from operator import itemgetter
 from typing import Any
@@ -21,6 +22,7 @@ from feedline.networks.packed import PackedBatch, PackedRows, Sequences, SparseR
 from feedline.networks.registry import op
 from feedline.networks.traverse import behind, reads, topological
 from feedline.networks.truncation import BPTTState, TruncatedBatch
+from feedline.networks.within import outside
 
 
 def tensor_of(weights: Weights) -> torch.nn.Parameter:
@@ -58,7 +60,7 @@ class Network(torch.nn.Module):
     def __init__(self, roots: Iterable[Node]) -> None:
         super().__init__()
         self.roots = tuple(roots)
-        ends = [behind(root) for root in self.roots]
+        ends = [behind(root) for root in outside(self.roots)]
         order = topological(ends, _below)
         slot = {node: i for i, node in enumerate(order)}
         self.inputs = [node for node in order if node.op == "input"]
@@ -163,7 +165,7 @@ class Network(torch.nn.Module):
                 raise ValueError(f"expected data for {node.label}, got it for {_names(feeds)}")
             ragged = len(node.axes) > 1
             try:
-                packed = PackedRows.of(given, device, dtype, ragged) if isinstance(given, Value) else given
+                packed = _packed(node, given, device, dtype) if isinstance(given, Value) else given
             except ValueError as error:
                 raise ValueError(f"{node.label}: {error}") from error
             _check_shape(node, packed)
@@ -195,6 +197,16 @@ class Network(torch.nn.Module):
 def _below(node: Node) -> Sequence[Node]:
     """Return the nodes to compute before a node, without those inside a recurrence."""
     return operands(node) if node.op == "loop" else reads(node)
+
+
+def _packed(node: Node, value: Value, device: torch.device, dtype: torch.dtype) -> PackedRows:
+    """Convert a value for an input; sparse rows of one declared dense take its shape."""
+    packed = PackedRows.of(value, device, dtype, len(node.axes) > 1, not node.sparse)
+    data = packed.data
+    flat = isinstance(data, SparseRows) and not node.sparse and node.shape != (data.width,)
+    if flat and math.prod(node.shape) == data.width:
+        packed.data = data.dense().reshape(-1, *node.shape)
+    return packed
 
 
 def _check_shape(node: Node, packed: PackedRows) -> None:

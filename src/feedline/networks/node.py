@@ -18,6 +18,7 @@ from typing import Any
 
 BATCH = "batch"
 UNKNOWN = -1  # a dimension of a parameter that its first use determines
+FREE = -3  # a dimension that differs between minibatches
 LEAVES = ("input", "placeholder", "parameter", "constant")
 
 _numbers = itertools.count()

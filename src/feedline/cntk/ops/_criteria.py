@@ -65,10 +65,47 @@ def cosine_distance(x: Any, y: Any, name: str = "") -> Function:
 
 
 def random_sample(weights: Any, num_samples: int, allow_duplicates: bool, seed: Any = None, name: str = "") -> Function:
-    """Draw classes by weight; returns them one-hot, (num_samples, classes), dense. ``seed`` is not used."""
+    """Draw classes by weight; returns them one-hot, (num_samples, classes). ``seed`` is not used."""
     pass_over(seed)
     attributes = {"many": int(num_samples), "replacement": bool(allow_duplicates)}
     return made("random_sample", [weights], attributes, name)
+
+
+def random_sample_inclusion_frequency(
+    weights: Any, num_samples: int, allow_duplicates: bool, seed: Any = None, name: str = ""
+) -> Function:
+    """Return the expected number of times that `random_sample` draws each class, in the shape of ``weights``.
+
+    With duplicates ``num_samples * weight / sum``. Without them ``1 - (1 - weight / sum)**T``, where T draws find
+    ``num_samples`` classes in the mean; the result is as rough as CNTK says its own is. ``seed`` is not used.
+    """
+    pass_over(seed)
+    attributes = {"many": int(num_samples), "replacement": bool(allow_duplicates)}
+    return made("random_sample_inclusion_frequency", [weights], attributes, name)
+
+
+def cosine_distance_with_negative_samples(
+    x: Any, y: Any, shift: int, num_negative_samples: int, name: str = ""
+) -> Function:
+    """Return the cosine of the angle between a sample and its partner, and between it and those of later samples.
+
+    Args:
+        x: samples, (size,).
+        y: their partners, (size,); the partners of others are taken from the same minibatch, round its end.
+        shift: distance in samples to the first other partner.
+        num_negative_samples: number of others, one sample apart.
+        name: name of the operation.
+
+    Returns:
+        A function of shape (1 + num_negative_samples,).
+
+    Raises:
+        ValueError: no negative samples, or a shift below 1.
+    """
+    if num_negative_samples < 1 or shift < 1:
+        raise ValueError(f"expected positive numbers, got shift={shift}, num_negative_samples={num_negative_samples}")
+    attributes = {"shift": int(shift), "others": int(num_negative_samples)}
+    return made("cosine_distance_with_negative_samples", [x, y], attributes, name)
 
 
 def _classes(axis: Any) -> int | None:

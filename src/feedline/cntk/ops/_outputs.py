@@ -12,6 +12,7 @@ from feedline.cntk._replacing import present, stands_for
 from feedline.cntk.variables import Variable, variable_of
 from feedline.networks import Node, apply, leaves
 from feedline.networks.traverse import renamed
+from feedline.networks.within import outside
 
 
 class Outputs(Operand):
@@ -57,7 +58,7 @@ class Outputs(Operand):
     @property
     def arguments(self) -> tuple[Variable, ...]:
         """Inputs and placeholders, which a call binds."""
-        found = leaves(self._roots, "input", "placeholder")
+        found = leaves(outside(self._roots), "input", "placeholder")
         order = [node if node in found else stands_for(node) for node in self._order]
         first = [node for node in dict.fromkeys(order) if node in found]
         return tuple(variable_of(node) for node in [*first, *(n for n in found if n not in first)])

@@ -88,6 +88,11 @@ class Trainer:
         self._last = NOTHING
         self._trained, self._tested = NOTHING, NOTHING
 
+    @staticmethod
+    def _get_loss_metric(criterion: Any) -> tuple[Any, Any]:
+        """Return loss, and metric or None, of a criterion; examples call it to define their own ``train``."""
+        return functions_of(criterion) or _pair(criterion)
+
     # ---- what it is -------------------------------------------------------------------------------
 
     model = property(attrgetter("_model"), doc="Model, as given.")
@@ -240,12 +245,8 @@ class Trainer:
         self._tested = NOTHING
 
     def print_node_timing(self) -> None:
-        """Not there.
-
-        Raises:
-            CompatError: always.
-        """
-        raise CompatError("print_node_timing is not provided: use torch.profiler around train_minibatch")
+        """Say that there are none: see `cntk.debugging.set_node_timing`."""
+        print("no node timing: use cntk.debugging.start_profiler and enable_profiler around train_minibatch")
 
     # ---- checkpoints ------------------------------------------------------------------------------
 

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from feedline.networks.node import Node
+from feedline.networks.node import FREE, Node
 from feedline.networks.ops.align import dense, unprepared
 from feedline.networks.ops.sequence import to_batch
 from feedline.networks.packed import PackedBatch
-from feedline.networks.registry import Shape, Site, declare
+from feedline.networks.registry import Shape, Site, declare, first_axes
 from feedline.networks.shapes import same, scalar
 
 
@@ -33,9 +33,46 @@ def _valid(node: Node, batch: PackedBatch, x: Any) -> Any:
     return torch.arange(sequences.longest, device=sequences.device) < lengths[:, None]
 
 
-# Rows of these two have one more axis than their types say, the padded steps; only `attend` takes them.
+# Rows of these two have one more axis than their types say, the padded steps; only attention takes them.
 declare("sequence_padded", same, unprepared(_padded), axes=to_batch, stepwise=False, whole=True)
 declare("sequence_valid", scalar, unprepared(_valid), axes=to_batch, stepwise=False, whole=True)
+
+
+def _weighed(site: Site) -> Shape:
+    """Inputs: keys (a,), padded, valid, query (a,), weights (a, 1). One weight for each padded step."""
+    keys, query, weights = site.shape(0), site.shapes[2], site.shape(3)
+    if weights != (*keys, 1) or query not in (None, keys):
+        site.refuse("keys, their validity, a query as wide as the keys, and weights (that width, 1)")
+    return (FREE, 1)
+
+
+def _with_query(site: Site) -> tuple[str, ...] | None:
+    axes = site.types[2].axes
+    if axes == ():
+        site.refuse("a query for each sequence or for each of its steps")
+    return axes
+
+
+def _shares(node: Node, batch: PackedBatch, keys: Any, valid: Any, query: Any, weights: Any) -> Any:
+    if len(node.axes) > 1:
+        keys, valid = (batch.spread(rows, node.axes[1]) for rows in (keys, valid))
+    logits = torch.tanh(keys + query[:, None]) @ weights
+    return logits.masked_fill(~valid[..., None], -torch.inf).softmax(1)
+
+
+def _mean_shape(site: Site) -> Shape:
+    """Inputs: weights of the padded steps, values (h,), padded."""
+    return site.shape(1)
+
+
+def _mean(node: Node, batch: PackedBatch, shares: Any, values: Any) -> Any:
+    if len(node.axes) > 1:
+        values = batch.spread(values, node.axes[1])
+    return torch.bmm(shares.mT, values).squeeze(1)
+
+
+declare("attention_weights", _weighed, unprepared(_shares), axes=_with_query)
+declare("attention_mean", _mean_shape, unprepared(_mean), axes=first_axes)
 
 
 def _attended(site: Site) -> Shape:
@@ -62,4 +99,5 @@ def _attend(node: Node, batch: PackedBatch, keys: Any, values: Any, valid: Any, 
     return torch.bmm(shares[:, None], values).squeeze(1)
 
 
+# Both in one, as files that were saved earlier have it.
 declare("attend", _attended, unprepared(_attend), axes=_query_axes)

@@ -31,7 +31,8 @@ def AttentionModel(
     """Return additive attention, ``(encoder_hidden_state, decoder_hidden_state) -> weighted mean of encoder states``.
 
     The weights for a decoder state d are the softmax of ``tanh(e K + d Q) v`` over the encoder states e. May be used in
-    the step of a recurrence.
+    the step of a recurrence. The weights are the operation ``attention_weights`` in it, of shape (longest, 1), with
+    zeros after the end of shorter sequences.
 
     Args:
         attention_dim: width of the hidden layer.
@@ -57,7 +58,9 @@ def AttentionModel(
         padded = [apply("sequence_padded", [node_of(x)]) for x in (keys(encoder_hidden_state), encoder_hidden_state)]
         valid = apply("sequence_valid", [node_of(encoder_hidden_state)])
         wanted = node_of(query(decoder_hidden_state))
-        return final(Function.of([apply("attend", [*padded, valid, wanted, node_of(scaled)])]))
+        keyed = [padded[0], valid, wanted, node_of(scaled)]
+        shares = apply("attention_weights", keyed, label="attention_weights")
+        return final(Function.of([apply("attention_mean", [shares, padded[1]])]))
 
     return layer(attend, "AttentionModel", name, inputs=("encoder_hidden_state", "decoder_hidden_state"))
 
