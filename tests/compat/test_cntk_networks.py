@@ -363,7 +363,7 @@ def test_arguments_come_in_order():
         f.eval({"c": 1})
     with pytest.raises(ValueError, match="expected data for 2 arguments"):
         f.eval([np.ones((1, 2), "f4")])
-    assert repr(f).startswith("minus(Input('a', [#], [2]), Input('b', [#], [2])) -> Output('f', [#], [2])")
+    assert repr(f).startswith("Minus(Input('a', [#], [2]), Input('b', [#], [2])) -> Output('f', [#], [2])")
 
 
 def test_functions_from_python():
@@ -391,11 +391,12 @@ def test_blocks_and_names():
     assert (block.is_block, block.op_name, block.name) == (True, "MyBlock", "mine")
     assert block.arguments == (x,)
     z = C.plus(block, 1, name="z")
-    assert z.find_by_name("inner").shape == (2,)
+    assert z.find_by_name("inner") is None
+    assert z.find_by_name("inner", depth=1).shape == z.inner.shape == (2,)
     assert z.find_by_name("x") == x
     assert z.find_by_name("none") is None
-    assert len(C.combine(z, C.tanh(x, name="inner")).find_all_by_name("inner")) == 2
-    assert block.block_root.op_name == "alias"
+    assert len(C.combine(z, C.tanh(x, name="inner")).find_all_by_name("inner", -1)) == 2
+    assert block.block_root.op_name == "Alias"
     assert block.block_arguments_mapping == [(x, x)]
 
 

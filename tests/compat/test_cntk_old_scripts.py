@@ -244,9 +244,10 @@ def test_a_node_inside_a_recurrence_is_found_and_evaluated():
         return C.alias(h + x, "inner") * 2
 
     f = C.layers.Recurrence(step)(x)
-    inner = f.find_by_name("inner")
+    assert f.find_by_name("inner") is None  # it is inside the block
+    inner = f.find_by_name("inner", depth=-1)
     data = {x: [np.float32([[1, 2], [3, 4]])]}
-    for function in (inner, f.inner, C.combine([inner]), C.logging.graph.find_by_name(f, "inner")):
+    for function in (inner, f.inner, C.combine([inner]), C.logging.graph.find_by_name(f, "inner", -1)):
         assert [v.name for v in function.arguments] == [x.name]
         (found,) = function.eval(data)
         close(found, [[1, 2], [5, 8]])

@@ -32,12 +32,16 @@ _TYPES: dict[Any, str] = {
 _KNOWN = ("float16", "float32", "float64", "int8", "int16")
 
 
-def dims(shape: Any) -> tuple[int, ...]:
+def dims(shape: Any, free: bool = False) -> tuple[int, ...]:
     """Convert a shape given as a number or a sequence of numbers.
+
+    Args:
+        shape: shape.
+        free: whether dimensions may differ between minibatches.
 
     Raises:
         TypeError: another type.
-        CompatError: a dimension that differs between minibatches.
+        CompatError: a dimension that differs between minibatches, unless ``free``.
     """
     if isinstance(shape, numbers.Integral):
         shape = (shape,)
@@ -45,10 +49,10 @@ def dims(shape: Any) -> tuple[int, ...]:
         found = tuple(int(n) for n in shape)
     except TypeError:
         raise TypeError(f"expected a shape as a number or a tuple of numbers, got {shape!r}") from None
-    if FreeDimension in found:
+    if FreeDimension in found and not free:
         raise CompatError(
-            f"expected a shape whose dimensions are known, got {found} with a FreeDimension: declare the input by "
-            "sequence.input_variable and feed sequences"
+            f"expected a shape whose dimensions are known, got {found} with a FreeDimension: only inputs and "
+            "placeholders may have some"
         )
     return found
 

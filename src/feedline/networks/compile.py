@@ -17,10 +17,10 @@ import torch
 
 from feedline.data.value import Value
 from feedline.networks.loop import operands
-from feedline.networks.node import Node, Weights
+from feedline.networks.node import FREE, Node, Weights, fits, input_node
 from feedline.networks.packed import PackedBatch, PackedRows, Sequences, SparseRows
 from feedline.networks.registry import op
-from feedline.networks.traverse import behind, reads, topological
+from feedline.networks.traverse import behind, reads, replace, topological
 from feedline.networks.truncation import BPTTState, TruncatedBatch
 from feedline.networks.within import outside
 
@@ -60,6 +60,8 @@ class Network(torch.nn.Module):
     def __init__(self, roots: Iterable[Node]) -> None:
         super().__init__()
         self.roots = tuple(roots)
+        # By the shapes of inputs with free dimensions: the network for these, and its inputs.
+        self._kinds: dict[tuple[Any, ...], tuple[Network, dict[Node, Node]]] = {}
         ends = [behind(root) for root in outside(self.roots)]
         order = topological(ends, _below)
         slot = {node: i for i, node in enumerate(order)}
@@ -74,12 +76,14 @@ class Network(torch.nn.Module):
         self._whole = [node for node in order if not node.is_leaf and op(node.op).whole]
         last = {slot[child]: i for i, node in enumerate(order) for child in _below(node)}
         kept = {i for i, _ in self._results}
+        self._free = [node for node in self.inputs if FREE in node.shape]
         for i, node in enumerate(order):
             if node.op == "placeholder":
                 raise ValueError(f"expected all placeholders to be replaced, got {node.label}")
             if node.weights is not None:
-                self._hold(i, node)
-            elif node.op != "input":
+                if node.weights.settled or not self._free:
+                    self._hold(i, node)
+            elif node.op != "input" and not self._free:
                 done = [j for j in {slot[c] for c in _below(node)} if last[j] == i and j not in kept]
                 self._plan.append((i, [slot[c] for c in _below(node)], op(node.op).lower(node), done))
         self._size = len(order)
@@ -130,6 +134,8 @@ class Network(torch.nn.Module):
                 sequences are truncated, but an operation needs them whole.
             StateError: sequences that do not continue from the last minibatch.
         """
+        if self._free:
+            return self._of_shapes(feeds, lanes, begins)
         values: list[Any] = [None] * self._size
         for i, held, name in self._held:
             values[i] = held[name]
@@ -153,6 +159,32 @@ class Network(torch.nn.Module):
             PackedRows(values[i], batch.sequences[root.axes[1]] if len(root.axes) > 1 else None)
             for i, root in self._results
         )
+
+    def _of_shapes(self, feeds: Mapping[Node, Any], lanes: Any, begins: Any) -> tuple[PackedRows, ...]:
+        """Run the network for the shapes of this data, which is made at their first use."""
+        shapes = []
+        for node in self._free:
+            if feeds.get(node) is None:
+                raise ValueError(f"expected data for {node.label}, got it for {_names(feeds)}")
+            shapes.append(_sample_shape(node, feeds[node]))
+            if not fits(shapes[-1], node.shape):
+                raise ValueError(f"{node.label}: expected samples of shape {node.shape}, got {shapes[-1]}")
+        key = tuple(shapes)
+        if key not in self._kinds:
+            fixed = [
+                input_node(shape, node.axes, node.name, node.sparse, node.dtype)
+                for node, shape in zip(self._free, shapes, strict=True)
+            ]
+            changes = dict(zip(self._free, fixed, strict=True))
+            self._kinds[key] = Network(replace(outside(self.roots), changes)), changes
+        kind, changes = self._kinds[key]
+        kind.memories = self.memories
+        kind.to(self.device).train(self.training)
+        results: tuple[PackedRows, ...] = kind(
+            {changes.get(node, node): given for node, given in feeds.items()}, lanes, begins
+        )
+        self.batch = kind.batch
+        return results
 
     def _feed(self, values: list[Any], feeds: Mapping[Node, Value | PackedRows]) -> PackedBatch:
         device, dtype = self.device, self.dtype
@@ -209,9 +241,15 @@ def _packed(node: Node, value: Value, device: torch.device, dtype: torch.dtype) 
     return packed
 
 
+def _sample_shape(node: Node, given: Any) -> tuple[int, ...]:
+    if isinstance(given, Value):
+        return tuple(given.shape)
+    data = given.data
+    return (data.width,) if isinstance(data, SparseRows) else tuple(data.shape[1:] if node.axes else data.shape)
+
+
 def _check_shape(node: Node, packed: PackedRows) -> None:
-    data = packed.data
-    shape = (data.width,) if isinstance(data, SparseRows) else tuple(data.shape[1:] if node.axes else data.shape)
+    shape = _sample_shape(node, packed)
     if shape != node.shape:
         raise ValueError(f"{node.label}: expected samples of shape {node.shape}, got {shape}")
 

@@ -168,6 +168,11 @@ class Node:
         return f"{self.op} `{self.name or self.uid}`({below}) -> {self.type}"
 
 
+def fits(shape: tuple[int, ...], declared: tuple[int, ...]) -> bool:
+    """Whether data of a shape may be fed to an input, whose `FREE` dimensions may have any length."""
+    return len(shape) == len(declared) and all(d in (n, FREE) for n, d in zip(shape, declared, strict=True))
+
+
 def input_node(
     shape: tuple[int, ...],
     axes: tuple[str, ...] = (BATCH,),

@@ -13,12 +13,13 @@ from typing import Any
 from feedline.cntk import _files
 from feedline.cntk._nodes import node_of
 from feedline.cntk._operand import Operand, registered
+from feedline.cntk._order import search_order
 from feedline.cntk._replacing import replace_in_place
 from feedline.cntk._tracing import called, parameters_of, roots_of, traced, typed, types_of
 from feedline.cntk.device import DeviceDescriptor
 from feedline.cntk.ops._evaluation import Evaluable
 from feedline.cntk.variables import Variable, variable_of
-from feedline.networks import Node, clone, find_all, replace
+from feedline.networks import Node, clone, replace
 from feedline.networks.traverse import topological
 from feedline.networks.within import remember
 
@@ -208,8 +209,8 @@ class Function(Evaluable):
         return self.replace_placeholders({open_ones[0]: substitution})
 
     def find_all_by_name(self, name: str, depth: int = 0) -> list[Any]:
-        """Return all functions and variables of a name. ``depth`` is ignored: the search descends into blocks."""
-        return operands_in(self._roots, find_all(self._roots, lambda n: called(n, name)))
+        """Return all functions and variables of a name, within ``depth`` nested blocks; -1: all."""
+        return operands_in(self._roots, [n for n in search_order(self._roots, depth) if called(n, name)])
 
     def find_by_name(self, name: str, depth: int = 0) -> Any:
         """Return the function or variable of a name, or None.
@@ -222,9 +223,11 @@ class Function(Evaluable):
             raise ValueError(f"expected one node with the name {name!r}, got {len(found)}: use find_all_by_name")
         return found[0] if found else None
 
+    find_all_with_name = find_all_by_name
+
     def find_by_uid(self, uid: str, depth: int = 0) -> Any:
-        """Return the function or variable with this `uid`, or None."""
-        found = find_all(self._roots, lambda n: n.uid == uid)
+        """Return the function or variable with this `uid`, or None; see `find_all_by_name`."""
+        found = [n for n in search_order(self._roots, depth) if n.uid == uid]
         return operands_in(self._roots, found[:1])[0] if found else None
 
     def __getattr__(self, name: str) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from operator import attrgetter
 from typing import Any
 
+from feedline.cntk._op_names import op_name
 from feedline.cntk._operand import Operand
 from feedline.cntk._order import leaves_in_order
 from feedline.cntk._replacing import count as replacements
@@ -108,9 +109,8 @@ class Outputs(Operand):
 
     @property
     def op_name(self) -> str:
-        """Operation, or kind of block, that computes the first output."""
-        root = self._roots[0]
-        return str(root.attributes.get("block", root.op))
+        """Operation, in CNTK's spelling, or kind of block, that computes the first output."""
+        return op_name(self._roots[0])
 
     @property
     def attributes(self) -> dict[str, Any]:

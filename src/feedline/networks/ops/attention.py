@@ -19,19 +19,52 @@ from feedline.networks.shapes import same, scalar
 
 
 def _padded(node: Node, batch: PackedBatch, x: Any) -> Any:
+    return _steps_of(node, batch, x, 0.0)
+
+
+def _steps_of(node: Node, batch: PackedBatch, x: Any, padding: float) -> Any:
+    """Return sequences side by side, (sequences, longest, *shape), padded at their ends."""
     sequences = batch.sequences[node.inputs[0].axes[1]]
     gaps = np.arange(sequences.count) * sequences.longest - sequences.offsets[:-1]
     place = torch.from_numpy(np.repeat(gaps, sequences.lengths) + np.arange(sequences.total)).to(sequences.device)
     rows = dense(x, node)
-    whole = rows.new_zeros(sequences.count * sequences.longest, *node.shape).index_copy(0, place, rows)
-    return whole.reshape(sequences.count, sequences.longest, *node.shape)
+    shape = rows.shape[1:]
+    whole = rows.new_full((sequences.count * sequences.longest, *shape), padding).index_copy(0, place, rows)
+    return whole.reshape(sequences.count, sequences.longest, *shape)
 
 
 def _valid(node: Node, batch: PackedBatch, x: Any) -> Any:
     sequences = batch.sequences[node.inputs[0].axes[1]]
-    lengths = torch.from_numpy(sequences.lengths).to(sequences.device)
-    return torch.arange(sequences.longest, device=sequences.device) < lengths[:, None]
+    lengths = torch.from_numpy(sequences.lengths).to(sequences.device)[:, None]
+    place, span = torch.arange(sequences.longest, device=sequences.device), node.attributes.get("span")
+    if span is None:
+        return place < lengths
+    # The last steps, or with ``backwards`` the first ones.
+    return (
+        place < lengths.clamp(max=span)
+        if node.attributes["backwards"]
+        else (place >= lengths - span) & (place < lengths)
+    )
 
+
+def _unpacked(node: Node, batch: PackedBatch, x: Any) -> Any:
+    return _steps_of(node, batch, x, node.attributes["padding"])
+
+
+def _marks(node: Node, batch: PackedBatch, x: Any) -> Any:
+    return _valid(node, batch, x).to(x.dtype)
+
+
+def _with_steps(site: Site) -> Shape:
+    return (FREE, *site.shape(0))
+
+
+def _steps_only(site: Site) -> Shape:
+    return (FREE,)
+
+
+declare("sequence_unpacked", _with_steps, unprepared(_unpacked), axes=to_batch, stepwise=False, whole=True)
+declare("sequence_mask", _steps_only, unprepared(_marks), axes=to_batch, stepwise=False, whole=True)
 
 # Rows of these two have one more axis than their types say, the padded steps; only attention takes them.
 declare("sequence_padded", same, unprepared(_padded), axes=to_batch, stepwise=False, whole=True)

@@ -7,15 +7,17 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from feedline.networks.node import Node
-from feedline.networks.ops.align import adapter, aligned, dense, rowwise
+from feedline.networks.node import FREE, Node
+from feedline.networks.ops.align import adapter, aligned, dense, rowwise, unprepared
 from feedline.networks.packed import PackedBatch, Run, SparseRows
 from feedline.networks.registry import Shape, Site, declare
-from feedline.networks.shapes import from_end, reshaped, sliced, slices, spliced, transposed
+from feedline.networks.shapes import from_end, reshaped, same, sliced, slices, spliced, transposed
 
 
 def _reshape(node: Node) -> Run:
-    rows, shape = bool(node.inputs[0].axes), node.shape
+    rows, shape = bool(node.inputs[0].axes), tuple(-1 if n == FREE else n for n in node.shape)
+    if shape.count(-1) > 1:
+        raise ValueError(f"{node.label}: expected at most one free dimension, got {node.shape}")
 
     def run(batch: PackedBatch, x: Any) -> Any:
         x = dense(x, node)
@@ -133,6 +135,19 @@ def _pad(node: Node) -> Any:
     )
 
 
+def _eye_rows(node: Node, batch: PackedBatch, x: Any) -> Any:
+    """Row i of the identity for sample i; zeros for more samples than it has rows."""
+    device = x.offsets.device if isinstance(x, SparseRows) else x.device
+    size = node.shape[0]
+    if not node.attributes.get("sparse", False):
+        return torch.eye(len(x), size, dtype=x.dtype, device=device)
+    ends = torch.arange(len(x) + 1, device=device).clamp(max=size)
+    rows = SparseRows(ends, torch.arange(min(len(x), size), device=device), None, size, len(x) <= size)
+    rows.dense_dtype = x.dtype
+    return rows
+
+
+declare("eye_rows", same, unprepared(_eye_rows), stepwise=False)
 declare("reshape", reshaped, _reshape)
 declare("transpose", transposed, _transpose)
 declare("splice", spliced, _splice)
