@@ -13,6 +13,7 @@ import torch
 from feedline.cntk._arguments import Arguments, arguments_of
 from feedline.cntk._criterion import CriterionNetwork, functions_of, module_of
 from feedline.cntk._errors import checkpoint_errors
+from feedline.cntk._threads import trained
 from feedline.cntk._tracing import roots_of
 from feedline.cntk.device import DeviceDescriptor
 from feedline.cntk.learners import Learner
@@ -178,7 +179,8 @@ class Trainer:
         self._watched = self._watch(outputs)
         changed = [pair for learner in self._learners for pair in learner.changed()] if minibatch else []
         try:
-            self._last = self.modern.train_minibatch(minibatch)  # type: ignore[arg-type]  # as much of one as it asks for
+            with trained():
+                self._last = self.modern.train_minibatch(minibatch)  # type: ignore[arg-type]  # as much as it asks for
         finally:
             watched, self._watched = self._watched, None
         for key, value in changed:
