@@ -85,6 +85,14 @@ INTERNAL = {
     "cntk.variables": {"own_dtype", "placeholder", "variable_of"},
     "mxnet.base": {"MXNetStateError", "MXNetStoreError", "as_mxnet"},
     "mxnet.ndarray.sparse": {"from_dense"},
+    "mxnet.optimizer": {
+        "ScriptAdaGrad",
+        "ScriptAdam",
+        "ScriptNAG",
+        "ScriptOptimizer",
+        "ScriptRMSProp",
+        "ScriptSGD",
+    },
 }
 
 

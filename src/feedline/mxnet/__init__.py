@@ -11,22 +11,28 @@ from feedline import _facades
 from feedline.mxnet import (
     attribute,
     base,
+    callback,
     context,
     executor,
     gluon,
     initializer,
     io,
     kvstore,
+    lr_scheduler,
     metric,
+    model,
     name,
     ndarray,
     optimizer,
+    random,
     symbol,
+    test_utils,
     visualization,
 )
 from feedline.mxnet import initializer as init
 from feedline.mxnet import kvstore as kv
 from feedline.mxnet import ndarray as nd
+from feedline.mxnet import random as rnd
 from feedline.mxnet import symbol as sym
 from feedline.mxnet import visualization as viz
 from feedline.mxnet._names import names_of
