@@ -317,6 +317,12 @@ def test_schedulers():
             wrong()
 
 
+@pytest.mark.parametrize(("name", "instead"), [("nccl", "device"), ("horovod", "dist_device_sync")])
+def test_stores_over_other_libraries_name_ours(name, instead):
+    with pytest.raises(mx.MXNetError, match=f"without {name}: use '{instead}'"):
+        mx.kv.create(name)
+
+
 # ---- callbacks and test utilities -----------------------------------------------------------------
 
 

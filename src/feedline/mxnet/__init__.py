@@ -35,6 +35,7 @@ from feedline.mxnet import ndarray as nd
 from feedline.mxnet import random as rnd
 from feedline.mxnet import symbol as sym
 from feedline.mxnet import visualization as viz
+from feedline.mxnet._launch import launched
 from feedline.mxnet._names import names_of
 from feedline.mxnet.attribute import AttrScope
 from feedline.mxnet.base import MXNetError
@@ -48,7 +49,10 @@ __all__, __getattr__ = names_of(__name__)
 def install() -> None:
     """Register the façade as ``mxnet`` in this process. Idempotent.
 
+    Started by MXNet's ``launch.py``, servers and the scheduler end here; see `feedline.mxnet._launch`.
+
     Raises:
         CompatError: another package was already imported as ``mxnet``.
     """
+    launched()
     _facades.install("mxnet")

@@ -29,6 +29,9 @@ _LEGACY = {
     "dist_sync_device": "dist_device_sync",
 }
 
+# Stores over other libraries, and what does the same here.
+_INSTEAD = {"nccl": "device", "horovod": "dist_device_sync", "byteps": "dist_device_sync"}
+
 _log = logging.getLogger("feedline")
 
 
@@ -45,6 +48,8 @@ def create(name: str = "local") -> KVStore:
     try:
         store = kvstore.create(_LEGACY.get(name, name))
     except ValueError as error:
+        if name in _INSTEAD:
+            raise MXNetError(f"expected a store without {name}: use {_INSTEAD[name]!r}, which sums by torch") from error
         raise MXNetError(f"{error}, or MXNet's {', '.join(map(repr, _LEGACY))}") from error
     return KVStore(store, name)
 
