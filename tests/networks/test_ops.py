@@ -725,6 +725,8 @@ ELSEWHERE = {
     "attend", "attention_weights", "attention_mean", "sequence_padded", "sequence_valid", "sequence_ones",
     # tests/compat/test_cntk_old_scripts
     "cast", "cosine_distance_with_negative_samples", "random_sample_inclusion_frequency",
+    # tests/compat/test_cntk_ranking
+    "edit_distance_error", "lambda_rank", "ndcg_at_1",
     # tests/compat/test_cntk_shapes
     "late", "eye_rows", "sequence_unpacked", "sequence_mask",
 }  # fmt: skip

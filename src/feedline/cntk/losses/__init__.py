@@ -8,6 +8,7 @@ from feedline.cntk.ops import (
     cosine_distance,
     cosine_distance_with_negative_samples,
     cross_entropy_with_softmax,
+    lambda_rank,
     squared_error,
     weighted_binary_cross_entropy,
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 from typing import TYPE_CHECKING, Any
 
 from feedline._facades import defined_in
@@ -106,6 +107,52 @@ def cosine_distance_with_negative_samples(
         raise ValueError(f"expected positive numbers, got shift={shift}, num_negative_samples={num_negative_samples}")
     attributes = {"shift": int(shift), "others": int(num_negative_samples)}
     return made("cosine_distance_with_negative_samples", [x, y], attributes, name)
+
+
+def edit_distance_error(
+    input_a: Any,
+    input_b: Any,
+    subPen: float = 1,
+    delPen: float = 1,
+    insPen: float = 1,
+    squashInputs: bool = False,
+    tokensToIgnore: Any = (),
+    name: str = "",
+) -> Function:
+    """Return edits over labels of the first operand, times the number of samples: one number for the minibatch.
+
+    Args:
+        input_a, input_b: sequences along one axis, whose labels are the indices of their largest elements.
+        subPen, delPen, insPen: prices of edits; the cheapest edits are counted.
+        squashInputs: whether runs of a label count as one.
+        tokensToIgnore: labels that are left out, after that.
+        name: name of the operation.
+    """
+    attributes = {
+        "substitution": float(subPen),
+        "deletion": float(delPen),
+        "insertion": float(insPen),
+        "squash": builtins.bool(squashInputs),
+        "ignored": tuple(int(token) for token in tokensToIgnore),
+    }
+    return made("edit_distance_error", [input_a, input_b], attributes, name)
+
+
+def lambda_rank(output: Any, gain: Any, group: Any, name: str = "") -> Function:
+    """Return the LambdaRank loss of the minibatch, one number; its gradient is that for the present ranks.
+
+    Args:
+        output: score of each sample.
+        gain: its gain.
+        group: number of its group; samples of a group follow each other.
+        name: name of the operation.
+    """
+    return made("lambda_rank", [output, gain, group], None, name)
+
+
+def ndcg_at_1(output: Any, gain: Any, group: Any, name: str = "") -> Function:
+    """Return the mean NDCG at 1 of the groups, times 100 and the number of samples; see `lambda_rank`."""
+    return made("ndcg_at_1", [output, gain, group], None, name)
 
 
 def _classes(axis: Any) -> int | None:
