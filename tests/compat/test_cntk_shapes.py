@@ -305,6 +305,84 @@ def test_an_identity_along_the_batch(sparse, count):
         C.eye_like(C.constant(np.ones((1, 2, 3))))
 
 
+# ---- slices, borders, the batch as an axis ---------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("begin", "end", "stride"), [(0, 0, -1), (1, 5, -1), (0, 0, -2), (1, 6, -3), (-3, -1, -1), (1, 6, 2)]
+)
+def test_slices_from_the_end(begin, end, stride):
+    """CNTK's range is from low to high, whatever the stride."""
+    x = C.input_variable((2, 7), needs_gradient=True)
+    data = np.arange(14, dtype="f4").reshape(1, 2, 7)
+    f = C.slice(x, 1, begin, end, stride)
+    expected = data[:, :, begin : end or None][:, :, ::stride]
+    assert f.shape == expected.shape[1:]
+    close(f.eval({x: data}), expected)
+    gradient = np.zeros((1, 2, 7))
+    gradient[:, :, begin : end or None][:, :, ::stride] = 1
+    close(f.grad({x: data}, wrt=[x]), gradient)
+
+
+def test_slices_in_the_documentation_and_pythons():
+    a = C.constant(np.float32([[1, 2, -3], [4, 5, 6]]))
+    close(C.slice(a, [0, 1], [1, 0], [2, 2], [1, -1]).eval(), [[5, 4]])
+    x = C.input_variable(7)
+    data = np.arange(7, dtype="f4")[None]
+    for part in (np.s_[::-1], np.s_[5:1:-1], np.s_[5:1:-2], np.s_[:2:-1], np.s_[4::-1], np.s_[-2:-5:-1]):
+        close(x[part].eval({x: data})[0], data[0][part])
+    with pytest.raises(ValueError, match="strides other than 0"):
+        C.slice(x, 0, 0, 0, 0)
+
+
+@pytest.mark.parametrize("pattern", [[(1, 2), (0, 0)], [(2, 2), (3, 1)], [(0, 0), (0, 5)]])
+def test_borders_that_mirror_themselves(pattern):
+    x = C.input_variable((2, 3), needs_gradient=True)
+    data = np.arange(6, dtype="f4").reshape(1, 2, 3)
+    f = C.pad(x, pattern, C.ops.SYMMETRIC_PAD)
+    expected = np.pad(data, [(0, 0), *pattern], "symmetric")
+    assert f.shape == expected.shape[1:]
+    close(f.eval({x: data}), expected)
+    close(f.grad({x: data}, wrt=[x]).sum(), expected.size)
+
+
+def test_the_batch_as_an_axis():
+    x, w = C.input_variable((2, 3), needs_gradient=True), C.parameter((4, 3), init=np.arange(12).reshape(4, 3))
+    data = np.random.default_rng(7).normal(size=(4, 2, 3)).astype("f4")
+    whole = C.unpack_batch(x)
+    assert (whole.shape, whole.dynamic_axes) == ((FREE, 2, 3), ())
+    close(whole.eval({x: data}), data)
+    back = C.to_batch(whole * 2)
+    assert (back.shape, len(back.dynamic_axes)) == ((2, 3), 1)
+    close(back.eval({x: data}), 2 * data)
+    close(back.grad({x: data}, wrt=[x]), np.full_like(data, 2))
+    rows = C.to_batch(w)
+    assert rows.shape == (3,)
+    close((rows + 1).eval(), w.value + 1)
+    close(C.splice(rows, C.constant([7.0])).eval(), np.append(w.value, np.full((4, 1), 7), 1))
+    with pytest.raises(ValueError, match="expected 2 samples, as the inputs have, got 4"):
+        C.plus(C.to_batch(w), C.input_variable(3, name="y")).eval({"y": np.ones((2, 3), "f4")})
+    with pytest.raises(ValueError, match="without a batch axis"):
+        C.to_batch(x)
+    with pytest.raises(ValueError, match="only a batch axis"):
+        C.unpack_batch(C.sequence.input_variable(2))
+
+
+def test_formats_of_files(tmp_path):
+    x = C.input_variable(2, name="x")
+    f = C.layers.Dense(3)(x)
+    f.save(str(tmp_path / "m"), format=C.ModelFormat.CNTKv2)
+    data = np.ones((1, 2), "f4")
+    close(C.load_model(str(tmp_path / "m")).eval(data), f.eval(data))
+    close(C.Function.load(str(tmp_path / "m"), format=C.ModelFormat.CNTKv2).eval(data), f.eval(data))
+    for call in (
+        lambda: f.save(str(tmp_path / "o"), format=C.ModelFormat.ONNX),
+        lambda: C.Function.load("o", format=1),
+    ):
+        with pytest.raises(fl.CompatError, match=r"by torch\.onnx"):
+            call()
+
+
 # ---- user functions -------------------------------------------------------------------------------
 
 

@@ -43,6 +43,14 @@ def _reflected(name: str) -> Callable[[Any, Any], Any]:
     return lambda self, other: registered(name)(other, self)
 
 
+def _range(part: slice) -> tuple[int, int, int]:
+    """Return begin, end (0: the end) and stride as CNTK has them: with a negative stride still from low to high."""
+    step = part.step or 1
+    if step > 0:
+        return part.start or 0, part.stop or 0, step
+    return (0 if part.stop is None else part.stop + 1, 0 if part.start is None else part.start + 1, step)
+
+
 class Operand:
     """Arithmetic, comparison and slicing, for variables and functions alike."""
 
@@ -79,7 +87,7 @@ class Operand:
                 parts.append((axis, int(part), 0 if part == -1 else int(part) + 1, 1))
             elif isinstance(part, slice):
                 if part != slice(None):
-                    parts.append((axis, part.start or 0, part.stop or 0, part.step or 1))
+                    parts.append((axis, *_range(part)))
             else:
                 raise TypeError(f"expected numbers, lists of them and slices, got {part!r}")
         found = registered("slice")(self, *map(list, zip(*parts, strict=True))) if parts else self

@@ -19,6 +19,7 @@ from feedline.cntk._tracing import called, parameters_of, roots_of, traced, type
 from feedline.cntk.device import DeviceDescriptor
 from feedline.cntk.ops._evaluation import Evaluable
 from feedline.cntk.variables import Variable, variable_of
+from feedline.errors import CompatError
 from feedline.networks import Node, clone, replace
 from feedline.networks.traverse import topological
 from feedline.networks.within import remember
@@ -30,6 +31,13 @@ class CloneMethod(Enum):
     share = "share"
     clone = "clone"
     freeze = "freeze"
+
+
+class ModelFormat(Enum):
+    """Formats of `Function.save`: `CNTKv2`, the default, stands for feedline's own; ``ONNX`` is refused."""
+
+    CNTKv2 = 0
+    ONNX = 1
 
 
 class Function(Evaluable):
@@ -355,9 +363,10 @@ class Function(Evaluable):
 
         Raises:
             ValueError: the graph has a user's function, which no file can hold.
-            CompatError: a ``format``.
+            CompatError: a ``format`` other than the default.
         """
-        _files.save(filename, self._roots, [v.node for v in self.arguments], format)
+        _check_format(format)
+        _files.save(filename, self._roots, [v.node for v in self.arguments])
 
     def restore(self, filename: str) -> None:
         """Load values of parameters and constants from a file saved by a function with the same graph.
@@ -373,7 +382,9 @@ class Function(Evaluable):
 
         Raises:
             StateError: the file was not written by `save`, or is damaged.
+            CompatError: a ``format`` other than the default.
         """
+        _check_format(format)
         return Function.of(*_files.load(model))
 
     def save_model(self, filename: str) -> None:
@@ -383,6 +394,13 @@ class Function(Evaluable):
     def restore_model(self, filename: str) -> None:
         """Deprecated alias of `restore`."""
         self.restore(filename)
+
+
+def _check_format(format: Any) -> None:
+    if format not in (None, ModelFormat.CNTKv2):
+        raise CompatError(
+            f"expected ModelFormat.CNTKv2 or no format, got {format}: for ONNX export function.network() by torch.onnx"
+        )
 
 
 def operand_of(node: Node) -> Any:

@@ -91,7 +91,10 @@ def swapaxes(x: Any, axis1: Any = 0, axis2: Any = 1, name: str = "") -> Function
 
 
 def slice(x: Any, axis: Any, begin_index: Any, end_index: Any, strides: Any = None, name: str = "") -> Function:
-    """Return part of a sample along one or several axes; an ``end_index`` of 0 means the end."""
+    """Return part of a sample along one or several axes; an ``end_index`` of 0 means the end.
+
+    A negative stride goes through the range from its end.
+    """
     axes = axis_numbers(axis)
     starts, ends = as_list(begin_index), as_list(end_index)
     steps = [1] * len(axes) if strides is None else as_list(strides)
@@ -125,11 +128,19 @@ def gather(reference: Any, indices: Any, axis: Any = None, name: str = "") -> Fu
 
 def pad(x: Any, pattern: Any, mode: int = CONSTANT_PAD, constant_value: float = 0, name: str = "") -> Function:
     """Pad each axis; ``pattern`` has a pair (before, after) per axis."""
-    if mode == SYMMETRIC_PAD:
-        raise CompatError("expected CONSTANT_PAD or REFLECT_PAD, got SYMMETRIC_PAD, which torch lacks")
-    kind = {CONSTANT_PAD: "constant", REFLECT_PAD: "reflect"}[mode]
+    kind = {CONSTANT_PAD: "constant", REFLECT_PAD: "reflect", SYMMETRIC_PAD: "symmetric"}[mode]
     attributes = {"pattern": tuple(tuple(p) for p in pattern), "mode": kind, "value": float(constant_value)}
     return made("pad", [x], attributes, name)
+
+
+def to_batch(x: Any, name: str = "") -> Function:
+    """Return an operand without a batch axis with its first axis as the batch."""
+    return made("to_batch", [x], None, name)
+
+
+def unpack_batch(x: Any, name: str = "") -> Function:
+    """Return an operand with its batch as the first axis of a sample, whose length is a `FreeDimension`."""
+    return made("unpack_batch", [x], None, name)
 
 
 @late(1)
