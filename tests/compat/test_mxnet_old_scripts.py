@@ -323,6 +323,21 @@ def test_stores_over_other_libraries_name_ours(name, instead):
         mx.kv.create(name)
 
 
+def test_small_things_that_scripts_ask_for():
+    (batch, _) = mx.io.NDArrayIter(np.ones((4, 2)), [], 2)
+    assert (batch.label, batch.data[0].shape) == ([], (2, 2))
+    with pytest.raises(mx.base.NotImplementedForSymbol, match="no truth value"):
+        bool(mx.sym.var("a"))
+    metric = mx.metric.create("acc")
+    metric.update([mx.nd.array([0])], [mx.nd.array([[1.0, 0.0]])])
+    names = {"output_names": None, "label_names": None}
+    assert metric.get_config() == {"metric": "Accuracy", "name": "accuracy", **names}
+    metric.reset_local()
+    assert math.isnan(metric.get()[1])
+    assert mx.init.Constant(mx.nd.ones((2,))).dumps() == '["constant", {"value": [1.0, 1.0]}]'
+    assert mx.init.Constant(3.5).dumps() == '["constant", {"value": 3.5}]'
+
+
 # ---- callbacks and test utilities -----------------------------------------------------------------
 
 
