@@ -39,6 +39,8 @@ class Names:
         approximated: names that differ from the original, with the difference.
         absent: names that are missing, with a replacement.
         added: names that the original lacks, with a description.
+        handed: names that the original's module imports for itself and hands on by ``from module import *``, separated
+            by spaces: standard modules and NumPy, or names of the package.
     """
 
     provided: str = ""
@@ -46,6 +48,12 @@ class Names:
     approximated: dict[str, str] = field(default_factory=dict)
     absent: dict[str, str] = field(default_factory=dict)
     added: dict[str, str] = field(default_factory=dict)
+    handed: str = field(default="", kw_only=True)
+
+    @property
+    def exported(self) -> list[str]:
+        """``__all__`` of the module: the importable names, and those that it hands on."""
+        return list(dict.fromkeys([*self.importable, *self.handed.split()]))
 
     @property
     def importable(self) -> list[str]:
@@ -63,6 +71,24 @@ def explain(tables: Mapping[str, Names], module: str, name: str) -> Exception:
     return AttributeError(f"module '{module}' has no attribute '{name}'; docs/compat/{old}.md lists what is provided")
 
 
+# Modules that old packages import under these names, and hand on.
+_HANDED_MODULES = {"np": "numpy", "os": "os", "sys": "sys"}
+
+
+def look_up(tables: Mapping[str, Names], module: str, name: str) -> Any:
+    """Return what a module hands on under a name that it does not define.
+
+    Raises:
+        CompatError: the name is absent on purpose; says what to use instead.
+        AttributeError: the original has no such name.
+    """
+    if name not in tables[module].handed.split():
+        raise explain(tables, module, name)
+    if name in _HANDED_MODULES:
+        return importlib.import_module(_HANDED_MODULES[name])
+    return getattr(importlib.import_module(f"feedline.{module.partition('.')[0]}"), name)
+
+
 def names_of(tables: Mapping[str, Names], module: str) -> tuple[list[str], Callable[[str], Any]]:
     """Return ``__all__`` and ``__getattr__`` of a façade's module; the table is the only list of its names.
 
@@ -73,9 +99,9 @@ def names_of(tables: Mapping[str, Names], module: str) -> tuple[list[str], Calla
     old = module.removeprefix("feedline.")
 
     def missing(name: str) -> Any:
-        raise explain(tables, old, name)
+        return look_up(tables, old, name)
 
-    return tables[old].importable, missing
+    return tables[old].exported, missing
 
 
 def defined_in(namespace: Mapping[str, Any]) -> list[str]:
@@ -85,12 +111,15 @@ def defined_in(namespace: Mapping[str, Any]) -> list[str]:
     return [name for name, value in public.items() if type(value) is int or getattr(value, "__module__", None) == own]
 
 
+_SENTENCES = ("corrected", "approximated", "absent", "added")
+
+
 def read_names(path: Path) -> dict[str, Names]:
     """Read the names of a façade's modules.
 
     The file has a table for each module: ``provided``, names separated by spaces; tables ``corrected``,
     ``approximated``, ``absent`` and ``added`` from names, separated by spaces, to the sentence that they share; and
-    ``repeats``, modules whose names the package re-exports, except members of classes.
+    ``repeats``, modules whose names the package re-exports, except members of classes; and ``handed``.
     """
     with path.open("rb") as file:
         tables = tomllib.load(file)
@@ -99,8 +128,9 @@ def read_names(path: Path) -> dict[str, Names]:
             table.get("provided", ""),
             *(
                 {name: sentence for names, sentence in table.get(key, {}).items() for name in names.split()}
-                for key in ("corrected", "approximated", "absent", "added")
+                for key in _SENTENCES
             ),
+            handed=table.get("handed", ""),
         )
         for module, table in tables.items()
     }
@@ -119,8 +149,9 @@ def _repeating(own: Names, others: Sequence[Names]) -> Names:
                 **{name: said for more in others for name, said in getattr(more, key).items() if "." not in name},
                 **getattr(own, key),
             }
-            for key in ("corrected", "approximated", "absent", "added")
+            for key in _SENTENCES
         ),
+        handed=own.handed,
     )
 
 

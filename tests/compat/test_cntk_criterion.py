@@ -228,9 +228,14 @@ def test_ways_through_a_graph(capsys):
     graph = C.logging.graph
     x = C.input_variable(2, name="x")
     z = C.plus(C.tanh(C.layers.Dense(3, name="inner")(x)), 1, name="z")
-    everything = graph.depth_first_search(z, lambda node: True)
+    everything = graph.depth_first_search(z, lambda node: True, depth=-1)
     assert everything[0] == z.output.owner or everything[0].uid == z.uid
     assert [v.name for v in graph.depth_first_search(z, lambda n: getattr(n, "is_parameter", False))] == ["W", "b"]
+    # By hand from CNTK's algorithm: a closed block is followed by its parameters; one that is entered comes first.
+    closed = [getattr(item, "op_name", item.name) for item in graph.depth_first_search(z, lambda node: True)]
+    assert closed == ["Plus", "Tanh", "Dense", "W", "b", "x", ""]
+    opened = [getattr(item, "op_name", item.name) for item in everything]
+    assert opened == ["Plus", "Tanh", "Dense", "", "x", "Plus", "Times", "W", "b"]
     assert graph.find_by_name(z, "x") == x
     assert graph.find_by_name(z, "none") is None
     assert graph.find_by_name(z, "inner").shape == (3,)

@@ -7,7 +7,6 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
-import feedline as fl  # noqa: E402
 import feedline.cntk as C  # noqa: E402
 from feedline.cntk.layers import (  # noqa: E402
     GRU,
@@ -122,8 +121,26 @@ def test_attention_is_that_of_its_parameters():
             shares = oracle.softmax((np.tanh(key * es @ K + query * row @ Q) @ (inner * v)).ravel())
             # A sum of single-precision numbers below 1, which may cancel.
             np.testing.assert_allclose(one, final * shares @ es, rtol=1e-5, atol=1e-6)
-    with pytest.raises(fl.CompatError, match="attention_span"):
-        AttentionModel(4, attention_span=20)
+    with pytest.raises(ValueError, match="attention_span of at least 1, got 0"):
+        AttentionModel(4, attention_span=0)
+
+
+@pytest.mark.parametrize("backwards", [True, False])
+def test_a_span_of_attention_is_that_of_the_ends(backwards):
+    """As if sequences had only their last states, or their first ones."""
+    e = C.sequence.input_variable(3, sequence_axis=C.Axis("in"))
+    d = C.sequence.input_variable(2, sequence_axis=C.Axis("out"))
+    C.cntk_py.set_fixed_random_seed(1)
+    whole, part = AttentionModel(4), AttentionModel(4, attention_span=2, attention_axis=-3, go_backwards=backwards)
+    C.cntk_py.reset_random_seed(0)
+    rng = np.random.default_rng(0)
+    encoded, decoded = (
+        [np.float32(rng.uniform(-1, 1, (n, k))) for n in lengths] for lengths, k in (((4, 1), 3), ((1, 3), 2))
+    )
+    cut = [rows[:2] if backwards else rows[-2:] for rows in encoded]
+    found, expected = part(e, d).eval({e: encoded, d: decoded}), whole(e, d).eval({e: cut, d: decoded})
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
 
 
 def test_a_stabilizer_alone_is_found_by_its_name():

@@ -89,11 +89,11 @@ def test_older_scripts_update_by_hand(capsys):
         with pytest.warns(DeprecationWarning, match="give the printer to the Trainer"):
             writer.update(loss, 10, 0.25)
     with pytest.warns(DeprecationWarning, match="deprecated"):
-        writer.epoch_summary(with_metric=True)
+        assert writer.epoch_summary(with_metric=True) == (0.75, 0.25, 20)
     with pytest.warns(DeprecationWarning, match="deprecated"):
         writer.update(1.0, 10, 0.5)
     with pytest.warns(DeprecationWarning, match="deprecated"):
-        writer.epoch_summary()
+        assert writer.epoch_summary() == (1.0, 0.5, 10)
     lines = [line.partition("s (")[0].rpartition(" ")[0] for line in capsys.readouterr().out.splitlines()]
     assert lines == [
         " Minibatch[   1-   2]: loss = 0.750000 * 20, metric = 25.00% *",

@@ -39,21 +39,21 @@ def test_operators_are_operations_in_the_order_of_their_operands(made):
     x, matrix = made(C.input_variable((2, 2))), np.eye(2, dtype=np.float32)
     for apply, name in BINARY.items():
         for result, place in ((apply(x, matrix), 0), (apply(matrix, x), 1)):
-            assert (result.op_name, result.node.inputs[place]) == (name, x.node)
+            assert (result.node.op, result.node.inputs[place]) == (name, x.node)
     for apply, name in {**COMPARISONS, operator.pow: "pow"}.items():
         result = apply(x, 2)
-        assert (result.op_name, result.node.inputs[0]) == (name, x.node)
-    assert [(-x).op_name, abs(x).op_name, x[0].op_name] == ["negate", "abs", "slice"]
+        assert (result.node.op, result.node.inputs[0]) == (name, x.node)
+    assert [(-x).op_name, abs(x).op_name, x[0].op_name] == ["Negate", "Abs", "Slice"]
 
 
 def test_a_marked_default_is_resolved_wherever_it_is_passed():
     x = C.input_variable(2)
     marked = default_override_or(C.tanh)
     for made in (C.layers.Dense(3, marked), C.layers.Dense(3, activation=marked)):
-        assert [f.op_name for f in (made(x).block_root, made(x).block_root)] == ["tanh", "tanh"]
+        assert [f.op_name for f in (made(x).block_root, made(x).block_root)] == ["Tanh", "Tanh"]
     with C.default_options_for(C.layers.Dense, activation=C.relu):
-        assert C.layers.Dense(3, marked)(x).block_root.op_name == "relu"
-        assert C.layers.Dense(3, C.sigmoid)(x).block_root.op_name == "sigmoid"
+        assert C.layers.Dense(3, marked)(x).block_root.op_name == "ReLU"
+        assert C.layers.Dense(3, C.sigmoid)(x).block_root.op_name == "StableSigmoid"
 
 
 def test_factories_keep_their_signatures_and_refuse_other_arguments():

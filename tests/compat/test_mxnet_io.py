@@ -138,7 +138,7 @@ def test_reset_before_the_first_batch_changes_nothing():
 def test_what_does_not_fit_is_refused():
     for arguments, message in (
         ((None,), "expected data"),
-        (([],), "from 1 to 0, the number of rows"),
+        (([],), "expected data, got none"),
         ((numbered(3), np.zeros(4)), "arrays of equal lengths"),
         ((numbered(3), None, 4), "from 1 to 3, the number of rows"),
         ((numbered(3), None, 0), "from 1 to 3, the number of rows"),

@@ -261,5 +261,7 @@ def test_optimizers_have_mxnets_names_wherever_names_are_seen(name):
     assert rule.__name__ == rule.__qualname__ == name
     assert repr(made).startswith(f"{name}(learning_rate=0.5, ")
     text = pickle.dumps(made, 0)
-    assert f"cfeedline.kvstore.optimizers\n{name}\n".encode() in text
+    assert f"cfeedline.mxnet.optimizer\n{name}\n".encode() in text
     assert pickle.loads(text) == made
+    older = pickle.loads(text.replace(b"feedline.mxnet.optimizer", b"feedline.kvstore.optimizers"))
+    assert (type(older).__name__, older.parameters()) == (name, made.parameters())

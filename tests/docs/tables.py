@@ -33,6 +33,8 @@ def section(names: Names) -> list[str]:
     found += said("Approximated", names.approximated)
     found += said("Absent", names.absent)
     found += said("Added", names.added)
+    if names.handed:
+        found.append(f"- **Handed on** by `import *`: {listed(names.handed.split())}.")
     return found
 
 

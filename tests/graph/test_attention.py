@@ -11,6 +11,7 @@ from feedline.networks.compile import Network
 from feedline.networks.node import input_node, placeholder_node
 from feedline.networks.packed import PackedRows, Sequences
 from feedline.networks.traverse import close, find_all
+from feedline.networks.within import remember
 from tests.graph import worlds
 from tests.graph.test_recurrence import CELLS, INPUTS, looped_lstm, lstm_weights, number, on, sequences
 from tests.graph.worlds import draw, given, packed, run, weights
@@ -27,17 +28,22 @@ def along_encoder(tensor):
     return PackedRows(tensor, Sequences(worlds.offsets(ENCODED), torch.device("cpu")))
 
 
-def attention(keys, values, query, v):
+def attention(keys, values, query, v, whole=False):
+    """The mean in two operations, or in the one that older files have."""
     padded = [apply("sequence_padded", [node]) for node in (keys, values)]
-    return apply("attend", [*padded, apply("sequence_valid", [values]), query, v])
+    valid = apply("sequence_valid", [values])
+    if whole:
+        return apply("attend", [*padded, valid, query, v])
+    return apply("attention_mean", [apply("attention_weights", [padded[0], valid, query, v], {}, "shares"), padded[1]])
 
 
+@pytest.mark.parametrize("whole", [True, False])
 @pytest.mark.parametrize("kind", ["s", "b"])
-def test_attention_is_a_weighted_mean_of_each_sequence(kind):
+def test_attention_is_a_weighted_mean_of_each_sequence(kind, whole):
     rng = np.random.default_rng(0)
     keys, values, query = encoder((3,), "keys"), encoder((2,), "values"), given((3,), kind)
     v = rng.uniform(-1, 1, (3, 1))
-    root = attention(keys, values, query, weights(v))
+    root = attention(keys, values, query, weights(v), whole)
     assert (root.shape, root.axes) == ((2,), query.axes)
     tensors = [draw(rng, (n,), "s", lengths=ENCODED) for n in (3, 2)] + [draw(rng, (3,), kind)]
 
@@ -52,14 +58,15 @@ def test_attention_is_a_weighted_mean_of_each_sequence(kind):
     assert torch.autograd.gradcheck(network, [t.requires_grad_() for t in tensors])
 
 
-def test_what_attention_takes():
+@pytest.mark.parametrize("whole", [True, False])
+def test_what_attention_takes(whole):
     query, v = given((3,), "s"), weights(np.zeros((3, 1)))
     with pytest.raises(ValueError, match="a query as wide as the keys"):
-        attention(encoder((4,)), encoder((2,)), query, v)
+        attention(encoder((4,)), encoder((2,)), query, v, whole)
     with pytest.raises(ValueError, match="for each of its steps"):
-        attention(encoder((3,)), encoder((2,)), number(0.0, (3,)), v)
+        attention(encoder((3,)), encoder((2,)), number(0.0, (3,)), v, whole)
     with pytest.raises(ValueError, match="an input with a sequence axis"):
-        attention(given((3,), "b"), encoder((2,)), query, v)
+        attention(given((3,), "b"), encoder((2,)), query, v, whole)
 
 
 def test_a_recurrence_may_attend_at_each_step():
@@ -83,6 +90,64 @@ def test_a_recurrence_may_attend_at_each_step():
             expected.append(state)
     np.testing.assert_allclose(network(*tensors).detach(), expected, rtol=1e-12)
     assert torch.autograd.gradcheck(network, [t.requires_grad_() for t in tensors])
+
+
+def test_what_a_recurrence_computes_inside_can_be_had():
+    """The weights of attention at each step, by their node in the step; alone, and beside the recurrence."""
+    rng = np.random.default_rng(2)
+    x, keys, h = given((3,), "s"), encoder((3,)), placeholder_node(name="h")
+    before = apply("delay", [h, number(0.5)], {"steps": 1})
+    after = on("tanh")(on("plus")(x, attention(keys, keys, before, weights(np.ones((3, 1))))))
+    (root, _) = close([after], {h: after})
+    (shares,) = find_all([root], lambda node: node.op == "attention_weights")
+    assert shares.shape == (-3, 1)
+    tensors = [draw(rng, (3,), "s").detach(), draw(rng, (3,), "s", lengths=ENCODED).detach()]
+    fed = {x: packed(tensors[0], "s"), keys: along_encoder(tensors[1])}
+    expected = []
+    for steps, e in zip(sequences(tensors[0].numpy()), sequences(tensors[1].numpy(), ENCODED), strict=True):
+        state = np.full(3, 0.5)
+        for step in steps:
+            share = oracle.softmax(np.tanh(e + state).sum(1))
+            expected.append(np.pad(share, (0, max(ENCODED) - len(share)))[:, None])
+            state = np.tanh(step + share @ e)
+    beside = run([root, shares], fed)
+    np.testing.assert_allclose(beside[1].data.detach(), expected, rtol=1e-12)
+    with pytest.raises(ValueError, match="placeholders to be replaced"):
+        run([shares], fed)
+    remember([root], [shares])
+    (alone,) = run([shares], fed)
+    assert torch.equal(alone.data, beside[1].data)
+    assert alone.sequences.lengths.tolist() == beside[0].sequences.lengths.tolist()
+
+
+def test_a_state_may_be_the_delayed_value_itself():
+    """``h = select(first, start, delay(tanh(h + x)))``: the state's end reads the step by a delay, as seq2seq does."""
+    rng = np.random.default_rng(3)
+    x, h = given((2,), "s"), placeholder_node((2,), given((2,), "s").axes, "h")
+    step = on("tanh")(on("plus")(h, x))
+    first = apply("sequence_is_first", [x])
+    end = apply("element_select", [first, number(0.25, (2,)), apply("delay", [step, number(0.0)], {"steps": 1})])
+    (root, _) = close([step], {h: end})
+    data = draw(rng, (2,), "s")
+
+    def network(a):
+        return run([root], {x: packed(a, "s")})[0].data
+
+    expected = []
+    for steps in sequences(data.detach().numpy()):
+        state = np.full(2, 0.25)
+        for row in steps:
+            state = np.tanh(state + row)
+            expected.append(state)
+    np.testing.assert_allclose(network(data).detach(), expected, rtol=1e-12)
+    assert torch.autograd.gradcheck(network, [data.requires_grad_()])
+    circle = placeholder_node((2,), given((2,), "s").axes, "c")
+    (never, _) = close(
+        [on("plus")(circle, apply("delay", [circle, number(0.0)], {"steps": 1}))],
+        {circle: on("tanh")(on("plus")(circle, apply("delay", [circle, number(0.0)], {"steps": 1})))},
+    )
+    with pytest.raises(ValueError, match="state placeholder `c` of the same step"):
+        run([never], {})
 
 
 @pytest.mark.parametrize(

@@ -1,12 +1,15 @@
 """``feedline run --as cntk|mxnet SCRIPT``: run an old script, unchanged, under a façade.
 
 The script runs in this process as ``python SCRIPT`` would run it: as ``__main__``, with its arguments in ``sys.argv``
-and its folder first on ``sys.path``. Its exit code and tracebacks are unchanged.
+and its folder first on ``sys.path``. Its exit code and tracebacks are unchanged. Training under CNTK's names tries in
+its first steps whether one thread of torch is as fast as all, and says what it goes on with; ``--threads``, or
+``OMP_NUM_THREADS``, decides instead.
 """
 
 from __future__ import annotations
 
 import importlib
+import os
 import runpy
 import sys
 from pathlib import Path
@@ -21,16 +24,21 @@ from feedline.errors import CompatError
 # Everything after SCRIPT belongs to the script, options too.
 SETTINGS: dict[str, Any] = {"allow_interspersed_args": False, "ignore_unknown_options": True}
 _FACADES = ("cntk", "mxnet")
+_THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 
 
 def run(
     script: Annotated[Path, typer.Argument(help="A Python script.")],
     facade: Annotated[str, typer.Option("--as", metavar="cntk|mxnet", help="Framework of the script.")],
     arguments: Annotated[list[str] | None, typer.Argument(help="Arguments of the script.")] = None,
+    threads: Annotated[
+        int | None, typer.Option(min=1, help="Number of torch's threads. [default: tried in the first steps]")
+    ] = None,
 ) -> None:
     """Run a script written for CNTK or MXNet, unchanged."""
     try:
         install(facade)
+        set_threads(facade, threads)
         if not script.is_file():
             raise FileNotFoundError(f"expected a script, got {script}, which is not a file")
     except (CompatError, ValueError, FileNotFoundError) as error:
@@ -39,6 +47,16 @@ def run(
     sys.argv = [str(script), *(arguments or [])]
     sys.path.insert(0, str(script.resolve().parent))
     runpy.run_path(str(script), run_name="__main__")
+
+
+def set_threads(facade: str, threads: int | None) -> None:
+    """Set the number of torch's threads; None: a trainer of CNTK tries it, unless the environment sets it."""
+    if threads is not None:
+        os.environ.update(dict.fromkeys(_THREADS, str(threads)))
+        if "torch" in sys.modules:
+            sys.modules["torch"].set_num_threads(threads)
+    elif facade == "cntk" and not any(os.environ.get(name) for name in _THREADS):
+        importlib.import_module("feedline.cntk._threads").want()
 
 
 def install(facade: str) -> None:

@@ -17,6 +17,7 @@ from feedline.cntk import (
     core,
     debugging,
     device,
+    eval,
     initializer,
     io,
     layers,
@@ -27,7 +28,7 @@ from feedline.cntk import (
     random,
 )
 from feedline.cntk import variables as variables
-from feedline.cntk._names import NAMES, explain
+from feedline.cntk._names import NAMES, look_up
 from feedline.cntk._nodes import FreeDimension, InferredDimension
 from feedline.cntk._operand import register
 from feedline.cntk.axis import Axis
@@ -38,7 +39,6 @@ from feedline.cntk.device import *
 from feedline.cntk.initializer import *
 from feedline.cntk.io._minibatch import MinibatchData
 from feedline.cntk.ops import *
-from feedline.cntk.ops import eval as eval
 from feedline.cntk.ops import sequence
 from feedline.cntk.variables import Constant, Parameter, Variable
 
@@ -49,7 +49,7 @@ register("feedline.cntk.ops._function", "operand_of")
 register(
     "feedline.cntk.ops",
     *("abs", "element_divide", "element_times", "greater", "greater_equal", "less", "less_equal", "minus", "negate"),
-    *("plus", "pow", "slice", "times"),
+    *("plus", "pow", "slice", "splice", "times"),
 )
 register("feedline.cntk.layers.higher_order_layers", "Sequential", "then")
 register("feedline.cntk.train._quick", "test", "train")
@@ -61,7 +61,7 @@ _WITH_TORCH = {
     "train": NAMES["cntk.train"].importable,
 }
 
-__all__ = NAMES["cntk"].importable
+__all__ = NAMES["cntk"].exported
 
 
 def install() -> None:
@@ -79,4 +79,4 @@ def __getattr__(name: str) -> Any:
         if name == module or name in names:
             found = importlib.import_module(f"{__name__}.{module}")
             return found if name == module else getattr(found, name)
-    raise explain("cntk", name)
+    return look_up("cntk", name)

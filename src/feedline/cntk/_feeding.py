@@ -11,6 +11,7 @@ import numpy as np
 from feedline.cntk.core import Value
 from feedline.data import Value as PackedRows
 from feedline.networks import Node
+from feedline.networks.node import fits
 
 
 def packed_of(data: Any, node: Node) -> Any:
@@ -34,7 +35,7 @@ def packed_of(data: Any, node: Node) -> Any:
             return PackedRows.from_dense(
                 data.rows.reshape(-1, *node.shape), None if data.one_sample_each else data.offsets
             )
-        rows = None if data.is_sparse or data.shape == node.shape or not data.one_sample_each else data.rows
+        rows = None if data.is_sparse or fits(data.shape, node.shape) or not data.one_sample_each else data.rows
         # Rectangular data whose second axis is that of sequences.
         return data if rows is None else _array(rows, node)
     if not node.axes:
@@ -57,9 +58,9 @@ def _fixed(data: Any, node: Node) -> Any:
 def _array(array: Any, node: Node) -> PackedRows:
     shape = node.shape
     lead = array.ndim - len(shape)
-    if lead == 0 and array.shape == shape:
+    if lead == 0 and fits(array.shape, shape):
         return PackedRows.from_dense(array[None])
-    if array.shape[lead:] != shape or lead not in (1, 2):
+    if lead not in (1, 2) or not fits(array.shape[lead:], shape):
         raise ValueError(
             f"{node.label}: expected an array (N, *{shape}) or (N, length, *{shape}), got {array.shape}; pass "
             "sequences of different lengths as a list"
@@ -67,7 +68,7 @@ def _array(array: Any, node: Node) -> PackedRows:
     if lead == 1:
         return PackedRows.from_dense(array)
     count, length = array.shape[:2]
-    rows = array.reshape(count * length, *shape)
+    rows = array.reshape(count * length, *array.shape[2:])
     return PackedRows.from_dense(rows, None if length == 1 else np.arange(count + 1) * length)
 
 
@@ -81,6 +82,8 @@ def _listed(items: list[Any], node: Node) -> PackedRows:
     except ValueError:
         raise ValueError(f"{node.label}: expected a list of arrays, got a list of ragged lists") from None
     rank = len(node.shape)
+    if node.shape == (1,) and len(node.axes) > 1 and all(a.ndim == 1 for a in arrays):
+        return PackedRows.from_sequences([a[:, None] for a in arrays])
     if all(a.ndim == rank for a in arrays):
         return _array(np.stack(arrays), node)
     if all(a.ndim == rank + 1 for a in arrays):
@@ -151,6 +154,8 @@ def arrays_of(packed: Any) -> Any:
     from feedline.networks.packed import SparseRows
 
     data = packed.data
+    if isinstance(data, SparseRows) and data.dense_dtype is not None:
+        data = data.dense()
     if isinstance(data, SparseRows):
         values = np.ones(len(data.indices), np.float32) if data.values is None else data.values.cpu().numpy()
         value = PackedRows.from_csr(

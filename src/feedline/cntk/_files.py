@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from feedline.errors import CompatError, StateError
+from feedline.errors import StateError
 from feedline.networks import Node, Type, Weights, apply
 from feedline.networks.node import parameter_node
 from feedline.networks.traverse import topological
@@ -19,13 +19,11 @@ _FORMAT, _VERSION = "feedline.graph", 1
 _DTYPES = ("float16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8", "bool")
 
 
-def save(path: str | Path, roots: Sequence[Node], arguments: Sequence[Node], format: Any = None) -> None:
+def save(path: str | Path, roots: Sequence[Node], arguments: Sequence[Node]) -> None:
     """Write a graph. See `Function.save`."""
     from feedline.interop.tensor_file import replace_tensors
     from feedline.networks.compile import tensor_of
 
-    if format is not None:
-        raise CompatError("expected no format, got one: functions are saved as safetensors with the graph as JSON")
     order = topological(roots)
     number = {node: i for i, node in enumerate(order)}
     tensors = {str(number[n]): tensor_of(n.weights) for n in order if n.weights is not None}

@@ -13,3 +13,5 @@ NAMES = _facades.read_names(Path(__file__).with_name("names.toml"))
 explain = partial(_facades.explain, NAMES)
 #: ``__all__`` and ``__getattr__`` of a module.
 names_of = partial(_facades.names_of, NAMES)
+#: What a module hands on under a name; raises the error for a missing one.
+look_up = partial(_facades.look_up, NAMES)

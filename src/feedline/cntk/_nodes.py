@@ -12,10 +12,10 @@ from feedline.cntk.axis import Axis
 from feedline.cntk.default_options import default_override_or, get_default_override
 from feedline.errors import CompatError
 from feedline.networks import BATCH, Node, Weights
-from feedline.networks.node import parameter_node
+from feedline.networks.node import FREE, UNKNOWN, parameter_node
 
 # Unknown dimensions of a shape: fixed by its first use, or different in each minibatch.
-InferredDimension, FreeDimension = -1, -3
+InferredDimension, FreeDimension = UNKNOWN, FREE
 
 # Types that CNTK names differently from NumPy, including the numbers of its enumeration.
 _TYPES: dict[Any, str] = {
@@ -32,12 +32,16 @@ _TYPES: dict[Any, str] = {
 _KNOWN = ("float16", "float32", "float64", "int8", "int16")
 
 
-def dims(shape: Any) -> tuple[int, ...]:
+def dims(shape: Any, free: bool = False) -> tuple[int, ...]:
     """Convert a shape given as a number or a sequence of numbers.
+
+    Args:
+        shape: shape.
+        free: whether dimensions may differ between minibatches.
 
     Raises:
         TypeError: another type.
-        CompatError: a dimension that differs between minibatches.
+        CompatError: a dimension that differs between minibatches, unless ``free``.
     """
     if isinstance(shape, numbers.Integral):
         shape = (shape,)
@@ -45,10 +49,10 @@ def dims(shape: Any) -> tuple[int, ...]:
         found = tuple(int(n) for n in shape)
     except TypeError:
         raise TypeError(f"expected a shape as a number or a tuple of numbers, got {shape!r}") from None
-    if FreeDimension in found:
+    if FreeDimension in found and not free:
         raise CompatError(
-            f"expected a shape whose dimensions are known, got {found} with a FreeDimension: declare the input by "
-            "sequence.input_variable and feed sequences"
+            f"expected a shape whose dimensions are known, got {found} with a FreeDimension: only inputs and "
+            "placeholders may have some"
         )
     return found
 
@@ -133,7 +137,9 @@ def nodes_of(*operands: Any) -> list[Node]:
 
 
 def element_type(node: Node) -> str:
-    """Return the element type of a node: that of the first leaf below it."""
+    """Return the element type of a node: that of the first leaf below it, or to which it was cast."""
     while node.inputs:
+        if node.op == "cast":
+            return str(node.attributes["dtype"])
         node = node.inputs[0]
     return node.dtype

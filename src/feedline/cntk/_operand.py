@@ -43,6 +43,14 @@ def _reflected(name: str) -> Callable[[Any, Any], Any]:
     return lambda self, other: registered(name)(other, self)
 
 
+def _range(part: slice) -> tuple[int, int, int]:
+    """Return begin, end (0: the end) and stride as CNTK has them: with a negative stride still from low to high."""
+    step = part.step or 1
+    if step > 0:
+        return part.start or 0, part.stop or 0, step
+    return (0 if part.stop is None else part.stop + 1, 0 if part.start is None else part.start + 1, step)
+
+
 class Operand:
     """Arithmetic, comparison and slicing, for variables and functions alike."""
 
@@ -65,21 +73,28 @@ class Operand:
     __gt__, __ge__ = _binary("greater"), _binary("greater_equal")
 
     def __getitem__(self, key: Any) -> Any:
-        """Return a part of a sample, by an index (which keeps its axis) or a slice with a positive step per axis."""
+        """Return a part of a sample: per axis an index (which keeps the axis), a list of them, or a slice."""
         keys = key if isinstance(key, tuple) else (key,)
         # After an ellipsis, axes are counted from the last, as their number may be unknown.
         at = keys.index(Ellipsis) if Ellipsis in keys else len(keys)
         numbered = [*enumerate(keys[:at]), *((i - len(keys), keys[i]) for i in range(at + 1, len(keys)))]
         parts: list[tuple[int, int, int, int]] = []
+        picked: list[tuple[int, Any]] = []
         for axis, part in numbered:
-            if isinstance(part, (int, np.integer)):
+            if isinstance(part, (list, tuple)) and part and all(isinstance(i, (int, np.integer)) for i in part):
+                picked.append((axis, part))
+            elif isinstance(part, (int, np.integer)):
                 parts.append((axis, int(part), 0 if part == -1 else int(part) + 1, 1))
             elif isinstance(part, slice):
                 if part != slice(None):
-                    parts.append((axis, part.start or 0, part.stop or 0, part.step or 1))
+                    parts.append((axis, *_range(part)))
             else:
-                raise TypeError(f"expected numbers and slices, got {part!r}; use gather for lists of indices")
-        return registered("slice")(self, *map(list, zip(*parts, strict=True))) if parts else self
+                raise TypeError(f"expected numbers, lists of them and slices, got {part!r}")
+        found = registered("slice")(self, *map(list, zip(*parts, strict=True))) if parts else self
+        for axis, indices in picked:
+            rows = [registered("slice")(found, axis, int(i), 0 if i == -1 else int(i) + 1) for i in indices]
+            found = registered("splice")(*rows, axis=axis)
+        return found
 
     # With only __getitem__, iteration would never end.
     __iter__ = None

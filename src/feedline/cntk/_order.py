@@ -8,6 +8,8 @@ state stands for the node that computes the next state.
 
 from __future__ import annotations
 
+import sys
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
 from feedline.networks import Node
@@ -26,6 +28,7 @@ _OPERANDS: dict[str, Callable[[Sequence[Node]], list[Node]]] = {
     # Fused recurrences: x, W, H, b and initial states. An LSTM's step adds b first, a plain one last.
     "lstm": lambda given: [given[3], given[1], given[2], *given[4:], given[0]],
     "rnn": lambda given: [given[1], given[2], given[3], *given[4:], given[0]],
+    "attention_weights": lambda given: [given[3], given[2], *given[:2]],
     # Keys, values, the mask of valid ones, query, and the weights of the last product.
     "attend": lambda given: [given[4], given[3], *given[:3]],
 }
@@ -47,6 +50,45 @@ def in_order(roots: Iterable[Node], border: Collection[Node] = ()) -> Iterator[N
         yield node
         if not node.is_leaf:
             stack.append(iter(_operands(node, ends)))
+
+
+# What combines layers is no block of its own in CNTK, unless it has a name.
+_OPEN = ("Sequential", "SequentialClique", "ResNetBlock")
+
+
+def search_order(roots: Iterable[Node], depth: int = 0) -> Iterator[Node]:
+    """Yield nodes in the order in which CNTK's graph functions visit them, each once.
+
+    Depth first, operands in CNTK's order. A closed block is followed by its own parameters and its operands; one that
+    is entered comes before everything else that waits, and its inside after it. A recurrence's outputs stand for the
+    nodes that compute them.
+
+    Args:
+        roots: nodes to start from.
+        depth: number of nested blocks to enter; -1: all.
+    """
+    seen, ends = set[Node](), dict[Node, Node]()
+    waiting = deque((root, sys.maxsize if depth == -1 else depth) for root in roots)
+    while waiting:
+        node, left = waiting.popleft()
+        node = ends.get(node, node)
+        if node in seen:
+            continue
+        seen.add(node)
+        if node.attributes.get("block") in _OPEN and not node.attributes.get("instance"):
+            waiting.appendleft((node.inputs[0], left))
+            continue
+        yield node
+        if node.is_leaf:
+            continue
+        if "block" in node.attributes and left > 0:
+            waiting.extend((child, left - 1) for child in (*node.inputs[1:], node.inputs[0]))
+            continue
+        below = _operands(node, ends)
+        if node.op == "pick":
+            seen.update(below)
+            below = [child for body in below if not body.is_leaf for child in _operands(body, ends)]
+        waiting.extendleft((child, left) for child in reversed(below))
 
 
 def leaves_in_order(roots: Iterable[Node], *ops: str) -> list[Node]:

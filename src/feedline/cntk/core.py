@@ -57,15 +57,29 @@ class NDArrayView:
 
     @staticmethod
     def from_csr(
-        csr_array: Any, device: DeviceDescriptor | None = None, read_only: bool = False, borrow: bool = False
+        csr_array: Any,
+        device: DeviceDescriptor | None = None,
+        read_only: bool = False,
+        borrow: bool = False,
+        shape: Sequence[int] | None = None,
     ) -> NDArrayView:
         """Create a view of a copy of a SciPy CSR matrix, or with ``borrow`` of the matrix itself.
 
+        Args:
+            csr_array: matrix.
+            device: device on which it will be used.
+            read_only: whether the view is read-only.
+            borrow: whether to share the matrix.
+            shape: shape of the data, which is that of the matrix.
+
         Raises:
             TypeError: not a CSR matrix.
+            ValueError: another ``shape``.
         """
         if getattr(csr_array, "format", None) != "csr":
             raise TypeError(f"expected a SciPy CSR matrix, got {type(csr_array).__name__}; use .tocsr()")
+        if shape is not None and tuple(shape) != tuple(csr_array.shape):
+            raise ValueError(f"expected the matrix's shape {csr_array.shape}, got {tuple(shape)}")
         return _view(csr_array if borrow else csr_array.copy(), device, read_only)
 
     @staticmethod
@@ -111,6 +125,27 @@ class NDArrayView:
         where: list[int | slice] = list(start_offset[:lead])
         where += [slice(a, a + n) for a, n in zip(start_offset[lead:], extent, strict=True)]
         return _view(self._data[tuple(where)], self.device, read_only)
+
+    def deep_clone(self, read_only: bool = False) -> NDArrayView:
+        """Return a view of a copy, on the same device."""
+        return _view(self._data.copy(), self.device, read_only)
+
+    def alias(self, read_only: bool = False) -> NDArrayView:
+        """Return another view of the same data."""
+        return _view(self._data, self.device, read_only)
+
+    def set_value(self, value: Any) -> None:
+        """Set all elements to a number, or to the elements of an array or view of this shape.
+
+        Raises:
+            ValueError: another shape, or a view that is read-only or sparse.
+        """
+        if self.is_read_only or self.is_sparse:
+            raise ValueError(f"expected a dense view that can be written, got {self!r}; make one by deep_clone()")
+        new = np.asarray(value.asarray() if isinstance(value, NDArrayView) else value)
+        if new.shape not in ((), self.shape):
+            raise ValueError(f"expected a value of shape {self.shape}, got {new.shape}")
+        self._data[...] = new
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
         dense = self._data.toarray() if self.is_sparse else self._data

@@ -74,7 +74,9 @@ class Variable(Operand):
         name: str = "",
     ) -> None:
         axes = (Axis.default_batch_axis(), Axis.default_dynamic_axis()) if dynamic_axes is None else dynamic_axes
-        node = input_node(dims(shape or ()), axis_names(_listed(axes)), name, is_sparse, default_dtype_name(dtype))
+        node = input_node(
+            dims(shape or (), free=True), axis_names(_listed(axes)), name, is_sparse, default_dtype_name(dtype)
+        )
         self._take(node, needs_gradient)
 
     def _take(self, node: Node, needs_gradient: bool = False) -> None:
@@ -204,6 +206,10 @@ class _Weighted(Variable):
         """Same as `value`."""
         return self.value
 
+    def set_value(self, value: Any) -> None:
+        """Set the tensor to a number, an array or an `NDArrayView`; see `value`."""
+        self.value = value
+
 
 class Parameter(_Weighted):
     """A tensor that learners update.
@@ -280,7 +286,7 @@ def placeholder(shape: Any = None, dynamic_axes: Any = None, name: str = "") -> 
     """Return a variable to be replaced by another."""
     axes = list(Axis.unknown_dynamic_axes()) if dynamic_axes is None else _listed(dynamic_axes)
     known = None if axes == list(Axis.unknown_dynamic_axes()) else axis_names(axes)
-    return variable_of(placeholder_node(None if shape is None else dims(shape), known, name))
+    return variable_of(placeholder_node(None if shape is None else dims(shape, free=True), known, name))
 
 
 def _listed(axes: Any) -> list[Axis]:

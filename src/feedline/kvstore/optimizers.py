@@ -212,7 +212,7 @@ class Optimizer(ABC):
         self._states, self._counts = {}, {}
 
 
-def _shown_as(name: str) -> Callable[[type[T]], type[T]]:
+def shown_as(name: str) -> Callable[[type[T]], type[T]]:
     """Name a class in logs and pickles as MXNet does, where code has to tell it from a learner of that name."""
 
     def named(rule: type[T]) -> type[T]:
@@ -222,7 +222,7 @@ def _shown_as(name: str) -> Callable[[type[T]], type[T]]:
     return named
 
 
-@_shown_as("SGD")
+@shown_as("SGD")
 @dataclass
 class SGDOptimizer(Optimizer):
     """SGD: ``v = momentum v - lr (g + wd w)``, ``w += v``; stateless without momentum.
@@ -268,7 +268,28 @@ class Momentum(SGDOptimizer):
     momentum: float = 0.9
 
 
-@_shown_as("Adam")
+@shown_as("NAG")
+@dataclass
+class NAGOptimizer(SGDOptimizer):
+    """Nesterov's: ``v = momentum v - lr (g + wd w)``, ``w += momentum v - lr (g + wd w)``; SGD without momentum."""
+
+    name: ClassVar[str] = "nag"
+    lazy_update: bool = False
+
+    def rule(self, weight: Any, gradient: Any, states: States, count: int) -> None:
+        """See `Optimizer`."""
+        if "momentum" not in states:
+            super().rule(weight, gradient, states, count)
+            return
+        step = self.scaled(gradient)
+        if self.wd:
+            step.add_(weight, alpha=self.wd)
+        step.mul_(-self.learning_rate)
+        velocity = states["momentum"].mul_(self.momentum).add_(step)
+        weight.add_(velocity, alpha=self.momentum).add_(step)
+
+
+@shown_as("Adam")
 @dataclass
 class AdamOptimizer(Optimizer):
     """Adam with bias correction in the learning rate; weight decay is added to the gradient before clipping.
@@ -310,7 +331,7 @@ class AdamOptimizer(Optimizer):
         weight.addcdiv_(mean, torch.sqrt(variance, out=g).add_(self.epsilon), value=-rate)
 
 
-@_shown_as("RMSProp")
+@shown_as("RMSProp")
 @dataclass
 class RMSPropOptimizer(Optimizer):
     """RMSProp: ``n = gamma1 n + (1 - gamma1) g^2``, ``w -= lr g / sqrt(n + epsilon)``; ``g`` includes weight decay.
@@ -337,7 +358,7 @@ class RMSPropOptimizer(Optimizer):
         weight.addcdiv_(g, (square + self.epsilon).sqrt_(), value=-self.learning_rate)
 
 
-@_shown_as("AdaGrad")
+@shown_as("AdaGrad")
 @dataclass
 class AdaGradOptimizer(Optimizer):
     """AdaGrad: ``h += g^2``, ``w -= lr (g / sqrt(h + eps) + wd w)``.
@@ -381,9 +402,11 @@ def _alive(stores: Iterable[Any]) -> list[Any]:
 
 # Pickles find them under the names that they show.
 SGD, Adam, RMSProp, AdaGrad = SGDOptimizer, AdamOptimizer, RMSPropOptimizer, AdaGradOptimizer
+NAG = NAGOptimizer
 
 _RULES: dict[str, type[Optimizer]] = {
-    rule.name: rule for rule in (SGDOptimizer, Momentum, AdamOptimizer, RMSPropOptimizer, AdaGradOptimizer, Test)
+    rule.name: rule
+    for rule in (SGDOptimizer, Momentum, NAGOptimizer, AdamOptimizer, RMSPropOptimizer, AdaGradOptimizer, Test)
 }
 
 

@@ -11,24 +11,31 @@ from feedline import _facades
 from feedline.mxnet import (
     attribute,
     base,
+    callback,
     context,
     executor,
     gluon,
     initializer,
     io,
     kvstore,
+    lr_scheduler,
     metric,
+    model,
     name,
     ndarray,
     optimizer,
+    random,
     symbol,
+    test_utils,
     visualization,
 )
 from feedline.mxnet import initializer as init
 from feedline.mxnet import kvstore as kv
 from feedline.mxnet import ndarray as nd
+from feedline.mxnet import random as rnd
 from feedline.mxnet import symbol as sym
 from feedline.mxnet import visualization as viz
+from feedline.mxnet._launch import launched
 from feedline.mxnet._names import names_of
 from feedline.mxnet.attribute import AttrScope
 from feedline.mxnet.base import MXNetError
@@ -42,7 +49,10 @@ __all__, __getattr__ = names_of(__name__)
 def install() -> None:
     """Register the façade as ``mxnet`` in this process. Idempotent.
 
+    Started by MXNet's ``launch.py``, servers and the scheduler end here; see `feedline.mxnet._launch`.
+
     Raises:
         CompatError: another package was already imported as ``mxnet``.
     """
+    launched()
     _facades.install("mxnet")

@@ -85,6 +85,13 @@ class Constant(Initializer):
     def __init__(self, value: float = 0.0) -> None:
         super().__init__(value=value)
 
+    def dumps(self) -> str:
+        """Return class and parameters as JSON text, an array as lists."""
+        value = self._kwargs["value"]
+        plain = value.asnumpy() if isinstance(value, NDArray) else value
+        plain = plain.tolist() if hasattr(plain, "tolist") else plain
+        return json.dumps([type(self).__name__.lower(), {"value": plain}])
+
     def fill(self, arr: NDArray) -> None:
         """See `Initializer.fill`."""
         arr[:] = self._kwargs["value"]

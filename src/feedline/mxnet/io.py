@@ -172,7 +172,10 @@ class NDArrayIter(DataIter):
         super().__init__(batch_size)
         if last_batch_handle not in ("pad", "discard", "roll_over"):
             raise ValueError(f"expected last_batch_handle pad, discard or roll_over, got {last_batch_handle!r}")
-        self.data, self.label = _named(data, data_name), _named(label, label_name)
+        self.data, self.label = (
+            _named(data, data_name),
+            _named(label, label_name),
+        )
         if not self.data:
             raise ValueError("expected data, got none")
         for name, rows in (*self.data, *self.label):
@@ -292,7 +295,7 @@ class NDArrayIter(DataIter):
 
 def _named(given: Any, name: str) -> list[tuple[str, Any]]:
     """Return the name and NumPy array of each array."""
-    if given is None:
+    if given is None or (isinstance(given, (list, tuple)) and not given):
         return []
     if isinstance(given, Mapping):
         pairs = list(given.items())

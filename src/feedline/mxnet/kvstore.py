@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from feedline import kvstore
+from feedline.errors import CompatError
 from feedline.mxnet._names import names_of
 from feedline.mxnet.base import MXNetError, as_mxnet
 from feedline.mxnet.context import cpu, gpu
@@ -28,6 +29,9 @@ _LEGACY = {
     "dist_sync_device": "dist_device_sync",
 }
 
+# Stores over other libraries, and what does the same here.
+_INSTEAD = {"nccl": "device", "horovod": "dist_device_sync", "byteps": "dist_device_sync"}
+
 _log = logging.getLogger("feedline")
 
 
@@ -44,6 +48,8 @@ def create(name: str = "local") -> KVStore:
     try:
         store = kvstore.create(_LEGACY.get(name, name))
     except ValueError as error:
+        if name in _INSTEAD:
+            raise MXNetError(f"expected a store without {name}: use {_INSTEAD[name]!r}, which sums by torch") from error
         raise MXNetError(f"{error}, or MXNet's {', '.join(map(repr, _LEGACY))}") from error
     return KVStore(store, name)
 
@@ -179,6 +185,11 @@ class KVStore:
     def set_optimizer(self, optimizer: Any) -> None:
         """Set an optimizer of `mxnet.optimizer`, or its name, as updater."""
         with as_mxnet():
+            if getattr(optimizer, "lr_scheduler", None) is not None:
+                raise CompatError(
+                    "expected an optimizer without lr_scheduler in a store, got one: set optimizer.learning_rate "
+                    "before each push, or update outside the store by get_updater"
+                )
             self._store.set_optimizer(optimizer)
         self._assigns, self._has_optimizer = False, True
 

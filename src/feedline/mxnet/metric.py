@@ -57,6 +57,19 @@ class EvalMetric:
         """Reset sum and count."""
         self.sum_metric, self.num_inst = 0.0, 0
 
+    def reset_local(self) -> None:
+        """Same as `reset`, as there is one sum and one count."""
+        self.reset()
+
+    def get_config(self) -> dict[str, Any]:
+        """Return class, name and the names that `update_dict` uses."""
+        return {
+            "metric": type(self).__name__,
+            "name": self.name,
+            "output_names": self.output_names,
+            "label_names": self.label_names,
+        }
+
     def update(self, labels: Any, preds: Any) -> None:
         """Add a batch: a list of labels and a list of predictions."""
         labels, preds = check_label_shapes(labels, preds, wrap=True)

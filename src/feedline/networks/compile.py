@@ -7,6 +7,7 @@ belong to the graph's leaves: networks compiled from graphs that share leaves sh
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from operator import itemgetter
 from typing import Any
@@ -16,11 +17,12 @@ import torch
 
 from feedline.data.value import Value
 from feedline.networks.loop import operands
-from feedline.networks.node import Node, Weights
+from feedline.networks.node import FREE, Node, Weights, fits, input_node
 from feedline.networks.packed import PackedBatch, PackedRows, Sequences, SparseRows
 from feedline.networks.registry import op
-from feedline.networks.traverse import behind, reads, topological
+from feedline.networks.traverse import behind, reads, replace, topological
 from feedline.networks.truncation import BPTTState, TruncatedBatch
+from feedline.networks.within import outside
 
 
 def tensor_of(weights: Weights) -> torch.nn.Parameter:
@@ -58,7 +60,9 @@ class Network(torch.nn.Module):
     def __init__(self, roots: Iterable[Node]) -> None:
         super().__init__()
         self.roots = tuple(roots)
-        ends = [behind(root) for root in self.roots]
+        # By the shapes of inputs with free dimensions: the network for these, and its inputs.
+        self._kinds: dict[tuple[Any, ...], tuple[Network, dict[Node, Node]]] = {}
+        ends = [behind(root) for root in outside(self.roots)]
         order = topological(ends, _below)
         slot = {node: i for i, node in enumerate(order)}
         self.inputs = [node for node in order if node.op == "input"]
@@ -72,12 +76,14 @@ class Network(torch.nn.Module):
         self._whole = [node for node in order if not node.is_leaf and op(node.op).whole]
         last = {slot[child]: i for i, node in enumerate(order) for child in _below(node)}
         kept = {i for i, _ in self._results}
+        self._free = [node for node in self.inputs if FREE in node.shape]
         for i, node in enumerate(order):
             if node.op == "placeholder":
                 raise ValueError(f"expected all placeholders to be replaced, got {node.label}")
             if node.weights is not None:
-                self._hold(i, node)
-            elif node.op != "input":
+                if node.weights.settled or not self._free:
+                    self._hold(i, node)
+            elif node.op != "input" and not self._free:
                 done = [j for j in {slot[c] for c in _below(node)} if last[j] == i and j not in kept]
                 self._plan.append((i, [slot[c] for c in _below(node)], op(node.op).lower(node), done))
         self._size = len(order)
@@ -128,6 +134,8 @@ class Network(torch.nn.Module):
                 sequences are truncated, but an operation needs them whole.
             StateError: sequences that do not continue from the last minibatch.
         """
+        if self._free:
+            return self._of_shapes(feeds, lanes, begins)
         values: list[Any] = [None] * self._size
         for i, held, name in self._held:
             values[i] = held[name]
@@ -152,6 +160,32 @@ class Network(torch.nn.Module):
             for i, root in self._results
         )
 
+    def _of_shapes(self, feeds: Mapping[Node, Any], lanes: Any, begins: Any) -> tuple[PackedRows, ...]:
+        """Run the network for the shapes of this data, which is made at their first use."""
+        shapes = []
+        for node in self._free:
+            if feeds.get(node) is None:
+                raise ValueError(f"expected data for {node.label}, got it for {_names(feeds)}")
+            shapes.append(_sample_shape(node, feeds[node]))
+            if not fits(shapes[-1], node.shape):
+                raise ValueError(f"{node.label}: expected samples of shape {node.shape}, got {shapes[-1]}")
+        key = tuple(shapes)
+        if key not in self._kinds:
+            fixed = [
+                input_node(shape, node.axes, node.name, node.sparse, node.dtype)
+                for node, shape in zip(self._free, shapes, strict=True)
+            ]
+            changes = dict(zip(self._free, fixed, strict=True))
+            self._kinds[key] = Network(replace(outside(self.roots), changes)), changes
+        kind, changes = self._kinds[key]
+        kind.memories = self.memories
+        kind.to(self.device).train(self.training)
+        results: tuple[PackedRows, ...] = kind(
+            {changes.get(node, node): given for node, given in feeds.items()}, lanes, begins
+        )
+        self.batch = kind.batch
+        return results
+
     def _feed(self, values: list[Any], feeds: Mapping[Node, Value | PackedRows]) -> PackedBatch:
         device, dtype = self.device, self.dtype
         sequences: dict[str, Sequences] = {}
@@ -163,7 +197,7 @@ class Network(torch.nn.Module):
                 raise ValueError(f"expected data for {node.label}, got it for {_names(feeds)}")
             ragged = len(node.axes) > 1
             try:
-                packed = PackedRows.of(given, device, dtype, ragged) if isinstance(given, Value) else given
+                packed = _packed(node, given, device, dtype) if isinstance(given, Value) else given
             except ValueError as error:
                 raise ValueError(f"{node.label}: {error}") from error
             _check_shape(node, packed)
@@ -197,9 +231,25 @@ def _below(node: Node) -> Sequence[Node]:
     return operands(node) if node.op == "loop" else reads(node)
 
 
-def _check_shape(node: Node, packed: PackedRows) -> None:
+def _packed(node: Node, value: Value, device: torch.device, dtype: torch.dtype) -> PackedRows:
+    """Convert a value for an input; sparse rows of one declared dense take its shape."""
+    packed = PackedRows.of(value, device, dtype, len(node.axes) > 1, not node.sparse)
     data = packed.data
-    shape = (data.width,) if isinstance(data, SparseRows) else tuple(data.shape[1:] if node.axes else data.shape)
+    flat = isinstance(data, SparseRows) and not node.sparse and node.shape != (data.width,)
+    if flat and math.prod(node.shape) == data.width:
+        packed.data = data.dense().reshape(-1, *node.shape)
+    return packed
+
+
+def _sample_shape(node: Node, given: Any) -> tuple[int, ...]:
+    if isinstance(given, Value):
+        return tuple(given.shape)
+    data = given.data
+    return (data.width,) if isinstance(data, SparseRows) else tuple(data.shape[1:] if node.axes else data.shape)
+
+
+def _check_shape(node: Node, packed: PackedRows) -> None:
+    shape = _sample_shape(node, packed)
     if shape != node.shape:
         raise ValueError(f"{node.label}: expected samples of shape {node.shape}, got {shape}")
 

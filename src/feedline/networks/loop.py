@@ -7,7 +7,7 @@ those that have ended drop out at the end and no mask is needed. Python iterates
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -50,7 +50,7 @@ def loop(node: Node) -> Run:
     own = inside(node)
     outside = operands(node)
     ends = dict(zip(states, outputs[len(outputs) - len(states) :], strict=True))
-    delays, order = _parts(own, outputs, states)
+    delays, order = _parts(own, outputs, ends)
     axis, backwards = _direction(node, delays, order)
     # Slots: operands, then delays, then computed nodes.
     slot: dict[Node, int] = {n: i for i, n in enumerate([*outside, *delays, *order])}
@@ -113,24 +113,33 @@ def loop(node: Node) -> Run:
     return run
 
 
-def _parts(own: set[Node], outputs: Sequence[Node], states: Sequence[Node]) -> tuple[list[Node], list[Node]]:
-    """Delays, and all else in the order of computation within a step."""
+def _parts(own: set[Node], outputs: Sequence[Node], ends: Mapping[Node, Node]) -> tuple[list[Node], list[Node]]:
+    """Delays, and all else in the order of computation within a step.
+
+    A state that is read without a delay is the result of its end in the same step, which itself has to read others by
+    a delay.
+    """
     delays: list[Node] = []
     order: list[Node] = []
     waiting: list[Node] = list(outputs)
-    seen: set[Node] = set(states)
-    while waiting:
+    seen: set[Node] = set(ends)
+
+    def before(node: Node) -> Sequence[Node]:
         # A delay ends a step's order: what it reads is of another step, and may be computed later in this one.
-        for node in topological(waiting, lambda n: reads(n) if n in own and n.op != "delay" else ()):
+        return [ends.get(child, child) for child in reads(node)] if node in own and node.op != "delay" else ()
+
+    while waiting:
+        for node in topological(waiting, before):
             if node not in own or node in seen:
                 continue
             seen.add(node)
             (delays if node.op == "delay" else order).append(node)
-        delayed = (reads(d)[0] for d in delays)
+        delayed = (ends.get(reads(d)[0], reads(d)[0]) for d in delays)
         waiting = [source for source in delayed if source in own and source not in seen]
+    place = {node: i for i, node in enumerate(order)}
     for node in order:
-        for child in reads(node):
-            if child in states:
+        for child, source in zip(reads(node), before(node), strict=True):
+            if place.get(source, -1) >= place[node]:
                 raise ValueError(
                     f"{node.label} uses the state {child.label} of the same step; read it by sequence.past_value or "
                     "sequence.future_value"
@@ -155,6 +164,8 @@ def _arranged(x: Any, axes: int, steps: Steps) -> Any:
     """Reorder rows by steps, or by sequences, longest first."""
     if axes == 0:
         return x
+    if isinstance(x, SparseRows) and x.dense_dtype is not None:
+        x = x.dense()
     if isinstance(x, SparseRows):
         raise TypeError("expected dense data inside a recurrence, got sparse rows; multiply them by a parameter first")
     return x.index_select(0, steps.rows if axes == 2 else steps.order)

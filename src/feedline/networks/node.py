@@ -18,6 +18,7 @@ from typing import Any
 
 BATCH = "batch"
 UNKNOWN = -1  # a dimension of a parameter that its first use determines
+FREE = -3  # a dimension that differs between minibatches
 LEAVES = ("input", "placeholder", "parameter", "constant")
 
 _numbers = itertools.count()
@@ -165,6 +166,11 @@ class Node:
     def __repr__(self) -> str:
         below = ", ".join(node.name or node.uid for node in self.inputs)
         return f"{self.op} `{self.name or self.uid}`({below}) -> {self.type}"
+
+
+def fits(shape: tuple[int, ...], declared: tuple[int, ...]) -> bool:
+    """Whether data of a shape may be fed to an input, whose `FREE` dimensions may have any length."""
+    return len(shape) == len(declared) and all(d in (n, FREE) for n, d in zip(shape, declared, strict=True))
 
 
 def input_node(

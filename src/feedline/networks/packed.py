@@ -174,7 +174,7 @@ class Steps:
 
 
 class SparseRows:
-    """Rows of a sparse stream on a device: indices and values, never dense.
+    """Rows of a sparse stream on a device: indices and values, dense only on demand.
 
     Attributes:
         offsets: offsets of each row's entries, int64 (num_rows + 1,).
@@ -182,12 +182,15 @@ class SparseRows:
         values: value of each entry, (entries,); None: all are 1.
         width: number of columns.
         one_hot: whether every row has exactly one entry, a 1.
+        dense_dtype: element type in which operations without a sparse form make them dense, as the data of an input
+            that is declared dense; None: such operations refuse them.
     """
 
     def __init__(
         self, offsets: torch.Tensor, indices: torch.Tensor, values: torch.Tensor | None, width: int, one_hot: bool
     ) -> None:
         self.offsets, self.indices, self.values, self.width, self.one_hot = offsets, indices, values, width, one_hot
+        self.dense_dtype: torch.dtype | None = None
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
@@ -196,6 +199,16 @@ class SparseRows:
     def dtype(self) -> torch.dtype:
         """Element type of the values."""
         return torch.get_default_dtype() if self.values is None else self.values.dtype
+
+    def dense(self) -> torch.Tensor:
+        """Return them as a tensor (num_rows, width) of ``dense_dtype``; entries of one place are added."""
+        rows = torch.zeros(len(self), self.width, dtype=self.dense_dtype, device=self.offsets.device)
+        values = torch.ones((), dtype=rows.dtype, device=rows.device) if self.values is None else self.values
+        return rows.index_put_((self.owner(), self.indices), values.to(rows.dtype), accumulate=True)
+
+    def _like_self(self, rows: SparseRows) -> SparseRows:
+        rows.dense_dtype = self.dense_dtype
+        return rows
 
     def owner(self) -> torch.Tensor:
         """Row of each entry, int64 (entries,)."""
@@ -207,7 +220,8 @@ class SparseRows:
         assert dim == 0
         if self.one_hot and empty is None:
             taken = self.indices.index_select(0, index)
-            return SparseRows(torch.arange(len(index) + 1, device=index.device), taken, None, self.width, True)
+            ends = torch.arange(len(index) + 1, device=index.device)
+            return self._like_self(SparseRows(ends, taken, None, self.width, True))
         counts = self.offsets.diff().index_select(0, index)
         if empty is not None:
             counts = counts * ~empty
@@ -216,7 +230,7 @@ class SparseRows:
         begin = self.offsets.index_select(0, index) - ends[:-1]
         entries = torch.arange(total, device=index.device) + begin.repeat_interleave(counts, output_size=total)
         values = None if self.values is None else self.values.index_select(0, entries)
-        return SparseRows(ends, self.indices.index_select(0, entries), values, self.width, False)
+        return self._like_self(SparseRows(ends, self.indices.index_select(0, entries), values, self.width, False))
 
     def matmul(self, dense: torch.Tensor) -> torch.Tensor:
         """Multiply by ``dense`` (width, columns): a look-up and a sum for each row."""
@@ -228,6 +242,12 @@ class SparseRows:
         return torch.nn.functional.embedding_bag(
             self.indices, dense, self.offsets, mode="sum", per_sample_weights=weights, include_last_offset=True
         )
+
+    def repeated(self, times: int) -> SparseRows:
+        """Return rows that stand ``times`` times in succession each."""
+        if times == 1:
+            return self
+        return self.index_select(0, torch.arange(len(self), device=self.offsets.device).repeat_interleave(times))
 
     def weighted(self, dense: torch.Tensor) -> torch.Tensor:
         """Return the sum of ``dense[row, index] * value`` for each row, (num_rows,)."""
@@ -257,7 +277,7 @@ class PackedRows:
         self.data, self.sequences = data, sequences
 
     @staticmethod
-    def of(value: Value, device: torch.device, dtype: torch.dtype, ragged: bool) -> PackedRows:
+    def of(value: Value, device: torch.device, dtype: torch.dtype, ragged: bool, dense: bool = False) -> PackedRows:
         """Convert a feed's value; shares memory if the device is the CPU and the dtype is the same.
 
         Args:
@@ -265,6 +285,7 @@ class PackedRows:
             device: target device.
             dtype: target dtype of floating point data.
             ragged: whether it has a sequence axis; otherwise every sequence must have one sample.
+            dense: whether operations may make sparse rows dense.
 
         Raises:
             ValueError: sequences of several samples without a sequence axis.
@@ -276,6 +297,8 @@ class PackedRows:
             )
         if isinstance(value, SparseValue):
             data: Rows = _sparse(value, device, dtype)
+            if dense:
+                data.dense_dtype = dtype
         else:
             data = _tensor(value.rows, device, dtype)
         return PackedRows(data, Sequences(value.offsets, device) if ragged else None)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, NoReturn
 
-from feedline.networks.node import UNKNOWN, Node, Type
+from feedline.networks.node import FREE, UNKNOWN, Node, Type
 
 Shape = tuple[int, ...]
 
@@ -144,11 +144,55 @@ def infer(site: Site) -> Type:
         site = replace(site, types=tuple(n.type for n in site.inputs))
     if not site.guessing and not all(t.known for t in site.types):
         return Type()
+    if any(FREE in t.shape for t in site.types if t.shape is not None):
+        return _free(declared, site)
     axes = declared.axes(site)
     try:
         return Type(tuple(declared.shape(site)), axes)
     except UnknownShapeError:
         return Type(None, axes)
+
+
+# Lengths in place of free dimensions; what differs between them depends on these dimensions. Many numbers divide them.
+_TRIED = (5040, 10080)
+
+
+@dataclass(frozen=True, slots=True)
+class _Trial(Site):
+    """A site where free dimensions have a length: shapes that the rule would fix are noted.
+
+    Attributes:
+        fixed: shapes of parameters by index.
+    """
+
+    fixed: dict[int, Shape] = field(default_factory=dict)
+
+    def settle(self, i: int, shape: Shape) -> None:
+        self.fixed[i] = tuple(shape)
+
+
+def _free(declared: Op, site: Site) -> Type:
+    """Infer a type where inputs have free dimensions: those that follow from them are free, too.
+
+    Shapes that do not fit are found when data says what the dimensions are, and so are parameters' that depend on them.
+    """
+    axes = declared.axes(site)
+    shapes: list[Shape] = []
+    fixed: list[dict[int, Shape]] = []
+    for length in _TRIED:
+        types = tuple(Type(t.shape and tuple(length if n == FREE else n for n in t.shape), t.axes) for t in site.types)
+        trial = _Trial(site.op, site.inputs, site.attributes, site.name, site.guessing, types)
+        try:
+            shapes.append(tuple(declared.shape(trial)))
+        except (UnknownShapeError, ValueError):
+            return Type(None, axes)
+        fixed.append(trial.fixed)
+    for i, shape in fixed[0].items():
+        if fixed[1].get(i) == shape:
+            site.settle(i, shape)
+    if len(shapes[0]) != len(shapes[1]):
+        return Type(None, axes)
+    return Type(tuple(a if a == b else FREE for a, b in zip(*shapes, strict=True)), axes)
 
 
 def apply(name: str, inputs: Iterable[Node], attributes: Mapping[str, Any] | None = None, label: str = "") -> Node:

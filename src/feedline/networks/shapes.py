@@ -145,22 +145,25 @@ def spliced(site: Site) -> Shape:
 def sliced(site: Site) -> Shape:
     """Attributes ``axis``, ``begin``, ``end`` and ``strides``, one number or as many each; end 0 is the end."""
     shape = list(site.shape(0))
-    for axis, part in slices(site.attributes, len(shape), site):
-        size = len(range(*part.indices(shape[axis])))
+    for axis, part, stride in slices(site.attributes, len(shape), site):
+        size = -(-len(range(*part.indices(shape[axis]))) // abs(stride))
         if size == 0:
             site.refuse(f"a non-empty slice along axis {axis} from {part.start} to {part.stop}")
         shape[axis] = size
     return tuple(shape)
 
 
-def slices(attributes: Mapping[str, Any], rank: int, site: Site | None = None) -> list[tuple[int, slice]]:
-    """Return the axis, counted from the end, and the slice, with a positive step, of each sliced axis."""
+def slices(attributes: Mapping[str, Any], rank: int, site: Site | None = None) -> list[tuple[int, slice, int]]:
+    """Return the axis, counted from the end, the range and the stride of each sliced axis.
+
+    A negative stride goes through the range from its end.
+    """
     parts = (attributes[key] for key in ("axis", "begin", "end", "strides"))
     found = []
     for axis, begin, end, stride in zip(*parts, strict=True):
-        if stride <= 0:
-            raise ValueError(f"expected positive strides, got {stride}; flip with a permuted gather")
-        found.append((from_end(axis, rank, site), slice(begin, None if end == 0 else end, stride)))
+        if stride == 0:
+            raise ValueError("expected strides other than 0, got 0")
+        found.append((from_end(axis, rank, site), slice(begin, None if end == 0 else end), stride))
     return found
 
 

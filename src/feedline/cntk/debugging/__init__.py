@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import logging
 from typing import Any
 
 from feedline.cntk._names import names_of
@@ -15,6 +17,8 @@ from feedline.cntk.debugging.profiler import disable_profiler, enable_profiler, 
 from feedline.cntk.logging.graph import depth_first_search
 
 __all__, __getattr__ = names_of(__name__)
+
+_log = logging.getLogger("feedline")
 
 
 def dump_signature(root: Any, tag: str | None = None) -> None:
@@ -36,6 +40,34 @@ def force_deterministic(seed: int) -> None:
     """Initialize all parameters from one seed, and make torch use deterministic kernels."""
     set_fixed_random_seed(seed)
     force_deterministic_algorithms()
+
+
+_checked = False
+
+
+def set_checked_mode(enable: bool) -> None:
+    """Make torch check gradients for NaN and name the operation that they come from; ``False`` ends it."""
+    import torch
+
+    global _checked
+    _checked = bool(enable)
+    torch.autograd.set_detect_anomaly(_checked)
+
+
+def get_checked_mode() -> bool:
+    """Return the last value of `set_checked_mode`."""
+    return _checked
+
+
+@functools.cache
+def _told_of_timing() -> None:
+    _log.warning("the times of single nodes are not taken, use start_profiler() and enable_profiler()")
+
+
+def set_node_timing(enable: bool) -> None:
+    """Accept the setting; no effect, which a message says once: the profiler has the times of operations."""
+    if enable:
+        _told_of_timing()
 
 
 def _typed(variable: Any) -> str:

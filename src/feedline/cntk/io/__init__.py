@@ -4,7 +4,9 @@ Order and filling are CNTK 2.7's. Where CNTK crashed, lost data or ignored a set
 docs/compat/cntk.md lists the cases.
 """
 
-from feedline.cntk._names import NAMES
+from typing import Any
+
+from feedline.cntk._names import NAMES, look_up
 from feedline.cntk.cntk_py import FULL_DATA_SWEEP, INFINITELY_REPEAT
 from feedline.cntk.cntk_py import WINDOW_IN_CHUNKS as DEFAULT_RANDOMIZATION_WINDOW_IN_CHUNKS
 from feedline.cntk.io import transforms
@@ -18,4 +20,8 @@ from feedline.cntk.io._user import UserDeserializer, UserFeed, UserMinibatchSour
 from feedline.cntk.logging import TraceLevel
 
 # Scripts import absent readers, too, which they do not always call.
-__all__ = [*NAMES["cntk.io"].importable, *NAMES["cntk.io"].absent]
+__all__ = [*NAMES["cntk.io"].exported, *NAMES["cntk.io"].absent]
+
+
+def __getattr__(name: str) -> Any:
+    return look_up("cntk.io", name)

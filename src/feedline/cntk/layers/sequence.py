@@ -14,6 +14,7 @@ from feedline.cntk.layers._making import layer
 from feedline.cntk.layers.higher_order_layers import as_function
 from feedline.cntk.ops import sequence
 from feedline.cntk.ops.functions import Function
+from feedline.cntk.ops.sequence import input_variable as input_variable
 from feedline.cntk.variables import Constant, placeholder
 from feedline.networks import apply
 from feedline.networks.traverse import close

@@ -53,8 +53,24 @@ class Learner:
 
     @property
     def minibatch_size(self) -> int:
-        """Reference size in samples; `IGNORE`: none."""
+        """Reference size in samples; `IGNORE`: none. Set, it counts for schedules that come later."""
         return self._size or IGNORE
+
+    @minibatch_size.setter
+    def minibatch_size(self, size: int | None) -> None:
+        self._size = None if size is None else int(size)
+
+    def create_checkpoint(self) -> dict[str, Any]:
+        """Return the learner's state: its counts, its schedule, and what its rule remembers, as tensors."""
+        return dict(self.modern.state_dict())
+
+    def restore_from_checkpoint(self, checkpoint: Mapping[str, Any]) -> None:
+        """Restore a state from `create_checkpoint`.
+
+        Raises:
+            StateError: the state of another rule, or of other parameters.
+        """
+        self.modern.load_state_dict(checkpoint)
 
     def is_compatible_mode(self) -> bool:
         """Whether the rule uses mean gradients: with ``minibatch_size=IGNORE`` or ``use_mean_gradient``."""
@@ -124,6 +140,13 @@ class Learner:
         return found
 
 
+class _Parameters(tuple[Any, ...]):
+    """Parameters of a `UserLearner`, where CNTK has a method."""
+
+    def __call__(self) -> _Parameters:
+        return self
+
+
 class UserLearner(Learner):
     """Base class of user-defined learners, which override `update`.
 
@@ -143,6 +166,7 @@ class UserLearner(Learner):
         given = list(parameters)
         rule = _OwnRule(self, tensors_of(given), taken_over(lr_schedule, None, None).modern)
         super().__init__(rule, reports=False, parameters=given)
+        self._parameters = _Parameters(self._parameters)
         self._by_tensor = dict(zip(rule.parameters.values(), self.parameters, strict=True))
 
     def update(self, gradient_values: Mapping[Any, Any], training_sample_count: int, sweep_end: bool = False) -> bool:
@@ -191,4 +215,7 @@ def _tensor(value: Any, like: torch.Tensor) -> torch.Tensor:
     if isinstance(value, torch.Tensor):
         return value
     array = value.asarray() if isinstance(value, NDArrayView) else value
-    return torch.as_tensor(np.asarray(array), dtype=like.dtype, device=like.device)
+    tensor = torch.as_tensor(np.asarray(array), dtype=like.dtype, device=like.device)
+    # As in CNTK, leading axes of length 1 may be there or not.
+    same = tuple(n for n in tensor.shape if n != 1) == tuple(n for n in like.shape if n != 1)
+    return tensor.reshape(like.shape) if same else tensor

@@ -10,11 +10,11 @@ import enum
 import importlib
 from typing import Any
 
-from feedline.cntk._names import NAMES, explain
+from feedline.cntk._names import NAMES, look_up
 from feedline.cntk.logging import graph
 from feedline.cntk.logging.graph import *
 
-__all__ = NAMES["cntk.logging"].importable
+__all__ = NAMES["cntk.logging"].exported
 
 
 class TraceLevel(enum.IntEnum):
@@ -47,4 +47,4 @@ def __getattr__(name: str) -> Any:
     if name in (*NAMES["cntk.logging.progress_print"].importable, "progress_print"):  # which imports torch
         module = importlib.import_module("feedline.cntk.logging.progress_print")
         return module if name == "progress_print" else getattr(module, name)
-    raise explain("cntk.logging", name)
+    return look_up("cntk.logging", name)

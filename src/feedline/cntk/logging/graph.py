@@ -7,29 +7,32 @@ from collections.abc import Callable
 from typing import Any
 
 from feedline.cntk._names import names_of
+from feedline.cntk._order import search_order
 from feedline.cntk._tracing import called
-from feedline.cntk.ops._function import operand_of
+from feedline.cntk.ops._function import operands_in
 from feedline.graph.plot import plot_network
 from feedline.networks import Node
-from feedline.networks.traverse import depth_first, find_all, topological
+from feedline.networks.traverse import topological
 
 __all__, __getattr__ = names_of(__name__)
 
 
 def depth_first_search(root: Any, visitor: Callable[[Any], bool], depth: int = 0) -> list[Any]:
-    """Return functions and variables below a function for which ``visitor`` is true, in depth-first preorder.
+    """Return functions and variables below a function for which ``visitor`` is true, in CNTK's order.
 
     Args:
         root: function or variable.
         visitor: predicate of a function, or of a variable that is a leaf.
-        depth: ignored: blocks are open.
+        depth: number of nested blocks to enter; -1: all.
     """
-    return [item for item in map(operand_of, depth_first(_roots(root))) if visitor(item)]
+    roots = _roots(root)
+    return [item for item in operands_in(roots, list(search_order(roots, depth))) if visitor(item)]
 
 
 def find_all_with_name(node: Any, node_name: str, depth: int = 0) -> list[Any]:
     """Return all functions and variables of this name below a node."""
-    return [operand_of(found) for found in find_all(_roots(node), lambda n: called(n, node_name))]
+    roots = _roots(node)
+    return operands_in(roots, [n for n in search_order(roots, depth) if called(n, node_name)])
 
 
 def find_by_name(node: Any, node_name: str, depth: int = 0) -> Any:

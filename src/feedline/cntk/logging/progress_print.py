@@ -68,7 +68,7 @@ class ProgressPrinter(ProgressWriter):
         self.gen_heartbeat = gen_heartbeat
         self._log = ReportFile(log_to_file, rank, num_epochs, table=freq == 0)
         self._last_beat = -math.inf
-        self._by_hand = [0.0, 0.0]  # loss and metric since the last summary, of `update`
+        self._by_hand = (0.0, 0.0, 0)  # loss, metric and samples since the last summary, of `update`
 
     def log(self, message: str) -> None:
         """Write a line."""
@@ -136,9 +136,10 @@ class ProgressPrinter(ProgressWriter):
     def update(self, loss: float, minibatch_size: int, metric: float | None = None) -> None:
         """Add a trained minibatch with these averages. Deprecated: pass the printer to the trainer."""
         _deprecated("update")
-        self._by_hand[0] += loss * minibatch_size
-        self._by_hand[1] += (metric or 0.0) * minibatch_size
-        self.update_training(minibatch_size, *self._by_hand)
+        losses, metrics, samples = self._by_hand
+        losses, metrics = losses + loss * minibatch_size, metrics + (metric or 0.0) * minibatch_size
+        self._by_hand = losses, metrics, samples + minibatch_size
+        self.update_training(minibatch_size, losses, metrics)
 
     def update_with_trainer(self, trainer: Any, with_metric: bool = False) -> None:
         """Add the last minibatch of ``trainer``. Deprecated: pass the printer to the trainer."""
@@ -146,11 +147,17 @@ class ProgressPrinter(ProgressWriter):
             metric = trainer.previous_minibatch_evaluation_average if with_metric else None
             self.update(trainer.previous_minibatch_loss_average, trainer.previous_minibatch_sample_count, metric)
 
-    def epoch_summary(self, with_metric: bool = False) -> None:
-        """Write the line of an epoch, over calls of `update`. Deprecated: `Trainer.summarize_training_progress`."""
+    def epoch_summary(self, with_metric: bool = False) -> tuple[float, float, int]:
+        """Write the line of an epoch, over calls of `update`. Deprecated: `Trainer.summarize_training_progress`.
+
+        Returns:
+            Mean loss and metric per sample, and the number of samples.
+        """
         _deprecated("epoch_summary")
-        self.write_training_summary(self._by_hand[0], self._by_hand[1] if with_metric else None)
-        self._by_hand = [0.0, 0.0]
+        losses, metrics, samples = self._by_hand
+        self.write_training_summary(losses, metrics if with_metric else None)
+        self._by_hand = (0.0, 0.0, 0)
+        return _average(losses, samples), _average(metrics, samples), samples
 
 
 class TensorBoardProgressWriter(ProgressWriter):

@@ -5,6 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from feedline.cntk._names import names_of
-from feedline.cntk.ops import classification_error
+from feedline.cntk.ops import classification_error, edit_distance_error, ndcg_at_1
 
 __all__, __getattr__ = names_of(__name__)

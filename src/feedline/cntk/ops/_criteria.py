@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 from typing import TYPE_CHECKING, Any
 
 from feedline._facades import defined_in
@@ -65,10 +66,93 @@ def cosine_distance(x: Any, y: Any, name: str = "") -> Function:
 
 
 def random_sample(weights: Any, num_samples: int, allow_duplicates: bool, seed: Any = None, name: str = "") -> Function:
-    """Draw classes by weight; returns them one-hot, (num_samples, classes), dense. ``seed`` is not used."""
+    """Draw classes by weight; returns them one-hot, (num_samples, classes). ``seed`` is not used."""
     pass_over(seed)
     attributes = {"many": int(num_samples), "replacement": bool(allow_duplicates)}
     return made("random_sample", [weights], attributes, name)
+
+
+def random_sample_inclusion_frequency(
+    weights: Any, num_samples: int, allow_duplicates: bool, seed: Any = None, name: str = ""
+) -> Function:
+    """Return the expected number of times that `random_sample` draws each class, in the shape of ``weights``.
+
+    With duplicates ``num_samples * weight / sum``. Without them ``1 - (1 - weight / sum)**T``, where T draws find
+    ``num_samples`` classes in the mean; the result is as rough as CNTK says its own is. ``seed`` is not used.
+    """
+    pass_over(seed)
+    attributes = {"many": int(num_samples), "replacement": bool(allow_duplicates)}
+    return made("random_sample_inclusion_frequency", [weights], attributes, name)
+
+
+def cosine_distance_with_negative_samples(
+    x: Any, y: Any, shift: int, num_negative_samples: int, name: str = ""
+) -> Function:
+    """Return the cosine of the angle between a sample and its partner, and between it and those of later samples.
+
+    Args:
+        x: samples, (size,).
+        y: their partners, (size,); the partners of others are taken from the same minibatch, round its end.
+        shift: distance in samples to the first other partner.
+        num_negative_samples: number of others, one sample apart.
+        name: name of the operation.
+
+    Returns:
+        A function of shape (1 + num_negative_samples,).
+
+    Raises:
+        ValueError: no negative samples, or a shift below 1.
+    """
+    if num_negative_samples < 1 or shift < 1:
+        raise ValueError(f"expected positive numbers, got shift={shift}, num_negative_samples={num_negative_samples}")
+    attributes = {"shift": int(shift), "others": int(num_negative_samples)}
+    return made("cosine_distance_with_negative_samples", [x, y], attributes, name)
+
+
+def edit_distance_error(
+    input_a: Any,
+    input_b: Any,
+    subPen: float = 1,
+    delPen: float = 1,
+    insPen: float = 1,
+    squashInputs: bool = False,
+    tokensToIgnore: Any = (),
+    name: str = "",
+) -> Function:
+    """Return edits over labels of the first operand, times the number of samples: one number for the minibatch.
+
+    Args:
+        input_a, input_b: sequences along one axis, whose labels are the indices of their largest elements.
+        subPen, delPen, insPen: prices of edits; the cheapest edits are counted.
+        squashInputs: whether runs of a label count as one.
+        tokensToIgnore: labels that are left out, after that.
+        name: name of the operation.
+    """
+    attributes = {
+        "substitution": float(subPen),
+        "deletion": float(delPen),
+        "insertion": float(insPen),
+        "squash": builtins.bool(squashInputs),
+        "ignored": tuple(int(token) for token in tokensToIgnore),
+    }
+    return made("edit_distance_error", [input_a, input_b], attributes, name)
+
+
+def lambda_rank(output: Any, gain: Any, group: Any, name: str = "") -> Function:
+    """Return the LambdaRank loss of the minibatch, one number; its gradient is that for the present ranks.
+
+    Args:
+        output: score of each sample.
+        gain: its gain.
+        group: number of its group; samples of a group follow each other.
+        name: name of the operation.
+    """
+    return made("lambda_rank", [output, gain, group], None, name)
+
+
+def ndcg_at_1(output: Any, gain: Any, group: Any, name: str = "") -> Function:
+    """Return the mean NDCG at 1 of the groups, times 100 and the number of samples; see `lambda_rank`."""
+    return made("ndcg_at_1", [output, gain, group], None, name)
 
 
 def _classes(axis: Any) -> int | None:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from feedline._facades import defined_in
-from feedline.cntk._nodes import constant_node, nodes_of
+from feedline.cntk._nodes import constant_node, dtype_name, nodes_of
 from feedline.cntk.ops._function import Function
 from feedline.cntk.ops._making import kind, made, named, one_axis
 from feedline.networks import apply
@@ -152,6 +152,11 @@ def mean(*operands: Any, name: str = "") -> Function:
 
 def _flattened(operands: tuple[Any, ...]) -> list[Any]:
     return list(operands[0]) if len(operands) == 1 and isinstance(operands[0], (list, tuple)) else list(operands)
+
+
+def cast(node_input: Any, dtype: Any, name: str = "") -> Function:
+    """Return the operand's numbers as another element type, such as ``np.float64`` or ``'float'``."""
+    return made("cast", [node_input], {"dtype": dtype_name(dtype)}, name)
 
 
 if not TYPE_CHECKING:  # type checkers find out themselves

@@ -57,7 +57,9 @@ class Evaluable(Outputs):
         for node in wanted:
             given = feeds.get(node)
             if isinstance(given, PackedRows):
-                given = Rows.of(given, network.device, network.dtype, len(node.axes) > 1)
+                given = Rows.of(given, network.device, network.dtype, len(node.axes) > 1, not node.sparse)
+            if given is not None and isinstance(given.data, SparseRows) and not node.sparse:
+                given.data = given.data.dense()
             if given is None or (own and isinstance(given.data, SparseRows)):
                 continue
             if isinstance(given.data, SparseRows):
@@ -92,6 +94,30 @@ class Evaluable(Outputs):
             network, _, results = self._run(arguments, outputs, device, False)
         found = handed(network, results, as_numpy)
         return next(iter(found.values())) if len(found) == 1 else found
+
+    def evaluate(
+        self, arguments: Any, outputs: dict[Any, Any] | None = None, device: DeviceDescriptor | None = None
+    ) -> dict[Any, Any]:
+        """Compute outputs in testing mode, as `Value` objects.
+
+        Args:
+            arguments: data, as in `eval`.
+            outputs: dictionary whose keys are the variables to compute, to be filled; None: all outputs.
+            device: device to run on; None: that of the parameters.
+
+        Returns:
+            The values by variable, which is ``outputs`` if it is given.
+        """
+        import torch
+
+        with torch.no_grad():
+            network, _, results = self._run(arguments, None if outputs is None else list(outputs), device, False)
+        found = handed(network, results, as_numpy=False)
+        if outputs is None:
+            return found
+        for variable, value in zip(list(outputs), found.values(), strict=True):
+            outputs[variable] = value
+        return outputs
 
     def forward(
         self,

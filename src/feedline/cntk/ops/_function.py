@@ -13,13 +13,16 @@ from typing import Any
 from feedline.cntk import _files
 from feedline.cntk._nodes import node_of
 from feedline.cntk._operand import Operand, registered
+from feedline.cntk._order import search_order
 from feedline.cntk._replacing import replace_in_place
 from feedline.cntk._tracing import called, parameters_of, roots_of, traced, typed, types_of
 from feedline.cntk.device import DeviceDescriptor
 from feedline.cntk.ops._evaluation import Evaluable
 from feedline.cntk.variables import Variable, variable_of
-from feedline.networks import Node, clone, find_all, replace
+from feedline.errors import CompatError
+from feedline.networks import Node, clone, replace
 from feedline.networks.traverse import topological
+from feedline.networks.within import remember
 
 
 class CloneMethod(Enum):
@@ -28,6 +31,13 @@ class CloneMethod(Enum):
     share = "share"
     clone = "clone"
     freeze = "freeze"
+
+
+class ModelFormat(Enum):
+    """Formats of `Function.save`: `CNTKv2`, the default, stands for feedline's own; ``ONNX`` is refused."""
+
+    CNTKv2 = 0
+    ONNX = 1
 
 
 class Function(Evaluable):
@@ -102,6 +112,8 @@ class Function(Evaluable):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Apply the function: to variables and functions, which returns a function, or to data, which runs it.
 
+        On data the result is that of `eval`; with several outputs it is a tuple, in their order.
+
         Args:
             *args: values of the arguments in order; or one dictionary by variable.
             **kwargs: values by name of the argument.
@@ -111,7 +123,8 @@ class Function(Evaluable):
         else:
             given = self._bound(args, kwargs)
         if given and not any(isinstance(v, Operand) for v in given.values()):
-            return self.eval({variable_of(node): value for node, value in given.items()})
+            results = self.eval({variable_of(node): value for node, value in given.items()})
+            return tuple(results[output] for output in self.outputs) if len(self._roots) > 1 else results
         changes = {node: node_of(value) for node, value in given.items()}
         return self._with(replace(self._roots, changes), changes)
 
@@ -143,6 +156,10 @@ class Function(Evaluable):
         if len(named) != 1:
             raise TypeError(f"expected arguments {', '.join(v.name or v.uid for v in self.arguments)}, got {key!r}")
         return named[0]
+
+    def __getitem__(self, key: Any) -> Any:
+        """Return an output of several by its number; of a function with one output, a part of each sample."""
+        return self.outputs[key] if len(self._roots) > 1 else super().__getitem__(key)
 
     def __rshift__(self, other: Any) -> Any:
         # Not `Sequential`, which would replace operands that are already bound.
@@ -200,8 +217,8 @@ class Function(Evaluable):
         return self.replace_placeholders({open_ones[0]: substitution})
 
     def find_all_by_name(self, name: str, depth: int = 0) -> list[Any]:
-        """Return all functions and variables of a name. ``depth`` is ignored: the search descends into blocks."""
-        return [operand_of(node) for node in find_all(self._roots, lambda n: called(n, name))]
+        """Return all functions and variables of a name, within ``depth`` nested blocks; -1: all."""
+        return operands_in(self._roots, [n for n in search_order(self._roots, depth) if called(n, name)])
 
     def find_by_name(self, name: str, depth: int = 0) -> Any:
         """Return the function or variable of a name, or None.
@@ -214,10 +231,12 @@ class Function(Evaluable):
             raise ValueError(f"expected one node with the name {name!r}, got {len(found)}: use find_all_by_name")
         return found[0] if found else None
 
+    find_all_with_name = find_all_by_name
+
     def find_by_uid(self, uid: str, depth: int = 0) -> Any:
-        """Return the function or variable with this `uid`, or None."""
-        found = find_all(self._roots, lambda n: n.uid == uid)
-        return operand_of(found[0]) if found else None
+        """Return the function or variable with this `uid`, or None; see `find_all_by_name`."""
+        found = [n for n in search_order(self._roots, depth) if n.uid == uid]
+        return operands_in(self._roots, found[:1])[0] if found else None
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_") or name == "node":
@@ -230,7 +249,7 @@ class Function(Evaluable):
         # Names inside a block take precedence over those of its operands.
         found = _named(self._inside(), name) or _named(topological(self._roots), name)
         if len(found) == 1:
-            return operand_of(found[0])
+            return operands_in(self._roots, found)[0]
         if found:
             raise AttributeError(
                 f"expected one parameter, constant or function {name!r}, got {len(found)}; use find_all_by_name"
@@ -344,9 +363,10 @@ class Function(Evaluable):
 
         Raises:
             ValueError: the graph has a user's function, which no file can hold.
-            CompatError: a ``format``.
+            CompatError: a ``format`` other than the default.
         """
-        _files.save(filename, self._roots, [v.node for v in self.arguments], format)
+        _check_format(format)
+        _files.save(filename, self._roots, [v.node for v in self.arguments])
 
     def restore(self, filename: str) -> None:
         """Load values of parameters and constants from a file saved by a function with the same graph.
@@ -362,7 +382,9 @@ class Function(Evaluable):
 
         Raises:
             StateError: the file was not written by `save`, or is damaged.
+            CompatError: a ``format`` other than the default.
         """
+        _check_format(format)
         return Function.of(*_files.load(model))
 
     def save_model(self, filename: str) -> None:
@@ -374,9 +396,22 @@ class Function(Evaluable):
         self.restore(filename)
 
 
+def _check_format(format: Any) -> None:
+    if format not in (None, ModelFormat.CNTKv2):
+        raise CompatError(
+            f"expected ModelFormat.CNTKv2 or no format, got {format}: for ONNX export function.network() by torch.onnx"
+        )
+
+
 def operand_of(node: Node) -> Any:
     """Return the variable of a leaf, or the function of any other node."""
     return variable_of(node) if node.is_leaf else Function.of([node])
+
+
+def operands_in(roots: Sequence[Node], found: Sequence[Node]) -> list[Any]:
+    """Return `operand_of` each node found below roots; those inside recurrences can be evaluated."""
+    remember(roots, found)
+    return [operand_of(node) for node in found]
 
 
 def _named(nodes: Iterable[Node], name: str) -> list[Node]:

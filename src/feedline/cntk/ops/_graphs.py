@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -12,9 +13,10 @@ from feedline.cntk._nodes import node_of
 from feedline.cntk._tracing import block_of, roots_of
 from feedline.cntk.ops._elementwise import element_times, minus, plus, stop_gradient
 from feedline.cntk.ops._function import Function
-from feedline.cntk.ops._making import made
+from feedline.cntk.ops._making import late, made
 from feedline.cntk.ops._user_function import UserFunction
 from feedline.cntk.variables import variable_of
+from feedline.networks import BATCH
 
 
 def combine(*operands: Any, name: str = "") -> Function:
@@ -71,8 +73,16 @@ def image_scaler(x: Any, scalar: float, biases: Any, name: str = "") -> Function
     return plus(element_times(x, scalar), shift, name=name)
 
 
+@late(1)
 def eye_like(x: Any, sparse_output: bool = True, name: str = "") -> Function:
-    """Return an identity matrix of the operand's shape."""
+    """Return an identity matrix of the operand's shape; an operand with a batch axis has rows as many as samples.
+
+    Raises:
+        ValueError: the operand is not a matrix.
+    """
+    node = node_of(x)
+    if node.axes == (BATCH,) and len(node.shape) == 1:
+        return made("eye_rows", [x], {"sparse": builtins.bool(sparse_output)}, name)
     shape = node_of(x).shape
     if len(shape) != 2:
         raise ValueError(f"expected a matrix, got the shape {shape}")

@@ -11,7 +11,7 @@ from feedline.cntk._seeds import pass_over
 from feedline.cntk.ops._elementwise import element_divide, minus, plus, pow, sqrt, square
 from feedline.cntk.ops._function import Function
 from feedline.cntk.ops._graphs import alias
-from feedline.cntk.ops._making import as_list, made, spatial
+from feedline.cntk.ops._making import as_list, late, made, spatial
 from feedline.cntk.ops._reductions import reduce_mean
 from feedline.cntk.ops._shape import pad, slice
 from feedline.cntk.variables import Constant
@@ -107,14 +107,25 @@ def pooling(
 ) -> Function:
     """Return the maximum or average of each window over the last axes.
 
-    Raises:
-        CompatError: ``ceil_out_dim`` or ``include_pad``.
+    Args:
+        operand: data.
+        pooling_type: `MAX_POOLING` or `AVG_POOLING`.
+        pooling_window_shape: shape of the window.
+        strides: stride for all axes or for each.
+        auto_padding: whether to pad each axis, so that windows are centred on all (strided) cells.
+        ceil_out_dim: whether a last window that reaches beyond an axis that is not padded counts, with its cells
+            inside.
+        include_pad: whether averages count padding, as zeros.
+        name: name of the operation.
     """
-    if ceil_out_dim or include_pad:
-        raise CompatError("expected pooling without ceil_out_dim and include_pad: pad the operand instead")
     size = dims(pooling_window_shape)
     op = {MAX_POOLING: "max_pooling", AVG_POOLING: "average_pooling"}[pooling_type]
-    return made(op, [operand], {"window": size, **_steps(strides, auto_padding, len(size))}, name)
+    attributes: dict[str, Any] = {"window": size, **_steps(strides, auto_padding, len(size))}
+    if ceil_out_dim:
+        attributes["ceil"] = True
+    if include_pad and pooling_type == AVG_POOLING:
+        attributes["count_pad"] = True
+    return made(op, [operand], attributes, name)
 
 
 def batch_normalization(
@@ -186,6 +197,7 @@ def unpooling(
     return made("max_unpooling", [operand, pooling_input], attributes, name)
 
 
+@late(1)
 def mean_variance_normalization(
     operand: Any,
     epsilon: float = 0.00001,
@@ -204,6 +216,7 @@ def mean_variance_normalization(
     return element_divide(centred, sqrt(reduce_mean(square(centred), axes)) + epsilon, name)
 
 
+@late(1)
 def local_response_normalization(
     operand: Any, depth_radius: int, bias: float, alpha: float, beta: float, name: str = ""
 ) -> Function:

@@ -21,13 +21,13 @@ def input_variable(
 ) -> Variable:
     """Return an input: one sample per sequence, unless ``dynamic_axes`` says otherwise; see `Variable`."""
     axes = Axis.default_batch_axis() if dynamic_axes is None else dynamic_axes
-    return Variable(dims(shape), dtype, needs_gradient, is_sparse, axes, name)
+    return Variable(dims(shape, free=True), dtype, needs_gradient, is_sparse, axes, name)
 
 
 def output_variable(shape: Any, dtype: Any, dynamic_axes: Any, needs_gradient: bool = True, name: str = "") -> Variable:
     """Return a variable that describes an output of a `UserFunction`, for its ``infer_outputs``."""
     return variable_of(
-        input_node(dims(shape), axis_names(dynamic_axes), name, False, dtype_name(dtype)), needs_gradient
+        input_node(dims(shape, free=True), axis_names(dynamic_axes), name, False, dtype_name(dtype)), needs_gradient
     )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import numbers
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -11,7 +13,9 @@ import numpy as np
 from feedline.cntk._nodes import nodes_of
 from feedline.cntk.axis import Axis
 from feedline.cntk.ops._function import Function
-from feedline.networks import apply
+from feedline.cntk.variables import variable_of
+from feedline.networks import Node, apply
+from feedline.networks.late import add_recipe, is_known, later
 
 
 def made(op: str, operands: Sequence[Any], attributes: Mapping[str, Any] | None, name: str) -> Function:
@@ -26,6 +30,41 @@ def named(function: Callable[..., Function], name: str, what: str) -> Callable[.
 
 def kind(x: Any) -> Any:
     return x.dtype if hasattr(x, "node") else np.float32
+
+
+def late(operands: int) -> Callable[[Callable[..., Function]], Callable[..., Function]]:
+    """Return a decorator of a function that asks its first ``operands`` arguments for their shapes.
+
+    Where these are not known yet, the function is called when they are; see `feedline.networks.late`.
+    """
+
+    def decorate(function: Callable[..., Function]) -> Callable[..., Function]:
+        signature = inspect.signature(function)
+
+        def make(*nodes: Node, label: str, **settings: Any) -> Node:
+            return function(*map(variable_of, nodes), **settings, name=label).node
+
+        add_recipe(function.__name__, make)
+
+        @functools.wraps(function)
+        def wrapped(*args: Any, **kwargs: Any) -> Function:
+            given = signature.bind(*args, **kwargs).arguments
+            names = list(signature.parameters)[:operands]
+            nodes = nodes_of(*(given[name] for name in names))
+            if is_known(nodes):
+                return function(*args, **kwargs)
+            settings = {name: _setting(value) for name, value in given.items() if name not in (*names, "name")}
+            return Function.of([later(function.__name__, nodes, settings, given.get("name", ""))])
+
+        return wrapped
+
+    return decorate
+
+
+def _setting(value: Any) -> Any:
+    if isinstance(value, Axis) and value.is_static_axis:
+        return value.static_axis_index()
+    return tuple(map(_setting, value)) if isinstance(value, (list, tuple)) else value
 
 
 def axis_number(axis: Any) -> int:

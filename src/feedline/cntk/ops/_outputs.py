@@ -5,6 +5,7 @@ from __future__ import annotations
 from operator import attrgetter
 from typing import Any
 
+from feedline.cntk._op_names import op_name
 from feedline.cntk._operand import Operand
 from feedline.cntk._order import leaves_in_order
 from feedline.cntk._replacing import count as replacements
@@ -12,6 +13,7 @@ from feedline.cntk._replacing import present, stands_for
 from feedline.cntk.variables import Variable, variable_of
 from feedline.networks import Node, apply, leaves
 from feedline.networks.traverse import renamed
+from feedline.networks.within import outside
 
 
 class Outputs(Operand):
@@ -57,7 +59,7 @@ class Outputs(Operand):
     @property
     def arguments(self) -> tuple[Variable, ...]:
         """Inputs and placeholders, which a call binds."""
-        found = leaves(self._roots, "input", "placeholder")
+        found = leaves(outside(self._roots), "input", "placeholder")
         order = [node if node in found else stands_for(node) for node in self._order]
         first = [node for node in dict.fromkeys(order) if node in found]
         return tuple(variable_of(node) for node in [*first, *(n for n in found if n not in first)])
@@ -107,9 +109,8 @@ class Outputs(Operand):
 
     @property
     def op_name(self) -> str:
-        """Operation, or kind of block, that computes the first output."""
-        root = self._roots[0]
-        return str(root.attributes.get("block", root.op))
+        """Operation, in CNTK's spelling, or kind of block, that computes the first output."""
+        return op_name(self._roots[0])
 
     @property
     def attributes(self) -> dict[str, Any]:

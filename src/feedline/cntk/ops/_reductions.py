@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from feedline._facades import defined_in
 from feedline.cntk.axis import Axis
 from feedline.cntk.ops._function import Function
-from feedline.cntk.ops._making import axis_numbers, made, named, one_axis
+from feedline.cntk.ops._making import axis_number, axis_numbers, made, named, one_axis
 from feedline.errors import CompatError
 
 
@@ -44,19 +44,44 @@ def argmin(x: Any, axis: Any = None, name: str = "") -> Function:
 
 
 def _reduce(op: str, x: Any, axis: Any, name: str) -> Function:
+    how = op.removeprefix("reduce_")
+    if isinstance(axis, (list, tuple)) and any(isinstance(a, Axis) and a.is_batch_axis for a in axis):
+        others = tuple(axis_number(a) for a in axis if not (isinstance(a, Axis) and a.is_batch_axis))
+        return made("reduce_batch", [x], {"how": how, "axis": others}, name)
     if isinstance(axis, Axis) and not axis.is_static_axis:
-        how = op.removeprefix("reduce_")
-        if how not in ("sum", "mean", "max", "min"):
-            raise CompatError(f"expected a static axis for {op}, got {axis!r}")
         if axis == Axis.all_axes():
             return made("reduce_everything", [x], {"how": how}, name)
         if axis.is_batch_axis:
             return made("reduce_batch", [x], {"how": how}, name)
-        if how == "min":
-            raise CompatError("expected a static axis for reduce_min: use -sequence.reduce_max(-x)")
-        return made(f"sequence_reduce_{how}", [x], None, name)
+        return _along_sequences(how, x, name)
     numbers_ = None if axis is None or axis == Axis.all_static_axes() else tuple(axis_numbers(axis))
     return made(op, [x], {"axis": numbers_}, name)
+
+
+def _along_sequences(how: str, x: Any, name: str) -> Function:
+    """Reduce each sequence to one sample."""
+    if how in ("sum", "mean", "max"):
+        return made(f"sequence_reduce_{how}", [x], None, name)
+
+    def over(what: str, operand: Any) -> Function:
+        return made(f"sequence_reduce_{what}", [operand], None, "")
+
+    if how == "min":
+        return made("negate", [over("max", made("negate", [x], None, ""))], None, name)
+    if how == "l1":
+        return made("sequence_reduce_sum", [made("abs", [x], None, "")], None, name)
+    if how in ("l2", "sum_square"):
+        squares = made("square", [x], None, "")
+        if how == "sum_square":
+            return made("sequence_reduce_sum", [squares], None, name)
+        return made("sqrt", [over("sum", squares)], None, name)
+    if how == "log_sum_exp":
+        top = made("stop_gradient", [over("max", x)], None, "")
+        moved = made("minus", [x, made("sequence_broadcast_as", [top, x], None, "")], None, "")
+        return made("plus", [made("log", [over("sum", made("exp", [moved], None, ""))], None, ""), top], None, name)
+    raise CompatError(
+        f"expected a static axis for reduce_{how}, got that of sequences: use sequence.reduce_sum of logs"
+    )
 
 
 if not TYPE_CHECKING:  # type checkers find out themselves

@@ -10,7 +10,7 @@ from feedline._facades import defined_in
 from feedline.cntk._nodes import dims, node_of
 from feedline.cntk.ops._function import Function
 from feedline.cntk.ops._graphs import alias
-from feedline.cntk.ops._making import as_list, axis_number, axis_numbers, known_rank, leading, made
+from feedline.cntk.ops._making import as_list, axis_number, axis_numbers, known_rank, late, leading, made
 from feedline.errors import CompatError
 from feedline.networks import apply
 
@@ -47,6 +47,7 @@ def reshape(x: Any, shape: Any, begin_axis: Any = None, end_axis: Any = None, na
     return made("reshape", [x], {"shape": dims(shape), "begin": begin, "end": end}, name)
 
 
+@late(1)
 def squeeze(x: Any, axes: Any = None, name: str = "") -> Function:
     """Remove axes of length 1: all of them, or the given ones."""
     shape = node_of(x).shape
@@ -56,6 +57,7 @@ def squeeze(x: Any, axes: Any = None, name: str = "") -> Function:
     return reshape(x, [n for i, n in enumerate(shape) if i not in gone], name=name)
 
 
+@late(1)
 def expand_dims(x: Any, axis: Any, name: str = "") -> Function:
     """Insert an axis of length 1, which becomes ``axis`` of the result."""
     shape = list(node_of(x).shape)
@@ -64,6 +66,7 @@ def expand_dims(x: Any, axis: Any, name: str = "") -> Function:
     return reshape(x, shape, name=name)
 
 
+@late(1)
 def flatten(x: Any, axis: Any = None, name: str = "") -> Function:
     """Reshape to a matrix: the axes before ``axis`` (None: 0) by all others."""
     shape = node_of(x).shape
@@ -78,6 +81,7 @@ def transpose(x: Any, perm: Any, name: str = "") -> Function:
     return made("transpose", [x], {"perm": tuple(a + len(order) if a < 0 else a for a in order)}, name)
 
 
+@late(1)
 def swapaxes(x: Any, axis1: Any = 0, axis2: Any = 1, name: str = "") -> Function:
     """Exchange two axes."""
     order = list(range(len(node_of(x).shape)))
@@ -87,7 +91,10 @@ def swapaxes(x: Any, axis1: Any = 0, axis2: Any = 1, name: str = "") -> Function
 
 
 def slice(x: Any, axis: Any, begin_index: Any, end_index: Any, strides: Any = None, name: str = "") -> Function:
-    """Return part of a sample along one or several axes; an ``end_index`` of 0 means the end."""
+    """Return part of a sample along one or several axes; an ``end_index`` of 0 means the end.
+
+    A negative stride goes through the range from its end.
+    """
     axes = axis_numbers(axis)
     starts, ends = as_list(begin_index), as_list(end_index)
     steps = [1] * len(axes) if strides is None else as_list(strides)
@@ -121,13 +128,22 @@ def gather(reference: Any, indices: Any, axis: Any = None, name: str = "") -> Fu
 
 def pad(x: Any, pattern: Any, mode: int = CONSTANT_PAD, constant_value: float = 0, name: str = "") -> Function:
     """Pad each axis; ``pattern`` has a pair (before, after) per axis."""
-    if mode == SYMMETRIC_PAD:
-        raise CompatError("expected CONSTANT_PAD or REFLECT_PAD, got SYMMETRIC_PAD, which torch lacks")
-    kind = {CONSTANT_PAD: "constant", REFLECT_PAD: "reflect"}[mode]
+    kind = {CONSTANT_PAD: "constant", REFLECT_PAD: "reflect", SYMMETRIC_PAD: "symmetric"}[mode]
     attributes = {"pattern": tuple(tuple(p) for p in pattern), "mode": kind, "value": float(constant_value)}
     return made("pad", [x], attributes, name)
 
 
+def to_batch(x: Any, name: str = "") -> Function:
+    """Return an operand without a batch axis with its first axis as the batch."""
+    return made("to_batch", [x], None, name)
+
+
+def unpack_batch(x: Any, name: str = "") -> Function:
+    """Return an operand with its batch as the first axis of a sample, whose length is a `FreeDimension`."""
+    return made("unpack_batch", [x], None, name)
+
+
+@late(1)
 def depth_to_space(operand: Any, block_size: int, name: str = "") -> Function:
     """Rearrange (block * block * channels, height, width) to (channels, block * height, block * width)."""
     channels, height, width = _image(operand)
@@ -138,6 +154,7 @@ def depth_to_space(operand: Any, block_size: int, name: str = "") -> Function:
     return reshape(transpose(blocks, (2, 3, 0, 4, 1)), (channels // (b * b), height * b, width * b), name=name)
 
 
+@late(1)
 def space_to_depth(operand: Any, block_size: int, name: str = "") -> Function:
     """Rearrange blocks of cells into channels; the inverse of `depth_to_space`."""
     channels, height, width = _image(operand)
@@ -148,6 +165,7 @@ def space_to_depth(operand: Any, block_size: int, name: str = "") -> Function:
     return reshape(transpose(blocks, (2, 4, 0, 1, 3)), (channels * b * b, height // b, width // b), name=name)
 
 
+@late(2)
 def crop_manual(node_input: Any, node_referent: Any, offset_x: int, offset_y: int, name: str = "") -> Function:
     """Crop the last two axes, from the offsets on, to the size of another operand."""
     height, width = node_of(node_referent).shape[-2:]

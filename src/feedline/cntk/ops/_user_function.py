@@ -8,6 +8,7 @@ from typing import Any
 from feedline.cntk._feeding import arrays_of
 from feedline.cntk._nodes import node_of
 from feedline.cntk.ops._function import Function
+from feedline.cntk.ops._outputs import Outputs
 from feedline.cntk.variables import Variable, variable_of
 from feedline.networks import Node, apply
 
@@ -27,20 +28,34 @@ class UserFunction(Function):
 
     def __init__(self, inputs: Sequence[Any], as_numpy: bool = True, attributes: Any = None, name: str = "") -> None:
         self._as_numpy = as_numpy
-        nodes = [node_of(x) for x in inputs]
-        self._user_inputs = [variable_of(n) for n in nodes]
-        self._take(nodes[:1], [])
+        self._user_inputs = [variable_of(node_of(x)) for x in inputs]
+        self._user_name, self._user_outputs = name, list[Variable]()
+        self._take([], [], {"user_attributes": attributes})
+
+    def _taken_roots(self) -> None:
+        """Ask for the outputs, when they are first needed: the constructor of a subclass has ended by then."""
         self._user_outputs = [variable_of(v.node) for v in self.infer_outputs()]
-        call = apply("user", nodes, {"user": self}, name)
         outputs = [v.node for v in self._user_outputs]
-        self._take(
-            [
-                apply("user_output", [call], {"index": i, "shape": n.shape, "axes": n.axes}, n.name or name)
-                for i, n in enumerate(outputs)
-            ],
-            [],
-            {"user_attributes": attributes},
-        )
+        call = apply("user", [v.node for v in self._user_inputs], {"user": self}, self._user_name)
+        self._roots = [
+            apply("user_output", [call], {"index": i, "shape": n.shape, "axes": n.axes}, n.name or self._user_name)
+            for i, n in enumerate(outputs)
+        ]
+
+    @property
+    def _roots(self) -> list[Node]:
+        if not self._held:
+            self._taken_roots()
+        return Outputs._roots.fget(self)  # type: ignore[attr-defined,no-any-return]
+
+    @_roots.setter
+    def _roots(self, roots: list[Node]) -> None:
+        Outputs._roots.fset(self, roots)  # type: ignore[attr-defined]
+
+    @property
+    def inputs(self) -> tuple[Any, ...]:
+        """Variables to which it is applied."""
+        return tuple(self._user_inputs)
 
     @property
     def user_inputs(self) -> list[Variable]:

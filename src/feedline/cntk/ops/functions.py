@@ -9,6 +9,7 @@ from feedline.cntk._names import names_of
 from feedline.cntk.device import DeviceDescriptor
 from feedline.cntk.ops._function import CloneMethod as CloneMethod
 from feedline.cntk.ops._function import Function as Function
+from feedline.cntk.ops._function import ModelFormat as ModelFormat
 from feedline.cntk.ops._user_function import UserFunction as UserFunction
 
 __all__, __getattr__ = names_of(__name__)

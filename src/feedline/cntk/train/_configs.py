@@ -12,7 +12,6 @@ from feedline.cntk.io._source import MinibatchSource
 from feedline.cntk.io._streams import StreamInformation
 from feedline.cntk.io._user import UserMinibatchSource
 from feedline.cntk.learners._schedules import TrainingParameterSchedule, sizes_of
-from feedline.errors import CompatError
 
 Source = MinibatchSource | UserMinibatchSource
 Streams = Mapping[Hashable, StreamInformation]
@@ -67,12 +66,12 @@ class CrossValidationConfig:
         callback: function ``callback(index, average_error, samples, minibatches)``; returning False ends the training.
         max_samples: number of samples of one validation; None: all.
         model_inputs_to_streams: streams by key; None: as in training.
-        criterion: not supported.
+        criterion: function whose arguments, in their order, the arrays are for; None: the trainer's loss. As in CNTK
+            it is not evaluated: the trainer's metric is.
         source, mb_size: deprecated names of ``minibatch_source`` and ``minibatch_size``.
 
     Raises:
         ValueError: a frequency without a source or callback, or another minibatch size.
-        CompatError: a criterion.
     """
 
     def __init__(
@@ -87,7 +86,8 @@ class CrossValidationConfig:
         source: Source | None = None,
         mb_size: int | TrainingParameterSchedule | None = None,
     ) -> None:
-        self.source, self.size = _tested(criterion, minibatch_source, minibatch_size, source, mb_size)
+        self.source, self.size = _tested(minibatch_source, minibatch_size, source, mb_size)
+        self.criterion = criterion
         nothing = self.source is None and callback is None
         if nothing and frequency not in (None, 0):
             raise ValueError(f"expected a source or a callback for cross validation every {frequency}, got neither")
@@ -102,12 +102,12 @@ class TestConfig:
         minibatch_source: finite source, or a tuple of arrays, one per argument of the criterion; None: no test.
         minibatch_size: int, or a `minibatch_size_schedule` over the samples of the test.
         model_inputs_to_streams: streams by key; None: as in training.
-        criterion: not supported.
+        criterion: function whose arguments, in their order, the arrays are for; None: the trainer's loss. As in CNTK
+            it is not evaluated: the trainer's metric is.
         source, mb_size: deprecated names of ``minibatch_source`` and ``minibatch_size``.
 
     Raises:
         ValueError: another minibatch size.
-        CompatError: a criterion.
     """
 
     __test__ = False  # not a test class for pytest
@@ -121,7 +121,8 @@ class TestConfig:
         source: Source | None = None,
         mb_size: int | TrainingParameterSchedule | None = None,
     ) -> None:
-        self.source, self.size = _tested(criterion, minibatch_source, minibatch_size, source, mb_size)
+        self.source, self.size = _tested(minibatch_source, minibatch_size, source, mb_size)
+        self.criterion = criterion
         self.streams = model_inputs_to_streams
 
 
@@ -137,12 +138,8 @@ def every(given: Frequency) -> tuple[int, DataUnit]:
     return int(count), DataUnit(unit)
 
 
-def _tested(
-    criterion: Any, source: Any, size: Any, older_source: Any, older_size: Any
-) -> tuple[Any, TrainingParameterSchedule]:
+def _tested(source: Any, size: Any, older_source: Any, older_size: Any) -> tuple[Any, TrainingParameterSchedule]:
     """Return source and sizes of a test, under either name."""
-    if criterion is not None:
-        raise CompatError("expected no separate criterion for a test, got one: the trainer's metric is used")
     for old, new, given in (("source", "minibatch_source", older_source), ("mb_size", "minibatch_size", older_size)):
         if given is not None:
             warnings.warn(f"{old} is deprecated: use {new}", DeprecationWarning, stacklevel=3)

@@ -13,6 +13,7 @@ import torch
 from feedline.cntk._arguments import Arguments, arguments_of
 from feedline.cntk._criterion import CriterionNetwork, functions_of, module_of
 from feedline.cntk._errors import checkpoint_errors
+from feedline.cntk._threads import trained
 from feedline.cntk._tracing import roots_of
 from feedline.cntk.device import DeviceDescriptor
 from feedline.cntk.learners import Learner
@@ -87,6 +88,11 @@ class Trainer:
         self._ranks = self.modern.strategy.session_ranks()
         self._last = NOTHING
         self._trained, self._tested = NOTHING, NOTHING
+
+    @staticmethod
+    def _get_loss_metric(criterion: Any) -> tuple[Any, Any]:
+        """Return loss, and metric or None, of a criterion; examples call it to define their own ``train``."""
+        return functions_of(criterion) or _pair(criterion)
 
     # ---- what it is -------------------------------------------------------------------------------
 
@@ -173,7 +179,8 @@ class Trainer:
         self._watched = self._watch(outputs)
         changed = [pair for learner in self._learners for pair in learner.changed()] if minibatch else []
         try:
-            self._last = self.modern.train_minibatch(minibatch)  # type: ignore[arg-type]  # as much of one as it asks for
+            with trained():
+                self._last = self.modern.train_minibatch(minibatch)  # type: ignore[arg-type]  # as much as it asks for
         finally:
             watched, self._watched = self._watched, None
         for key, value in changed:
@@ -240,12 +247,8 @@ class Trainer:
         self._tested = NOTHING
 
     def print_node_timing(self) -> None:
-        """Not there.
-
-        Raises:
-            CompatError: always.
-        """
-        raise CompatError("print_node_timing is not provided: use torch.profiler around train_minibatch")
+        """Say that there are none: see `cntk.debugging.set_node_timing`."""
+        print("no node timing: use cntk.debugging.start_profiler and enable_profiler around train_minibatch")
 
     # ---- checkpoints ------------------------------------------------------------------------------
 

@@ -76,7 +76,8 @@ class TrainingSession:
         self.cv, self.test = cv_config or CrossValidationConfig(), test_config or TestConfig()
         for config in (self.cv, self.test):
             if isinstance(config.source, (tuple, list)):
-                config.source, config.streams = from_arrays(trainer.loss_function, config.source, endless=False)
+                criterion = trainer.loss_function if config.criterion is None else config.criterion
+                config.source, config.streams = from_arrays(criterion, config.source, endless=False)
         self._device: DeviceDescriptor | None = None
         self._actions = [
             _Action(self.checkpoint.frequency, self._save),

@@ -1,7 +1,8 @@
-"""`mxnet.ndarray` (`mx.nd`): the parts of arrays that stores and updaters need."""
+"""`mxnet.ndarray` (`mx.nd`): arrays, and MXNet's operators on them, which are those of its symbols."""
 
 from __future__ import annotations
 
+import importlib
 from typing import Any
 
 import numpy as np
@@ -9,11 +10,24 @@ import torch
 
 from feedline.mxnet._names import names_of
 from feedline.mxnet.context import Context, current_context
-from feedline.mxnet.ndarray import sparse
+from feedline.mxnet.ndarray import _functions, sparse
 from feedline.mxnet.ndarray._dense import NDArray as NDArray
 from feedline.mxnet.ndarray._dense import torch_dtype
+from feedline.mxnet.ndarray._files import load as load
+from feedline.mxnet.ndarray._files import load_frombuffer as load_frombuffer
+from feedline.mxnet.ndarray._files import save as save
 
-__all__, __getattr__ = names_of(__name__)
+__all__, _missing = names_of(__name__)
+globals().update({name: getattr(_functions, name) for name in _functions.__all__})
+
+
+def __getattr__(name: str) -> Any:
+    """Look up an operator, or `mxnet.random`, which are built on arrays."""
+    if name == "random":
+        return importlib.import_module("feedline.mxnet.random")
+    if name in __all__:
+        return importlib.import_module("feedline.mxnet._imperative").FUNCTIONS[name]
+    return _missing(name)
 
 
 def full(shape: Any, val: float, ctx: Context | None = None, dtype: Any = None) -> NDArray:

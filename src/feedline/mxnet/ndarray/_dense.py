@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import operator
 from collections.abc import Callable
 from operator import attrgetter
@@ -169,9 +170,10 @@ class NDArray:
     def wait_to_read(self) -> None:
         """Do nothing, as writes are synchronous."""
 
-    def sum(self) -> NDArray:
-        """Return the sum of all elements, as an array of one element."""
-        return NDArray(self.tensor.sum(dtype=self.tensor.dtype).reshape(1), self.context)
+    @property
+    def T(self) -> NDArray:  # noqa: N802 - MXNet's name
+        """The array with its axes in reverse order."""
+        return NDArray(self.tensor.permute(*range(self.ndim - 1, -1, -1)), self.context)
 
     # ---- elements -------------------------------------------------------------------------------------------
 
@@ -205,6 +207,30 @@ class NDArray:
     __eq__, __ne__ = _binary(operator.eq), _binary(operator.ne)
     __lt__, __le__ = _binary(operator.lt), _binary(operator.le)
     __gt__, __ge__ = _binary(operator.gt), _binary(operator.ge)
+
+
+# Operators that are methods, too.
+METHODS = (
+    *("abs", "argmax", "argmin", "argsort", "broadcast_like", "broadcast_to", "clip", "cos", "dot"),
+    *("exp", "expand_dims", "expm1", "flatten", "flip", "floor", "log", "log10", "log1p"),
+    *("log2", "log_softmax", "max", "mean", "min", "norm", "one_hot", "pad", "pick"),
+    *("prod", "relu", "repeat", "reshape_like", "round", "rsqrt", "sigmoid", "sign", "sin"),
+    *("slice", "slice_axis", "softmax", "sort", "split", "sqrt", "square", "squeeze", "sum"),
+    *("swapaxes", "take", "tan", "tanh", "tile", "topk", "transpose", "zeros_like", "ones_like"),
+)
+
+
+def _method(name: str) -> Callable[..., Any]:
+    def method(self: NDArray, *args: Any, **kwargs: Any) -> Any:
+        return importlib.import_module("feedline.mxnet._imperative").FUNCTIONS[name](self, *args, **kwargs)
+
+    method.__name__, method.__qualname__ = name, f"NDArray.{name}"
+    method.__doc__ = f"See `mxnet.ndarray.{name}`."
+    return method
+
+
+for _name in METHODS:
+    setattr(NDArray, _name, _method(_name))
 
 
 def _operand(other: Any, beside: Any) -> Any:

@@ -74,6 +74,11 @@ class RowSparseNDArray:
     def wait_to_read(self) -> None:
         """Do nothing, as writes are synchronous."""
 
+    def copy(self) -> RowSparseNDArray:
+        """Return a copy on the same context."""
+        copied: RowSparseNDArray = self.copyto(self.context)
+        return copied
+
     def copyto(self, other: Any) -> Any:
         """Copy to another array of this shape, or to a new one on a context; returns it."""
         if isinstance(other, Context):

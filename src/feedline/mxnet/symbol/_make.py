@@ -73,7 +73,7 @@ def function(called: str) -> Callable[..., Symbol]:
     operator = CALLED[called]
 
     def make(*args: Any, name: str | None = None, attr: Mapping[str, str] | None = None, **kwargs: Any) -> Symbol:
-        inputs, settings = _sorted(operator, called, args, kwargs)
+        inputs, settings = arranged(operator, called, args, kwargs, _symbol_class())
         return apply(called, inputs, settings, name=name, attr=attr)
 
     make.__name__ = make.__qualname__ = called
@@ -81,24 +81,28 @@ def function(called: str) -> Callable[..., Symbol]:
     return make
 
 
-def _sorted(
-    operator: Operator, called: str, args: Sequence[Any], kwargs: dict[str, Any]
-) -> tuple[list[Symbol | None], dict[str, Any]]:
-    """Split arguments into inputs, which come first, and settings, in their order."""
+def _symbol_class() -> type[Any]:
     from feedline.mxnet.symbol._symbol import Symbol
 
-    settings = {key: value for key, value in kwargs.items() if not isinstance(value, Symbol)}
-    given = {key: value for key, value in kwargs.items() if isinstance(value, Symbol)}
+    return Symbol
+
+
+def arranged(
+    operator: Operator, called: str, args: Sequence[Any], kwargs: dict[str, Any], kind: type[Any]
+) -> tuple[list[Any], dict[str, Any]]:
+    """Split arguments into inputs of a class, which come first, and settings, in their order."""
+    settings = {key: value for key, value in kwargs.items() if not isinstance(value, kind)}
+    given = {key: value for key, value in kwargs.items() if isinstance(value, kind)}
     if operator.variadic:
         several = args[0] if len(args) == 1 and isinstance(args[0], (list, tuple)) else args
         if given:
             several = [*several, *(given[key] for key in sorted(given, key=lambda key: (len(key), key)))]
-        return [_symbol(called, "input", one) for one in several], settings
+        return [_one(called, "input", one, kind) for one in several], settings
     names = _slots(operator, settings)
-    inputs: dict[str, Symbol | None] = {}
+    inputs: dict[str, Any] = {}
     values = list(args)
     for slot in names:
-        if values and (values[0] is None or isinstance(values[0], Symbol)):
+        if values and (values[0] is None or isinstance(values[0], kind)):
             inputs[slot] = values.pop(0)
         elif slot in settings and settings[slot] is None:
             del settings[slot]
@@ -108,16 +112,16 @@ def _sorted(
     if len(values) > len(free):
         raise TypeError(f"{called}: expected at most {len(names)} inputs and {len(free)} settings, got {len(args)}")
     for key, value in zip(free, values, strict=False):
-        if isinstance(value, Symbol) or key in settings:
+        if isinstance(value, kind) or key in settings:
             raise TypeError(f"{called}: expected {key} once, as a setting, got {value!r} as well")
         settings[key] = value
     for key, symbol in given.items():
         if key not in names or key in inputs:
-            raise TypeError(f"{called}: expected symbols for {', '.join(names)}, each once, got one for {key}")
+            raise TypeError(f"{called}: expected {kind.__name__}s for {', '.join(names)}, each once, got one for {key}")
         inputs[key] = symbol
     for key in [key for key in settings if key in names]:
         if settings[key] is not None:
-            raise TypeError(f"{called}: expected a Symbol for {key}, got {type(settings[key]).__name__}")
+            raise TypeError(f"{called}: expected {_a(kind)} for {key}, got {type(settings[key]).__name__}")
         del settings[key]
     return [inputs.get(slot) for slot in names], settings
 
@@ -139,12 +143,14 @@ def _slots(operator: Operator, settings: Mapping[str, Any]) -> tuple[str, ...]:
     return operator.inputs(probe)
 
 
-def _symbol(called: str, slot: str, value: Any) -> Symbol:
-    from feedline.mxnet.symbol._symbol import Symbol
-
-    if not isinstance(value, Symbol):
-        raise TypeError(f"{called}: expected a Symbol for {slot}, got {type(value).__name__}")
+def _one(called: str, slot: str, value: Any, kind: type[Any]) -> Any:
+    if not isinstance(value, kind):
+        raise TypeError(f"{called}: expected {_a(kind)} for {slot}, got {type(value).__name__}")
     return value
+
+
+def _a(kind: type[Any]) -> str:
+    return f"a{'n' if kind.__name__[0] in 'AEINO' else ''} {kind.__name__}"
 
 
 def _described(operator: Operator, called: str) -> str:

@@ -152,7 +152,14 @@ def written(value: Any) -> str:
     """Return a setting as text, as in MXNet's files."""
     if isinstance(value, (type, np.dtype)):
         return str(np.dtype(value).name)
-    return str(value)
+    return str(_plain(value))
+
+
+def _plain(value: Any) -> Any:
+    """Return NumPy's numbers, also in tuples and lists, as Python's, whose text has no type."""
+    if isinstance(value, (tuple, list)):
+        return type(value)(map(_plain, value)) if type(value) in (tuple, list) else value
+    return value.item() if isinstance(value, np.generic) else value
 
 
 def read(operator: str, declared: Mapping[str, Parameter], given: Mapping[str, str]) -> SimpleNamespace:

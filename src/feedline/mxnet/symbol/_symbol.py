@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from feedline.mxnet.base import MXNetError
+from feedline.mxnet.base import MXNetError, NotImplementedForSymbol
 from feedline.mxnet.symbol import _node
 from feedline.mxnet.symbol._infer import TYPES, Found, infer_shapes, infer_types, lengths, told
 from feedline.mxnet.symbol._make import FUNCTIONS, apply
@@ -65,7 +65,7 @@ class Symbol:
         return len(self.entries)
 
     def __bool__(self) -> bool:
-        raise MXNetError("a Symbol has no truth value: nothing is computed before it is bound")
+        raise NotImplementedForSymbol("a Symbol has no truth value: nothing is computed before it is bound")
 
     def __iter__(self) -> Iterator[Symbol]:
         return (self[i] for i in range(len(self)))

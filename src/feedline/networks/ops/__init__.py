@@ -8,6 +8,7 @@ from feedline.networks.ops import (  # noqa: F401
     losses,
     normalization,
     random,
+    ranking,
     recurrence,
     reductions,
     sequence,

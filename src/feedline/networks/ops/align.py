@@ -15,15 +15,17 @@ Adapt = Callable[[PackedBatch, Any], Any]
 
 
 def dense(tensor: Any, node: Node) -> torch.Tensor:
-    """Return the tensor if it is dense.
+    """Return a tensor, or the sparse rows of an input that is declared dense as one.
 
     Raises:
-        TypeError: the data is sparse rows, which this operation would have to make dense.
+        TypeError: the data is sparse rows of an input declared sparse, which this operation would have to make dense.
     """
     if isinstance(tensor, SparseRows):
+        if tensor.dense_dtype is not None:
+            return tensor.dense()
         raise TypeError(
             f"{node.label}: expected dense data, got sparse rows; multiply them by a parameter first (times, "
-            "Embedding), or feed dense data"
+            "Embedding), or declare the input dense (is_sparse=False)"
         )
     assert isinstance(tensor, torch.Tensor)
     return tensor
@@ -81,7 +83,7 @@ def broadcasting(function: Callable[..., Any]) -> Callable[[Node], Run]:
             def plain(batch: PackedBatch, *tensors: Any) -> Any:
                 for tensor in tensors:
                     if type(tensor) is SparseRows:
-                        dense(tensor, node)
+                        return function(*(dense(x, node) for x in tensors))
                 return function(*tensors)
 
             return plain

@@ -25,9 +25,11 @@ AVERAGE: ByRank = {1: functional.avg_pool1d, 2: functional.avg_pool2d, 3: functi
 
 
 def window(
-    sizes: Sequence[int], reach: Sequence[int], strides: Sequence[int], pad: Sequence[bool]
+    sizes: Sequence[int], reach: Sequence[int], strides: Sequence[int], pad: Sequence[bool], ceil: bool = False
 ) -> tuple[Shape, Pads]:
     """Return the sizes after sliding a window over the axes, and the padding before and after.
+
+    With ``ceil`` an axis without padding gets a last window that begins inside and reaches beyond the end.
 
     Padded axes get ``ceil(size / stride)`` windows, centred: an odd cell is left over at the end. ``reach`` is the
     number of cells from the first to the last of a dilated kernel, both counted.
@@ -41,7 +43,9 @@ def window(
             pads.append((before, (k - 1) - (k - 1) // 2 - (extra - extra // 2)))
         else:
             count = (size - k) // stride + 1
-            pads.append((0, 0))
+            beyond = ceil and size >= k and (count - 1) * stride + k < size
+            count += beyond
+            pads.append((0, (count - 1) * stride + k - size if beyond else 0))
         out.append(count)
     return tuple(out), pads
 
@@ -174,7 +178,7 @@ def _pooled(site: Site) -> Shape:
     rank = len(get["window"])
     if not 1 <= rank <= 3 or len(x) < rank:
         site.refuse(f"an input of at least {rank} axes, for the window {tuple(get['window'])}")
-    out, _ = window(x[len(x) - rank :], get["window"], get["strides"], get["pad"])
+    out, _ = window(x[len(x) - rank :], get["window"], get["strides"], get["pad"], get.get("ceil", False))
     if min(out) < 1:
         site.refuse(f"a window that fits the input, not {tuple(get['window'])}")
     return (*x[: len(x) - rank], *out)
@@ -186,8 +190,11 @@ def _pooling(how: Callable[..., Any]) -> Callable[[Node], Run]:
         rank, size = len(get["window"]), list(get["window"])
         shape = node.inputs[0].shape
         sizes = shape[len(shape) - rank :]
-        _, pads = window(sizes, size, get["strides"], get["pad"])
-        pool = how(rank, size, list(get["strides"]), _flat(pads), any(p != (0, 0) for p in pads))
+        _, pads = window(sizes, size, get["strides"], get["pad"], get.get("ceil", False))
+        padded = any(p != (0, 0) for p in pads)
+        pool = how(rank, size, list(get["strides"]), _flat(pads), padded)
+        if padded and get.get("count_pad", False):
+            pool = _with_zeros(rank, size, list(get["strides"]), _flat(pads))
 
         def run(batch: PackedBatch, x: Any) -> Any:
             x = dense(x, node)
@@ -218,6 +225,11 @@ def _average(rank: int, size: list[int], strides: list[int], pads: list[int], pa
         return function(functional.pad(x, pads), size, strides) / cells
 
     return pool
+
+
+def _with_zeros(rank: int, size: list[int], strides: list[int], pads: list[int]) -> Callable[..., Any]:
+    """Average whose padding counts."""
+    return lambda x: AVERAGE[rank](functional.pad(x, pads), size, strides)
 
 
 declare("max_pooling", _pooled, _pooling(_maximum))

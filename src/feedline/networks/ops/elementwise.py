@@ -92,6 +92,13 @@ for _name, _function in UNARY.items():
     declare(_name, same, broadcasting(_function))
 
 
+def _cast(node: Node) -> Callable[..., Any]:
+    kind = getattr(torch, node.attributes["dtype"])
+    return lambda x: x.to(kind)
+
+
+declare("cast", same, rowwise(_cast))
+
 # Their settings are attributes of the node, by keyword.
 _WITH_SETTINGS: dict[str, Callable[..., Any]] = {
     "elu": edges.elu,

@@ -26,10 +26,11 @@ def _product(node: Node, inner: int, turn: Callable[[torch.Tensor], torch.Tensor
 
     def run(batch: PackedBatch, x: Any, w: Any) -> Any:
         w = turn(dense(w, node))
+        if isinstance(x, SparseRows) and (right.axes or len(outer) != (0 if left.axes else 1)):
+            x = dense(x, node)
         if isinstance(x, SparseRows):
-            if right.axes or outer:
-                dense(x, node)
-            y = x.matmul(w.reshape(width, -1)).reshape(len(x), *result)
+            y = x.matmul(w.reshape(width, -1))
+            y = y.reshape(len(x), *result) if left.axes else y.reshape(result)
             return y if to_left is None else to_left(batch, y)
         if plain:
             return x @ w
@@ -60,10 +61,15 @@ def _times_transpose(node: Node) -> Run:
     vector = len(right.shape) == 1
     multiply = _product(node, 1, (lambda w: w[..., None]) if vector else (lambda w: w.mT))
     looks_up = vector and not left.axes and len(left.shape) == 2
+    to_left, to_right = adapter(left, node.axes, None), adapter(right, node.axes, None)
 
     def run(batch: PackedBatch, x: Any, w: Any) -> Any:
         if isinstance(w, SparseRows) and looks_up:
             return w.matmul(dense(x, node).t())[:, :, None]
+        if isinstance(w, SparseRows) and vector and left.axes and not isinstance(x, SparseRows):
+            x, w = x if to_left is None else to_left(batch, x), w if to_right is None else to_right(batch, w)
+            picked = w.repeated(math.prod(left.shape[:-1])).weighted(x.reshape(-1, left.shape[-1]))
+            return picked.reshape(len(x), *node.shape)
         return multiply(batch, x, w)
 
     return run

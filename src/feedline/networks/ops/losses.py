@@ -6,6 +6,7 @@ minibatch (`weighted_binary_cross_entropy`, the top-N error) have no dynamic axi
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -76,7 +77,8 @@ def _cross_entropy(node: Node) -> Run:
 
     def run(scores: torch.Tensor, target: Any) -> torch.Tensor:
         if isinstance(target, SparseRows):
-            return _sparse_cross_entropy(node, scores, target)
+            flat = scores.reshape(-1, scores.shape[-1])
+            return _sparse_cross_entropy(flat, target.repeated(math.prod(own))).reshape(-1, *own)
         if plain:
             return _entropy(scores, target, (-1,), keep=True)
         left, right = _met(node, scores, target)
@@ -107,9 +109,7 @@ def _relative(scores: torch.Tensor, dims: tuple[int, ...]) -> tuple[torch.Tensor
     return scores - top, top
 
 
-def _sparse_cross_entropy(node: Node, scores: torch.Tensor, target: SparseRows) -> torch.Tensor:
-    if scores.ndim != 2:
-        dense(target, node)
+def _sparse_cross_entropy(scores: torch.Tensor, target: SparseRows) -> torch.Tensor:
     if target.one_hot:
         return functional.cross_entropy(scores, target.indices, reduction="none")[:, None]
     moved, top = _relative(scores, (-1,))
@@ -129,7 +129,10 @@ def _classification_error(node: Node) -> Run:
     def run(scores: torch.Tensor, target: Any) -> torch.Tensor:
         scores = scores.detach()
         if isinstance(target, SparseRows):
-            return _sparse_error(node, scores, target)
+            if scores.ndim == 2:
+                return _sparse_error(scores, target)
+            best = _one_hot_best(scores, rank)
+            return 1 - target.repeated(math.prod(own)).weighted(best.flatten(0, -2)).reshape(-1, *own)
         left, right = _met(node, _one_hot_best(scores, rank), target)
         y = 1 - left @ right.transpose(-1, -2)
         return y.reshape(*y.shape[:-2], *own)
@@ -156,9 +159,7 @@ def _one_hot_best(scores: torch.Tensor, rank: int) -> torch.Tensor:
     return torch.zeros_like(flat).scatter_(-1, flat.argmax(-1, keepdim=True), 1.0).reshape(scores.shape)
 
 
-def _sparse_error(node: Node, scores: torch.Tensor, target: SparseRows) -> torch.Tensor:
-    if scores.ndim != 2:
-        dense(target, node)
+def _sparse_error(scores: torch.Tensor, target: SparseRows) -> torch.Tensor:
     if target.one_hot:
         return (scores.argmax(-1) != target.indices).to(scores.dtype)[:, None]
     return 1 - target.weighted(_one_hot_best(scores, 1))[:, None]
@@ -166,6 +167,8 @@ def _sparse_error(node: Node, scores: torch.Tensor, target: SparseRows) -> torch
 
 def _missed(node: Node, scores: torch.Tensor, target: Any, top: int) -> torch.Tensor:
     """Number of samples of the minibatch whose largest target is not among the ``top`` largest scores."""
+    if isinstance(target, SparseRows) and target.dense_dtype is not None:
+        target = target.dense()
     if isinstance(target, SparseRows):
         if not target.one_hot:
             raise TypeError(f"{node.label}: expected one-hot sparse labels, got rows of several or no entries")
@@ -270,6 +273,26 @@ def _cosine(node: Node) -> Run:
     return _pair(node, run)
 
 
+def _cosines_of_others(node: Node) -> Run:
+    """Cosines of a sample with its partner, and with partners that stand after it in the minibatch, round its end."""
+    shift, others, small = node.attributes["shift"], node.attributes["others"], 1e-8
+
+    def run(a: torch.Tensor, b: Any) -> torch.Tensor:
+        a, b = (functional.normalize(x.flatten(1), dim=-1, eps=small) for x in (a, dense(b, node)))
+        cosines = [(a * b).sum(-1)]
+        cosines += [(a * b.roll(-(shift + i), 0)).sum(-1) for i in range(others)]
+        return torch.stack(cosines, -1)
+
+    return _pair(node, run)
+
+
+def _with_others(site: Site) -> Shape:
+    _same_shapes(site)
+    if not join_axes(site):
+        site.refuse("samples with a batch axis")
+    return (1 + site.attributes["others"],)
+
+
 def _same_shapes(site: Site) -> Shape:
     if site.shape(0) != site.shape(1) or not site.shape(0):
         site.refuse("two samples of one shape")
@@ -282,3 +305,4 @@ declare("squared_error", _checked, _sum_of(lambda a, b: torch.square(a - b)))
 declare("binary_cross_entropy", broadcast, broadcasting(_binary))
 declare("weighted_binary_cross_entropy", _single, _weighted_binary, axes=_of_minibatch, stepwise=False)
 declare("cosine_distance", _same_shapes, _cosine)
+declare("cosine_distance_with_negative_samples", _with_others, _cosines_of_others, stepwise=False)

@@ -12,7 +12,7 @@ from feedline.networks.ops import edges
 from feedline.networks.ops.align import rowwise
 from feedline.networks.packed import Run
 from feedline.networks.registry import Shape, Site, declare, no_axes
-from feedline.networks.shapes import axes_of, from_end, reduced, same, scalar
+from feedline.networks.shapes import axes_of, from_end, reduced, scalar
 
 
 def _prod(x: torch.Tensor, dims: tuple[int, ...], keepdim: bool) -> torch.Tensor:
@@ -69,13 +69,22 @@ declare("argmin", reduced, _index(torch.argmin))
 
 
 def _rows(node: Node) -> Callable[..., Any]:
-    how = REDUCTIONS[f"reduce_{node.attributes['how']}"]
-    return lambda x: how(x, (0,), False)
+    how, rank = REDUCTIONS[f"reduce_{node.attributes['how']}"], len(node.inputs[0].shape)
+    others = axes_of(node.attributes.get("axis", ()), rank)
+    # The batch is the axis before the static ones.
+    return lambda x: how(x, (-rank - 1, *others), True).squeeze(0)
+
+
+def _reduced_rows(site: Site) -> Shape:
+    """Attribute ``axis``: static axes that are reduced, too, and stay with length 1."""
+    shape = site.shape(0)
+    gone = axes_of(site.attributes.get("axis", ()), len(shape), site)
+    return tuple(1 if i - len(shape) in gone else n for i, n in enumerate(shape))
 
 
 def _numbers(node: Node) -> Callable[..., Any]:
-    over_rows = _rows(node)
-    return lambda x: over_rows(x.reshape(-1))
+    how = REDUCTIONS[f"reduce_{node.attributes['how']}"]
+    return lambda x: how(x.reshape(-1), (0,), False)
 
 
 def _batch_only(site: Site) -> tuple[str, ...]:
@@ -102,7 +111,7 @@ def _per_channel(function: Callable[..., Any]) -> Callable[[Node], Run]:
 declare("global_max_pooling", _channels, _per_channel(edges.first_largest))
 declare("global_average_pooling", _channels, _per_channel(lambda x, dims: x.mean(dims, keepdim=True)))
 declare("reduce_everything", scalar, rowwise(_numbers), axes=no_axes, stepwise=False)
-declare("reduce_batch", same, rowwise(_rows), axes=_batch_only, stepwise=False)
+declare("reduce_batch", _reduced_rows, rowwise(_rows), axes=_batch_only, stepwise=False)
 
 
 def _largest(site: Site) -> Shape:

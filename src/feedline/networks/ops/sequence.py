@@ -65,8 +65,9 @@ declare("sequence_is_last", scalar, unprepared(_is_last), axes=with_sequences, s
 
 
 def _like(site: Site) -> tuple[str, ...]:
-    like = with_sequences(site, 1)
-    axes = site.types[0].axes
+    axes, like = site.types[0].axes, site.types[1].axes
+    if not like:
+        site.refuse("a second operand with a batch axis")
     if axes is not None and len(axes) > 1 and axes != like:
         site.refuse("an operand without a sequence axis; use sequence.last or sequence.first")
     return like
@@ -128,6 +129,10 @@ def _delay(node: Node) -> Run:
 
     def run(batch: PackedBatch, x: Any, initial: Any) -> Any:
         rows, outside = _of(batch, node).shift(steps)
+        if isinstance(x, SparseRows) and x.dense_dtype is not None:
+            x = x.dense()
+        if isinstance(initial, SparseRows) and initial.dense_dtype is not None:
+            initial = initial.dense()
         if isinstance(x, SparseRows):
             if isinstance(initial, SparseRows) or bool(initial.any()):
                 raise TypeError(f"{node.label}: expected an initial state of 0 for sparse data")
@@ -229,14 +234,18 @@ declare("sequence_where", scalar, unprepared(_where), axes=_chosen_axes, stepwis
 
 
 def _scattered(site: Site) -> tuple[str, ...]:
-    if with_sequences(site) != (BATCH, f"where {site.inputs[1].uid}"):
-        site.refuse("data that sequence.gather selected by this condition")
+    if site.types[0].axes not in ((BATCH,), (BATCH, f"where {site.inputs[1].uid}")):
+        site.refuse("data that sequence.gather selected by this condition, or one sample for each sequence")
     return with_sequences(site, 1)
 
 
 def _scatter(node: Node, batch: PackedBatch, x: Any, condition: Any) -> Any:
-    rows = dense(condition, node).reshape(-1).nonzero().squeeze(1)
-    return x.new_zeros(batch.rows(node.axes), *node.shape).index_copy(0, rows, dense(x, node))
+    rows, x = dense(condition, node).reshape(-1).nonzero().squeeze(1), dense(x, node)
+    if len(node.inputs[0].axes) == 1:
+        owner = batch.sequences[node.axes[1]].owner.index_select(0, rows)
+        if not torch.equal(owner, torch.arange(batch.count, device=owner.device)):
+            raise ValueError(f"{node.label}: expected one step of each sequence where the condition is not 0")
+    return x.new_zeros(batch.rows(node.axes), *node.shape).index_copy(0, rows, x)
 
 
 declare("sequence_scatter", same, unprepared(_scatter), axes=_scattered, stepwise=False)

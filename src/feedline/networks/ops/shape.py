@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
 from torch.nn import functional
 
-from feedline.networks.node import Node
-from feedline.networks.ops.align import adapter, aligned, dense, rowwise
+from feedline.networks.node import BATCH, FREE, Node
+from feedline.networks.ops.align import adapter, aligned, dense, rowwise, unprepared
 from feedline.networks.packed import PackedBatch, Run, SparseRows
 from feedline.networks.registry import Shape, Site, declare
-from feedline.networks.shapes import from_end, reshaped, sliced, slices, spliced, transposed
+from feedline.networks.shapes import from_end, reshaped, same, sliced, slices, spliced, transposed
 
 
 def _reshape(node: Node) -> Run:
-    rows, shape = bool(node.inputs[0].axes), node.shape
+    rows, shape = bool(node.inputs[0].axes), tuple(-1 if n == FREE else n for n in node.shape)
+    if shape.count(-1) > 1:
+        raise ValueError(f"{node.label}: expected at most one free dimension, got {node.shape}")
 
     def run(batch: PackedBatch, x: Any) -> Any:
         x = dense(x, node)
@@ -53,10 +57,17 @@ def _splice(node: Node) -> Run:
 def _slice(node: Node) -> Run:
     rank = len(node.shape)
     where: list[slice] = [slice(None)] * rank
-    for axis, part in slices(node.attributes, rank):
-        where[axis] = part
-    index = (..., *where)
-    return lambda batch, x: dense(x, node)[index]
+    turned: list[int] = []
+    steps: list[slice] = [slice(None)] * rank
+    for axis, part, stride in slices(node.attributes, rank):
+        where[axis] = slice(part.start, part.stop, stride) if stride > 0 else part
+        if stride < 0:
+            turned.append(axis)
+            steps[axis] = slice(None, None, -stride)
+    index, after = (..., *where), (..., *steps)
+    if not turned:
+        return lambda batch, x: dense(x, node)[index]
+    return lambda batch, x: dense(x, node)[index].flip(turned)[after]
 
 
 def _one_hot_shape(site: Site) -> Shape:
@@ -121,10 +132,46 @@ def _padded(site: Site) -> Shape:
     return tuple(a + n + b for n, (a, b) in zip(shape, pattern, strict=True))
 
 
+def _mirrored(x: torch.Tensor, pattern: Sequence[tuple[int, int]]) -> torch.Tensor:
+    """Pad by mirror images, in which the cells at the border come twice."""
+    for axis, (before, after) in enumerate(pattern, -len(pattern)):
+        size = x.shape[axis]
+        place = torch.arange(-before, size + after, device=x.device) % (2 * size)
+        x = x.index_select(axis, torch.where(place < size, place, 2 * size - 1 - place))
+    return x
+
+
+def _batch_axis(node: Node, batch: PackedBatch, x: Any) -> Any:
+    """Take the first axis of a sample as the batch."""
+    x = dense(x, node)
+    if batch.count not in (0, len(x)):
+        raise ValueError(f"{node.label}: expected {batch.count} samples, as the inputs have, got {len(x)}")
+    batch.count = len(x)
+    return x
+
+
+def _first_gone(site: Site) -> Shape:
+    if site.types[0].axes != () or not site.shape(0):
+        site.refuse("an operand with axes of its own, and without a batch axis")
+    return site.shape(0)[1:]
+
+
+def _with_batch(site: Site) -> Shape:
+    if site.types[0].axes != (BATCH,):
+        site.refuse("an operand with only a batch axis")
+    return (FREE, *site.shape(0))
+
+
+declare("to_batch", _first_gone, unprepared(_batch_axis), axes=lambda site: (BATCH,), stepwise=False)
+declare("unpack_batch", _with_batch, lambda node: lambda batch, x: dense(x, node), axes=lambda site: (), stepwise=False)
+
+
 def _pad(node: Node) -> Any:
     flat = [n for pair in reversed(node.attributes["pattern"]) for n in pair]
     mode, value = node.attributes["mode"], node.attributes.get("value", 0.0)
     # torch's reflection padding requires two leading axes.
+    if mode == "symmetric":
+        return partial(_mirrored, pattern=node.attributes["pattern"])
     if mode == "constant":
         return lambda x: functional.pad(x, flat, "constant", value)
     lead = len(node.shape)
@@ -133,6 +180,19 @@ def _pad(node: Node) -> Any:
     )
 
 
+def _eye_rows(node: Node, batch: PackedBatch, x: Any) -> Any:
+    """Row i of the identity for sample i; zeros for more samples than it has rows."""
+    device = x.offsets.device if isinstance(x, SparseRows) else x.device
+    size = node.shape[0]
+    if not node.attributes.get("sparse", False):
+        return torch.eye(len(x), size, dtype=x.dtype, device=device)
+    ends = torch.arange(len(x) + 1, device=device).clamp(max=size)
+    rows = SparseRows(ends, torch.arange(min(len(x), size), device=device), None, size, len(x) <= size)
+    rows.dense_dtype = x.dtype
+    return rows
+
+
+declare("eye_rows", same, unprepared(_eye_rows), stepwise=False)
 declare("reshape", reshaped, _reshape)
 declare("transpose", transposed, _transpose)
 declare("splice", spliced, _splice)

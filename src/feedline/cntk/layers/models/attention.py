@@ -12,7 +12,6 @@ from feedline.cntk.layers._making import layer, parameter
 from feedline.cntk.layers.blocks import Stabilizer
 from feedline.cntk.layers.layers import Dense
 from feedline.cntk.ops.functions import Function
-from feedline.errors import CompatError
 from feedline.networks import apply
 
 __all__, __getattr__ = names_of(__name__)
@@ -31,21 +30,24 @@ def AttentionModel(
     """Return additive attention, ``(encoder_hidden_state, decoder_hidden_state) -> weighted mean of encoder states``.
 
     The weights for a decoder state d are the softmax of ``tanh(e K + d Q) v`` over the encoder states e. May be used in
-    the step of a recurrence.
+    the step of a recurrence. The weights are the operation ``attention_weights`` in it, of shape (longest, 1), with
+    zeros after the end of shorter sequences.
 
     Args:
         attention_dim: width of the hidden layer.
-        attention_span, attention_axis: None; no other value is supported.
+        attention_span: number of encoder states to attend to, the last ones of each sequence; None: all.
+        attention_axis: accepted; no effect, as the axis of the steps is not one of the result's.
         init: initializer of weights.
-        go_backwards: accepted; no effect, as attention covers whole sequences.
+        go_backwards: whether the states of ``attention_span`` are the first ones of each sequence.
         enable_self_stabilization: whether to scale operands by learned factors.
         name: name of the layer.
 
     Raises:
-        CompatError: an ``attention_span`` or ``attention_axis``.
+        ValueError: an ``attention_span`` below 1.
     """
-    if attention_span is not None or attention_axis is not None:
-        raise CompatError("expected no attention_span and no attention_axis: omit them to attend to all steps")
+    if attention_span is not None and attention_span < 1:
+        raise ValueError(f"expected an attention_span of at least 1, got {attention_span}")
+    part = {} if attention_span is None else {"span": int(attention_span), "backwards": bool(go_backwards)}
     stabilize = bool(enable_self_stabilization)
     with default_options(bias=False, init=init, enable_self_stabilization=stabilize, activation=None):
         keys, query = (_projected(attention_dim) for _ in range(2))
@@ -55,9 +57,11 @@ def AttentionModel(
 
     def attend(encoder_hidden_state: Any, decoder_hidden_state: Any) -> Any:
         padded = [apply("sequence_padded", [node_of(x)]) for x in (keys(encoder_hidden_state), encoder_hidden_state)]
-        valid = apply("sequence_valid", [node_of(encoder_hidden_state)])
+        valid = apply("sequence_valid", [node_of(encoder_hidden_state)], part)
         wanted = node_of(query(decoder_hidden_state))
-        return final(Function.of([apply("attend", [*padded, valid, wanted, node_of(scaled)])]))
+        keyed = [padded[0], valid, wanted, node_of(scaled)]
+        shares = apply("attention_weights", keyed, label="attention_weights")
+        return final(Function.of([apply("attention_mean", [shares, padded[1]])]))
 
     return layer(attend, "AttentionModel", name, inputs=("encoder_hidden_state", "decoder_hidden_state"))
 

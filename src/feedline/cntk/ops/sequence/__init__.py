@@ -111,6 +111,24 @@ def slice(seq: Any, begin_index: int, end_index: int, name: str = "") -> Functio
     return _made("sequence_slice", [seq], name, {"begin": begin_index, "end": end_index})
 
 
+def unpack(seq: Any, padding_value: float, no_mask_output: bool = False, name: str = "") -> Function:
+    """Return the steps of each sequence as an axis of a sample, and which of them are there.
+
+    Args:
+        seq: sequences of samples, (*shape).
+        padding_value: value of the steps after the end of shorter sequences.
+        no_mask_output: whether to return the steps only.
+        name: name of the operation.
+
+    Returns:
+        A function of one or two outputs, each with a batch axis only: (longest, *shape), where the number of steps is a
+        `FreeDimension`; and (longest,), with 1 for steps and 0 for padding.
+    """
+    node = node_of(seq)
+    steps = apply("sequence_unpacked", [node], {"padding": float(padding_value)}, name)
+    return Function.of([steps] if no_mask_output else [steps, apply("sequence_mask", [node], {}, name)])
+
+
 def _refuse_type(new_sequence_axis_typeinfo: Any) -> None:
     if new_sequence_axis_typeinfo is not None:
         raise CompatError("expected no new_sequence_axis_typeinfo: lengths follow from the condition")

@@ -1,0 +1,111 @@
+"""`mxnet.random` (`mx.nd.random`): numbers drawn by torch's generators, which `seed` seeds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from feedline.mxnet._names import names_of
+from feedline.mxnet.context import Context, current_context
+from feedline.mxnet.ndarray import NDArray
+from feedline.mxnet.ndarray._dense import torch_dtype
+
+__all__, __getattr__ = names_of(__name__)
+
+
+def seed(seed_state: int, ctx: Any = "all") -> None:
+    """Seed torch's generators, of all devices.
+
+    Raises:
+        ValueError: not an integer.
+    """
+    if isinstance(seed_state, bool) or not isinstance(seed_state, int):
+        raise ValueError(f"expected an int as seed, got {type(seed_state).__name__}")
+    torch.manual_seed(seed_state)
+
+
+def _drawn(fill: Callable[[Any], Any], shape: Any, dtype: Any, ctx: Context | None, out: NDArray | None) -> NDArray:
+    if out is not None:
+        fill(out.tensor)
+        return out
+    ctx = current_context() if ctx is None else ctx
+    lengths = (1,) if shape is None else (shape,) if isinstance(shape, int) else tuple(shape)
+    tensor = torch.empty(lengths, dtype=torch_dtype(dtype), device=ctx.device)
+    fill(tensor)
+    return NDArray(tensor, ctx)
+
+
+def uniform(
+    low: float = 0, high: float = 1, shape: Any = None, dtype: Any = None, ctx: Any = None, out: Any = None
+) -> NDArray:
+    """Uniform from ``low`` to ``high``."""
+    return _drawn(lambda t: t.uniform_(low, high), shape, dtype, ctx, out)
+
+
+def normal(
+    loc: float = 0, scale: float = 1, shape: Any = None, dtype: Any = None, ctx: Any = None, out: Any = None
+) -> NDArray:
+    """Normal with this mean and standard deviation."""
+    return _drawn(lambda t: t.normal_(loc, scale), shape, dtype, ctx, out)
+
+
+def randn(*shape: int, loc: float = 0, scale: float = 1, dtype: Any = None, ctx: Any = None) -> NDArray:
+    """Normal numbers in a shape given by its lengths."""
+    return normal(loc, scale, shape or None, dtype, ctx)
+
+
+def exponential(scale: float = 1, shape: Any = None, dtype: Any = None, ctx: Any = None, out: Any = None) -> NDArray:
+    """Exponential with the mean ``scale``."""
+    return _drawn(lambda t: t.exponential_(1 / scale), shape, dtype, ctx, out)
+
+
+def gamma(
+    alpha: float = 1, beta: float = 1, shape: Any = None, dtype: Any = None, ctx: Any = None, out: Any = None
+) -> NDArray:
+    """Gamma with the shape ``alpha`` and the scale ``beta``."""
+
+    def fill(tensor: Any) -> None:
+        tensor.copy_(torch._standard_gamma(torch.full_like(tensor, alpha)) * beta)
+
+    return _drawn(fill, shape, dtype, ctx, out)
+
+
+def poisson(lam: float = 1, shape: Any = None, dtype: Any = None, ctx: Any = None, out: Any = None) -> NDArray:
+    """Poisson with the mean ``lam``."""
+    return _drawn(lambda t: t.copy_(torch.poisson(torch.full_like(t, lam))), shape, dtype, ctx, out)
+
+
+def randint(low: int, high: int, shape: Any = None, dtype: Any = "int32", ctx: Any = None, out: Any = None) -> NDArray:
+    """Integers from ``low`` up to ``high``, which is left out."""
+    return _drawn(lambda t: t.random_(low, high), shape, dtype, ctx, out)
+
+
+def shuffle(data: NDArray, out: NDArray | None = None) -> NDArray:
+    """Return the array with its rows in random order."""
+    rows = data.tensor[torch.randperm(len(data), device=data.tensor.device)]
+    return NDArray(rows, data.context) if out is None else NDArray(rows, data.context).copyto(out)
+
+
+def multinomial(data: NDArray, shape: Any = None, get_prob: bool = False, dtype: Any = "int32") -> Any:
+    """Draw classes by probabilities, (..., classes), with replacement.
+
+    Args:
+        data: probabilities along the last axis.
+        shape: shape of the draws from each row; None: one.
+        get_prob: whether to return the logarithms of their probabilities, too.
+        dtype: element type of the classes.
+    """
+    lengths = () if shape is None else (shape,) if isinstance(shape, int) else tuple(shape)
+    count = 1
+    for n in lengths:
+        count *= n
+    rows = data.tensor.reshape(-1, data.shape[-1])
+    found = torch.multinomial(rows, count, replacement=True)
+    whole = (*data.shape[:-1], *lengths) or (1,)
+    classes = NDArray(found.reshape(whole).to(torch_dtype(dtype)), data.context)
+    if not get_prob:
+        return classes
+    chances = rows / rows.sum(1, keepdim=True)
+    return [classes, NDArray(chances.gather(1, found).log().reshape(whole), data.context)]

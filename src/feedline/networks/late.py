@@ -1,0 +1,60 @@
+"""Compositions whose parts depend on shapes that are not known yet.
+
+Many functions of old frameworks are a few operations whose settings follow from the operand's shape, such as a
+reshape to a matrix. Where that shape depends on a placeholder, or on a dimension that differs between minibatches,
+`later` creates one node in place of the parts; whatever replaces the placeholder, or fixes the dimension, makes the
+parts by `remade`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from feedline.networks.node import FREE, Node, placeholder_node
+from feedline.networks.registry import Shape, Site, UnknownShapeError, apply, declare
+
+Recipe = Callable[..., Node]
+_recipes: dict[str, Recipe] = {}
+
+
+def add_recipe(name: str, make: Recipe) -> None:
+    """Register ``make(*nodes, label, **settings)``, which returns the result of a composition."""
+    assert name not in _recipes, name
+    _recipes[name] = make
+
+
+def is_known(nodes: Sequence[Node]) -> bool:
+    """Whether the shapes and axes of all nodes are known, without free dimensions."""
+    return all(node.type.known and FREE not in node.shape for node in nodes)
+
+
+def later(name: str, nodes: Sequence[Node], settings: Mapping[str, Any], label: str = "") -> Node:
+    """Return the composition of this name, or a node that stands for it until the shapes are known."""
+    if is_known(nodes):
+        return _recipes[name](*nodes, label=label, **settings)
+    return apply("late", nodes, {"recipe": name, **settings}, label)
+
+
+def remade(node: Node, inputs: Sequence[Node]) -> Node:
+    """Return a node made by `later` for other inputs."""
+    settings = dict(node.attributes)
+    return later(settings.pop("recipe"), inputs, settings, node.name)
+
+
+def _shape(site: Site) -> Shape:
+    """Shape of the composition over stand-ins of these types."""
+    inputs = [placeholder_node(t.shape, () if t.axes is None else t.axes) for t in site.types]
+    if not is_known(inputs):
+        raise UnknownShapeError
+    settings = dict(site.attributes)
+    return _recipes[settings.pop("recipe")](*inputs, label=site.name, **settings).shape
+
+
+def _never(node: Node) -> Callable[..., Any]:
+    raise ValueError(
+        f"{node.label}: expected known shapes, to make its parts, got {[str(n.type) for n in node.inputs]}"
+    )
+
+
+declare("late", _shape, _never)

@@ -1,0 +1,163 @@
+"""Criteria that look at several samples at once: edit distances of sequences, and rankings within groups.
+
+All are one number for the whole minibatch. Groups are runs of samples with the same number; within a group samples are
+ranked by score, highest first, and of equal scores the one with the smaller gain first, as CNTK does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from feedline.networks.node import Node
+from feedline.networks.ops.align import dense, unprepared
+from feedline.networks.ops.sequence import with_sequences
+from feedline.networks.packed import PackedBatch, SparseRows
+from feedline.networks.registry import Shape, Site, declare
+
+Labels = NDArray[np.int64]
+
+
+def edits(first: Labels, second: Labels, substitution: float, deletion: float, insertion: float) -> int:
+    """Return the number of edits that lead from one sequence of labels to another at the lowest price.
+
+    Equal labels are matched for nothing. Of equal prices a substitution is preferred, and an insertion to a deletion.
+    Cells on one diagonal do not depend on each other: O(len(first) + len(second)) steps in NumPy.
+    """
+    n, m = len(first), len(second)
+    price, count = np.zeros((n + 1, m + 1)), np.zeros((n + 1, m + 1), np.int64)
+    price[:, 0], count[:, 0] = np.arange(n + 1) * deletion, np.arange(n + 1)
+    price[0], count[0] = np.arange(m + 1) * insertion, np.arange(m + 1)
+    for diagonal in range(2, n + m + 1):
+        i = np.arange(max(1, diagonal - m), min(n, diagonal - 1) + 1)
+        j = diagonal - i
+        same = first[i - 1] == second[j - 1]
+        prices = (price[i - 1, j - 1] + substitution, price[i - 1, j] + deletion, price[i, j - 1] + insertion)
+        counts = (count[i - 1, j - 1] + 1, count[i - 1, j] + 1, count[i, j - 1] + 1)
+        choices = [same, (prices[0] <= prices[1]) & (prices[0] <= prices[2]), prices[1] < prices[2]]
+        price[i, j] = np.select(choices, [price[i - 1, j - 1], *prices[:2]], prices[2])
+        count[i, j] = np.select(choices, [count[i - 1, j - 1], *counts[:2]], counts[2])
+    return int(count[n, m])
+
+
+def _labels(rows: Any) -> Labels:
+    """Return the index of the largest element of each row."""
+    if isinstance(rows, SparseRows):
+        if rows.one_hot:
+            found: Labels = rows.indices.cpu().numpy()
+            return found
+        rows = torch.sparse_coo_tensor(
+            torch.stack([rows.owner(), rows.indices]),
+            torch.ones(len(rows.indices)) if rows.values is None else rows.values,
+            (len(rows), rows.width),
+        ).to_dense()
+    best: Labels = rows.detach().flatten(1).argmax(1).cpu().numpy()
+    return best
+
+
+def _kept(labels: Labels, squash: bool, ignored: tuple[int, ...]) -> Labels:
+    """Merge runs of one label, if wanted, then leave out those that are ignored."""
+    if squash:
+        labels = labels[np.append(True, labels[1:] != labels[:-1])]
+    return labels[~np.isin(labels, ignored)]
+
+
+def _edit_distance(node: Node, batch: PackedBatch, a: Any, b: Any) -> torch.Tensor:
+    get = node.attributes
+    sequences = batch.sequences[node.inputs[0].axes[1]]
+    wrong = counted = 0
+    first, second = _labels(a), _labels(b)
+    for begin, end in zip(sequences.offsets[:-1], sequences.offsets[1:], strict=True):
+        if begin == end:
+            continue
+        one, other = (_kept(x[begin:end], get["squash"], get["ignored"]) for x in (first, second))
+        wrong += edits(one, other, get["substitution"], get["deletion"], get["insertion"])
+        counted += len(one)
+    dtype = next((x.dtype for x in (a, b) if isinstance(x, torch.Tensor)), torch.get_default_dtype())
+    value = wrong * sequences.total / counted if counted else float("nan") if not wrong else float("inf")
+    return torch.tensor(value, dtype=dtype, device=sequences.device)
+
+
+def _two_sequences(site: Site) -> tuple[str, ...]:
+    if with_sequences(site, 0) != with_sequences(site, 1):
+        site.refuse("two operands along the same sequences")
+    return ()
+
+
+def _numbers(site: Site) -> Shape:
+    if any(shape not in ((), (1,)) for shape in site.shapes):
+        site.refuse("one score, one gain and one group for each sample")
+    return ()
+
+
+def _of_minibatch(site: Site) -> tuple[str, ...]:
+    axes = {t.axes for t in site.types}
+    if len(axes) != 1 or axes == {()}:
+        site.refuse("operands with the same dynamic axes")
+    return ()
+
+
+def _groups(group: torch.Tensor) -> Iterator[slice]:
+    changes = np.diff(group.detach().cpu().numpy()) != 0
+    ends: list[int] = (np.flatnonzero(np.append(changes, len(group) > 0)) + 1).tolist()
+    begin = 0
+    for end in ends:
+        yield slice(begin, end)
+        begin = end
+
+
+def _order(scores: torch.Tensor, gains: torch.Tensor) -> torch.Tensor:
+    """Return the samples of a group, best first."""
+    by_gain = gains.sort(stable=True).indices
+    return by_gain[scores.detach()[by_gain].sort(descending=True, stable=True).indices]
+
+
+def _flat(node: Node, tensors: Any) -> list[torch.Tensor]:
+    return [dense(x, node).reshape(-1) for x in tensors]
+
+
+def _lambda_rank(node: Node, batch: PackedBatch, *tensors: Any) -> torch.Tensor:
+    """Sum over pairs with gains g > h of ``|change of NDCG| log(1 + exp(-(s - t)))`` of their scores s and t.
+
+    The change is that of exchanging the two at their present ranks: ``(g - h) |1/log(1 + rank) - 1/log(1 + rank')|``
+    over the group's ideal ``sum(gain / log(1 + rank))``, with natural logarithms.
+    """
+    scores, gains, group = _flat(node, tensors)
+    total = scores.sum() * 0
+    for part in _groups(group):
+        s, g = scores[part], gains[part].detach()
+        weights = 1 / torch.arange(2, len(s) + 2, dtype=s.dtype, device=s.device).log()
+        at = torch.empty_like(weights).index_copy_(0, _order(s, g), weights)
+        ideal = (g.sort(descending=True).values * weights).sum()
+        if not ideal:
+            continue
+        change = (g[:, None] - g).clamp_min(0) * (at[:, None] - at).abs() / ideal
+        total = total + (change * torch.nn.functional.softplus(s - s[:, None])).sum()
+    return total
+
+
+def _ndcg_at_1(node: Node, batch: PackedBatch, *tensors: Any) -> torch.Tensor:
+    """Mean over groups of the first sample's gain over the largest one, times 100 and the number of samples."""
+    scores, gains, group = (x.detach() for x in _flat(node, tensors))
+    found = [gains[part][_order(scores[part], gains[part])[0]] / gains[part].max() for part in _groups(group)]
+    return torch.stack(found).mean() * 100 * len(scores) if found else scores.new_zeros(())
+
+
+def _declare(name: str, lower: Callable[..., Any]) -> None:
+    declare(name, _numbers, unprepared(lower), axes=_of_minibatch, stepwise=False)
+
+
+declare(
+    "edit_distance_error",
+    lambda site: (),
+    unprepared(_edit_distance),
+    axes=_two_sequences,
+    stepwise=False,
+    whole=True,
+)
+_declare("lambda_rank", _lambda_rank)
+_declare("ndcg_at_1", _ndcg_at_1)
