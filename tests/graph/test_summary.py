@@ -19,19 +19,19 @@ SHARED = nn.Linear(3, 3)
 MODEL = nn.Sequential(nn.Sequential(nn.Linear(4, 3), nn.ReLU()), SHARED, SHARED)
 
 TABLE = """\
-Layer           Output shape  Parameters  Multiply-adds  Activations
-────────────────────────────────────────────────────────────────────
-input           2×4
+Layer              Output shape  Parameters  Multiply-adds  Activations
+───────────────────────────────────────────────────────────────────────
+input              2×4
 0 (Sequential)
-  0 (Linear)    2×3                   15             24         24 B
-  1 (ReLU)      2×3                                             24 B
-1 (Linear)      2×3                   12             18         24 B
-2 (Linear)      2×3               shared             18         24 B
-────────────────────────────────────────────────────────────────────
+  0 (Linear)       2×3                   15             24         24 B
+  1 (ReLU)         2×3                                             24 B
+1 (Linear)         2×3                   12             18         24 B
+1 call 2 (Linear)  2×3               shared             18         24 B
+───────────────────────────────────────────────────────────────────────
 parameters     27 (trainable 27, frozen 0)
 multiply-adds  60
 activations    96 B
-read by        torch.export"""
+read by        a dry run"""
 
 
 class Cells(HTMLParser):
@@ -112,7 +112,7 @@ def test_depth_makes_rows_of_modules():
         ("input", 0, 0),
         ("0", 15, 24),
         ("1", 12, 18),
-        ("2", 0, 18),
+        ("1@1", 0, 18),
     ]
     with pytest.raises(ValueError, match="got -1"):
         fl.summary(MODEL, (2, 4), depth=-1)

@@ -13,12 +13,12 @@ from feedline.graph.graph import Graph, Operation, OutputReference, Path, Tensor
 from feedline.graph.importers.torch_parts import OperationList, type_of
 
 NUMBERS = ("size", "dim", "numel", "len", "getattr", "shape", "ndim", "ndimension", "get_device")
-Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 
 
-def from_export(model: torch.nn.Module, given: Arguments, notes: tuple[str, ...] = ()) -> Graph:
+def from_export(
+    model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], notes: tuple[str, ...] = ()
+) -> Graph:
     """Return the graph by `torch.export`; raises its exceptions."""
-    args, kwargs = given
     program = torch.export.export(model, args, kwargs, strict=False)
     walk = _FxWalk(model, shaped=True)
     for spec in program.graph_signature.input_specs:
@@ -29,18 +29,23 @@ def from_export(model: torch.nn.Module, given: Arguments, notes: tuple[str, ...]
     return walk.graph("torch.export", notes)
 
 
-def from_fx(model: torch.nn.Module, given: Arguments | None, notes: tuple[str, ...] = ()) -> Graph:
+def from_fx(
+    model: torch.nn.Module,
+    args: tuple[Any, ...] | None = None,
+    kwargs: dict[str, Any] | None = None,
+    notes: tuple[str, ...] = (),
+) -> Graph:
     """Return the graph by `torch.fx`, with shapes if there are inputs; raises its exceptions."""
     traced = torch.fx.symbolic_trace(model)
-    if given is not None:
-        args, kwargs = given
+    if args is not None:
+        kwargs = kwargs or {}
         names = [node.target for node in traced.graph.nodes if node.op == "placeholder"]
         unknown = set(kwargs) - set(names)
         if unknown:
             raise TypeError(f"expected arguments {', '.join(names)}, got {', '.join(sorted(unknown))}")
         with torch.no_grad():
             ShapeProp(traced).propagate(*args, *(kwargs[name] for name in names[len(args) :] if name in kwargs))
-    walk = _FxWalk(model, shaped=given is not None)
+    walk = _FxWalk(model, shaped=args is not None)
     walk.all(traced.graph)
     return walk.graph("torch.fx", notes)
 
