@@ -12,7 +12,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from feedline.graph.graph import Graph, Operation, OutputReference, Path, total
+from feedline.graph.graph import Graph, Operation, OutputReference, Path, Setting, total
 
 
 def collapsed(graph: Graph, depth: int | None = None, expand: bool = False) -> Graph:
@@ -78,6 +78,7 @@ def _merged(graph: Graph, groups: Mapping[Path, Sequence[Operation]]) -> Graph |
             multiply_adds=total([o.multiply_adds for o in members]),
             activations=total([o.activations for o in members]),
             detail=graph.scopes[path].detail,
+            settings=graph.scopes[path].settings or _only([o.settings for o in members if o.settings]),
             whole=True,
         )
         for i, s in enumerate(taken[path]):
@@ -85,6 +86,11 @@ def _merged(graph: Graph, groups: Mapping[Path, Sequence[Operation]]) -> Graph |
                 moved[replace(s, feedback=feedback)] = OutputReference(keys[path], i, feedback)
     gone = {p for p in graph.scopes for n in range(1, len(p)) if p[:n] in groups}
     return _rebuilt(graph, changes, moved, gone)
+
+
+def _only(found: Sequence[tuple[Setting, ...]]) -> tuple[Setting, ...]:
+    """Return the settings of the only operation that has any."""
+    return found[0] if len(found) == 1 else ()
 
 
 def _free_keys(graph: Graph, groups: Iterable[Path], group_of: Mapping[str, Path]) -> dict[Path, str]:
@@ -229,7 +235,7 @@ def _like(graph: Graph, operation: Operation, path: Path) -> tuple[object, ...]:
     """Return the properties that equal operations share."""
     parameters = tuple((graph.parameters[name].type, graph.parameters[name].trains) for name in operation.parameters)
     inside = tuple(part.partition("@")[0] for part in operation.scope[len(path) :])
-    costs = (operation.multiply_adds, operation.activations, operation.detail)
+    costs = (operation.multiply_adds, operation.activations, operation.detail, operation.settings)
     return (operation.kind, operation.outputs, inside, parameters, costs)
 
 

@@ -14,9 +14,10 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from feedline.graph.folding import collapsed, folded
-from feedline.graph.graph import Graph, Operation, Parameter, Path, Scope, called, number, total
+from feedline.graph.graph import Graph, Operation, Parameter, Path, Scope, called, named_after_parameters, number, total
 from feedline.graph.importers import graph_of
 from feedline.graph.op_families import family
+from feedline.graph.settings import brief
 
 
 class Style(NamedTuple):
@@ -37,6 +38,7 @@ STYLES = {
     "attention": Style("octagon", "#d9a3c2", "octagon"),
     "recurrent": Style("component", "#e69f00", "box with tabs"),
     "normalisation": Style("box", "#f0e442", "round corners", "rounded,filled"),
+    "dropout": Style("box", "#e8e3b0", "dashed round corners", "rounded,filled,dashed"),
     "convolution": Style("box3d", "#f0a06a", "block"),
     "pooling": Style("invtrapezium", "#9fd3f0", "funnel"),
     "activation": Style("hexagon", "#7fd0b4", "hexagon"),
@@ -45,6 +47,7 @@ STYLES = {
     "shape": Style("parallelogram", "#eeeeee", "slanted"),
     "other": Style("note", "#ffffff", "folded corner"),
 }
+SETTINGS = 36  # characters in a line of settings
 WORDS = 70  # characters in a line of a note
 # Number of operations above which dot gets a lower effort, and shapes become head labels, which, unlike edge labels,
 # add no nodes to its layout.
@@ -68,10 +71,10 @@ def plot_network(
     """A network as a picture.
 
     Args:
-        model: a `torch.nn.Module`, a network under CNTK's names, a symbol of MXNet or its JSON, or a
-            `feedline.graph.graph.Graph`.
+        model: a `torch.nn.Module`, a network under CNTK's names, a symbol of MXNet or its JSON, a model of ONNX
+            or the path of its file (``.onnx``), or a `feedline.graph.graph.Graph`.
         inputs: what the model is applied to, for shapes: one input, a sequence of them, or a mapping by keyword; each a
-            tensor, an array, or a shape, a tuple of ints that stands for zeros. For symbols shapes by name.
+            tensor, an array, or a shape, a tuple of ints that stands for zeros. For symbols and ONNX shapes by name.
         title: of the picture, and of the file that `render` writes.
         save_format: of that file: ``"svg"``, ``"pdf"``, ``"png"`` or another of Graphviz.
         depth: largest number of modules around an operation; deeper ones become a box. None: no limit.
@@ -101,7 +104,7 @@ def plot_network(
     digraph = importlib.import_module("feedline.graph.digraph")  # the only one that needs the package graphviz
     graph = graph_of(model, inputs)
     drawn = collapsed(graph, depth, expand)
-    drawn = folded(drawn) if fold else drawn
+    drawn = named_after_parameters(folded(drawn) if fold else drawn)
     picture = digraph.Picture(name=digraph.quoted(title), filename=f"{title}.gv", format=save_format)
     drawing = _Drawing(drawn, picture, digraph.quoted, dict(node_attrs or {}), hide_weights)
     drawing.settings(_caption(title, graph), direction)
@@ -207,6 +210,9 @@ class _Drawing:
             lines.append(operation.name)
         if operation.role == "input":
             lines = [operation.name or operation.kind, *[str(t) for t in operation.outputs[:1] if t.shape is not None]]
+        told = brief(operation.settings)
+        if told:
+            lines += textwrap.wrap(told, SETTINGS)
         if count != 0:
             lines.append(f"{number(count)} parameters")
         return "\n".join(lines)

@@ -13,6 +13,7 @@ import inspect
 import re
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from types import FunctionType
 from typing import Any
 
@@ -23,7 +24,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
 from feedline.graph.graph import Graph, Operation, OutputReference, TensorType, output_operation, unique
-from feedline.graph.importers.torch_parts import OperationList, type_of
+from feedline.graph.importers.torch_parts import OperationList, call_settings, layer_settings, type_of
 
 
 class UnseenOperationError(RuntimeError):
@@ -81,7 +82,13 @@ def from_tree(model: torch.nn.Module, notes: tuple[str, ...]) -> Graph:
         path = made.scopes.path(".".join(parts[: i + 1]) for i in range(len(parts)))
         own = [made.held.first[".".join([*parts, n])] for n, _ in module.named_parameters()]
         key, kind = f"n{len(made.operations)}", type(module).__name__
-        made.add(made.operation(key, kind, path, own, [TensorType()], layer=True))
+        made.add(
+            made.operation(
+                *(key, kind, path, own, [TensorType()]),
+                layer=True,
+                settings=partial(layer_settings, module),
+            )
+        )
     return made.graph("the module tree", notes)
 
 
@@ -168,7 +175,11 @@ class _Record(TorchFunctionMode):
             new = not all(_shares(t, before) for t in tensors)
             key = f"{kind}_{self._count[kind]}" if self._count[kind] else kind
             self._count[kind] += 1
-            op = self.made.operation(key, kind, path, given, outputs, "", detail, allocates=new)
+            op = self.made.operation(
+                *(key, kind, path, given, outputs, "", detail),
+                allocates=new,
+                settings=partial(call_settings, func, kind, args, kwargs),
+            )
             self._add(op, tensors)
         return result
 
