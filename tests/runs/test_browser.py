@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import time
 
 import pytest
 
@@ -171,3 +172,46 @@ def test_it_is_a_picture(browser, page):
         pictures.append(browser.picture())
     assert all(picture.startswith(b"\x89PNG") and len(picture) > 20_000 for picture in pictures)
     assert pictures[0] != pictures[1]
+
+
+def test_a_live_page_loads_itself_again(browser, tmp_path):
+    """Until the run ends; not while a value is read or a table is open, nor when it is switched off."""
+    lines = [start(), progress(100, loss=1.0)]
+    path = write(tmp_path / "run.jsonl", lines)
+    page = fl.report(path, refresh_s=1)
+    browser.console.clear()
+    browser.open(page)
+    rows = "document.querySelectorAll('#loss tbody tr').length"
+    assert browser.value(rows) == 1
+
+    def grow():
+        lines.append(progress(100 * len(lines), loss=1 / len(lines)))
+        return fl.report(write(path, lines), refresh_s=1)
+
+    def later(expected):
+        end = time.monotonic() + 30
+        while browser.value(f"document.readyState === 'complete' ? {rows} : -1") != expected:
+            assert time.monotonic() < end
+            time.sleep(0.1)
+
+    grow()
+    later(2)
+    browser.value("window.here = true; document.querySelector('details').open = true")
+    grow()
+    time.sleep(2.5)
+    assert (browser.value(rows), browser.value("window.here")) == (2, True)  # somebody reads
+    browser.value("document.querySelector('details').open = false")
+    later(3)
+    browser.value("document.getElementById('refresh').click(); window.here = true")
+    grow()
+    time.sleep(2.5)
+    assert (browser.value(rows), browser.value("window.here")) == (3, True)  # switched off
+    browser.value("document.getElementById('refresh').click()")
+    later(4)
+    lines.append({"event": "end", "samples": 100 * len(lines)})
+    fl.report(write(path, lines), refresh_s=1)
+    end = time.monotonic() + 30
+    while browser.value("document.getElementById('refresh') !== null"):
+        assert time.monotonic() < end
+        time.sleep(0.1)
+    assert browser.console == []

@@ -340,3 +340,18 @@ def test_the_log_is_not_written_over(tmp_path):
         with pytest.raises(ValueError, match="another file than the log"):
             fl.report(path, output)
     assert path.read_bytes() == before
+
+
+def test_a_page_may_load_itself_again(tmp_path):
+    path = write(tmp_path / "run.jsonl", [start(), progress(100)])
+    text = fl.report(path, refresh_s=2.5).read_text("utf-8")
+    assert '<noscript><meta http-equiv="refresh" content="3"></noscript>' in text
+    assert 'data-seconds="2.5"' in text
+    Page(text)
+    assert 'http-equiv="refresh"' not in fl.report(path).read_text("utf-8")
+    write(path, [start(), progress(100), {"event": "end", "samples": 100}])
+    assert 'http-equiv="refresh"' not in fl.report(path, refresh_s=2.5).read_text("utf-8")
+    for wrong in (0, 0.5, -1, float("nan")):
+        with pytest.raises(ValueError, match="refresh_s of at least 1 second"):
+            fl.report(path, refresh_s=wrong)
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["report.html", "run.jsonl"]

@@ -554,6 +554,19 @@ class MinibatchSource:
     # ---- other --------------------------------------------------------------------------------------
 
     @property
+    def share_done(self) -> float | None:
+        """Share of the source that was delivered, 0 to 1, all sweeps counted; None where its end is unknown."""
+        axis, position = self._axis, self.position
+        shares = []
+        if axis.max_samples is not None and position.samples >= 0:
+            shares.append(position.samples / axis.max_samples)
+        length = self._timeline.sweep_length
+        if axis.max_sweeps is not None and length is not None and position.window is None:
+            whole = axis.max_sweeps * length
+            shares.append((position.sweep * length + position.ordinal) / whole if whole else 1.0)
+        return min(1.0, max(shares)) if shares else None
+
+    @property
     def num_sequences(self) -> int:
         """Number of sequences in a sweep.
 

@@ -50,3 +50,22 @@ for (const chart of document.querySelectorAll(".chart")) {
   area.addEventListener("pointerleave", hide);
   area.addEventListener("blur", hide);
 }
+
+// A live page loads itself again from disk, unless somebody reads a value, has a table open or has marked text.
+const refresh = document.getElementById("refresh");
+if (refresh) {
+  const kept = `feedline-refresh ${location.pathname}`;
+  const remembered = (value) => {
+    try {
+      return value === undefined ? sessionStorage.getItem(kept) : sessionStorage.setItem(kept, value);
+    } catch { // a browser that keeps nothing for files
+      return null;
+    }
+  };
+  refresh.checked = remembered() !== "off";
+  refresh.addEventListener("change", () => remembered(refresh.checked ? "on" : "off"));
+  const reads = () => document.querySelector(".cursor:not([hidden]), details[open]") || !getSelection().isCollapsed;
+  setInterval(() => {
+    if (refresh.checked && !document.hidden && !reads()) location.reload();
+  }, 1000 * Number(refresh.dataset.seconds));
+}

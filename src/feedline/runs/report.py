@@ -23,13 +23,17 @@ from feedline.runs.history import Given, History
 MOST_CHECKPOINTS = 20
 
 
-def report(run: str | os.PathLike[str], output: str | os.PathLike[str] | None = None) -> Path:
+def report(
+    run: str | os.PathLike[str], output: str | os.PathLike[str] | None = None, *, refresh_s: float | None = None
+) -> Path:
     """Make one self-contained HTML page of a training run: what was learned, where the time went, what was fed.
 
     Args:
         run: a run folder with ``run.jsonl`` (or one other log of `feedline.train.JsonLines` or ``feedline bench
             --log``), and, if they are there, ``quarantine*.jsonl`` and ``network.svg``; or the log itself.
-        output: path of the page; None: ``report.html`` next to the log. An existing file is overwritten.
+        output: path of the page; None: ``report.html`` next to the log. An existing file is replaced, at once.
+        refresh_s: seconds after which the page, while it is open, loads itself again from disk, unless its reader is
+            looking at a value; None: never. A page of a run that has ended never does.
 
     Returns:
         The path of the page.
@@ -37,19 +41,28 @@ def report(run: str | os.PathLike[str], output: str | os.PathLike[str] | None = 
     Raises:
         FileNotFoundError: no such folder, or no log in it.
         DataError: several logs to choose from, or a file that is not a log.
-        ValueError: ``output`` is the log.
+        ValueError: ``output`` is the log, or ``refresh_s`` is less than 1.
     """
+    if refresh_s is not None and not refresh_s >= 1:
+        raise ValueError(f"expected refresh_s of at least 1 second, or None, got {refresh_s}")
     found = read_run(run)
     path = found.folder / "report.html" if output is None else Path(output)
     if path.exists() and path.samefile(found.history.path):
         raise ValueError(f"expected another file than the log, got {path}: the page would be written over it")
     # Names from data may hold undecodable bytes, as file names do; these are shown as escapes.
-    path.write_text(html(found), encoding="utf-8", errors="backslashreplace")
+    text = html(found, None if found.history.ended else refresh_s)
+    # A browser that loads the page meanwhile gets the old one or the new one, never a part.
+    made = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        made.write_text(text, encoding="utf-8", errors="backslashreplace")
+        made.replace(path)
+    finally:
+        made.unlink(missing_ok=True)
     return path
 
 
-def html(run: Run) -> str:
-    """Return the page."""
+def html(run: Run, refresh_s: float | None = None) -> str:
+    """Return the page; it loads itself again every ``refresh_s`` seconds, None: never."""
     history = run.history
     is_feed = history.is_feed
     learning, times, feeds = learning_charts(history), time_charts(history), feed_charts(history)
@@ -72,7 +85,7 @@ def html(run: Run) -> str:
     )
     title = f"{'Feed' if is_feed else 'Training run'}: {history.about.get('path', run.name) if is_feed else run.name}"
     tiles = "".join(f"<li><b>{escape(value)}</b><span>{escape(name)}</span></li>" for value, name in _tiles(run))
-    body = f"""<header><h1>{escape(title)}</h1>
+    body = f"""<header><h1>{escape(title)}</h1>{page.refreshing(refresh_s)}
 <p class="soft">{escape(_lead(run))}</p>
 <ul class="tiles">{tiles}</ul>
 </header>
@@ -83,7 +96,7 @@ def html(run: Run) -> str:
 <footer>Made by feedline {escape(__version__)} from {escape(str(history.path))} ({history.lines:,} lines). Charts: move
 the pointer over them, or focus one and use the arrow keys; the numbers are below each. Sizes, padding, lengths and
 order are those of the worker that wrote the log.</footer>"""
-    return page.document(title, body)
+    return page.document(title, body, refresh_s=refresh_s)
 
 
 def _findings(run: Run) -> str:

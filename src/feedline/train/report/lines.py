@@ -71,6 +71,7 @@ class JsonLines(Silent):
             stats=_stats(run),
             rates=[learner.learning_rate() for learner in run.trainer.learners],
             size=run.next_size(),
+            done=_done(run),
             **_fed_from(run),
             **_sums(progress.summary),
         )
@@ -173,6 +174,15 @@ def _fed_from(run: TrainingSession) -> dict[str, Any]:
     if not isinstance(run.source, MinibatchSource):
         return {}
     return {"feed": {"step": run.minibatches, "size": run.next_size(), "state": run.source.state_dict()}}
+
+
+def _done(run: TrainingSession) -> float | None:
+    """Return the share of the run that is done, 0 to 1; None where its end is unknown."""
+    shares = [getattr(run.source, "share_done", None)]
+    if run.max_samples is not None:
+        shares.append(min(1.0, run.samples / run.max_samples) if run.max_samples else 1.0)
+    known = [share for share in shares if share is not None]
+    return round(max(known), 6) if known else None
 
 
 def _counted(source: Any, what: str) -> int | None:
