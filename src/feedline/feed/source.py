@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
@@ -34,6 +35,7 @@ from feedline.feed.plan import PlannedMinibatch, count_left, planned
 from feedline.feed.prefetch import LEAST_AHEAD_BYTES, Stats, Upcoming, upcoming
 from feedline.feed.protocol import Deserializer, checked_seed, whole_number
 from feedline.feed.quarantine import Quarantine
+from feedline.feed.showing import Progress
 from feedline.feed.skipping import Paths, Skipping
 from feedline.feed.timeline import ChunkTable, Timeline, UnsizedOrder, Window, WindowPlan
 from feedline.feed.transforms import Map, Transform
@@ -302,6 +304,8 @@ class MinibatchSource:
         until: Span | None = None,
         partition: tuple[int, int] | None = None,
         device: Any = None,
+        *,
+        progress: Progress = None,
     ) -> Minibatches:
         """Yield minibatches from the current position to the end of the source.
 
@@ -314,15 +318,28 @@ class MinibatchSource:
             partition: see `next_minibatch`.
             device: torch device: `Minibatch.tensors` holds every stream there, padded (sparse ones as CSR); to CUDA
                 they are copied through pinned memory on a separate stream.
+            progress: True shows a bar with minibatches per second, remaining time and the share of it spent waiting;
+                where stderr is no terminal, a line every half minute. A function is called as ``progress(done,
+                total)``, in minibatches, before each one; a total of 0: unknown.
+
+        Raises:
+            ModuleNotFoundError: ``progress=True`` on a terminal without rich (``pip install 'feedline[cli]'``).
+            TypeError: ``until`` is not a span, or ``progress`` something else.
         """
+        began, waited = time.monotonic(), self._stats.wait_seconds
+
+        def remark() -> str:
+            passed = time.monotonic() - began
+            share = (self._stats.wait_seconds - waited) / passed if passed else 0.0
+            return f"{share:.0%} waiting"
 
         def left(rest: Span | None) -> int:
             return self._count_left(size, rest, partition)
 
         if device is None:
-            return upto(lambda: self.next_minibatch(size, partition), until, left)
+            return upto(lambda: self.next_minibatch(size, partition), until, left, progress=progress, remark=remark)
         move = mover(device)
-        return upto(lambda: self._next(size, partition, move), until, left)
+        return upto(lambda: self._next(size, partition, move), until, left, progress=progress, remark=remark)
 
     def __iter__(self) -> Iterator[Minibatch]:
         """Yield minibatches of 256 samples to the end of the source."""
