@@ -139,3 +139,12 @@ def test_a_page_is_made_again_while_the_log_grows(tmp_path):
     assert ">500<" in text
     for wrong in (("--json",), ("--every", "0.1")):
         assert "expected --" in feedline("report", tmp_path, "--watch", *wrong, code=2).stderr
+
+
+def test_several_runs_are_compared(tmp_path):
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        write(tmp_path / name / "run.jsonl", LINES)
+    assert feedline("report", tmp_path / "a", tmp_path / "b").stdout == f"{tmp_path / 'comparison.html'}\n"
+    failed = feedline("report", tmp_path / "a", tmp_path / "b", "--watch", code=2)
+    assert "expected one run with --watch, got 2" in failed.stderr

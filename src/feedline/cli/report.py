@@ -17,7 +17,10 @@ _POLL_S = 0.5
 
 
 def report(
-    run: Annotated[Path, typer.Argument(help="A run folder with run.jsonl, or a log (also of bench --log).")],
+    run: Annotated[
+        list[Path],
+        typer.Argument(help="A run folder with run.jsonl, or a log (also of bench --log); several are compared."),
+    ],
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Path of the page; default: report.html next to the log.")
     ] = None,
@@ -33,7 +36,9 @@ def report(
         raise UsageError("expected --watch or --json, got both: a page that is made again has no last size")
     if watch and not every >= 1:
         raise UsageError(f"expected --every of at least 1 second, got {every}")
-    page = _live(run, output, every) if watch else make(run, output)
+    if watch and len(run) > 1:
+        raise UsageError(f"expected one run with --watch, got {len(run)}")
+    page = _live(run[0], output, every) if watch else make(run if len(run) > 1 else run[0], output)
     if json:
         print_json({"page": str(page), "bytes": page.stat().st_size})
     elif not watch:

@@ -220,9 +220,13 @@ def _line(history: History, key: str, title: str, says: str, unit: str, columns:
         return []
     if len(columns) > MOST_COLUMNS:
         says += f" {MOST_COLUMNS} of {len(columns)} are shown."
+    return [Chart(key, title, says, unit, thinned(table), key in _MAY_SPAN_DECADES and spans_decades(table))]
+
+
+def spans_decades(table: ChartTable) -> bool:
+    """Return whether the numbers are positive and span so much that only a logarithmic scale shows all."""
     numbers = table.numbers()
-    logarithmic = key in _MAY_SPAN_DECADES and min(numbers) > 1e-300 and max(numbers) >= 100 * min(numbers)
-    return [Chart(key, title, says, unit, thinned(table), logarithmic)]
+    return min(numbers) > 1e-300 and max(numbers) >= 100 * min(numbers)
 
 
 def _percent(share: float | None) -> float | None:

@@ -69,12 +69,13 @@ def facts(rows: Iterable[tuple[str, str]]) -> str:
     return f'<table class="facts"><tbody>\n{cells}\n</tbody></table>'
 
 
-def table(name: str, heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Return a table that scrolls in its own box."""
+def table(name: str, heads: Sequence[str], rows: Iterable[Sequence[str]], whole: bool = False) -> str:
+    """Return a table that scrolls in its own box, or if ``whole``, only sideways."""
     head = "".join(f'<th scope="col">{escape(text)}</th>' for text in heads)
     body = "\n".join(f"<tr>{''.join(f'<td>{escape(text)}</td>' for text in row)}</tr>" for row in rows)
+    kind = "scroll whole" if whole else "scroll"
     return (
-        f'<div class="scroll" tabindex="0" role="region" aria-label="{escape(name)}"><table><thead><tr>{head}</tr>'
+        f'<div class="{kind}" tabindex="0" role="region" aria-label="{escape(name)}"><table><thead><tr>{head}</tr>'
         f"</thead><tbody>\n{body}\n</tbody></table></div>"
     )
 

@@ -7,14 +7,16 @@ hundred kilobytes, as long charts are thinned (see `table`). Cost: one pass over
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from html import escape
 from pathlib import Path
 from typing import Any
 
 from feedline._version import __version__
-from feedline.runs import page
+from feedline.runs import comparison, page
 from feedline.runs.charts import Chart, feed_charts, learning_charts, seconds_by_part, time_charts
+from feedline.runs.compared import read_compared
 from feedline.runs.drawing import figure
 from feedline.runs.findings import findings
 from feedline.runs.folder import MOST_LISTED, Run, read_run
@@ -23,15 +25,20 @@ from feedline.runs.history import Given, History
 MOST_CHECKPOINTS = 20
 
 
-def report(
-    run: str | os.PathLike[str], output: str | os.PathLike[str] | None = None, *, refresh_s: float | None = None
-) -> Path:
+RunPath = str | os.PathLike[str]
+
+
+def report(run: RunPath | Sequence[RunPath], output: RunPath | None = None, *, refresh_s: float | None = None) -> Path:
     """Make one self-contained HTML page of a training run: what was learned, where the time went, what was fed.
+
+    Of several runs, a page that compares them: their curves over each other, what they ended with, what differs.
 
     Args:
         run: a run folder with ``run.jsonl`` (or one other log of `feedline.train.JsonLines` or ``feedline bench
-            --log``), and, if they are there, ``quarantine*.jsonl`` and ``network.svg``; or the log itself.
-        output: path of the page; None: ``report.html`` next to the log. An existing file is replaced, at once.
+            --log``), and, if they are there, ``quarantine*.jsonl`` and ``network.svg``; or the log itself. Or two to
+            six of them, of which some may be files of TensorBoard's events, or folders of these.
+        output: path of the page; None: ``report.html`` next to the log, or ``comparison.html`` in the folder that the
+            runs have in common. An existing file is replaced, at once.
         refresh_s: seconds after which the page, while it is open, loads itself again from disk, unless its reader is
             looking at a value; None: never. A page of a run that has ended never does.
 
@@ -41,16 +48,38 @@ def report(
     Raises:
         FileNotFoundError: no such folder, or no log in it.
         DataError: several logs to choose from, or a file that is not a log.
-        ValueError: ``output`` is the log, or ``refresh_s`` is less than 1.
+        ValueError: ``output`` is the log, ``refresh_s`` is less than 1, or too few or too many runs.
+        ModuleNotFoundError: event files, and tensorboard is not installed.
     """
     if refresh_s is not None and not refresh_s >= 1:
         raise ValueError(f"expected refresh_s of at least 1 second, or None, got {refresh_s}")
+    if not isinstance(run, (str, os.PathLike)):
+        return _compared(list(run), output, refresh_s)
     found = read_run(run)
     path = found.folder / "report.html" if output is None else Path(output)
-    if path.exists() and path.samefile(found.history.path):
+    _write(html(found, None if found.history.ended else refresh_s), path, [found.history.path])
+    return path
+
+
+def _compared(runs: Sequence[RunPath], output: RunPath | None, refresh_s: float | None) -> Path:
+    if refresh_s is not None:
+        raise ValueError("expected refresh_s=None for several runs, whose page does not load itself again")
+    comparison.check_count(len(runs))
+    compared = read_compared(runs)
+    text = comparison.html(compared)
+    common = Path(os.path.commonpath([os.path.abspath(run.path.parent) for run in compared]))
+    path = common / "comparison.html" if output is None else Path(output)
+    _write(text, path, [run.path for run in compared])
+    return path
+
+
+def _write(text: str, path: Path, logs: Sequence[Path]) -> None:
+    """Replace a file; ``logs`` are not to be replaced.
+
+    Names from data may hold undecodable bytes, as file names do; these are shown as escapes.
+    """
+    if path.exists() and any(path.samefile(log) for log in logs):
         raise ValueError(f"expected another file than the log, got {path}: the page would be written over it")
-    # Names from data may hold undecodable bytes, as file names do; these are shown as escapes.
-    text = html(found, None if found.history.ended else refresh_s)
     # A browser that loads the page meanwhile gets the old one or the new one, never a part.
     made = path.with_name(f".{path.name}.{os.getpid()}")
     try:
@@ -58,7 +87,6 @@ def report(
         made.replace(path)
     finally:
         made.unlink(missing_ok=True)
-    return path
 
 
 def html(run: Run, refresh_s: float | None = None) -> str:
@@ -236,6 +264,12 @@ def _about(run: Run) -> list[tuple[str, str]]:
         ("parameters", f"{about['parameters']:,}" if "parameters" in about else None),
         ("learners", ", ".join(about.get("learners", []))),
         ("workers", about.get("workers")),
+        *((name, value) for name, value in (about.get("settings") or {}).items()),
+        ("command", about.get("command")),
+        ("commit", about.get("commit")),
+        ("machine", about.get("machine")),
+        ("versions", ", ".join(f"{name} {text}" for name, text in (about.get("versions") or {}).items())),
+        ("threads", ", ".join(f"{name} {n}" for name, n in (about.get("threads") or {}).items())),
         *((f"stream {name}", stream) for name, stream in (about.get("streams") or {}).items()),
         *((f"{name} a sweep", count) for name, count in (about.get("corpus") or {}).items()),
         *((name.replace("_", " "), value) for name, value in end.get("figures", {}).items()),
