@@ -169,10 +169,23 @@ def test_picture_has_the_nodes_and_edges_of_the_graph(graph, fold):
     for expand in (False, True):
         drawn = collapsed(graph, None, expand)
         drawn = folded(drawn) if fold else drawn
-        nodes, edges = parsed(plot_network(graph, fold=fold, expand=expand, legend=False).source)
+        nodes, edges = parsed(plot_network(graph, fold=fold, expand=expand, legend=False, height=None).source)
         assert sorted(nodes) == sorted(o.key for o in drawn.operations)
         assert sorted((a, b) for a, b, _ in edges) == sorted((e.tail, e.head) for e in drawn.edges())
         assert sorted(label.strip() for *_, label in edges) == sorted(str(e.type) for e in drawn.edges())
+
+
+@pytest.mark.parametrize("height", [200, 1600])
+def test_columns_change_neither_nodes_nor_edges(graph, height):
+    """An arrow to a circle, and those from the other one, are the arrows of one tensor."""
+    drawn = folded(collapsed(graph))
+    nodes, edges = parsed(plot_network(graph, legend=False, height=height).source)
+    circles = {name for name in nodes if name.startswith(("to ", "from "))}
+    assert sorted(nodes.keys() - circles) == sorted(o.key for o in drawn.operations)
+    seen = [(a, b) for a, b, label in edges if label or not circles]  # without the invisible ones between columns
+    into = {b.removeprefix("to "): a for a, b in seen if b in circles}
+    found = [(into[a.removeprefix("from ")] if a in circles else a, b) for a, b in seen if b not in circles]
+    assert sorted(found) == sorted((e.tail, e.head) for e in drawn.edges())
 
 
 def test_collapsing_loses_no_parameter_and_no_work(graph):

@@ -158,6 +158,7 @@ class Scope:
         repeats: number of equal modules in sequence that it stands for, in a folded graph.
         last: name of the last of them.
         tied: whether they share their parameters.
+        first_only: what only the first of them has, such as a subscope, or a stride.
     """
 
     kind: str
@@ -167,6 +168,7 @@ class Scope:
     repeats: int = 1
     last: str = ""
     tied: bool = False
+    first_only: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
