@@ -215,3 +215,58 @@ def test_a_live_page_loads_itself_again(browser, tmp_path):
         assert time.monotonic() < end
         time.sleep(0.1)
     assert browser.console == []
+
+
+VIEW = "document.querySelector('#loss svg[role=img], #loss .area svg').getAttribute('viewBox').split(' ').map(Number)"
+
+
+def test_a_chart_is_zoomed_by_dragging_and_by_keys(browser, page):
+    """What is outside is hidden, values are read where they are drawn, and Escape shows everything again."""
+    browser.console.clear()
+    browser.open(page)
+    assert browser.value(VIEW) == [0, 0, 1000, 1000]
+    browser.drag("#loss .area", 0.25, 0.75)
+    left, _, width, _ = browser.value(VIEW)
+    assert left == pytest.approx(250, abs=5)
+    assert width == pytest.approx(500, abs=10)
+    shown = browser.value("[...document.querySelectorAll('#loss .xs span')].map(tick => !tick.hidden)")
+    assert True in shown
+    assert False in shown
+    places = browser.value("[...document.querySelectorAll('#loss tbody tr')].map(row => Number(row.dataset.x))")
+    inside = [i for i, place in enumerate(places) if left <= place <= left + width]
+    focus = f"{SCREEN}.focus()"
+    browser.value(focus)
+    browser.press("Home")
+    for _ in range(inside[0]):
+        browser.press("ArrowRight")
+    at = browser.value("parseFloat(document.querySelector('#loss .cursor').style.left)")
+    assert at == pytest.approx(100 * (places[inside[0]] - left) / width, abs=0.5)
+    browser.press("+")
+    assert browser.value(VIEW)[2] < width
+    browser.press("-")
+    browser.press("Escape")
+    assert browser.value(VIEW) == [0, 0, 1000, 1000]
+    browser.drag("#loss .area", 0.5, 0.505)  # a click is no zoom
+    assert browser.value(VIEW) == [0, 0, 1000, 1000]
+    assert browser.console == []
+
+
+def test_a_page_of_several_runs(browser, tmp_path):
+    """Three runs: their curves have three colours and dashes, are zoomed, and nothing is wider than the window."""
+    places = []
+    for name in ("one", "another", "a_third_with_a_long_name_" * 4):
+        places.append(tmp_path / name)
+        places[-1].mkdir()
+        lines = [progress(100 * i, loss=(len(places) + 1) / i) for i in range(1, 30)]
+        write(places[-1] / "run.jsonl", [start(settings={"lr": str(len(places))}), *lines])
+    page = fl.report(places)
+    browser.console.clear()
+    for width in (360, 1400):
+        browser.open(page, width=width)
+        assert browser.value("document.documentElement.scrollWidth") <= width
+    first = "document.querySelectorAll('#curve-0 .area .line')"
+    looks = f"[...{first}].map(l => getComputedStyle(l).color + getComputedStyle(l).strokeDasharray)"
+    assert len(set(browser.value(looks))) == 3
+    browser.drag("#curve-0 .area", 0.2, 0.6)
+    assert browser.value("document.querySelector('#curve-0 .area').classList.contains('zoomed')")
+    assert browser.console == []
