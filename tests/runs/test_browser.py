@@ -270,3 +270,17 @@ def test_a_page_of_several_runs(browser, tmp_path):
     browser.drag("#curve-0 .area", 0.2, 0.6)
     assert browser.value("document.querySelector('#curve-0 .area').classList.contains('zoomed')")
     assert browser.console == []
+
+
+def test_every_part_of_a_chart_is_inside_of_it(browser, page):
+    """Heading, explanation, legend, picture, table: within their card, below each other, nothing over another card."""
+    browser.open(page, width=1100)
+    outside = """[...document.querySelectorAll('.chart')].flatMap(chart => {
+      const card = chart.getBoundingClientRect();
+      const parts = [...chart.querySelectorAll('h3, .says, .legend, figure, figcaption, details')];
+      return parts.map(part => [part.className || part.tagName, part.getBoundingClientRect()])
+        .filter(([, box]) => box.left < card.left || box.right > card.right || box.top < card.top
+          || box.bottom > card.bottom).map(([name]) => name);
+    })"""
+    assert browser.value(outside) == []
+    assert browser.value("getComputedStyle(document.querySelector('.legend')).position") == "static"

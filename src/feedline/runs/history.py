@@ -270,6 +270,8 @@ _TOLD: dict[str, Callable[[Any, str], Any]] = {
     "parameters": whole,
     "learners": partial(several, words),
     "streams": partial(table, anything),
+    "metric_name": words,
+    "loss_name": words,
     "settings": partial(table, words),
     "command": words,
     "commit": words,

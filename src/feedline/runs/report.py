@@ -15,14 +15,16 @@ from typing import Any
 
 from feedline._version import __version__
 from feedline.runs import comparison, page
-from feedline.runs.charts import Chart, feed_charts, learning_charts, seconds_by_part, time_charts
+from feedline.runs.charts import Chart, constant_rates, feed_charts, learning_charts, seconds_by_part, time_charts
 from feedline.runs.compared import read_compared
 from feedline.runs.drawing import figure
 from feedline.runs.findings import findings
 from feedline.runs.folder import MOST_LISTED, Run, read_run
 from feedline.runs.history import Given, History
+from feedline.runs.table import MOST_ROWS
 
 MOST_CHECKPOINTS = 20
+_ROWS = f"Of more than {MOST_ROWS} rows the first, last, lowest and highest of each stretch are shown. "
 
 
 RunPath = str | os.PathLike[str]
@@ -97,7 +99,7 @@ def html(run: Run, refresh_s: float | None = None) -> str:
     restarts = history.restarts
     parts = [
         ("summary", "In short", _findings(run)),
-        ("learning", "Learning", _charts(learning, restarts)),
+        ("learning", "Learning", _charts(learning, restarts) + _sentence(constant_rates(history))),
         ("time", "Where the time went", _spent(run) + _charts(times, restarts)),
         ("feed", "The feed", _corpora(history) + _charts(feeds, restarts)),
         ("errors", "Errors and quarantine", _errors(run)),
@@ -122,14 +124,23 @@ def html(run: Run, refresh_s: float | None = None) -> str:
 {sections}
 </main>
 <footer>Made by feedline {escape(__version__)} from {escape(str(history.path))} ({history.lines:,} lines). Charts: move
-the pointer over them, or focus one and use the arrow keys; the numbers are below each. Sizes, padding, lengths and
-order are those of the worker that wrote the log.</footer>"""
+the pointer over them, or focus one and use the arrow keys; drag, or press + and -, to zoom, Escape to see everything;
+the numbers are below each. {_ROWS if any(_is_thinned(chart) for chart in learning + times + feeds) else ""}Sizes,
+padding, lengths and order are those of the worker that wrote the log.</footer>"""
     return page.document(title, body, refresh_s=refresh_s)
 
 
 def _findings(run: Run) -> str:
     sentences = findings(run) or ["Nothing stands out."]
     return f'<ul class="findings">{"".join(f"<li>{escape(sentence)}</li>" for sentence in sentences)}</ul>'
+
+
+def _is_thinned(chart: Chart) -> bool:
+    return len(chart.table.rows) < chart.table.total
+
+
+def _sentence(text: str) -> str:
+    return f"<p>{escape(text)}</p>" if text else ""
 
 
 def _charts(charts: list[Chart], restarts: list[int]) -> str:

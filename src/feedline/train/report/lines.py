@@ -189,6 +189,8 @@ def _described(run: TrainingSession, settings: Mapping[str, str]) -> dict[str, A
     return {
         "feedline": __version__,
         "model": type(unwrapped(trainer.model)).__name__,
+        "loss_name": _name_of(run.trainer.loss),
+        "metric_name": _name_of(run.trainer.metric),
         "parameters": sum(parameter.numel() for parameter in trainer.model.parameters()),
         "learners": [type(learner).__name__ for learner in trainer.learners],
         "workers": 1 if trainer.learners[0].strategy.solo else run.ranks.count,
@@ -200,6 +202,14 @@ def _described(run: TrainingSession, settings: Mapping[str, str]) -> dict[str, A
         },
         "corpus": {name: _counted(run.source, f"num_{name}") for name in ("sequences", "samples")},
     }
+
+
+def _name_of(function: Any) -> str | None:
+    """Return the name of a function or module; None for one without."""
+    if function is None:
+        return None
+    name = getattr(function, "__name__", type(function).__name__)
+    return None if name.startswith("<") or name in ("loss", "metric", "partial") else str(name)
 
 
 def _fed_from(run: TrainingSession) -> dict[str, Any]:
