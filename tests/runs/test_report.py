@@ -393,3 +393,23 @@ def test_a_long_log_says_once_that_rows_are_left_out(tmp_path):
     page = page_of(write(tmp_path / "run.jsonl", [start(), *lines]))
     assert page.text.count("of each stretch") == 1
     assert "of 1,000 rows" in page.text
+
+
+def test_where_bytes_came_from(tmp_path):
+    """Statistics are those of a process: a resumed one begins at 0 again."""
+
+    def line(samples, **stats):
+        return progress(samples, seconds=10.0, stats={"held_bytes": 0, "skipped": 0, **stats})
+
+    lines = [
+        start(),
+        line(100, disk_bytes=3_000_000, read_seconds=5.0, fetched_bytes=1000, cached_bytes=0),
+        line(200, disk_bytes=5_000_000, read_seconds=9.0, fetched_bytes=1000, cached_bytes=2000),
+        start(200),
+        line(300, disk_bytes=2_000_000, read_seconds=6.0, fetched_bytes=0, cached_bytes=1000),
+    ]
+    text = page_of(write(tmp_path / "run.jsonl", lines)).text
+    assert "7 MB were fetched from the disk" in text
+    assert "4 kB of chunks came from object stores, 75% of them out of the cache." in text
+    assert "kept 0.5 threads busy, 15 s in all" in text
+    assert "fetched from the disk" not in page_of(write(tmp_path / "run.jsonl", [start(), line(100)])).text

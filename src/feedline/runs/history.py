@@ -59,6 +59,8 @@ class ProgressLine(NamedTuple):
         time: Unix time of its end, in seconds.
         done: share of the whole run that was done, 0 to 1; None: the run's end is unknown.
         reading: seconds that reading and decoding of chunks took in the span, summed over threads.
+        disk: bytes fetched from the disk in the span, as the page cache did not hold them.
+        fetched, cached: bytes of chunks in the span that came from object stores, and from the cache of objects.
     """
 
     samples: int
@@ -79,6 +81,9 @@ class ProgressLine(NamedTuple):
     time: float | None = None
     done: float | None = None
     reading: float | None = None
+    disk: float | None = None
+    fetched: float | None = None
+    cached: float | None = None
 
 
 class Saved(NamedTuple):
@@ -181,16 +186,13 @@ def read_history(path: Path) -> History:
 def history_of(path: Path, log: RunLog[LogEvent | None]) -> History:
     """Return the history that a log tells; None among its events is ignored."""
     history = History(path, lines=log.lines, torn=log.torn, restarts=log.starts[1:])
-    skipped, transformed, read = 0, 0.0, 0.0
+    skipped, before = 0, dict.fromkeys(_CUMULATIVE, 0.0)
     for event in log.events:
         if isinstance(event, ProgressLine):
             # Statistics are those of the process: what the span adds is the difference.
-            added = [
-                None if now is None else max(0.0, now - before)
-                for now, before in ((event.transforming, transformed), (event.reading, read))
-            ]
-            transformed, read = event.transforming or transformed, event.reading or read
-            history.spans.append(event._replace(transforming=added[0], reading=added[1]))
+            now = {name: value for name in _CUMULATIVE if (value := getattr(event, name)) is not None}
+            history.spans.append(event._replace(**{name: max(0.0, n - before[name]) for name, n in now.items()}))
+            before |= now
             skipped = event.skipped or 0
         elif isinstance(event, Average):
             history.averages.append(event)
@@ -199,12 +201,16 @@ def history_of(path: Path, log: RunLog[LogEvent | None]) -> History:
         elif event is not None:
             history.sweeps = event.line.get("sweeps", 0)
             if event.event == "start":
-                history.about, history.ended, transformed, read = event.line, None, 0.0, 0.0
+                history.about, history.ended, before = event.line, None, dict.fromkeys(_CUMULATIVE, 0.0)
                 history.skipped, skipped = history.skipped + skipped, 0
             else:
                 history.ended = event.line
     history.skipped += skipped
     return history
+
+
+# Statistics of the process that a line repeats with what was added.
+_CUMULATIVE = ("transforming", "reading", "disk", "fetched", "cached")
 
 
 def event_of(line: dict[str, Any]) -> LogEvent | None:
@@ -234,6 +240,7 @@ def _span(line: dict[str, Any]) -> ProgressLine:
         maybe(moment, line.get("time"), "time"),
         maybe(amount, line.get("done"), "done"),
         maybe(amount, stats.get("read_seconds"), "stats.read_seconds"),
+        *(maybe(amount, stats.get(f"{name}_bytes"), f"stats.{name}_bytes") for name in ("disk", "fetched", "cached")),
     )
 
 

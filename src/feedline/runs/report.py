@@ -101,7 +101,7 @@ def html(run: Run, refresh_s: float | None = None) -> str:
         ("summary", "In short", _findings(run)),
         ("learning", "Learning", _charts(learning, restarts) + _sentence(constant_rates(history))),
         ("time", "Where the time went", _spent(run) + _charts(times, restarts)),
-        ("feed", "The feed", _corpora(history) + _charts(feeds, restarts)),
+        ("feed", "The feed", _sentence(_read(history)) + _corpora(history) + _charts(feeds, restarts)),
         ("errors", "Errors and quarantine", _errors(run)),
         ("checkpoints", "Checkpoints", "" if is_feed else _checkpoints(run)),
         ("network", "The network", _network(run)),
@@ -145,6 +145,33 @@ def _sentence(text: str) -> str:
 
 def _charts(charts: list[Chart], restarts: list[int]) -> str:
     return f'<div class="charts">\n{"".join(figure(chart, restarts) for chart in charts)}</div>' if charts else ""
+
+
+def _read(history: History) -> str:
+    """Return how much came from where, and what decoding took, as far as the log tells."""
+    sums = {
+        name: sum(getattr(span, name) or 0.0 for span in history.spans)
+        for name in ("disk", "fetched", "cached", "reading")
+    }
+    told = []
+    if sums["disk"]:
+        told.append(f"{_size(sums['disk'])} were fetched from the disk, as the page cache did not hold them.")
+    remote = sums["fetched"] + sums["cached"]
+    if remote:
+        hits = sums["cached"] / remote
+        told.append(f"{_size(remote)} of chunks came from object stores, {hits:.0%} of them out of the cache.")
+    if sums["reading"] and history.seconds:
+        threads = sums["reading"] / history.seconds
+        told.append(f"Reading and decoding chunks kept {threads:.2g} threads busy, {sums['reading']:,.4g} s in all.")
+    return " ".join(told)
+
+
+def _size(n: float) -> str:
+    for unit in ("B", "kB", "MB", "GB"):
+        if n < 1000:
+            return f"{n:.3g} {unit}"
+        n /= 1000
+    return f"{n:.3g} TB"
 
 
 def _corpora(history: History) -> str:
