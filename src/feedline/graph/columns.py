@@ -1,7 +1,8 @@
 """Columns of a picture: where a long network may be cut, so that it continues at the top beside itself.
 
-A cut is between two operations outside of all frames, or between frames, where a single tensor goes on. Heights are
-estimates, in points: dot decides. Linear in operations and edges.
+A cut is between two operations outside of all frames, or between frames, where a single tensor goes on; or a few, if
+that leaves columns too high: so a U-Net's ways down and up stand beside each other. Heights are estimates, in points:
+dot decides. Linear in operations and edges.
 """
 
 from __future__ import annotations
@@ -13,15 +14,39 @@ from itertools import pairwise
 from feedline.graph.graph import Graph, Operation, Path
 
 _BOX, _GAP = 44.0, 40.0  # points: a box of two lines, and an arrow with its label
+_MOST_CROSSING = 6  # tensors; more circles with numbers would hide what goes where
+_TOO_HIGH = 1.4
 
 
 def columns(graph: Graph, height: float) -> list[list[Operation]]:
-    """Return the operations in columns, in order, as few as make none much higher than ``height`` points.
+    """Return the operations in columns, as few as make none much higher than ``height`` points.
 
-    Fewer and higher ones, where the network has no place to be cut.
+    Fewer and higher ones, where the network has no place to be cut. Within a column they are in order; an input stands
+    in the column in which it is used first.
     """
+    found: list[list[Operation]] = []
+    for crossing in range(1, _MOST_CROSSING + 1):
+        found = _columns(graph, height, crossing)
+        if max(map(_height, found), default=0.0) <= _TOO_HIGH * height:
+            break
+    return _inputs_moved(graph, found)
+
+
+def _inputs_moved(graph: Graph, parts: Sequence[Sequence[Operation]]) -> list[list[Operation]]:
+    place = {operation.key: i for i, part in enumerate(parts) for operation in part}
+    used: dict[str, int] = {}
+    for edge in graph.edges():
+        used[edge.tail] = min(used.get(edge.tail, len(parts)), place[edge.head])
+    found: list[list[Operation]] = [[] for _ in parts]
+    for operation in graph.operations:
+        home = place[operation.key]
+        found[used.get(operation.key, home) if operation.role == "input" else home].append(operation)
+    return [part for part in found if part]
+
+
+def _columns(graph: Graph, height: float, crossing: int) -> list[list[Operation]]:
     operations = graph.operations
-    cuts = [0, *_cuts(graph), len(operations)]
+    cuts = [0, *_cuts(graph, crossing), len(operations)]
     parts = [operations[a:b] for a, b in pairwise(cuts)]
     heights = [_height(part) for part in parts]
     count = max(1, math.ceil(sum(heights) / height))
@@ -43,8 +68,8 @@ def _filled(parts: Sequence[Sequence[Operation]], heights: Sequence[float], limi
     return found
 
 
-def _cuts(graph: Graph) -> list[int]:
-    """Return the places, before an operation, at which a picture may be cut."""
+def _cuts(graph: Graph, crossing: int) -> list[int]:
+    """Return the places, before an operation, at which a picture may be cut, with so many tensors going on at most."""
     operations = graph.operations
     around = _common([o.scope for o in operations if o.role == "operation"])
     place = {o.key: i for i, o in enumerate(operations)}
@@ -58,7 +83,7 @@ def _cuts(graph: Graph) -> list[int]:
         going = {j: end for j, end in going.items() if end >= i}
         before = operations[i - 1]
         unit, earlier = _unit(operation, around), _unit(before, around)
-        if i and len(going) == 1 and (unit != earlier or not unit) and before.role != "input":
+        if i and 1 <= len(going) <= crossing and (unit != earlier or not unit) and before.role != "input":
             found.append(i)
         if reach[i] > i:
             going[i] = reach[i]

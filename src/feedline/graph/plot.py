@@ -98,8 +98,8 @@ def plot_network(
         node_attrs: Graphviz attributes of all operations, which override those of their family.
         legend: whether to explain the shapes and colours that occur.
         direction: direction of the data flow: ``"TB"`` (down), ``"LR"``, ``"BT"`` or ``"RL"``.
-        height: points (1/72 inch) at which a picture continues in another column, where a single tensor goes on, or of
-            a picture in direction ``"LR"``, in another row; None: never.
+        height: points (1/72 inch) at which a picture continues in another column, where a single tensor goes on, or a
+            few; in direction ``"LR"``, in another row. None: never.
 
     Returns:
         A `graphviz.Digraph`: a picture in notebooks; ``.source`` is the DOT, ``.render(path)`` writes a file, which
