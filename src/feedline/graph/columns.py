@@ -16,6 +16,7 @@ from feedline.graph.graph import Graph, Operation, Path
 _BOX, _GAP = 44.0, 40.0  # points: a box of two lines, and an arrow with its label
 _MOST_CROSSING = 6  # tensors; more circles with numbers would hide what goes where
 _TOO_HIGH = 1.4
+_WORTH_IT = 0.9  # of the height without these cuts
 
 
 def columns(graph: Graph, height: float) -> list[list[Operation]]:
@@ -24,11 +25,14 @@ def columns(graph: Graph, height: float) -> list[list[Operation]]:
     Fewer and higher ones, where the network has no place to be cut. Within a column they are in order; an input stands
     in the column in which it is used first.
     """
-    found: list[list[Operation]] = []
+    found, highest = [list(graph.operations)], _height(graph.operations)
     for crossing in range(1, _MOST_CROSSING + 1):
-        found = _columns(graph, height, crossing)
-        if max(map(_height, found), default=0.0) <= _TOO_HIGH * height:
+        if highest <= (height if crossing == 1 else _TOO_HIGH * height):
             break
+        other = _columns(graph, height, crossing)
+        high = max(map(_height, other), default=0.0)
+        if high < _WORTH_IT * highest:
+            found, highest = other, high
     return _inputs_moved(graph, found)
 
 
