@@ -1,7 +1,8 @@
 """How long does a table of a network take, compared with torchinfo's?
 
 Peer: `torchinfo.summary`, which runs the model on zeros. Limit: 2x its time. Unit: milliseconds of CPU time of the
-thread. Measured: tables of a ResNet-18 and a ViT-B/16 for one picture of 224 x 224, models made before, one thread.
+thread. Measured: tables of a ResNet-18 and a ViT-B/16 for one picture of 224 x 224, models made before, one thread. The
+first table of a process does not count: it takes a second more, as torch then imports its compiler.
 """
 
 from __future__ import annotations
