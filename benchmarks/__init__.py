@@ -47,6 +47,7 @@ QUESTIONS = (
     "training_session",
     "checkpoint",
     "networks",
+    "summary",
     "kvstore",
     "compression",
     "row_sparse",

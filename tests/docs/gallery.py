@@ -14,11 +14,13 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
+import feedline as fl
 from tests.docs.pages import ROOT, Program
+from tests.graph.known_networks import resnet50, vit_b_16
 
 PAGE = ROOT / "docs" / "how-to" / "draw-networks.md"
 IMAGES = ROOT / "docs" / "images"
-LARGEST = 200_000  # bytes
+LARGEST = 100 << 10  # bytes
 
 _IMAGE = re.compile(r"!\[[^\]]+\]\(\.\./images/(\w+)\.svg\)")
 _SVG = "{http://www.w3.org/2000/svg}"
@@ -28,7 +30,14 @@ def pictures() -> dict[str, Any]:
     """The pictures of the page, by name, as its code makes them; run in the current directory."""
     program, text = Program(PAGE.name), PAGE.read_text("utf-8")
     program.run(text)
-    return {name: program.names[name] for name in _IMAGE.findall(text)}
+    return {name: program.names[name] for name in _IMAGE.findall(text) if name in program.names}
+
+
+def known() -> dict[str, Any]:
+    """Pictures of networks that everybody knows, by name."""
+    models = {"resnet50": (resnet50(), (1, 3, 224, 224)), "vit": (vit_b_16(), (1, 3, 224, 224))}
+    named = {"resnet50": "ResNet-50", "vit": "ViT-B/16"}
+    return {name: fl.plot_network(*given, title=named[name]) for name, given in models.items()}
 
 
 def titles(svg: str) -> Counter[tuple[str, str]]:
@@ -41,7 +50,7 @@ def main() -> None:
     """Write all images."""
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
-        for name, picture in pictures().items():
+        for name, picture in (pictures() | known()).items():
             Path(IMAGES, f"{name}.svg").write_text(picture.pipe(format="svg", encoding="utf-8"), "utf-8")
 
 

@@ -16,7 +16,7 @@ class Case(NamedTuple):
     model: nn.Module
     inputs: Any
     multiply_adds: int
-    importer: str = "torch.export"
+    importer: str = "a dry run"
 
 
 class Residual(nn.Module):

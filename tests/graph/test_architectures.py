@@ -7,10 +7,10 @@ import torch
 
 from feedline.graph.folding import collapsed, folded
 from feedline.graph.graph import size
-from feedline.graph.importers import graph_of
+from feedline.graph.importers import graph_of, torch_module
 from feedline.graph.importers.torch_fx import from_fx
 from feedline.graph.importers.torch_parts import arguments
-from feedline.graph.importers.torch_run import from_run
+from feedline.graph.importers.torch_run import from_dry_run, from_run
 from feedline.graph.plot import plot_network
 from feedline.graph.summary import summary
 from tests.graph.architectures import cases
@@ -67,7 +67,7 @@ def called(scope):
 
 def test_importer_is_the_best_that_can(case, graph):
     assert graph.importer == case.importer, graph.notes
-    assert bool(graph.notes) == (case.importer != "torch.export")
+    assert bool(graph.notes) == (case.importer != "a dry run")
 
 
 def test_parameters_are_those_of_the_module(case, graph):
@@ -88,12 +88,30 @@ def test_edges_have_the_shapes_that_hooks_see(case, graph):
     assert not wrong
 
 
-def test_a_run_sees_what_the_exporter_sees(case, graph):
-    args, kwargs = arguments(case.model, case.inputs)
-    run = from_run(case.model, args, kwargs, ())
+def test_a_run_sees_what_a_dry_run_sees(case, graph):
+    run = from_run(case.model, *arguments(case.model, case.inputs))
+    if case.importer == "a dry run":
+        assert run.operations == graph.operations
+        assert (run.parameters, run.scopes) == (graph.parameters, graph.scopes)
     assert sum(o.multiply_adds for o in run.operations) == case.multiply_adds
     assert run.num_parameters() == graph.num_parameters()
     assert results(run) == results(graph)
+
+
+def test_the_exporter_sees_what_a_dry_run_sees(case, graph, monkeypatch):
+    if case.importer != "a dry run":
+        pytest.skip("its flow depends on data")
+
+    def fail(*_):
+        raise RuntimeError("no dry run today")
+
+    monkeypatch.setattr(torch_module, "from_dry_run", fail)
+    exported = graph_of(case.model, case.inputs)
+    assert exported.importer == "torch.export"
+    assert exported.notes == ("a dry run: RuntimeError: no dry run today",)
+    assert sum(o.multiply_adds for o in exported.operations) == case.multiply_adds
+    assert exported.num_parameters() == graph.num_parameters()
+    assert results(exported) == results(graph)
 
 
 def results(graph):
@@ -105,7 +123,7 @@ def results(graph):
 def test_fx_sees_the_same_where_it_can(case, graph):
     try:
         with torch.random.fork_rng():
-            fx = from_fx(case.model, arguments(case.model, case.inputs))
+            fx = from_fx(case.model, *arguments(case.model, case.inputs))
     except Exception:
         pytest.skip("torch.fx does not trace it")
     costs = [o.multiply_adds for o in fx.operations]
@@ -123,9 +141,10 @@ class Ravel(torch.nn.Module):
         return x.ravel().exp()
 
 
-def test_a_run_sees_what_shares_memory():
-    run = from_run(Ravel(), (torch.ones(2, 3),), {}, ())
-    assert [o.activations for o in run.operations if o.role == "operation"] == [0, 24]
+def test_runs_see_what_shares_memory():
+    for read in (from_run, from_dry_run):
+        graph = read(Ravel(), (torch.ones(2, 3),), {})
+        assert [o.activations for o in graph.operations if o.role == "operation"] == [0, 24]
 
 
 class Parts(torch.nn.Module):
@@ -135,7 +154,7 @@ class Parts(torch.nn.Module):
 
 
 @pytest.mark.parametrize(
-    "read", [graph_of, lambda m, x: from_fx(m, arguments(m, x)), lambda m, x: from_run(m, *arguments(m, x), ())]
+    "read", [graph_of, lambda m, x: from_fx(m, *arguments(m, x)), lambda m, x: from_run(m, *arguments(m, x))]
 )
 def test_operations_take_the_output_that_they_take(read):
     taken = {
@@ -150,10 +169,23 @@ def test_picture_has_the_nodes_and_edges_of_the_graph(graph, fold):
     for expand in (False, True):
         drawn = collapsed(graph, None, expand)
         drawn = folded(drawn) if fold else drawn
-        nodes, edges = parsed(plot_network(graph, fold=fold, expand=expand, legend=False).source)
+        nodes, edges = parsed(plot_network(graph, fold=fold, expand=expand, legend=False, height=None).source)
         assert sorted(nodes) == sorted(o.key for o in drawn.operations)
         assert sorted((a, b) for a, b, _ in edges) == sorted((e.tail, e.head) for e in drawn.edges())
         assert sorted(label.strip() for *_, label in edges) == sorted(str(e.type) for e in drawn.edges())
+
+
+@pytest.mark.parametrize("height", [200, 1600])
+def test_columns_change_neither_nodes_nor_edges(graph, height):
+    """An arrow to a circle, and those from the other one, are the arrows of one tensor."""
+    drawn = folded(collapsed(graph))
+    nodes, edges = parsed(plot_network(graph, legend=False, height=height).source)
+    circles = {name for name in nodes if name.startswith(("to ", "from "))}
+    assert sorted(nodes.keys() - circles) == sorted(o.key for o in drawn.operations)
+    seen = [(a, b) for a, b, label in edges if label or not circles]  # without the invisible ones between columns
+    into = {b.removeprefix("to "): a for a, b in seen if b in circles}
+    found = [(into[a.removeprefix("from ")] if a in circles else a, b) for a, b in seen if b not in circles]
+    assert sorted(found) == sorted((e.tail, e.head) for e in drawn.edges())
 
 
 def test_collapsing_loses_no_parameter_and_no_work(graph):

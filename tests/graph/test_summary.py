@@ -13,25 +13,24 @@ from torch import nn
 
 import feedline as fl
 from feedline.graph.graph import Graph, Operation, Parameter, Scope, TensorType
-from feedline.graph.summary import HEAD
 
 SHARED = nn.Linear(3, 3)
 MODEL = nn.Sequential(nn.Sequential(nn.Linear(4, 3), nn.ReLU()), SHARED, SHARED)
 
 TABLE = """\
-Layer           Output shape  Parameters  Multiply-adds  Activations
-────────────────────────────────────────────────────────────────────
-input           2×4
+Layer              Settings  Output shape  Parameters  Multiply-adds  Activations
+─────────────────────────────────────────────────────────────────────────────────
+input                        2×4
 0 (Sequential)
-  0 (Linear)    2×3                   15             24         24 B
-  1 (ReLU)      2×3                                             24 B
-1 (Linear)      2×3                   12             18         24 B
-2 (Linear)      2×3               shared             18         24 B
-────────────────────────────────────────────────────────────────────
-parameters     27 (trainable 27, frozen 0)
+  0 (Linear)       3 units   2×3                   15             24         24 B
+  1 (ReLU)                   2×3                                             24 B
+1 (Linear)         3 units   2×3                   12             18         24 B
+1 call 2 (Linear)  3 units   2×3               shared             18         24 B
+─────────────────────────────────────────────────────────────────────────────────
+parameters     27 (trainable 27, frozen 0), 108 B
 multiply-adds  60
-activations    96 B
-read by        torch.export"""
+activations    96 B, with their gradients 192 B
+read by        a dry run"""
 
 
 class Cells(HTMLParser):
@@ -72,7 +71,7 @@ def test_html_has_the_same_cells():
     table = fl.summary(MODEL, (2, 4))
     head, *rows = read(table._repr_html_()).rows
     lines = TABLE.splitlines()
-    assert head == list(HEAD)
+    assert head == list(table.head)
     shown = [" ".join(cell for cell in row if cell) for row in rows[:-1]]
     assert shown == [" ".join(line.split()) for line in lines[2:8]]
     assert "multiply-adds  60" in rows[-1][0]
@@ -83,6 +82,47 @@ def test_rich_has_the_same_cells():
     Console(file=out, width=200, color_system=None).print(fl.summary(MODEL, (2, 4)))
     words = out.getvalue().split()
     assert words == [word for word in TABLE.split() if "─" not in word]
+
+
+def test_columns_are_chosen():
+    names = ("kernel", "input", "output", "parameters", "parameter bytes", "multiply-adds", "trainable")
+    model = nn.Sequential(nn.Conv2d(1, 2, (3, 5), bias=False), nn.Conv2d(2, 2, 1), nn.Flatten())
+    model[0].weight.requires_grad_(False)
+    model[1].bias.requires_grad_(False)
+    table = fl.summary(model, (1, 1, 6, 6), columns=names)
+    assert table.head == (
+        *("Layer", "Kernel", "Input shape", "Output shape"),
+        *("Parameters", "Parameter bytes", "Multiply-adds", "Trainable"),
+    )
+    cells = [line.split() for line in str(table).splitlines()[3:5]]
+    assert cells == [
+        ["0", "(Conv2d)", "3×5", "1×1×6×6", "1×2×4×2", "30", "120", "B", "240", "no"],
+        ["1", "(Conv2d)", "1×1", "1×2×4×2", "1×2×4×2", "6", "24", "B", "32", "partly"],
+    ]
+    assert read(table._repr_html_()).rows[0] == list(table.head)
+    assert fl.summary(model, (1, 1, 6, 6), columns=()).head == ("Layer",)
+    for wrong in (("kernels",), "kernel", ("kernel", "KERNEL")):
+        with pytest.raises(ValueError, match="expected a sequence of columns 'settings', 'kernel', 'stride'"):
+            fl.summary(model, (1, 1, 6, 6), columns=wrong)
+
+
+def test_sizes_are_in_bytes():
+    table = fl.summary(nn.Linear(4, 3).double(), (2, 4))
+    assert (table.parameter_bytes, table.activations, table.both_directions) == (15 * 8, 6 * 8, 2 * 6 * 8)
+    assert fl.summary(nn.Linear(4, 3)).both_directions is None
+
+
+def test_operations_are_named_after_their_parameters():
+    class Token(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.class_token = nn.Parameter(torch.zeros(1, 1, 4))
+
+        def forward(self, x):
+            return torch.cat([self.class_token.expand(len(x), -1, -1), x], 1)
+
+    assert "class_token (expand)" in str(fl.summary(Token(), (2, 3, 4)))
+    assert "class_token" in fl.plot_network(Token(), (2, 3, 4)).source
 
 
 def test_names_are_no_markup():
@@ -112,7 +152,7 @@ def test_depth_makes_rows_of_modules():
         ("input", 0, 0),
         ("0", 15, 24),
         ("1", 12, 18),
-        ("2", 0, 18),
+        ("1@1", 0, 18),
     ]
     with pytest.raises(ValueError, match="got -1"):
         fl.summary(MODEL, (2, 4), depth=-1)

@@ -188,16 +188,78 @@ def test_symbols_take_shapes_by_name():
         graph_of("[" * 100_000)
 
 
+class Nonzero(nn.Module):
+    """The shape of its result depends on data."""
+
+    def forward(self, x):
+        return torch.nonzero(x > 0).float().sum(0)
+
+
+class Mapped(nn.Module):
+    """Applies a function to tensors that have no memory of their own."""
+
+    def forward(self, x):
+        return torch.vmap(lambda row: row.tanh())(x * 2) + 1
+
+
+class Quiet(nn.Module):
+    """Calls a function without reporting it."""
+
+    def forward(self, x):
+        with torch._C.DisableTorchFunction():
+            y = (x * 2).tanh()
+        return y + 1
+
+
+@pytest.mark.parametrize(
+    ("model", "note"),
+    [
+        (Nonzero(), "DynamicOutputShapeException"),
+        (Mapped(), "BatchedTensor"),
+        (Quiet(), "comes from code that reports no"),
+    ],
+)
+def test_what_a_dry_run_cannot_see_the_exporter_does(model, note):
+    graph = graph_of(model, torch.ones(3))
+    assert graph.importer == "torch.export", graph.notes
+    assert len(graph.notes) == 1
+    assert note in graph.notes[0]
+    assert {"nonzero", "mul"} & {o.kind for o in graph.operations}
+    assert graph[graph.operations[-1].inputs[0].key].kind in ("sum", "add")
+
+
+@pytest.mark.parametrize(
+    ("model", "shape", "message"),
+    [
+        (nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(3)), (1, 1, 8, 8), "running_mean should contain 2 elements"),
+        (nn.BatchNorm1d(3), (1, 3), "more than 1 value per channel"),
+        (nn.LayerNorm(4), (2, 3), r"normalized_shape=\[4\]"),
+    ],
+)
+def test_inputs_that_a_normalisation_refuses(model, shape, message):
+    """A dry run knows the shapes of normalisations, and leaves what does not fit to torch."""
+    with pytest.raises(ValueError, match=message):
+        graph_of(model, shape)
+
+
+def test_a_dry_run_computes_nothing():
+    """It neither allocates results nor takes their time: this product has 2**60 multiply-adds."""
+    model = nn.Linear(1 << 10, 1 << 10, bias=False)
+    table = fl.summary(model, torch.empty(1).expand(1 << 40, 1 << 10))
+    assert table.graph.importer == "a dry run"
+    assert table.multiply_adds == 1 << 60
+
+
 def test_threads_take_turns(monkeypatch):
     """Warnings silenced while reading are restored afterwards."""
-    barrier, read = threading.Barrier(2), torch_module.from_export
+    barrier, read = threading.Barrier(2), torch_module.from_dry_run
 
     def meet(*args):
         with contextlib.suppress(threading.BrokenBarrierError):
             barrier.wait(1)
         return read(*args)
 
-    monkeypatch.setattr(torch_module, "from_export", meet)
+    monkeypatch.setattr(torch_module, "from_dry_run", meet)
     monkeypatch.setattr(sys, "stderr", sys.stderr)  # puts it back, whatever comes
     heard = sys.stderr
     with ThreadPoolExecutor(2) as pool:

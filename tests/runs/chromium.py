@@ -78,9 +78,23 @@ class Browser:
 
     def press(self, key):
         """A key, as if typed."""
-        code = {"Tab": 9, "End": 35, "Home": 36, "ArrowLeft": 37, "ArrowRight": 39, "Escape": 27}[key]
+        codes = {"Tab": 9, "End": 35, "Home": 36, "ArrowLeft": 37, "ArrowRight": 39, "Escape": 27, "+": 187, "-": 189}
+        code = codes[key]
         for kind in ("rawKeyDown", "keyUp"):
             self.call("Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=code)
+
+    def drag(self, selector, start, stop):
+        """The mouse over an element, between two shares of its width, 0 to 1."""
+        self.value(f"document.querySelector({selector!r}).scrollIntoView({{block: 'center', behavior: 'instant'}})")
+        where = f"document.querySelector({selector!r}).getBoundingClientRect()"
+        box = self.value(f"(({{left, top, width, height}}) => [left, top, width, height])({where})")
+        y = box[1] + box[3] / 2
+        mouse = {"button": "left", "clickCount": 1, "y": y}
+        xs = [box[0] + box[2] * share for share in (start, (start + stop) / 2, stop)]
+        self.call("Input.dispatchMouseEvent", type="mousePressed", x=xs[0], **mouse)
+        for x in xs:
+            self.call("Input.dispatchMouseEvent", type="mouseMoved", x=x, buttons=1, **mouse)
+        self.call("Input.dispatchMouseEvent", type="mouseReleased", x=xs[-1], **mouse)
 
     def picture(self):
         """The page as PNG, all of its height."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import time
 
 import pytest
 
@@ -171,3 +172,115 @@ def test_it_is_a_picture(browser, page):
         pictures.append(browser.picture())
     assert all(picture.startswith(b"\x89PNG") and len(picture) > 20_000 for picture in pictures)
     assert pictures[0] != pictures[1]
+
+
+def test_a_live_page_loads_itself_again(browser, tmp_path):
+    """Until the run ends; not while a value is read or a table is open, nor when it is switched off."""
+    lines = [start(), progress(100, loss=1.0)]
+    path = write(tmp_path / "run.jsonl", lines)
+    page = fl.report(path, refresh_s=1)
+    browser.console.clear()
+    browser.open(page)
+    rows = "document.querySelectorAll('#loss tbody tr').length"
+    assert browser.value(rows) == 1
+
+    def grow():
+        lines.append(progress(100 * len(lines), loss=1 / len(lines)))
+        return fl.report(write(path, lines), refresh_s=1)
+
+    def later(expected):
+        end = time.monotonic() + 30
+        while browser.value(f"document.readyState === 'complete' ? {rows} : -1") != expected:
+            assert time.monotonic() < end
+            time.sleep(0.1)
+
+    grow()
+    later(2)
+    browser.value("window.here = true; document.querySelector('details').open = true")
+    grow()
+    time.sleep(2.5)
+    assert (browser.value(rows), browser.value("window.here")) == (2, True)  # somebody reads
+    browser.value("document.querySelector('details').open = false")
+    later(3)
+    browser.value("document.getElementById('refresh').click(); window.here = true")
+    grow()
+    time.sleep(2.5)
+    assert (browser.value(rows), browser.value("window.here")) == (3, True)  # switched off
+    browser.value("document.getElementById('refresh').click()")
+    later(4)
+    lines.append({"event": "end", "samples": 100 * len(lines)})
+    fl.report(write(path, lines), refresh_s=1)
+    end = time.monotonic() + 30
+    while browser.value("document.getElementById('refresh') !== null"):
+        assert time.monotonic() < end
+        time.sleep(0.1)
+    assert browser.console == []
+
+
+VIEW = "document.querySelector('#loss svg[role=img], #loss .area svg').getAttribute('viewBox').split(' ').map(Number)"
+
+
+def test_a_chart_is_zoomed_by_dragging_and_by_keys(browser, page):
+    """What is outside is hidden, values are read where they are drawn, and Escape shows everything again."""
+    browser.console.clear()
+    browser.open(page)
+    assert browser.value(VIEW) == [0, 0, 1000, 1000]
+    browser.drag("#loss .area", 0.25, 0.75)
+    left, _, width, _ = browser.value(VIEW)
+    assert left == pytest.approx(250, abs=5)
+    assert width == pytest.approx(500, abs=10)
+    shown = browser.value("[...document.querySelectorAll('#loss .xs span')].map(tick => !tick.hidden)")
+    assert True in shown
+    assert False in shown
+    places = browser.value("[...document.querySelectorAll('#loss tbody tr')].map(row => Number(row.dataset.x))")
+    inside = [i for i, place in enumerate(places) if left <= place <= left + width]
+    focus = f"{SCREEN}.focus()"
+    browser.value(focus)
+    browser.press("Home")
+    for _ in range(inside[0]):
+        browser.press("ArrowRight")
+    at = browser.value("parseFloat(document.querySelector('#loss .cursor').style.left)")
+    assert at == pytest.approx(100 * (places[inside[0]] - left) / width, abs=0.5)
+    browser.press("+")
+    assert browser.value(VIEW)[2] < width
+    browser.press("-")
+    browser.press("Escape")
+    assert browser.value(VIEW) == [0, 0, 1000, 1000]
+    browser.drag("#loss .area", 0.5, 0.505)  # a click is no zoom
+    assert browser.value(VIEW) == [0, 0, 1000, 1000]
+    assert browser.console == []
+
+
+def test_a_page_of_several_runs(browser, tmp_path):
+    """Three runs: their curves have three colours and dashes, are zoomed, and nothing is wider than the window."""
+    places = []
+    for name in ("one", "another", "a_third_with_a_long_name_" * 4):
+        places.append(tmp_path / name)
+        places[-1].mkdir()
+        lines = [progress(100 * i, loss=(len(places) + 1) / i) for i in range(1, 30)]
+        write(places[-1] / "run.jsonl", [start(settings={"lr": str(len(places))}), *lines])
+    page = fl.report(places)
+    browser.console.clear()
+    for width in (360, 1400):
+        browser.open(page, width=width)
+        assert browser.value("document.documentElement.scrollWidth") <= width
+    first = "document.querySelectorAll('#curve-0 .area .line')"
+    looks = f"[...{first}].map(l => getComputedStyle(l).color + getComputedStyle(l).strokeDasharray)"
+    assert len(set(browser.value(looks))) == 3
+    browser.drag("#curve-0 .area", 0.2, 0.6)
+    assert browser.value("document.querySelector('#curve-0 .area').classList.contains('zoomed')")
+    assert browser.console == []
+
+
+def test_every_part_of_a_chart_is_inside_of_it(browser, page):
+    """Heading, explanation, legend, picture, table: within their card, below each other, nothing over another card."""
+    browser.open(page, width=1100)
+    outside = """[...document.querySelectorAll('.chart')].flatMap(chart => {
+      const card = chart.getBoundingClientRect();
+      const parts = [...chart.querySelectorAll('h3, .says, .legend, figure, figcaption, details')];
+      return parts.map(part => [part.className || part.tagName, part.getBoundingClientRect()])
+        .filter(([, box]) => box.left < card.left || box.right > card.right || box.top < card.top
+          || box.bottom > card.bottom).map(([name]) => name);
+    })"""
+    assert browser.value(outside) == []
+    assert browser.value("getComputedStyle(document.querySelector('.legend')).position") == "static"

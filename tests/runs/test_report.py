@@ -66,11 +66,12 @@ def test_validations_and_updates_share_the_chart(tmp_path):
         {"event": "validation", "samples": 100, "number": 0, "loss": 0.25, "metric": 0.125, "counted": 10},
         {"event": "test", "samples": 100, "number": 0, "loss": 0.375, "metric": 0.25, "counted": 10},
     ]
-    found = page_of(write(tmp_path / "run.jsonl", [start(), *more])).columns("loss")
+    page = page_of(write(tmp_path / "run.jsonl", [start(), *more]))
+    assert "0.375test loss, metric 0.25" in page.text  # a number, not a point
+    found = page.columns("loss")
     assert found == {
         "label samples": ["50", "100"],
         "training": ["", "0.625"],
-        "test": ["", "0.375"],
         "each update": ["0.75", ""],
         "validation": ["", "0.25"],
     }
@@ -267,7 +268,8 @@ def test_lines_of_older_logs(tmp_path):
         old.pop(name)
     bare = {"event": "start", "samples": 0, "sweeps": 0}
     page = page_of(write(tmp_path / "run.jsonl", [bare, old]))
-    assert set(page.tables) == {"loss", "rate", "speed", "waiting"}
+    assert set(page.tables) == {"loss", "speed", "waiting"}
+    assert "The learning rate is 0.1 throughout." in page.text
 
 
 def places(value, path=()):
@@ -340,3 +342,74 @@ def test_the_log_is_not_written_over(tmp_path):
         with pytest.raises(ValueError, match="another file than the log"):
             fl.report(path, output)
     assert path.read_bytes() == before
+
+
+def test_a_page_may_load_itself_again(tmp_path):
+    path = write(tmp_path / "run.jsonl", [start(), progress(100)])
+    text = fl.report(path, refresh_s=2.5).read_text("utf-8")
+    assert '<noscript><meta http-equiv="refresh" content="3"></noscript>' in text
+    assert 'data-seconds="2.5"' in text
+    Page(text)
+    assert 'http-equiv="refresh"' not in fl.report(path).read_text("utf-8")
+    write(path, [start(), progress(100), {"event": "end", "samples": 100}])
+    assert 'http-equiv="refresh"' not in fl.report(path, refresh_s=2.5).read_text("utf-8")
+    for wrong in (0, 0.5, -1, float("nan")):
+        with pytest.raises(ValueError, match="refresh_s of at least 1 second"):
+            fl.report(path, refresh_s=wrong)
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["report.html", "run.jsonl"]
+
+
+def test_rates_that_change_are_drawn(tmp_path):
+    lines = [progress(100, rates=[0.1, 1.0]), progress(200, rates=[0.05, 1.0])]
+    page = page_of(write(tmp_path / "run.jsonl", [start(), *lines]))
+    assert page.columns("rate")["1: Adam"] == ["0.1", "0.05"]
+    assert "throughout" not in page.text
+    lines = [progress(100, rates=[0.1, 1.0]), progress(200, rates=[0.1, 1.0])]
+    page = page_of(write(tmp_path / "run.jsonl", [start(), *lines]))
+    assert "rate" not in page.tables
+    assert "The learning rate is 0.1 of 1: Adam, 1 of 2 throughout." in page.text
+
+
+def test_noisy_curves_have_a_moving_mean(tmp_path):
+    noisy = [progress(100 * i, loss=1 / i + 0.2 * (i % 2), seconds=1 + i % 2) for i in range(1, 101)]
+    page = page_of(write(tmp_path / "run.jsonl", [start(), *noisy]))
+    table = page.columns("loss")
+    assert list(table)[1:] == ["training, mean of 5 spans", "training"]
+    losses = [float(n) for n in table["training"]]
+    assert float(table["training, mean of 5 spans"][50]) == pytest.approx(sum(losses[46:51]) / 5, rel=1e-4)
+    assert float(table["training, mean of 5 spans"][0]) == losses[0]
+    assert "throughput, mean of 5 spans" in page.columns("speed")
+    smooth = [progress(100 * i, loss=1 / i) for i in range(1, 101)]
+    assert list(page_of(write(tmp_path / "run.jsonl", [start(), *smooth])).columns("loss"))[1:] == ["training"]
+
+
+def test_names_of_loss_and_metric_are_told(tmp_path):
+    page = page_of(write(tmp_path / "run.jsonl", [start(metric_name="error_rate"), progress(100, metric=0.5)]))
+    assert "Metric: error_rate" in page.text
+
+
+def test_a_long_log_says_once_that_rows_are_left_out(tmp_path):
+    lines = [progress(100 * i, loss=1 / i) for i in range(1, 1001)]
+    page = page_of(write(tmp_path / "run.jsonl", [start(), *lines]))
+    assert page.text.count("of each stretch") == 1
+    assert "of 1,000 rows" in page.text
+
+
+def test_where_bytes_came_from(tmp_path):
+    """Statistics are those of a process: a resumed one begins at 0 again."""
+
+    def line(samples, **stats):
+        return progress(samples, seconds=10.0, stats={"held_bytes": 0, "skipped": 0, **stats})
+
+    lines = [
+        start(),
+        line(100, disk_bytes=3_000_000, read_seconds=5.0, fetched_bytes=1000, cached_bytes=0),
+        line(200, disk_bytes=5_000_000, read_seconds=9.0, fetched_bytes=1000, cached_bytes=2000),
+        start(200),
+        line(300, disk_bytes=2_000_000, read_seconds=6.0, fetched_bytes=0, cached_bytes=1000),
+    ]
+    text = page_of(write(tmp_path / "run.jsonl", lines)).text
+    assert "7 MB were fetched from the disk" in text
+    assert "4 kB of chunks came from object stores, 75% of them out of the cache." in text
+    assert "kept 0.5 threads busy, 15 s in all" in text
+    assert "fetched from the disk" not in page_of(write(tmp_path / "run.jsonl", [start(), line(100)])).text

@@ -203,6 +203,21 @@ def test_lines_tell_what_was_fed_and_where_the_time_went(tmp_path):
     assert all(max(part) > 0 for part in zip(*shares, strict=True))
 
 
+def test_lines_say_how_much_is_done(tmp_path):
+    """By sweeps or label samples, whichever ends the run; a resumed run goes on."""
+    path = tmp_path / "run.jsonl"
+    with pytest.raises(Stop):
+        session(tmp_path / "saved", reporters=[JsonLines(path), StopsAfter(2)]).run()
+    session(tmp_path / "saved", reporters=[JsonLines(path)]).run()
+    done = [line["done"] for line in read_lines(path) if line["event"] == "progress"]
+    assert done == sorted(done)
+    assert done[-1] == 1.0
+    assert 0 < done[0] < 1
+    short = tmp_path / "short.jsonl"
+    session(max_samples=60, reporters=[JsonLines(short)]).run()
+    assert [line["done"] for line in read_lines(short) if line["event"] == "progress"][-1] == 1.0
+
+
 def test_json_of_a_run_that_diverged(tmp_path):
     """NaN is written as null, as JSON has no NaN."""
     path = tmp_path / "run.jsonl"

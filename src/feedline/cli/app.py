@@ -17,6 +17,7 @@ from feedline.cli.plan import plan
 from feedline.cli.report import report
 from feedline.cli.run import SETTINGS, run
 from feedline.cli.validate import validate
+from feedline.cli.watch import watch
 
 app = typer.Typer(
     help="Feed training from disk: same order every time, from any point, larger than memory.",
@@ -24,7 +25,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for command in (inspect, convert, validate, plan, audit, bench, report, demo):
+for command in (inspect, convert, validate, plan, audit, bench, report, watch, demo):
     app.command()(guarded(command))
 # Not guarded: a script's errors and tracebacks are its own.
 app.command(context_settings=SETTINGS)(run)

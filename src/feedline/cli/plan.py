@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+from dataclasses import asdict
+from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
 import typer
 
+from feedline.cli import window_page
 from feedline.cli.arguments import (
     DEFAULT_CHUNK_SIZE,
     ChunkSize,
@@ -68,6 +71,12 @@ def plan(
         str | None, typer.Option(metavar="TIME", help="Of an address: how long a training step takes, 0.25s.")
     ] = None,
     sweeps: Annotated[int | None, typer.Option(min=1, help="Of an address: sweeps to go through. Default: 3.")] = None,
+    html: Annotated[
+        Path | None, typer.Option("--html", help="Write a page that compares shuffle windows, instead.")
+    ] = None,
+    label: Annotated[
+        str | None, typer.Option(metavar="STREAM", help="With --html: classes whose mixture is shown; reads the data.")
+    ] = None,
     json: Json = False,
     debug: Debug = False,
 ) -> None:
@@ -76,6 +85,11 @@ def plan(
     unit, colon, number = at.rpartition(":")
     if not number.isdigit() or (colon and unit != "samples"):
         raise UsageError(f"expected --at N or --at samples:N, got {at!r}")
+    if label is not None and html is None:
+        raise UsageError("expected --label with --html only")
+    if html is not None:
+        _compare_windows(path, html, size, seed, label, stream=stream, chunk_size=chunk_size, json=json)
+        return
     order, part = parse_order(order), parse_partition(partition)
     asked, fetching = AskedCluster(cache, nodes, ranks_per_node, bandwidth, latency, step, sweeps), None
     with contextlib.ExitStack() as opened:
@@ -142,6 +156,20 @@ def plan(
         console.print(say_cost(costs), markup=False)
     if fetching is not None:
         print_plan(fetching)
+
+
+def _compare_windows(
+    path: str, page: Path, size: int, seed: int, label: str | None, *, stream: Any, chunk_size: str, json: bool
+) -> None:
+    if is_address(path):
+        raise UsageError(f"expected a path of this machine with --html, got {path}")
+    with contextlib.closing(open_path(path, stream, chunk_size).corpus) as corpus:
+        found = window_page.choices(corpus, size, seed, label)
+        page.write_text(window_page.html(corpus, found, size), encoding="utf-8", errors="backslashreplace")
+    if json:
+        print_json({"page": str(page), "windows": [asdict(choice) for choice in found]})
+    else:
+        print(page)
 
 
 def _line(m: PlannedMinibatch, counted: bool) -> str:

@@ -34,6 +34,7 @@ from feedline.feed.reading_by_ray import read_by_ray
 from feedline.feed.remote.mirror import without_file
 from feedline.feed.remote.requests import DEADLINE_S, Patience
 from feedline.feed.remote.stores import is_address, without_credentials
+from feedline.feed.showing import Progress, Report, showing
 from feedline.feed.shuffling import Settings, shuffled
 from feedline.feed.skipping import Paths, Skipping, lists
 from feedline.feed.unfinished import DONE, unfinished
@@ -100,7 +101,7 @@ def convert(
     streams: Mapping[str, Any] | Sequence[str] | None = None,
     jobs: int = 1,
     executor: Literal["local", "ray"] = "local",
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress = None,
     overwrite: bool = False,
     on_error: Literal["raise", "skip"] = "raise",
     skip: Paths | None = None,
@@ -138,7 +139,7 @@ def convert(
             its cluster. What a worker or a machine that dies was reading is read again elsewhere. The store is the
             same, and work that one executor has begun another may continue.
         progress: called as ``progress(done, total)`` after each chunk: in stored bytes of the source, or in items of a
-            dataset (a total of 0: unknown).
+            dataset (a total of 0: unknown). True: shown on stderr, as a bar or, where it is no terminal, in lines.
         overwrite: whether to replace a store of that name.
         on_error: ``"raise"`` at the first unreadable sequence, or ``"skip"`` them: the store is then another
             corpus, with other ordinals, and `ConversionSummary.skipped` counts them.
@@ -200,7 +201,8 @@ def convert(
     patience = Patience.until(deadline_s)
     target = _target(source, destination, storage_options, patience, work)
     with contextlib.ExitStack() as held:
-        if isinstance(source, Deserializer) or names_files(source):
+        is_corpus = isinstance(source, Deserializer) or names_files(source)
+        if is_corpus:
             if not (streams is None or isinstance(streams, Mapping)):
                 raise TypeError(
                     f"expected streams as a mapping, got {streams!r}; names alone go with a dataset of items"
@@ -222,7 +224,8 @@ def convert(
             reader = make(source, streams, jobs=jobs, executor=executor, skip=on_error == "skip")
         settings = settings._replace(source=reader.digest())
         write = _in_order if shuffle is None else shuffled
-        manifest, skipped = write(reader.chunks, target, settings, overwrite=overwrite, progress=progress)
+        report = held.enter_context(showing(progress, "converting", "B" if is_corpus else "items"))
+        manifest, skipped = write(reader.chunks, target, settings, overwrite=overwrite, progress=report)
     return _summary(destination, manifest, skipped)
 
 
@@ -232,7 +235,7 @@ def _in_order(
     settings: Settings,
     *,
     overwrite: bool,
-    progress: Callable[[int, int], None] | None,
+    progress: Report | None,
 ) -> tuple[Manifest, int]:
     """Write all sequences of ``chunks`` to a new store; like `shuffled`, but in the order of the corpus."""
     plan = settings._asdict() | {"memory": None}  # parts are the same bytes for any budget, so another one may go on

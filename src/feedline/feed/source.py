@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
@@ -35,6 +36,7 @@ from feedline.feed.plan import PlannedMinibatch, count_left, planned
 from feedline.feed.prefetch import LEAST_AHEAD_BYTES, Stats, Upcoming, upcoming
 from feedline.feed.protocol import Deserializer, checked_seed, whole_number
 from feedline.feed.quarantine import Quarantine
+from feedline.feed.showing import Progress
 from feedline.feed.skipping import Paths, Skipping
 from feedline.feed.timeline import ChunkTable, Timeline, UnsizedOrder, Window, WindowPlan
 from feedline.feed.transforms import Map, Transform
@@ -303,6 +305,8 @@ class MinibatchSource:
         until: Span | None = None,
         partition: tuple[int, int] | None = None,
         device: Any = None,
+        *,
+        progress: Progress = None,
     ) -> Minibatches:
         """Yield minibatches from the current position to the end of the source.
 
@@ -315,15 +319,28 @@ class MinibatchSource:
             partition: see `next_minibatch`.
             device: torch device: `Minibatch.tensors` holds every stream there, padded (sparse ones as CSR); to CUDA
                 they are copied through pinned memory on a separate stream.
+            progress: True shows a bar with minibatches per second, remaining time and the share of it spent waiting;
+                where stderr is no terminal, a line every half minute. A function is called as ``progress(done,
+                total)``, in minibatches, before each one; a total of 0: unknown.
+
+        Raises:
+            ModuleNotFoundError: ``progress=True`` on a terminal without rich (``pip install 'feedline[cli]'``).
+            TypeError: ``until`` is not a span, or ``progress`` something else.
         """
+        began, waited = time.monotonic(), self._stats.wait_seconds
+
+        def remark() -> str:
+            passed = time.monotonic() - began
+            share = (self._stats.wait_seconds - waited) / passed if passed else 0.0
+            return f"{share:.0%} waiting"
 
         def left(rest: Span | None) -> int:
             return self._count_left(size, rest, partition)
 
         if device is None:
-            return upto(lambda: self.next_minibatch(size, partition), until, left)
+            return upto(lambda: self.next_minibatch(size, partition), until, left, progress=progress, remark=remark)
         move = mover(device)
-        return upto(lambda: self._next(size, partition, move), until, left)
+        return upto(lambda: self._next(size, partition, move), until, left, progress=progress, remark=remark)
 
     def __iter__(self) -> Iterator[Minibatch]:
         """Yield minibatches of 256 samples to the end of the source."""
@@ -556,6 +573,19 @@ class MinibatchSource:
         return at
 
     # ---- other --------------------------------------------------------------------------------------
+
+    @property
+    def share_done(self) -> float | None:
+        """Share of the source that was delivered, 0 to 1, all sweeps counted; None where its end is unknown."""
+        axis, position = self._axis, self.position
+        shares = []
+        if axis.max_samples is not None and position.samples >= 0:
+            shares.append(position.samples / axis.max_samples)
+        length = self._timeline.sweep_length
+        if axis.max_sweeps is not None and length is not None and position.window is None:
+            whole = axis.max_sweeps * length
+            shares.append((position.sweep * length + position.ordinal) / whole if whole else 1.0)
+        return min(1.0, max(shares)) if shares else None
 
     @property
     def num_sequences(self) -> int:

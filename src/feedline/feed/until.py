@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from functools import partial
 from typing import Self
 
 from feedline.data import Minibatch, Span, Unit
+from feedline.feed.showing import Progress, Report, showing
 
 
 class Minibatches(itertools.chain[Minibatch]):
@@ -45,6 +48,9 @@ def upto(
     next_minibatch: Callable[[], Minibatch],
     until: Span | None,
     left: Callable[[Span | None], int] | None = None,
+    *,
+    progress: Progress = None,
+    remark: Callable[[], str] | None = None,
 ) -> Minibatches:
     """Return the minibatches to the end of a feed, or up to the one that completes the span ``until`` from here.
 
@@ -53,6 +59,8 @@ def upto(
         until: the span; None: to the end.
         left: function that returns the number of minibatches from here to the end of a span, or of the feed; None: it
             is unknown.
+        progress: see `feedline.feed.showing`; it counts minibatches.
+        remark: function that returns what to add to the bar.
 
     Raises:
         TypeError: ``until`` is not a span.
@@ -62,18 +70,26 @@ def upto(
             f"expected until=fl.samples(n), fl.minibatches(n) or fl.sweeps(n), got {until!r}; "
             f"for a number of minibatches write fl.minibatches({until!r})"
         )
-    return Minibatches(_SpanOfMinibatches(next_minibatch, until), left)
+    show = partial(showing, progress, "feeding", "minibatches", remark)
+    return Minibatches(_SpanOfMinibatches(next_minibatch, until, show, left), left)
 
 
 class _SpanOfMinibatches:
     """Takes minibatches until a span is complete.
 
     Args:
-        next_minibatch, until: see `upto`.
+        next_minibatch, until, left: see `upto`.
+        show: context that gives what to call with the number of minibatches taken, and in total.
     """
 
-    def __init__(self, next_minibatch: Callable[[], Minibatch], until: Span | None) -> None:
-        self._next, self._until = next_minibatch, until
+    def __init__(
+        self,
+        next_minibatch: Callable[[], Minibatch],
+        until: Span | None,
+        show: Callable[[], AbstractContextManager[Report | None]],
+        left: Callable[[Span | None], int] | None,
+    ) -> None:
+        self._next, self._until, self._show, self._left = next_minibatch, until, show, left
         self._taken = 0
         self._ended = False
 
@@ -82,18 +98,33 @@ class _SpanOfMinibatches:
         next_minibatch, until = self._next, self._until
         unit = None if until is None else until.unit
         by_samples, by_minibatches = unit is Unit.SAMPLE, unit is Unit.MINIBATCH
-        while not self._ended and (until is None or self._taken < until.count):
-            minibatch = next_minibatch()
-            # No call from here on, not even `bool(minibatch)`: an interrupt would lose a minibatch that counts as
-            # delivered.
-            if minibatch._ended:
-                self._ended = True
-                return
-            if by_samples:
-                self._taken += minibatch.global_samples
-            elif by_minibatches or minibatch.sweep_end:
-                self._taken += 1
-            yield minibatch
+        with self._show() as show:
+            number, total = 0, 0 if show is None else self._total()
+            while not self._ended and (until is None or self._taken < until.count):
+                if show is not None:
+                    show(number, total)  # of those that the caller is done with
+                minibatch = next_minibatch()
+                # No call from here on, not even `bool(minibatch)`: an interrupt would lose a minibatch that counts as
+                # delivered.
+                if minibatch._ended:
+                    self._ended = True
+                    break
+                if by_samples:
+                    self._taken += minibatch.global_samples
+                elif by_minibatches or minibatch.sweep_end:
+                    self._taken += 1
+                number += 1
+                yield minibatch
+            else:
+                if show is not None:
+                    show(number, total)
+
+    def _total(self) -> int:
+        """Return the number of minibatches left, 0 if it is unknown."""
+        try:
+            return 0 if self._left is None else self._left(self.rest())
+        except TypeError:
+            return 0
 
     def rest(self) -> Span | None:
         """Return what is left of the span; None: everything."""

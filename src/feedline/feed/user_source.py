@@ -21,6 +21,7 @@ from feedline.errors import SchemaError, StateError
 from feedline.feed import states
 from feedline.feed.partition import Partition
 from feedline.feed.protocol import whole_number
+from feedline.feed.showing import Progress
 from feedline.feed.until import upto
 from feedline.feed.user_values import given_values
 
@@ -152,7 +153,12 @@ class UserMinibatchSource(abc.ABC):
         return minibatch
 
     def minibatches(
-        self, size: int = DEFAULT_MINIBATCH_SIZE, until: Span | None = None, partition: tuple[int, int] | None = None
+        self,
+        size: int = DEFAULT_MINIBATCH_SIZE,
+        until: Span | None = None,
+        partition: tuple[int, int] | None = None,
+        *,
+        progress: Progress = None,
     ) -> Iterator[Minibatch]:
         """Yield minibatches from the current position to the end of the source.
 
@@ -160,8 +166,9 @@ class UserMinibatchSource(abc.ABC):
             size: see `next_minibatch`.
             until: stop after the minibatch that completes this span, counted from here.
             partition: see `next_minibatch`.
+            progress: see `MinibatchSource.minibatches`.
         """
-        return upto(lambda: self._next(size, partition), until)
+        return upto(lambda: self._next(size, partition), until, progress=progress)
 
     def __iter__(self) -> Iterator[Minibatch]:
         """Yield minibatches of 256 samples to the end of the source."""

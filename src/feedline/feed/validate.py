@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,6 +15,7 @@ from feedline.feed.files.atomic import atomic_file
 from feedline.feed.protocol import CHUNK_MEMORY, Deserializer, chunk_starts, whole_number
 from feedline.feed.quarantine import ListedError, line_of
 from feedline.feed.reading import read_ahead
+from feedline.feed.showing import Progress, Report, showing
 
 _PIECE_BYTES = 4 << 20
 SHOWN = 10
@@ -44,7 +45,7 @@ def validate(
     quarantine: str | Path | None = None,
     streams: Mapping[str, Any] | None = None,
     jobs: int = 1,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress = None,
     memory: int = CHUNK_MEMORY,
 ) -> ValidationSummary:
     """Read every sequence of a corpus once, with all checksums and entries checked.
@@ -56,7 +57,8 @@ def validate(
             takes it. None: none.
         streams: with a path: its streams, see `open_corpus`.
         jobs: number of threads that read; each holds one chunk.
-        progress: called as ``progress(done, total)`` in stored bytes after each chunk.
+        progress: called as ``progress(done, total)`` in stored bytes after each chunk. True: shown on stderr, as a bar
+            or, where it is no terminal, in lines.
         memory: bytes, as for `open_corpus`.
 
     Raises:
@@ -81,7 +83,8 @@ def validate(
         damaged = 0
         errors: list[DataError] = []
         lines: list[str] = []
-        for sequence, error in _damaged(checking, jobs, progress):
+        report = held.enter_context(showing(progress, "validating"))
+        for sequence, error in _damaged(checking, jobs, report):
             damaged += 1
             if len(errors) < SHOWN:
                 errors.append(error)
@@ -114,9 +117,7 @@ def _check_place(quarantine: Path) -> None:
         )
 
 
-def _damaged(
-    corpus: Deserializer, jobs: int, progress: Callable[[int, int], None] | None
-) -> Iterator[tuple[int, DataError]]:
+def _damaged(corpus: Deserializer, jobs: int, progress: Report | None) -> Iterator[tuple[int, DataError]]:
     """Yield the unreadable sequences, in order."""
     sizes, starts = [info.bytes for info in corpus.chunks()], chunk_starts(corpus)
 

@@ -1,8 +1,8 @@
 """Costs of operations: multiply-adds, and memory of outputs.
 
 Matrix products, convolutions, recurrent layers and attention are counted, by closed formulas over shapes; work that is
-linear in its input (sums, activations, normalisation, pooling) is not, as is usual. Kinds are words of torch, MXNet and
-CNTK alike.
+linear in its input (sums, activations, normalisation, pooling) is not, as is usual. Kinds are words of torch, MXNet,
+CNTK and ONNX alike.
 """
 
 from __future__ import annotations
@@ -89,8 +89,12 @@ def _times(at: OperationShapes) -> int:
 
 
 def _recurrent(at: OperationShapes) -> int | None:
-    """Each weight matrix multiplies once for each step of each sequence; unknown for weights in one vector."""
-    matrices = [size(shape) for shape in at.weights if len(shape) == 2]
+    """Each weight matrix multiplies once for each step of each sequence; unknown for weights in one vector.
+
+    ONNX stacks those of both directions, and then has matrices of biases, too.
+    """
+    rank = max((len(shape) for shape in at.weights), default=0)
+    matrices = [size(shape) for shape in at.weights if len(shape) == rank > 1]
     return size(at.operands[0][:-1]) * sum(matrices) if matrices else None
 
 
@@ -120,12 +124,13 @@ def _einsum(at: OperationShapes) -> int | None:
 _BY_WORDS: dict[str, Callable[[OperationShapes], int | None]] = {
     # Weights are (out, in), (out, in / groups, *kernel), and (in, out / groups, *kernel).
     "linear fullyconnected": lambda at: size(at.out) * size(at.operands[1][-1:]),
-    "conv1d conv2d conv3d convolution": lambda at: size(at.out) * size(at.operands[1][1:]),
-    "convtranspose1d convtranspose2d convtranspose3d deconvolution": (
+    "conv conv1d conv2d conv3d convolution": lambda at: size(at.out) * size(at.operands[1][1:]),
+    "convtranspose convtranspose1d convtranspose2d convtranspose3d deconvolution": (
         lambda at: size(at.operands[0]) * size(at.operands[1][1:])
     ),
     "matmul mm bmm mv dot inner batchdot": lambda at: size(at.out) * size(at.operands[0][-1:]),
     "addmm baddbmm addmv": lambda at: size(at.out) * size(at.operands[1][-1:]),
+    "gemm": lambda at: size(at.operands[0]) * size(at.out[-1:]),
     "times": _times,
     "lstm gru rnn rnntanh rnnrelu": _recurrent,
     "lstmcell grucell rnncell rnntanhcell rnnrelucell": _recurrent,

@@ -11,8 +11,9 @@ import heapq
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import pairwise
 
-from feedline.graph.graph import Graph, Operation, OutputReference, Path, total
+from feedline.graph.graph import Graph, Operation, OutputReference, Path, Setting, total
 
 
 def collapsed(graph: Graph, depth: int | None = None, expand: bool = False) -> Graph:
@@ -78,6 +79,7 @@ def _merged(graph: Graph, groups: Mapping[Path, Sequence[Operation]]) -> Graph |
             multiply_adds=total([o.multiply_adds for o in members]),
             activations=total([o.activations for o in members]),
             detail=graph.scopes[path].detail,
+            settings=graph.scopes[path].settings or _only([o.settings for o in members if o.settings]),
             whole=True,
         )
         for i, s in enumerate(taken[path]):
@@ -85,6 +87,11 @@ def _merged(graph: Graph, groups: Mapping[Path, Sequence[Operation]]) -> Graph |
                 moved[replace(s, feedback=feedback)] = OutputReference(keys[path], i, feedback)
     gone = {p for p in graph.scopes for n in range(1, len(p)) if p[:n] in groups}
     return _rebuilt(graph, changes, moved, gone)
+
+
+def _only(found: Sequence[tuple[Setting, ...]]) -> tuple[Setting, ...]:
+    """Return the settings of the only operation that has any."""
+    return found[0] if len(found) == 1 else ()
 
 
 def _free_keys(graph: Graph, groups: Iterable[Path], group_of: Mapping[str, Path]) -> dict[Path, str]:
@@ -142,7 +149,8 @@ def folded(graph: Graph) -> Graph:
     """Return a graph in which runs of equal scopes, each fed by the one before, appear once.
 
     Scopes are equal if their operations, shapes, parameters' shapes and edges are; their other sources must be the
-    same, too, and only the last may feed others.
+    same, too, and only the last may feed others. A run may begin with a block that has more than the others, and other
+    shapes, as the first of a ResNet's stage has.
     """
     done: set[Path] = set()
     while True:
@@ -154,9 +162,93 @@ def folded(graph: Graph) -> Graph:
                 if runs:
                     break
         else:
-            return graph
+            return _stages_folded(graph)
         for run in runs:
             graph = _folded(graph, run)
+
+
+def _stages_folded(graph: Graph) -> Graph:
+    """Fold blocks into the one before them where that differs as the first of a stage does."""
+    while True:
+        users = _users(graph)
+        pairs = (pair for blocks in _families(graph).values() for pair in pairwise(blocks))
+        found = next((fold for pair in pairs if (fold := _stage(graph, *pair, users)) is not None), None)
+        if found is None:
+            return graph
+        graph = found
+
+
+def _stage(graph: Graph, first: Block, second: Block, users: Mapping[str, set[str]]) -> Graph | None:
+    """Return the graph with the second block folded into the first; None unless they are the beginning of a stage."""
+    (path, before), (own, after) = first, second
+    head, tail = graph.scopes[path], graph.scopes[own]
+    if head.repeats > 1 or (head.kind, head.builtin) != (tail.kind, tail.builtin) or head.first_only:
+        return None
+    names = {_inner(o, own) for o in after if _inner(o, own)}
+    extra = {_inner(o, path) for o in before if _inner(o, path)} - names
+    kept = [o for o in before if _inner(o, path) not in extra]
+    twin = {a.key: b.key for a, b in zip(kept, after, strict=False)}
+    if len(kept) != len(after) or not all(
+        _like_but_for_shape(a, path, b, own) for a, b in zip(kept, after, strict=True)
+    ):
+        return None
+    here, there = {o.key for o in before}, set(twin.values())
+    for a, b in zip(kept, after, strict=True):
+        for s, t in zip(a.inputs, b.inputs, strict=True):
+            inside = t.key in there
+            if inside and (twin.get(s.key) != t.key or s.index != t.index):
+                return None
+            if not inside and s.key in twin:
+                return None
+    outer = [(a, b) for a, b in zip(kept, after, strict=True) if users.get(b.key, set()) - there]
+    fed = any(t.key in here for b in after for t in b.inputs if t.key not in there)
+    if not fed or any(a.outputs != b.outputs for a, b in outer):
+        return None
+    if any(users.get(key, set()) - here - there for key in here):
+        return None
+    only = [*sorted(extra), *_settings_of_first(kept, after)]
+    if not only:
+        return None  # shapes alone make no stage: a pyramid's levels are worth seeing
+    smaller = _without(graph, own, after, {b: a for a, b in twin.items()})
+    last = tail.last if tail.repeats > 1 else own[-1]
+    scope = replace(head, repeats=1 + tail.repeats, last=last, first_only=tuple(only))
+    return replace(smaller, scopes={**smaller.scopes, path: scope})
+
+
+def _inner(operation: Operation, path: Path) -> str:
+    """Return the direct subscope of a scope in which an operation is, without the number of its call; or nothing."""
+    return operation.scope[len(path)].partition("@")[0] if len(operation.scope) > len(path) else ""
+
+
+def _like_but_for_shape(a: Operation, path: Path, b: Operation, own: Path) -> bool:
+    inside = [[part.partition("@")[0] for part in o.scope[len(p) :]] for o, p in ((a, path), (b, own))]
+    same = (a.kind, a.role, len(a.inputs), len(a.outputs)) == (b.kind, b.role, len(b.inputs), len(b.outputs))
+    return same and inside[0] == inside[1]
+
+
+def _settings_of_first(kept: Sequence[Operation], after: Sequence[Operation]) -> list[str]:
+    """Return the settings of the first block that the others do not have, in words."""
+    changed = [
+        setting.words
+        for a, b in zip(kept, after, strict=True)
+        for setting in a.settings
+        if setting.words and setting not in b.settings and setting.name == "stride"
+    ]
+    return list(dict.fromkeys(changed))
+
+
+def _without(graph: Graph, path: Path, block: Sequence[Operation], twin: Mapping[str, str]) -> Graph:
+    """Remove a block whose outputs are those of its twin."""
+    moved = {
+        OutputReference(o.key, i, feedback): OutputReference(twin[o.key], i, feedback)
+        for o in block
+        for i in range(len(o.outputs))
+        for feedback in (False, True)
+    }
+    gone = {p for p in graph.scopes if p[: len(path)] == path}
+    smaller = _rebuilt(graph, {o.key: None for o in block}, moved, gone)
+    assert smaller is not None, "a chain without its end"
+    return smaller
 
 
 Block = tuple[Path, tuple[Operation, ...]]
@@ -229,7 +321,7 @@ def _like(graph: Graph, operation: Operation, path: Path) -> tuple[object, ...]:
     """Return the properties that equal operations share."""
     parameters = tuple((graph.parameters[name].type, graph.parameters[name].trains) for name in operation.parameters)
     inside = tuple(part.partition("@")[0] for part in operation.scope[len(path) :])
-    costs = (operation.multiply_adds, operation.activations, operation.detail)
+    costs = (operation.multiply_adds, operation.activations, operation.detail, operation.settings)
     return (operation.kind, operation.outputs, inside, parameters, costs)
 
 

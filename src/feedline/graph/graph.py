@@ -10,8 +10,9 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
+from typing import NamedTuple
 
 Path = tuple[str, ...]
 Shape = tuple[int | str, ...]
@@ -96,6 +97,20 @@ class OutputReference:
     feedback: bool = False
 
 
+class Setting(NamedTuple):
+    """A setting of an operation.
+
+    Attributes:
+        name: name in the vocabulary of `feedline.graph.settings`, such as ``"kernel"``.
+        value: value for tables, such as ``"3×3"``.
+        words: words for pictures; empty for a usual value.
+    """
+
+    name: str
+    value: str
+    words: str
+
+
 @dataclass(frozen=True, slots=True)
 class Operation:
     """One application of a function or module.
@@ -111,7 +126,8 @@ class Operation:
         parameters: names of the parameters that it uses itself, in order.
         multiply_adds: number of multiply-adds of one run; None: unknown.
         activations: bytes allocated for its outputs, 0 for views; None: unknown.
-        detail: settings, for display.
+        detail: settings in the words of the library, for display.
+        settings: settings in our words, for display.
         whole: whether it stands for its whole scope, whose inside is not shown.
     """
 
@@ -126,6 +142,7 @@ class Operation:
     multiply_adds: int | None = 0
     activations: int | None = 0
     detail: str = ""
+    settings: tuple[Setting, ...] = ()
     whole: bool = False
 
 
@@ -136,18 +153,22 @@ class Scope:
     Attributes:
         kind: name of the module's class.
         builtin: whether it is a layer of the library, whose inside pictures need not show.
-        detail: settings, for display.
+        detail: settings in the words of the library, for display.
+        settings: settings in our words, for display.
         repeats: number of equal modules in sequence that it stands for, in a folded graph.
         last: name of the last of them.
         tied: whether they share their parameters.
+        first_only: what only the first of them has, such as a subscope, or a stride.
     """
 
     kind: str
     builtin: bool = False
     detail: str = ""
+    settings: tuple[Setting, ...] = ()
     repeats: int = 1
     last: str = ""
     tied: bool = False
+    first_only: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,6 +254,21 @@ class Graph:
         """
         counts = [p.count for p in self.parameters.values() if trains is None or p.trains is trains]
         return total(counts)
+
+
+def named_after_parameters(graph: Graph) -> Graph:
+    """Return a graph in which operations without a name, but with parameters of their module, are called like these.
+
+    So the operation that adds a class token says so.
+    """
+    named = []
+    for operation in graph.operations:
+        if not operation.name and operation.role == "operation" and operation.parameters:
+            own = [name.rpartition(".")[2] for name in operation.parameters if graph.parameters[name].count != 0]
+            if not any(name.startswith(("weight", "bias", "in_proj")) for name in own):  # as layers call theirs
+                operation = replace(operation, name=", ".join(own))
+        named.append(operation)
+    return replace(graph, operations=tuple(named))
 
 
 def output_operation(

@@ -1,4 +1,4 @@
-"""Families of operations, which pictures distinguish, by the names of operations in torch, MXNet and CNTK."""
+"""Families of operations, which pictures distinguish, by the names of operations in torch, MXNet, CNTK and ONNX."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ _WORDS = (
     ("loss", r".*loss.*|.*crossentropy.*|.*output|.*error|.*distance|.*similarity"),
     ("attention", r".*attention.*|transformer.*"),
     ("recurrent", r"(bi)?(lstm|gru|rnn).*|.*recurren.*|state|delay|pastvalue|futurevalue|loop"),
-    ("normalisation", r".*norm.*|.*dropout.*|lrn"),
+    ("dropout", r".*dropout.*|droppath|stochasticdepth"),
+    ("normalisation", r".*norm.*|lrn"),
     ("convolution", r"(quantized)?conv.*|deconv.*|upconv.*|.*unfold|fold"),
     ("pooling", r".*pool.*|.*upsampl.*|interpolate|.*resize.*"),
     (
@@ -21,7 +22,7 @@ _WORDS = (
     ),
     (
         "product",
-        r"linear|fullyconnected|dense|matmul|mm|bmm|mv|dot|inner|batchdot|b?addb?mm|addmv|times.*|bilinear|einsum"
+        r"linear|fullyconnected|gemm|dense|matmul|mm|bmm|mv|dot|inner|batchdot|b?addb?mm|addmv|times.*|bilinear|einsum"
         r"|embedding.*|embeddingbag",
     ),
     (

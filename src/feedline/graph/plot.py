@@ -1,8 +1,8 @@
 """Pictures of networks: `plot_network` writes a graph as DOT, the language of Graphviz.
 
 A box is an operation or layer, an arrow a tensor with its shape, a frame a module. Families of operations differ in
-colour and shape, explained in a legend. The colours follow Okabe and Ito's palette for colour-blind readers; text
-outside boxes is a grey that is legible on white and on black. dot takes the time; writing DOT is linear.
+colour and shape, explained in a legend. The colours follow Okabe and Ito's palette for colour-blind readers; the
+background is white, so that a picture is legible wherever it is shown. dot takes the time; writing DOT is linear.
 """
 
 from __future__ import annotations
@@ -10,13 +10,27 @@ from __future__ import annotations
 import importlib
 import textwrap
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any, NamedTuple
 
+from feedline.graph.columns import columns
 from feedline.graph.folding import collapsed, folded
-from feedline.graph.graph import Graph, Operation, Parameter, Path, Scope, called, number, total
+from feedline.graph.graph import (
+    Edge,
+    Graph,
+    Operation,
+    Parameter,
+    Path,
+    Scope,
+    called,
+    named_after_parameters,
+    number,
+    total,
+)
 from feedline.graph.importers import graph_of
 from feedline.graph.op_families import family
+from feedline.graph.settings import brief
 
 
 class Style(NamedTuple):
@@ -37,6 +51,7 @@ STYLES = {
     "attention": Style("octagon", "#d9a3c2", "octagon"),
     "recurrent": Style("component", "#e69f00", "box with tabs"),
     "normalisation": Style("box", "#f0e442", "round corners", "rounded,filled"),
+    "dropout": Style("box", "#e8e3b0", "dashed round corners", "rounded,filled,dashed"),
     "convolution": Style("box3d", "#f0a06a", "block"),
     "pooling": Style("invtrapezium", "#9fd3f0", "funnel"),
     "activation": Style("hexagon", "#7fd0b4", "hexagon"),
@@ -45,6 +60,7 @@ STYLES = {
     "shape": Style("parallelogram", "#eeeeee", "slanted"),
     "other": Style("note", "#ffffff", "folded corner"),
 }
+SETTINGS = 36  # characters in a line of settings
 WORDS = 70  # characters in a line of a note
 # Number of operations above which dot gets a lower effort, and shapes become head labels, which, unlike edge labels,
 # add no nodes to its layout.
@@ -64,14 +80,15 @@ def plot_network(
     node_attrs: Mapping[str, str] | None = None,
     legend: bool = True,
     direction: str = "TB",
+    height: float | None = 1600,
 ) -> Any:
     """A network as a picture.
 
     Args:
-        model: a `torch.nn.Module`, a network under CNTK's names, a symbol of MXNet or its JSON, or a
-            `feedline.graph.graph.Graph`.
+        model: a `torch.nn.Module`, a network under CNTK's names, a symbol of MXNet or its JSON, a model of ONNX
+            or the path of its file (``.onnx``), or a `feedline.graph.graph.Graph`.
         inputs: what the model is applied to, for shapes: one input, a sequence of them, or a mapping by keyword; each a
-            tensor, an array, or a shape, a tuple of ints that stands for zeros. For symbols shapes by name.
+            tensor, an array, or a shape, a tuple of ints that stands for zeros. For symbols and ONNX shapes by name.
         title: of the picture, and of the file that `render` writes.
         save_format: of that file: ``"svg"``, ``"pdf"``, ``"png"`` or another of Graphviz.
         depth: largest number of modules around an operation; deeper ones become a box. None: no limit.
@@ -81,6 +98,8 @@ def plot_network(
         node_attrs: Graphviz attributes of all operations, which override those of their family.
         legend: whether to explain the shapes and colours that occur.
         direction: direction of the data flow: ``"TB"`` (down), ``"LR"``, ``"BT"`` or ``"RL"``.
+        height: points (1/72 inch) at which a picture continues in another column, where a single tensor goes on, or a
+            few; in direction ``"LR"``, in another row. None: never.
 
     Returns:
         A `graphviz.Digraph`: a picture in notebooks; ``.source`` is the DOT, ``.render(path)`` writes a file, which
@@ -93,6 +112,8 @@ def plot_network(
     """
     if direction not in ("TB", "LR", "BT", "RL"):
         raise ValueError(f"expected direction 'TB', 'LR', 'BT' or 'RL', got {direction!r}")
+    if height is not None and not height > 0:
+        raise ValueError(f"expected a height in points above 0, or None, got {height}")
     if not isinstance(title, str):
         raise TypeError(f"expected a title of text, got {title!r}")
     wrong = {name: value for name, value in (node_attrs or {}).items() if not isinstance(value, str)}
@@ -101,12 +122,12 @@ def plot_network(
     digraph = importlib.import_module("feedline.graph.digraph")  # the only one that needs the package graphviz
     graph = graph_of(model, inputs)
     drawn = collapsed(graph, depth, expand)
-    drawn = folded(drawn) if fold else drawn
+    drawn = named_after_parameters(folded(drawn) if fold else drawn)
     picture = digraph.Picture(name=digraph.quoted(title), filename=f"{title}.gv", format=save_format)
     drawing = _Drawing(drawn, picture, digraph.quoted, dict(node_attrs or {}), hide_weights)
     drawing.settings(_caption(title, graph), direction)
     drawing.scope(())
-    drawing.edges()
+    drawing.edges(columns(drawn, height) if height is not None else [])
     if legend:
         drawing.legend()
     return picture
@@ -148,7 +169,8 @@ class _Drawing:
             label=self.quoted(caption),
             labelloc="t",
             rankdir=direction,
-            bgcolor="transparent",
+            bgcolor="#ffffff",
+            pad="0.15",
             fontcolor=GREY,
             color=GREY,
             ranksep="0.3",
@@ -203,10 +225,14 @@ class _Drawing:
         if operation.whole:
             scope = self.graph.scopes[operation.scope]
             lines = [f"{scope.kind}{_times(scope)}", _names(operation.scope, scope)]
+            lines += [only] if (only := _first_only(operation.scope, scope)) else []
         elif operation.name:
             lines.append(operation.name)
         if operation.role == "input":
             lines = [operation.name or operation.kind, *[str(t) for t in operation.outputs[:1] if t.shape is not None]]
+        told = brief(operation.settings)
+        if told:
+            lines += textwrap.wrap(told, SETTINGS)
         if count != 0:
             lines.append(f"{number(count)} parameters")
         return "\n".join(lines)
@@ -218,13 +244,45 @@ class _Drawing:
             lines.append(f"{number(operation.multiply_adds)} multiply-adds")
         return "\n".join(line for line in lines if line)
 
-    def edges(self) -> None:
-        """Draw an arrow for every edge, with the shape."""
+    def edges(self, parts: Sequence[Sequence[Operation]]) -> None:
+        """Draw an arrow for every edge, with the shape; between columns two, to and from a circle with a number."""
+        column = {operation.key: i for i, operations in enumerate(parts) for operation in operations}
+        joints: dict[tuple[str, int], list[Edge]] = {}
         for edge in self.graph.edges():
-            label = "" if edge.type.shape is None else str(edge.type)
-            extra = {"style": "dashed", "constraint": "false"} if edge.feedback else {}
-            extra["headlabel" if self._many else "label"] = self.quoted(f" {label} ")
-            self.picture.edge(edge.tail, edge.head, **extra)
+            if column.get(edge.tail) != column.get(edge.head):
+                joints.setdefault((edge.tail, edge.index), []).append(edge)
+            else:
+                self._edge(edge, edge.tail, edge.head)
+        for n, edges in enumerate(joints.values(), 1):
+            self._joint(n, edges)
+        if len(parts) > 1:
+            self._beside([operations[0].key for operations in parts], len(joints))
+
+    def _edge(self, edge: Edge, tail: str, head: str, **extra: str) -> None:
+        label = "" if edge.type.shape is None else str(edge.type)
+        if edge.feedback:
+            extra |= {"style": "dashed", "constraint": "false"}
+        extra["headlabel" if self._many else "label"] = self.quoted(f" {label} ")
+        self.picture.edge(tail, head, **extra)
+
+    def _joint(self, n: int, edges: Sequence[Edge]) -> None:
+        """Draw a circle where a tensor leaves a column, and another with the same number where it goes on."""
+        circle = {"shape": "circle", "margin": "0.02", "width": "0.3", "fillcolor": "#ffffff", "label": str(n)}
+        self.picture.node(f"to {n}", tooltip=f"goes on at the other {n}", **circle)
+        self.picture.node(f"from {n}", tooltip=f"comes from the other {n}", **circle)
+        self._edge(edges[0], edges[0].tail, f"to {n}")
+        for edge in edges:
+            self._edge(edge, f"from {n}", edge.head)
+
+    def _beside(self, firsts: Sequence[str], joints: int) -> None:
+        """Put the tops of all columns at one height, in order."""
+        tops = [firsts[0], *(f"from {n}" for n in range(1, joints + 1))]
+        with self.picture.subgraph(name="tops") as heads:
+            heads.attr("graph", rank="same")
+            for top in tops:
+                heads.node(top)
+        for left, right in pairwise(tops):
+            self.picture.edge(left, right, style="invis")
 
     def legend(self) -> None:
         """Draw a table of the families that occur."""
@@ -253,6 +311,10 @@ def _times(scope: Scope) -> str:
     return f" ×{scope.repeats}" + (" (same weights)" if scope.tied else "")
 
 
+def _first_only(path: Path, scope: Scope) -> str:
+    return f"only {called(path[-1])}: {', '.join(scope.first_only)}" if scope.first_only else ""
+
+
 def _names(path: Path, scope: Scope) -> str:
     """Return the module's name in its parent, with the number of the call unless it is the first."""
     around = path[-2].partition("@")[2] if len(path) > 1 else ""
@@ -262,4 +324,6 @@ def _names(path: Path, scope: Scope) -> str:
 
 def _frame_label(path: Path, scope: Scope) -> str:
     name = _names(path, scope)
-    return f"{scope.kind}{_times(scope)}" if name == scope.kind else f"{name}: {scope.kind}{_times(scope)}"
+    label = f"{scope.kind}{_times(scope)}" if name == scope.kind else f"{name}: {scope.kind}{_times(scope)}"
+    only = _first_only(path, scope)
+    return f"{label}\n{only}" if only else label

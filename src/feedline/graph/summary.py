@@ -1,22 +1,33 @@
 """Tables of networks: `summary` lists layers with their outputs, parameters and costs.
 
 Every number is in one row, so that columns add up: a parameter in the row of the first layer that uses it, work and
-memory where they arise, and those of a scope that is not expanded in its row.
+memory where they arise, and those of a scope that is not expanded in its row. `COLUMNS` are the columns to choose from.
 """
 
 from __future__ import annotations
 
 import html
 import importlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from feedline.graph.folding import collapsed
-from feedline.graph.graph import Graph, Operation, Path, called, number, total
+from feedline.graph.graph import (
+    Graph,
+    Operation,
+    Parameter,
+    Path,
+    Setting,
+    called,
+    named_after_parameters,
+    number,
+    total,
+)
 from feedline.graph.importers import graph_of
+from feedline.graph.settings import NAMES, brief
 
-HEAD = ("Layer", "Output shape", "Parameters", "Multiply-adds", "Activations")
+DEFAULT = ("settings", "output", "parameters", "multiply-adds", "activations")
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +39,11 @@ class SummaryRow:
         name: name within its module.
         kind: class or function.
         shapes: shapes of its outputs, as text.
+        inputs: shapes of its sources, as text.
+        settings: settings: kernel, stride, units, ….
         parameters: number of elements of the parameters that it is the first to use; None: unknown.
+        parameter_bytes: their size in bytes; None: unknown.
+        trainable: how many of these elements learners update; None: unknown.
         multiply_adds: number of multiply-adds of one run; None: unknown.
         activations: bytes allocated for its outputs; None: unknown.
         shared: whether it uses parameters of an earlier row.
@@ -39,7 +54,11 @@ class SummaryRow:
     name: str
     kind: str
     shapes: str = ""
+    inputs: str = ""
+    settings: tuple[Setting, ...] = ()
     parameters: int | None = 0
+    parameter_bytes: int | None = 0
+    trainable: int | None = 0
     multiply_adds: int | None = 0
     activations: int | None = 0
     shared: bool = False
@@ -53,10 +72,17 @@ class Summary:
     Attributes:
         graph: graph of the network.
         rows: rows in the order of computation.
+        columns: names of the columns after the layer's.
     """
 
     graph: Graph
     rows: tuple[SummaryRow, ...]
+    columns: tuple[str, ...] = DEFAULT
+
+    @property
+    def head(self) -> tuple[str, ...]:
+        """Titles of the columns."""
+        return ("Layer", *(COLUMNS[name].title for name in self.columns))
 
     @property
     def parameters(self) -> int | None:
@@ -78,71 +104,117 @@ class Summary:
         """Bytes that one run allocates for outputs, if none are freed or reused."""
         return total([row.activations for row in self.rows])
 
+    @property
+    def parameter_bytes(self) -> int | None:
+        """Bytes of all parameters, each counted once; None: unknown."""
+        return total([0 if p.buffer else p.type.bytes for p in self.graph.parameters.values()])
+
+    @property
+    def both_directions(self) -> int | None:
+        """Bytes of a run's outputs and of their gradients, as a training step has them if none are freed."""
+        return None if self.activations is None else 2 * self.activations
+
     def __str__(self) -> str:
-        cells = [list(HEAD), *(_cells(row) for row in self.rows)]
-        widths = [max(len(row[i]) for row in cells) for i in range(len(HEAD))]
+        cells = [list(self.head), *(self._cells(row) for row in self.rows)]
+        widths = [max(len(row[i]) for row in cells) for i in range(len(self.head))]
         line = "─" * (sum(widths) + 2 * (len(widths) - 1))
-        lines = [_line(row, widths) for row in cells]
+        lines = [self._line(row, widths) for row in cells]
         return "\n".join([lines[0], line, *lines[1:], line, *self._totals()])
 
     def _totals(self) -> list[str]:
         frozen = None if self.parameters is None or self.trainable is None else self.parameters - self.trainable
         return [
-            f"parameters     {number(self.parameters)} (trainable {number(self.trainable)}, frozen {number(frozen)})",
+            f"parameters     {number(self.parameters)} (trainable {number(self.trainable)}, frozen {number(frozen)}), "
+            f"{_bytes(self.parameter_bytes)}",
             f"multiply-adds  {number(self.multiply_adds)}",
-            f"activations    {_bytes(self.activations)}",
+            f"activations    {_bytes(self.activations)}, with their gradients {_bytes(self.both_directions)}",
             f"read by        {self.graph.importer}",
             *self.graph.notes,
         ]
 
     def _repr_html_(self) -> str:
         """For notebooks."""
-        right = ' style="text-align: right"'
-        head = "".join(f'<th scope="col"{right if i > 1 else ""}>{name}</th>' for i, name in enumerate(HEAD))
+        style, flags = ' style="text-align: right"', self._right()
+        head = "".join(
+            f'<th scope="col"{style if right else ""}>{name}</th>' for name, right in zip(self.head, flags, strict=True)
+        )
         body = []
         for row in self.rows:
-            first, *others = [html.escape(cell.strip()) for cell in _cells(row)]
+            first, *others = [html.escape(cell.strip()) for cell in self._cells(row)]
             cells = f'<th scope="row" style="text-align: left; padding-left: {1 + row.depth}em">{first}</th>'
-            cells += "".join(f"<td{right if i else ''}>{cell}</td>" for i, cell in enumerate(others))
+            cells += "".join(
+                f"<td{style if right else ''}>{cell}</td>" for cell, right in zip(others, flags[1:], strict=True)
+            )
             body.append(f"<tr>{cells}</tr>")
         foot = "<br>".join(html.escape(line) for line in self._totals())
         return (
             f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(body)}</tbody>"
-            f'<tfoot><tr><td colspan="{len(HEAD)}" style="text-align: left">{foot}</td></tr></tfoot></table>'
+            f'<tfoot><tr><td colspan="{len(self.head)}" style="text-align: left">{foot}</td></tr></tfoot></table>'
         )
 
     def __rich__(self) -> Any:
         """For consoles of rich."""
         text, table = importlib.import_module("rich.text").Text, importlib.import_module("rich.table").Table(box=None)
-        for i, name in enumerate(HEAD):
-            table.add_column(name, justify="right" if i > 1 else "left", no_wrap=i > 1)
+        for name, right in zip(self.head, self._right(), strict=True):
+            table.add_column(name, justify="right" if right else "left", no_wrap=right)
         for row in self.rows:
             # As Text, for brackets in names are no markup.
-            table.add_row(*map(text, _cells(row)), style="bold" if row.heading else None)
+            table.add_row(*map(text, self._cells(row)), style="bold" if row.heading else None)
         table.add_section()
         table.caption, table.caption_justify = text("\n".join(self._totals())), "left"
         return table
 
+    def _right(self) -> list[bool]:
+        """Whether each column is right-aligned."""
+        return [False, *(COLUMNS[name].right for name in self.columns)]
 
-def summary(model: Any, inputs: Any = None, *, depth: int | None = None, expand: bool = False) -> Summary:
+    def _cells(self, row: SummaryRow) -> list[str]:
+        name = "  " * row.depth + called(row.name) + (f" ({row.kind})" if row.kind != row.name else "")
+        return [name, *("" if row.heading else COLUMNS[column].cell(row) for column in self.columns)]
+
+    def _line(self, cells: Sequence[str], widths: Sequence[int]) -> str:
+        parts = [c.rjust(w) if right else c.ljust(w) for c, w, right in zip(cells, widths, self._right(), strict=True)]
+        return "  ".join(parts).rstrip()
+
+
+def summary(
+    model: Any,
+    inputs: Any = None,
+    *,
+    depth: int | None = None,
+    expand: bool = False,
+    columns: Sequence[str] | None = None,
+) -> Summary:
     """Return a table of a network's layers, with output shapes, parameters, multiply-adds and memory of activations.
 
     Args:
-        model: `torch.nn.Module`, network of the CNTK façade, symbol of MXNet or its JSON, or
-            `feedline.graph.graph.Graph`.
+        model: `torch.nn.Module`, network of the CNTK façade, symbol of MXNet or its JSON, model of ONNX or the
+            path of its file (``.onnx``), or `feedline.graph.graph.Graph`.
         inputs: inputs of the model, for shapes and costs; see `plot_network`.
         depth: largest number of modules around a row; deeper ones become one row. None: no limit.
         expand: whether to list the operations inside the library's layers, too.
+        columns: columns behind the layer's name, in order: ``"settings"`` (all in a line), or one of them, ``"kind"``,
+            ``"kernel"``, ``"size"`` (of a pooling's result), ``"stride"``, ``"padding"``, ``"dilation"``, ``"groups"``,
+            ``"units"``, ``"heads"``, ``"layers"``, ``"directions"``, ``"rate"``; ``"input"`` and ``"output"`` (shapes);
+            ``"parameters"``, ``"multiply-adds"`` (numbers); ``"parameter bytes"``, ``"activations"`` (bytes);
+            ``"trainable"`` (yes, no or partly). None: settings if there are any, output, parameters, multiply-adds,
+            activations.
 
     Returns:
         The table. Networks of the CNTK façade are counted for one sample of one sequence.
 
     Raises:
         TypeError: a model of another type.
-        ValueError: inputs that do not fit, or a negative depth.
+        ValueError: inputs that do not fit, a negative depth, or an unknown column.
     """
+    if isinstance(columns, str) or not set(columns or ()) <= set(COLUMNS):
+        raise ValueError(f"expected a sequence of columns {', '.join(map(repr, COLUMNS))}, got {columns!r}")
     graph = graph_of(model, inputs)
-    return Summary(graph, tuple(_rows(graph, collapsed(graph, depth, expand))))
+    shown = named_after_parameters(collapsed(graph, depth, expand))
+    rows = tuple(_rows(graph, shown))
+    if columns is None:
+        columns = DEFAULT if any(brief(row.settings) for row in rows) else DEFAULT[1:]
+    return Summary(graph, rows, tuple(columns))
 
 
 def _rows(graph: Graph, shown: Graph) -> Iterator[SummaryRow]:
@@ -163,33 +235,85 @@ def _rows(graph: Graph, shown: Graph) -> Iterator[SummaryRow]:
             if path != around[: n + 1]:
                 yield SummaryRow(n, path[-1], shown.scopes[path].kind, heading=True)
         around = outer
-        shared = any(graph.parameters[n].count != 0 for n in operation.parameters if n not in new)
-        costs = (own, operation.multiply_adds, operation.activations)
         yield SummaryRow(
-            len(outer), operation.name or operation.key, operation.kind, _shapes(operation), *costs, shared
+            len(outer),
+            operation.name or operation.key,
+            operation.kind,
+            _shapes(operation),
+            ", ".join(str(shown[source.key].outputs[source.index]) for source in operation.inputs),
+            operation.settings,
+            *_sizes([graph.parameters[name] for name in new]),
+            operation.multiply_adds,
+            operation.activations,
+            shared=any(graph.parameters[n].count != 0 for n in operation.parameters if n not in new),
         )
-    unused = total([p.count for name, p in graph.parameters.items() if name not in used])
-    if unused != 0:
-        yield SummaryRow(0, "(used by no operation)", "parameters", parameters=unused)
+    unused = [p for name, p in graph.parameters.items() if name not in used]
+    if total([p.count for p in unused]) != 0:
+        count, size, trainable = _sizes(unused)
+        yield SummaryRow(
+            0, "(used by no operation)", "parameters", parameters=count, parameter_bytes=size, trainable=trainable
+        )
+
+
+def _sizes(parameters: Sequence[Parameter]) -> tuple[int | None, int | None, int | None]:
+    """Return the number of elements of parameters, their bytes, and the number of trainable elements."""
+    kept = [p for p in parameters if not p.buffer]
+    return (
+        total([p.count for p in kept]),
+        total([p.type.bytes for p in kept]),
+        total([p.count for p in kept if p.trains]),
+    )
 
 
 def _shapes(operation: Operation) -> str:
     return ", ".join(str(t) for t in operation.outputs)
 
 
-def _cells(row: SummaryRow) -> list[str]:
-    name = "  " * row.depth + called(row.name) + (f" ({row.kind})" if row.kind != row.name else "")
-    if row.heading:
-        return [name, "", "", "", ""]
-    parameters = number(row.parameters) if row.parameters != 0 else ""
-    parameters = f"{parameters} + shared" if row.shared and parameters else "shared" if row.shared else parameters
-    work = number(row.multiply_adds) if row.multiply_adds != 0 else ""
-    return [name, row.shapes, parameters, work, _bytes(row.activations) if row.activations != 0 else ""]
+class SummaryColumn(NamedTuple):
+    """A column: its title, whether it is right-aligned, and the text of its cell in a row."""
+
+    title: str
+    right: bool
+    cell: Callable[[SummaryRow], str]
 
 
-def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
-    parts = [c.ljust(w) if i < 2 else c.rjust(w) for i, (c, w) in enumerate(zip(cells, widths, strict=True))]
-    return "  ".join(parts).rstrip()
+def _setting(name: str) -> SummaryColumn:
+    def cell(row: SummaryRow) -> str:
+        return next((setting.value for setting in row.settings if setting.name == name), "")
+
+    return SummaryColumn(name.capitalize(), False, cell)
+
+
+def _parameters(row: SummaryRow, count: Callable[[int | None], str], own: int | None) -> str:
+    text = count(own) if row.parameters != 0 else ""
+    return f"{text} + shared" if row.shared and text else "shared" if row.shared else text
+
+
+def _trainable(row: SummaryRow) -> str:
+    if row.parameters == 0:
+        return ""
+    if row.parameters is None or row.trainable is None:
+        return "?"
+    return "yes" if row.trainable == row.parameters else "partly" if row.trainable else "no"
+
+
+COLUMNS = {
+    "settings": SummaryColumn("Settings", False, lambda row: brief(row.settings)),
+    **{name: _setting(name) for name in NAMES},
+    "input": SummaryColumn("Input shape", False, lambda row: row.inputs),
+    "output": SummaryColumn("Output shape", False, lambda row: row.shapes),
+    "parameters": SummaryColumn("Parameters", True, lambda row: _parameters(row, number, row.parameters)),
+    "parameter bytes": SummaryColumn(
+        "Parameter bytes", True, lambda row: _parameters(row, _bytes, row.parameter_bytes)
+    ),
+    "trainable": SummaryColumn("Trainable", False, _trainable),
+    "multiply-adds": SummaryColumn(
+        "Multiply-adds", True, lambda row: number(row.multiply_adds) if row.multiply_adds != 0 else ""
+    ),
+    "activations": SummaryColumn(
+        "Activations", True, lambda row: _bytes(row.activations) if row.activations != 0 else ""
+    ),
+}
 
 
 def _bytes(n: int | None) -> str:

@@ -9,12 +9,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
+import numpy as np
+
 from feedline.runs.feeding import Fed
 from feedline.runs.history import History, ProgressLine
 from feedline.runs.table import ChartTable, Number, joined, thinned
 
 Pairs = Sequence[tuple[Number, Number | None]]
 _MAY_SPAN_DECADES = ("loss", "metric", "rate")  # for others, the distance from zero matters
+_MAY_BE_NOISY = ("loss", "metric", "speed", "waiting")
+_NOISY_FROM = 30  # numbers
 MOST_COLUMNS = 6  # as many as colours and dashes can distinguish
 
 
@@ -31,6 +35,7 @@ class Chart:
         logarithmic: whether the numbers span so much that only a logarithmic scale shows all.
         bars: whether rows are classes named by `labels`, not places along the run.
         labels: names of the rows, with `bars`.
+        faint: columns drawn thin, behind their moving means.
     """
 
     key: str
@@ -41,29 +46,55 @@ class Chart:
     logarithmic: bool = False
     bars: bool = False
     labels: tuple[str, ...] = ()
+    faint: tuple[str, ...] = ()
+
+
+def constant_rates(history: History) -> str:
+    """Return what the learning rates are if they never change, in a sentence; otherwise nothing."""
+    rates = _rates(history)
+    values = {name: {rate for _, rate in pairs} for name, pairs in rates.items()}
+    if not values or any(len(seen) != 1 for seen in values.values()):
+        return ""
+    told = [f"{next(iter(seen)):.6g}" + (f" of {name}" if len(values) > 1 else "") for name, seen in values.items()]
+    return f"The learning rate is {', '.join(told)} throughout."
 
 
 def learning_charts(history: History) -> list[Chart]:
-    """Return the charts of loss, metric and learning rates."""
+    """Return the charts of loss, metric and learning rates; of the latter only if they change."""
+    metric, loss = (_called(history, name) for name in ("metric", "loss"))
+    rates = {} if constant_rates(history) else _rates(history)
     return [
         *_line(
             history,
             "loss",
-            "Loss",
+            f"Loss{loss}",
             "Average loss per label sample; lower is better.",
             "loss",
             _averages(history, "loss"),
         ),
-        *_line(history, "metric", "Metric", "Average metric per label sample.", "metric", _averages(history, "metric")),
+        *_line(
+            history,
+            "metric",
+            f"Metric{metric}",
+            "Average metric per label sample.",
+            "metric",
+            _averages(history, "metric"),
+        ),
         *_line(
             history,
             "rate",
             "Learning rate",
             "The rate of each learner, at the end of each span.",
             "rate",
-            _rates(history),
+            rates,
         ),
     ]
+
+
+def _called(history: History, what: str) -> str:
+    """Return the name of the run's metric or loss, for a title."""
+    name = history.about.get(f"{what}_name")
+    return f": {name}" if name else ""
 
 
 def time_charts(history: History) -> list[Chart]:
@@ -160,8 +191,9 @@ def length_classes(count: int) -> list[str]:
 
 
 def _averages(history: History, what: str) -> dict[str, Pairs]:
+    """Return the averages of training, updates and validations; those of a test, a single number, are a tile."""
     found: dict[str, Pairs] = {"training": [(span.samples, getattr(span, what)) for span in history.spans]}
-    kinds = sorted(history.averages, key=lambda average: average.kind)
+    kinds = sorted((a for a in history.averages if a.kind != "test"), key=lambda average: average.kind)
     for kind, averages in groupby(kinds, key=lambda average: average.kind):
         name = {"update": "each update"}.get(kind, kind)
         found[name] = [(average.samples, getattr(average, what)) for average in averages]
@@ -215,14 +247,46 @@ def _lengths(total: Fed | None) -> list[Chart]:
 
 
 def _line(history: History, key: str, title: str, says: str, unit: str, columns: Mapping[str, Pairs]) -> list[Chart]:
-    table = joined(history.counts, dict(list(columns.items())[:MOST_COLUMNS]))
+    shown = dict(list(columns.items())[:MOST_COLUMNS])
+    faint: tuple[str, ...] = ()
+    if key in _MAY_BE_NOISY and len(shown) < MOST_COLUMNS:
+        first, pairs = next(iter(shown.items()))
+        means, width = moving_means(pairs)
+        if means:
+            shown, faint = {f"{first}, mean of {width} spans": means, **shown}, (first,)
+    table = joined(history.counts, shown)
     if not table.rows:
         return []
     if len(columns) > MOST_COLUMNS:
         says += f" {MOST_COLUMNS} of {len(columns)} are shown."
+    steep = key in _MAY_SPAN_DECADES and spans_decades(table)
+    return [Chart(key, title, says, unit, thinned(table), steep, faint=faint)]
+
+
+def moving_means(pairs: Pairs) -> tuple[Pairs, int]:
+    """Return the moving means of a curve that is too noisy to be read, and over how many numbers; else nothing, and 0.
+
+    A mean is that of a number and those before it, a twentieth of all. A curve is noisy if it lies, on average, further
+    than a twentieth of the means' range from them.
+    """
+    known = [(at, number) for at, number in pairs if number is not None]
+    if len(known) < _NOISY_FROM:
+        return [], 0
+    width = max(5, len(known) // 20)
+    numbers = np.array([number for _, number in known], np.float64)
+    sums = np.concatenate([[0.0], np.cumsum(numbers)])
+    ends = np.arange(1, len(numbers) + 1)
+    starts = np.maximum(0, ends - width)
+    means = (sums[ends] - sums[starts]) / (ends - starts)
+    if not np.isfinite(means).all() or np.abs(numbers - means)[width:].mean() <= 0.05 * np.ptp(means[width - 1 :]):
+        return [], 0
+    return [(at, float(mean)) for (at, _), mean in zip(known, means, strict=True)], width
+
+
+def spans_decades(table: ChartTable) -> bool:
+    """Return whether the numbers are positive and span so much that only a logarithmic scale shows all."""
     numbers = table.numbers()
-    logarithmic = key in _MAY_SPAN_DECADES and min(numbers) > 1e-300 and max(numbers) >= 100 * min(numbers)
-    return [Chart(key, title, says, unit, thinned(table), logarithmic)]
+    return min(numbers) > 1e-300 and max(numbers) >= 100 * min(numbers)
 
 
 def _percent(share: float | None) -> float | None:

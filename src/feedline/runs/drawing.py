@@ -28,11 +28,11 @@ def figure(chart: Chart, restarts: Sequence[int] = ()) -> str:
     """
     across, up = (_bands(chart) if chart.bars else _along(chart.table)), _upward(chart)
     marks = [] if chart.bars else [at for at in restarts if 0 <= across(at) <= _SIDE]
-    drawn = _bars(chart.table, across, up) if chart.bars else _lines(chart.table, across, up)
+    drawn = _bars(chart.table, across, up) if chart.bars else _lines(chart, across, up)
     key = escape(chart.key)
     return f"""<section class="chart" id="{key}" aria-labelledby="{key}-title">
 <h3 id="{key}-title">{escape(chart.title)}</h3>
-<p class="says">{escape(chart.says)}{_thinned(chart.table)}</p>
+<p class="says">{escape(chart.says)}</p>
 {_legend(chart, bool(marks))}
 <figure><div class="plot">
 <div class="ys" aria-hidden="true">{"".join(_tick("bottom", up(at) / 10, text) for at, text in up.ticks)}</div>
@@ -45,7 +45,8 @@ aria-label="{escape(_told(chart))}">
 <div class="xs" aria-hidden="true">{_x_ticks(chart, across)}</div>
 </div><figcaption><span>{escape(_unit(chart))}</span> <span>{escape(_axis(chart))}</span></figcaption></figure>
 <p class="readout" aria-hidden="true">&nbsp;</p>
-<details><summary>Numbers of “{escape(chart.title)}”</summary><div class="scroll" tabindex="0" role="region"
+<details><summary>Numbers of “{escape(chart.title)}”{_thinned(chart.table)}</summary>
+<div class="scroll" tabindex="0" role="region"
 aria-label="Numbers of {escape(chart.title)}">{_table(chart, across)}</div></details>
 </section>
 """
@@ -133,17 +134,21 @@ def _bands(chart: Chart) -> Callable[[Number], float]:
     return lambda at: _SIDE * (at - first + 0.5) / count
 
 
-def _lines(table: ChartTable, across: Callable[[Number], float], up: Scale) -> str:
-    found = []
+def _lines(chart: Chart, across: Callable[[Number], float], up: Scale) -> str:
+    table, found = chart.table, []
     for k in range(len(table.columns)):
         at = [(across(row.at), _SIDE - up(number)) for row in table.rows if (number := row.values[k]) is not None]
         path = "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in at)
         if len(at) > 1:
-            found.append(f'<path class="line s{k + 1}" d="{path}"/>')
-        if len(at) <= _MOST_POINTS:
+            found.append(f'<path class="{_line_class(chart, k)}" d="{path}"/>')
+        if len(at) <= _MOST_POINTS and table.columns[k] not in chart.faint:
             points = "".join(f"M{x:.1f} {y:.1f}h0" for x, y in at)
             found.append(f'<path class="point s{k + 1}" d="{points}"/>')
     return "\n".join(reversed(found))  # the first in the legend is drawn on top
+
+
+def _line_class(chart: Chart, k: int) -> str:
+    return f"line s{k + 1}" + (" faint" if chart.table.columns[k] in chart.faint else "")
 
 
 def _bars(table: ChartTable, across: Callable[[Number], float], up: Scale) -> str:
@@ -160,7 +165,8 @@ def _bars(table: ChartTable, across: Callable[[Number], float], up: Scale) -> st
 
 def _legend(chart: Chart, marked: bool) -> str:
     shape = '<rect width="24" height="10" y="1"/>' if chart.bars else '<path class="line" d="M1 6H23"/>'
-    items = [(f"s{k + 1}", shape, name) for k, name in enumerate(chart.table.columns)]
+    thin = shape.replace('"line"', '"line faint"')
+    items = [(f"s{k + 1}", thin if name in chart.faint else shape, name) for k, name in enumerate(chart.table.columns)]
     if marked:
         items.append(("", '<path class="mark" d="M12 0V12"/>', "resumed after an interruption"))
     return f"""<ul class="legend">{
@@ -198,7 +204,7 @@ def _axis(chart: Chart) -> str:
 def _thinned(table: ChartTable) -> str:
     if table.total == len(table.rows):
         return ""
-    return f" {len(table.rows):,} of {table.total:,} rows are shown: first, last, lowest and highest of each stretch."
+    return f", {len(table.rows):,} of {table.total:,} rows"
 
 
 def _told(chart: Chart) -> str:

@@ -73,7 +73,7 @@ def read_run(path: str | os.PathLike[str]) -> Run:
         FileNotFoundError: no such folder or file, or no log in the folder.
         DataError: several logs and none of them is ``run.jsonl``; not a log.
     """
-    log = _log(Path(path))
+    log = log_of(path)
     network = log.parent / NETWORK
     return Run(
         log.parent,
@@ -83,7 +83,14 @@ def read_run(path: str | os.PathLike[str]) -> Run:
     )
 
 
-def _log(path: Path) -> Path:
+def log_of(path: str | os.PathLike[str]) -> Path:
+    """Return the log of a run folder, or the log itself.
+
+    Raises:
+        FileNotFoundError: no such folder or file, or no log in the folder.
+        DataError: several logs and none of them is ``run.jsonl``.
+    """
+    path = Path(path)
     if path.is_file():
         return path
     if not path.is_dir():

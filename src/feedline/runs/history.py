@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from feedline.errors import DataError
 from feedline.runs.feeding import Fed, StreamLengths
 from feedline.runs.fields import amount, anything, average, maybe, moment, real, several, table, whole, words
-from feedline.runs.log import read_log
+from feedline.runs.log import RunLog, read_log
 
 
 class Average(NamedTuple):
@@ -56,6 +56,11 @@ class ProgressLine(NamedTuple):
         skipped: unreadable sequences skipped since its process began.
         transforming: seconds that transforms took in the span, such as decoding, summed over threads.
         corpora: what each corpus of a mixture had given at its end; empty for another corpus.
+        time: Unix time of its end, in seconds.
+        done: share of the whole run that was done, 0 to 1; None: the run's end is unknown.
+        reading: seconds that reading and decoding of chunks took in the span, summed over threads.
+        disk: bytes fetched from the disk in the span, as the page cache did not hold them.
+        fetched, cached: bytes of chunks in the span that came from object stores, and from the cache of objects.
     """
 
     samples: int
@@ -73,6 +78,12 @@ class ProgressLine(NamedTuple):
     skipped: int | None
     transforming: float | None
     corpora: dict[str, Given]
+    time: float | None = None
+    done: float | None = None
+    reading: float | None = None
+    disk: float | None = None
+    fetched: float | None = None
+    cached: float | None = None
 
 
 class Saved(NamedTuple):
@@ -89,6 +100,9 @@ class LoggedEvent(NamedTuple):
     event: str
     samples: int
     line: dict[str, Any]
+
+
+LogEvent = ProgressLine | Average | Saved | LoggedEvent
 
 
 @dataclass(slots=True)
@@ -159,21 +173,26 @@ def read_history(path: Path) -> History:
     Raises:
         DataError: the log has no event, or a line that is not an event.
     """
-    log = read_log(path, _event)
+    log = read_log(path, event_of)
     if not log.events:
         raise DataError(
             f"expected events of a training session, got {log.lines} lines without one",
             path=str(path),
             hint="JsonLines and `feedline bench --log` write such files",
         )
+    return history_of(path, log)
+
+
+def history_of(path: Path, log: RunLog[LogEvent | None]) -> History:
+    """Return the history that a log tells; None among its events is ignored."""
     history = History(path, lines=log.lines, torn=log.torn, restarts=log.starts[1:])
-    skipped, transformed = 0, 0.0
+    skipped, before = 0, dict.fromkeys(_CUMULATIVE, 0.0)
     for event in log.events:
         if isinstance(event, ProgressLine):
             # Statistics are those of the process: what the span adds is the difference.
-            before, transformed = transformed, event.transforming or transformed
-            added = None if event.transforming is None else max(0.0, event.transforming - before)
-            history.spans.append(event._replace(transforming=added))
+            now = {name: value for name in _CUMULATIVE if (value := getattr(event, name)) is not None}
+            history.spans.append(event._replace(**{name: max(0.0, n - before[name]) for name, n in now.items()}))
+            before |= now
             skipped = event.skipped or 0
         elif isinstance(event, Average):
             history.averages.append(event)
@@ -182,7 +201,7 @@ def read_history(path: Path) -> History:
         elif event is not None:
             history.sweeps = event.line.get("sweeps", 0)
             if event.event == "start":
-                history.about, history.ended, transformed = event.line, None, 0.0
+                history.about, history.ended, before = event.line, None, dict.fromkeys(_CUMULATIVE, 0.0)
                 history.skipped, skipped = history.skipped + skipped, 0
             else:
                 history.ended = event.line
@@ -190,7 +209,12 @@ def read_history(path: Path) -> History:
     return history
 
 
-def _event(line: dict[str, Any]) -> ProgressLine | Average | Saved | LoggedEvent | None:
+# Statistics of the process that a line repeats with what was added.
+_CUMULATIVE = ("transforming", "reading", "disk", "fetched", "cached")
+
+
+def event_of(line: dict[str, Any]) -> LogEvent | None:
+    """Return what a line of a log says; None for the event of a user's reporter."""
     made = _EVENTS.get(line["event"])
     return None if made is None else made(line)  # events of users' reporters are ignored
 
@@ -213,6 +237,10 @@ def _span(line: dict[str, Any]) -> ProgressLine:
         maybe(whole, stats.get("skipped"), "stats.skipped"),
         maybe(amount, stats.get("transform_seconds"), "stats.transform_seconds"),
         table(_given, stats.get("corpora", {}), "stats.corpora"),
+        maybe(moment, line.get("time"), "time"),
+        maybe(amount, line.get("done"), "done"),
+        maybe(amount, stats.get("read_seconds"), "stats.read_seconds"),
+        *(maybe(amount, stats.get(f"{name}_bytes"), f"stats.{name}_bytes") for name in ("disk", "fetched", "cached")),
     )
 
 
@@ -249,11 +277,20 @@ _TOLD: dict[str, Callable[[Any, str], Any]] = {
     "parameters": whole,
     "learners": partial(several, words),
     "streams": partial(table, anything),
+    "metric_name": words,
+    "loss_name": words,
+    "settings": partial(table, words),
+    "command": words,
+    "commit": words,
+    "machine": words,
+    "versions": partial(table, words),
+    "threads": partial(table, whole),
+    "feed": partial(table, anything),
     "corpus": partial(table, partial(maybe, whole)),
     "figures": partial(table, anything),
     "seconds_by_part": partial(table, amount),
 }
-_EVENTS: dict[str, Callable[[dict[str, Any]], ProgressLine | Average | Saved | LoggedEvent]] = {
+_EVENTS: dict[str, Callable[[dict[str, Any]], LogEvent]] = {
     "progress": _span,
     "update": _average,
     "validation": _average,

@@ -38,8 +38,83 @@ class RunLog(Generic[T]):
     torn: int
 
 
+class LogReader(Generic[T]):
+    """Reader of a log that may still grow.
+
+    Args:
+        path: path of the file.
+        keep: function from a line to what to remember of it.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], keep: Callable[[Line], T]) -> None:
+        self._path, self._keep = Path(path), keep
+        self._begin()
+
+    def _begin(self) -> None:
+        self._kept: dict[tuple[str, int], T] = {}
+        self._starts: list[int] = []
+        self._lines = self._torn = 0
+        self._at = 0  # bytes read
+        self._file: tuple[int, int] | None = None  # device and inode
+
+    def read_on(self, ended: bool = False) -> bool:
+        """Read the lines that were added since the last call; a file that was replaced or cut is read from its start.
+
+        Args:
+            ended: whether a last line without an end counts; otherwise it is left for the next call.
+
+        Returns:
+            Whether there were any.
+
+        Raises:
+            OSError: the file cannot be read.
+            DataError: a line is JSON but not an event.
+        """
+        with self._path.open("rb") as file:
+            now = os.fstat(file.fileno())
+            if (now.st_dev, now.st_ino) != self._file or now.st_size < self._at:
+                self._begin()
+                self._file = (now.st_dev, now.st_ino)
+            file.seek(self._at)
+            before = self._lines
+            for text in file:
+                if not (ended or text.endswith(b"\n")):
+                    break
+                self._at += len(text)
+                self._add(text)
+        return self._lines > before
+
+    def _add(self, text: bytes) -> None:
+        self._lines += 1
+        try:
+            line = json.loads(text)
+        except (ValueError, RecursionError):  # undecodable bytes too
+            self._torn += 1
+            return
+        try:
+            event, samples = words(line["event"], "event"), whole(line["samples"], "samples")
+            if event == "start":
+                # The resumed process writes again whatever was logged after the place where it resumed.
+                self._kept = {key: old for key, old in self._kept.items() if key[1] <= samples}
+                self._starts.append(samples)
+            self._kept.pop((event, samples), None)
+            self._kept[event, samples] = self._keep(line)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise DataError(
+                f"expected an event of a training session, got {text[:80]!r} ({error!r})",
+                path=str(self._path),
+                line=self._lines,
+                hint="JsonLines and `feedline bench --log` write such files",
+            ) from error
+
+    def log(self) -> RunLog[T]:
+        """Return what was read so far."""
+        events = [self._kept[key] for key in sorted(self._kept, key=lambda key: key[1])]
+        return RunLog(events, list(self._starts), self._lines, self._torn)
+
+
 def read_log(path: str | os.PathLike[str], keep: Callable[[Line], T]) -> RunLog[T]:
-    """Read a log.
+    """Read a whole log.
 
     Args:
         path: path of the file.
@@ -49,30 +124,6 @@ def read_log(path: str | os.PathLike[str], keep: Callable[[Line], T]) -> RunLog[
         OSError: the file cannot be read.
         DataError: a line is JSON but not an event.
     """
-    kept: dict[tuple[str, int], T] = {}
-    starts: list[int] = []
-    number = torn = 0
-    with Path(path).open("rb") as file:
-        for number, text in enumerate(file, 1):
-            try:
-                line = json.loads(text)
-            except (ValueError, RecursionError):  # undecodable bytes too
-                torn += 1
-                continue
-            try:
-                event, samples = words(line["event"], "event"), whole(line["samples"], "samples")
-                if event == "start":
-                    # The resumed process writes again whatever was logged after the place where it resumed.
-                    kept = {key: old for key, old in kept.items() if key[1] <= samples}
-                    starts.append(samples)
-                kept.pop((event, samples), None)
-                kept[event, samples] = keep(line)
-            except (KeyError, TypeError, ValueError, AttributeError) as error:
-                raise DataError(
-                    f"expected an event of a training session, got {text[:80]!r} ({error!r})",
-                    path=str(path),
-                    line=number,
-                    hint="JsonLines and `feedline bench --log` write such files",
-                ) from error
-    events = [kept[key] for key in sorted(kept, key=lambda key: key[1])]
-    return RunLog(events, starts, number, torn)
+    reader = LogReader(path, keep)
+    reader.read_on(ended=True)
+    return reader.log()

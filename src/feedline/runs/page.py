@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import math
 from collections.abc import Iterable, Sequence
 from html import escape
 from importlib.resources import files
 
 
-def document(title: str, body: str, style: str = "", charts: bool = True) -> str:
+def document(title: str, body: str, style: str = "", charts: bool = True, refresh_s: float | None = None) -> str:
     """Return the page around ``body``, which is HTML.
 
     Args:
@@ -21,6 +22,7 @@ def document(title: str, body: str, style: str = "", charts: bool = True) -> str
         body: HTML.
         style: CSS behind the one that all pages share.
         charts: whether there are charts, which the script of the page reads aloud; without them there is no script.
+        refresh_s: seconds after which the page loads itself again; None: never.
     """
     shared, script = (files(__package__).joinpath(name).read_text("utf-8") for name in ("page.css", "page.js"))
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
@@ -33,7 +35,7 @@ def document(title: str, body: str, style: str = "", charts: bool = True) -> str
 <meta http-equiv="Content-Security-Policy" content="{policy}">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <meta name="color-scheme" content="light dark">
-<title>{escape(title)}</title>
+{_without_script(refresh_s)}<title>{escape(title)}</title>
 <style>
 {shared}{style}</style>
 </head>
@@ -45,18 +47,35 @@ def document(title: str, body: str, style: str = "", charts: bool = True) -> str
 """
 
 
+def _without_script(refresh_s: float | None) -> str:
+    if refresh_s is None:
+        return ""
+    return f'<noscript><meta http-equiv="refresh" content="{math.ceil(refresh_s)}"></noscript>\n'
+
+
+def refreshing(refresh_s: float | None) -> str:
+    """Return the switch that says that the page loads itself again, and stops it; empty without ``refresh_s``."""
+    if refresh_s is None:
+        return ""
+    return (
+        f'\n<p class="live"><label><input type="checkbox" id="refresh" data-seconds="{refresh_s:g}" checked> '
+        f"live: loads itself again every {refresh_s:g} s, while no table is open</label></p>"
+    )
+
+
 def facts(rows: Iterable[tuple[str, str]]) -> str:
     """Return a table of names and texts."""
     cells = "\n".join(f'<tr><th scope="row">{escape(name)}</th><td>{escape(text)}</td></tr>' for name, text in rows)
     return f'<table class="facts"><tbody>\n{cells}\n</tbody></table>'
 
 
-def table(name: str, heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Return a table that scrolls in its own box."""
+def table(name: str, heads: Sequence[str], rows: Iterable[Sequence[str]], whole: bool = False) -> str:
+    """Return a table that scrolls in its own box, or if ``whole``, only sideways."""
     head = "".join(f'<th scope="col">{escape(text)}</th>' for text in heads)
     body = "\n".join(f"<tr>{''.join(f'<td>{escape(text)}</td>' for text in row)}</tr>" for row in rows)
+    kind = "scroll whole" if whole else "scroll"
     return (
-        f'<div class="scroll" tabindex="0" role="region" aria-label="{escape(name)}"><table><thead><tr>{head}</tr>'
+        f'<div class="{kind}" tabindex="0" role="region" aria-label="{escape(name)}"><table><thead><tr>{head}</tr>'
         f"</thead><tbody>\n{body}\n</tbody></table></div>"
     )
 

@@ -7,29 +7,42 @@ hundred kilobytes, as long charts are thinned (see `table`). Cost: one pass over
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from html import escape
 from pathlib import Path
 from typing import Any
 
 from feedline._version import __version__
-from feedline.runs import page
-from feedline.runs.charts import Chart, feed_charts, learning_charts, seconds_by_part, time_charts
+from feedline.runs import comparison, page
+from feedline.runs.charts import Chart, constant_rates, feed_charts, learning_charts, seconds_by_part, time_charts
+from feedline.runs.compared import read_compared
 from feedline.runs.drawing import figure
 from feedline.runs.findings import findings
 from feedline.runs.folder import MOST_LISTED, Run, read_run
 from feedline.runs.history import Given, History
+from feedline.runs.table import MOST_ROWS
 
 MOST_CHECKPOINTS = 20
+_ROWS = f"Of more than {MOST_ROWS} rows the first, last, lowest and highest of each stretch are shown. "
 
 
-def report(run: str | os.PathLike[str], output: str | os.PathLike[str] | None = None) -> Path:
+RunPath = str | os.PathLike[str]
+
+
+def report(run: RunPath | Sequence[RunPath], output: RunPath | None = None, *, refresh_s: float | None = None) -> Path:
     """Make one self-contained HTML page of a training run: what was learned, where the time went, what was fed.
+
+    Of several runs, a page that compares them: their curves over each other, what they ended with, what differs.
 
     Args:
         run: a run folder with ``run.jsonl`` (or one other log of `feedline.train.JsonLines` or ``feedline bench
-            --log``), and, if they are there, ``quarantine*.jsonl`` and ``network.svg``; or the log itself.
-        output: path of the page; None: ``report.html`` next to the log. An existing file is overwritten.
+            --log``), and, if they are there, ``quarantine*.jsonl`` and ``network.svg``; or the log itself. Or two to
+            six of them, of which some may be files of TensorBoard's events, or folders of these.
+        output: path of the page; None: ``report.html`` next to the log, or ``comparison.html`` in the folder that the
+            runs have in common. An existing file is replaced, at once.
+        refresh_s: seconds after which the page, while it is open, loads itself again from disk, unless its reader is
+            looking at a value; None: never. A page of a run that has ended never does.
 
     Returns:
         The path of the page.
@@ -37,28 +50,58 @@ def report(run: str | os.PathLike[str], output: str | os.PathLike[str] | None = 
     Raises:
         FileNotFoundError: no such folder, or no log in it.
         DataError: several logs to choose from, or a file that is not a log.
-        ValueError: ``output`` is the log.
+        ValueError: ``output`` is the log, ``refresh_s`` is less than 1, or too few or too many runs.
+        ModuleNotFoundError: event files, and tensorboard is not installed.
     """
+    if refresh_s is not None and not refresh_s >= 1:
+        raise ValueError(f"expected refresh_s of at least 1 second, or None, got {refresh_s}")
+    if not isinstance(run, (str, os.PathLike)):
+        return _compared(list(run), output, refresh_s)
     found = read_run(run)
     path = found.folder / "report.html" if output is None else Path(output)
-    if path.exists() and path.samefile(found.history.path):
-        raise ValueError(f"expected another file than the log, got {path}: the page would be written over it")
-    # Names from data may hold undecodable bytes, as file names do; these are shown as escapes.
-    path.write_text(html(found), encoding="utf-8", errors="backslashreplace")
+    _write(html(found, None if found.history.ended else refresh_s), path, [found.history.path])
     return path
 
 
-def html(run: Run) -> str:
-    """Return the page."""
+def _compared(runs: Sequence[RunPath], output: RunPath | None, refresh_s: float | None) -> Path:
+    if refresh_s is not None:
+        raise ValueError("expected refresh_s=None for several runs, whose page does not load itself again")
+    comparison.check_count(len(runs))
+    compared = read_compared(runs)
+    text = comparison.html(compared)
+    common = Path(os.path.commonpath([os.path.abspath(run.path.parent) for run in compared]))
+    path = common / "comparison.html" if output is None else Path(output)
+    _write(text, path, [run.path for run in compared])
+    return path
+
+
+def _write(text: str, path: Path, logs: Sequence[Path]) -> None:
+    """Replace a file; ``logs`` are not to be replaced.
+
+    Names from data may hold undecodable bytes, as file names do; these are shown as escapes.
+    """
+    if path.exists() and any(path.samefile(log) for log in logs):
+        raise ValueError(f"expected another file than the log, got {path}: the page would be written over it")
+    # A browser that loads the page meanwhile gets the old one or the new one, never a part.
+    made = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        made.write_text(text, encoding="utf-8", errors="backslashreplace")
+        made.replace(path)
+    finally:
+        made.unlink(missing_ok=True)
+
+
+def html(run: Run, refresh_s: float | None = None) -> str:
+    """Return the page; it loads itself again every ``refresh_s`` seconds, None: never."""
     history = run.history
     is_feed = history.is_feed
     learning, times, feeds = learning_charts(history), time_charts(history), feed_charts(history)
     restarts = history.restarts
     parts = [
         ("summary", "In short", _findings(run)),
-        ("learning", "Learning", _charts(learning, restarts)),
+        ("learning", "Learning", _charts(learning, restarts) + _sentence(constant_rates(history))),
         ("time", "Where the time went", _spent(run) + _charts(times, restarts)),
-        ("feed", "The feed", _corpora(history) + _charts(feeds, restarts)),
+        ("feed", "The feed", _sentence(_read(history)) + _corpora(history) + _charts(feeds, restarts)),
         ("errors", "Errors and quarantine", _errors(run)),
         ("checkpoints", "Checkpoints", "" if is_feed else _checkpoints(run)),
         ("network", "The network", _network(run)),
@@ -72,7 +115,7 @@ def html(run: Run) -> str:
     )
     title = f"{'Feed' if is_feed else 'Training run'}: {history.about.get('path', run.name) if is_feed else run.name}"
     tiles = "".join(f"<li><b>{escape(value)}</b><span>{escape(name)}</span></li>" for value, name in _tiles(run))
-    body = f"""<header><h1>{escape(title)}</h1>
+    body = f"""<header><h1>{escape(title)}</h1>{page.refreshing(refresh_s)}
 <p class="soft">{escape(_lead(run))}</p>
 <ul class="tiles">{tiles}</ul>
 </header>
@@ -81,9 +124,10 @@ def html(run: Run) -> str:
 {sections}
 </main>
 <footer>Made by feedline {escape(__version__)} from {escape(str(history.path))} ({history.lines:,} lines). Charts: move
-the pointer over them, or focus one and use the arrow keys; the numbers are below each. Sizes, padding, lengths and
-order are those of the worker that wrote the log.</footer>"""
-    return page.document(title, body)
+the pointer over them, or focus one and use the arrow keys; drag, or press + and -, to zoom, Escape to see everything;
+the numbers are below each. {_ROWS if any(_is_thinned(chart) for chart in learning + times + feeds) else ""}Sizes,
+padding, lengths and order are those of the worker that wrote the log.</footer>"""
+    return page.document(title, body, refresh_s=refresh_s)
 
 
 def _findings(run: Run) -> str:
@@ -91,8 +135,43 @@ def _findings(run: Run) -> str:
     return f'<ul class="findings">{"".join(f"<li>{escape(sentence)}</li>" for sentence in sentences)}</ul>'
 
 
+def _is_thinned(chart: Chart) -> bool:
+    return len(chart.table.rows) < chart.table.total
+
+
+def _sentence(text: str) -> str:
+    return f"<p>{escape(text)}</p>" if text else ""
+
+
 def _charts(charts: list[Chart], restarts: list[int]) -> str:
     return f'<div class="charts">\n{"".join(figure(chart, restarts) for chart in charts)}</div>' if charts else ""
+
+
+def _read(history: History) -> str:
+    """Return how much came from where, and what decoding took, as far as the log tells."""
+    sums = {
+        name: sum(getattr(span, name) or 0.0 for span in history.spans)
+        for name in ("disk", "fetched", "cached", "reading")
+    }
+    told = []
+    if sums["disk"]:
+        told.append(f"{_size(sums['disk'])} were fetched from the disk, as the page cache did not hold them.")
+    remote = sums["fetched"] + sums["cached"]
+    if remote:
+        hits = sums["cached"] / remote
+        told.append(f"{_size(remote)} of chunks came from object stores, {hits:.0%} of them out of the cache.")
+    if sums["reading"] and history.seconds:
+        threads = sums["reading"] / history.seconds
+        told.append(f"Reading and decoding chunks kept {threads:.2g} threads busy, {sums['reading']:,.4g} s in all.")
+    return " ".join(told)
+
+
+def _size(n: float) -> str:
+    for unit in ("B", "kB", "MB", "GB"):
+        if n < 1000:
+            return f"{n:.3g} {unit}"
+        n /= 1000
+    return f"{n:.3g} TB"
 
 
 def _corpora(history: History) -> str:
@@ -223,6 +302,12 @@ def _about(run: Run) -> list[tuple[str, str]]:
         ("parameters", f"{about['parameters']:,}" if "parameters" in about else None),
         ("learners", ", ".join(about.get("learners", []))),
         ("workers", about.get("workers")),
+        *((name, value) for name, value in (about.get("settings") or {}).items()),
+        ("command", about.get("command")),
+        ("commit", about.get("commit")),
+        ("machine", about.get("machine")),
+        ("versions", ", ".join(f"{name} {text}" for name, text in (about.get("versions") or {}).items())),
+        ("threads", ", ".join(f"{name} {n}" for name, n in (about.get("threads") or {}).items())),
         *((f"stream {name}", stream) for name, stream in (about.get("streams") or {}).items()),
         *((f"{name} a sweep", count) for name, count in (about.get("corpus") or {}).items()),
         *((name.replace("_", " "), value) for name, value in end.get("figures", {}).items()),

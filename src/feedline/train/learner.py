@@ -55,6 +55,10 @@ except ModuleNotFoundError as error:
 FORMAT = 1
 
 
+# Numbers and texts of a learner that are no settings.
+_BOOKKEEPING = ("samples", "minibatches", "sweeps", "scale", "_noise_key", "_lr_was_reset")
+
+
 @dataclass(frozen=True, slots=True)
 class Step:
     """Numbers of an update, for a rule.
@@ -187,6 +191,15 @@ class Learner(ABC):
             ValueError: a negative rate.
         """
         self.lr, self._lr_start, self._lr_was_reset = rates_schedule(lr), (self.samples, self.sweeps), True
+
+    def settings(self) -> dict[str, str]:
+        """Return what the learner was made with, as text: schedules, numbers and switches by name."""
+        found = {name.removeprefix("_"): value for name, value in vars(self).items() if name not in _BOOKKEEPING}
+        return {
+            name: str(value).removeprefix("Schedule(").removesuffix(")") if isinstance(value, Schedule) else str(value)
+            for name, value in found.items()
+            if isinstance(value, (Schedule, bool, int, float, str))
+        }
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__}: {len(self._list)} parameters, {self.samples} samples, lr {self.lr!r}>"

@@ -16,7 +16,7 @@ from feedline.data import Schema, Stream
 from feedline.data.schema import encodable
 from feedline.errors import DataError, SchemaError
 from feedline.feed.files.paths import PathLike, list_files, name_of
-from feedline.feed.formats.ctf_index import Cache, Progress
+from feedline.feed.formats.ctf_index import Cache
 from feedline.feed.formats.rows import (
     CHUNK_TEXT,
     UNPACK_BYTES,
@@ -27,6 +27,7 @@ from feedline.feed.formats.rows import (
     index_error,
 )
 from feedline.feed.protocol import CHUNK_MEMORY, declared_streams, whole_number
+from feedline.feed.showing import Progress
 
 Columns = Stream | str | Sequence[str]
 """A stream: its declaration, or the name of a column (scalars), or names (vectors), whose type is inferred."""
@@ -60,7 +61,8 @@ class CSVDeserializer(RowsDeserializer):
         cache: where to keep the index, as for `CTFDeserializer`.
         memory: bytes that the text of a chunk, and the decoded chunk, may take.
         unpack: bytes of disk that the text of a file may take in the cache, as for `JSONLinesDeserializer`.
-        progress: called with (bytes done, bytes in total) while indexing; an exception from it aborts.
+        progress: called with (bytes done, bytes in total) while indexing; an exception from it aborts. True: shown
+            on stderr.
         stream_kwargs: more streams.
 
     Types are inferred from the first 100 rows (at most 4 MiB of text): int64, float64, bool (``true``, ``false``), else
@@ -84,7 +86,7 @@ class CSVDeserializer(RowsDeserializer):
         cache: Cache = True,
         memory: int = CHUNK_MEMORY,
         unpack: int = UNPACK_BYTES,
-        progress: Progress | None = None,
+        progress: Progress = None,
         **stream_kwargs: Columns,
     ) -> None:
         chunk_size, self._memory_bytes = whole_number("chunk_size", chunk_size, 1), whole_number("memory", memory, 1)

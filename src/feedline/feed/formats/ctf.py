@@ -30,7 +30,7 @@ from feedline.feed.files.paths import PathLike, list_files, name_of, open_file, 
 from feedline.feed.files.reading import read_exactly, read_most
 from feedline.feed.formats import unreadable
 from feedline.feed.formats.ctf_errors import FATAL, NAMES, RECORD, describe, line_of
-from feedline.feed.formats.ctf_index import Cache, CtfIndex, DamagedIndexError, IndexOptions, Progress, open_index
+from feedline.feed.formats.ctf_index import Cache, CtfIndex, DamagedIndexError, IndexOptions, open_index
 from feedline.feed.per_process import PerProcess
 from feedline.feed.protocol import (
     CHUNK_MEMORY,
@@ -42,6 +42,7 @@ from feedline.feed.protocol import (
     declared_streams,
     whole_number,
 )
+from feedline.feed.showing import Progress
 
 _PAD_BYTES = 64  # bytes that the native parser may load on either side of the text
 _GAP_BYTES = 64 << 10  # gaps up to this many bytes are read rather than skipped
@@ -71,7 +72,8 @@ class CTFDeserializer(Deserializer):
         cache: where to keep the index: True: next to the file, or in ``$XDG_CACHE_HOME/feedline`` if that is not
             writable; a folder; False: in a temporary file.
         memory: bytes that a decoded chunk may take.
-        progress: called with (bytes done, bytes in total) while indexing; an exception from it aborts.
+        progress: called with (bytes done, bytes in total) while indexing; an exception from it aborts. True: shown
+            on stderr.
         stream_kwargs: more streams.
 
     Raises:
@@ -91,7 +93,7 @@ class CTFDeserializer(Deserializer):
         chunk_size: int = 32 << 20,
         cache: Cache = True,
         memory: int = CHUNK_MEMORY,
-        progress: Progress | None = None,
+        progress: Progress = None,
         **stream_kwargs: Stream,
     ) -> None:
         max_errors = whole_number("max_errors", max_errors, 0)
@@ -437,7 +439,7 @@ class CTFDeserializer(Deserializer):
 class IndexedText:
     """A text file and its index, for formats of text that is indexed by sequence."""
 
-    def __init__(self, path: Path, options: IndexOptions, cache: Cache, progress: Progress | None) -> None:
+    def __init__(self, path: Path, options: IndexOptions, cache: Cache, progress: Progress) -> None:
         self.path, self._options, self._cache = path, options, cache
         self._lock = PerProcess(Lock)
         self.index = open_index(path, options, cache, progress)
@@ -500,16 +502,16 @@ def _samples_at(ordinals: NDArray[np.int64]) -> Callable[[CtfIndex], NDArray[Any
     return lambda index: index.at(ordinals, "samples")
 
 
-def open_texts(paths: list[Path], options: IndexOptions, cache: Cache, progress: Progress | None) -> list[IndexedText]:
+def open_texts(paths: list[Path], options: IndexOptions, cache: Cache, progress: Progress) -> list[IndexedText]:
     """Open files; ``progress`` is called with bytes of all of them together."""
     parts = progress_of_each(paths, progress)
     return [IndexedText(path, options, cache, part) for path, part in zip(paths, parts, strict=True)]
 
 
-def progress_of_each(paths: list[Path], progress: Progress | None) -> list[Progress | None]:
+def progress_of_each(paths: list[Path], progress: Progress) -> list[Progress]:
     """Return what to call for each file, so that ``progress`` is called with bytes of all of them together."""
-    if progress is None:
-        return [None] * len(paths)
+    if not callable(progress):
+        return [progress] * len(paths)  # nothing, or a bar for each file
     sizes = [size_of(path) if path.exists() else 0 for path in paths]
     total = sum(sizes)
     return [lambda n, _, before=before: progress(before + n, total) for before in _offsets(sizes).tolist()[:-1]]  # type: ignore[misc]

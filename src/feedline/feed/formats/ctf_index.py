@@ -26,7 +26,7 @@ import shutil
 import stat
 import struct
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
@@ -43,12 +43,12 @@ from feedline.feed.files.paths import INDEX_SUFFIX, open_file, open_regular, rea
 from feedline.feed.files.replaced import Watched
 from feedline.feed.files.streaming import blocks
 from feedline.feed.formats.ctf_errors import describe_index_error
+from feedline.feed.showing import Progress, showing
 
 ENTRY = np.dtype([("key", "<u8"), ("offset", "<u8"), ("size", "<u4"), ("samples", "<u4")])
 CHUNK = np.dtype(
     [("sequences", "<u8"), ("samples", "<u8"), ("offset", "<u8"), ("bytes", "<u8"), ("crc", "<u4"), ("zero", "<u4")]
 )
-Progress = Callable[[int, int], None]
 Cache = bool | str | os.PathLike[str]
 
 _MAGIC = b"FLCTFIDX"
@@ -307,7 +307,7 @@ class CtfIndex:
 
 
 def open_index(
-    path: Path, options: IndexOptions, cache: Cache = True, progress: Progress | None = None, rebuild: bool = False
+    path: Path, options: IndexOptions, cache: Cache = True, progress: Progress = None, rebuild: bool = False
 ) -> CtfIndex:
     """Return the index of the text at ``path``: a matching stored one, else built and stored.
 
@@ -316,7 +316,7 @@ def open_index(
         options: options to index with.
         cache: True: store the index next to the text, or in the user's cache folder if that is not writable; a folder:
             store it there; False: use a temporary file without a name.
-        progress: called with (bytes done, bytes in total) after each block; an exception from it aborts.
+        progress: called with (bytes done, bytes in total) after each block; an exception from it aborts. True: shown.
         rebuild: whether to ignore a stored index.
 
     Raises:
@@ -458,7 +458,7 @@ def _build(
     options: IndexOptions,
     *,
     file: BinaryIO,
-    progress: Progress | None,
+    progress: Progress,
     place: Path | None = None,
 ) -> CtfIndex:
     before = status_of(text)
@@ -467,16 +467,17 @@ def _build(
     file.write(bytes(_HEADER_BYTES))
     sequences = samples = 0
     unpacker = options.unpacker(text)
-    for found, done in options.scan(indexer, text, path, before.st_size, unpacker):
-        if indexer.error is not None:
-            raise options.describe(path, text, *indexer.error)
-        entries = found.view(ENTRY)
-        table.add(entries)
-        sequences += len(entries)
-        samples += int(entries["samples"].sum(dtype=np.uint64))
-        file.write(entries.data)
-        if progress is not None:
-            progress(done, before.st_size)
+    with showing(progress, f"indexing {path.name}") as report:
+        for found, done in options.scan(indexer, text, path, before.st_size, unpacker):
+            if indexer.error is not None:
+                raise options.describe(path, text, *indexer.error)
+            entries = found.view(ENTRY)
+            table.add(entries)
+            sequences += len(entries)
+            samples += int(entries["samples"].sum(dtype=np.uint64))
+            file.write(entries.data)
+            if report is not None:
+                report(done, before.st_size)
     table.close()
     rows = np.array(table.rows, CHUNK)
     points = np.empty(0, POINT) if unpacker is None else unpacker.points()

@@ -29,7 +29,7 @@ from feedline.feed.files.paths import PathLike, looking, open_file, open_regular
 from feedline.feed.files.reading import read_exactly
 from feedline.feed.files.remote import object_at
 from feedline.feed.formats.ctf import IndexedText
-from feedline.feed.formats.ctf_index import Cache, IndexOptions, Progress
+from feedline.feed.formats.ctf_index import Cache, IndexOptions
 from feedline.feed.formats.image_guess import SUFFIXES
 from feedline.feed.formats.unreadable import require_damage, unread
 from feedline.feed.lru import LruCache
@@ -43,6 +43,7 @@ from feedline.feed.protocol import (
     declared_streams,
     whole_number,
 )
+from feedline.feed.showing import Progress
 
 CHUNK_FILES = 16
 """Files in a chunk: part of the order. A window is made of chunks, so few of them mix classes that lie apart."""
@@ -517,7 +518,8 @@ class Base64ImageDeserializer(_Images):
         chunk_size: bytes of text in a chunk. Part of the order.
         cache: where to keep the index, as for `CTFDeserializer`.
         memory: bytes that the pictures of a chunk may take.
-        progress: called with (bytes done, bytes in total) while indexing; an exception from it aborts.
+        progress: called with (bytes done, bytes in total) while indexing; an exception from it aborts. True: shown
+            on stderr.
         stream_kwargs: more streams.
 
     Raises:
@@ -533,7 +535,7 @@ class Base64ImageDeserializer(_Images):
         chunk_size: int = 32 << 20,
         cache: Cache = True,
         memory: int = CHUNK_MEMORY,
-        progress: Progress | None = None,
+        progress: Progress = None,
         **stream_kwargs: Stream,
     ) -> None:
         self.name = os.fspath(path)

@@ -16,7 +16,7 @@ from feedline import _native
 from feedline.data import Schema, Stream
 from feedline.errors import DataError, SchemaError
 from feedline.feed.files.paths import PathLike, list_files, name_of
-from feedline.feed.formats.ctf_index import Cache, Progress
+from feedline.feed.formats.ctf_index import Cache
 from feedline.feed.formats.rows import (
     CHUNK_TEXT,
     UNPACK_BYTES,
@@ -27,6 +27,7 @@ from feedline.feed.formats.rows import (
     index_error,
 )
 from feedline.feed.protocol import CHUNK_MEMORY, declared_streams, whole_number
+from feedline.feed.showing import Progress
 
 _FIRST_ROWS = 100
 _MOST_NESTED = 16
@@ -61,7 +62,8 @@ class JSONLinesDeserializer(RowsDeserializer):
         memory: bytes that the text of a chunk, and the decoded chunk, may take.
         unpack: bytes of disk that the text of a file may take in the cache, if it is a single large frame of Zstandard,
             which cannot be read but from its beginning.
-        progress: called with (bytes done, bytes in total) while indexing; an exception from it aborts.
+        progress: called with (bytes done, bytes in total) while indexing; an exception from it aborts. True: shown
+            on stderr.
         stream_kwargs: more streams.
 
     Raises:
@@ -79,7 +81,7 @@ class JSONLinesDeserializer(RowsDeserializer):
         cache: Cache = True,
         memory: int = CHUNK_MEMORY,
         unpack: int = UNPACK_BYTES,
-        progress: Progress | None = None,
+        progress: Progress = None,
         **stream_kwargs: Stream,
     ) -> None:
         chunk_size, self._memory_bytes = whole_number("chunk_size", chunk_size, 1), whole_number("memory", memory, 1)

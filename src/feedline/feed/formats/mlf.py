@@ -27,8 +27,9 @@ from feedline.feed.files.paths import PathLike, list_files, name_of, open_file, 
 from feedline.feed.files.reading import read_exactly
 from feedline.feed.formats.ctf import by_file, open_texts, read_together
 from feedline.feed.formats.ctf_errors import line_of
-from feedline.feed.formats.ctf_index import Cache, IndexOptions, Progress
+from feedline.feed.formats.ctf_index import Cache, IndexOptions
 from feedline.feed.protocol import CHUNK_MEMORY, ChunkInfo, Deserializer, declared_streams, whole_number
+from feedline.feed.showing import Progress
 
 CHUNK_TEXT = 64 << 20
 """Bytes of text in a chunk: CNTK's."""
@@ -97,7 +98,8 @@ class MLFDeserializer(Deserializer):
         chunk_size: bytes of text per chunk. Part of the order.
         cache: where to keep the index, as for `CTFDeserializer`.
         memory: bytes that a decoded chunk may take.
-        progress: called with (bytes done, bytes in total) while indexing; an exception from it aborts.
+        progress: called with (bytes done, bytes in total) while indexing; an exception from it aborts. True: shown
+            on stderr.
         stream_kwargs: the stream, as a keyword argument.
 
     Attributes:
@@ -119,7 +121,7 @@ class MLFDeserializer(Deserializer):
         chunk_size: int = CHUNK_TEXT,
         cache: Cache = True,
         memory: int = CHUNK_MEMORY,
-        progress: Progress | None = None,
+        progress: Progress = None,
         **stream_kwargs: Stream,
     ) -> None:
         if invalid not in ("error", "drop"):

@@ -40,8 +40,9 @@ from feedline.feed.files.paths import PathLike, open_file, read_at
 from feedline.feed.files.reading import read_most
 from feedline.feed.formats import unreadable
 from feedline.feed.formats.ctf import IndexedText, by_file, progress_of_each, read_together
-from feedline.feed.formats.ctf_index import Cache, IndexOptions, Progress
+from feedline.feed.formats.ctf_index import Cache, IndexOptions
 from feedline.feed.protocol import ChunkInfo, Deserializer, Extent, Piece, Unread
+from feedline.feed.showing import Progress
 
 CHUNK_TEXT = 32 << 20
 """Bytes of text in a chunk, by default."""
@@ -132,7 +133,7 @@ class RowsDeserializer(Deserializer):
     _identity: str
 
     def _open(
-        self, paths: list[Path], options: RowOptions, cache: Cache, unpack_bytes: int, progress: Progress | None
+        self, paths: list[Path], options: RowOptions, cache: Cache, unpack_bytes: int, progress: Progress
     ) -> None:
         """Open the files, once schema and parser are known."""
         self._files = [
@@ -380,9 +381,7 @@ class RowText(IndexedText):
         given: path as given; `path` is another one if the text was unpacked to a cache.
     """
 
-    def __init__(
-        self, path: Path, options: RowOptions, cache: Cache, unpack_bytes: int, progress: Progress | None
-    ) -> None:
+    def __init__(self, path: Path, options: RowOptions, cache: Cache, unpack_bytes: int, progress: Progress) -> None:
         self.given = path
         with open_file(path) as file:
             packing = options.packing(file)

@@ -33,7 +33,7 @@ from feedline.feed.files.remote import by_ranges, within_reach
 from feedline.feed.files.seals import seals_of
 from feedline.feed.formats import decode
 from feedline.feed.formats.ctf import by_file, open_texts
-from feedline.feed.formats.ctf_index import Cache, IndexOptions, Progress
+from feedline.feed.formats.ctf_index import Cache, IndexOptions
 from feedline.feed.formats.unreadable import unread
 from feedline.feed.lru import LruCache
 from feedline.feed.protocol import (
@@ -46,6 +46,7 @@ from feedline.feed.protocol import (
     declared_streams,
     whole_number,
 )
+from feedline.feed.showing import Progress
 
 KEY = "__key__"
 """The field of a stream that delivers the samples' keys."""
@@ -160,7 +161,8 @@ class TarDeserializer(Deserializer):
         chunk_size: bytes of the archive in a chunk. Part of the order.
         cache: where to keep the index, as for `CTFDeserializer`.
         memory: bytes that the decoded numbers of a chunk may take.
-        progress: called with (bytes done, bytes in total) while indexing; an exception from it aborts.
+        progress: called with (bytes done, bytes in total) while indexing; an exception from it aborts. True: shown
+            on stderr.
         stream_kwargs: more streams.
 
     Raises:
@@ -177,7 +179,7 @@ class TarDeserializer(Deserializer):
         chunk_size: int = 32 << 20,
         cache: Cache = True,
         memory: int = CHUNK_MEMORY,
-        progress: Progress | None = None,
+        progress: Progress = None,
         **stream_kwargs: Stream,
     ) -> None:
         chunk_size, self._memory = whole_number("chunk_size", chunk_size, 1), whole_number("memory", memory, 1)

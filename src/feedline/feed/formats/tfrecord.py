@@ -19,10 +19,11 @@ from feedline.data import Schema, Stream
 from feedline.errors import DataError, SchemaError
 from feedline.feed.files.packed import head_of
 from feedline.feed.files.paths import PathLike, list_files, name_of, open_file, read_at, status_of
-from feedline.feed.formats.ctf_index import Cache, Progress
+from feedline.feed.formats.ctf_index import Cache
 from feedline.feed.formats.rows import CHUNK_TEXT, HEAD_BYTES, UNPACK_BYTES, RowOptions, RowsDeserializer, fields_of
 from feedline.feed.formats.tfrecord_guess import RECORD_HEAD, begins_record, masked_crc32c, packing_of_records
 from feedline.feed.protocol import CHUNK_MEMORY, declared_streams, whole_number
+from feedline.feed.showing import Progress
 
 _FIRST_RECORDS = 100
 _FRAME = RECORD_HEAD + 4  # bytes of a record around its message
@@ -89,7 +90,8 @@ class TFRecordDeserializer(RowsDeserializer):
         cache: where to keep the index, as for `CTFDeserializer`.
         memory: bytes that the records of a chunk, and the decoded chunk, may take.
         unpack: bytes of disk that the records of a file may take in the cache, as for `JSONLinesDeserializer`.
-        progress: called with (bytes done, bytes in total) while indexing; an exception from it aborts.
+        progress: called with (bytes done, bytes in total) while indexing; an exception from it aborts. True: shown
+            on stderr.
         stream_kwargs: more streams.
 
     Raises:
@@ -113,7 +115,7 @@ class TFRecordDeserializer(RowsDeserializer):
         cache: Cache = True,
         memory: int = CHUNK_MEMORY,
         unpack: int = UNPACK_BYTES,
-        progress: Progress | None = None,
+        progress: Progress = None,
         **stream_kwargs: Stream,
     ) -> None:
         chunk_size, self._memory_bytes = whole_number("chunk_size", chunk_size, 1), whole_number("memory", memory, 1)

@@ -7,6 +7,7 @@ model is read. torch is imported only for its own modules.
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -34,10 +35,11 @@ def graph_of(model: Any, inputs: Any = None) -> Graph:
 
     Args:
         model: `torch.nn.Module`; node, function or variable of feedline's networks, or a sequence of these; symbol of
-            MXNet, or its JSON; or a `Graph`, which is returned.
+            MXNet, or its JSON; model of ONNX, or the path of its file, which ends in ``.onnx``; or a `Graph`, which is
+            returned.
         inputs: inputs of the model, for shapes. For torch one input, a sequence of them, or a mapping by keyword, each
-            a tensor, an array or a shape (a tuple of ints, which stands for zeros); for symbols a mapping from names to
-            shapes; not accepted by the others, whose shapes are known.
+            a tensor, an array or a shape (a tuple of ints, which stands for zeros); for symbols and ONNX a mapping from
+            names to shapes; not accepted by the others, whose shapes are known.
 
     Raises:
         TypeError: a model of another type, or inputs for one whose shapes are known.
@@ -68,6 +70,16 @@ def read_graph(model: Any, inputs: Any) -> Graph | None:
         return None
     expect_no_inputs(model, inputs)
     return model
+
+
+def read_onnx(model: Any, inputs: Any) -> Graph | None:
+    """Return the graph of an ONNX model, or of its file."""
+    is_file = isinstance(model, (str, os.PathLike)) and os.fspath(model).endswith(".onnx")
+    if not is_file and not ("onnx" in sys.modules and isinstance(model, sys.modules["onnx"].ModelProto)):
+        return None
+    # Imported by name, as the rest of the package does not import onnx.
+    graph: Graph = importlib.import_module("feedline.graph.importers.onnx_file").from_onnx(model, inputs)
+    return graph
 
 
 def read_module(model: Any, inputs: Any) -> Graph | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from functools import partial
 from typing import Any
 
 import torch
@@ -10,15 +11,15 @@ from torch.fx.passes.shape_prop import ShapeProp
 from torch.utils import _pytree as pytree
 
 from feedline.graph.graph import Graph, Operation, OutputReference, Path, TensorType, output_operation
-from feedline.graph.importers.torch_parts import OperationList, type_of
+from feedline.graph.importers.torch_parts import OperationList, call_settings, layer_settings, type_of
 
 NUMBERS = ("size", "dim", "numel", "len", "getattr", "shape", "ndim", "ndimension", "get_device")
-Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 
 
-def from_export(model: torch.nn.Module, given: Arguments, notes: tuple[str, ...] = ()) -> Graph:
+def from_export(
+    model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], notes: tuple[str, ...] = ()
+) -> Graph:
     """Return the graph by `torch.export`; raises its exceptions."""
-    args, kwargs = given
     program = torch.export.export(model, args, kwargs, strict=False)
     walk = _FxWalk(model, shaped=True)
     for spec in program.graph_signature.input_specs:
@@ -29,18 +30,23 @@ def from_export(model: torch.nn.Module, given: Arguments, notes: tuple[str, ...]
     return walk.graph("torch.export", notes)
 
 
-def from_fx(model: torch.nn.Module, given: Arguments | None, notes: tuple[str, ...] = ()) -> Graph:
+def from_fx(
+    model: torch.nn.Module,
+    args: tuple[Any, ...] | None = None,
+    kwargs: dict[str, Any] | None = None,
+    notes: tuple[str, ...] = (),
+) -> Graph:
     """Return the graph by `torch.fx`, with shapes if there are inputs; raises its exceptions."""
     traced = torch.fx.symbolic_trace(model)
-    if given is not None:
-        args, kwargs = given
+    if args is not None:
+        kwargs = kwargs or {}
         names = [node.target for node in traced.graph.nodes if node.op == "placeholder"]
         unknown = set(kwargs) - set(names)
         if unknown:
             raise TypeError(f"expected arguments {', '.join(names)}, got {', '.join(sorted(unknown))}")
         with torch.no_grad():
             ShapeProp(traced).propagate(*args, *(kwargs[name] for name in names[len(args) :] if name in kwargs))
-    walk = _FxWalk(model, shaped=given is not None)
+    walk = _FxWalk(model, shaped=args is not None)
     walk.all(traced.graph)
     return walk.graph("torch.fx", notes)
 
@@ -107,16 +113,19 @@ class _FxWalk(OperationList):
             elif child in self._sources:
                 given.append(self._sources[child])
         kind, detail = _kind(node), ""
+        settings = partial(call_settings, _function(node), kind, node.args, node.kwargs)
         is_layer = node.op == "call_module"
         if is_layer:
             module = self.modules[node.target]
+            settings = partial(layer_settings, module)
             kind, detail = type(module).__name__, module.extra_repr()
             given += [self.held.first[f"{node.target}.{name}"] for name, _ in module.named_parameters()]
         value = _value(node)
         outputs = [type_of(v) for v in value] if isinstance(value, (tuple, list)) and value else [_type(node)]
         equation = next((a for a in node.args if isinstance(a, str)), "")
         path = self._path(node)
-        self._result(node, self.operation(node.name, kind, path, given, outputs, detail, equation, is_layer))
+        op = self.operation(node.name, kind, path, given, outputs, detail, equation, is_layer, settings=settings)
+        self._result(node, op)
 
     def _gives_numbers(self, node: Any) -> bool:
         """Return whether the result is a size or a number, which makes no edge."""
@@ -177,6 +186,11 @@ def _like(meta: Any) -> Any:
 
 def _type(node: Any) -> TensorType:
     return type_of(_value(node))
+
+
+def _function(node: Any) -> Any:
+    """Return the function that a node calls, methods of tensors included."""
+    return getattr(torch.Tensor, node.target, None) if node.op == "call_method" else node.target
 
 
 def _kind(node: Any) -> str:

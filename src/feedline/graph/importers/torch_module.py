@@ -1,9 +1,10 @@
 """Import of a `torch.nn.Module`, by the best importer that can read it.
 
-With inputs: `torch.export`, which records every operation; if it fails, `torch.fx`, which records one control flow for
-all inputs; if that fails too (the flow depends on data), a run with forward hooks, which records the flow for these
-inputs. Without inputs: `torch.fx` without shapes, else the tree of modules, without edges. The graph names the importer
-and why better ones failed. Parameters, buffers and random generators are unchanged.
+With inputs: a dry run, which records every torch function on tensors without data; if it fails, `torch.export`, which
+also reads modules whose shapes depend on data; if that fails, `torch.fx`, which records one control flow for all
+inputs; if that fails too (the flow depends on data), a run, which records the flow for these inputs. Without inputs:
+`torch.fx` without shapes, else the tree of modules, without edges. The graph names the importer and why better ones
+failed. Parameters, buffers and random generators are unchanged.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from torch.nn.parameter import is_lazy
 from feedline.graph.graph import Graph
 from feedline.graph.importers.torch_fx import from_export, from_fx
 from feedline.graph.importers.torch_parts import arguments
-from feedline.graph.importers.torch_run import from_run, from_tree
+from feedline.graph.importers.torch_run import from_dry_run, from_run, from_tree
 
 WORDS = 160  # longest excerpt of an error, in characters
 TALKERS = ("fx.experimental.symbolic_shapes", "export._trace", "_subclasses.fake_tensor")  # loggers of torch
@@ -58,17 +59,17 @@ def _read(model: torch.nn.Module, inputs: Any) -> Graph:
     if inputs is None:
         try:
             with _quietly(), _unchanged(model, runs=False):
-                return from_fx(model, None)
+                return from_fx(model)
         except Exception as error:  # a module's code may fail in any way when traced
             notes.append(f"torch.fx: {_said(error)}")
         return from_tree(model, (*notes, "the tree of modules, without edges and shapes: pass inputs"))
     args, kwargs = arguments(model, inputs)
     if any(is_lazy(tensor) for tensor in (*model.parameters(), *model.buffers())):
         model = _made(model, args, kwargs)
-    for name, read in (("torch.export", from_export), ("torch.fx", from_fx)):
+    for name, read in (("a dry run", from_dry_run), ("torch.export", from_export), ("torch.fx", from_fx)):
         try:
             with _quietly(), _unchanged(model, runs=read is from_fx):
-                graph: Graph = read(model, (args, kwargs), tuple(notes))
+                graph: Graph = read(model, args, kwargs, tuple(notes))
             return graph
         except Exception as error:
             notes.append(f"{name}: {_said(error)}")

@@ -2,16 +2,32 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
+from torch.fx.operator_schemas import get_signature_for_torch_op
 from torch.nn.parameter import is_lazy
 
 from feedline.graph.costs import activations, multiply_adds
-from feedline.graph.graph import Graph, Operation, OutputReference, Parameter, Path, Scope, Shape, TensorType, unique
+from feedline.graph.graph import (
+    Graph,
+    Operation,
+    OutputReference,
+    Parameter,
+    Path,
+    Scope,
+    Setting,
+    Shape,
+    TensorType,
+    unique,
+)
+from feedline.graph.op_families import family
+from feedline.graph.settings import HAVE_SETTINGS, Around, settings_of
 
 
 def type_of(tensor: Any) -> TensorType:
@@ -49,6 +65,36 @@ def arguments(model: torch.nn.Module, inputs: Any) -> tuple[tuple[Any, ...], dic
 
 def _is_shape(value: Any) -> bool:
     return isinstance(value, tuple) and bool(value) and all(type(n) is int for n in value)
+
+
+def layer_settings(module: torch.nn.Module, _: Around | None = None) -> tuple[Setting, ...]:
+    """Return the settings of a layer of the library, which knows them whatever is around it."""
+    return settings_of(type(module).__name__, vars(module))
+
+
+def call_settings(
+    function: Any, kind: str, args: Sequence[Any], kwargs: Mapping[str, Any], around: Around
+) -> tuple[Setting, ...]:
+    """Return the settings of a call of a torch function or operator."""
+    if family(kind) not in HAVE_SETTINGS:
+        return ()
+    return settings_of(kind, {**dict(zip(_argument_names(function), args, strict=False)), **kwargs}, around)
+
+
+@functools.cache
+def _argument_names(function: Any) -> tuple[str, ...]:
+    """Return the names of the positional parameters of a function of torch."""
+    schema = getattr(function, "_schema", None)
+    if schema is not None:
+        return tuple(argument.name for argument in schema.arguments)
+    try:
+        signatures = [inspect.signature(function)]
+    except (ValueError, TypeError):  # written in C++
+        signatures = get_signature_for_torch_op(function) or []
+    for signature in signatures:
+        if all(p.kind is not p.VAR_POSITIONAL for p in signature.parameters.values()):
+            return tuple(signature.parameters)
+    return ("input", "kernel_size", "stride", "padding")  # of the pooling functions that choose between two
 
 
 class ModuleTensors:
@@ -107,7 +153,8 @@ class Scopes:
         if module is None:
             return Scope("module")
         builtin = type(module).__module__.startswith("torch.nn.modules.")
-        return Scope(type(module).__name__, builtin, module.extra_repr() if builtin else "")
+        kind = type(module).__name__
+        return Scope(kind, builtin, module.extra_repr(), layer_settings(module)) if builtin else Scope(kind)
 
 
 class OperationList:
@@ -142,12 +189,14 @@ class OperationList:
         equation: str = "",
         layer: bool = False,
         allocates: bool = True,
+        settings: Callable[[Around], tuple[Setting, ...]] = lambda _: (),
     ) -> Operation:
         """Return an operation on sources and parameters (by name), in the order of its arguments, with its costs."""
         names = tuple(dict.fromkeys(g for g in given if isinstance(g, str)))
         weights: list[Shape | None] = [self.held.table[name].type.shape for name in names]
         types = [self.held.table[g].type if isinstance(g, str) else self._types[g] for g in given]
         first = outputs[0].shape if outputs else None
+        around = Around([t.shape for t in types], weights, first)
         return Operation(
             key=key,
             kind=kind,
@@ -155,9 +204,10 @@ class OperationList:
             inputs=tuple(g for g in given if isinstance(g, OutputReference)),
             outputs=tuple(outputs),
             parameters=names,
-            multiply_adds=multiply_adds(kind, [t.shape for t in types], weights, first, equation, layer),
+            multiply_adds=multiply_adds(kind, *around, equation, layer),
             activations=activations(kind, outputs) if allocates else 0,
             detail=detail,
+            settings=settings(around),
         )
 
     def graph(self, importer: str, notes: tuple[str, ...]) -> Graph:

@@ -1,28 +1,60 @@
 """Import of a module by running it: every torch function called, within the modules that forward hooks report.
 
-It records the control flow of these inputs, through any Python. A function that torch dispatches as one (attention, for
-instance) is one operation. Costs one run, and the memory of all its tensors, which are kept to identify them.
+A *dry* run has tensors without data, of torch's `FakeTensorMode`: it computes shapes only, and stops where the module
+asks for a value, so what it records holds for all inputs of these shapes. Costs some tenths of a millisecond for an
+operation. A run on data records the control flow of these inputs, through any Python. Costs the run, and the memory of
+all its tensors, which are kept to identify them.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import inspect
+import re
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
+from types import FunctionType
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
-from feedline.graph.graph import Graph, Operation, OutputReference, TensorType, output_operation
-from feedline.graph.importers.torch_parts import OperationList, type_of
+from feedline.graph.graph import Graph, Operation, OutputReference, TensorType, output_operation, unique
+from feedline.graph.importers.torch_parts import OperationList, call_settings, layer_settings, type_of
 
 
-def from_run(model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], notes: tuple[str, ...]) -> Graph:
-    """Return the graph of one run; raises the module's exceptions."""
-    record = _Record(model)
+class UnseenOperationError(RuntimeError):
+    """A tensor came from code that torch functions do not report, such as a compiled one."""
+
+
+def from_dry_run(
+    model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], notes: tuple[str, ...] = ()
+) -> Graph:
+    """Return the graph of one run on tensors without data; raises the module's exceptions.
+
+    Raises:
+        UnseenOperationError: an operation used a tensor of unknown origin.
+    """
+    with FakeTensorMode(allow_non_fake_inputs=True) as mode:
+        args, kwargs = pytree.tree_map_only(torch.Tensor, mode.from_tensor, (args, kwargs))
+        return _recorded(model, args, kwargs, dry=True).graph("a dry run", notes)
+
+
+def from_run(
+    model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], notes: tuple[str, ...] = ()
+) -> Graph:
+    """Return the graph of one run on data; raises the module's exceptions."""
+    return _recorded(model, args, kwargs).graph("a run", notes)
+
+
+def _recorded(
+    model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], dry: bool = False
+) -> OperationList:
+    record = _Record(model, dry)
     record.inputs(args, kwargs)
     hooks = record.hooks()
     try:
@@ -32,7 +64,7 @@ def from_run(model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, An
         for hook in hooks:
             hook.remove()
     record.outputs(result)
-    return record.made.graph("a run", notes)
+    return record.made
 
 
 def from_tree(model: torch.nn.Module, notes: tuple[str, ...]) -> Graph:
@@ -50,21 +82,28 @@ def from_tree(model: torch.nn.Module, notes: tuple[str, ...]) -> Graph:
         path = made.scopes.path(".".join(parts[: i + 1]) for i in range(len(parts)))
         own = [made.held.first[".".join([*parts, n])] for n, _ in module.named_parameters()]
         key, kind = f"n{len(made.operations)}", type(module).__name__
-        made.add(made.operation(key, kind, path, own, [TensorType()], layer=True))
+        made.add(
+            made.operation(
+                *(key, kind, path, own, [TensorType()]),
+                layer=True,
+                settings=partial(layer_settings, module),
+            )
+        )
     return made.graph("the module tree", notes)
 
 
 class _Record(TorchFunctionMode):
     """Recorder of all calls of torch functions that return tensors."""
 
-    def __init__(self, model: torch.nn.Module) -> None:
+    def __init__(self, model: torch.nn.Module, dry: bool) -> None:
         super().__init__()
-        self.model, self.made = model, OperationList(model)
+        self.model, self.made, self._dry = model, OperationList(model), dry
         self._sources: dict[int, OutputReference] = {}
         self._kept: list[Any] = []  # keeps their ids from being reused
         self._calls: list[str] = []
         self._called: Counter[str] = Counter()
         self._count: Counter[str] = Counter()
+        self._inside_opened = False
 
     def hooks(self) -> list[Any]:
         """Register hooks that track the running module; the caller removes them."""
@@ -92,8 +131,10 @@ class _Record(TorchFunctionMode):
         for path, tensor in pytree.tree_flatten_with_path(given)[0]:
             if isinstance(tensor, torch.Tensor):
                 first, rest = path[0].key, pytree.keystr(path[1:])
-                key, types = f"input.{len(self.made.operations)}", (type_of(tensor),)
-                self._add(Operation(key, "input", f"{first}{rest}", "input", outputs=types), [tensor])
+                name, types = f"{first}{rest}", (type_of(tensor),)
+                key = unique(re.sub(r"[^\w.@-]+", "_", name), [op.key for op in self.made.operations])
+                self._count[key] += 1  # operations of this kind get other keys
+                self._add(Operation(key, "input", name, "input", outputs=types), [tensor])
 
     def outputs(self, result: Any) -> None:
         """Add the module's outputs."""
@@ -108,11 +149,19 @@ class _Record(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        opened = _OPENED.get(func)
+        if opened is not None and not self._inside_opened:
+            self._inside_opened = True
+            try:
+                with self:
+                    return opened(*args, **kwargs)
+            finally:
+                self._inside_opened = False
         # Before the call, since a tensor changed in place counts as a new one afterwards.
         before = [leaf for leaf in pytree.tree_flatten((args, kwargs))[0] if isinstance(leaf, torch.Tensor)]
         given = [self._given(tensor) for tensor in before]
-        result = func(*args, **kwargs)
-        name = getattr(func, "__name__", type(func).__name__)
+        result = self._result(func, args, kwargs)
+        name = str(getattr(func, "_opname", None) or getattr(func, "__name__", type(func).__name__))
         if name == "__get__":
             name = getattr(func.__self__, "__name__", name)
         changed = args[0] if name == "__setitem__" else result
@@ -126,15 +175,27 @@ class _Record(TorchFunctionMode):
             new = not all(_shares(t, before) for t in tensors)
             key = f"{kind}_{self._count[kind]}" if self._count[kind] else kind
             self._count[kind] += 1
-            op = self.made.operation(key, kind, path, given, outputs, "", detail, allocates=new)
+            op = self.made.operation(
+                *(key, kind, path, given, outputs, "", detail),
+                allocates=new,
+                settings=partial(call_settings, func, kind, args, kwargs),
+            )
             self._add(op, tensors)
         return result
+
+    def _result(self, func: Any, args: Any, kwargs: Any) -> Any:
+        keeps_shape = _KEEPS_SHAPE.get(func) if self._dry and not torch.is_autocast_enabled("cpu") else None
+        if keeps_shape is not None and keeps_shape(*args, **kwargs):
+            return torch.empty_like(args[0])  # torch hands its Python functions over with the first arguments in place
+        return func(*args, **kwargs)
 
     def _given(self, tensor: Any) -> OutputReference | str:
         source = self._sources.get(id(tensor))
         if source is not None:
             return source
         name = self.made.held.name(tensor)
+        if name is None and isinstance(tensor, FakeTensor):  # made in this run, for the module's own tensors have data
+            raise UnseenOperationError(f"a tensor of {type_of(tensor)} comes from code that reports no torch function")
         return self.made.held.constant(tensor) if name is None else name
 
     def _add(self, op: Operation, tensors: list[Any]) -> None:
@@ -144,5 +205,52 @@ class _Record(TorchFunctionMode):
 
 def _shares(tensor: Any, others: list[Any]) -> bool:
     """Return whether a tensor shares memory with another one."""
-    here = tensor.untyped_storage().data_ptr()
-    return any(here == other.untyped_storage().data_ptr() for other in others)
+    here = tensor.untyped_storage()._cdata  # of its storage object: tensors without data have no address
+    return any(here == other.untyped_storage()._cdata for other in others)
+
+
+def _inside(function: Any) -> Any:
+    """Return a copy of a Python function of torch that calls torch functions even while these are recorded.
+
+    The original hands itself over to the recorder as one operation, which hides what it computes and allocates.
+    """
+    content = {**function.__globals__, "has_torch_function": lambda _: False}
+    copy = FunctionType(function.__code__, content, function.__name__, function.__defaults__)
+    copy.__kwdefaults__ = function.__kwdefaults__
+    return copy
+
+
+# The result of a normalisation is like its input, which torch, without data, finds in fifty steps of Python: most of a
+# dry run's time. Arguments that do not fit, and odd ones, are left to torch, which has the error messages.
+
+
+def _batch_norm_fits(
+    input: Any,
+    running_mean: Any,
+    running_var: Any,
+    weight: Any = None,
+    bias: Any = None,
+    training: bool = False,
+    **_: Any,
+) -> bool:
+    if training and input.shape.numel() <= input.shape[1]:
+        return False
+    return all(_is_like(t, input, input.shape[1:2]) for t in (running_mean, running_var, weight, bias))
+
+
+def _layer_norm_fits(input: Any, normalized_shape: Any, weight: Any = None, bias: Any = None, **_: Any) -> bool:
+    axes = input.shape[input.ndim - len(normalized_shape) :]
+    return tuple(axes) == tuple(normalized_shape) and all(_is_like(t, input, axes) for t in (weight, bias))
+
+
+def _is_like(tensor: Any, input: Any, shape: Any) -> bool:
+    return tensor is None or (tensor.shape, tensor.dtype, tensor.device) == (shape, input.dtype, input.device)
+
+
+_KEEPS_SHAPE: dict[Any, Callable[..., bool]] = {
+    functional.batch_norm: _batch_norm_fits,
+    functional.layer_norm: _layer_norm_fits,
+}
+_OPENED: dict[Any, Callable[..., Any]] = {
+    functional.multi_head_attention_forward: _inside(functional.multi_head_attention_forward)
+}

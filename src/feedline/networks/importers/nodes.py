@@ -22,6 +22,7 @@ from feedline.graph.graph import (
     output_operation,
     unique,
 )
+from feedline.graph.settings import Around, settings_of
 from feedline.networks.node import UNKNOWN, Node
 from feedline.networks.traverse import loop_parts, topological
 
@@ -37,6 +38,10 @@ def from_nodes(roots: Sequence[Node]) -> Graph:
     for i, root in enumerate(roots):
         importer.output(i, root)
     return Graph(tuple(importer.operations), importer.parameters, importer.scopes, "feedline.networks")
+
+
+# CNTK's name of the axis along which sequences run, and a short one.
+_LONG_AXIS = ("defaultDynamicAxis", "steps")
 
 
 class _NodeImporter:
@@ -109,6 +114,7 @@ class _NodeImporter:
         ordered = given[::-1] if kind in _KERNEL_FIRST else given
         weights = [n for n in given if n.weights is not None]
         type_ = TensorType(shape_of(node), self._dtypes[node])
+        around = Around([*map(shape_of, ordered)], [*map(shape_of, weights)], type_.shape)
         operation = Operation(
             key=self._keys[node],
             kind=kind,
@@ -118,7 +124,8 @@ class _NodeImporter:
             inputs=tuple(sources),
             outputs=(type_,),
             parameters=tuple(dict.fromkeys(self._names[id(n.weights)] for n in weights)),
-            multiply_adds=multiply_adds(kind, [*map(shape_of, ordered)], [*map(shape_of, weights)], type_.shape),
+            multiply_adds=multiply_adds(kind, *around),
+            settings=settings_of(kind, node.attributes, around),
             activations=0 if kind in ("input", "placeholder") else activations(kind, [type_]),
         )
         self.operations.append(operation)
@@ -147,4 +154,5 @@ def _within(node: Node, border: set[Node]) -> Iterable[Node]:
 def shape_of(node: Node) -> Shape | None:
     """Return the names of dynamic axes and the shape of a sample; None if unknown."""
     shape, axes = node.type.shape, node.type.axes
-    return None if shape is None or UNKNOWN in shape else (*(axes or ()), *shape)
+    names = [name.replace(*_LONG_AXIS) for name in axes or ()]
+    return None if shape is None or UNKNOWN in shape else (*names, *shape)

@@ -13,6 +13,7 @@ from typing import Any
 
 from feedline.graph.costs import activations, multiply_adds
 from feedline.graph.graph import Graph, Operation, OutputReference, Parameter, Shape, TensorType, output_operation
+from feedline.graph.settings import Around, settings_of
 
 TRAINED = ("_weight", "_bias", "_beta", "_gamma", "_parameters")
 ONLY_GIVEN = "JSON contains no shapes: pass mxnet.symbol.load_json(text), which infers the missing ones"
@@ -123,6 +124,7 @@ class _SymbolImporter:
         weights = [n for n, _ in given if n in self._names]
         self._types[i] = types = self._outputs(i, kind, name)
         operands = [self._types[n][min(out, len(self._types[n]) - 1)].shape for n, out in given]
+        shapes = [self._types[n][0].shape for n in weights]
         self.operations.append(
             Operation(
                 key=f"n{i}",
@@ -132,8 +134,9 @@ class _SymbolImporter:
                 inputs=tuple(OutputReference(f"n{n}", out) for n, out in below),
                 outputs=types,
                 parameters=tuple(dict.fromkeys(self._names[n] for n in weights)),
-                multiply_adds=multiply_adds(kind, operands, [self._types[n][0].shape for n in weights], types[0].shape),
+                multiply_adds=multiply_adds(kind, operands, shapes, types[0].shape),
                 activations=0 if kind == "null" else activations(kind, types),
+                settings=settings_of(kind, attributes, Around(operands, shapes, types[0].shape)),
                 detail=", ".join(f"{k}={v}" for k, v in attributes.items() if not k.startswith("__")),
             )
         )

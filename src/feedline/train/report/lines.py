@@ -12,8 +12,11 @@ import json
 import math
 import os
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from feedline._version import __version__
 from feedline.collective.ranks import rank
@@ -22,6 +25,7 @@ from feedline.runs.log import read_log
 from feedline.train.evaluation import Evaluated
 from feedline.train.progress import Progress
 from feedline.train.report.base import Silent
+from feedline.train.report.surroundings import surroundings
 from feedline.train.session import TrainingSession
 from feedline.train.summary import Summary
 from feedline.train.wrapped import unwrapped
@@ -34,9 +38,21 @@ class JsonLines(Silent):
         path: file; its folder is created if missing.
         updates: whether to write every update, too; each one then waits for the device.
         rank: only rank that writes; None: all, to ``<path>.rank<i>``.
+        settings: what else the run was made with, such as ``{"width": 64}``, to be compared with other runs; numbers
+            and texts by name.
+
+    Raises:
+        TypeError: settings that are not numbers or texts by name.
     """
 
-    def __init__(self, path: str | os.PathLike[str], updates: bool = False, rank: int | None = 0) -> None:
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        updates: bool = False,
+        rank: int | None = 0,
+        settings: Mapping[str, Any] | None = None,
+    ) -> None:
+        self._settings = {name: _setting(name, value) for name, value in (settings or {}).items()}
         self._path, self._updates, self._rank = Path(path), updates, rank
         self._file: Any = None
 
@@ -49,7 +65,7 @@ class JsonLines(Silent):
         self._file = path.open("a", encoding="utf-8")
         if _is_torn(path):
             self._file.write("\n")  # ends a line torn by a crash, so that this run's first line is not lost with it
-        self._write("start", run, **_described(run), **_fed_from(run))
+        self._write("start", run, **_described(run, self._settings), **surroundings(), **_fed_from(run))
 
     def on_update(self, run: TrainingSession, summary: Summary) -> None:
         """Write a line if ``updates`` is set."""
@@ -71,6 +87,7 @@ class JsonLines(Silent):
             stats=_stats(run),
             rates=[learner.learning_rate() for learner in run.trainer.learners],
             size=run.next_size(),
+            done=_done(run),
             **_fed_from(run),
             **_sums(progress.summary),
         )
@@ -153,19 +170,46 @@ def _sums(summary: Summary) -> dict[str, Any]:
     return {"loss": _finite(summary.loss), "metric": _finite(summary.metric), "counted": summary.samples}
 
 
-def _described(run: TrainingSession) -> dict[str, Any]:
-    """Return what the source and model tell about themselves."""
+def _setting(name: Any, value: Any) -> str:
+    if not isinstance(name, str) or not isinstance(value, (str, bool, int, float, np.integer, np.floating)):
+        raise TypeError(f"expected settings of numbers or texts by name, got {name!r:.40}: {value!r:.40}")
+    return str(value)
+
+
+def _described(run: TrainingSession, settings: Mapping[str, str]) -> dict[str, Any]:
+    """Return what the source, model and learners tell about themselves, and the user about the run."""
+    learners = run.trainer.learners
+    learned = {
+        f"{name} of learner {i + 1}" if len(learners) > 1 else name: text
+        for i, learner in enumerate(learners)
+        for name, text in learner.settings().items()
+    }
     trainer = run.trainer
     schema = getattr(run.source, "schema", None)
     return {
         "feedline": __version__,
         "model": type(unwrapped(trainer.model)).__name__,
+        "loss_name": _name_of(run.trainer.loss),
+        "metric_name": _name_of(run.trainer.metric),
         "parameters": sum(parameter.numel() for parameter in trainer.model.parameters()),
         "learners": [type(learner).__name__ for learner in trainer.learners],
         "workers": 1 if trainer.learners[0].strategy.solo else run.ranks.count,
         "streams": {} if schema is None else {name: repr(stream) for name, stream in schema.items()},
+        "settings": {
+            "minibatch size": str(run.size).removeprefix("Schedule(").removesuffix(")"),
+            **learned,
+            **settings,
+        },
         "corpus": {name: _counted(run.source, f"num_{name}") for name in ("sequences", "samples")},
     }
+
+
+def _name_of(function: Any) -> str | None:
+    """Return the name of a function or module; None for one without."""
+    if function is None:
+        return None
+    name = getattr(function, "__name__", type(function).__name__)
+    return None if name.startswith("<") or name in ("loss", "metric", "partial") else str(name)
 
 
 def _fed_from(run: TrainingSession) -> dict[str, Any]:
@@ -173,6 +217,15 @@ def _fed_from(run: TrainingSession) -> dict[str, Any]:
     if not isinstance(run.source, MinibatchSource):
         return {}
     return {"feed": {"step": run.minibatches, "size": run.next_size(), "state": run.source.state_dict()}}
+
+
+def _done(run: TrainingSession) -> float | None:
+    """Return the share of the run that is done, 0 to 1; None where its end is unknown."""
+    shares = [getattr(run.source, "share_done", None)]
+    if run.max_samples is not None:
+        shares.append(min(1.0, run.samples / run.max_samples) if run.max_samples else 1.0)
+    known = [share for share in shares if share is not None]
+    return round(max(known), 6) if known else None
 
 
 def _counted(source: Any, what: str) -> int | None:

@@ -1,0 +1,205 @@
+"""``feedline plan PATH --html PAGE``: how well each shuffle window mixes, and what it costs, so that one can be chosen.
+
+Windows are compared by planning minibatches of the first sweep, which reads no data; only ``--label`` reads the corpus,
+once, for one number of each sequence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+from itertools import islice
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from feedline._version import __version__
+from feedline.cli.arguments import UsageError
+from feedline.cli.console import show_bytes
+from feedline.feed.protocol import Deserializer, chunk_starts
+from feedline.feed.source import MinibatchSource
+from feedline.feed.timeline import Window
+from feedline.runs import page
+from feedline.runs.charts import MOST_COLUMNS, Chart
+from feedline.runs.drawing import figure
+from feedline.runs.table import joined, thinned
+
+_MOST_STEPS, _MOST_SEQUENCES = 400, 1 << 21
+_MOST_LABELS = 1 << 16
+_WELL_MIXED = 0.9  # of the distance of a full shuffle
+_ALIKE = 1.3  # times what the labels of a full shuffle are off by
+
+
+@dataclass(frozen=True, slots=True)
+class WindowChoice:
+    """A shuffle window and what it does.
+
+    Attributes:
+        name: what to pass to ``shuffle=``.
+        window_bytes: stored bytes of the largest window, which are read before its first minibatch.
+        distance: mean distance of consecutive sequences in the corpus; 1 is that of a full shuffle.
+        neighbours: share of consecutive sequences that are neighbours in the corpus.
+        chunks: mean number of chunks from which a minibatch comes.
+        places: mean place of a minibatch's sequences in the corpus, 0 to 1, by step.
+        odd: by step, how far the labels of a minibatch are from those of the corpus, 0 to 1 (total variation); empty
+            without labels.
+    """
+
+    name: str
+    window_bytes: int
+    distance: float
+    neighbours: float
+    chunks: float
+    places: list[float]
+    odd: list[float]
+
+
+def choices(corpus: Deserializer, size: int, seed: int, label: str | None) -> list[WindowChoice]:
+    """Return windows from none to all, about a factor of four apart.
+
+    Raises:
+        UsageError: there is no such stream for labels, or its samples are no classes.
+        ValueError: the corpus does not know its sizes before it is read.
+    """
+    labels = None if label is None else _labels(corpus, label)
+    bytes_ = np.array([info.bytes for info in corpus.chunks()], np.int64)
+    count = len(bytes_)
+    windows = [n for n in (4**k for k in range(1, 20)) if n < count]
+    every = max(1, -(-len(windows) // (MOST_COLUMNS - 2)))
+    asked: list[tuple[str, Any, int]] = [("none", False, int(bytes_.max()))]
+    for n in windows[::-1][::every][::-1]:
+        largest = int(np.sort(bytes_)[-n:].sum())
+        asked.append((f"Window(chunks={n})", Window(chunks=n), largest))
+    asked.append(("all", Window(chunks=max(1, count)), int(bytes_.sum())))
+    return [_choice(corpus, name, shuffle, held, size, seed, labels) for name, shuffle, held in asked]
+
+
+def _choice(
+    corpus: Deserializer, name: str, shuffle: Any, held: int, size: int, seed: int, labels: NDArray[np.int64] | None
+) -> WindowChoice:
+    source = MinibatchSource(corpus, seed=seed, shuffle=shuffle, partition=(0, 1), max_sweeps=1)
+    sequences, starts = source.num_sequences, chunk_starts(corpus)
+    jumps = pairs = neighbours = chunks = taken = 0
+    places, odd = [], []
+    whole = None if labels is None else _shares(labels, int(labels.max()) + 1)
+    for planned in islice(source.plan(size), _MOST_STEPS):
+        ids = planned.ids
+        steps = np.abs(np.diff(ids))
+        jumps, pairs, neighbours = jumps + int(steps.sum()), pairs + len(steps), neighbours + int((steps == 1).sum())
+        chunks += len(np.unique(np.searchsorted(starts, ids, side="right")))
+        places.append(float(ids.mean()) / max(1, sequences - 1))
+        if labels is not None and whole is not None:
+            odd.append(float(np.abs(_shares(labels[ids], len(whole)) - whole).sum()) / 2)
+        taken += len(ids)
+        if taken >= _MOST_SEQUENCES:
+            break
+    full = sequences / 3
+    return WindowChoice(
+        name,
+        held,
+        jumps / pairs / full if pairs else 0.0,
+        neighbours / max(1, pairs),
+        chunks / len(places),
+        places,
+        odd,
+    )
+
+
+def _shares(labels: NDArray[np.int64], classes: int) -> NDArray[np.float64]:
+    return np.bincount(labels, minlength=classes) / max(1, len(labels))
+
+
+def _labels(corpus: Deserializer, name: str) -> NDArray[np.int64]:
+    """Return the class of the first sample of each sequence; reads the corpus once."""
+    if name not in corpus.schema:
+        raise UsageError(f"expected --label of {', '.join(corpus.schema)}, got {name!r}")
+    found = []
+    for number in range(len(corpus.chunks())):
+        value = corpus.read(number)[name]
+        first = np.arange(value.num_sequences) if value.one_sample_each else value.offsets[:-1]
+        if value.is_sparse:
+            found.append(np.asarray(value.indices)[np.minimum(value.indptr[first], len(value.indices) - 1)])
+            continue
+        rows = np.asarray(value.rows)[np.minimum(first, max(0, value.num_samples - 1))].reshape(len(first), -1)
+        found.append(rows[:, 0] if rows.shape[1] == 1 else rows.argmax(1))
+    labels = np.concatenate(found)
+    if labels.dtype.kind not in "iub" and not np.array_equal(labels, labels.astype(np.int64)):
+        raise UsageError(f"expected classes in stream {name}, got numbers such as {labels[0]}")
+    _, classes = np.unique(labels.astype(np.int64), return_inverse=True)
+    if classes.max(initial=0) >= _MOST_LABELS:
+        raise UsageError(f"expected at most {_MOST_LABELS} classes in stream {name}, got {int(classes.max()) + 1}")
+    return classes.astype(np.int64)
+
+
+def html(corpus: Deserializer, found: Sequence[WindowChoice], size: int) -> str:
+    """Return the page."""
+    stored = sum(info.bytes for info in corpus.chunks())
+    heads = ["shuffle=", "read before the first minibatch", "distance", "neighbours", "chunks in a minibatch"]
+    heads += ["labels off by"] if found[0].odd else []
+    rows = [
+        [
+            choice.name,
+            f"{show_bytes(choice.window_bytes)}, {choice.window_bytes / max(1, stored):.1%}",
+            f"{choice.distance:.0%}",
+            f"{choice.neighbours:.1%}",
+            f"{choice.chunks:.1f}",
+            *([f"{np.mean(choice.odd):.1%}"] if choice.odd else []),
+        ]
+        for choice in found
+    ]
+    title = f"Which window? {corpus.name}"
+    body = f"""<header><h1>{escape(title)}</h1>
+<p class="soft">{len(corpus.chunks()):,} chunks, {show_bytes(stored)}; minibatches of {size} samples.</p></header>
+<main>
+<section id="summary" aria-labelledby="summary-title"><h2 id="summary-title">In short</h2>
+<ul class="findings"><li>{escape(_advice(found))}</li></ul></section>
+<section id="windows" aria-labelledby="windows-title"><h2 id="windows-title">Windows</h2>
+<p>A window is read, and held, before its first minibatch. Every choice reads each chunk once a sweep; <code>none</code>
+in order, the others a window's chunks in one go. Distance is that of consecutive sequences in the corpus, in percent
+of a full shuffle.</p>
+{page.table("Windows", heads, rows, whole=True)}</section>
+<section id="mixing" aria-labelledby="mixing-title"><h2 id="mixing-title">Along the order</h2>
+<div class="charts">{"".join(figure(chart) for chart in _charts(found))}</div></section>
+</main>
+<footer>Made by feedline {escape(__version__)}: the first {len(found[0].places):,} minibatches of the first
+sweep.</footer>"""
+    return page.document(title, body)
+
+
+def _advice(found: Sequence[WindowChoice]) -> str:
+    """Name the smallest window that mixes about as well as a full shuffle, by distances and, if known, by labels."""
+    usual = float(np.mean(found[-1].odd)) if found[-1].odd else 0.0
+    well = [
+        choice
+        for choice in found
+        if choice.distance >= _WELL_MIXED and (not choice.odd or float(np.mean(choice.odd)) <= _ALIKE * usual)
+    ]
+    smallest = (well or [found[-1]])[0]
+    told = f"its neighbours lie {smallest.distance:.0%} as far apart"
+    if smallest.odd:
+        told += f", and the labels of its minibatches are off by {np.mean(smallest.odd):.0%} instead of {usual:.0%}"
+    return (
+        f"{smallest.name} is the smallest of these that mixes about as well as a full shuffle: {told}. It reads "
+        f"{show_bytes(smallest.window_bytes)} before the first minibatch."
+    )
+
+
+def _charts(found: Sequence[WindowChoice]) -> list[Chart]:
+    shown = found[:MOST_COLUMNS]
+    parts = [
+        (
+            "places",
+            "Where minibatches come from",
+            "Mean place of a minibatch's sequences in the corpus. A full shuffle stays at 50 %.",
+            {choice.name: [(i, 100 * place) for i, place in enumerate(choice.places)] for choice in shown},
+        )
+    ]
+    if found[0].odd:
+        says = "How far the labels of a minibatch are from those of the corpus: 0 % is the same mixture."
+        odd = {choice.name: [(i, 100 * off) for i, off in enumerate(choice.odd)] for choice in shown}
+        parts.append(("labels", "Labels", says, odd))
+    return [
+        Chart(key, title, says, "%", thinned(joined("minibatches", columns))) for key, title, says, columns in parts
+    ]

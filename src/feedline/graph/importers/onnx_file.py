@@ -1,0 +1,198 @@
+"""Import of ONNX files and models. Weights kept in other files are not read: a graph needs only shapes.
+
+Initializers are parameters, except integers and running statistics, which count as buffers; what a Constant node makes
+is a constant. Requires the package onnx, which infers the shapes.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from feedline.graph.costs import activations, multiply_adds
+from feedline.graph.graph import (
+    Graph,
+    Operation,
+    OutputReference,
+    Parameter,
+    Path,
+    Scope,
+    Shape,
+    TensorType,
+    output_operation,
+    unique,
+)
+from feedline.graph.settings import Around, settings_of
+
+try:
+    import onnx
+except ModuleNotFoundError as error:
+    raise ModuleNotFoundError("onnx is not installed; run: pip install 'feedline[onnx]'") from error
+
+_DTYPES = {"FLOAT": "float32", "DOUBLE": "float64"}
+_STATISTICS = re.compile(r"running_(mean|var)|moving_(mean|variance|var)|num_batches_tracked")
+
+
+def from_onnx(model: Any, inputs: Mapping[str, Any] | None = None) -> Graph:
+    """Return the graph of an ONNX file or model.
+
+    Args:
+        model: path of the file, or an `onnx.ModelProto`.
+        inputs: shapes of inputs by name, which replace those in the model; None: none.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        TypeError: the shapes are not given by name.
+        ValueError: the file is not a valid model, or the shapes do not fit it.
+    """
+    if inputs is not None and not isinstance(inputs, Mapping):
+        raise TypeError(f"expected shapes of inputs by name, such as {{'x': (1, 3)}}, got {inputs!r:.80}")
+    model = _read(model)
+    _set_shapes(model, inputs or {})
+    try:
+        model = onnx.shape_inference.infer_shapes(model, data_prop=True)
+    except (onnx.shape_inference.InferenceError, ValueError, RuntimeError) as error:
+        raise ValueError(f"expected an ONNX model whose shapes fit, got one that does not: {error}") from error
+    importer = _OnnxImporter(model.graph)
+    for i, node in enumerate(model.graph.node):
+        importer.add(i, node)
+    for i, value in enumerate(model.graph.output):
+        importer.output(i, value.name)
+    return Graph(tuple(importer.operations), importer.parameters, importer.scopes, "ONNX")
+
+
+def _read(model: Any) -> Any:
+    if not isinstance(model, (str, os.PathLike)):
+        copy = onnx.ModelProto()
+        copy.CopyFrom(model)  # shapes are written into it
+        return copy
+    if not os.path.isfile(model):
+        raise FileNotFoundError(f"expected an ONNX file, got {os.fspath(model)}, which is not a file")
+    try:
+        found = onnx.load(os.fspath(model), load_external_data=False)
+    except Exception as error:  # of protobuf, whose class depends on its implementation
+        raise ValueError(f"expected an ONNX file, got {os.fspath(model)}: {error}") from error
+    if not found.graph.output:
+        raise ValueError(f"expected an ONNX model with outputs, got {os.fspath(model)}, which has none")
+    return found
+
+
+def _set_shapes(model: Any, shapes: Mapping[str, Any]) -> None:
+    held = {value.name for value in model.graph.initializer}
+    known = {value.name: value for value in model.graph.input if value.name not in held}
+    for name, shape in shapes.items():
+        if name not in known:
+            raise ValueError(f"expected shapes of the inputs {', '.join(known)}, got one of {name}")
+        dims = known[name].type.tensor_type.shape
+        shape = tuple(shape)
+        if len(dims.dim) not in (0, len(shape)):
+            raise ValueError(f"expected a shape of {len(dims.dim)} axes for the input {name}, got {shape}")
+        del dims.dim[:]
+        for n in shape:
+            dims.dim.add().dim_value = n
+    if shapes:
+        del model.graph.value_info[:]  # shapes of results, as they were
+        for value in model.graph.output:
+            value.type.tensor_type.ClearField("shape")
+
+
+class _OnnxImporter:
+    def __init__(self, graph: Any) -> None:
+        self.operations: list[Operation] = []
+        self.parameters: dict[str, Parameter] = {}
+        self.scopes: dict[Path, Scope] = {}
+        self._types = {v.name: _type_of(v.type) for v in (*graph.value_info, *graph.input, *graph.output)}
+        self._sources: dict[str, OutputReference] = {}
+        self._keys: set[str] = set()
+        for tensor in graph.initializer:
+            self._hold(tensor.name, TensorType(tuple(tensor.dims), _dtype(tensor.data_type)))
+        for tensor in graph.sparse_initializer:
+            self._hold(tensor.values.name, TensorType(tuple(tensor.dims), _dtype(tensor.values.data_type)))
+        for value in graph.input:
+            if value.name not in self.parameters:
+                key = self._key(value.name)
+                self._sources[value.name] = OutputReference(key)
+                self.operations.append(Operation(key, "input", value.name, "input", outputs=(self._types[value.name],)))
+
+    def _hold(self, name: str, type_: TensorType, constant: bool = False) -> None:
+        buffer = constant or not type_.dtype.startswith(("float", "bfloat")) or bool(_STATISTICS.search(name))
+        self.parameters[name] = Parameter(name, type_, trains=not buffer, buffer=buffer)
+        self._types[name] = type_
+
+    def _key(self, wanted: str) -> str:
+        key = unique(re.sub(r"[^\w.@-]+", "_", wanted).strip("_") or "n", self._keys)
+        self._keys.add(key)
+        return key
+
+    def add(self, i: int, node: Any) -> None:
+        """Node ``i``."""
+        if node.op_type == "Constant":
+            for name in node.output:
+                self._hold(name, self._types.get(name, TensorType()), constant=True)
+            return
+        given = [name for name in node.input if name]
+        for name in given:
+            if name not in self.parameters and name not in self._sources:
+                # Of a file that is not in order, or of what surrounds the body of a loop: nothing is known of it.
+                self._hold(name, self._types.get(name, TensorType()), constant=True)
+        outputs = tuple(self._types.get(name, TensorType()) for name in node.output if name)
+        weights = [name for name in given if name in self.parameters]
+        around = Around(
+            [self._types.get(name, TensorType()).shape for name in given],
+            [self.parameters[name].type.shape for name in weights],
+            outputs[0].shape if outputs else None,
+        )
+        attributes = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
+        told = {name: v.decode("utf-8", "replace") if isinstance(v, bytes) else v for name, v in attributes.items()}
+        key = self._key(node.name or f"{node.op_type}_{i}")
+        scope, name = self._place(node.name)
+        self.operations.append(
+            Operation(
+                key=key,
+                kind=node.op_type,
+                name="" if name == node.op_type else name,
+                scope=scope,
+                inputs=tuple(self._sources[name] for name in given if name in self._sources),
+                outputs=outputs,
+                parameters=tuple(dict.fromkeys(weights)),
+                multiply_adds=multiply_adds(node.op_type, *around),
+                activations=activations(node.op_type, outputs),
+                detail=", ".join(f"{k}={v}" for k, v in told.items() if isinstance(v, (int, float, str, list))),
+                settings=settings_of(node.op_type, told, around),
+            )
+        )
+        self._sources.update({n: OutputReference(key, j) for j, n in enumerate(n for n in node.output if n)})
+
+    def _place(self, name: str) -> tuple[Path, str]:
+        """Return the scope and the last part of a node's name; exporters write ``/layer1/layer1.0/conv1/Conv``."""
+        parts = [part for part in name.split("/") if part]
+        path: Path = ()
+        for part in parts[:-1] if name.startswith("/") else ():
+            path = (*path, re.sub(r"[^\w.-]", "_", part))
+            self.scopes.setdefault(path, Scope("module"))
+        return path, parts[-1] if parts else ""
+
+    def output(self, i: int, name: str) -> None:
+        """Output ``i`` of the model."""
+        sources = (self._sources[name],) if name in self._sources else ()
+        own = (name,) if name in self.parameters else ()
+        self.operations.append(output_operation(i, name, sources, own))
+
+
+def _type_of(type_: Any) -> TensorType:
+    tensor = type_.tensor_type
+    if not type_.HasField("tensor_type"):
+        return TensorType()
+    shape: Shape | None = tuple(_axis(i, dim) for i, dim in enumerate(tensor.shape.dim))
+    return TensorType(shape if tensor.HasField("shape") else None, _dtype(tensor.elem_type))
+
+
+def _axis(i: int, dim: Any) -> int | str:
+    return int(dim.dim_value) if dim.HasField("dim_value") else str(dim.dim_param or f"axis{i}")
+
+
+def _dtype(number: int) -> str:
+    name = onnx.TensorProto.DataType.Name(number)
+    return "" if name == "UNDEFINED" else _DTYPES.get(name, name.lower())

@@ -1,0 +1,216 @@
+"""Settings of operations in one vocabulary: kernel, stride, padding, groups, units, kind, rate, heads.
+
+Libraries name them differently (``num_filter``, ``out_channels``, ``kernel_shape``); importers pass what they find by
+the library's names, with the shapes around the operation, from which weights tell what no argument says. A setting has
+a value, for tables, and words, for pictures, where usual values (a stride of 1) are left out.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from feedline.graph.costs import base
+from feedline.graph.graph import Setting, Shape
+from feedline.graph.op_families import family
+
+# Names of libraries for each of ours. The first that is given counts.
+_ALIASES: dict[str, tuple[str, ...]] = {
+    "kind": ("act_type", "pool_type", "nonlinearity", "mode", "activation"),
+    "kernel": ("kernel_size", "kernel_shape", "kernel", "window"),
+    "size": ("output_size",),
+    "stride": ("stride", "strides"),
+    "padding": ("padding", "auto_pad", "pads", "pad"),
+    "dilation": ("dilation", "dilations", "dilate"),
+    "groups": ("groups", "num_group", "group", "num_groups"),
+    "units": ("out_features", "out_channels", "num_filter", "num_hidden", "state_size", "hidden_size", "output_dim"),
+    "heads": ("num_heads", "nhead", "heads"),
+    "layers": ("num_layers",),
+    "directions": ("bidirectional", "direction"),
+    "rate": ("p", "rate", "ratio", "drop_prob"),
+}
+# Settings of each family, in the order of display.
+_OF_FAMILY: dict[str, tuple[str, ...]] = {
+    "convolution": ("kernel", "stride", "padding", "dilation", "groups", "units"),
+    "pooling": ("kind", "kernel", "size", "stride", "padding"),
+    "activation": ("kind",),
+    "dropout": ("rate",),
+    "recurrent": ("kind", "units", "layers", "directions"),
+    "attention": ("heads",),
+    "product": ("units",),
+    "normalisation": ("groups",),
+}
+HAVE_SETTINGS = frozenset(_OF_FAMILY)
+NAMES = tuple(dict.fromkeys(name for names in _OF_FAMILY.values() for name in names))
+_ONE_SIZE = ("kernel", "size", "stride", "padding", "dilation")
+_POOLING_KINDS = (("max", "max"), ("average", "average"), ("avg", "average"), ("lp", "power"))
+
+
+class Around(NamedTuple):
+    """Shapes around an operation.
+
+    Attributes:
+        operands: of its arguments, weights included.
+        weights: of the parameters among them.
+        output: of its first output.
+    """
+
+    operands: Sequence[Shape | None] = ()
+    weights: Sequence[Shape | None] = ()
+    output: Shape | None = None
+
+
+def settings_of(kind: str, given: Mapping[str, Any], around: Around = Around()) -> tuple[Setting, ...]:  # noqa: B008
+    """Return the settings of an operation.
+
+    Args:
+        kind: kind of the operation.
+        given: what the library says, by its own names; numbers, sequences of them, bools, or text of these. Other
+            values, and names that mean nothing here, are ignored.
+        around: shapes around the operation.
+
+    Returns:
+        The settings of its family that are known, in the order of display.
+    """
+    kin = family(kind)
+    found = {name: _value(name, given) for name in _OF_FAMILY.get(kin, ())}
+    whole = base(kind).startswith("global") or _parsed(str(given.get("global_pool"))) in (True, 1)
+    _complete(kin, kind, found, around, whole)
+    rank = _rank(kind, found)
+    settings = []
+    for name, value in found.items():
+        text = _text(name, value, rank)
+        if text:
+            settings.append(Setting(name, text, _words(kin, kind, name, text)))
+    return tuple(settings)
+
+
+def brief(settings: Iterable[Setting]) -> str:
+    """Return the settings in a line, without usual values."""
+    return ", ".join(setting.words for setting in settings if setting.words)
+
+
+def _value(name: str, given: Mapping[str, Any]) -> Any:
+    for alias in _ALIASES[name]:
+        value = given.get(alias)
+        if isinstance(value, str):
+            value = _parsed(value)
+        if isinstance(value, (list, tuple)) and _are_numbers(value):
+            return tuple(value)
+        if isinstance(value, (int, float, bool)) or (isinstance(value, str) and re.fullmatch(r"[A-Za-z_]\w*", value)):
+            return value
+    return None
+
+
+def _are_numbers(value: Sequence[Any]) -> bool:
+    return bool(value) and all(isinstance(n, int) for n in value)
+
+
+def _parsed(text: str) -> Any:
+    """Return a number, a tuple or a bool that is written in a text, else the text."""
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError, RecursionError, MemoryError):
+        return text
+
+
+def _complete(kin: str, kind: str, found: dict[str, Any], around: Around, whole: bool) -> None:
+    """Add what kind and shapes tell; ``whole``: a pooling over all of its input."""
+    matrices = [shape for shape in around.weights if shape is not None and len(shape) > 1]
+    if kin == "convolution" and matrices:
+        _read_kernel(kind, found, matrices[0])
+    if kin == "product" and found["units"] is None and matrices and around.output:
+        found["units"] = around.output[-1]
+    if kin == "recurrent" and found["units"] is None and matrices and around.output:
+        out, two = around.output[-1], found["directions"] in (True, "bidirectional")
+        found["units"] = out // 2 if two and isinstance(out, int) else out
+    if kin == "attention" and found["heads"] is None and base(kind) == "scaleddotproductattention":
+        query = around.operands[0] if around.operands else None
+        found["heads"] = query[-3] if query is not None and len(query) == 4 else None
+    if kin == "pooling":
+        word = base(kind)
+        names = [name for part, name in _POOLING_KINDS if part in word]
+        found["kind"] = {"avg": "average"}.get(found["kind"], found["kind"]) or (names[0] if names else None)
+        found["stride"] = found["stride"] or found["kernel"]  # what torch takes it for
+        if whole:
+            spatial = (around.output or ())[2:]
+            found.update(kernel=None, stride=None, padding=None, size=spatial if _are_numbers(spatial) else 1)
+    if kin == "activation" and found["kind"] is None:
+        found["kind"] = word if (word := base(kind)) != "activation" else None
+
+
+def _read_kernel(kind: str, found: dict[str, Any], weight: Shape) -> None:
+    """Weights are (out, in / groups, *kernel), of transposed convolutions (in, out / groups, *kernel)."""
+    turned = "transpose" in base(kind) or base(kind).startswith("deconv")
+    if found["kernel"] is None:
+        found["kernel"] = weight[2:]
+    if found["units"] is None:
+        groups = found["groups"] or 1
+        out = weight[1] if turned else weight[0]
+        found["units"] = out * groups if turned and isinstance(out, int) and isinstance(groups, int) else out
+
+
+def _rank(kind: str, found: Mapping[str, Any]) -> int:
+    """Return the number of axes for which a single number stands."""
+    kernel = found.get("kernel")
+    if isinstance(kernel, tuple):
+        return len(kernel)
+    named = re.search(r"([1-3])d_?$", kind.lower())
+    return int(named[1]) if named else 1
+
+
+def _text(name: str, value: Any, rank: int) -> str:
+    if value is None or value == ():
+        return ""
+    if name == "directions":
+        return "both" if value in (True, "bidirectional") else ""
+    if name == "padding" and isinstance(value, tuple):
+        value = _padding(value, rank)
+    if name in ("kernel", "size") and isinstance(value, int):
+        value = (value,) * rank
+    if isinstance(value, tuple):
+        alike = name not in ("kernel", "size") and len(set(value)) == 1
+        return str(value[0]) if alike else "×".join(map(str, value))
+    if isinstance(value, bool):
+        return ""
+    return f"{value:.6g}" if isinstance(value, float) else str(value).lower() if name == "kind" else str(value)
+
+
+def _padding(value: tuple[Any, ...], rank: int) -> tuple[Any, ...] | str:
+    """CNTK says for each axis whether it is padded; ONNX gives all beginnings, then all ends."""
+    if all(isinstance(n, bool) for n in value):
+        spatial = value[len(value) - rank :]
+        return "same" if any(spatial) else (0,)
+    half = len(value) // 2
+    return value[:half] if len(value) == 2 * rank and value[:half] == value[half:] else value
+
+
+def _counted(number: str, noun: str) -> str:
+    return f"{number} {noun}" if number == "1" else f"{number} {noun}s"
+
+
+_USUAL = {"stride": "1", "padding": "0", "dilation": "1", "groups": "1", "layers": "1"}
+
+
+def _words(kin: str, kind: str, name: str, text: str) -> str:
+    if name == "stride" and kin == "pooling":
+        return f"stride {text}"
+    if _USUAL.get(name) == text or (name == "padding" and text.lower() in ("notset", "valid")):
+        return ""
+    if name == "kind":
+        # What the kind of the operation says already.
+        word = text.replace("average", "avg")
+        return "" if word in base(kind).replace("average", "avg") else text
+    if name == "units":
+        return _counted(text, "filter" if kin == "convolution" else "unit")
+    return {
+        "kernel": text,
+        "size": f"to {text}",
+        "groups": _counted(text, "group"),
+        "heads": _counted(text, "head"),
+        "layers": _counted(text, "layer"),
+        "directions": "both directions",
+        "rate": f"rate {text}",
+    }.get(name, f"{name} {text}")

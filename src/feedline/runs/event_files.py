@@ -1,0 +1,66 @@
+"""Curves from TensorBoard's event files, of our reporter or of any other program; requires tensorboard."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+
+PATTERN = "*tfevents*"
+# Tags of feedline's reporter by the name of the curve; others keep their tag.
+_OURS: Mapping[str, str] = {
+    "summary/avg_loss": "training loss",
+    "summary/avg_metric": "training metric",
+    "validation/avg_loss": "validation loss",
+    "validation/avg_metric": "validation metric",
+    "test/avg_loss": "test loss",
+    "test/avg_metric": "test metric",
+    "learner0/rate": "learning rate",
+    "feed/waiting": "waiting for data",
+}
+Curve = list[tuple[int, float]]
+
+
+def holds_events(path: Path) -> bool:
+    """Return whether a path is an event file, or a folder with some."""
+    if path.is_file():
+        return "tfevents" in path.name
+    return path.is_dir() and any(path.glob(PATTERN))
+
+
+def event_curves(path: Path) -> tuple[dict[str, Curve], bool]:
+    """Return the scalars of event files as (step, value) by tag, and whether feedline's reporter wrote them.
+
+    Steps of feedline's reporter are label samples. What a resumed run wrote again counts once, as it was written last;
+    values that are not finite are left out.
+
+    Raises:
+        ModuleNotFoundError: tensorboard is not installed (``pip install tensorboard``).
+        ValueError: there is no scalar.
+    """
+    try:
+        from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+        from tensorboard.util.tensor_util import make_ndarray
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError("tensorboard is not installed; run: pip install 'feedline[tensorboard]'") from error
+    events = EventAccumulator(str(path), size_guidance={"scalars": 0, "tensors": 0})
+    events.Reload()
+    found: dict[str, Curve] = {}
+    for tag in events.Tags()["scalars"]:
+        found[tag] = _once([(event.step, float(event.value)) for event in events.Scalars(tag)])
+    for tag in events.Tags()["tensors"]:  # as newer writers keep scalars
+        arrays = [(event.step, make_ndarray(event.tensor_proto)) for event in events.Tensors(tag)]
+        found[tag] = _once([(step, float(a)) for step, a in arrays if a.size == 1 and a.dtype.kind in "fiu"])
+    found = {tag: curve for tag, curve in found.items() if curve}
+    if not found:
+        raise ValueError(f"expected event files with scalars, got none in {path}")
+    ours = "summary/avg_loss" in found
+    named = {_OURS.get(tag, tag) if ours else tag: curve for tag, curve in found.items()}
+    if ours and "waiting for data" in named:
+        named["waiting for data"] = [(step, 100 * value) for step, value in named["waiting for data"]]
+    return named, ours
+
+
+def _once(curve: Curve) -> Curve:
+    last = {step: value for step, value in curve if math.isfinite(value)}
+    return sorted(last.items())

@@ -1,0 +1,207 @@
+"""The state of a run while it happens: how far it is, how long it will take, what limits it.
+
+All of it follows from the log alone, so that a run can be watched from another machine, and nothing in the run waits
+for whoever watches. Requires only NumPy.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from feedline.runs.charts import seconds_by_part
+from feedline.runs.folder import log_of
+from feedline.runs.history import History, LogEvent, ProgressLine, event_of, history_of
+from feedline.runs.log import LogReader
+
+_RECENT = 10  # spans at least, and a tenth of all
+_WAITING_SHARE = 0.1  # share of the time from which waiting for data limits a run
+_LASTING_SHARE = 0.3  # and from which evaluating or saving does
+_SILENT_S, _SILENT_SPANS = 60.0, 5.0
+_LEVELS = "▁▂▃▄▅▆▇█"
+
+
+class Limit(NamedTuple):
+    """The stage of a run that limits its speed, and what would help."""
+
+    stage: str
+    advice: str
+
+
+@dataclass(frozen=True, slots=True)
+class WatchedRun:
+    """A run at one moment.
+
+    Attributes:
+        history: contents of the log so far.
+        now: Unix time, in seconds.
+    """
+
+    history: History
+    now: float
+
+    @property
+    def done(self) -> float | None:
+        """Share of the run that is done, 0 to 1; None: unknown."""
+        if self.history.ended is not None and not self.history.ended.get("interrupted"):
+            return 1.0
+        spans = self.history.spans
+        return min(1.0, spans[-1].done) if spans and spans[-1].done is not None else None
+
+    @property
+    def silent_s(self) -> float:
+        """Seconds since the last line."""
+        times = [span.time for span in self.history.spans[-1:]] + [saved.time for saved in self.history.saved[-1:]]
+        times += [self.history.about.get("time"), (self.history.ended or {}).get("time")]
+        known = [time for time in times if time is not None]
+        return max(0.0, self.now - max(known)) if known else 0.0
+
+    @property
+    def remaining_s(self) -> float | None:
+        """Estimate of the seconds left, at the speed of the recent spans; None: unknown."""
+        if self.history.ended is not None:
+            return 0.0
+        marks = [(span.time, span.done) for span in self.recent()]
+        began = self.history.about.get("time")
+        if len(marks) < 2 and began is not None and not self.history.restarts:
+            marks.insert(0, (began, 0.0))
+        known = [(time, done) for time, done in marks if time is not None and done is not None]
+        if len(known) < 2 or known[-1][1] <= known[0][1] or known[-1][0] <= known[0][0]:
+            return None
+        (first_time, first), (last_time, last) = known[0], known[-1]
+        left = (1 - min(1.0, last)) * (last_time - first_time) / (last - first)
+        return max(0.0, left - (self.now - last_time))
+
+    @property
+    def state(self) -> str:
+        """What the process is doing, in words."""
+        ended = self.history.ended
+        if ended is not None:
+            return "interrupted, saved" if ended.get("interrupted") else "ended"
+        spans = self.recent()
+        usual = max((span.seconds for span in spans), default=0.0)
+        if self.silent_s > max(_SILENT_S, _SILENT_SPANS * usual):
+            return f"no news for {spoken(self.silent_s)}: killed, or stuck"
+        return "running"
+
+    def recent(self) -> list[ProgressLine]:
+        """Return the last spans, of the present process: the last tenth, but at least ten."""
+        spans = self.history.spans
+        if self.history.restarts:
+            spans = [span for span in spans if span.samples > self.history.restarts[-1]]
+        return spans[-max(_RECENT, len(spans) // 10) :]
+
+    def speed(self) -> float | None:
+        """Return label samples per second over the recent spans; None before the first."""
+        spans = self.recent()
+        seconds = sum(span.seconds for span in spans)
+        return sum(span.counted for span in spans) / seconds if seconds else None
+
+    def shares(self) -> dict[str, float]:
+        """Return the shares of the recent time by part: training, waiting for data, evaluating, saving."""
+        parts = seconds_by_part(self.recent())
+        whole = sum(parts.values())
+        return {name: seconds / whole for name, seconds in parts.items()} if whole else {}
+
+    def limit(self) -> Limit | None:
+        """Return what limits the recent spans; None before the first."""
+        shares, spans = self.shares(), self.recent()
+        if not shares:
+            return None
+        waiting = shares.get("waiting for data", 0.0)
+        if shares.get("saving", 0.0) > max(_LASTING_SHARE, waiting):
+            return Limit("checkpoints", "save less often")
+        if shares.get("evaluating", 0.0) > max(_LASTING_SHARE, waiting):
+            return Limit("evaluation", "evaluate less often, or on fewer sequences")
+        if waiting < _WAITING_SHARE:
+            return Limit("the training step", "the feed keeps up; a faster feed would not help")
+        whole = sum(span.seconds for span in spans)
+        reading, transforming = (
+            sum(getattr(span, part) or 0.0 for span in spans) / whole for part in ("reading", "transforming")
+        )
+        if max(reading, transforming) < _WAITING_SHARE:
+            return Limit("the feed", "it waits, but neither reads nor decodes: see its transforms and its disk")
+        if transforming > reading:
+            return Limit(
+                "decoding and other transforms",
+                f"they keep {transforming:.2g} threads busy: more cores, smaller pictures or cheaper steps help",
+            )
+        return Limit(
+            "reading",
+            f"it keeps {reading:.2g} threads busy: more threads= or read_ahead=, or a store instead of text, may help",
+        )
+
+
+class RunWatch:
+    """A log that is read on while it grows.
+
+    Args:
+        path: run folder, which may have no log yet, or log.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+        self._log: Path | None = None
+        self._reader: LogReader[LogEvent | None] | None = None
+        self._history: History | None = None
+
+    def look(self, now: float) -> WatchedRun | None:
+        """Return the run at this moment; None while there is no log, or no event in it.
+
+        Args:
+            now: Unix time, in seconds.
+
+        Raises:
+            DataError: a file that is no log, or several logs.
+        """
+        try:
+            if self._reader is None:
+                self._log = log_of(self.path)
+                self._reader = LogReader(self._log, event_of)
+            if self._reader.read_on():
+                assert self._log is not None
+                self._history = history_of(self._log, self._reader.log())
+        except FileNotFoundError:  # not yet, or removed
+            self._reader, self._history = None, None
+        return None if self._history is None else WatchedRun(self._history, now)
+
+
+def spoken(seconds: float) -> str:
+    """Format a duration: ``3 h 5 min``, ``2 min 40 s``, ``8 s``."""
+    whole = round(seconds)
+    parts = [(whole // 86400, "d"), (whole // 3600 % 24, "h"), (whole // 60 % 60, "min"), (whole % 60, "s")]
+    first = next((i for i, (n, _) in enumerate(parts) if n), 3)
+    return " ".join(f"{n} {unit}" for n, unit in parts[first : first + 2] if n or unit == parts[first][1])
+
+
+def sparkline(numbers: Sequence[float | None], width: int, bounds: tuple[float, float | None] | None = None) -> str:
+    """Draw numbers as a line of block characters.
+
+    Args:
+        numbers: numbers in order; None is a blank.
+        width: most characters; stretches of a longer row are averaged.
+        bounds: what the lowest and the highest block stand for, the latter None for the largest number; None: the
+            extremes, and a logarithmic scale if they are two decades apart.
+    """
+    if width < 1 or not numbers:
+        return ""
+    count = min(width, len(numbers))
+    cells: list[float | None] = []
+    for i in range(count):
+        stretch = numbers[i * len(numbers) // count : (i + 1) * len(numbers) // count]
+        known = [n for n in stretch if n is not None and math.isfinite(n)]
+        cells.append(sum(known) / len(known) if known else None)
+    there = [n for n in cells if n is not None]
+    if not there:
+        return " " * count
+    if bounds is None and min(there) > 0 and max(there) >= 100 * min(there):
+        cells = [None if n is None else math.log(n) for n in cells]
+        there = [n for n in cells if n is not None]
+    low, high = (min(there), None) if bounds is None else bounds
+    step = ((max(there) if high is None else high) - low) / (len(_LEVELS) - 1) or 1.0
+    last = len(_LEVELS) - 1
+    return "".join(" " if n is None else _LEVELS[min(last, max(0, round((n - low) / step)))] for n in cells)

@@ -1,0 +1,150 @@
+"""`feedline watch` in a terminal (tmux) and without one: it follows, survives resizing, ends with the run."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import time
+
+import pytest
+
+from tests.cli.shell import ENV, feedline, start
+from tests.runs.logs import progress, write
+from tests.runs.logs import start as begun
+
+needs_tmux = pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed")
+LINES = [begun(time=0.0), *(progress(100 * i, loss=1 / i, time=10.0 * i, done=i / 10) for i in range(1, 6))]
+END = {"event": "end", "samples": 500, "time": 60.0}
+
+
+def append(path, *lines):
+    with path.open("a") as file:
+        file.write("".join(json.dumps(line) + "\n" for line in lines))
+
+
+class Terminal:
+    """A command in a tmux of its own."""
+
+    def __init__(self, folder, *args):
+        self._tmux = ["tmux", "-S", str(folder / "tmux")]
+        command = shlex.join([sys.executable, "-m", "feedline", *map(str, args)])
+        self("-f", "/dev/null", "new-session", "-d", "-x", "100", "-y", "24", f"{command}; echo left $?; sleep 100")
+
+    def __call__(self, *args):
+        env = {**{k: v for k, v in ENV.items() if k != "COLUMNS"}, "TERM": "xterm-256color", "LC_ALL": "C.UTF-8"}
+        done = subprocess.run([*self._tmux, *args], env=env, capture_output=True, text=True, check=True, timeout=30)
+        return done.stdout
+
+    def until(self, wanted, without=""):
+        """The screen, once it has some words and lacks others."""
+        end = time.monotonic() + 60
+        while True:
+            screen = self("capture-pane", "-p")
+            if wanted in screen and not (without and without in screen):
+                return screen
+            assert time.monotonic() < end, f"expected {wanted!r} on the screen, got\n{screen}"
+            time.sleep(0.1)
+
+    def pid(self):
+        """The command's process."""
+        shell = self("display-message", "-p", "#{pane_pid}").strip()
+        return int(open(f"/proc/{shell}/task/{shell}/children").read().split()[0])
+
+
+@pytest.fixture
+def terminal(tmp_path):
+    opened = []
+
+    def open_(*args):
+        opened.append(Terminal(tmp_path, *args))
+        return opened[-1]
+
+    yield open_
+    for one in opened:
+        one("kill-server")
+
+
+@needs_tmux
+def test_in_a_terminal(tmp_path, terminal):
+    screen = terminal("watch", tmp_path / "run")
+    screen.until("waiting for a log")
+    (tmp_path / "run").mkdir()
+    path = write(tmp_path / "run" / "run.jsonl", LINES)
+    wide = screen.until("50.0%")
+    assert "loss" in wide
+    assert "lowest 0.2 at 500" in wide
+    assert "what limits" in wide
+    screen("resize-window", "-x", "50", "-y", "15")
+    append(path, progress(600, loss=0.1, time=60.0, done=0.6))
+    narrow = screen.until("60.0%")
+    assert max(map(len, narrow.splitlines())) <= 50
+    assert narrow.count("loss") == 1  # nothing of the older screen is left
+    append(path, END)
+    last = screen.until("left 0")
+    assert "ended" in last
+    assert "100.0%" in last
+
+
+@needs_tmux
+def test_when_ended_by_a_signal_the_screen_is_given_back(tmp_path, terminal):
+    write(tmp_path / "run.jsonl", LINES)
+    screen = terminal("watch", tmp_path / "run.jsonl")
+    screen.until("50.0%")
+    os.kill(screen.pid(), 15)
+    assert "50.0%" not in screen.until("left 143", without="50.0%")
+
+
+def test_without_a_terminal_there_are_lines(tmp_path):
+    path = write(tmp_path / "run.jsonl", LINES[:3])
+    process = start("watch", path)
+    assert process.stdout.readline() == "10.0%, 100 label samples, loss 1, 50 samples/s, 25.0% waiting for data\n"
+    append(path, *LINES[3:], END)
+    out, err = process.communicate(timeout=60)
+    assert out.splitlines()[-2:] == [
+        "50.0%, 500 label samples, loss 0.2, 50 samples/s, 25.0% waiting for data",
+        "ended",
+    ]
+    assert (process.returncode, err) == (0, "")
+
+
+def test_once(tmp_path):
+    write(tmp_path / "run.jsonl", LINES)
+    done = feedline("watch", tmp_path, "--once")
+    assert "50.0%" in done.stdout
+    assert "about" not in done.stdout  # it has been silent for years
+    state = json.loads(feedline("watch", tmp_path, "--json").stdout)
+    assert (state["done"], state["loss"], state["samples_per_second"]) == (0.5, 0.2, 50.0)
+    assert state["limit"]["stage"] == "the feed"
+    failed = feedline("watch", tmp_path / "none", "--once", code=1)
+    assert "where there is none yet" in failed.stderr
+    (tmp_path / "run.jsonl").write_text('{"a": 1}\n')
+    assert "expected an event of a training session" in feedline("watch", tmp_path, code=1).stderr
+
+
+def test_a_page_is_made_again_while_the_log_grows(tmp_path):
+    path = write(tmp_path / "run.jsonl", LINES[:2])
+    process = start("report", tmp_path, "--watch", "--every", "1")
+    page = tmp_path / "report.html"
+    assert process.stdout.readline() == f"{page}\n"
+    assert 'data-seconds="1"' in page.read_text("utf-8")
+    append(path, *LINES[2:], END)
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, out, err) == (0, "", "")
+    text = page.read_text("utf-8")
+    assert "data-seconds" not in text
+    assert ">500<" in text
+    for wrong in (("--json",), ("--every", "0.1")):
+        assert "expected --" in feedline("report", tmp_path, "--watch", *wrong, code=2).stderr
+
+
+def test_several_runs_are_compared(tmp_path):
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        write(tmp_path / name / "run.jsonl", LINES)
+    assert feedline("report", tmp_path / "a", tmp_path / "b").stdout == f"{tmp_path / 'comparison.html'}\n"
+    failed = feedline("report", tmp_path / "a", tmp_path / "b", "--watch", code=2)
+    assert "expected one run with --watch, got 2" in failed.stderr

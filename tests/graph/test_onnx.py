@@ -1,0 +1,125 @@
+"""ONNX models: read like others, without the weights that are kept in other files."""
+
+from __future__ import annotations
+
+import pytest
+
+import feedline as fl
+from feedline.graph.folding import collapsed, folded
+from feedline.graph.importers import graph_of
+from feedline.graph.settings import brief
+
+onnx = pytest.importorskip("onnx", reason="onnx is not installed")
+
+from onnx import TensorProto, helper  # noqa: E402
+
+
+def tensor(name, shape, kind=TensorProto.FLOAT):
+    return helper.make_tensor(name, kind, shape, b"\0" * (4 * _count(shape)), raw=True)
+
+
+def _count(shape):
+    count = 1
+    for n in shape:
+        count *= n
+    return count
+
+
+def network(blocks=3):
+    """A stem, equal blocks of convolution and sum, a head."""
+    value = helper.make_tensor_value_info
+    nodes = [
+        helper.make_node(
+            "Conv", ["x", "stem.weight"], ["a0"], "/stem/Conv", kernel_shape=[3, 3], strides=[2, 2], pads=[1, 1, 1, 1]
+        )
+    ]
+    held = [tensor("stem.weight", (4, 1, 3, 3))]
+    for i in range(blocks):
+        name, place = f"blocks.{i}.weight", f"/blocks/blocks.{i}"
+        held.append(tensor(name, (4, 2, 1, 1)))
+        nodes += [
+            helper.make_node("Conv", [f"a{i}", name], [f"c{i}"], f"{place}/conv/Conv", kernel_shape=[1, 1], group=2),
+            helper.make_node("Relu", [f"c{i}"], [f"r{i}"], f"{place}/Relu"),
+            helper.make_node("Add", [f"r{i}", f"a{i}"], [f"a{i + 1}"], f"{place}/Add"),
+        ]
+    nodes += [
+        helper.make_node("GlobalAveragePool", [f"a{blocks}"], ["pooled"], "/GlobalAveragePool"),
+        helper.make_node("Flatten", ["pooled"], ["flat"], "/Flatten"),
+        helper.make_node("Gemm", ["flat", "fc.weight", "fc.bias"], ["y"], "/fc/Gemm", transB=1),
+    ]
+    held += [tensor("fc.weight", (10, 4)), tensor("fc.bias", (10,))]
+    inputs = [value("x", TensorProto.FLOAT, ["batch", 1, 8, 8])]
+    outputs = [value("y", TensorProto.FLOAT, ["batch", 10])]
+    return helper.make_model(helper.make_graph(nodes, "net", inputs, outputs, held))
+
+
+@pytest.fixture
+def path(tmp_path):
+    path = tmp_path / "net.onnx"
+    onnx.save(network(), path)
+    return path
+
+
+def test_a_file(path):
+    graph = graph_of(path, {"x": (2, 1, 8, 8)})
+    assert graph.importer == "ONNX"
+    assert graph.num_parameters() == 4 * 9 + 3 * 8 + 40 + 10
+    work = sum(o.multiply_adds for o in graph.operations)
+    assert work == 2 * (4 * 16 * 9 + 3 * 4 * 16 * 2 + 40)
+    assert [brief(o.settings) for o in graph.operations if o.kind in ("Conv", "Gemm", "GlobalAveragePool")] == [
+        "3×3, stride 2, padding 1, 4 filters",
+        *["1×1, 2 groups, 4 filters"] * 3,
+        "to 1×1",
+        "10 units",
+    ]
+    assert graph_of(str(path)).edges().__next__().type.shape == ("batch", 1, 8, 8)
+    assert graph_of(network()).operations == graph_of(path).operations
+
+
+def test_blocks_are_found_by_their_names(path):
+    graph = folded(collapsed(graph_of(path)))
+    assert graph.scopes[("blocks", "blocks.0")].repeats == 3
+    assert "blocks.0 … blocks.2" in fl.plot_network(path).source
+    assert "1×1, 2 groups, 4 filters" in str(fl.summary(path))
+
+
+def test_weights_in_other_files_are_not_read(tmp_path):
+    path = tmp_path / "net.onnx"
+    onnx.save(network(), path, save_as_external_data=True, location="weights", size_threshold=0)
+    expected = fl.summary(path)
+    (tmp_path / "weights").unlink()
+    assert fl.summary(path).rows == expected.rows
+    assert expected.parameters == 110
+
+
+def test_recurrent_layers_count_what_torch_counts():
+    value = helper.make_tensor_value_info
+    nodes = [helper.make_node("LSTM", ["x", "w", "r", "b"], ["y"], hidden_size=5, direction="bidirectional")]
+    held = [tensor("w", (2, 20, 3)), tensor("r", (2, 20, 5)), tensor("b", (2, 40))]
+    inputs, outputs = [value("x", TensorProto.FLOAT, [7, 2, 3])], [value("y", TensorProto.FLOAT, None)]
+    graph = graph_of(helper.make_model(helper.make_graph(nodes, "net", inputs, outputs, held)))
+    (lstm,) = [o for o in graph.operations if o.kind == "LSTM"]
+    assert lstm.multiply_adds == 14 * 2 * 20 * (3 + 5)
+    assert brief(lstm.settings) == "5 units, both directions"
+
+
+def test_what_is_no_model_or_does_not_fit(path, tmp_path):
+    with pytest.raises(FileNotFoundError, match="which is not a file"):
+        graph_of(tmp_path / "none.onnx")
+    for content in (b"", b"\xff\xff garbage", b"{}"):
+        (tmp_path / "bad.onnx").write_bytes(content)
+        with pytest.raises(ValueError, match=r"expected an ONNX (file|model with outputs), got .*bad\.onnx"):
+            graph_of(tmp_path / "bad.onnx")
+    with pytest.raises(TypeError, match="by name"):
+        graph_of(path, (1, 1, 8, 8))
+    with pytest.raises(ValueError, match="shapes of the inputs x, got one of z"):
+        graph_of(path, {"z": (1, 1, 8, 8)})
+    with pytest.raises(ValueError, match="a shape of 4 axes for the input x"):
+        graph_of(path, {"x": (1, 1)})
+
+
+def test_without_the_package_the_extra_is_named(path, monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "onnx", None)
+    monkeypatch.delitem(__import__("sys").modules, "feedline.graph.importers.onnx_file", raising=False)
+    with pytest.raises(ModuleNotFoundError, match=r"pip install 'feedline\[onnx\]'"):
+        fl.summary(path)
