@@ -341,7 +341,7 @@ class _ObStore(Store):
         try:
             found = await self._obstore.get_async(self._store, info.key, options=options)
             meta = found.meta
-            if (meta.get("e_tag") or "") != info.etag or meta["size"] != info.size:
+            if _etag_of(meta) != info.etag or meta["size"] != info.size:
                 raise StoreFault(f"an object of {meta['size']} bytes with ETag {meta.get('e_tag')}", kind="changed")
             async for piece in found.stream(min_chunk_size=1 << 20):
                 yield piece
@@ -413,9 +413,15 @@ class _ObStore(Store):
             return None
 
 
+def _etag_of(meta: Mapping[str, Any]) -> str:
+    """Return the ETag of an object as HTTP has it: Azure's listings leave out the quotes."""
+    etag = meta.get("e_tag") or ""
+    return etag if not etag or etag.startswith(('"', "W/")) else f'"{etag}"'
+
+
 def _info(meta: Any) -> ObjectInfo:
     modified = int(meta["last_modified"].timestamp() * 1e9)
-    return ObjectInfo(meta["path"], meta["size"], meta.get("e_tag") or "", modified)
+    return ObjectInfo(meta["path"], meta["size"], _etag_of(meta), modified)
 
 
 def _retry_after(url: str) -> float | None:
