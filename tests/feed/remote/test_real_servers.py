@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 
+import numpy as np
 import pytest
 
 import feedline as fl
@@ -74,6 +75,10 @@ def test_azurite_has_azures_blobs(local, tmp_path):
         for name, data in FILES.items():
             obstore.put(store, name, data)
         same(local, "az://bucket", tmp_path, server.azure())
+        numbers = fl.ArrayDeserializer(x=np.arange(3000.0).reshape(300, 10))
+        fl.convert(numbers, "az://bucket/out/store", storage_options=server.azure(), chunk_bytes=4000, part_bytes=9000)
+        there = fl.open_corpus("az://bucket/out/store", cache=tmp_path / "c", storage_options=server.azure())
+        assert delivered(there) == delivered(numbers)
 
 
 OPENS = """
