@@ -23,7 +23,7 @@ from feedline.errors import DataError
 from feedline.feed.formats.forwarding import Forwarding
 from feedline.feed.formats.images import Base64ImageDeserializer as Base64Corpus
 from feedline.feed.formats.images import ImageMapDeserializer as MapCorpus
-from feedline.feed.protocol import ChunkInfo, Deserializer, chunk_starts
+from feedline.feed.protocol import ChunkInfo, Deserializer, Extent, chunk_starts
 
 MAP, BASE64 = "ImageDeserializer", "Base64ImageDeserializer"
 _OPTIONS = {"grayscale", "multiViewCrop"}
@@ -160,6 +160,10 @@ class ImageCorpus(Forwarding):
         """Return 32 hex digits over the corpus's digest and the number of copies."""
         own = f"{self._corpus.digest()} {self._copies} {self._single}"
         return hashlib.blake2b(own.encode(), digest_size=16).hexdigest()
+
+    def extents(self, chunk: int) -> Sequence[Extent]:
+        """Return nothing: chunks are not the corpus's, and pictures are read one by one."""
+        return ()
 
     def read(self, chunk: int) -> Chunk:
         """Return a picture, or a chunk of the corpus."""

@@ -48,6 +48,10 @@ class Forwarding(Deserializer):
         """Return the corpus's files."""
         return self._corpus.files(chunks)
 
+    def hold_bounds(self) -> None:
+        """Have the corpus hold its bounds."""
+        self._corpus.hold_bounds()
+
     def extents(self, chunk: int) -> Sequence[Extent]:
         """Return the corpus's extents."""
         return self._corpus.extents(chunk)
