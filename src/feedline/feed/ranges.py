@@ -243,7 +243,7 @@ class RangeFetcher:
         if job.remote:
             if len(job.remote) < len(job.extents):
                 return None  # a chunk of local files and of objects is read part by part
-            if not all(one.stays and one.seems_whole(*span) for one, span in job.spans()):
+            if not all(one.stays_there(*span) for one, span in job.spans()):
                 job.arrival = self._begin_arrival(job)
                 return None
         try:

@@ -66,6 +66,9 @@ class RemoteObject(Protocol):
             DataError: they cannot be had, or the disk has no room for them.
         """
 
+    def stays_there(self, begin: int, end: int) -> bool:
+        """Return whether the bytes ``begin:end`` are in the file, and stay there for as long as this object is used."""
+
     def settle(self, path: str) -> None:
         """Fetch all bytes, keep them for as long as this object is used, and put the file in the place of ``path``.
 

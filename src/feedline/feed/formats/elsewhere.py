@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 
 from feedline.data import Chunk, Stream
 from feedline.errors import DataError, SchemaError, shown_path
-from feedline.feed.files.remote import check_room, object_at, settle
+from feedline.feed.files.paths import open_file
+from feedline.feed.files.remote import check_room, object_at, preadv, settle
 from feedline.feed.formats.detect import Format, recognise
 from feedline.feed.formats.fetched_views import extents_of, fetched_chunk, in_parts
 from feedline.feed.formats.forwarding import Forwarding
@@ -221,14 +222,18 @@ class RemoteCorpus(Forwarding):
 
     def _fetched(self, views: Chunk, chunk: int) -> Chunk:
         files = self.files([chunk])
+        extents = [(object_at(path), path, at, size) for path, at, size in extents_of(views, files)]
+        # As on a disk where nothing is missing, or the files are settled by now.
+        if all(one is None or one.stays_there(at, at + size) for one, _, at, size in extents):
+            return views
         pieces = []
-        for path, offset, size in extents_of(views, files):
-            into = memoryview(bytearray(size))
-            found = object_at(path)
-            if found is None:
-                return views  # of a file that is settled by now
-            found.read(offset, into)
-            pieces.append(into)
+        for one, path, at, size in extents:
+            pieces.append(memoryview(bytearray(size)))
+            if one is not None:
+                one.read(at, pieces[-1])
+            else:
+                with open_file(path) as file:
+                    preadv(file, pieces[-1], at)
         return fetched_chunk(views, files, pieces)
 
     # ---------------------------------------------------------------------------------------------------

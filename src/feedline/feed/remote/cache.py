@@ -173,6 +173,10 @@ class CachedObject:
         with self.cache.opened(self) as pages:
             return pages.has(*pages_of(begin, end))
 
+    def stays_there(self, begin: int, end: int) -> bool:
+        """See `RemoteObject.stays_there`."""
+        return self.stays and self.seems_whole(begin, end)
+
     def stay(self) -> None:
         """Drop nothing of it while it is used."""
         if not self.stays and self.size:
