@@ -35,7 +35,8 @@ class Terminal:
         self("-f", "/dev/null", "new-session", "-d", "-x", "100", "-y", "24", f"{command}; echo left $?; sleep 100")
 
     def __call__(self, *args):
-        env = {**{k: v for k, v in ENV.items() if k != "COLUMNS"}, "TERM": "xterm-256color", "LC_ALL": "C.UTF-8"}
+        # A size that shells may export, and which is wrong once the terminal is resized.
+        env = {**ENV, "COLUMNS": "100", "LINES": "24", "TERM": "xterm-256color", "LC_ALL": "C.UTF-8"}
         done = subprocess.run([*self._tmux, *args], env=env, capture_output=True, text=True, check=True, timeout=30)
         return done.stdout
 

@@ -6,6 +6,7 @@ for each progress span. Only the log is read, so it works over ssh, beside the r
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 import time
@@ -15,7 +16,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Group
+from rich.console import Console, Group
 from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
@@ -70,7 +71,9 @@ def _document(seen: WatchedRun) -> dict[str, Any]:
 
 
 def _on_terminal(log: RunWatch) -> None:
-    console = stdout()
+    # Of a shell that exports them, these would be the size that the terminal had when the shell looked.
+    environ = {name: value for name, value in os.environ.items() if name not in ("LINES", "COLUMNS")}
+    console = Console(file=sys.stdout, highlight=False, _environ=environ)
     seen = None
     with _ended_by_signal(), Live(console=console, screen=True, auto_refresh=False) as live:
         while seen is None or seen.history.ended is None:

@@ -274,11 +274,13 @@ def moving_means(pairs: Pairs) -> tuple[Pairs, int]:
         return [], 0
     width = max(5, len(known) // 20)
     numbers = np.array([number for _, number in known], np.float64)
-    sums = np.concatenate([[0.0], np.cumsum(numbers)])
     ends = np.arange(1, len(numbers) + 1)
     starts = np.maximum(0, ends - width)
-    means = (sums[ends] - sums[starts]) / (ends - starts)
-    if not np.isfinite(means).all() or np.abs(numbers - means)[width:].mean() <= 0.05 * np.ptp(means[width - 1 :]):
+    with np.errstate(over="ignore", invalid="ignore"):  # of numbers that are too large to be added
+        sums = np.concatenate([[0.0], np.cumsum(numbers)])
+        means = (sums[ends] - sums[starts]) / (ends - starts)
+        noise, span = np.abs(numbers - means)[width:].mean(), np.ptp(means[width - 1 :])
+    if not np.isfinite([noise, span, *means]).all() or noise <= 0.05 * span:
         return [], 0
     return [(at, float(mean)) for (at, _), mean in zip(known, means, strict=True)], width
 
