@@ -219,8 +219,8 @@ def _order_of(
 def _in_order(corpus: Deserializer, whole: list[Deserializer]) -> Window | None:
     """Return the window of a corpus that is not shuffled; None: it need not be read in windows.
 
-    The order is the same, but for batches of like length, which are made within windows: such a corpus is not read in
-    more windows than its files on a disk would be, and fetched as a whole.
+    The window changes nothing about the order, except for batches of like length, which are made within windows. A
+    corpus of these keeps the windows that its files would have on a disk, so it is fetched as a whole.
     """
     if not corpus.random_access:
         return Window(chunks=1)

@@ -187,20 +187,25 @@ class RemoteCorpus(Forwarding):
     @property
     def _parted(self) -> bool:
         """Whether what the corpus reads are views that must not be touched; no longer once its files are settled."""
-        if self._closed:
-            raise ValueError(f"expected an open corpus, but {self.name} was closed")
+        self._check_open()
         self._unsettled = self._unsettled and in_parts(self._corpus)
         return self._unsettled
 
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ValueError(f"expected an open corpus, but {self.name} was closed")
+
     def extents(self, chunk: int) -> Sequence[Extent]:
         """Return the corpus's extents; of views, the bytes that they consist of."""
+        self._check_open()
         if not self._views:
             return self._corpus.extents(chunk)
         return extents_of(self._corpus.read(chunk), self.files([chunk]))
 
     def read_fetched(self, chunk: int, pieces: Sequence[Piece]) -> Chunk:
         """Return the corpus's chunk, whose extents were fetched."""
-        if not (self._parted or self._views):
+        self._check_open()
+        if not self._views:
             return self._corpus.read_fetched(chunk, pieces)
         return fetched_chunk(self._corpus.read(chunk), self.files([chunk]), pieces)
 
