@@ -37,6 +37,7 @@ import subprocess
 import sys
 import threading
 import time
+import weakref
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, replace
@@ -217,7 +218,8 @@ class ObjectStore(Store):
         self._lock = threading.Lock()
         self._writing = threading.Lock()  # conditions of a PUT hold until it is done
         self._counters, self._log, self._running = Counters(), collections.deque[Entry](maxlen=LOG), 0
-        self._connections: dict[socket.socket, threading.Thread] = {}
+        self._connections: set[socket.socket] = set()
+        self._serving: weakref.WeakSet[threading.Thread] = weakref.WeakSet()  # those that end just now among them
         self._closing = threading.Event()
         self._listening = socket.create_server((address, port), backlog=256)
         self.address, self.port = self._listening.getsockname()[:2]
@@ -273,13 +275,13 @@ class ObjectStore(Store):
         self._accepting.join(ENDS_S)
         self._listening.close()
         with self._lock:
-            running = dict(self._connections)
-            for sock in running:
+            for sock in self._connections:
                 with contextlib.suppress(OSError):
                     sock.shutdown(socket.SHUT_RDWR)
-        for thread in running.values():
+            serving = list(self._serving)
+        for thread in serving:
             thread.join(ENDS_S)
-        left = [thread for thread in (self._accepting, *running.values()) if thread.is_alive()]
+        left = [thread for thread in (self._accepting, *serving) if thread.is_alive()]
         assert not left, f"threads of the object store do not end: {left}"
 
     # ---- connections
@@ -299,8 +301,9 @@ class ObjectStore(Store):
                     sock.close()
                     continue
                 thread = threading.Thread(target=self._serve, args=(sock,), name="object store", daemon=True)
-                self._connections[sock] = thread
-            thread.start()
+                self._connections.add(sock)
+                self._serving.add(thread)
+                thread.start()
 
     def _serve(self, sock: socket.socket) -> None:
         try:
@@ -320,7 +323,7 @@ class ObjectStore(Store):
             pass
         finally:
             with self._lock:
-                del self._connections[sock]
+                self._connections.remove(sock)
             sock.close()
 
     def _wait(self, seconds: float) -> None:

@@ -356,3 +356,53 @@ def test_every_draw_is_noticed(monkeypatch, in_memory):
             assert states() == before
             kinds[(number + number // 7) % len(kinds)]()
     assert states() != kept
+
+
+@pytest.mark.parametrize(
+    ("early", "ends"),
+    [(False, "second"), (True, "second"), (True, "first")],
+    ids=["the other one marks first", "the other one draws first", "the other one restores first"],
+)
+def test_a_thread_that_restores_hides_no_draws_of_another_one(early, ends):
+    """What another thread has drawn is undone along with one's own; that thread has to notice all the same."""
+    shared = seeding.Seeding(5, restore=True, threads=True)
+    for _ in range(seeding.TRIAL):
+        shared.run(0, lambda _: None)
+
+    def drawn(at):
+        at(7)
+        return random.random(), np.random.random()
+
+    expected, before = seeding.Seeding(5, restore=True).run(0, drawn), states()
+    begun, entered, drew, restored = (threading.Event() for _ in range(4))
+
+    def first(at):
+        if begun.is_set():
+            return drawn(at)
+        result = drawn(at) if early else None
+        begun.set()
+        assert entered.wait(60)
+        result = result or drawn(at)
+        drew.set()
+        assert ends == "first" or restored.wait(60)
+        return result
+
+    def second(at):
+        entered.set()
+        assert drew.wait(60)
+        assert ends == "second" or restored.wait(60)
+        return drawn(at)
+
+    got = []
+    threads = [threading.Thread(target=lambda work=work: got.append(shared.run(0, work))) for work in (first, second)]
+    threads[0].start()
+    assert begun.wait(60)
+    threads[1].start()
+    while shared._undone == 0:  # one has restored and waits for the other one
+        assert threads[1].is_alive()
+        drew.wait(0.001)
+    restored.set()
+    for thread in threads:
+        thread.join()
+    assert got == [expected, expected]
+    assert states() == before

@@ -322,6 +322,10 @@ class Seeding:
         self._trial = TRIAL
         self._used: set[int] = set()
         self._gate = _Gate() if threads else None
+        # Of `_beside`: how often it began and restored; when the one that restored last had begun, and its marks.
+        self._undoing = threading.Lock()
+        self._begun = self._undone = 0
+        self._undone_to: tuple[int, list[Any]] = (0, [])
         self._turn = PerProcess(threading.RLock)  # for loops in several threads over one loader without workers
 
     def run(self, sweep: int, work: Callable[[At], T]) -> T:
@@ -336,9 +340,41 @@ class Seeding:
             with self._gate.held(lambda: bool(self._seeded)) as alone:
                 if alone:
                     return self._seen_through(sweep, work)
-                done, result = self._attempt(sweep, work)
+                done, result = self._beside(sweep, work)
             if done:
                 return cast(T, result)
+
+    def _beside(self, sweep: int, work: Callable[[At], T]) -> tuple[bool, Any]:
+        """Return (whether nothing was drawn, the result of ``work``), which runs beside that of other threads.
+
+        A thread that has drawn restores what all share, also what another one may have drawn meanwhile: that other one
+        sees no difference and must repeat its work whenever somebody has restored since it began. Its own mark may lie
+        after draws of a thread that began earlier, whose mark is the one to restore then.
+        """
+        with self._undoing:
+            self._begun += 1
+            begun, undone = self._begun, self._undone
+            before = [g.mark() for g in self._all]
+        result, error = None, None
+        try:
+            with contextlib.nullcontext() if self._own is None else self._own(_number):
+                result = work(_Names(self._seed, sweep))
+        except Exception as raised:  # unseeded numbers may have caused it
+            error = raised
+        finally:
+            _place.leave()
+            with self._undoing:
+                overlapped = self._undone != undone
+                if overlapped and self._undone_to[0] < begun:
+                    begun, before = self._undone_to
+                drawn = self._drawn(self._all, before)
+                if drawn:
+                    self._undone, self._undone_to = self._undone + 1, (begun, before)
+        if drawn or overlapped:
+            return False, None
+        if error is not None:
+            raise error
+        return True, result
 
     def _alone(self, sweep: int, work: Callable[[At], T]) -> T:
         if self._seeded:
