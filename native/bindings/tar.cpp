@@ -11,6 +11,7 @@
 
 #include "arrays.h"
 #include "faults.h"
+#include "reach.h"
 #include "unlocked.h"
 
 namespace nb = nanobind;
@@ -29,15 +30,7 @@ nb::object bytes_array(const void* from, std::size_t n) {
 }
 
 void init(feedline::TarIndexer* self, int descriptor, std::uint64_t size, nb::object reach) {
-    if (reach.is_none()) {
-        new (self) feedline::TarIndexer(descriptor, size);
-        return;
-    }
-    new (self) feedline::TarIndexer(descriptor, size, [reach = std::move(reach)](std::uint64_t begin, std::uint64_t end) {
-        const nb::gil_scoped_acquire acquired;
-        const nb::tuple within = nb::cast<nb::tuple>(reach(begin, end));
-        return std::pair{nb::cast<std::uint64_t>(within[0]), nb::cast<std::uint64_t>(within[1])};
-    });
+    new (self) feedline::TarIndexer(descriptor, size, feedline::bindings::reach_of(std::move(reach)));
 }
 
 nb::object next(feedline::TarIndexer& self, std::size_t members) {

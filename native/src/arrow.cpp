@@ -1,5 +1,6 @@
 #include "feedline/arrow.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <limits>
@@ -100,29 +101,41 @@ void check_rows(std::int64_t rows) {
     if (rows < 0) throw ArrowError("a batch of " + std::to_string(rows) + " rows", 0);
 }
 
-// Up to n bytes of a file, fewer at its end.
-std::size_t read_at(int fd, std::uint8_t* out, std::size_t n, std::uint64_t at) {
-    std::size_t done = 0;
-    while (done < n) {
-        const ssize_t got = pread(fd, out + done, n - done, static_cast<off_t>(at + done));
-        if (got < 0) {
-            if (errno == EINTR) continue;
-            throw std::system_error(errno, std::generic_category());
+// Bytes of an open file.
+struct FileBytes {
+    int fd;
+    std::uint64_t size;
+    const Reach& reach;
+    std::pair<std::uint64_t, std::uint64_t> within{0, 0};  // what was reached last
+
+    // Up to n bytes, fewer at the end of the file.
+    std::size_t get(std::uint8_t* out, std::size_t n, std::uint64_t at) {
+        if (at >= size) return 0;
+        n = static_cast<std::size_t>(std::min<std::uint64_t>(n, size - at));
+        if (reach && (at < within.first || at + n > within.second)) within = reach(at, at + n);
+        std::size_t done = 0;
+        while (done < n) {
+            const ssize_t got = pread(fd, out + done, n - done, static_cast<off_t>(at + done));
+            if (got < 0) {
+                if (errno == EINTR) continue;
+                throw std::system_error(errno, std::generic_category());
+            }
+            if (got == 0) break;
+            done += static_cast<std::size_t>(got);
         }
-        if (got == 0) break;
-        done += static_cast<std::size_t>(got);
+        return done;
     }
-    return done;
-}
+};
 
 }  // namespace
 
-ArrowStream walk_arrow(int fd, std::uint64_t size, std::uint64_t start) {
+ArrowStream walk_arrow(int fd, std::uint64_t size, std::uint64_t start, bool keep_heads, const Reach& reach) {
     ArrowStream found;
+    FileBytes bytes{fd, size, reach};
     std::vector<std::uint8_t> head(kFirstRead);
     std::uint64_t at = start;
     while (at < size) {
-        std::size_t held = read_at(fd, head.data(), kFirstRead, at);
+        std::size_t held = bytes.get(head.data(), kFirstRead, at);
         if (held < kPrefix) throw ArrowError("a message that is cut", at);
         if (load<std::uint32_t>(head.data()) != 0xFFFFFFFFu) throw ArrowError("no message where one should begin", at);
         const std::int64_t length = load<std::int32_t>(head.data() + 4);
@@ -135,7 +148,7 @@ ArrowStream walk_arrow(int fd, std::uint64_t size, std::uint64_t start) {
         if (whole > size - at) throw ArrowError("a message that is cut", at);
         if (whole > held) {
             if (whole > head.size()) head.resize(whole);
-            held += read_at(fd, head.data() + held, whole - held, at + held);
+            held += bytes.get(head.data() + held, whole - held, at + held);
             if (held < whole) throw ArrowError("a message that is cut", at);
         }
         ArrowMessage message{};
@@ -157,6 +170,7 @@ ArrowStream walk_arrow(int fd, std::uint64_t size, std::uint64_t start) {
         if (message.body < 0 || static_cast<std::uint64_t>(message.body) > size - at - whole)
             throw ArrowError("a message that is cut: " + std::to_string(message.body) + " bytes follow its head", at);
         found.messages.push_back(message);
+        if (keep_heads) found.heads.append(reinterpret_cast<const char*>(head.data()), whole);
         at += whole + static_cast<std::uint64_t>(message.body);
     }
     return found;

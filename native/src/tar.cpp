@@ -29,7 +29,7 @@ enum class Got { yes, cut, lost };
 struct FileBytes {
     int descriptor;
     std::uint64_t size;
-    const TarIndexer::Reach& reach;
+    const Reach& reach;
     std::pair<std::uint64_t, std::uint64_t>& within;
     int error = 0;
 

@@ -46,6 +46,7 @@ def table(seed: int, rows: int):
 @pytest.fixture(scope="module")
 def world(tmp_path_factory):
     """A bucket and a folder with the same files of two formats, one of them with damaged lines."""
+    import pyarrow as pa
     import pyarrow.parquet as pq
 
     root = tmp_path_factory.mktemp("remote")
@@ -63,6 +64,11 @@ def world(tmp_path_factory):
         x=rows["x"].to_pylist(), y=rows["y"].to_numpy(), z=[np.ones(i % 4) for i in range(400)]
     )
     fl.convert(arrays, root / "b" / "mapped", chunk_bytes=100_000, part_bytes=500_000)
+    (root / "b" / "arrow").mkdir()
+    for seed in range(2):
+        rows = table(20 + seed, 200)
+        with pa.ipc.new_stream(str(root / "b" / "arrow" / f"{seed}.arrow"), rows.schema) as stream:
+            stream.write_table(rows, max_chunksize=30)
     patch = pytest.MonkeyPatch()
     patch.setattr(caches, "LEAST_BYTES", 0)
     patch.setattr(requests, "_FIRST_DELAY_S", 0.002)
@@ -71,7 +77,12 @@ def world(tmp_path_factory):
     patch.undo()
 
 
-STREAMS = {"parquet": {}, "mapped": {}, "lines": {"y": fl.Stream((), "int64"), "t": fl.Stream(dtype="str")}}
+STREAMS = {
+    "parquet": {},
+    "arrow": {},
+    "mapped": {},
+    "lines": {"y": fl.Stream((), "int64"), "t": fl.Stream(dtype="str")},
+}
 
 
 def rows_of(minibatch):
@@ -98,7 +109,7 @@ def test_stopped_and_continued_it_delivers_what_a_disk_does(
     world, name, budget, window, by_bytes, sizes, ahead, faults, data
 ):
     store, folder = world
-    if name == "mapped":
+    if name in ("arrow", "mapped"):
         budget += 900 * KIB  # what says where its sequences lie stays in the cache
     shuffle = fl.Window(bytes=window * 40_000) if by_bytes else fl.Window(chunks=window)
     options = {"seed": 5, "shuffle": shuffle, "max_sweeps": 2, "on_error": "skip", "quarantine": None}

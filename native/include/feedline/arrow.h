@@ -10,6 +10,8 @@
 #include <string>
 #include <vector>
 
+#include "feedline/reach.h"
+
 namespace feedline {
 
 // Damage, and the byte at which it was detected.
@@ -37,12 +39,14 @@ struct ArrowStream {
     std::vector<ArrowMessage> messages;
     bool ended = false;       // an end-of-stream marker was found, rather than the end of the file
     bool big_endian = false;  // says the schema
+    std::string heads;        // of all messages, one after the other, if they were wanted
 };
 
 // Walks the messages of a file from byte `start` on, up to the end-of-stream marker or the end of the file; a message
 // that does not fit into `size` bytes is damage. Reads the heads only, with pread: about 1 us a message if cached.
-// Throws ArrowError for damage, std::system_error if the disk fails.
-ArrowStream walk_arrow(int fd, std::uint64_t size, std::uint64_t start);
+// Throws ArrowError for damage, std::system_error if the disk fails, and what `reach` throws.
+ArrowStream walk_arrow(int fd, std::uint64_t size, std::uint64_t start, bool keep_heads = false,
+                       const Reach& reach = nullptr);
 
 struct ArrowLayout {
     std::int64_t rows = 0;

@@ -15,6 +15,8 @@
 #include <utility>
 #include <vector>
 
+#include "feedline/reach.h"
+
 namespace feedline {
 
 enum class TarError : int {
@@ -47,10 +49,6 @@ static_assert(sizeof(TarEntry) == 24, "entries are those of index files");
 // Finds the samples of an open file by its headers, skipping the data. Not for several threads at once.
 class TarIndexer {
 public:
-    // What makes bytes of a file that is still being fetched readable: called with the first byte and the end of what is
-    // read next, it returns between which bytes may be read until the next call. May throw.
-    using Reach = std::function<std::pair<std::uint64_t, std::uint64_t>(std::uint64_t, std::uint64_t)>;
-
     // The descriptor stays the caller's. Without `reach`, all of the file can be read.
     TarIndexer(int descriptor, std::uint64_t size, Reach reach = nullptr)
         : descriptor_(descriptor), size_(size), reach_(std::move(reach)) {}

@@ -36,6 +36,7 @@ EVERY["zarr archive"] = (write_zarr_zip, {})
 
 # The others are fetched as a whole: their libraries read files.
 RANGED = {
+    "arrow",
     "base64 images",
     "hdf5",
     "htk",

@@ -30,7 +30,7 @@ from tests.torture.scenario import Scenario
 from tests.torture.scenarios.killed_feeds import delivered
 from tests.torture.victims import Instant, Victim, run
 
-KINDS = ("parquet", "tar", "jsonl", "store")
+KINDS = ("parquet", "tar", "jsonl", "store", "arrow")
 PAGE = 16 << 10
 LEAST = 3 << 20
 """The smallest cache: two regions of a megabyte that an index is made of, and what is on its way."""
@@ -85,7 +85,7 @@ class KilledFetchers(Scenario):
         order: dict[str, Any] = {"seed": rng.randrange(1 << 64), "max_sweeps": 2}
         order["shuffle"] = rng.choice([True, False, fl.Window(chunks=rng.randint(1, 5)), fl.Window(bytes=1 << 20)])
         budget = rng.choice([LEAST, LEAST, total // 2, total * 9 // 10, 2 * total, 2 * total, 2 * total])
-        if kind == "store" and order["shuffle"] is True and budget < 2 * total:
+        if kind in ("store", "arrow") and order["shuffle"] is True and budget < 2 * total:
             order["shuffle"] = fl.Window(bytes=1 << 20)  # all of what is shuffled as a whole has to be there
         with ObjectStoreProcess(
             case.folder / "objects", latency_s=rng.choice([0, 0.002]), bytes_per_second=rng.choice([20e6, 60e6, None])
@@ -157,7 +157,8 @@ def write(case: Case, kind: str) -> dict[str, bytes]:
     if kind == "store":
         return store_of(case.folder, rng, case.rng.randint(200, 400))
     for number in range(case.rng.randint(2, 3)):
-        content = {"parquet": groups, "tar": archive, "jsonl": lines}[kind](rng, case.rng.randint(80, 140))
+        make = {"parquet": groups, "tar": archive, "jsonl": lines, "arrow": batches}[kind]
+        content = make(rng, case.rng.randint(80, 140))
         name = f"{number}.{kind}"
         for folder in ("objects/bucket", "local"):
             (case.folder / folder / name).write_bytes(content)
@@ -177,6 +178,17 @@ def store_of(folder: Path, rng: np.random.Generator, rows: int) -> dict[str, byt
         made[f"s3://bucket/{file.name}"] = file.read_bytes()
         (folder / "objects" / "bucket" / file.name).write_bytes(file.read_bytes())
     return made
+
+
+def batches(rng: np.random.Generator, rows: int) -> bytes:
+    """An Arrow stream of batches of a few pages each, which are mapped on a disk."""
+    import pyarrow as pa
+
+    file = io.BytesIO()
+    table = pa.table({"text": [rng.bytes(int(n)) for n in rng.integers(0, 40_000, rows)], "y": range(rows)})
+    with pa.ipc.new_stream(file, table.schema) as stream:
+        stream.write_table(table, max_chunksize=7)
+    return file.getvalue()
 
 
 def groups(rng: np.random.Generator, rows: int) -> bytes:

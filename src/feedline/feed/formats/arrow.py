@@ -10,10 +10,12 @@ Arrow instead, a batch at a time.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -30,9 +32,20 @@ from feedline.feed.byte_strings import TooLargeError
 from feedline.feed.files.digest import ContentDigest
 from feedline.feed.files.paths import list_files, looking, open_file
 from feedline.feed.formats import arrow_columns
+from feedline.feed.formats.arrow_columns import Column
 from feedline.feed.formats.arrow_decode import decoded_batch
 from feedline.feed.formats.arrow_file import ArrowFile, read_whole
-from feedline.feed.formats.arrow_layout import BatchLayout, MappedBatch, layout_of, value_of
+from feedline.feed.formats.arrow_layout import (
+    BatchLayout,
+    MappedBatch,
+    Place,
+    is_even,
+    layout_of,
+    leaf_of,
+    looked_at,
+    value_of,
+)
+from feedline.feed.formats.fetched_views import check_room_for_bounds, runs_of
 from feedline.feed.formats.hugging_face import Dataset, arrow_dataset
 from feedline.feed.formats.litdata_index import litdata_index, row_spans
 from feedline.feed.formats.shards_guess import folder_of, is_litdata
@@ -54,6 +67,7 @@ Ints = NDArray[np.int64]
 
 _MOST_LOST = 1 << 20  # sequences of a batch that keep their places if it cannot be read
 _VIEW_BYTES = 4 << 20  # of a chunk of chosen rows; part of the order
+_REQUESTS = 16  # at a time, for what is looked at of batches
 
 
 class ArrowDeserializer(Deserializer):
@@ -177,6 +191,37 @@ class ArrowDeserializer(Deserializer):
             first = chunk * self._step
             return self._chosen(np.arange(first + start, first + stop))
         return self._batch(chunk, start, stop)
+
+    def hold_bounds(self) -> None:
+        """Have what is looked at to make views of the batches in reach: bounds, validity and bits.
+
+        Raises:
+            DataError: the cache has no room for that, or it cannot be had.
+        """
+        spans: dict[str, list[tuple[int, int]]] = {}
+        for file, batch, places in self._readable():
+            of_file = spans.setdefault(file.path, [])
+            for place, column in places:
+                of_file += [batch.span(number) for number in looked_at(batch, place, column)]
+        runs = [(file, *run) for file in self._files for run in runs_of(spans.get(file.path, []))]
+        check_room_for_bounds([end - begin for _, begin, end in runs], self.paths(), self.name, len(self.schema))
+        with ThreadPoolExecutor(_REQUESTS) as threads:
+            for _ in threads.map(lambda run: run[0].hold(*run[1:]), runs):
+                pass
+        for file, batch, places in self._readable():
+            for place, column in places:
+                if column.dims and not is_even(batch, place, column):
+                    file.hold(*batch.span(leaf_of(place)))  # it is copied
+
+    def _readable(self) -> Iterator[tuple[ArrowFile, MappedBatch, list[tuple[Place, Column]]]]:
+        """Yield the batches whose heads are no damage, and where their columns lie; reads nothing else of them."""
+        for chunk in range(int(self._first[-1])):
+            file, i = self._locate(chunk)
+            layout = self._layout(file)
+            with contextlib.suppress(ValueError):
+                columns = self._columns.values()
+                batch = MappedBatch(file, file.batch(i), layout)
+                yield file, batch, [(layout.places[column.field], column) for column in columns]
 
     def extents(self, chunk: int) -> list[Extent]:
         """Return the batch of a chunk that must be decoded; others are read as views."""

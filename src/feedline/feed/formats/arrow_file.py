@@ -4,6 +4,9 @@ A stream has no footer, so opening walks over the heads of its messages, nativel
 data is read. A file has the same messages between its magic numbers. Only the schema is parsed by Arrow; where the
 buffers of a batch lie is read by our own parser (`_native.arrow_batch`), which checks every offset, and the map itself
 is read by native code alone, which survives a file that is truncated meanwhile.
+
+Parts of a file whose bytes lie in a store may be missing. The heads of its batches are kept from the walk, and what
+else is looked at to make views of its buffers has to be held; see `ArrowFile.hold`.
 """
 
 from __future__ import annotations
@@ -11,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import mmap
+import weakref
 from collections.abc import Iterator
 from typing import Any, BinaryIO, NamedTuple
 
@@ -19,7 +23,9 @@ from numpy.typing import NDArray
 
 from feedline import _native
 from feedline.errors import DataError
+from feedline.feed.files.mapped_arrays import END_BYTES
 from feedline.feed.files.paths import open_file, read_at, reading, status_of
+from feedline.feed.files.remote import object_at, within_reach
 from feedline.feed.files.seals import seal_of
 from feedline.feed.formats.arrow_columns import Source
 from feedline.feed.formats.store.compressed import dictionary
@@ -93,7 +99,7 @@ class ArrowFile:
             start = begin if self._is_stream else begin + 8
             try:
                 with reading(path):
-                    found, ended, swapped = _native.arrow_messages(file.fileno(), end, start)
+                    found, ended, swapped, heads = _native.arrow_messages(file.fileno(), end, start, within_reach(file))
             except ValueError as error:
                 raise self.damaged(*error.args) from error
             messages = found.reshape(-1, 6)
@@ -110,7 +116,12 @@ class ArrowFile:
         others = set(messages[1:, 0].tolist()) - {_DICTIONARY, _BATCH}
         if others:
             raise self.damaged(f"it holds messages of kind {min(others)}", start)
-        of_batches = messages[(messages[:, 0] == _BATCH) & (messages[:, 4] > 0)]
+        chosen = (messages[:, 0] == _BATCH) & (messages[:, 4] > 0)
+        of_batches = messages[chosen]
+        # Of all messages, if they had to be fetched, else of none.
+        ends = np.cumsum(messages[:, 2])[chosen].tolist()
+        kept = zip(of_batches[:, 1].tolist(), of_batches[:, 2].tolist(), ends, strict=True)
+        self._heads = {start: heads[end - size : end] for start, size, end in kept} if heads else {}
         self.starts, self.heads, self.bodies, self.rows = (np.ascontiguousarray(of_batches[:, i]) for i in (1, 2, 3, 4))
         self.compressed = bool(of_batches[:, 5].any())
         # A row takes a bit at least, but where all of its columns are empty.
@@ -137,6 +148,15 @@ class ArrowFile:
         """Return where a batch lies."""
         return Batch(*(int(column[number]) for column in (self.starts, self.heads, self.bodies, self.rows)))
 
+    def head(self, batch: Batch) -> Any:
+        """Return the bytes of the head of a batch.
+
+        Raises:
+            DataError: the file was truncated, or its disk fails.
+        """
+        kept = self._heads.get(batch.start)
+        return kept if kept is not None else _native.copied(self.map().bytes[batch.start : batch.start + batch.head])
+
     def dictionaries_of(self, batch: Batch) -> list[Dictionary]:
         """Return the messages with the dictionaries of a batch: in a stream, what is before it, and not replaced."""
         needed: list[Dictionary] = []
@@ -155,12 +175,24 @@ class ArrowFile:
             DataError: it cannot be mapped, or has another size than before.
         """
         if self._map is None:
+            if (remote := object_at(self.path)) is not None:
+                remote.mapped = True
+                self.hold(max(0, self.size - END_BYTES), self.size)
             self._map = _Mapped(self.path, self.size)
         return self._map
 
     def unmap(self) -> None:
         """Release the map; chunks that were returned keep it."""
         self._map = None
+
+    def hold(self, begin: int, end: int) -> None:
+        """Have bytes in reach of the map for as long as this file is used, if it is remote.
+
+        Raises:
+            DataError: they cannot be had, or the cache has no room for them.
+        """
+        if (remote := object_at(self.path)) is not None and begin < end:
+            weakref.finalize(self, remote.hold(begin, min(end, self.size)).release).atexit = False
 
     def damaged(self, what: str, byte: int, stream: str | None = None) -> DataError:
         """Return the error for damage at a byte."""

@@ -101,8 +101,7 @@ class MappedBatch:
 
     def __init__(self, file: ArrowFile, batch: Batch, layout: BatchLayout) -> None:
         self._file, self.rows = file.map(), batch.rows
-        head = _native.copied(self._file.bytes[batch.start : batch.start + batch.head])
-        rows, compressed, nodes, buffers = _native.arrow_batch(head, batch.body)
+        rows, compressed, nodes, buffers = _native.arrow_batch(file.head(batch), batch.body)
         if rows != batch.rows or compressed:
             raise ValueError(f"expected an uncompressed batch of {batch.rows} rows, got {rows}")
         if len(nodes) != 2 * layout.nodes or len(buffers) != 2 * layout.buffers:
@@ -164,6 +163,14 @@ class MappedBatch:
         if place.children and end > self._lengths[place.children[0].node]:
             raise ValueError(f"expected lists of {self._lengths[place.children[0].node]} items in all, got {end}")
         return first, found
+
+    def span(self, number: int) -> tuple[int, int]:
+        """Return the first byte of a buffer in the file, and its end."""
+        return self._begins[number], self._begins[number] + self._sizes[number]
+
+    def has_nulls(self, place: Place) -> bool:
+        """Return whether any item of a field is null."""
+        return self._nulls[place.node] != 0
 
     def where_bounds_are(self, place: Place) -> NDArray[Any]:
         """Return the pairs of bounds of all lists as a view, (rows, 2)."""
@@ -303,3 +310,64 @@ def _is_fixed_binary(kind: Any) -> bool:
     import pyarrow as pa
 
     return bool(pa.types.is_fixed_size_binary(kind))
+
+
+# ---- what values are made from, where parts of the file may be missing ----------------------------------
+
+
+def looked_at(batch: MappedBatch, place: Place, how: Column) -> list[int]:
+    """Return the buffers of a column that `value_of` looks at; of the others it makes views only.
+
+    What it copies of lists of unequal lengths is not among them: see `is_even`.
+    """
+    found: list[int] = []
+    within = [place]
+    while within:
+        one = within.pop()
+        if batch.has_nulls(one):
+            found.append(one.buffer)
+        if _has_bounds(one.kind) or one.kind == "bool":
+            found.append(one.buffer + 1)
+        # Of a picture with a path, the path is not read.
+        pictured = how.stream.is_bytes and len(one.children) > 1
+        within += [one.children[one.kind.get_field_index("bytes")]] if pictured else one.children
+    if how.stream.sparse:
+        (entry,) = (place.children[0] if how.ragged else place).children
+        index = entry.children[0]
+        if index.kind != "int32" or any(map(batch.has_nulls, (entry, *entry.children))):
+            found.append(index.buffer + 1)
+    return found
+
+
+def is_even(batch: MappedBatch, place: Place, how: Column) -> bool:
+    """Return whether all lists of a column have the lengths that were declared, so that `value_of` makes a view.
+
+    Raises:
+        ValueError: buffers contradict each other.
+        DataError: the file was truncated, or its disk fails.
+    """
+    start, stop = 0, batch.rows
+    for dim in [None, *how.dims] if how.ragged else how.dims:
+        first, bounds = batch.bounds(place, start, stop)
+        if dim is not None and (batch.has_nulls(place) or (np.diff(bounds) != dim).any()):
+            return False
+        place, start, stop = place.children[0], first, first + int(bounds[-1])
+    while place.children:
+        if batch.has_nulls(place):
+            return False
+        place = place.children[0]
+    return not batch.has_nulls(place)
+
+
+def leaf_of(place: Place) -> int:
+    """Return the buffer with the numbers of a column of lists."""
+    while place.children:
+        place = place.children[0]
+    return place.buffer + 1
+
+
+def _has_bounds(kind: Any) -> bool:
+    import pyarrow as pa
+
+    strings = pa.types.is_string(kind) or pa.types.is_binary(kind) or pa.types.is_map(kind)
+    return bool(strings or is_list(kind) or _is_large(kind))

@@ -223,6 +223,7 @@ FORMATS: tuple[Format, ...] = (
         several=True,
         loose=True,
         suffixes=(".arrow", ".feather"),
+        ranged=_ALWAYS,
     ),
     Format(
         "parquet",

@@ -15,9 +15,12 @@ from numpy.typing import NDArray
 
 from feedline.data import Chunk, Value
 from feedline.data.value import BytesValue, DenseValue, SparseValue
+from feedline.errors import DataError
 from feedline.feed.files.remote import object_at
 from feedline.feed.formats.unreadable import unread
 from feedline.feed.protocol import Deserializer, Extent, MappedFile, Piece, Unread
+from feedline.feed.remote.cache import LEAST_BYTES
+from feedline.feed.remote.pages import PAGE_BYTES
 
 _TOGETHER_BYTES = 4096  # between arrays that are fetched as one extent
 
@@ -33,6 +36,41 @@ class _Span(NamedTuple):
 def in_parts(corpus: Deserializer, settled: Collection[str] = ()) -> bool:
     """Return whether parts of the files that chunks are views of may be missing when those in ``settled`` are there."""
     return corpus.random_access and any(object_at(path) is not None and path not in settled for path in corpus.paths())
+
+
+def runs_of(spans: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return the pages of a file that bytes ``(begin, end)`` lie in, as runs of bytes; no page is in two of them."""
+    runs: list[tuple[int, int]] = []
+    for begin, end in sorted((begin // PAGE_BYTES, -(-end // PAGE_BYTES)) for begin, end in spans if begin < end):
+        if runs and begin <= runs[-1][1]:
+            runs[-1] = runs[-1][0], max(end, runs[-1][1])
+        else:
+            runs.append((begin, end))
+    return [(begin * PAGE_BYTES, end * PAGE_BYTES) for begin, end in runs]
+
+
+def check_room_for_bounds(sizes: Sequence[int], paths: Sequence[str], name: str, streams: int) -> None:
+    """Check that the cache has room for what says where sequences lie, if some of ``paths`` are objects.
+
+    Args:
+        sizes: bytes of each of its parts, which are kept apart.
+        paths: paths of files and placeholders.
+        name: of the corpus.
+        streams: number of its streams.
+
+    Raises:
+        DataError: it has not.
+    """
+    room_bytes = next((one.room_bytes for path in paths if (one := object_at(path)) is not None), None)
+    least = sum(sizes)
+    if room_bytes is not None and least > room_bytes:
+        most = sum(size // PAGE_BYTES + 2 for size in sizes) * PAGE_BYTES
+        raise DataError(
+            f"expected a cache with room for the {least} bytes that say where the sequences of {streams} streams lie, "
+            f"got one of {room_bytes} bytes",
+            path=name,
+            hint=f"raise cache_bytes= to {most + LEAST_BYTES}, or read fewer streams",
+        )
 
 
 def extents_of(views: Chunk, files: Sequence[MappedFile]) -> list[Extent]:

@@ -25,7 +25,7 @@ from feedline import _native
 from feedline.data import Chunk, Schema, Stream, Value
 from feedline.data.value import BytesValue, DenseValue, SparseValue
 from feedline.errors import DataError, SchemaError
-from feedline.feed.files.remote import object_at
+from feedline.feed.formats.fetched_views import check_room_for_bounds
 from feedline.feed.formats.store import columns
 from feedline.feed.formats.store.batch import MOST_HEAD_BYTES, ArrowBatch
 from feedline.feed.formats.store.compressed import BatchInMemory, read_exactly
@@ -33,8 +33,6 @@ from feedline.feed.formats.store.manifest import Manifest, StoreFile, lengths_he
 from feedline.feed.formats.store.mapped import ADVICE, StoreMap, open_inside
 from feedline.feed.formats.unreadable import lost_chunk
 from feedline.feed.protocol import ChunkInfo, Deserializer, Extent, Piece, Unread
-from feedline.feed.remote.cache import LEAST_BYTES
-from feedline.feed.remote.pages import PAGE_BYTES
 
 
 class StoreDeserializer(Deserializer):
@@ -187,29 +185,17 @@ class StoreDeserializer(Deserializer):
                 pass
 
     def _check_room(self) -> None:
-        least = most = 0
-        room_bytes: int | None = None
+        sizes = [np.array([side.bytes for name, side in self._manifest.lengths.items() if name in self.schema])]
         for part in self._manifest.parts:
-            found = object_at(self._folder / part.file)
-            room_bytes = room_bytes if found is None else found.room_bytes
             sequences = part.chunks["sequences"]
-            sizes = [np.full(len(sequences), _HEAD_BYTES)]
+            sizes.append(np.full(len(sequences), _HEAD_BYTES))
             for name in self.schema:
                 stream = self._manifest.schema[name]
                 if name in part.ragged:
                     sizes.append(8 * (sequences + 1))
                 if stream.sparse or stream.is_bytes:
                     sizes.append(8 * (part.totals.get(name, sequences) + 1))
-            least += sum(int(size.sum()) for size in sizes)
-            most += sum(int((size // PAGE_BYTES + 2).sum()) * PAGE_BYTES for size in sizes)
-        sides = sum(side.bytes for name, side in self._manifest.lengths.items() if name in self.schema)
-        if room_bytes is not None and least + sides > room_bytes:
-            raise DataError(
-                f"expected a cache with room for the {least + sides} bytes that say where the sequences of "
-                f"{len(self.schema)} streams lie, got one of {room_bytes} bytes",
-                path=self.name,
-                hint=f"raise cache_bytes= to {most + sides + LEAST_BYTES}, or read fewer streams",
-            )
+        check_room_for_bounds(np.concatenate(sizes).tolist(), self.paths(), self.name, len(self.schema))
 
     def _hold_bounds(self, chunk: int) -> None:
         part, i = self._locate(chunk)
