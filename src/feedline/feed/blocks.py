@@ -36,14 +36,21 @@ class BlockCorpus(Deserializer):
         return len(self._blocks.table)
 
     def extents(self, chunk: int) -> Sequence[Extent]:
-        """Return what the corpus's views of block number ``chunk`` consist of, if parts of its files may be missing."""
+        """Return what block number ``chunk`` is made from, if parts of the corpus's files may be missing: what its
+        views consist of, or all of the chunk where reading that looks at more."""
         if not self._in_parts:
             return ()
+        if self._corpus.looks_at_all:
+            return self._corpus.extents(int(self._blocks.chunk[chunk]))
         views, _, files = self._views_of(chunk)
         return extents_of(views, files)
 
     def read_fetched(self, chunk: int, pieces: Sequence[Piece]) -> Chunk:
         """Return the sequences of block number ``chunk``, whose extents were fetched."""
+        if self._corpus.looks_at_all:
+            first = int(self._blocks.first[chunk])
+            whole = self._corpus.read_fetched(int(self._blocks.chunk[chunk]), pieces)
+            return whole.slice(first, first + int(self._blocks.table.sequences[chunk]))
         views, index, files = self._views_of(chunk)
         found = fetched_chunk(views, files, pieces)
         return found if index is None else found.take(index)

@@ -23,7 +23,6 @@ from feedline.errors import DataError
 from feedline.feed.assembly import ChunkSet
 from feedline.feed.blocks import BlockCorpus
 from feedline.feed.files.remote import object_at
-from feedline.feed.formats.detect import FORMATS
 from feedline.feed.formats.elsewhere import RemoteCorpus
 from feedline.feed.formats.fetched_views import in_parts
 from feedline.feed.keeping import Keeping, Mask, Range, runs
@@ -229,9 +228,6 @@ def fetch_plan(
             hint="pass s3://...",
         )
     order = {**_ORDER, **options}
-    if not next(form.ranged for form in FORMATS if form.name == corpus.format):
-        told = f"objects of this format ({corpus.format}) are fetched whole, by every node, when they are opened"
-        return _whole(corpus, cluster, lanes, opening, lookups, first=NOTHING, why=told)
     if corpus.sized and order_of(corpus, lanes=lanes, **order)[1]:
         told = "data that is shuffled as a whole is fetched whole, by every node, before the first minibatch"
         return _whole(corpus, cluster, lanes, opening, lookups, first=_missing(corpus, kept or {}), why=told)

@@ -107,6 +107,8 @@ class Deserializer(abc.ABC):
             need not wait until a window is read.
         fetchable: whether chunks are views of the mapped files that ``files`` returns, so that data that is not in
             memory can be fetched ahead.
+        looks_at_all: whether reading any part of a chunk looks at all of it, although it returns views; where parts of
+            its files may be missing, ``extents`` are then those of whole chunks.
         composed: whether it is made of other corpora and has an order of its own, see ``own_order``.
         batched: whether its order says where minibatches end, see `Segment.breaks`.
         broadcast: whether its sequences have one sample, which a `Join` repeats for each sample of the sequence that
@@ -124,6 +126,7 @@ class Deserializer(abc.ABC):
     sliceable: bool = False
     selective: bool = False
     fetchable: bool = False
+    looks_at_all: bool = False
     composed: bool = False
     batched: bool = False
     broadcast: bool = False

@@ -178,8 +178,10 @@ def test_rows_that_indices_name_are_gathered_from_whole_files(store, opened, tmp
         assert sum(info.sequences for info in here.chunks()) == 300
         assert delivered(there, on_error="skip", quarantine=None) == delivered(here, on_error="skip", quarantine=None)
         assert not any(object_at(path) is not None for path in there.paths())
-        with pytest.raises(fl.DataError, match="cache_bytes="):
+        with pytest.raises(fl.DataError, match=r"a cache with room for all \d+ bytes") as caught:
             opened("a", cache=tmp_path / "small", cache_bytes=size // 2)
+        wanted = int(str(caught.value).split("raise cache_bytes= to ")[1].split(",")[0])
+        assert sum(info.sequences for info in opened("a", cache=tmp_path / "small", cache_bytes=wanted).chunks()) == 300
 
 
 @pytest.mark.parametrize("at", ["in a head", "in a body", "at the end"])

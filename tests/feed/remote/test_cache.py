@@ -146,20 +146,6 @@ def test_a_cache_that_is_too_small_is_refused(opened, filled):
         opened("*.parquet", cache_bytes=1 << 20)
 
 
-def test_a_format_that_needs_whole_files_says_how_large_the_cache_must_be(store, opened, monkeypatch):
-    monkeypatch.setattr(caches, "LEAST_BYTES", MIB)
-    import pyarrow as pa
-
-    file, rows = io.BytesIO(), pa.table({"x": np.arange(1_000_000)})
-    with pa.ipc.new_file(file, rows.schema) as writer:
-        writer.write_table(rows)
-    store.put("b/x.arrow", file.getvalue())
-    with pytest.raises(fl.DataError, match=rf"a cache with room for all {len(file.getvalue())} bytes") as caught:
-        opened("x.arrow", cache_bytes=2 * MIB)
-    wanted = int(str(caught.value).split("raise cache_bytes= to ")[1].split(",")[0])
-    assert sum(info.sequences for info in opened("x.arrow", cache_bytes=wanted).chunks()) == 1_000_000
-
-
 def test_a_full_disk_keeps_what_it_can_and_delivers_all(mounted, store, opened, filled, caplog):
     folder = mounted("size=3m")
     corpus = opened("*.parquet", cache=folder / "cache", cache_bytes=1 << 30)

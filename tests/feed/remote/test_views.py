@@ -213,11 +213,22 @@ def write_hdf5_blocks(folder):
     return {}
 
 
-@pytest.mark.parametrize("write", [write_arrays, write_tokens, write_hdf5, write_hdf5_blocks])
+def write_dense_cbf(folder):
+    """Sequences of one dense sample, which are views where the file is mapped; reading one looks at all of a chunk."""
+    folder.mkdir()
+    rng = np.random.default_rng(10)
+    for number in range(2):
+        corpus = fl.ArrayDeserializer(x=rng.normal(size=(1500, 40)), y=np.arange(1500.0, dtype=np.float32))
+        fl.write_cbf(folder / f"{number}.cbf", corpus, chunk_size=60 * KIB)
+    return {}
+
+
+@pytest.mark.parametrize("write", [write_arrays, write_tokens, write_hdf5, write_hdf5_blocks, write_dense_cbf])
 @pytest.mark.parametrize("how", ORDERS, ids=str)
 def test_files_of_numbers(write, how, store, opened, tmp_path):
     declared = write(tmp_path / "n")
-    what = "n/*.bin" if declared else "n/*.h5" if list((tmp_path / "n").glob("*.h5")) else "n"
+    suffix = next((tmp_path / "n").iterdir()).suffix
+    what = "n" if suffix == ".npy" else f"n/*{suffix}"
     for file in (tmp_path / "n").iterdir():
         store.put(f"b/n/{file.name}", file.read_bytes())
     size = sum(file.stat().st_size for file in (tmp_path / "n").iterdir())

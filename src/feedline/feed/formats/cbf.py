@@ -24,6 +24,7 @@ from feedline.data.value import DenseValue, SparseValue
 from feedline.errors import DataError, SchemaError
 from feedline.feed.files.digest import ContentDigest
 from feedline.feed.files.paths import PathLike, list_files, name_of, open_file, read_at, reading, status_of
+from feedline.feed.files.remote import object_at
 from feedline.feed.files.seals import seals_of
 from feedline.feed.formats.unreadable import lost_chunk
 from feedline.feed.protocol import ChunkInfo, Deserializer, Extent, Piece, Unread, declared_streams, whole_number
@@ -116,7 +117,7 @@ class CBFDeserializer(Deserializer):
         self._single = all(file.single for file in self._files)
         # Decided by the tables alone: the order depends on it.
         views = [file.regular for file in self._files] + [s.dtype == f.dtype for f, s in self._pairs()]
-        self.random_access = self.sliceable = all(views)
+        self.random_access = self.sliceable = self.looks_at_all = all(views)
         self._infos = [info for file in self._files for info in file.infos()]
         self._views: dict[int, Chunk] = {}
         if not self._starts[-1]:
@@ -184,8 +185,8 @@ class CBFDeserializer(Deserializer):
         return self.read(chunk).slice(start, stop)
 
     def extents(self, chunk: int) -> list[Extent]:
-        """Return the bytes of the chunk, unless they are delivered as views."""
-        if self.random_access:
+        """Return the bytes of the chunk, unless they are delivered as views of files that are there."""
+        if self.random_access and not any(file.remote for file in self._files):
             return []
         file, unit = self._located(chunk)
         return [Extent(str(file.path), *file.extent(unit))]
@@ -302,9 +303,11 @@ class _CbfFile:
         with self.opened() as file:
             self.size = status_of(file).st_size
             self.fields, self.table, header_at = _read_header(file, self.size)
-            with reading(path):
-                self.map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        self.seals = seals_of([np.frombuffer(self.map, np.uint8)])
+        found = object_at(path)
+        self.remote = found is not None and not found.whole
+        self._mapped: tuple[mmap.mmap, list[NDArray[np.uint8]]] | None = None
+        if not self.remote:
+            self._map()
         self._bounds = np.append(self.table["offset"], header_at).astype(np.int64)
         self._starts = np.concatenate([[0], np.cumsum(self.table["sequences"], dtype=np.int64)])
         self.single = bool((self.table["sequences"] == self.table["samples"]).all())
@@ -333,6 +336,25 @@ class _CbfFile:
 
     def opened(self) -> BinaryIO:
         return open_file(self.path)
+
+    def _map(self) -> tuple[mmap.mmap, list[NDArray[np.uint8]]]:
+        """Return the file's map, and its seals; of one whose bytes lie in a store, once all of them are there."""
+        if self._mapped is None:
+            found = object_at(self.path)
+            if found is not None and not found.stays_there(0, found.size):
+                raise RuntimeError(f"expected all of {found.url} to have been fetched")
+            with self.opened() as file, reading(self.path):
+                made = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            self._mapped = made, seals_of([np.frombuffer(made, np.uint8)])
+        return self._mapped
+
+    @property
+    def map(self) -> mmap.mmap:
+        return self._map()[0]
+
+    @property
+    def seals(self) -> list[NDArray[np.uint8]]:
+        return self._map()[1]
 
     def compare(self) -> None:
         """Check that the file still has its size."""

@@ -55,6 +55,7 @@ class Concat(Deserializer):
         self.in_memory = all(corpus.in_memory for corpus in corpora)
         self.sliceable = all(corpus.sliceable for corpus in corpora)
         self.fetchable = all(corpus.fetchable for corpus in corpora)
+        self.looks_at_all = any(corpus.looks_at_all for corpus in corpora)
         if not self.composed and (own := [corpus.name for corpus in corpora if corpus.composed]):
             raise ValueError(
                 f"expected corpora without an order of their own for Concat, got {own[0]}: fl.Mixture mixes it"

@@ -45,8 +45,6 @@ _SURE = 4  # bytes of a magic number that tokens do not begin with by chance
 _log = logging.getLogger("feedline")
 _ZIP = (b"PK\x03\x04", b"PK\x05\x06")
 
-_ALWAYS = "always"
-
 
 class Format(NamedTuple):
     """How a format is recognised and opened.
@@ -63,8 +61,8 @@ class Format(NamedTuple):
         suffixes: what its files are named, for those that no bytes tell apart.
         packed: whether its files may be packed by gzip or Zstandard, with another suffix behind their own.
         loose: whether a folder is of this format for the files in it, whatever else lies there.
-        ranged: ``"always"``, or the ``"module:function"`` that says of a path, whether all reading of a file or folder
-            goes through `files`, so that parts of it may be missing; None: it never does.
+        lists: the ``"module:function"`` that returns the paths of the files that one of this format lists; relative
+            ones start from its own folder. None: it lists none.
     """
 
     name: str
@@ -77,7 +75,7 @@ class Format(NamedTuple):
     suffixes: tuple[str, ...] = ()
     packed: bool = False
     loose: bool = False
-    ranged: str | None = None
+    lists: str | None = None
 
     def open(self, paths: list[str], streams: Mapping[str, Stream], memory_bytes: int) -> Deserializer:
         """Open files of this format.
@@ -94,12 +92,16 @@ class Format(NamedTuple):
         opener: Opener = _named(self.opener)
         return opener(paths, streams, memory_bytes)
 
-    def reads_by_ranges(self, path: Path) -> bool:
-        """Return whether a file or folder of this format can be read while parts of it are missing."""
-        if self.ranged in (None, _ALWAYS):
-            return self.ranged is not None
-        says: Callable[[Path], bool] = _named(self.ranged)
-        return says(path)
+    def listed(self, path: str) -> list[str]:
+        """Return the paths of the files that a file of this format lists.
+
+        Raises:
+            DataError: the file cannot be read, or is damaged.
+        """
+        if self.lists is None:
+            return []
+        finds: Callable[[str], list[str]] = _named(self.lists)
+        return finds(path)
 
 
 def _named(what: str) -> Any:
@@ -171,7 +173,6 @@ FORMATS: tuple[Format, ...] = (
         "a store",
         _STORE,
         folder=lambda path: (path / MANIFEST).is_file(),
-        ranged=_ALWAYS,
     ),
     Format(
         "zarr",
@@ -180,11 +181,16 @@ FORMATS: tuple[Format, ...] = (
         begins=lambda path, head: head.startswith(_ZIP) and is_zarr_zip(_names_in_zip(path)),
         folder=is_zarr,  # before those that look below, as it may have a million files
         several=True,
-        ranged=_ALWAYS,
     ),
-    Format("image folder", "a folder of classes", f"{_IMAGES}:open_folder", folder=is_image_folder, ranged=_ALWAYS),
-    Format("image map", "an image map", f"{_IMAGES}:open_map", begins=is_map),
-    Format("base64 images", "a base64 file", f"{_IMAGES}:open_base64", begins=is_base64, ranged=_ALWAYS),
+    Format("image folder", "a folder of classes", f"{_IMAGES}:open_folder", folder=is_image_folder),
+    Format(
+        "image map",
+        "an image map",
+        f"{_IMAGES}:open_map",
+        begins=is_map,
+        lists=f"{_IMAGES}:listed_in_map",
+    ),
+    Format("base64 images", "a base64 file", f"{_IMAGES}:open_base64", begins=is_base64),
     Format(
         "mixture",
         "a mixture's description",
@@ -193,7 +199,6 @@ FORMATS: tuple[Format, ...] = (
             path.suffix.lower() in _DESCRIPTIONS or (path.suffix.lower() == ".json" and b'"mixture"' in head)
         ),
         suffixes=_DESCRIPTIONS,
-        ranged=_ALWAYS,
     ),
     Format(
         "mds",
@@ -202,7 +207,6 @@ FORMATS: tuple[Format, ...] = (
         folder=is_mds,
         begins=lambda path, head: path.name == INDEX and is_mds(path.parent),
         several=True,
-        ranged=_ALWAYS,
     ),
     Format(
         "litdata",
@@ -211,7 +215,6 @@ FORMATS: tuple[Format, ...] = (
         folder=is_litdata,
         begins=lambda path, head: path.name == INDEX and is_litdata(path.parent),
         several=True,
-        ranged="feedline.feed.formats.litdata:has_items",
     ),
     Format(
         "arrow",
@@ -223,7 +226,6 @@ FORMATS: tuple[Format, ...] = (
         several=True,
         loose=True,
         suffixes=(".arrow", ".feather"),
-        ranged=_ALWAYS,
     ),
     Format(
         "parquet",
@@ -234,7 +236,6 @@ FORMATS: tuple[Format, ...] = (
         several=True,
         loose=True,
         suffixes=(".parquet", ".pq"),
-        ranged=_ALWAYS,
     ),
     Format(
         "npy folder",
@@ -242,10 +243,9 @@ FORMATS: tuple[Format, ...] = (
         _NUMPY,
         folder=lambda path: any(path.glob("*.npy")),
         loose=True,
-        ranged=_ALWAYS,
     ),
-    Format("npy", "a NumPy file", _NUMPY, begins=_magic(b"\x93NUMPY"), suffixes=(".npy",), ranged=_ALWAYS),
-    Format("npz", "a NumPy file", _NUMPY, begins=_is_npz, suffixes=(".npz",), ranged=_ALWAYS),
+    Format("npy", "a NumPy file", _NUMPY, begins=_magic(b"\x93NUMPY"), suffixes=(".npy",)),
+    Format("npz", "a NumPy file", _NUMPY, begins=_is_npz, suffixes=(".npz",)),
     Format(
         "ctf",
         "a CTF file",
@@ -253,7 +253,6 @@ FORMATS: tuple[Format, ...] = (
         begins=_is_ctf,
         several=True,
         suffixes=(".ctf", ".txt"),
-        ranged=_ALWAYS,
     ),
     Format(
         "hdf5",
@@ -262,7 +261,6 @@ FORMATS: tuple[Format, ...] = (
         begins=_magic(b"\x89HDF\r\n\x1a\n", b"MATLAB 7.3 MAT-file"),
         several=True,
         suffixes=(".h5", ".hdf5"),
-        ranged=_ALWAYS,
     ),
     Format(
         "csv",
@@ -271,7 +269,6 @@ FORMATS: tuple[Format, ...] = (
         several=True,
         suffixes=(".csv", ".tsv"),
         packed=True,
-        ranged=_ALWAYS,
     ),
     Format(
         "jsonl",
@@ -281,7 +278,6 @@ FORMATS: tuple[Format, ...] = (
         several=True,
         suffixes=_JSON_LINES,
         packed=True,
-        ranged=_ALWAYS,
     ),
     Format(
         "cbf",
@@ -291,7 +287,13 @@ FORMATS: tuple[Format, ...] = (
         several=True,
         suffixes=(".cbf",),
     ),
-    Format("htk", "an HTK script file", "feedline.feed.formats.htk:open_files", suffixes=(".scp",), ranged=_ALWAYS),
+    Format(
+        "htk",
+        "an HTK script file",
+        "feedline.feed.formats.htk:open_files",
+        suffixes=(".scp",),
+        lists="feedline.feed.formats.htk:listed_in_script",
+    ),
     Format(
         "mlf",
         "an MLF file",
@@ -299,7 +301,6 @@ FORMATS: tuple[Format, ...] = (
         begins=_magic(b"#!MLF!#"),
         several=True,
         suffixes=(".mlf",),
-        ranged=_ALWAYS,
     ),
     Format(
         "tar",
@@ -310,7 +311,6 @@ FORMATS: tuple[Format, ...] = (
         several=True,
         loose=True,
         suffixes=(".tar",),
-        ranged=_ALWAYS,
     ),
     Format(
         "tfrecord",
@@ -320,7 +320,6 @@ FORMATS: tuple[Format, ...] = (
         several=True,
         suffixes=(".tfrecord", ".tfrecords"),
         packed=True,
-        ranged=_ALWAYS,
     ),
     Format(
         "tokens",
@@ -329,7 +328,6 @@ FORMATS: tuple[Format, ...] = (
         begins=_is_tokens,
         several=True,
         suffixes=(".bin",),
-        ranged=_ALWAYS,
     ),
 )
 SUFFIXES = {suffix: form for form in FORMATS for suffix in form.suffixes}

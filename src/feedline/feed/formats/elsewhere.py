@@ -8,7 +8,6 @@ import functools
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,7 +23,7 @@ from feedline.feed.formats.forwarding import Forwarding
 from feedline.feed.formats.store.bucket import unfinished_store
 from feedline.feed.formats.store.manifest import MANIFEST
 from feedline.feed.protocol import Deserializer, Extent, Piece, select_by_chunk
-from feedline.feed.remote.mirror import LookedUp, Mirror, look_up
+from feedline.feed.remote.mirror import LookedUp, Mirror, look_up, look_up_listed
 from feedline.feed.remote.peers import RayPeers
 from feedline.feed.remote.requests import Patience
 from feedline.feed.remote.stores import without_credentials
@@ -118,19 +117,20 @@ def _of_objects(
     """Open what was looked up; also in another process, which asks the stores nothing."""
     mirror = Mirror(looked, cache, cache_bytes)
     try:
+        form, paths = recognise(mirror.paths)
+        if more := look_up_listed(looked, mirror, [name for path in paths for name in form.listed(path)]):
+            mirror.close()
+            looked, mirror = more, Mirror(more, cache, cache_bytes)
+            form, paths = recognise(mirror.paths)
         if peers is not None:
             own = mirror.cache
             own.peers = own.peers or RayPeers(own.folder, cluster)
             cluster = own.peers.address
-        form, paths = recognise(mirror.paths)
         if form.name != "csv":
             check_streams(streams)
-        by_ranges = all(form.reads_by_ranges(Path(path)) for path in paths)
-        if not by_ranges:
-            mirror.fetch_whole(form.a)
         corpus = form.open(paths, streams, memory_bytes)
         views = corpus.fetchable and not mirror.objects.keys().isdisjoint(corpus.paths())
-        if by_ranges and (views or any(one.mapped for one in mirror.objects.values())):
+        if views or any(one.mapped for one in mirror.objects.values()):
             corpus = _of_views(corpus, mirror, form, lambda: form.open(paths, streams, memory_bytes))
     except BaseException:
         mirror.close()
@@ -148,6 +148,23 @@ def _of_views(corpus: Deserializer, mirror: Mirror, form: Format, again: Callabl
         return again()
     corpus.hold_bounds()
     return corpus
+
+
+def _pieces(extents: Sequence[Extent]) -> list[memoryview]:
+    """Read extents.
+
+    Raises:
+        DataError: they cannot be had.
+    """
+    pieces = []
+    for path, at, size in extents:
+        pieces.append(memoryview(bytearray(size)))
+        if (one := object_at(path)) is not None:
+            one.read(at, pieces[-1])
+        else:
+            with open_file(path) as file:
+                preadv(file, pieces[-1], at)
+    return pieces
 
 
 class RemoteCorpus(Forwarding):
@@ -198,28 +215,32 @@ class RemoteCorpus(Forwarding):
     def extents(self, chunk: int) -> Sequence[Extent]:
         """Return the corpus's extents; of views, the bytes that they consist of."""
         self._check_open()
-        if not self._views:
+        if not self._views or self._corpus.looks_at_all:
             return self._corpus.extents(chunk)
         return extents_of(self._corpus.read(chunk), self.files([chunk]))
 
     def read_fetched(self, chunk: int, pieces: Sequence[Piece]) -> Chunk:
         """Return the corpus's chunk, whose extents were fetched."""
         self._check_open()
-        if not self._views:
+        if not self._views or self._corpus.looks_at_all:
             return self._corpus.read_fetched(chunk, pieces)
         return fetched_chunk(self._corpus.read(chunk), self.files([chunk]), pieces)
 
     def read(self, chunk: int) -> Chunk:
-        """Return the corpus's chunk; fetches its bytes if it consists of views."""
-        parted = self._parted
-        found = self._corpus.read(chunk)
-        return self._fetched(found, chunk) if parted else found
+        """Return the corpus's chunk; fetches its bytes if parts of its files may be missing."""
+        if not self._parted:
+            return self._corpus.read(chunk)
+        if self._corpus.looks_at_all:
+            return self._corpus.read_fetched(chunk, _pieces(self._corpus.extents(chunk)))
+        return self._fetched(self._corpus.read(chunk), chunk)
 
     def read_slice(self, chunk: int, start: int, stop: int) -> Chunk:
         """Return the corpus's slice of a chunk in the same way."""
-        parted = self._parted
-        found = self._corpus.read_slice(chunk, start, stop)
-        return self._fetched(found, chunk) if parted else found
+        if not self._parted:
+            return self._corpus.read_slice(chunk, start, stop)
+        if self._corpus.looks_at_all:
+            return self.read(chunk).slice(start, stop)
+        return self._fetched(self._corpus.read_slice(chunk, start, stop), chunk)
 
     def select(self, ordinals: NDArray[np.int64]) -> Chunk:
         """Return the corpus's sequences."""
@@ -227,19 +248,12 @@ class RemoteCorpus(Forwarding):
 
     def _fetched(self, views: Chunk, chunk: int) -> Chunk:
         files = self.files([chunk])
-        extents = [(object_at(path), path, at, size) for path, at, size in extents_of(views, files)]
+        extents = extents_of(views, files)
         # As on a disk where nothing is missing, or the files are settled by now.
-        if all(one is None or one.stays_there(at, at + size) for one, _, at, size in extents):
+        found = [(object_at(path), at, at + size) for path, at, size in extents]
+        if all(one is None or one.stays_there(begin, end) for one, begin, end in found):
             return views
-        pieces = []
-        for one, path, at, size in extents:
-            pieces.append(memoryview(bytearray(size)))
-            if one is not None:
-                one.read(at, pieces[-1])
-            else:
-                with open_file(path) as file:
-                    preadv(file, pieces[-1], at)
-        return fetched_chunk(views, files, pieces)
+        return fetched_chunk(views, files, _pieces(extents))
 
     # ---------------------------------------------------------------------------------------------------
 

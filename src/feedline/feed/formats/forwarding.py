@@ -26,7 +26,7 @@ class Forwarding(Deserializer):
         self.random_access, self.in_memory, self.composed = corpus.random_access, corpus.in_memory, corpus.composed
         self.sliceable, self.selective, self.fetchable = corpus.sliceable, corpus.selective, corpus.fetchable
         self.formerly, self.finish = corpus.formerly, corpus.finish
-        self.batched = corpus.batched
+        self.batched, self.looks_at_all = corpus.batched, corpus.looks_at_all
 
     def chunks(self) -> Sequence[ChunkInfo]:
         """Return the corpus's chunks."""

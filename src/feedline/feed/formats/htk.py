@@ -28,6 +28,7 @@ from feedline.errors import DataError, SchemaError
 from feedline.feed.files.digest import ContentDigest
 from feedline.feed.files.paths import PathLike, open_file, read_at, status_of
 from feedline.feed.files.reading import read_exactly
+from feedline.feed.files.remote import object_at
 from feedline.feed.lru import LruCache
 from feedline.feed.protocol import CHUNK_MEMORY, ChunkInfo, Deserializer, declared_streams, whole_number
 
@@ -361,7 +362,7 @@ class _Script:
         self._path = path
         with open_file(path, -1) as file:
             text = file.read()
-        folder = str(path.parent)
+        folder, remote = str(path.parent), object_at(path) is not None
         numbers: dict[str, int] = {}
         begins, ends, rows = [], [], []
         at = 0
@@ -396,7 +397,7 @@ class _Script:
                         )
                 if not equals and found is not None:
                     logical = stored
-                name = _located(os.fsdecode(stored), prefix, folder)
+                name = _located(os.fsdecode(stored), prefix, folder, remote=remote)
                 rows.append((numbers.setdefault(name, len(numbers)), first, count))
                 begins.append(at)
                 ends.append(at + len(logical))
@@ -434,10 +435,12 @@ class _Script:
             return f"on byte {begin} of the script"
 
 
-def _located(path: str, prefix: str | None, folder: str) -> str:
+def _located(path: str, prefix: str | None, folder: str, *, remote: bool) -> str:
     if prefix:
         return f"{prefix}/{path}" if not prefix.endswith("/") else prefix + path
-    return path.replace("...", folder, 1)
+    found = path.replace("...", folder, 1)
+    # A store has no working directory.
+    return os.path.join(folder, found) if remote else found
 
 
 def read_header(path: str) -> _FrameHeader:
@@ -568,6 +571,11 @@ def _runs(numbers: NDArray[np.int64]) -> list[tuple[int, int]]:
 
 def _reopen(scp: str, streams: dict[str, Stream], arguments: dict[str, Any]) -> HTKFeatureDeserializer:
     return HTKFeatureDeserializer(scp, streams, **arguments)
+
+
+def listed_in_script(path: str) -> list[str]:
+    """Return the paths of the feature files in a script."""
+    return _Script(Path(path), None).paths
 
 
 def open_files(paths: list[str], streams: Mapping[str, Stream], memory_bytes: int) -> HTKFeatureDeserializer:

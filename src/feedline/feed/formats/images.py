@@ -472,6 +472,10 @@ class ImageMapDeserializer(_ImageFiles):
         inner = inner.replace("\\", "/")
         return os.path.join(self._root, archive), inner.removeprefix("/")
 
+    def listed(self) -> list[str]:
+        """Return the paths of the pictures, or of the archives that they are in, each once."""
+        return list(dict.fromkeys(self._place(i)[0] for i in range(len(self._labels)) if self._name(i)))
+
     def _located(self, ordinal: int) -> dict[str, Any]:
         return {"path": self.name, "line": ordinal + 1, "sequence": ordinal}
 
@@ -651,9 +655,17 @@ def open_folder(paths: list[str], streams: Mapping[str, Stream], memory_bytes: i
     return ImageFolderDeserializer(paths[0], streams, memory=memory_bytes)
 
 
+def listed_in_map(path: str) -> list[str]:
+    """Return the paths of the pictures and archives in a map file; relative ones start from its folder."""
+    found = ImageMapDeserializer(path, {"label": Stream((), "int64")}, root=os.path.dirname(path))
+    return found.listed()
+
+
 def open_map(paths: list[str], streams: Mapping[str, Stream], memory_bytes: int) -> ImageMapDeserializer:
     """Open a map file; see `open_corpus`."""
-    return ImageMapDeserializer(paths[0], streams, memory=memory_bytes)
+    # A store has no working directory.
+    root = os.path.dirname(paths[0]) if object_at(paths[0]) is not None else None
+    return ImageMapDeserializer(paths[0], streams, root=root, memory=memory_bytes)
 
 
 def open_base64(paths: list[str], streams: Mapping[str, Stream], memory_bytes: int) -> Base64ImageDeserializer:

@@ -203,11 +203,6 @@ def _with_header(kind: str) -> Array:
     return Array(None, heads, parse, any_length=True)
 
 
-def has_items(path: Path) -> bool:
-    """Return whether a folder, or the one of an index, holds items, rather than tokens or rows, which are mapped."""
-    return litdata_index(path if path.is_dir() else path.parent).layout == "items"
-
-
 def open_files(paths: list[str], streams: Mapping[str, Stream], memory_bytes: int) -> LitDataDeserializer:
     """Open folders; see `open_corpus`."""
     return LitDataDeserializer(paths, streams, memory=memory_bytes)

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline.errors import DataError
+from feedline.feed.files.mapped_arrays import map_file
 from feedline.feed.files.paths import open_file, read_at, reading
 from feedline.feed.formats.jsonl import escaped
 from feedline.feed.formats.shard_index import DAMAGED, IndexEntry, ShardFile, codec_of, index_of, size_of
@@ -177,7 +178,7 @@ def _mapped(path: Path, dtype: np.dtype[Any], begin: int, count: int) -> NDArray
     if not count:
         return np.empty(0, dtype)
     try:
-        return np.memmap(path, dtype, "r", offset=begin, shape=(count,))
+        return map_file(path, dtype, begin, (count,))
     except (OSError, ValueError) as error:
         raise DataError(f"expected a file that can be mapped: {error}", path=str(path)) from error
 

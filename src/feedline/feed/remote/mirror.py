@@ -48,6 +48,7 @@ class LookedUp(NamedTuple):
     Attributes:
         places: for each of them the address of its store, the key or pattern in it, and the objects; or the path.
         single: whether it was given alone, rather than in a list.
+        listed: the objects that some of these list, and the addresses of their stores.
         options: options of the stores.
         patience: how long to wait for them.
     """
@@ -56,6 +57,7 @@ class LookedUp(NamedTuple):
     single: bool
     options: dict[str, Any]
     patience: Patience
+    listed: tuple[tuple[str, list[ObjectInfo]], ...] = ()
 
 
 class Mirror:
@@ -89,6 +91,9 @@ class Mirror:
             if not isinstance(place, str):
                 store = open_store(place[0] + "/", looked.options)[0]
                 found.update((store.url(info.key), (store, info)) for info in place[2])
+        for root, infos in looked.listed:
+            store = open_store(root + "/", looked.options)[0]
+            found.update((store.url(info.key), (store, info)) for info in infos)
         lines = sorted(f"{url}\n{info.etag}\n{info.size}" for url, (_, info) in found.items())
         name = hashlib.blake2b("\n".join(lines).encode(), digest_size=16).hexdigest()
         self.folder = self.cache.folder / "names" / name
@@ -167,7 +172,7 @@ class Mirror:
         """
         remote.check_room(
             list(self.objects),
-            f"{what}, whose library reads files",
+            f"{what} of which rows are chosen, or parts converted, all over the files",
             "convert it to a store, tar, Parquet or JSON Lines, which are read by ranges",
         )
         remote.settle(list(self.objects))
@@ -214,6 +219,40 @@ def look_up(what: Any, options: Mapping[str, Any], patience: Patience) -> Looked
     given = [what] if single else list(what)
     places = [wait_for(_look_up(one, options, patience)) if is_address(one) else os.fspath(one) for one in given]
     return LookedUp(places, single, dict(options), patience)
+
+
+def look_up_listed(looked: LookedUp, mirror: Mirror, paths: Sequence[str]) -> LookedUp | None:
+    """Ask stores for the objects that others list.
+
+    Args:
+        looked: those that list them.
+        mirror: their placeholders.
+        paths: paths of placeholders that would be there if the folders of the lists were; others are left out.
+
+    Returns:
+        The same with the objects that there are; None: all are known, or were asked for.
+
+    Raises:
+        DataError: a store does not answer.
+    """
+    wanted = [os.path.normpath(path) for path in paths]
+    asked = {root for root, _ in looked.listed}
+    listed = []
+    for root in {place[0]: None for place in looked.places if not isinstance(place, str) and place[0] not in asked}:
+        store = open_store(root + "/", looked.options)[0]
+        folder = f"{mirror.folder / _folder_of(store.address)}/"
+        keys = {path[len(folder) :] for path in wanted if path.startswith(folder) and path not in mirror.objects}
+        if keys:
+            listed.append((root, wait_for(_of_keys(store, keys, looked.patience))))
+    return looked._replace(listed=(*looked.listed, *listed)) if listed else None
+
+
+async def _of_keys(store: Store, keys: set[str], patience: Patience) -> list[ObjectInfo]:
+    if store.lists:
+        prefix = os.path.commonpath([os.path.dirname(key) for key in keys])
+        found = await _listed(store, f"{prefix}/" if prefix else "", patience)
+        return [info for info in found if info.key in keys]
+    return await _heads(store, sorted(keys), patience)
 
 
 async def _look_up(address: str, options: Mapping[str, Any], patience: Patience) -> tuple[str, str, list[ObjectInfo]]:

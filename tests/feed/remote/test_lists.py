@@ -1,0 +1,88 @@
+"""Files that list others, in a store: pictures of a map file, features of a script."""
+
+from __future__ import annotations
+
+import contextlib
+import pickle
+import zipfile
+
+import numpy as np
+import pytest
+
+import feedline as fl
+from tests.feed.remote.conftest import delivered
+from tests.oracles.cntk_files import htk
+
+COUNT = 40
+
+
+def put(store, folder):
+    for file in folder.rglob("*"):
+        if file.is_file():
+            store.put(f"b/{folder.name}/{file.relative_to(folder)}", file.read_bytes())
+
+
+def write_map(folder):
+    """Relative names, names from the map's folder on, members of an archive, a missing picture, and no line at all."""
+    (folder / "pics" / "x").mkdir(parents=True)
+    lines = []
+    for i in range(COUNT):
+        (folder / "pics" / "x" / f"{i}.jpg").write_bytes(b"\xff\xd8\xff\xe0" + bytes([i]) * (i * 20))
+        lines.append(("pics/x/{}.jpg", ".../pics/x/{}.jpg", ".../zips/a.zip@/{}.jpg")[i % 3])
+    (folder / "zips").mkdir()
+    with zipfile.ZipFile(folder / "zips" / "a.zip", "w") as archive:
+        for i in range(COUNT):
+            archive.writestr(f"{i}.jpg", b"\xff\xd8\xff\xe0" + bytes([i]) * 30)
+    lines = [f"{line.format(i)}\t{i % 4}" for i, line in enumerate(lines)]
+    (folder / "map.txt").write_text("\n".join([*lines, "pics/missing.jpg\t1", "no line", ""]))
+    return "map.txt"
+
+
+def write_script(folder):
+    (folder / "feat").mkdir(parents=True)
+    lines = []
+    for i in range(COUNT):
+        (folder / "feat" / f"{i}.mfc").write_bytes(htk(np.full((2 + i % 3, 5), i, np.float32)))
+        lines.append(f"u{i}.mfc={'.../' if i % 2 else ''}feat/{i}.mfc[0,{1 + i % 3}]")
+    (folder / "list.scp").write_text("\n".join(lines))
+    return "list.scp"
+
+
+@pytest.mark.parametrize("write", [write_map, write_script])
+@pytest.mark.parametrize("shuffle", [True, False])
+def test_what_a_list_names_lies_beside_it(store, opened, tmp_path, monkeypatch, write, shuffle):
+    (tmp_path / "a").mkdir()
+    name = write(tmp_path / "a")
+    put(store, tmp_path / "a")
+    monkeypatch.chdir(tmp_path / "a")
+    how = {"shuffle": shuffle, "on_error": "skip", "quarantine": None}
+    with contextlib.closing(fl.open_corpus(tmp_path / "a" / name)) as here:
+        expected, digest = delivered(here, **how), here.digest()
+    monkeypatch.chdir(tmp_path)
+    store.reset()
+    there = opened(f"a/{name}")
+    assert store.counters().requests["LIST"] == 2  # one for the list, one for what it names
+    assert there.digest() == digest
+    again = pickle.loads(pickle.dumps(there))
+    assert delivered(there, **how) == expected
+    assert store.counters().requests["LIST"] == 2
+    assert delivered(again, **how) == expected
+
+
+def test_other_objects_of_the_folder_are_not_read(store, opened, tmp_path):
+    (tmp_path / "a").mkdir()
+    write_script(tmp_path / "a")
+    put(store, tmp_path / "a")
+    store.put("b/a/feat/other.mfc", b"no features")
+    there = opened("a/list.scp")
+    assert len(there.mirror.objects) == COUNT + 1
+
+
+def test_a_list_over_http(store, tmp_path):
+    """A web server lists nothing: each name is looked up."""
+    (tmp_path / "a").mkdir()
+    write_script(tmp_path / "a")
+    put(store, tmp_path / "a")
+    with contextlib.closing(fl.open_corpus(store.http("b/a/list.scp"), cache=tmp_path / "cache")) as there:
+        assert sum(info.sequences for info in there.chunks()) == COUNT
+        assert there.lengths(np.arange(6)).tolist() == [2, 3, 4] * 2
