@@ -132,6 +132,25 @@ static std::string stream() {
     return head(7, 64, {7, 0}, {0, 8, 8, 56}) + body + head(5, 64, {5, 0}, {0, 0, 0, 64}) + body + end + "what follows";
 }
 
+// A walk asks for what it reads before it reads it, and no more; what it got it may read again.
+static void test_reach() {
+    const std::string text = stream();
+    const File file(text);
+    std::uint64_t asked = 0, end = 0;
+    const Reach reach = [&](std::uint64_t a, std::uint64_t b) {
+        CHECK(a < b && b <= text.size() && (a < asked || b > end));
+        asked = a, end = b;
+        return std::pair{a, b};
+    };
+    const ArrowStream found = walk_arrow(fileno(file.file), text.size(), 0, true, reach);
+    CHECK(found.messages.size() == 2 && end != 0);
+    std::string heads;
+    for (const ArrowMessage& message : found.messages)
+        heads += text.substr(static_cast<std::size_t>(message.start), static_cast<std::size_t>(message.head));
+    CHECK(found.heads == heads);
+    CHECK(walk_arrow(fileno(file.file), text.size(), 0).heads.empty());
+}
+
 static void test_walk() {
     ArrowStream found;
     const std::string text = stream();
@@ -169,6 +188,7 @@ static void test_damage() {
 int main() {
     test_figures();
     test_walk();
+    test_reach();
     test_damage();
     std::puts("arrow: ok");
     return 0;
