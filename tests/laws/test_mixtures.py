@@ -7,13 +7,14 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import feedline as fl
 from feedline import _native
 from feedline.feed.composed.mixture import PART
 from feedline.feed.transforms import Transform, Transformed
+from tests.effort import examples
 from tests.oracles import mixture as slow
 
 SEED = 11
@@ -244,6 +245,7 @@ def test_a_ramp_leads_from_weights_to_weights(after, start, steps):
         fl.Mixture.ramp((0, {"a": 0}), (100, {"b": 1}))
 
 
+@settings(max_examples=examples(25))  # each starts a hundred times from a state
 @given(mixtures(), st.integers(1, 9), st.lists(st.integers(3, 40), min_size=2, max_size=4), st.data())
 def test_batches_of_one_source(world, batch, sizes, data):
     """Places of the specification are batches; minibatches are whole ones, pieces if less is asked for."""

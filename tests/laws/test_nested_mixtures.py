@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import feedline as fl
 from feedline import _native
 from feedline.feed.composed.mixture import PART
+from tests.effort import examples
 from tests.laws.test_mixtures import Chunked
 
 SEED = 3
@@ -33,6 +34,7 @@ def alone(inner, share, window, count):
         return [x for minibatch in found.minibatches(50) for x in minibatch["x"].rows.tolist()]
 
 
+@settings(max_examples=examples(30))
 @given(
     st.lists(st.sampled_from(["array", "read"]), min_size=2, max_size=2),
     st.lists(st.integers(1, 90), min_size=2, max_size=2),
