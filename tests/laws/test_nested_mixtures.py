@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import feedline as fl
 from feedline import _native
 from feedline.feed.composed.mixture import PART
+from feedline.feed.opening import order_of
 from tests.effort import examples
 from tests.laws.test_mixtures import Chunked
 
@@ -43,6 +44,8 @@ def alone(inner, share, window, count):
     st.sampled_from([2, 12, 60]),
     st.lists(st.integers(20, 120), min_size=1, max_size=3),
 )
+@example(["array", "read"], [3, 9], [1, 3], "stop", 2, [20])
+@example(["array", "read"], [1, 8], [1, 2], "stop", 2, [20])
 def test_an_inner_mixture_gives_what_it_gives_by_itself(kinds, sizes, weights, when_empty, window, batches):
     """Through all of its sweeps, whose windows hold other chunks."""
     outer = fl.Mixture(
@@ -57,6 +60,32 @@ def test_an_inner_mixture_gives_what_it_gives_by_itself(kinds, sizes, weights, w
                 found += [x for x in source.next_minibatch(size)["x"].rows.tolist() if x < 5000]
     inner = inner_of(kinds, sizes, weights, when_empty)
     assert found == alone(inner, 2 / 3, window, len(found))
+
+
+@given(
+    st.lists(st.sampled_from(["array", "read"]), min_size=2, max_size=2),
+    st.lists(st.integers(1, 30), min_size=2, max_size=2),
+    st.lists(st.integers(1, 4), min_size=2, max_size=2),
+    st.sampled_from(["stop", "drop"]),
+    st.sampled_from([2, 5, 12]),
+)
+@example(["array", "read"], [1, 8], [1, 2], "stop", 2)
+def test_windows_divide_the_places_of_a_sweep(kinds, sizes, weights, when_empty, window):
+    """Whichever of its places is asked for, a window has the same places and chunks."""
+    outer = fl.Mixture(
+        {"inner": inner_of(kinds, sizes, weights, when_empty), "other": part("read", 40, 5000)},
+        {"inner": 2, "other": 1},
+        block=8,
+    )
+    order, _ = order_of(outer, order="feedline", lanes=None, seed=SEED, shuffle=fl.Window(chunks=window))
+    place = 0
+    while place < 160:
+        plan = order.window_at(0, place)
+        assert plan.first == place
+        for other in range(place, place + plan.count):
+            again = order.window_at(0, other)
+            assert (again.first, again.count, again.chunks.tolist()) == (place, plan.count, plan.chunks.tolist())
+        place += plan.count
 
 
 def test_an_inner_mixture_without_end_goes_on_in_the_next_sweep():

@@ -395,7 +395,7 @@ class BufferedReader(Reader):
         self._whole_window = budget_bytes is None
         self._budget_bytes = LEAST_AHEAD_BYTES if budget_bytes is None else budget_bytes
         self._entries: dict[int, _HeldChunk] = {}
-        self._plans: dict[tuple[int, ...], NDArray[np.uint32]] = {}  # slots of windows, by key
+        self._plans: dict[tuple[int, ...], tuple[NDArray[np.uint32], Ints]] = {}  # slots and chunks of windows, by key
         self._errors: dict[int, Chunk] = {}
         self._ratio = 1.0  # decoded bytes per stored byte, as seen so far
         self._seen = (0, 0)  # chunks read, their decoded bytes
@@ -413,9 +413,9 @@ class BufferedReader(Reader):
     def prepare(self, segment: Segment) -> None:
         """Hold the chunks of the segment's window, reading those that are missing, and set its ``slots``."""
         plan = segment.plan
-        slots = self._plans.get(plan.key)
-        if slots is None:
-            slots = self._hold(plan)
+        slots, chunks = self._plans.get(plan.key) or (self._hold(plan), plan.chunks)
+        if chunks is not plan.chunks and not np.array_equal(chunks, plan.chunks):
+            raise RuntimeError(f"expected a window with chunks {chunks} at {plan.key}, got one with {plan.chunks}")
         if segment.held is not slots:
             # Also if the window was released after a failed minibatch, and has been read again.
             segment.slots, segment.held = slots[segment.place], slots
@@ -575,7 +575,7 @@ class BufferedReader(Reader):
                     self._errors[slot] = chunk
                 entries[chunk_id].slot = slot  # last, so that after an interrupt it is added again, with its errors
         slots = np.array([entries[c].slot for c in ids], np.uint32)
-        self._plans[plan.key] = slots
+        self._plans[plan.key] = slots, plan.chunks
         return slots
 
     def _waited(self, seconds: float) -> None:

@@ -78,6 +78,7 @@ class BucketedOrder(Timeline):
         super().__init__(inner.table, inner.seed, inner.shuffle, inner.window)
         self.inner, self.buckets, self.lengths = inner, buckets, lengths
         self.chunk_table, self.blocks, self.swept = inner.chunk_table, inner.blocks, inner.swept
+        self.steady = inner.steady
         # The windows of last: each is laid out once, 12 bytes a sequence. The tuple is new whenever one is added, as
         # other threads may be looking at the old one.
         self._windows: tuple[_BucketedWindow, ...] = ()

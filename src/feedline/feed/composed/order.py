@@ -94,6 +94,15 @@ class MixtureOrder(Timeline):
         # with the orders that `changed` returns, as their parts are the same.
         self._located: dict[int, WindowPlan] = {}
 
+    @functools.cached_property
+    def steady(self) -> bool:  # type: ignore[override]
+        """See `Timeline.steady`: a mixture may end with the first chunks of a part, which are others in the next
+        sweep."""
+        return all(
+            part.steady and (part.window is None or self._holds_all(k, part.window_at(0, 0)))
+            for k, part in enumerate(self.parts)
+        )
+
     @property
     def sweep_length(self) -> int | None:
         """See `Timeline.sweep_length`."""
@@ -329,10 +338,10 @@ class MixtureOrder(Timeline):
         return a, b if stage.stop is None else min(b, stage.stop)
 
     def _holds_all(self, k: int, plan: WindowPlan) -> bool:
-        """Return whether a window of part ``k`` has all its chunks, as those of its other sweeps then do. A mixture may
-        end with the first chunks of a part, which are others in the next sweep."""
+        """Return whether a window of part ``k`` has all its chunks, as those of its other sweeps then do."""
         part = self.parts[k]
-        return plan.first == 0 and plan.last and not part.swept and len(plan.chunks) == len(part.table)
+        whole = plan.first == 0 and plan.last and len(plan.chunks) == len(part.table)
+        return whole and part.steady and not part.swept
 
     def runs(self, k: int, low: int, high: int) -> list[tuple[WindowPlan, int, int]]:
         """Return the windows of part ``k`` that hold its items ``low`` to ``high - 1``, with the places in each."""

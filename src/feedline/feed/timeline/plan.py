@@ -313,6 +313,8 @@ class Timeline(abc.ABC):
         chunk_table: table of the corpus's chunks.
         blocks: the `Blocks` whose numbers `WindowPlan.chunks` are; None: numbers of chunks.
         swept: whether these numbers carry sweeps, see `protocol.CHUNK_BITS`.
+        steady: whether all sweeps are divided into windows alike: if one of them is a single window with all chunks,
+            every sweep is.
         arcs: number of arcs of which each gives a sequence in turn, so that a part of the job needs only its own; None:
             every part needs everything.
     """
@@ -320,6 +322,7 @@ class Timeline(abc.ABC):
     name: ClassVar[str]
     blocks: Any = None
     swept: bool = False
+    steady: bool = True
     arcs: int | None = None
 
     def __init__(self, table: ChunkTable, seed: int, shuffle: bool, window: Window | None) -> None:
