@@ -1,7 +1,6 @@
 """feedline feeds training: same order every time, from any point, larger than memory.
 
-The public names, in the order of docs/index.md. Importing this needs NumPy alone; frameworks and pyarrow are imported
-at first use.
+The public names, in the order of docs/index.md. Frameworks and pyarrow are imported at first use.
 """
 
 import importlib as _importlib
@@ -9,94 +8,124 @@ from typing import TYPE_CHECKING as _TYPE_CHECKING
 from typing import Any as _Any
 
 from feedline._version import __version__ as __version__
-from feedline.data import (
-    Chunk,
-    Minibatch,
-    Position,
-    Schema,
-    Span,
-    Stream,
-    Unit,
-    Value,
-    minibatches,
-    register_exporter,
-    samples,
-    sweeps,
-)
-from feedline.errors import (
-    CompatError,
-    DataError,
-    FeedlineError,
-    SchemaError,
-    StateError,
-    StoreError,
-    WorkerError,
-)
-from feedline.feed.composed import Bucketed, Mixture, Packed
-from feedline.feed.convert import convert
-from feedline.feed.convert import register_dataset_reader as _register_dataset_reader
-from feedline.feed.corpora import open_corpus
-from feedline.feed.formats.arrays import ArrayDeserializer
-from feedline.feed.formats.arrow import ArrowDeserializer
-from feedline.feed.formats.cbf import CBFDeserializer
-from feedline.feed.formats.cbf_write import write_cbf
-from feedline.feed.formats.concat import Concat
-from feedline.feed.formats.csv import CSVDeserializer
-from feedline.feed.formats.ctf import CTFDeserializer
-from feedline.feed.formats.ctf_write import write_ctf
-from feedline.feed.formats.filtered import Filtered
-from feedline.feed.formats.frames import Frames
-from feedline.feed.formats.hdf5 import HDF5Deserializer
-from feedline.feed.formats.htk import HTKFeatureDeserializer
-from feedline.feed.formats.images import Base64ImageDeserializer, ImageFolderDeserializer, ImageMapDeserializer
-from feedline.feed.formats.join import Join
-from feedline.feed.formats.jsonl import JSONLinesDeserializer
-from feedline.feed.formats.litdata import LitDataDeserializer
-from feedline.feed.formats.mds import MDSDeserializer
-from feedline.feed.formats.mlf import MLFDeserializer
-from feedline.feed.formats.parquet import ParquetDeserializer
-from feedline.feed.formats.store import StoreDeserializer, StoreWriter
-from feedline.feed.formats.take import Take
-from feedline.feed.formats.tar import TarDeserializer
-from feedline.feed.formats.tfrecord import TFRecordDeserializer
-from feedline.feed.formats.tokenized import Tokenized
-from feedline.feed.formats.tokens import TokensDeserializer
-from feedline.feed.formats.user import UserDeserializer
-from feedline.feed.formats.zarr import ZarrDeserializer
-from feedline.feed.plan import PlannedMinibatch
-from feedline.feed.protocol import ChunkInfo, Deserializer, Feed
-from feedline.feed.skipping import Skipping
-from feedline.feed.source import MinibatchSource
-from feedline.feed.timeline import Window
-from feedline.feed.transforms import Map
-from feedline.feed.user_source import UserMinibatch, UserMinibatchSource
-from feedline.feed.validate import validate
-from feedline.graph.importers import register_importer as _register_importer
 
 if _TYPE_CHECKING:
+    from feedline.data import (
+        Chunk,
+        Minibatch,
+        Position,
+        Schema,
+        Span,
+        Stream,
+        Unit,
+        Value,
+        minibatches,
+        register_exporter,
+        samples,
+        sweeps,
+    )
+    from feedline.errors import (
+        CompatError,
+        DataError,
+        FeedlineError,
+        SchemaError,
+        StateError,
+        StoreError,
+        WorkerError,
+    )
+    from feedline.feed.composed import Bucketed, Mixture, Packed
+    from feedline.feed.convert import convert
+    from feedline.feed.corpora import open_corpus
+    from feedline.feed.formats.arrays import ArrayDeserializer
+    from feedline.feed.formats.arrow import ArrowDeserializer
+    from feedline.feed.formats.cbf import CBFDeserializer
+    from feedline.feed.formats.cbf_write import write_cbf
+    from feedline.feed.formats.concat import Concat
+    from feedline.feed.formats.csv import CSVDeserializer
+    from feedline.feed.formats.ctf import CTFDeserializer
+    from feedline.feed.formats.ctf_write import write_ctf
+    from feedline.feed.formats.filtered import Filtered
+    from feedline.feed.formats.frames import Frames
+    from feedline.feed.formats.hdf5 import HDF5Deserializer
+    from feedline.feed.formats.htk import HTKFeatureDeserializer
+    from feedline.feed.formats.images import Base64ImageDeserializer, ImageFolderDeserializer, ImageMapDeserializer
+    from feedline.feed.formats.join import Join
+    from feedline.feed.formats.jsonl import JSONLinesDeserializer
+    from feedline.feed.formats.litdata import LitDataDeserializer
+    from feedline.feed.formats.mds import MDSDeserializer
+    from feedline.feed.formats.mlf import MLFDeserializer
+    from feedline.feed.formats.parquet import ParquetDeserializer
+    from feedline.feed.formats.store import StoreDeserializer, StoreWriter
+    from feedline.feed.formats.take import Take
+    from feedline.feed.formats.tar import TarDeserializer
+    from feedline.feed.formats.tfrecord import TFRecordDeserializer
+    from feedline.feed.formats.tokenized import Tokenized
+    from feedline.feed.formats.tokens import TokensDeserializer
+    from feedline.feed.formats.user import UserDeserializer
+    from feedline.feed.formats.zarr import ZarrDeserializer
     from feedline.feed.loader import DataLoader, sample_rng
+    from feedline.feed.plan import PlannedMinibatch
+    from feedline.feed.protocol import ChunkInfo, Deserializer, Feed
+    from feedline.feed.skipping import Skipping
+    from feedline.feed.source import MinibatchSource
+    from feedline.feed.timeline import Window
+    from feedline.feed.transforms import Map
+    from feedline.feed.user_source import UserMinibatch, UserMinibatchSource
+    from feedline.feed.validate import validate
     from feedline.graph.plot import plot_network
     from feedline.graph.summary import summary
     from feedline.runs import report
 
-register_exporter("torch", "feedline.interop.torch:export")
-register_exporter("jax", "feedline.interop.jax:export")
-_register_dataset_reader("feedline.feed.loader.dataset_chunks:DatasetChunks")
-_register_importer("a torch.nn.Module", "feedline.graph.importers:read_module")
-_register_importer("an ONNX model or its file", "feedline.graph.importers:read_onnx")
-_register_importer("a symbol of MXNet or its JSON", "feedline.networks.importers:read_symbol")
-_register_importer("a network of nodes", "feedline.networks.importers:read_network")
-_register_importer("a Graph", "feedline.graph.importers:read_graph")
-
-# What takes long to import, or needs torch, comes when somebody asks for it.
-_NAMES = {
-    "DataLoader": "feedline.feed.loader",
-    "sample_rng": "feedline.feed.loader",
-    "plot_network": "feedline.graph.plot",
-    "summary": "feedline.graph.summary",
-    "report": "feedline.runs",
+# Importing the package costs next to nothing: each name comes with its module, when somebody asks for it.
+_MODULES = {
+    "feedline.data": "Chunk Minibatch Position Schema Span Stream Unit Value minibatches register_exporter samples "
+    "sweeps",
+    "feedline.errors": "CompatError DataError FeedlineError SchemaError StateError StoreError WorkerError",
+    "feedline.feed.composed": "Bucketed Mixture Packed",
+    "feedline.feed.convert": "convert",
+    "feedline.feed.corpora": "open_corpus",
+    "feedline.feed.formats.arrays": "ArrayDeserializer",
+    "feedline.feed.formats.arrow": "ArrowDeserializer",
+    "feedline.feed.formats.cbf": "CBFDeserializer",
+    "feedline.feed.formats.cbf_write": "write_cbf",
+    "feedline.feed.formats.concat": "Concat",
+    "feedline.feed.formats.csv": "CSVDeserializer",
+    "feedline.feed.formats.ctf": "CTFDeserializer",
+    "feedline.feed.formats.ctf_write": "write_ctf",
+    "feedline.feed.formats.filtered": "Filtered",
+    "feedline.feed.formats.frames": "Frames",
+    "feedline.feed.formats.hdf5": "HDF5Deserializer",
+    "feedline.feed.formats.htk": "HTKFeatureDeserializer",
+    "feedline.feed.formats.images": "Base64ImageDeserializer ImageFolderDeserializer ImageMapDeserializer",
+    "feedline.feed.formats.join": "Join",
+    "feedline.feed.formats.jsonl": "JSONLinesDeserializer",
+    "feedline.feed.formats.litdata": "LitDataDeserializer",
+    "feedline.feed.formats.mds": "MDSDeserializer",
+    "feedline.feed.formats.mlf": "MLFDeserializer",
+    "feedline.feed.formats.parquet": "ParquetDeserializer",
+    "feedline.feed.formats.store": "StoreDeserializer StoreWriter",
+    "feedline.feed.formats.take": "Take",
+    "feedline.feed.formats.tar": "TarDeserializer",
+    "feedline.feed.formats.tfrecord": "TFRecordDeserializer",
+    "feedline.feed.formats.tokenized": "Tokenized",
+    "feedline.feed.formats.tokens": "TokensDeserializer",
+    "feedline.feed.formats.user": "UserDeserializer",
+    "feedline.feed.formats.zarr": "ZarrDeserializer",
+    "feedline.feed.loader": "DataLoader sample_rng",
+    "feedline.feed.plan": "PlannedMinibatch",
+    "feedline.feed.protocol": "ChunkInfo Deserializer Feed",
+    "feedline.feed.skipping": "Skipping",
+    "feedline.feed.source": "MinibatchSource",
+    "feedline.feed.timeline": "Window",
+    "feedline.feed.transforms": "Map",
+    "feedline.feed.user_source": "UserMinibatch UserMinibatchSource",
+    "feedline.feed.validate": "validate",
+    "feedline.graph.plot": "plot_network",
+    "feedline.graph.summary": "summary",
+    "feedline.runs": "report",
 }
-_ROOMS = ("images", "kvstore", "train")
+_NAMES = {name: module for module, names in _MODULES.items() for name in names.split()}
+_ROOMS = ("data", "errors", "feed", "graph", "images", "kvstore", "networks", "runs", "train")
 
 
 def __getattr__(name: str) -> _Any:

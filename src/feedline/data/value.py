@@ -28,9 +28,11 @@ if TYPE_CHECKING:
 
 BYTES, TEXT = np.dtype("S"), np.dtype("U")
 
-# Exporters by framework: "torch" -> "feedline.interop.torch:export". Filled by `feedline/__init__`, imported on first
-# use, so that this module names nothing above it and NumPy users never pay for a framework.
-_EXPORTERS: dict[str, str | Callable[..., Any]] = {}
+# Exporters by framework, imported on first use: NumPy users never pay for a framework.
+_EXPORTERS: dict[str, str | Callable[..., Any]] = {
+    "torch": "feedline.interop.torch:export",
+    "jax": "feedline.interop.jax:export",
+}
 
 
 def register_exporter(framework: str, exporter: str | Callable[..., Any]) -> None:

@@ -56,16 +56,9 @@ class ChunkReader(Protocol):
         """Yield the chunks from number ``start`` on, with the bytes or items read so far and in total (0: unknown)."""
 
 
-_dataset_reader = ""
-
-
-def register_dataset_reader(reader: str) -> None:
-    """Let `convert` read datasets by a ``"module:class"``, called with (dataset, streams, jobs=, executor=, skip=).
-
-    It stands above this module: datasets are read by the loader, which opens corpora by `open_corpus`.
-    """
-    global _dataset_reader
-    _dataset_reader = reader
+# What reads datasets, called with (dataset, streams, jobs=, executor=, skip=). By its name, as it stands above this
+# module: datasets are read by the loader, which opens corpora by `open_corpus`.
+_DATASET_READER = "feedline.feed.loader.dataset_chunks:DatasetChunks"
 
 
 class ConversionSummary(NamedTuple):
@@ -219,7 +212,7 @@ def convert(
             if skip is not None:
                 raise ValueError("expected skip with a corpus only, got a dataset of items")
             target.refuse_existing(overwrite)  # before items are read
-            module, _, name = _dataset_reader.partition(":")
+            module, _, name = _DATASET_READER.partition(":")
             make = getattr(importlib.import_module(module), name)
             reader = make(source, streams, jobs=jobs, executor=executor, skip=on_error == "skip")
         settings = settings._replace(source=reader.digest())

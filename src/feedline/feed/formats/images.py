@@ -472,7 +472,7 @@ class ImageMapDeserializer(_ImageFiles):
         inner = inner.replace("\\", "/")
         return os.path.join(self._root, archive), inner.removeprefix("/")
 
-    def listed(self) -> list[str]:
+    def _listed(self) -> list[str]:
         """Return the paths of the pictures, or of the archives that they are in, each once."""
         return list(dict.fromkeys(self._place(i)[0] for i in range(len(self._labels)) if self._name(i)))
 
@@ -658,7 +658,7 @@ def open_folder(paths: list[str], streams: Mapping[str, Stream], memory_bytes: i
 def listed_in_map(path: str) -> list[str]:
     """Return the paths of the pictures and archives in a map file; relative ones start from its folder."""
     found = ImageMapDeserializer(path, {"label": Stream((), "int64")}, root=os.path.dirname(path))
-    return found.listed()
+    return found._listed()
 
 
 def open_map(paths: list[str], streams: Mapping[str, Stream], memory_bytes: int) -> ImageMapDeserializer:

@@ -1,7 +1,7 @@
 """Importers, which read networks of several libraries into a `feedline.graph.graph.Graph`.
 
-Importers register themselves by name, so that this package does not depend on them, and each is imported only when a
-model is read. torch is imported only for its own modules.
+They stand here by name, so that this package does not depend on them, and each is imported only when a model is read.
+torch is imported only for its own modules.
 """
 
 from __future__ import annotations
@@ -17,17 +17,14 @@ if TYPE_CHECKING:
 
 Importer = Callable[[Any, Any], "Graph | None"]
 
-_IMPORTERS: dict[str, str | Importer] = {}
-
-
-def register_importer(reads: str, importer: str | Importer) -> None:
-    """Register ``importer(model, inputs)``, called for models that no importer before it could read.
-
-    Args:
-        reads: description of the models that it reads, for error messages.
-        importer: function, or its name as ``"module:function"``; it returns None for a model that it cannot read.
-    """
-    _IMPORTERS[reads] = importer
+# What each reads, and where it is. An importer returns None for a model of another kind; the next one is asked then.
+_IMPORTERS: dict[str, str | Importer] = {
+    "a torch.nn.Module": "feedline.graph.importers:read_module",
+    "an ONNX model or its file": "feedline.graph.importers:read_onnx",
+    "a symbol of MXNet or its JSON": "feedline.networks.importers:read_symbol",
+    "a network of nodes": "feedline.networks.importers:read_network",
+    "a Graph": "feedline.graph.importers:read_graph",
+}
 
 
 def graph_of(model: Any, inputs: Any = None) -> Graph:
