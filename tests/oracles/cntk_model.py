@@ -50,6 +50,11 @@ def number(field: int, n: int) -> bytes:
     return varint(field << 3) + varint(n)
 
 
+def unless_zero(field: int, n: int) -> bytes:
+    """A number that is left out if it is 0, as those outside a `oneof` are."""
+    return number(field, n) if n else b""
+
+
 def counted(field: int, content: bytes) -> bytes:
     return varint(field << 3 | 2) + varint(len(content)) + content
 
@@ -59,13 +64,14 @@ def shape(dims: Dims) -> bytes:
 
 
 def axis(of: Axis) -> bytes:
-    return number(1, of.index) + counted(2, of.name.encode()) + number(3, of.ordered)
+    name = counted(2, of.name.encode()) if of.name else b""
+    return unless_zero(1, of.index) + name + unless_zero(3, of.ordered)
 
 
 def array(x: np.ndarray, filled: bool = True) -> bytes:
     """A row-major array: the same memory, with its axes named from the last to the first."""
     kind = {"float32": 1, "float64": 2, "float16": 4, "int8": 5, "int16": 6}[x.dtype.name]
-    about = number(1, kind) + number(2, 0) + counted(3, shape(Dims(x.shape[::-1])))
+    about = number(1, kind) + counted(3, shape(Dims(x.shape[::-1])))
     if not filled:
         return about
     flat = x.ravel()
@@ -81,7 +87,7 @@ def array(x: np.ndarray, filled: bool = True) -> bytes:
 def value(x: Any, filled: bool = True) -> bytes:
     version = number(1, 1)
     if x is None:
-        return version + number(2, 0)
+        return version
     if isinstance(x, bool):
         return version + number(2, 1) + number(3, x)
     if isinstance(x, Int):
@@ -137,7 +143,9 @@ def given(uid: str, kind: int, x: Any, **more: Any) -> dict[str, Any]:
     return leaf(uid, kind, x.shape[::-1], value=x, **more)
 
 
-def function(uid: str, op: int, inputs: list[str], attributes: dict[str, Any] | None = None, **more: Any) -> dict[str, Any]:
+def function(
+    uid: str, op: int, inputs: list[str], attributes: dict[str, Any] | None = None, **more: Any
+) -> dict[str, Any]:
     return {
         "version": 24,
         "type": "PrimitiveFunction",

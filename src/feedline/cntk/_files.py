@@ -84,7 +84,7 @@ def _is_cntks(path: str | Path) -> bool:
         return False  # whoever reads it says why
     if head.startswith(_LEGACY):
         raise CompatError(
-            f"expected a model of CNTK 2 in {path}, got one of its first version, BrainScript's binary format: in CNTK, "
+            f"expected a model of CNTK 2 in {path}, got one of its first version, BrainScript's: in CNTK 2.7, "
             "Function.load(path).save(other) writes one that feedline loads"
         )
     own = head[4:8] == bytes(4) and head[8:] == b"{"  # a short header of JSON follows its length

@@ -16,7 +16,6 @@ from feedline.cntk._model_files.dictionaries import ALL_STATIC, FileAxis
 from feedline.cntk._nodes import constant_node, element_type
 from feedline.networks import Node, Type, apply
 
-
 # Operations that exist in files only: selecting steps, and putting them back; attributes are those of `Where`.
 GATHER_PACKED, SCATTER_PACKED = "file.gather_packed", "file.scatter_packed"
 
@@ -181,7 +180,8 @@ def _gather(node: Node) -> Composition | None:
     back = (*range(index_rank, index_rank + at), *range(index_rank), *range(index_rank + at, index_rank + rank - 1))
 
     def build(index: Node, reference: Node) -> Node:
-        return _made("transpose", _made("gather", index, _made("transpose", reference, perm=first), axis=None), perm=back)
+        found = _made("gather", index, _made("transpose", reference, perm=first), axis=None)
+        return _made("transpose", found, perm=back)
 
     return Composition(build, "GatherOp")
 

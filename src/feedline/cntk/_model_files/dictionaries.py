@@ -56,7 +56,7 @@ _MESSAGES: dict[str, list[tuple[str, int, int | str]]] = {
         ("shape", 3, "NDShape"),
         ("float_values", 4, "Elements"),
         ("double_values", 5, "Elements"),
-        ("bytes_value", 6, "Elements"),
+        ("bytes_values", 6, "Elements"),
         ("sint32_values", 7, "IntValues"),
     ],
     "Vector": [("value*", 1, "DictionaryValue")],
@@ -114,8 +114,12 @@ def _classes() -> dict[str, Any]:
     file = descriptor_pb2.FileDescriptorProto(name="cntk_dictionary.proto", package="cntk", syntax="proto3")
     for name, fields in _MESSAGES.items():
         message = file.message_type.add(name=name)
+        if name == "DictionaryValue":
+            message.oneof_decl.add(name="value")  # so that zeros and empty strings are written, too
         for label, number, kind in fields:
             field = message.field.add(name=label.rstrip("*"), number=number, label=3 if label.endswith("*") else 1)
+            if label.endswith("_value"):
+                field.oneof_index = 0
             if isinstance(kind, str):
                 field.type, field.type_name = _MESSAGE, f".cntk.{kind}"
             else:
@@ -132,7 +136,7 @@ _ELEMENTS = {
     1: ("<f4", "float_values"),
     2: ("<f8", "double_values"),
     4: ("<f4", "float_values"),  # half precision is stored in single precision
-    5: ("<i1", "bytes_value"),
+    5: ("<i1", "bytes_values"),
     6: ("<i2", "sint32_values"),
 }
 DATA_TYPES = {1: "float32", 2: "float64", 4: "float16", 5: "int8", 6: "int16"}
@@ -246,7 +250,7 @@ class _Reader:
             raise _Damaged(f"float32 or float64 in a file of two parts, got {DATA_TYPES[kind]}")
         assert self._file is not None
         flat = np.empty(count, dtype)
-        got = self._file.readinto(memoryview(flat).cast("B"))  # type: ignore[attr-defined]  # of every such file
+        got = self._file.readinto(flat.view(np.uint8))  # type: ignore[attr-defined]  # of every such file
         if got != flat.nbytes:
             raise _Damaged(f"{flat.nbytes} bytes of an array, got {got}: the file is torn")
         return flat

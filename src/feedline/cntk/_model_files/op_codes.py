@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-_IN_ORDER = """
+_IN_ORDER = """\
 Negate Sigmoid Tanh ReLU Exp Log Sqrt Floor Abs Reciprocal Softmax Hardmax TransposeAxes Where Slice Dropout Reshape
 Pooling SumAll Plus Minus ElementTimes Equal NotEqual Less LessEqual Greater GreaterEqual PackedIndex GatherPacked
 ScatterPacked Times TransposeTimes Convolution SquaredError CrossEntropyWithSoftmax ClassificationError PastValue
 FutureValue ReduceElements BatchNormalization Clip Select Splice Combine RandomSample RandomSampleInclusionFrequency
 ROIPooling Logistic OptimizedRNNStack ReconcileDynamicAxis LogSoftmax LogPlus CosDistance Sin Cos Pass Block Unpooling
 LambdaRank NDCG EditDistanceError NoOp LabelsToGraph StopGradient ELU ForwardBackward CosDistanceWithNegativeSamples
-OneHot Pow ToSequence ToSequenceLike UnpackSequence Assign Gather StableSigmoid RandomDistribution Sinh Cosh UnpackBatch
-ToBatch Asin Acos Pad Crop Atanh Asinh TopK Squeeze ConstantOp LatticeSequenceWithSoftmax Cast EyeLikeOp CustomProxyOp
-StraightThrough Tan Atan ConvolutionSequenceShape
-""".split()
+OneHot Pow ToSequence ToSequenceLike UnpackSequence Assign Gather StableSigmoid RandomDistribution Sinh Cosh
+UnpackBatch ToBatch Asin Acos Pad Crop Atanh Asinh TopK Squeeze ConstantOp LatticeSequenceWithSoftmax Cast EyeLikeOp
+CustomProxyOp StraightThrough Tan Atan ConvolutionSequenceShape"""
 
-NAMES = dict(enumerate(_IN_ORDER))
+NAMES = dict(enumerate(_IN_ORDER.split()))
 CODES = {name: code for code, name in NAMES.items()}
 
 _IN_TORCH = "write it in torch, in a UserFunction, and build the network around it in Python"

@@ -6,7 +6,6 @@ operation, what turns both round. Its functions get a `Primitive` and return a n
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,12 +15,10 @@ import numpy as np
 from feedline.cntk._model_files.dictionaries import ALL, ALL_STATIC, DATA_TYPES, DYNAMIC, END, FileAxis, Shape
 from feedline.cntk._model_files.op_codes import ABSENT
 from feedline.cntk._nodes import constant_node
-from feedline.cntk.ops import functions as _functions  # noqa: F401  # registers compositions
 from feedline.errors import CompatError
 from feedline.networks import Node, apply
-from feedline.networks.node import UNKNOWN
 
-BATCH_AXIS, SEQUENCE_AXES = "defaultBatchAxis", ("__operandSequenceAxis", "defaultDynamicAxis")
+BATCH_AXIS = "defaultBatchAxis"
 
 
 @dataclass(frozen=True, slots=True)
@@ -424,7 +421,8 @@ def _reduce(given: Primitive) -> Made:
             raise given.refuse(f"expected a sum over sequences, got {kind}", "build it in Python")
         return given.node(f"sequence_reduce_{how}")
     numbers = tuple(python_axis(axis) for axis in axes)
-    return given.node(f"reduce_{how}", axis=numbers) if keep else given.node(f"reduce_{how}", axis=numbers, keepdims=False)
+    more: dict[str, Any] = {} if keep else {"keepdims": False}
+    return given.node(f"reduce_{how}", axis=numbers, **more)
 
 
 def _squeezed(given: Primitive, node: Node, axes: list[int], keep: bool) -> Node:

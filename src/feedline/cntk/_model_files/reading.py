@@ -27,7 +27,7 @@ from feedline.cntk._model_files.operators import Made, PackedIndex, Primitive, m
 from feedline.cntk._nodes import axis_names
 from feedline.cntk._tracing import block_of
 from feedline.cntk.axis import Axis
-from feedline.errors import StateError
+from feedline.errors import FeedlineError, StateError
 from feedline.networks import Node, Weights, apply
 from feedline.networks.node import input_node, parameter_node, placeholder_node
 from feedline.networks.traverse import close
@@ -146,9 +146,9 @@ class _Builder:
             made = self._made(function, given)
         except KeyError as error:
             raise LayoutError(f"the setting {error} of {function.label}, got {sorted(function.attributes)}") from error
+        except FeedlineError:
+            raise
         except (TypeError, ValueError, AttributeError, IndexError, AssertionError) as error:
-            if hasattr(error, "what"):  # an error of feedline's, which says all
-                raise
             raise LayoutError(f"operands and settings that fit {function.label}: {error}") from error
         names = self._model.outputs(function.uid)
         self._values.update(zip(names, made, strict=False))
@@ -224,7 +224,7 @@ def _components(starts: Iterable[str], below: Any) -> Iterator[list[str]]:
                 if path:
                     lowest[path[-1][0]] = min(lowest[path[-1][0]], lowest[node])
                 if lowest[node] == index[node]:
-                    found = []
+                    found: list[str] = []
                     while not found or found[-1] != node:
                         found.append(waiting.pop())
                         inside.discard(found[-1])
