@@ -174,7 +174,9 @@ def _reshape(w: Writer, node: Node) -> str:
 
 def _transpose(w: Writer, node: Node) -> str:
     moving = w.moving(node)
-    return w("Transpose", w.value(node.inputs[0]), perm=[*range(moving), *(moving + i for i in node.attributes["perm"])])
+    return w(
+        "Transpose", w.value(node.inputs[0]), perm=[*range(moving), *(moving + i for i in node.attributes["perm"])]
+    )
 
 
 def _splice(w: Writer, node: Node) -> str:
@@ -252,7 +254,9 @@ def _gather(w: Writer, node: Node) -> str:
     x, moving = w.value(reference), w.moving(index)
     if w.moving(reference):
         if moving:
-            raise CompatError(f"{node.label}: expected an index or a reference that is the same for all samples, got two")
+            raise CompatError(
+                f"{node.label}: expected an index or a reference that is the same for all samples, got two"
+            )
         return w("Gather", x, places, axis=w.moving(reference) + at)
     found = w("Gather", x, places, axis=at)
     if not moving or not at:
@@ -429,8 +433,14 @@ def _convolution(w: Writer, node: Node) -> str:
     return _unmerged(w, found, node, data)
 
 
+def _is_image(node: Node, data: Node) -> bool:
+    """Whether what slides over a node's axes leaves exactly one for channels."""
+    window = node.attributes.get("window")
+    return window is None or len(data.shape) == len(window) + 1
+
+
 def _unmerged(w: Writer, found: str, node: Node, data: Node) -> str:
-    if w.moving(node) == 1:
+    if w.moving(node) == 1 and len(node.shape) == len(data.shape) and _is_image(node, data):
         return found
     return w.shaped(found, node, node.shape, data)
 
@@ -446,26 +456,49 @@ def _convolution_transpose(w: Writer, node: Node) -> str:
     return _unmerged(w, _padded(w, found, cut, 0.0), node, data)
 
 
+def _cells(w: Writer, data: Node, rank: int) -> str:
+    """Reshape to one axis in front, one for all that is not slid over, and the ``rank`` axes that are."""
+    lead = data.shape[: len(data.shape) - rank]
+    return w.merged(w.value(data), data, (math.prod(lead), *data.shape[len(data.shape) - rank :]))
+
+
 def _pooling(op: str) -> Operator:
     def write(w: Writer, node: Node) -> str:
         get, data = node.attributes, node.inputs[0]
         rank = len(get["window"])
         sizes = data.shape[len(data.shape) - rank :]
         _, pads = window(sizes, get["window"], get["strides"], get["pad"], get.get("ceil", False))
-        x = w("Reshape", w.value(data), w.constant([-1, 1, *sizes]))
+        x = _cells(w, data, rank)
         settings = {"kernel_shape": list(get["window"]), "strides": list(get["strides"])}
-        padded = any(n for pair in pads for n in pair)
         if op == "MaxPool":
             found = w(op, _padded(w, x, pads, -math.inf), **settings)
         else:
             found = w(op, _padded(w, x, pads, 0.0), **settings)
-            if padded and not get.get("count_pad", False):
+            if any(n for pair in pads for n in pair) and not get.get("count_pad", False):
                 # Only cells of the input count: divide by the share of them in each window.
                 ones = w.constant(np.ones((1, 1, *sizes), w.dtype_of(x)), "cells")
                 found = w("Div", found, w(op, _padded(w, ones, pads, 0.0), **settings))
-        return w.shaped(found, node, node.shape, data)
+        return _unmerged(w, found, node, data)
 
     return write
+
+
+def _unpooling(w: Writer, node: Node) -> str:
+    """Maxima where they were: a pool tells the places, among the cells of the whole padded minibatch."""
+    values, data = node.inputs
+    get = node.attributes
+    rank = len(get["window"])
+    sizes = data.shape[len(data.shape) - rank :]
+    _, pads = window(sizes, get["window"], get["strides"], get["pad"])
+    wide = _padded(w, _cells(w, data, rank), pads, -math.inf)
+    settings = {"kernel_shape": list(get["window"]), "strides": list(get["strides"])}
+    _, places = w.several("MaxPool", [wide], ["", "int64"], **settings)
+    if w.moving(values) != w.moving(data) or values.shape[:-rank] != data.shape[:-rank]:
+        raise CompatError(
+            f"{node.label}: expected both operands along the same axes, got {values.label} and {data.label}"
+        )
+    found = w("MaxUnpool", _cells(w, values, rank), places, w("Shape", wide, dtype="int64"), **settings)
+    return _unmerged(w, _padded(w, found, [(-a, -b) for a, b in pads], 0.0), node, data)
 
 
 def _batch_normalization(w: Writer, node: Node) -> str:
@@ -487,21 +520,6 @@ def _batch_normalization(w: Writer, node: Node) -> str:
 
 def _one_step(place: int) -> Operator:
     return lambda w, node: w("Gather", w.value(node.inputs[0]), w.constant(np.array(place, "i8")), axis=0)
-
-
-def _mark(place: int) -> Operator:
-    """1 at the first or the last step."""
-
-    def write(w: Writer, node: Node) -> str:
-        dtype = element_type(node)
-        lengths = w.lengths(node.inputs[0])
-        zeros = w("ConstantOfShape", lengths, dtype=dtype, value=library.tensor(np.zeros(1, dtype), "zero"))
-        rest = w("Slice", zeros, w.constant([1]), w.constant([_END]), w.constant([0]))
-        first = w("Slice", zeros, w.constant([0]), w.constant([1]), w.constant([0]))
-        ones = w("Add", first, w.number(1, first))
-        return w("Concat", *((ones, rest) if place == 0 else (rest, ones)), axis=0)
-
-    return write
 
 
 def _delay(w: Writer, node: Node) -> str:
@@ -642,7 +660,9 @@ OPERATORS: dict[str, Operator] = {
     "dropout": _dropout,
     "cast": _cast,
     "elu": lambda w, node: w("Elu", w.value(node.inputs[0]), alpha=float(node.attributes.get("alpha", 1.0))),
-    "leaky_relu": lambda w, node: w("LeakyRelu", w.value(node.inputs[0]), alpha=float(node.attributes.get("alpha", 0.01))),
+    "leaky_relu": lambda w, node: w(
+        "LeakyRelu", w.value(node.inputs[0]), alpha=float(node.attributes.get("alpha", 0.01))
+    ),
     "hard_sigmoid": lambda w, node: w(
         "HardSigmoid",
         w.value(node.inputs[0]),
@@ -696,11 +716,10 @@ OPERATORS: dict[str, Operator] = {
     "convolution_transpose": _convolution_transpose,
     "max_pooling": _pooling("MaxPool"),
     "average_pooling": _pooling("AveragePool"),
+    "max_unpooling": _unpooling,
     "batch_normalization": _batch_normalization,
     "sequence_first": _one_step(0),
     "sequence_last": _one_step(-1),
-    "sequence_is_first": _mark(0),
-    "sequence_is_last": _mark(-1),
     "sequence_reduce_sum": _over_steps("ReduceSum"),
     "sequence_reduce_mean": _over_steps("ReduceMean"),
     "sequence_reduce_max": _over_steps("ReduceMax"),

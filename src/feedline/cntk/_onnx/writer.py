@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from feedline.cntk._model_files.compositions import composition
+from feedline.cntk._model_files.compositions import GATHER_PACKED, SCATTER_PACKED, composition
 from feedline.cntk._nodes import element_type
 from feedline.cntk._onnx import library
 from feedline.errors import CompatError
@@ -117,7 +117,10 @@ class Writer:
             recipe = composition(node)
             if recipe is None:
                 raise _refused(node)
-            self.stand_for(node, recipe.build(*node.inputs))
+            made = recipe.build(*node.inputs)
+            if made.op in (GATHER_PACKED, SCATTER_PACKED):  # how many steps remain is known at run time only
+                raise _refused(node)
+            self.stand_for(node, made)
         return [self._stands_for[node]] if node in self._stands_for else node.inputs
 
     def _add(self, node: Node) -> None:
@@ -135,7 +138,9 @@ class Writer:
             self._values[node] = self._outer.value(node)
         elif node.weights is not None:
             if not node.weights.settled:
-                raise ValueError(f"{node.label}: expected a known shape, got {node.weights.shape}: apply its layer first")
+                raise ValueError(
+                    f"{node.label}: expected a known shape, got {node.weights.shape}: apply its layer first"
+                )
             name = self.constant(tensor_of(node.weights).detach().cpu().numpy(), node.name or node.op)
             self._values[node] = name
         elif node.op == "input":
