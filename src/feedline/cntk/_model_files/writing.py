@@ -29,6 +29,7 @@ from feedline.cntk._model_files.op_codes import CODES
 from feedline.cntk._model_files.operators import BATCH_AXIS
 from feedline.cntk._model_files.settings import primitive
 from feedline.cntk._nodes import constant_node
+from feedline.cntk._order import in_order
 from feedline.errors import CompatError
 from feedline.networks import BATCH, Node
 from feedline.networks.cells import CELLS, opened
@@ -82,10 +83,15 @@ class _Writer:
             "type": "CompositeFunction",
             "root": owner,
             "uid": self._new("CompositeFunction"),
-            "inputs": self._leaves,
+            "inputs": self._in_order(roots),
             "primitive_functions": self._functions,
             "state": {},
         }
+
+    def _in_order(self, roots: Sequence[Node]) -> list[dict[str, Any]]:
+        """Return the leaves in the order in which CNTK lists a function's; its `restore` relies on that."""
+        place = {self._uids[node]: i for i, node in enumerate(in_order(roots)) if node in self._uids and node.is_leaf}
+        return sorted(self._leaves, key=lambda leaf: place.get(leaf["uid"], len(place)))
 
     # ---- identifiers ------------------------------------------------------------------------------
 

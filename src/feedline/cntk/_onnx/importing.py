@@ -77,14 +77,14 @@ def _input(declared: Any) -> Value:
     ]
     moving = next((i for i, n in enumerate(dims) if isinstance(n, int)), len(dims))
     if moving > 2:
-        if [str(n) for n in dims[:2]][0].startswith(_STEPS_OF):
+        if str(dims[0]).startswith(_STEPS_OF):
             moving = 2
         elif dims[0] == BATCH:
             moving = 1
         else:
             raise CompatError(
-                f"input `{declared.name}`: expected steps and the batch, or the batch, as axes of any length, got {dims}: "
-                "fix the others' lengths in the file"
+                f"input `{declared.name}`: expected steps and the batch, or the batch, as axes of any length, got "
+                f"{dims}: fix the others' lengths in the file"
             )
     if moving == 2 and dims[0] == BATCH:
         moving = 1

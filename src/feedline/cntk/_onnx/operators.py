@@ -47,10 +47,7 @@ def _binary(op: str) -> Operator:
 def _truth(op: str) -> Operator:
     def write(w: Writer, node: Node) -> str:
         a, b = _pair(w, node)
-        if op == "NotEqual":
-            found = w("Not", w("Equal", a, b, dtype="bool"))
-        else:
-            found = w(op, a, b, dtype="bool")
+        found = w("Not", w("Equal", a, b, dtype="bool")) if op == "NotEqual" else w(op, a, b, dtype="bool")
         return w.cast(found, w.dtype_of(a))
 
     return write
@@ -213,10 +210,7 @@ def _slice(w: Writer, node: Node) -> str:
             ends.append(_END if part.stop is None else part.stop)
             continue
         rows = range(*part.indices(size))
-        if stride < 0:
-            rows = rows[::-1][::-stride]
-        else:
-            rows = rows[::stride]
+        rows = rows[::-1][::-stride] if stride < 0 else rows[::stride]
         starts.append(rows[0])
         last = rows[-1] + (1 if stride > 0 else -1)
         ends.append(_FIRST if last < 0 else last)
@@ -469,7 +463,7 @@ def _pooling(op: str) -> Operator:
         sizes = data.shape[len(data.shape) - rank :]
         _, pads = window(sizes, get["window"], get["strides"], get["pad"], get.get("ceil", False))
         x = _cells(w, data, rank)
-        settings = {"kernel_shape": list(get["window"]), "strides": list(get["strides"])}
+        settings: dict[str, Any] = {"kernel_shape": list(get["window"]), "strides": list(get["strides"])}
         if op == "MaxPool":
             found = w(op, _padded(w, x, pads, -math.inf), **settings)
         else:
@@ -491,7 +485,7 @@ def _unpooling(w: Writer, node: Node) -> str:
     sizes = data.shape[len(data.shape) - rank :]
     _, pads = window(sizes, get["window"], get["strides"], get["pad"])
     wide = _padded(w, _cells(w, data, rank), pads, -math.inf)
-    settings = {"kernel_shape": list(get["window"]), "strides": list(get["strides"])}
+    settings: dict[str, Any] = {"kernel_shape": list(get["window"]), "strides": list(get["strides"])}
     _, places = w.several("MaxPool", [wide], ["", "int64"], **settings)
     if w.moving(values) != w.moving(data) or values.shape[:-rank] != data.shape[:-rank]:
         raise CompatError(
@@ -617,7 +611,8 @@ def _pick(w: Writer, node: Node) -> str:
     loop = node.inputs[0]
     if loop not in w.loops:
         w.loops[loop] = scan(w, loop)
-    return w.loops[loop][node.attributes["index"]]
+    number: int = node.attributes["index"]
+    return w.loops[loop][number]
 
 
 OPERATORS: dict[str, Operator] = {

@@ -10,9 +10,8 @@ import numpy as np
 
 from feedline.cntk._nodes import constant_node
 from feedline.cntk._onnx import library
-from feedline.cntk._onnx.values import Any_, Known, Value, is_lengths
+from feedline.cntk._onnx.values import Known, Value, is_lengths
 from feedline.errors import CompatError
-from feedline.networks import Node
 
 Translation = Callable[["Given"], Any]
 
@@ -40,7 +39,7 @@ class Given:
         """Whether an input is given."""
         return i < len(self.inputs) and bool(self.inputs[i])
 
-    def raw(self, i: int) -> Any_:
+    def raw(self, i: int) -> Any:
         """Return an input as it is."""
         return self.reader.values[self.inputs[i]]
 
@@ -146,8 +145,3 @@ class Reader:
             value: Value = self.values[name]
             return value
         raise CompatError(f"{label}: expected a tensor, got {type(found).__name__} {name}; build this part in Python")
-
-
-def leaf(node: Node) -> bool:
-    """Whether a node is a parameter or a constant."""
-    return node.weights is not None

@@ -27,8 +27,8 @@ def scan(w: Writer, loop: Node) -> list[str]:
     directions = {n.attributes["steps"] > 0 for n in delays}
     if len(directions) != 1:
         raise CompatError(
-            f"{outputs[0].label}: expected a recurrence in one direction, got one in both, which no Scan expresses; save "
-            "without a format"
+            f"{outputs[0].label}: expected a recurrence in one direction, got one in both, which no Scan expresses; "
+            "save without a format"
         )
     backwards, axis = not directions.pop(), delays[0].axes[1]
     outside = operands(loop)
@@ -63,7 +63,7 @@ def scan(w: Writer, loop: Node) -> list[str]:
         found = body.value(output)
         results.append(library.described(_named(body, found), body.dtype_of(found), None))
         dtypes.append(body.dtype_of(found))
-    found = w.several(
+    names = w.several(
         "Scan",
         [*entering, *(given[node] for node in steps)],
         dtypes,
@@ -72,7 +72,7 @@ def scan(w: Writer, loop: Node) -> list[str]:
         scan_input_directions=[int(backwards)] * len(steps),
         scan_output_directions=[int(backwards)] * len(outputs),
     )
-    return found[len(entering) :]
+    return names[len(entering) :]
 
 
 def _named(body: Writer, name: str) -> str:

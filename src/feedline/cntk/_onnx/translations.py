@@ -21,6 +21,7 @@ from feedline.cntk._onnx.values import (
     STEPS,
     Joined,
     Length,
+    Moved,
     Value,
     is_lengths,
     lengths_of,
@@ -287,7 +288,8 @@ def _expand(given: Given) -> Any:
     wanted = [1] * (rank - len(wanted)) + wanted
     dynamic = max([i + 1 for i, n in enumerate(wanted) if isinstance(n, Length)], default=0)
     count = max(len(front), dynamic)
-    node, layout = value.node, []
+    node = value.node
+    layout: list[str | int] = []
     own = list(node.shape)
     if len(front) < count:
         extra = max(0, len(own) - (rank - count))
@@ -334,8 +336,7 @@ def _concatenated(given: Given) -> Any:
     axis = int(given.attributes["axis"])
     raw = [given.raw(i) for i in range(len(given.inputs))]
     if all(isinstance(found, np.ndarray) for found in raw):
-        whole = np.concatenate([np.asarray(found) for found in raw], axis)
-        return whole
+        return np.concatenate(raw, axis)
     values = given.values()
     rank = max(value.rank for value in values)
     place = axis % rank
@@ -343,12 +344,8 @@ def _concatenated(given: Given) -> Any:
         return _joined(given, values)
     if any(place < len(value.layout) for value in values):
         raise given.refuse("expected samples to be concatenated, got the batch or steps")
-    nodes, layout = together(_same_rank(values, rank), given.label)
+    nodes, layout = together(values, given.label)
     return Value(apply("splice", nodes, {"axis": place - rank}), layout)
-
-
-def _same_rank(values: Sequence[Value], rank: int) -> list[Value]:
-    return list(values)
 
 
 def _joined(given: Given, values: Sequence[Value]) -> Joined:
@@ -431,10 +428,10 @@ def _slice(given: Given) -> Any:
 
 
 def _delayed(given: Given, joined: Joined, starts: list[int], ends: list[int], axes: list[int]) -> Value:
-    if axes == [0] and joined.before and starts == [0] and ends == [-joined.count]:
-        steps = joined.count
-    elif axes == [0] and not joined.before and starts == [joined.count] and ends[0] >= _END:
-        steps = -joined.count
+    if axes == [0] and joined.before and starts == [0] and ends == [-joined.further]:
+        steps = joined.further
+    elif axes == [0] and not joined.before and starts == [joined.further] and ends[0] >= _END:
+        steps = -joined.further
     else:
         raise given.refuse(f"expected as many steps as there were before, got {starts} to {ends}")
     node = apply("delay", [joined.steps.node, joined.more.node], {"steps": steps})
@@ -492,25 +489,14 @@ def _gather(given: Given) -> Any:
         raise given.refuse("expected an index or a reference that is the same for all samples")
     if chosen.layout and at:
         # ONNX puts the axes of the index where the gathered one was; here the dynamic ones are in front anyway.
-        return _Moved(node, chosen.layout, at)
+        return Moved(node, chosen.layout, at)
     return Value(node, value.layout or chosen.layout)
-
-
-class _Moved(Value):
-    """A value whose dynamic axes are not in front, until a transpose puts them there."""
-
-    def __new__(cls, node: Node, layout: tuple[str | int, ...], at: int) -> _Moved:
-        made: _Moved = super().__new__(cls, node, layout)
-        made.at = at
-        return made
-
-    at: int
 
 
 def _turned(given: Given) -> Any:
     found = given.raw(0)
-    if isinstance(found, _Moved):
-        count, rank, at = len(found.layout), found.rank, found.at
+    if isinstance(found, Moved):
+        count, rank, at = len(found.layout), len(found.layout) + len(found.node.shape), found.at
         perm = list(given.attributes["perm"])
         if perm == [*range(at, at + count), *range(at), *range(at + count, rank)]:
             return Value(found.node, found.layout)
@@ -553,10 +539,7 @@ def _matmul(given: Given) -> Value:
 
 def _product(given: Given, left: Value, right: Value) -> Value:
     if not right.layout:
-        if len(right.node.shape) > 2 and not left.layout and len(left.node.shape) > 2:
-            raise given.refuse("expected one matrix, or one for each sample")
         if len(right.node.shape) > 2:
-            right = Value(right.node, ())
             raise given.refuse(f"expected a matrix as the right operand, got {right.node.shape}")
         if not left.node.shape:
             raise given.refuse("expected samples that are vectors or matrices")

@@ -50,7 +50,8 @@ class Value(NamedTuple):
     @property
     def rank(self) -> int:
         """Number of axes."""
-        return len(self.layout) + len(self.node.shape)
+        # Directions are the first axis of the samples, too.
+        return len(self.layout) + len(self.node.shape) - self.layout.count(DIRECTIONS)
 
 
 class Joined(NamedTuple):
@@ -59,18 +60,31 @@ class Joined(NamedTuple):
     Attributes:
         steps: the sequences.
         more: what is before or after.
-        count: number of the further steps.
+        further: number of the further steps.
         before: whether they are before.
     """
 
     steps: Value
     more: Value
-    count: int
+    further: int
     before: bool
 
 
+class Moved(NamedTuple):
+    """A tensor whose dynamic axes are not in front, until a transpose puts them there.
+
+    Attributes:
+        node: node whose result it is.
+        layout: kinds of its dynamic axes.
+        at: place of the first of them.
+    """
+
+    node: Node
+    layout: tuple[str | int, ...]
+    at: int
+
+
 Known = NDArray[Any]
-Any_ = Value | Joined | Known
 
 
 def is_lengths(array: Known) -> bool:

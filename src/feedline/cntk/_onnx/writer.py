@@ -256,6 +256,6 @@ def _refused(node: Node) -> CompatError:
     if node.op == "late":
         return CompatError(f"{node.label}: expected known shapes, to write its parts: replace placeholders first")
     return CompatError(
-        f"{node.label}: expected an operation that ONNX can express, got one that it cannot; save without a format, which "
-        "feedline loads again, or leave this part out"
+        f"{node.label}: expected an operation that ONNX can express, got one that it cannot; save without a format, "
+        "which feedline loads again, or leave this part out"
     )
