@@ -48,7 +48,7 @@ def load(path: str | Path, format: str | None = None) -> tuple[list[Node], list[
         from feedline.cntk._onnx.importing import read_onnx
 
         return read_onnx(Path(path))
-    if _is_cntks(path):
+    if is_cntks(path):
         from feedline.cntk._model_files.reading import read_model
 
         return read_model(Path(path)), []
@@ -63,7 +63,7 @@ def restore(path: str | Path, roots: Sequence[Node], weights: Sequence[Node]) ->
         roots: roots of the graph.
         weights: its parameters and constants, in CNTK's order.
     """
-    if _is_cntks(path):
+    if is_cntks(path):
         from feedline.cntk._model_files.reading import read_weights
 
         _take_listed(path, weights, read_weights(Path(path)))
@@ -71,7 +71,7 @@ def restore(path: str | Path, roots: Sequence[Node], weights: Sequence[Node]) ->
         _take_values(roots, _load(path)[0])
 
 
-def _is_cntks(path: str | Path) -> bool:
+def is_cntks(path: str | Path) -> bool:
     """Whether a file is one of CNTK's dictionaries, by its first bytes.
 
     Raises:
