@@ -280,6 +280,12 @@ CASES = {
             weights(4, 3, 2, 2), i, strides=(2, 1), auto_padding=[False, True, False], dilation=(1, 2)
         )
     ),
+    "convolution that leaves out cells at both ends": of_image(
+        lambda i: C.convolution(weights(4, 3, 1, 1), i, strides=(3, 3), auto_padding=[True])
+    ),
+    "pooling that leaves out cells at both ends": of_image(
+        lambda i: C.pooling(i, C.AVG_POOLING, (1, 2), (3, 4), [True])
+    ),
     "convolution by groups": of_image(lambda i: C.convolution(weights(6, 1, 3, 2), i, groups=3, auto_padding=[False])),
     "convolution by one filter": of_image(lambda i: C.convolution(weights(3, 2, 2), i, auto_padding=[False])),
     "convolution without channels": of_x(

@@ -525,7 +525,12 @@ def test_a_block_of_a_known_name_with_something_else_inside(loaded):
     functions[0] = function("L", 39, ["P"], {"axis": Axis(0), "reductionOpName": "Max"})
     leaves = [INPUTS[0], INPUTS[1], *(leaf(p, 4, (4, 2), [Axis(file.UNKNOWN)]) for p in "PQ")]
     z = loaded("CE", leaves, functions)
-    close(z.eval({"x": X, "y": Y}), X.max(2, keepdims=True) - np.einsum("bic,bjc->bij", X, Y))
+    product = np.einsum("bic,bjc->bij", X, Y)
+    close(z.eval({"x": X, "y": Y}), X.max(2, keepdims=True) - product)
+    functions = cross_entropy()
+    functions[2] = function("M", 19, ["L_Output_0", "T_Output_0"])
+    z = loaded("CE", leaves, functions)
+    close(z.eval({"x": X, "y": Y}), np.log(np.exp(X).sum(2, keepdims=True)) + product)
 
 
 def test_a_softmax_that_does_not_overflow(loaded):
@@ -704,6 +709,30 @@ def test_restore_takes_parameters_from_a_model_of_cntk(tmp_path):
     with pytest.raises(fl.StateError, match="the parameters and constants of this function"):
         other.restore(str(path))
     np.testing.assert_array_equal(other.W.value, before)
+
+
+def test_restore_compares_constants(tmp_path):
+    """Running statistics of the same parameters, but of another name."""
+    names = ["scale", "bias", "aggregate_mean", "aggregate_variance", "aggregate_count"]
+
+    def saved(names):
+        values = [np.full(3, i, "f4") for i in range(4)] + [np.float32(7)]
+        leaves = [leaf("Input1", 0, (6, 5, 3), [BATCH])]
+        leaves += [given(n, 2 if i < 2 else 3, v, name=n) for i, (n, v) in enumerate(zip(names, values, strict=True))]
+        settings = {"spatial": True, "normalizationTimeConstant": 100.0, "blendTimeConstant": 0.0, "epsilon": 0.25}
+        path = tmp_path / "z.model"
+        path.write_bytes(file.dictionary(file.model("F1", leaves, [function("F1", 40, ["Input1", *names], settings)])))
+        return str(path)
+
+    z = C.layers.BatchNormalization(map_rank=1)(C.input_variable((3, 5, 6)))
+    with pytest.raises(fl.StateError, match="the parameters and constants of this function"):
+        z.restore(saved([*names[:3], "other", names[4]]))
+    z.restore(saved(names))
+    assert {c.name: c.value.tolist() for c in z.constants} == {
+        "aggregate_mean": [2, 2, 2],
+        "aggregate_variance": [3, 3, 3],
+        "aggregate_count": 7,
+    }
 
 
 def test_numbers_of_a_version_to_come(tmp_path):

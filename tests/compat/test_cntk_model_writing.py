@@ -135,6 +135,24 @@ def test_numbers_of_operations(tmp_path):
         assert functions[-1]["type"] == "PrimitiveFunction"
 
 
+def test_a_cross_entropy_in_a_file(tmp_path):
+    """In CNTK's order of operands: ``TransposeTimes(labels, scores)``, in a block over scores and labels."""
+    scores, labels = C.input_variable(3, name="scores"), C.input_variable(3, name="labels")
+    C.cross_entropy_with_softmax(scores, labels).save(str(tmp_path / "z"), format=C.ModelFormat.CNTKv2)
+    model = read_dictionary(tmp_path / "z")
+    names = {leaf["uid"]: leaf.get("name") for leaf in model["inputs"]}
+    block = model["primitive_functions"][-1]
+    assert block["block_function_op_name"] == "CrossEntropyWithSoftmax"
+    keys, values = (block[f"block_function_composite_arguments_map_{key}"] for key in ("keys", "values"))
+    stands_for = {key: names[value] for key, value in zip(keys, values, strict=True)}
+    assert list(stands_for.values()) == ["scores", "labels"]
+    (product,) = (f for f in model["primitive_functions"] if f["op"] == 32)
+    assert [stands_for[uid] for uid in product["inputs"]] == ["labels", "scores"]
+    (total,) = (f for f in model["primitive_functions"] if f["op"] == 39)
+    assert [stands_for[uid] for uid in total["inputs"]] == ["scores"]
+    assert total["attributes"]["reductionOpName"] == "LogSum"
+
+
 def test_states_are_placeholders_of_the_next_value(tmp_path):
     s = C.sequence.input_variable(3, name="s")
     Recurrence(C.layers.LSTM(2))(s).save(str(tmp_path / "z"), format=C.ModelFormat.CNTKv2)

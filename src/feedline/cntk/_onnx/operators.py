@@ -37,7 +37,7 @@ def _unary(op: str, **attributes: Any) -> Operator:
 
 def _pair(w: Writer, node: Node) -> list[str]:
     """Values of all inputs, aligned and of one type."""
-    return w.promoted(*(w.aligned(child, node, len(node.shape)) for child in node.inputs))
+    return w.promoted(*(w.aligned(child, len(node.shape)) for child in node.inputs))
 
 
 def _binary(op: str) -> Operator:
@@ -103,7 +103,7 @@ def _log_add_exp(w: Writer, node: Node) -> str:
 
 
 def _select(w: Writer, node: Node) -> str:
-    flag, a, b = (w.aligned(child, node, len(node.shape)) for child in node.inputs)
+    flag, a, b = (w.aligned(child, len(node.shape)) for child in node.inputs)
     a, b = w.promoted(a, b)
     off = w("Equal", flag, w.number(0, flag), dtype="bool")
     return w("Where", off, b, a, dtype=w.dtype_of(a))
@@ -185,7 +185,7 @@ def _splice(w: Writer, node: Node) -> str:
         shape = list(node.shape)
         own = (1,) * (rank - len(child.shape)) + child.shape
         shape[axis] = own[axis]
-        found = w.aligned(child, node, rank)
+        found = w.aligned(child, rank)
         if w.moving(child) == 0 and len(child.shape) < rank:
             found = w("Reshape", found, w.constant(list(own)))
         if w.moving(child) < w.moving(node):
@@ -307,7 +307,7 @@ def _times_transpose(w: Writer, node: Node) -> str:
 
 def _cosine(w: Writer, node: Node) -> str:
     rank = len(node.inputs[0].shape)
-    a, b = w.promoted(*(w.aligned(child, node, rank) for child in node.inputs))
+    a, b = w.promoted(*(w.aligned(child, rank) for child in node.inputs))
     axes = w.constant(list(range(-rank, 0)))
     small = w.number(1e-8, a)
     norms = [w("Max", w("ReduceL2", x, axes, keepdims=0), small) for x in (a, b)]
@@ -520,7 +520,7 @@ def _delay(w: Writer, node: Node) -> str:
     data, initial = node.inputs
     steps, x = node.attributes["steps"], w.value(data)
     count = abs(steps)
-    state = w.cast(w.aligned(initial, node, len(node.shape)), w.dtype_of(x))
+    state = w.cast(w.aligned(initial, len(node.shape)), w.dtype_of(x))
     if w.moving(initial) == 2:
         # One initial state for each step: those before the first step are read at their own places.
         state = w("Slice", state, *(w.constant([n]) for n in ((0, count, 0) if steps > 0 else (-count, _END, 0))))

@@ -192,20 +192,15 @@ class Writer:
 
     # ---- axes -------------------------------------------------------------------------------------
 
-    def aligned(self, node: Node, like: Node, rank: int | None) -> str:
-        """Return a node's value with axes of length 1 where another node has more.
+    def aligned(self, node: Node, rank: int) -> str:
+        """Return a node's value with samples of ``rank`` axes, new ones in front; so it broadcasts with others.
 
-        Args:
-            node: node whose value is wanted.
-            like: node whose dynamic axes it gets.
-            rank: number of axes of a sample; None: as many as it has.
+        The batch and steps are in front of these, and steps before the batch: what lacks steps repeats along them.
         """
         found, own = self.value(node), self.moving(node)
-        more = 0 if rank is None else rank - len(node.shape)
+        more = rank - len(node.shape)
         if own and more > 0:
             found = self("Unsqueeze", found, self.constant(list(range(own, own + more))))
-        if own and own < self.moving(like):
-            found = self("Unsqueeze", found, self.constant([0]))
         return found
 
     def lengths(self, node: Node) -> str:
@@ -243,7 +238,7 @@ class Writer:
             to: node with the wanted axes and shape.
             like: node with a value that has all dynamic axes.
         """
-        found = self.aligned(node, to, len(to.shape))
+        found = self.aligned(node, len(to.shape))
         if self.moving(to) == 0:
             return self("Expand", found, self.constant(list(to.shape))) if node.shape != to.shape else found
         whole = self("Concat", self.lengths(like), self.constant(list(to.shape)), axis=0)
