@@ -248,6 +248,10 @@ CASES = {
     "times transpose": of_image(lambda i: C.times_transpose(i, weights(5, 9))),
     "times transpose of a vector": of_x(lambda x: C.times_transpose(x, weights(4))),
     "times transpose of samples": of_two(C.times_transpose),
+    "a free dimension": lambda: (
+        C.softmax(C.times(C.tanh(C.input_variable((C.FreeDimension, 3), name="free")), weights(3, 4)), -1),
+        {"free": normal(2, 5, 3)},
+    ),
     "dense": of_image(lambda i: layers.Dense((2, 3), activation=C.tanh, init=C.normal(0.3), name="layer")(i)),
     "reduce sum": of_image(lambda i: C.reduce_sum(i, [0, 2])),
     "reduce log sum": of_image(lambda i: C.reduce_log_sum_exp(i, 1)),

@@ -110,6 +110,19 @@ def test_names_and_axes_in_the_file(tmp_path):
     assert [a.name for a in again.arguments[0].dynamic_axes] == ["defaultBatchAxis", "defaultDynamicAxis"]
 
 
+def test_a_file_has_nothing_that_is_not_read(tmp_path):
+    """Neither weights in another order than ONNX's, nor counts of samples."""
+    s = C.sequence.input_variable(3, name="s")
+    z = Sequential([Recurrence(LSTM(4)), C.sequence.last, C.layers.BatchNormalization(), Dense(2)])(s)
+    z.save(str(tmp_path / "z.onnx"), format=ONNX)
+    graph = onnx.load(str(tmp_path / "z.onnx")).graph
+    read = {name for made in graph.node for name in made.input} | {output.name for output in graph.output}
+    assert {initializer.name for initializer in graph.initializer} <= read
+    assert all(read & set(made.output) for made in graph.node)
+    arrays = {i.name: numpy_helper.to_array(i) for i in graph.initializer}
+    assert sorted(a.shape for a in arrays.values() if a.ndim == 3) == [(1, 16, 3), (1, 16, 4)]
+
+
 def test_what_is_loaded_learns(tmp_path):
     x, y = C.input_variable(4, name="x"), C.input_variable(3, name="y")
     z = Sequential(

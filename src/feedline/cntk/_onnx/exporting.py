@@ -28,4 +28,6 @@ def write_onnx(path: Path, roots: Sequence[Node], arguments: Sequence[Node]) -> 
         name = writer.free(root.name or f"output{i}")
         writer.nodes.append(library.node("Identity", [found], [name]))
         outputs.append(library.described(name, writer.dtype_of(found), dimensions(root)))
-    library.save(path, library.graph(writer.nodes, writer.inputs, outputs, writer.initializers))
+    nodes, names = library.used(writer.nodes, [output.name for output in outputs])
+    tensors = [initializer for initializer in writer.initializers if initializer.name in names]
+    library.save(path, library.graph(nodes, writer.inputs, outputs, tensors))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +54,31 @@ def described(name: str, dtype: str, shape: Sequence[int | str] | None) -> Any:
 def graph(nodes: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any], initializers: Sequence[Any] = ()) -> Any:
     """Return a graph."""
     return helper.make_graph(list(nodes), "function", list(inputs), list(outputs), list(initializers))
+
+
+def used(nodes: Sequence[Any], wanted: Iterable[str]) -> tuple[list[Any], set[str]]:
+    """Return the nodes without those that nothing reads, and the names of all values that are read.
+
+    Args:
+        nodes: nodes, each behind those that it reads.
+        wanted: names of the results.
+    """
+    names, kept = set(wanted), []
+    for made in reversed(nodes):
+        if names.isdisjoint(made.output):
+            continue
+        kept.append(made)
+        names.update(_read(made))
+    return kept[::-1], names
+
+
+def _read(made: Any) -> set[str]:
+    """Return the names that a node, or the body of one, reads."""
+    names = set(made.input)
+    for attribute in made.attribute:
+        for inner in attribute.g.node:
+            names |= _read(inner)
+    return names
 
 
 def save(path: Path, made: Any) -> None:

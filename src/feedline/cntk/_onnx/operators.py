@@ -281,8 +281,8 @@ def _matrices(w: Writer, node: Node, inner: int, turned: bool) -> str:
     width = math.prod(left.shape[len(left.shape) - inner :])
     columns = math.prod(right.shape[:-1]) if turned else math.prod(right.shape[inner:])
     x, y = w.value(left), w.value(right)
-    rows = math.prod(outer)
-    plain = len(left.shape) == 1 and len(right.shape) == 2 and not w.moving(right) and w.moving(left)
+    rows = -1 if FREE in outer else math.prod(outer)
+    plain = inner == 1 and len(right.shape) == 2 and not w.moving(right) and w.moving(left) + len(left.shape) > 1
     if not plain:
         x = w.shaped(x, left, [rows, width])
         y = w.shaped(y, right, [columns, width] if turned else [width, columns])
