@@ -58,7 +58,9 @@ def check(model):
         if f["op"] == 44:
             continue
         if f["op"] == 57:
-            assert f["block_function_composite"]["root"] in done
+            check_block(f, functions, known, done)
+            inner = functions[f["block_function_composite"]["root"]]
+            outputs = len(inner["inputs"]) if inner["op"] == 44 else 1
             for key, value in zip(
                 f["block_function_composite_arguments_map_keys"],
                 f["block_function_composite_arguments_map_values"],
@@ -76,6 +78,24 @@ def check(model):
         uid for f in model["primitive_functions"] for uid in f.get("block_function_composite_arguments_map_keys", [])
     }
     assert {leaf["uid"] for leaf in model["inputs"]} <= used
+
+
+def check_block(block, functions, known, done):
+    """What is inside is there already, and reads the block's placeholders, parameters and constants alone."""
+    keys = block["block_function_composite_arguments_map_keys"]
+    waiting, seen = [block["block_function_composite"]["root"]], set()
+    while waiting:
+        uid = waiting.pop()
+        if uid in seen:
+            continue
+        seen.add(uid)
+        assert uid in done
+        for operand in functions[uid]["inputs"]:
+            owner = operand.rpartition("_Output_")[0]
+            if owner in functions:
+                waiting.append(owner)
+            else:
+                assert known[operand] in (2, 3) or operand in keys
 
 
 def test_the_bytes_of_a_file(tmp_path):
@@ -157,10 +177,42 @@ def test_states_are_placeholders_of_the_next_value(tmp_path):
     s = C.sequence.input_variable(3, name="s")
     Recurrence(C.layers.LSTM(2))(s).save(str(tmp_path / "z"), format=C.ModelFormat.CNTKv2)
     model = read_dictionary(tmp_path / "z")
-    stood_for = [leaf["uid"] for leaf in model["inputs"] if leaf["kind"] == 4]
+    stood_for = [leaf["uid"] for leaf in model["inputs"] if leaf["kind"] == 4 and "_Output_" in leaf["uid"]]
     assert len(stood_for) == 2
     delays = [f for f in model["primitive_functions"] if f["op"] == 37]
     assert sorted(f["inputs"][0] for f in delays) == sorted(stood_for)
+
+
+def test_blocks_of_layers_are_blocks(tmp_path):
+    """Also within recurrences; the order of parameters follows from them."""
+    s = C.sequence.input_variable(3, name="s")
+    tag = [(Recurrence(C.layers.LSTM(4)), Recurrence(C.layers.GRU(4), go_backwards=True)), C.splice]
+    z = C.layers.Sequential([C.layers.Embedding(5), C.layers.Stabilizer(), *tag, Dense(2, name="out")])(s)
+    again = saved(z, tmp_path / "z")
+    model = read_dictionary(tmp_path / "z")
+    blocks = [f["block_function_op_name"] for f in model["primitive_functions"] if f["op"] == 57]
+    assert {"Embedding", "Stabilizer", "Recurrence", "GRU", "Dense"} <= set(blocks)
+    assert [p.name for p in again.parameters] == [p.name for p in z.parameters]
+    assert [p.shape for p in again.parameters] == [p.shape for p in z.parameters]
+    assert again.out.op_name == "Dense"
+    assert again.out.W.shape == (8, 2)
+    twice = saved(again, tmp_path / "again")
+    for a, b in zip(z.eval({s: cntk_functions.STEPS}), twice.eval(cntk_functions.STEPS), strict=True):
+        np.testing.assert_allclose(a, b, 1e-6, 1e-7)
+
+
+def test_a_block_that_is_read_from_outside_is_written_once(tmp_path):
+    """What is inside a layer as a result of its own; and a step that captures a variable."""
+    x = C.input_variable(3, name="x")
+    z = C.layers.Sequential([Dense(4, activation=C.tanh, name="layer"), C.layers.BatchNormalization(), Dense(2)])(x)
+    inner = C.combine(z, z.find_by_name("layer").block_root.root_function)
+    again = saved(inner, tmp_path / "z")
+    model = read_dictionary(tmp_path / "z")
+    assert sum(f["op"] == 31 for f in model["primitive_functions"]) == 2
+    for a, b in zip(
+        inner.eval(np.ones((2, 3), "f4")).values(), again.eval(np.ones((2, 3), "f4")).values(), strict=True
+    ):
+        np.testing.assert_allclose(a, b, 1e-6)
 
 
 def test_training_goes_on_from_a_file(tmp_path):

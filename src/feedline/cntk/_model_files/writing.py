@@ -2,7 +2,7 @@
 
 Each node becomes a function, or a block of several where CNTK composes the operation. Recurrences become cycles:
 what a state is after a step is read by its identifier before it is in the list, where a placeholder of that identifier
-stands among the leaves. Blocks of layers are written by what is inside; the name of one stays, on an alias.
+stands among the leaves. Blocks of layers are blocks of the file, if nothing outside reads what is inside.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from feedline.cntk._model_files.dictionaries import (
     write_dictionary,
 )
 from feedline.cntk._model_files.functions import CONSTANT, PARAMETER, PLACEHOLDER
+from feedline.cntk._model_files.layers import Block, whole_blocks
 from feedline.cntk._model_files.op_codes import CODES
 from feedline.cntk._model_files.operators import BATCH_AXIS
 from feedline.cntk._model_files.settings import primitive
@@ -34,7 +35,7 @@ from feedline.errors import CompatError
 from feedline.networks import BATCH, Node
 from feedline.networks.cells import CELLS, opened
 from feedline.networks.node import placeholder_node
-from feedline.networks.traverse import loop_parts, topological
+from feedline.networks.traverse import loop_parts, replace, topological
 
 # Versions of CNTK 2.7's formats of functions.
 _COMPOSITE, _PRIMITIVE, _BLOCK, _VARIABLE = 1, 24, 1, 1
@@ -65,19 +66,15 @@ class _Writer:
         self._pairs: dict[Any, str] = {}  # functions of two outputs, each of which is a node
         self._composed: dict[Node, Composition | None] = {}
         self._inline: dict[Node, Node] = {}
+        self._blocks: dict[Node, Block] = {}  # of outputs of layers
+        self._block_uids: dict[Block, str] = {}
         self._masked: list[Node] = []  # sequences whose steps are masked somewhere
 
     def model(self, roots: Sequence[Node]) -> dict[str, Any]:
         """Return the dictionary of a graph."""
         self._masked = [node.inputs[0] for node in topological(roots) if node.op == "sequence_mask"]
-        self._write(roots)
-        while states := [node for uid, node in self._early.items() if uid not in self._listed]:
-            self._write(states)  # nothing but the next step reads them
-        outputs = [self._uid(root) for root in roots]
-        owner = outputs[0].rpartition("_Output_")[0]
-        if len(roots) > 1 or not owner or owner in self._pairs.values():
-            owner = self._new("Combine")
-            self._functions.append(_function(owner, "Combine", outputs, {}))
+        self._write_whole(roots)
+        owner = self._root([self._uid(root) for root in roots])
         return {
             "version": _COMPOSITE,
             "type": "CompositeFunction",
@@ -93,6 +90,15 @@ class _Writer:
         place = {self._uids[node]: i for i, node in enumerate(in_order(roots)) if node in self._uids and node.is_leaf}
         return sorted(self._leaves, key=lambda leaf: place.get(leaf["uid"], len(place)))
 
+    def _root(self, outputs: Sequence[str]) -> str:
+        """Return the function that has these outputs and no others, a new one if need be."""
+        owner = outputs[0].rpartition("_Output_")[0]
+        several = [*self._pairs.values(), *(uid for b, uid in self._block_uids.items() if len(b.outputs) > 1)]
+        if len(outputs) > 1 or not owner or owner in several:
+            owner = self._new("Combine")
+            self._functions.append(_function(owner, "Combine", outputs, {}))
+        return owner
+
     # ---- identifiers ------------------------------------------------------------------------------
 
     def _new(self, kind: str) -> str:
@@ -102,6 +108,8 @@ class _Writer:
     def _behind(self, node: Node) -> Node:
         """Return the node that the file has for this one."""
         while True:
+            if node in self._blocks:
+                return node
             if node.op == "alias" and (not node.name or node.name == node.inputs[0].name):
                 node = node.inputs[0]
             elif node.op == "pick":
@@ -140,6 +148,11 @@ class _Writer:
         if node not in self._uids:
             if node.is_leaf:
                 self._uids[node] = self._new(node.op.capitalize())
+            elif node in self._blocks:
+                block = self._blocks[node]
+                if block not in self._block_uids:
+                    self._block_uids[block] = self._new("Block")
+                self._uids[node] = f"{self._block_uids[block]}_Output_{block.outputs.index(node)}"
             elif node.op in ("top_k", "sequence_unpacked", "sequence_mask"):
                 self._uids[node] = self._of_pair(node)
             else:
@@ -186,6 +199,14 @@ class _Writer:
 
     # ---- leaves and functions ---------------------------------------------------------------------
 
+    def _write_whole(self, roots: Sequence[Node]) -> None:
+        """Write some nodes with the states below them that nothing but the next step reads."""
+        begun = set(self._early)
+        self._blocks.update(whole_blocks(roots))
+        self._write(roots)
+        while states := [n for uid, n in self._early.items() if uid not in self._listed and uid not in begun]:
+            self._write(states)
+
     def _write(self, roots: Sequence[Node]) -> None:
         """List everything below some nodes, each after what it reads, except for states."""
         for node in topological([self._behind(root) for root in roots], self._below):
@@ -200,13 +221,13 @@ class _Writer:
 
     def _below(self, node: Node) -> Iterator[Node]:
         """Yield what a node reads; a delay does not need to stand behind the state that it reads."""
-        for i, child in enumerate(node.inputs):
+        for i, child in enumerate(self._blocks[node].operands if node in self._blocks else node.inputs):
             if node.op == "delay" and i == 0 and self._is_state(child):
                 continue
             yield self._behind(child)
 
     def _is_state(self, node: Node) -> bool:
-        while node.op == "alias":
+        while node.op == "alias" and node not in self._blocks:
             node = node.inputs[0]
         return node in self._ends
 
@@ -227,8 +248,13 @@ class _Writer:
 
     def _add(self, node: Node, uid: str) -> None:
         recipe = self._composition(node)
-        if recipe is not None:
-            self._functions.append(self._block(node, uid, recipe))
+        if node in self._blocks:
+            self._add_layer(self._blocks[node], uid)
+        elif recipe is not None:
+            stand_ins = [placeholder_node(*_known_type(child)) for child in node.inputs]
+            about = self._block(uid, recipe.block, [recipe.build(*stand_ins)], (stand_ins, node.inputs), node.name)
+            about["attributes"] = dict(recipe.attributes)
+            self._functions.append(about)
         elif node.op in (GATHER_PACKED, SCATTER_PACKED):
             self._add_packed(node, uid)
         elif node.op in ("top_k", "sequence_unpacked", "sequence_mask"):
@@ -272,21 +298,36 @@ class _Writer:
         operands = [data, f"{index}_Output_0"] if gathers else [data, f"{index}_Output_0", condition]
         self._functions.append(_function(uid, "GatherPacked" if gathers else "ScatterPacked", operands, {}, node.name))
 
-    def _block(self, node: Node, uid: str, recipe: Composition) -> dict[str, Any]:
-        operands = [self._read(child) for child in node.inputs]
-        stand_ins = [placeholder_node(*_known_type(child)) for child in node.inputs]
-        body = recipe.build(*stand_ins)
+    def _add_layer(self, block: Block, uid: str) -> None:
+        stand_ins = [placeholder_node(*_known_type(operand)) for operand in block.operands]
+        bodies = replace(block.inside, dict(zip(block.operands, stand_ins, strict=True)))
+        self._listed.update(self._uid(output) for output in block.outputs)
+        self._functions.append(self._block(uid, block.kind, bodies, (stand_ins, block.operands), block.name))
+
+    def _block(
+        self, uid: str, kind: str, bodies: Sequence[Node], operands: tuple[Sequence[Node], Sequence[Node]], name: str
+    ) -> dict[str, Any]:
+        """Write what is inside a block, and return the block.
+
+        Args:
+            uid: identifier.
+            kind: kind of block.
+            bodies: nodes of the outputs, over placeholders.
+            operands: placeholders, and what they stand for.
+            name: name given by the user.
+        """
+        given = [self._read(child) for child in operands[1]]
         leaves = len(self._leaves)
-        self._write([body])
-        own = [leaf["uid"] for leaf in self._leaves[leaves:] if leaf["kind"] == CONSTANT]
-        used = [(self._uids[s], given) for s, given in zip(stand_ins, operands, strict=True) if s in self._uids]
-        about = _function(uid, "Block", [*own, *(given for _, given in used)], recipe.attributes, node.name)
+        self._write_whole(bodies)
+        own = [leaf["uid"] for leaf in self._leaves[leaves:] if leaf["kind"] in (PARAMETER, CONSTANT)]
+        used = [(self._uids[s], value) for s, value in zip(operands[0], given, strict=True) if s in self._uids]
+        about = _function(uid, "Block", [*own, *(value for _, value in used)], {}, name)
         about["version"] = _BLOCK
-        about["block_function_op_name"] = recipe.block
+        about["block_function_op_name"] = kind
         about["block_function_composite"] = {
             "version": _COMPOSITE,
             "type": "CompositeFunction",
-            "root": self._uid(body).rpartition("_Output_")[0],
+            "root": self._root([self._uid(body) for body in bodies]),
             "uid": self._new("CompositeFunction"),
         }
         about["block_function_composite_arguments_map_keys"] = [key for key, _ in used]
