@@ -665,6 +665,10 @@ def test_damaged_graphs(loaded, tmp_path):
     path.write_bytes(file.dictionary({"Version": 1, "Learners": [{}], "ExternalState": {}}))
     with pytest.raises(fl.StateError, match=r"a trainer's checkpoint \(\.ckp\): load the model's file"):
         C.load_model(str(path))
+    z = C.layers.Dense(2)(C.input_variable(4))
+    trainer = C.Trainer(z, (C.reduce_sum(z),), [C.sgd(z.parameters, C.learning_parameter_schedule(0.1))])
+    with pytest.raises(fl.CompatError, match=r"got one of CNTK: take the parameters.*model\.restore\('.*trainer'\)"):
+        trainer.restore_from_checkpoint(str(path.with_suffix("")))
     wrong = given("W", 2, W)
     path.write_bytes(
         file.dictionary(

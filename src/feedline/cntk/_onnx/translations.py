@@ -205,8 +205,6 @@ def _reshape(given: Given) -> Any:
     static = [own[i] if n == 0 else n for i, n in enumerate(static)]
     if count == 0 and wanted[:1] == [-1] and size_of(wanted[1:]) == size_of(own):
         return Value(reshaped(value.node, wanted[1:]), (SINGLE,))
-    if static == list(own):
-        return value
     if FREE in own and -1 not in static:
         raise given.refuse(f"expected one inferred axis for a free dimension, got {wanted}")
     return Value(reshaped(value.node, static), value.layout)
