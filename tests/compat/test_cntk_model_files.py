@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import sys
 
 import numpy as np
 import pytest
@@ -571,7 +572,7 @@ def test_a_file_of_two_parts(tmp_path):
     close(C.combine(product).eval(X), 3 * (X @ W))
     np.testing.assert_array_equal(C.combine(kept + 0).eval(), double)
     for torn, why in (
-        (content[:-1], "4 bytes of an array"),
+        (content[:-1], "4 bytes of an array, got 3"),
         (content[:200], "a message of"),
         (content + b"\0", "no more bytes"),
     ):
@@ -649,6 +650,26 @@ def test_torn_and_foreign_files(tmp_path):
         C.load_model(str(tmp_path / "none"))
 
 
+def test_damaged_bytes(tmp_path):
+    """Whatever a file has become, it is refused as damaged or as something that feedline lacks, or loads."""
+    path = tmp_path / "z.model"
+    placeholders, functions = dense("B1")
+    layer = file.model("B1", [INPUTS[0], given("W", 2, W[:, :1]), given("b", 2, [1.0]), *placeholders], functions)
+    rng, refused = np.random.default_rng(0), 0
+    for model in (layer, file.model("Tanh", STATES, recurrence())):
+        content = file.dictionary(model)
+        for _ in range(60):
+            damaged = bytearray(content)
+            for place in rng.integers(0, len(content), 2):
+                damaged[place] = rng.integers(0, 256)
+            path.write_bytes(damaged)
+            try:
+                C.load_model(str(path))
+            except (fl.StateError, fl.CompatError):
+                refused += 1
+    assert refused > 60
+
+
 def test_damaged_graphs(loaded, tmp_path):
     def broken(what, root="F1", leaves=INPUTS, functions=None):
         with pytest.raises(fl.StateError, match=what):
@@ -660,6 +681,8 @@ def test_damaged_graphs(loaded, tmp_path):
     broken("the setting 'newShape' of Reshape `F1`", functions=[function("F1", 16, ["Input1"])])
     broken("operands and settings that fit Plus `F1`", leaves=[INPUTS[0], leaf("Input2", 0, (3, 2), [BATCH])])
     broken("recurrences through PastValue or FutureValue", functions=[function("F1", 19, ["Input1", "F1_Output_0"])])
+    odd = leaf("Input2", 0, (4, 2), [SEQUENCE, SEQUENCE])
+    broken("the batch axis and at most one sequence axis", leaves=[INPUTS[0], odd])
     broken("str under 'uid'", functions=[{k: v for k, v in function("F1", 0, ["Input1"]).items() if k != "uid"}])
     path = tmp_path / "trainer.ckp"
     path.write_bytes(file.dictionary({"Version": 1, "Learners": [{}], "ExternalState": {}}))
@@ -783,3 +806,18 @@ def test_values_of_attributes(tmp_path):
     with pytest.raises(TypeError, match="a value that CNTK's dictionaries hold"):
         write_dictionary(written, {"a": object()})
     assert list(tmp_path.glob("*.tmp")) == []
+
+
+@pytest.mark.parametrize(("package", "extra"), [("google.protobuf", "cntk"), ("onnx", "onnx")])
+def test_a_package_that_is_missing(tmp_path, monkeypatch, package, extra):
+    z = C.exp(C.input_variable(3))
+    for name in [
+        name for name in sys.modules if name.startswith(("feedline.cntk._model_files", "feedline.cntk._onnx"))
+    ]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, package, None)
+    number = {"cntk": C.ModelFormat.CNTKv2, "onnx": C.ModelFormat.ONNX}[extra]
+    with pytest.raises(ModuleNotFoundError, match=rf"pip install 'feedline\[{extra}\]'"):
+        z.save(str(tmp_path / "z"), format=number)
+    z.save(str(tmp_path / "z"))  # needs neither
+    np.testing.assert_allclose(C.load_model(str(tmp_path / "z")).eval(X[:, 0, :3]), np.exp(X[:, 0, :3]), 1e-6)

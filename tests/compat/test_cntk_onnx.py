@@ -448,6 +448,24 @@ def test_torn_and_foreign_files(tmp_path):
         C.Function.load(str(path))  # one has to say that it is ONNX
 
 
+def test_damaged_bytes(tmp_path):
+    """Whatever a file has become, it is refused as damaged or as something that feedline lacks, or loads."""
+    f, _ = CASES["gru"]()
+    path, rng, refused = tmp_path / "f.onnx", np.random.default_rng(0), 0
+    f.save(str(path), format=ONNX)
+    content = path.read_bytes()
+    for _ in range(60):
+        damaged = bytearray(content)
+        for place in rng.integers(0, len(content), 3):
+            damaged[place] = rng.integers(0, 256)
+        path.write_bytes(damaged)
+        try:
+            C.Function.load(str(path), format=ONNX)
+        except (fl.StateError, fl.CompatError):
+            refused += 1
+    assert refused > 30
+
+
 def test_steps_of_other_axes(tmp_path):
     """Two inputs along different sequences."""
     a = C.sequence.input_variable(2, name="a", sequence_axis=C.Axis("first"))

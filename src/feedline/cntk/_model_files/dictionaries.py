@@ -249,10 +249,11 @@ class _Reader:
             # CNTK's own reader and writer disagree about the others.
             raise _Damaged(f"float32 or float64 in a file of two parts, got {DATA_TYPES[kind]}")
         assert self._file is not None
+        size, left = count * np.dtype(dtype).itemsize, os.fstat(self._file.fileno()).st_size - self._file.tell()
+        if left < size:
+            raise _Damaged(f"{size} bytes of an array, got {left}: the file is torn")
         flat = np.empty(count, dtype)
-        got = self._file.readinto(flat.view(np.uint8))  # type: ignore[attr-defined]  # of every such file
-        if got != flat.nbytes:
-            raise _Damaged(f"{flat.nbytes} bytes of an array, got {got}: the file is torn")
+        self._file.readinto(flat.view(np.uint8))  # type: ignore[attr-defined]  # of every such file
         return flat
 
 

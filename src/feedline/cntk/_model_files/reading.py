@@ -7,6 +7,7 @@ recurrences: what their delays read is a state, and `networks.traverse.close` ma
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -43,9 +44,18 @@ def read_model(path: Path) -> list[Node]:
         CompatError: an operation that nothing here computes; the error names it.
     """
     dictionary = read_dictionary(path)
-    try:
+    with _damage_told(path):
         return _Builder(FileModel(dictionary)).roots()
-    except LayoutError as error:
+
+
+@contextmanager
+def _damage_told(path: Path) -> Iterator[None]:
+    """Raise StateError for whatever a damaged dictionary leads to."""
+    try:
+        yield
+    except FeedlineError:
+        raise
+    except (LayoutError, KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError) as error:
         raise StateError(
             f"expected a model of CNTK in {path}: expected {error}",
             hint="save the model again by CNTK 2.7; if it was copied, copy it again",
@@ -59,12 +69,10 @@ def read_weights(path: Path) -> list[tuple[str, str, Any]]:
         StateError: the file is missing, torn or not CNTK's.
     """
     dictionary = read_dictionary(path)
-    try:
-        leaves = [leaf for leaf in wanted(dictionary, "inputs", list) if leaf.get("kind") in (PARAMETER, CONSTANT)]
-        kinds = {PARAMETER: "parameter", CONSTANT: "constant"}
+    kinds = {PARAMETER: "parameter", CONSTANT: "constant"}
+    with _damage_told(path):
+        leaves = [leaf for leaf in wanted(dictionary, "inputs", list) if leaf.get("kind") in kinds]
         return [(kinds[leaf["kind"]], leaf.get("name", ""), _value(leaf)) for leaf in leaves]
-    except LayoutError as error:
-        raise StateError(f"expected a model of CNTK in {path}: expected {error}") from error
 
 
 class _Builder:

@@ -31,28 +31,32 @@ def read_onnx(path: Path) -> tuple[list[Node], list[Node]]:
         CompatError: an operation that feedline does not have, or axes that it cannot tell apart; the error names it.
     """
     model = library.load(path)
-    opset = max((o.version for o in model.opset_import if o.domain in ("", "ai.onnx")), default=0)
-    graph = model.graph
-    reader = Reader(TRANSLATIONS, opset)
+    reader = Reader(
+        TRANSLATIONS, max((o.version for o in model.opset_import if o.domain in ("", "ai.onnx")), default=0)
+    )
+    try:
+        return _outputs_and_inputs(model.graph, reader)
+    except FeedlineError:
+        raise
+    except (LookupError, TypeError, ValueError, ArithmeticError, MemoryError) as error:
+        raise StateError(
+            f"expected an ONNX model whose operations fit in {path}, got one whose {reader.at} does not: {error}",
+            hint="check it by onnx.checker.check_model(model, full_check=True)",
+        ) from error
+
+
+def _outputs_and_inputs(graph: Any, reader: Reader) -> tuple[list[Node], list[Node]]:
     statistics = {name for made in graph.node if made.op_type == "BatchNormalization" for name in made.input[3:5]}
     for initializer in graph.initializer:
+        reader.at = f"tensor `{initializer.name}`"
         reader.values[initializer.name] = _initial(initializer, statistics)
     inputs = []
     for declared in graph.input:
         if declared.name not in reader.values:
             reader.values[declared.name] = value = _input(declared)
             inputs.append(value.node)
-    try:
-        reader.run(graph.node)
-        roots = [_named(reader.value(output.name).node, output.name) for output in graph.output]
-    except FeedlineError:
-        raise
-    except (KeyError, TypeError, ValueError, IndexError) as error:
-        raise StateError(
-            f"expected an ONNX model whose operations fit in {path}, got one whose {reader.at} does not: {error}",
-            hint="check it by onnx.checker.check_model(model, full_check=True)",
-        ) from error
-    return roots, inputs
+    reader.run(graph.node)
+    return [_named(reader.value(output.name).node, output.name) for output in graph.output], inputs
 
 
 def _initial(initializer: Any, statistics: set[str]) -> Any:
