@@ -266,6 +266,132 @@ def test_two_outputs(loaded):
     close(places, order)
 
 
+VECTORS = [leaf("Input1", 0, (4,), [BATCH], name="x"), leaf("Input2", 0, (4,), [BATCH], name="y")]
+PAIRS = [leaf("Input1", 0, (3,), [SEQUENCE, BATCH], name="x"), leaf("Input2", 0, (3,), [SEQUENCE, BATCH], name="y")]
+SINGLES = [leaf(f"Input{i}", 0, (1,), [BATCH], name=n) for i, n in enumerate("xyg", 1)]
+EDITS = {
+    "SubstitutionPenalty": Float(2.0),
+    "DeletionPenalty": Float(1.0),
+    "InsertionPenalty": Float(1.5),
+    "SquashInputs": True,
+    "TokensToIgnore": [1],
+}
+WINDOWS = {
+    "strides": Dims((2, 2, 1)),
+    "autoPadding": [False, False, False],
+    "lowerPad": Dims((0,)),
+    "upperPad": Dims((0,)),
+}
+PICTURE = leaf("Input1", 0, (4, 6, 2), [BATCH], name="x")
+POOLED = leaf("Input2", 0, (2, 3, 2), [BATCH], name="y")
+# By number: leaves, operands, attributes, and the same of the façade, whose operations have tests of their own.
+LIKE = {
+    "cross entropy of the first version": (
+        35,
+        VECTORS,
+        ["Input1", "Input2"],
+        {},
+        lambda x, y: C.reduce_sum(C.cross_entropy_with_softmax(x, y), C.Axis.all_axes()),
+    ),
+    "error of the first version": (
+        36,
+        VECTORS,
+        ["Input1", "Input2"],
+        {},
+        lambda x, y: C.reduce_sum(C.classification_error(x, y), C.Axis.all_axes()),
+    ),
+    "top two": (36, VECTORS, ["Input1", "Input2", "two"], {}, lambda x, y: C.classification_error(x, y, topN=2)),
+    "others": (
+        67,
+        VECTORS,
+        ["Input1", "Input2", "one", "two"],
+        {},
+        lambda x, y: C.cosine_distance_with_negative_samples(x, y, 1, 2),
+    ),
+    "edits": (61, PAIRS, ["Input1", "Input2"], EDITS, lambda x, y: C.edit_distance_error(x, y, 2, 1, 1.5, True, [1])),
+    "ranks": (59, SINGLES, ["Input1", "Input2", "Input3"], {}, C.lambda_rank),
+    "gains": (60, SINGLES, ["Input1", "Input2", "Input3"], {}, C.ndcg_at_1),
+    "weighted binary": (48, SINGLES, ["Input1", "Input2", "Input3"], {}, C.weighted_binary_cross_entropy),
+    "crop": (
+        84,
+        [PICTURE, POOLED],
+        ["Input1", "Input2"],
+        {"offset": [1, 2]},
+        lambda x, y: C.crop_manual(x, y, 1, 2),
+    ),
+    "unpooling": (
+        58,
+        [PICTURE, POOLED],
+        ["Input2", "Input1"],
+        {**WINDOWS, "poolingType": 0, "unpoolingWindowShape": Dims((2, 2, 1))},
+        lambda x, y: C.unpooling(y, x, C.MAX_UNPOOLING, (2, 2), (2, 2)),
+    ),
+    "identity": (92, VECTORS, ["Input1"], {"OutputSparse": False}, lambda x, y: C.eye_like(x, False)),
+    "batch as an axis": (79, VECTORS, ["Input1"], {}, lambda x, y: C.unpack_batch(x)),
+    "axis as the batch": (80, [], ["W"], {}, lambda: C.to_batch(C.constant(W))),
+    "frequencies": (
+        46,
+        [],
+        ["K"],
+        {"numSamples": 3, "allowDuplicates": True, "rngSeed": 1, "rngOffset": 0},
+        lambda: C.random_sample_inclusion_frequency(C.constant(np.array([1.0, 2, 5], "f4")), 3, True),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LIKE)
+def test_operations_like_the_facades(loaded, name):
+    op, leaves, operands, attributes, twin = LIKE[name]
+    constants = {"one": 1.0, "two": 2.0, "W": W, "K": np.array([1.0, 2, 5], "f4")}
+    more = [given(uid, 3, constants[uid]) for uid in operands if uid in constants]
+    z = loaded("F1", [*(x for x in leaves if x["uid"] in operands), *more], [function("F1", op, operands, attributes)])
+    rng = np.random.default_rng(3)
+    data = {}
+    for about in leaves:
+        shape = about["shape"].lengths[::-1]
+        if len(about["dynamic_axis"]) == 2:
+            data[about["name"]] = [rng.normal(size=(n, *shape)).astype("f4") for n in (4, 1, 3)]
+        else:
+            data[about["name"]] = rng.uniform(0.1, 0.9, (6, *shape)).astype("f4")
+    if op in (35, 36) or name == "top two":
+        data["y"] = np.eye(4, dtype="f4")[rng.integers(0, 4, 6)]
+    if op in (59, 60):
+        data["g"] = np.array([1, 1, 1, 2, 2, 2], "f4")[:, None]
+    inputs = [
+        C.sequence.input_variable(about["shape"].lengths[::-1], name=about["name"])
+        if len(about["dynamic_axis"]) == 2
+        else C.input_variable(about["shape"].lengths[::-1], name=about["name"])
+        for about in leaves
+    ]
+    f = twin(*inputs)
+    expected, found = (g.eval({v: data[v.name] for v in g.arguments}) for g in (f, z))
+    close(found, expected)
+    assert np.asarray(found).shape == np.asarray(expected).shape
+
+
+def test_drawn_numbers(loaded):
+    uniform = {"randomDistributionType": "uniform", "randomDistributionArgs": [2.0, 3.0], "rngSeed": 1, "rngOffset": 0}
+    shaped = {**uniform, "newShape": Dims((400, 2)), "newDataType": Int(1)}
+    found = np.asarray(loaded("F1", [], [function("F1", 76, [], shaped)]).eval())
+    assert found.shape == (2, 400)
+    assert 2 <= found.min() < 2.1 < 2.9 < found.max() <= 3
+    like = np.asarray(loaded("F1", VECTORS[:1], [function("F1", 76, ["Input1"], uniform)]).eval(np.zeros((9, 4), "f4")))
+    assert like.shape == (9, 4)
+    assert (like >= 2).all()
+    drawn = {"numSamples": 3, "allowDuplicates": False, "rngSeed": 1, "rngOffset": 0}
+    classes = loaded("F1", [given("K", 3, [0.0, 1, 2, 3])], [function("F1", 45, ["K"], drawn)]).eval()
+    dense = classes.toarray() if hasattr(classes, "toarray") else np.asarray(classes)
+    assert dense.sum(0).tolist() == [0, 1, 1, 1]
+    with pytest.raises(fl.CompatError, match="RandomDistribution `F1`: expected a known distribution, got 'zipf'"):
+        loaded("F1", VECTORS[:1], [function("F1", 76, ["Input1"], {**uniform, "randomDistributionType": "zipf"})])
+
+
+def test_assignment(loaded):
+    z = loaded("F1", [given("P", 2, W), given("K", 3, W + 1)], [function("F1", 73, ["P", "K"])])
+    z.eval()
+    close(z.parameters[0].value, W + 1)
+
+
 IMAGES = RNG.normal(size=(2, 3, 5, 6)).astype("f4")
 
 

@@ -6,7 +6,7 @@ while the file lists the axes of the same memory from the last to the first. So 
 
 The wire format is CNTK's; the descriptors are made from `_MESSAGES`, without a compiler. Where a field's wire format
 allows a type that is cheaper in Python, the table says that one: packed floats are bytes, maps lists of entries, and
-enumerations numbers. Reading needs three times an array's memory for a moment.
+enumerations numbers. Reading needs up to three times a file's size in memory.
 
 A file whose message would reach 2 GiB is in two parts: `_MAGIC`, the length of the message, the message without the
 arrays' elements, and these one after another.
