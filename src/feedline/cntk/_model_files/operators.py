@@ -538,7 +538,7 @@ def plain(made: Made, name: str = "") -> Node:
     return made if isinstance(made, Node) else apply("sequence_where", [made.condition], label=name)
 
 
-_SIMPLE = {
+SIMPLE = {
     "Negate": "negate",
     "Sigmoid": "sigmoid",
     "StableSigmoid": "sigmoid",
@@ -586,7 +586,7 @@ _SIMPLE = {
 }
 
 _TABLE: dict[str, Callable[[Primitive], Any]] = {
-    **{kind: _same(op) for kind, op in _SIMPLE.items()},
+    **{kind: _same(op) for kind, op in SIMPLE.items()},
     "Hardmax": lambda given: given.node("hardmax", axis=None),
     "ELU": _elu,
     "Softmax": _softmax("softmax"),

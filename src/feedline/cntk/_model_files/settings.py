@@ -20,7 +20,7 @@ from feedline.cntk._model_files.dictionaries import (
     Signed,
     Single,
 )
-from feedline.cntk._model_files.operators import _SIMPLE, BATCH_AXIS
+from feedline.cntk._model_files.operators import SIMPLE, BATCH_AXIS
 from feedline.networks import Node
 from feedline.networks.shapes import axes_of
 
@@ -30,7 +30,7 @@ Told = tuple[str, Sequence[Any], dict[str, Any]]
 _BATCH = FileAxis(DYNAMIC, BATCH_AXIS, False)
 _NUMBER = {name: number for number, name in DATA_TYPES.items()}
 # Sigmoid and StableSigmoid, NoOp and Pass are one operation each.
-_KINDS = {op: kind for kind, op in _SIMPLE.items() if kind not in ("Sigmoid", "Pass")}
+_KINDS = {op: kind for kind, op in SIMPLE.items() if kind not in ("Sigmoid", "Pass")}
 _REDUCTIONS = {"sum": "Sum", "log_sum_exp": "LogSum", "mean": "Mean", "max": "Max", "min": "Min", "prod": "Prod"}
 _SEEDS = {"rngSeed": 0, "rngOffset": 0}
 

@@ -51,7 +51,7 @@ class Writer:
         self.inputs: list[Any] = []
         self.initializers: list[Any] = []
         self._outer, self._stepping = outer, stepping
-        self._names: set[str] = set() if outer is None else outer._names
+        self._names: dict[str, int] = {} if outer is None else outer._names  # with how often each was wanted again
         self._dtypes: dict[str, str] = {} if outer is None else outer._dtypes
         self._values: dict[Node, str] = {}
         self._stands_for: dict[Node, Node] = {}
@@ -60,11 +60,11 @@ class Writer:
 
     def free(self, wanted: str) -> str:
         """Return a name that nothing has so far."""
-        name, i = wanted, 0
+        name = wanted
         while name in self._names:
-            i += 1
-            name = f"{wanted}_{i}"
-        self._names.add(name)
+            self._names[wanted] += 1
+            name = f"{wanted}_{self._names[wanted]}"
+        self._names[name] = 0
         return name
 
     def dtype_of(self, name: str) -> str:
