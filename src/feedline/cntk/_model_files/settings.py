@@ -20,7 +20,7 @@ from feedline.cntk._model_files.dictionaries import (
     Signed,
     Single,
 )
-from feedline.cntk._model_files.operators import SIMPLE, BATCH_AXIS
+from feedline.cntk._model_files.operators import BATCH_AXIS, SIMPLE
 from feedline.networks import Node
 from feedline.networks.shapes import axes_of
 
