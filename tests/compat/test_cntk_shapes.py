@@ -368,21 +368,6 @@ def test_the_batch_as_an_axis():
         C.unpack_batch(C.sequence.input_variable(2))
 
 
-def test_formats_of_files(tmp_path):
-    x = C.input_variable(2, name="x")
-    f = C.layers.Dense(3)(x)
-    f.save(str(tmp_path / "m"), format=C.ModelFormat.CNTKv2)
-    data = np.ones((1, 2), "f4")
-    close(C.load_model(str(tmp_path / "m")).eval(data), f.eval(data))
-    close(C.Function.load(str(tmp_path / "m"), format=C.ModelFormat.CNTKv2).eval(data), f.eval(data))
-    for call in (
-        lambda: f.save(str(tmp_path / "o"), format=C.ModelFormat.ONNX),
-        lambda: C.Function.load("o", format=1),
-    ):
-        with pytest.raises(fl.CompatError, match=r"by torch\.onnx"):
-            call()
-
-
 # ---- user functions -------------------------------------------------------------------------------
 
 

@@ -19,7 +19,6 @@ from feedline.cntk._tracing import called, parameters_of, roots_of, traced, type
 from feedline.cntk.device import DeviceDescriptor
 from feedline.cntk.ops._evaluation import Evaluable
 from feedline.cntk.variables import Variable, variable_of
-from feedline.errors import CompatError
 from feedline.networks import Node, clone, replace
 from feedline.networks.traverse import topological
 from feedline.networks.within import remember
@@ -34,7 +33,7 @@ class CloneMethod(Enum):
 
 
 class ModelFormat(Enum):
-    """Formats of `Function.save`: `CNTKv2`, the default, stands for feedline's own; ``ONNX`` is refused."""
+    """Formats of `Function.save` and `Function.load`: CNTK's own, and ONNX; without one, feedline's own is written."""
 
     CNTKv2 = 0
     ONNX = 1
@@ -359,33 +358,49 @@ class Function(Evaluable):
     # ---- files ------------------------------------------------------------------------------------
 
     def save(self, filename: str, format: Any = None) -> None:
-        """Write the graph as JSON and the tensors as safetensors, in one file.
+        """Write the function to a file.
+
+        Args:
+            filename: path of the file; missing folders are created.
+            format: None: feedline's own, the graph as JSON and the tensors as safetensors, which holds every operation;
+                `ModelFormat.CNTKv2`: the protobuf message that CNTK 2.7 reads; `ModelFormat.ONNX`.
 
         Raises:
-            ValueError: the graph has a user's function, which no file can hold.
-            CompatError: a ``format`` other than the default.
+            ValueError: the graph has a user's function, which feedline's own format cannot hold, an unknown shape, or
+                an unknown format.
+            CompatError: an operation that the other formats do not have; the error names it.
+            ModuleNotFoundError: the package of the extra ``cntk`` or ``onnx`` is not installed.
         """
-        _check_format(format)
-        _files.save(filename, self._roots, [v.node for v in self.arguments])
+        _files.save(filename, self._roots, [v.node for v in self.arguments], _format(format))
 
     def restore(self, filename: str) -> None:
-        """Load values of parameters and constants from a file saved by a function with the same graph.
+        """Load values of parameters and constants.
+
+        Args:
+            filename: path of a file that a function with the same graph saved; or of a model of CNTK with the same
+                parameters, by shape, name and order.
 
         Raises:
-            StateError: the file contains another graph.
+            StateError: the file contains another graph, or other parameters.
         """
-        _files.take_values(self._roots, _files.load(filename)[0])
+        _files.restore(filename, self._roots, [v.node for v in (*self.parameters, *self.constants)])
 
     @staticmethod
     def load(model: str, device: DeviceDescriptor | None = None, format: Any = None) -> Function:
-        """Load a function that `save` wrote.
+        """Load a function.
+
+        Args:
+            model: path of a file that `save` wrote, or CNTK 2.7: which of the two, its first bytes say.
+            device: accepted for compatibility; networks move the tensors.
+            format: `ModelFormat.ONNX` for an ONNX file.
 
         Raises:
-            StateError: the file was not written by `save`, or is damaged.
-            CompatError: a ``format`` other than the default.
+            StateError: the file is missing, damaged or of another format.
+            CompatError: an operation that feedline does not have, named in the error, or a model of CNTK's first
+                version.
+            ModuleNotFoundError: the package of the extra ``cntk`` or ``onnx`` is not installed.
         """
-        _check_format(format)
-        return Function.of(*_files.load(model))
+        return Function.of(*_files.load(model, _format(format)))
 
     def save_model(self, filename: str) -> None:
         """Deprecated alias of `save`."""
@@ -396,11 +411,18 @@ class Function(Evaluable):
         self.restore(filename)
 
 
-def _check_format(format: Any) -> None:
-    if format not in (None, ModelFormat.CNTKv2):
-        raise CompatError(
-            f"expected ModelFormat.CNTKv2 or no format, got {format}: for ONNX export function.network() by torch.onnx"
-        )
+def _format(format: Any) -> str | None:
+    """Return the name of a format, given as such or by CNTK's number.
+
+    Raises:
+        ValueError: there is no such format.
+    """
+    if format is None:
+        return None
+    try:
+        return (format if isinstance(format, ModelFormat) else ModelFormat(format)).name
+    except ValueError:
+        raise ValueError(f"expected ModelFormat.CNTKv2, ModelFormat.ONNX or no format, got {format!r}") from None
 
 
 def operand_of(node: Node) -> Any:

@@ -15,9 +15,9 @@ from feedline.cntk.ops._user_function import UserFunction as UserFunction
 __all__, __getattr__ = names_of(__name__)
 
 
-def load_model(model: str, device: DeviceDescriptor | None = None) -> Function:
+def load_model(model: str, device: DeviceDescriptor | None = None, format: Any = None) -> Function:
     """Load a function; see `Function.load`."""
-    return Function.load(model, device)
+    return Function.load(model, device, format)
 
 
 def BlockFunction(op_name: str, name: str = "") -> Callable[[Callable[..., Any]], Function]:

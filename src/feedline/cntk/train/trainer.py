@@ -13,6 +13,7 @@ import torch
 from feedline.cntk._arguments import Arguments, arguments_of
 from feedline.cntk._criterion import CriterionNetwork, functions_of, module_of
 from feedline.cntk._errors import checkpoint_errors
+from feedline.cntk._files import is_cntks
 from feedline.cntk._threads import trained
 from feedline.cntk._tracing import roots_of
 from feedline.cntk.device import DeviceDescriptor
@@ -297,8 +298,14 @@ class Trainer:
 
         Raises:
             RuntimeError: the file is missing, torn, no checkpoint of this façade, or of another model or learners.
+            CompatError: it is a checkpoint of CNTK.
         """
         path = Path(f"{filename}.ckp")
+        if is_cntks(path):
+            raise CompatError(
+                f"expected a checkpoint of feedline.cntk in {path}, got one of CNTK: take the parameters of the model "
+                f"beside it by model.restore({str(filename)!r}), and go on with new learners"
+            )
         with checkpoint_errors():
             saved_state(path)
             tensors, state = load_tensors(path)

@@ -1,0 +1,97 @@
+"""Recurrences as ONNX's ``Scan``: what is computed step by step stands in its body, over one step of each sequence.
+
+A delay by one step reads a state of the scan, the value that its operand had a step before; one by more steps reads a
+chain of states, each of which takes the value of the one before it.
+"""
+
+from __future__ import annotations
+
+from feedline.cntk._nodes import element_type
+from feedline.cntk._onnx import library
+from feedline.cntk._onnx.writer import Writer
+from feedline.errors import CompatError
+from feedline.networks import Node
+from feedline.networks.loop import inside, operands
+from feedline.networks.traverse import behind, loop_parts, topological
+
+
+def scan(w: Writer, loop: Node) -> list[str]:
+    """Write a recurrence, and return the names of its outputs.
+
+    Raises:
+        CompatError: a recurrence in two directions or without an input, or an operation that ONNX cannot express.
+    """
+    outputs, states = loop_parts(loop)
+    own = inside(loop)
+    delays = [n for n in topological(outputs) if n.op == "delay" and n in own]
+    directions = {n.attributes["steps"] > 0 for n in delays}
+    if len(directions) != 1:
+        raise CompatError(
+            f"{outputs[0].label}: expected a recurrence in one direction, got one in both, which no Scan expresses; "
+            "save without a format"
+        )
+    backwards, axis = not directions.pop(), delays[0].axes[1]
+    outside = operands(loop)
+    given = {n: w.value(n) for n in outside}  # those without steps are read from inside the body
+    steps = [n for n in outside if axis in n.axes]
+    body = Writer(w.operators, w, axis)
+    for state, end in zip(states, outputs[len(outputs) - len(states) :], strict=True):
+        body.stand_for(state, behind(end))  # where it is read without a delay
+
+    entering: list[str] = []
+    chains: list[list[str]] = []
+    for delay in delays:
+        dtype = element_type(delay)
+        chain = [body.typed(body.free("state"), dtype) for _ in range(abs(delay.attributes["steps"]))]
+        entering += [_before(w, delay, steps)] * len(chain)
+        chains.append(chain)
+        body.inputs += [library.described(name, dtype, None) for name in chain]
+        body.declare(delay, chain[-1])
+    for node in steps:
+        dtype = w.dtype_of(given[node])
+        name = body.typed(body.free("step"), dtype)
+        body.inputs.append(library.described(name, dtype, None))
+        body.declare(node, name)
+
+    results, dtypes = [], []
+    for delay, chain in zip(delays, chains, strict=True):
+        dtype = element_type(delay)
+        for name in (body.cast(body.value(delay.inputs[0]), dtype), *chain[:-1]):
+            results.append(library.described(_named(body, name), dtype, None))
+            dtypes.append(dtype)
+    for output in outputs:
+        found = body.value(output)
+        results.append(library.described(_named(body, found), body.dtype_of(found), None))
+        dtypes.append(body.dtype_of(found))
+    names = w.several(
+        "Scan",
+        [*entering, *(given[node] for node in steps)],
+        dtypes,
+        body=library.graph(body.nodes, body.inputs, results, body.initializers),
+        num_scan_inputs=len(steps),
+        scan_input_directions=[int(backwards)] * len(steps),
+        scan_output_directions=[int(backwards)] * len(outputs),
+    )
+    return names[len(entering) :]
+
+
+def _named(body: Writer, name: str) -> str:
+    """Return another name for a value, as each result of a graph needs its own."""
+    found = body.free("result")
+    body.nodes.append(library.node("Identity", [name], [found]))
+    return found
+
+
+def _before(w: Writer, delay: Node, steps: list[Node]) -> str:
+    """Return the value of a delay before the first step, (batch, *shape)."""
+    initial = delay.inputs[1]
+    if len(initial.axes) > 1:
+        raise CompatError(f"{delay.label}: expected an initial state without steps, got {initial.label}")
+    if not steps:
+        raise CompatError(f"{delay.label}: expected a recurrence over an input's steps, got one that generates its own")
+    found = w.cast(w.value(initial), element_type(delay))
+    more = len(delay.shape) - len(initial.shape)
+    if initial.axes and more > 0:
+        found = w("Unsqueeze", found, w.constant(list(range(1, 1 + more))))
+    batch = w("Shape", w.value(steps[0]), dtype="int64", start=1, end=2)
+    return w("Expand", found, w("Concat", batch, w.constant(list(delay.shape)), axis=0))
