@@ -398,11 +398,46 @@ def test_a_thread_that_restores_hides_no_draws_of_another_one(early, ends):
     threads[0].start()
     assert begun.wait(60)
     threads[1].start()
-    while shared._undone == 0:  # one has restored and waits for the other one
+    while not any(attempt.overlapped for attempt in shared._running):  # one has restored, and waits for the other one
         assert threads[1].is_alive()
         drew.wait(0.001)
     restored.set()
     for thread in threads:
         thread.join()
     assert got == [expected, expected]
+    assert states() == before
+
+
+def test_the_oldest_marks_are_restored_whoever_ends_in_between():
+    """Three threads: the marks of the second lie after draws of the first, and the third has restored since."""
+    shared = seeding.Seeding(5, restore=True, threads=True)
+    for _ in range(seeding.TRIAL):
+        shared.run(0, lambda _: None)
+    before = states()
+    events = {name: threading.Event() for name in ("drew", "marked", "first", "third")}
+
+    def first(at):
+        random.random()
+        events["drew"].set()
+        assert events["marked"].wait(60)
+
+    def second(at):
+        events["marked"].set()
+        assert events["third"].wait(60)
+
+    def third(at):
+        random.random()
+
+    def run(work, *then):
+        shared._beside(0, work)
+        for name in then:
+            events[name].set()
+
+    threads = [threading.Thread(target=run, args=(first, "first")), threading.Thread(target=run, args=(second,))]
+    threads[0].start()
+    assert events["drew"].wait(60)
+    threads[1].start()
+    threads[0].join()
+    run(third, "third")
+    threads[1].join()
     assert states() == before

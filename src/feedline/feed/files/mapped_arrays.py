@@ -21,8 +21,8 @@ from feedline.feed.files.remote import RemoteObject, object_at
 # Minimum bytes of foreign memory, such as a tensor's, to be looked up: that takes a millisecond.
 _WORTH_A_LOOK_BYTES = 256 << 20
 
-END_BYTES = 128 << 10
-"""Bytes at the end of a file that seals are looked for in."""
+# Bytes at the end of a file that seals are looked for in.
+_END_BYTES = 128 << 10
 
 # Maps of files of which parts may be missing: the object, and the address at which its byte 0 is mapped, or would be.
 _maps: weakref.WeakKeyDictionary[mmap.mmap, tuple[RemoteObject, int]] = weakref.WeakKeyDictionary()
@@ -81,7 +81,7 @@ def _map_object(path: str | os.PathLike[str], dtype: np.dtype[Any], *how: Any) -
     byte = how[0] if how else 0
     _maps[base] = found, array.ctypes.data - byte
     # Rows that are not contiguous lie all over the file.
-    held = found.hold(max(0, found.size - END_BYTES) if array.flags.c_contiguous else 0, found.size)
+    held = found.hold(max(0, found.size - _END_BYTES) if array.flags.c_contiguous else 0, found.size)
     weakref.finalize(base, held.release).atexit = False
     return array
 

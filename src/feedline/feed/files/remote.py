@@ -152,7 +152,13 @@ def settle(paths: Sequence[str]) -> None:
 
 def object_at(path: str | os.PathLike[str]) -> RemoteObject | None:
     """Return the object that a path stands for; None: it is a local file."""
-    found = _objects.get(os.fspath(path)) if _objects else None
+    if not _objects:
+        return None
+    path = os.fspath(path)
+    found = _objects.get(path)
+    if found is None and ("/." in path or "//" in path):
+        # As the system would; else what a list names in another way would be the empty placeholder.
+        found = _objects.get(os.path.normpath(path))
     return None if found is None else found[-1]
 
 

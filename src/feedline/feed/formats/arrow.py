@@ -203,15 +203,22 @@ class ArrowDeserializer(Deserializer):
             of_file = spans.setdefault(file.path, [])
             for place, column in places:
                 of_file += [batch.span(number) for number in looked_at(batch, place, column)]
+        self._hold(spans)
+        copied: dict[str, list[tuple[int, int]]] = {}
+        for file, batch, places in self._readable():
+            for place, column in places:
+                with contextlib.suppress(ValueError):  # damaged, as reading it will tell
+                    if column.dims and not is_even(batch, place, column):
+                        copied.setdefault(file.path, []).append(batch.span(leaf_of(place)))
+        if copied:
+            self._hold({path: [*of_file, *copied.get(path, [])] for path, of_file in spans.items()})
+
+    def _hold(self, spans: Mapping[str, list[tuple[int, int]]]) -> None:
         runs = [(file, *run) for file in self._files for run in runs_of(spans.get(file.path, []))]
         check_room_for_bounds([end - begin for _, begin, end in runs], self.paths(), self.name, len(self.schema))
         with ThreadPoolExecutor(_REQUESTS) as threads:
             for _ in threads.map(lambda run: run[0].hold(*run[1:]), runs):
                 pass
-        for file, batch, places in self._readable():
-            for place, column in places:
-                if column.dims and not is_even(batch, place, column):
-                    file.hold(*batch.span(leaf_of(place)))  # it is copied
 
     def _readable(self) -> Iterator[tuple[ArrowFile, MappedBatch, list[tuple[Place, Column]]]]:
         """Yield the batches whose heads are no damage, and where their columns lie; reads nothing else of them."""
@@ -356,7 +363,7 @@ class ArrowDeserializer(Deserializer):
                     self._mark(errors, bad, name, file.path, first)
         except (ValueError, TooLargeError) as error:
             return self._damaged(chunk, start, stop, error)
-        return Chunk(self.schema, values, errors, seals=[file.map().seal])
+        return Chunk(self.schema, values, errors, seals=file.map().seals)
 
     def _decoded(self, chunk: int, held: memoryview | None) -> Chunk:
         """Return a batch that Arrow decodes, from its bytes if they were fetched."""
@@ -485,7 +492,7 @@ class ArrowDeserializer(Deserializer):
             if self._bounds is not None:
                 return self._bounds
         parts: list[list[NDArray[Any]]] = [[] for _ in ragged]
-        seals: list[NDArray[np.uint8]] = []
+        seals: list[Sequence[NDArray[np.uint8]]] = []
         for chunk in range(int(self._first[-1])):
             file, i = self._locate(chunk)
             if self._mapped:
@@ -496,7 +503,7 @@ class ArrowDeserializer(Deserializer):
                         part.append(batch.where_bounds_are(layout.places[self._columns[name].field]))
                 except ValueError as error:
                     raise file.damaged(f"a batch cannot be read: {error}", int(file.starts[i])) from error
-                seals.append(file.map().seal)
+                seals.append(file.map().seals)
             else:
                 chunk_read = self._decoded(chunk, None)
                 for part, name in zip(parts, ragged, strict=True):
@@ -511,11 +518,13 @@ class ArrowDeserializer(Deserializer):
 class _Lookup:
     """Small rows that lie in pieces in mapped files, looked up by number and copied natively."""
 
-    def __init__(self, parts: Sequence[NDArray[Any]], starts: Ints, seals: Sequence[NDArray[np.uint8]]) -> None:
+    def __init__(
+        self, parts: Sequence[NDArray[Any]], starts: Ints, seals: Sequence[Sequence[NDArray[np.uint8]]]
+    ) -> None:
         self._starts = starts
         self._gatherer = _native.Gatherer([None])
         for slot, part in enumerate(parts):
-            self._gatherer.add(slot, [(part, None)], seals[slot : slot + 1])
+            self._gatherer.add(slot, [(part, None)], seals[slot] if seals else [])
 
     def take(self, rows: Ints) -> NDArray[Any]:
         """Return copies of rows.
@@ -551,7 +560,7 @@ class _Rows:
                 parts.append(batch.view(place.buffer + 1, np.dtype(np.int64), 0, batch.rows))
             except ValueError as error:
                 raise file.damaged(f"a batch cannot be read: {error}", int(file.starts[i])) from error
-        self._lookup = _Lookup(parts, starts, [file.map().seal] * len(parts))
+        self._lookup = _Lookup(parts, starts, [file.map().seals] * len(parts))
         self._length = int(starts[-1])
 
     def __len__(self) -> int:

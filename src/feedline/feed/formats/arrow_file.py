@@ -22,8 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline import _native
-from feedline.errors import DataError
-from feedline.feed.files.mapped_arrays import END_BYTES
+from feedline.errors import DataError, shown_path
 from feedline.feed.files.paths import open_file, read_at, reading, status_of
 from feedline.feed.files.remote import object_at, within_reach
 from feedline.feed.files.seals import seal_of
@@ -142,7 +141,7 @@ class ArrowFile:
     @property
     def source(self) -> Source:
         """What its columns are chosen from."""
-        return Source(self.path, self.schema, self.telling)
+        return Source(shown_path(self.path), self.schema, self.telling)
 
     def batch(self, number: int) -> Batch:
         """Return where a batch lies."""
@@ -177,7 +176,6 @@ class ArrowFile:
         if self._map is None:
             if (remote := object_at(self.path)) is not None:
                 remote.mapped = True
-                self.hold(max(0, self.size - END_BYTES), self.size)
             self._map = _Mapped(self.path, self.size)
         return self._map
 
@@ -265,7 +263,17 @@ class _Mapped:
         self._held = held
         self.bytes = np.frombuffer(held, np.uint8)
         self.address: int = self.bytes.__array_interface__["data"][0]
-        self.seal: NDArray[np.uint8] = seal_of(self.bytes)
+        self._seals: list[NDArray[np.uint8]] = []
+        _ = self.seals
+
+    @property
+    def seals(self) -> list[NDArray[np.uint8]]:
+        """The seal of the map, uint8 (8,); none while parts of a remote file may be missing."""
+        if not self._seals:
+            remote = object_at(self.path)
+            if remote is None or remote.stays_there(0, remote.size):
+                self._seals = [seal_of(self.bytes)]
+        return self._seals
 
     def check(self) -> None:
         """Compare the file's size with that when it was mapped.

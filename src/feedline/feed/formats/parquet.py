@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 
 from feedline import _native
 from feedline.data import Chunk, Schema, Stream, Value
-from feedline.errors import DataError
+from feedline.errors import DataError, shown_path
 from feedline.feed.byte_strings import TooLargeError
 from feedline.feed.files.atomic import room_for
 from feedline.feed.files.digest import ContentDigest
@@ -277,7 +277,7 @@ class _ParquetFile:
     @property
     def source(self) -> Source:
         """What its columns are chosen from."""
-        return Source(self.path, self.schema, self.telling)
+        return Source(shown_path(self.path), self.schema, self.telling)
 
     def open(self) -> BinaryIO:
         handle = open_file(self.path, -1)

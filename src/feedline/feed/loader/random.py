@@ -165,8 +165,11 @@ class _Python(_PythonByState):
 
     def mark(self) -> Any:
         seen = self.witness()
-        if seen != self._seen:
-            self._state, self._seen = random.getstate(), seen
+        while seen != self._seen:
+            state, before = random.getstate(), seen
+            seen = self.witness()
+            if seen == before:  # else another thread has drawn meanwhile
+                self._state, self._seen = state, seen
         return seen, self._state
 
     def changed(self, mark: Any) -> bool:
@@ -260,8 +263,12 @@ class _Numpy(_NumpyByState):
         if seen is None:
             return None, None
         # The cached second half of a pair of normal numbers may be used up while the words stay.
-        if seen != self._seen or self._state["has_gauss"]:
-            self._state, self._seen = np.random.get_state(legacy=False), seen
+        while seen != self._seen or self._state["has_gauss"]:
+            state, before = np.random.get_state(legacy=False), seen
+            seen = self.witness()
+            if seen == before:  # else another thread has drawn meanwhile
+                self._state, self._seen = state, seen
+                break
         return seen, self._state
 
     def changed(self, mark: Any) -> bool:
@@ -302,6 +309,21 @@ def _view(address: int, size: int) -> Any:
     return (ctypes.c_ubyte * size).from_address(address)
 
 
+class _Attempt:
+    """Work that runs beside that of other threads.
+
+    Attributes:
+        begun: when it began, or the earliest of those that have restored since; a count.
+        marks: of the generators, at that time.
+        overlapped: whether another thread has restored them since.
+    """
+
+    __slots__ = ("begun", "marks", "overlapped")
+
+    def __init__(self, begun: int, marks: list[Any]) -> None:
+        self.begun, self.marks, self.overlapped = begun, marks, False
+
+
 class Seeding:
     """Seeds the generators that user code draws from; one per process, or per loader with threads.
 
@@ -322,10 +344,10 @@ class Seeding:
         self._trial = TRIAL
         self._used: set[int] = set()
         self._gate = _Gate() if threads else None
-        # Of `_beside`: how often it began and restored; when the one that restored last had begun, and its marks.
+        # Of `_beside`: how often it began, and what runs now.
         self._undoing = threading.Lock()
-        self._begun = self._undone = 0
-        self._undone_to: tuple[int, list[Any]] = (0, [])
+        self._begun = 0
+        self._running: list[_Attempt] = []
         self._turn = PerProcess(threading.RLock)  # for loops in several threads over one loader without workers
 
     def run(self, sweep: int, work: Callable[[At], T]) -> T:
@@ -348,13 +370,13 @@ class Seeding:
         """Return (whether nothing was drawn, the result of ``work``), which runs beside that of other threads.
 
         A thread that has drawn restores what all share, also what another one may have drawn meanwhile: that other one
-        sees no difference and must repeat its work whenever somebody has restored since it began. Its own mark may lie
-        after draws of a thread that began earlier, whose mark is the one to restore then.
+        sees no difference, and must repeat its work whenever somebody has restored since it began. Its own marks may
+        lie after draws of a thread that began earlier, whose marks are the ones to restore then.
         """
         with self._undoing:
             self._begun += 1
-            begun, undone = self._begun, self._undone
-            before = [g.mark() for g in self._all]
+            own = _Attempt(self._begun, [g.mark() for g in self._all])
+            self._running.append(own)
         result, error = None, None
         try:
             with contextlib.nullcontext() if self._own is None else self._own(_number):
@@ -364,13 +386,13 @@ class Seeding:
         finally:
             _place.leave()
             with self._undoing:
-                overlapped = self._undone != undone
-                if overlapped and self._undone_to[0] < begun:
-                    begun, before = self._undone_to
-                drawn = self._drawn(self._all, before)
-                if drawn:
-                    self._undone, self._undone_to = self._undone + 1, (begun, before)
-        if drawn or overlapped:
+                self._running.remove(own)
+                drawn = self._drawn(self._all, own.marks)
+                for other in self._running if drawn else ():
+                    other.overlapped = True
+                    if own.begun < other.begun:
+                        other.begun, other.marks = own.begun, own.marks
+        if drawn or own.overlapped:
             return False, None
         if error is not None:
             raise error

@@ -241,7 +241,11 @@ def look_up_listed(looked: LookedUp, mirror: Mirror, paths: Sequence[str]) -> Lo
     for root in {place[0]: None for place in looked.places if not isinstance(place, str) and place[0] not in asked}:
         store = open_store(root + "/", looked.options)[0]
         folder = f"{mirror.folder / _folder_of(store.address)}/"
-        keys = {path[len(folder) :] for path in wanted if path.startswith(folder) and path not in mirror.objects}
+        keys = {
+            path[len(folder) :]
+            for path in wanted
+            if path.startswith(folder) and path not in mirror.objects and _is_text(path)
+        }
         if keys:
             listed.append((root, wait_for(_of_keys(store, keys, looked.patience))))
     return looked._replace(listed=(*looked.listed, *listed)) if listed else None
@@ -252,7 +256,12 @@ async def _of_keys(store: Store, keys: set[str], patience: Patience) -> list[Obj
         prefix = os.path.commonpath([os.path.dirname(key) for key in keys])
         found = await _listed(store, f"{prefix}/" if prefix else "", patience)
         return [info for info in found if info.key in keys]
-    return await _heads(store, sorted(keys), patience)
+    return await _heads(store, sorted(keys), patience, all_of_them=False)
+
+
+def _is_text(path: str) -> bool:
+    """Return whether a path is one of an object: those are texts, not bytes."""
+    return not any("\udc80" <= character <= "\udcff" for character in path)
 
 
 async def _look_up(address: str, options: Mapping[str, Any], patience: Patience) -> tuple[str, str, list[ObjectInfo]]:
@@ -301,17 +310,19 @@ async def _listed(store: Store, prefix: str, patience: Patience) -> list[ObjectI
     return [info for info in found if info.key and not info.key.endswith(("/", INDEX_SUFFIX))]
 
 
-async def _heads(store: Store, names: Sequence[str], patience: Patience) -> list[ObjectInfo]:
+async def _heads(
+    store: Store, names: Sequence[str], patience: Patience, *, all_of_them: bool = True
+) -> list[ObjectInfo]:
     room = asyncio.Semaphore(_AT_ONCE)
 
-    async def head(name: str) -> ObjectInfo:
+    async def head(name: str) -> ObjectInfo | None:
         async with room:
             found = await looked_up(store, name, lambda: store.head(name), patience)
-        if found is None:
+        if found is None and all_of_them:
             raise DataError("expected an object, got none", path=store.url(name))
         return found
 
-    return list(await asyncio.gather(*(head(name) for name in names)))
+    return [found for found in await asyncio.gather(*map(head, names)) if found is not None]
 
 
 def _within(key: str, pattern: str) -> bool:
