@@ -7,7 +7,7 @@ from typing import Any
 from feedline.cntk import ops
 from feedline.cntk._names import names_of
 from feedline.cntk._nodes import dims
-from feedline.cntk.default_options import default_override_or, get_default_override, overridable
+from feedline.cntk.default_options import default_override_or, overridable
 from feedline.cntk.initializer import glorot_uniform
 from feedline.cntk.layers._making import INFERRED, activated, layer, parameter
 from feedline.cntk.ops._making import made
@@ -156,31 +156,101 @@ def _ranked(rank: int, filter_shape: Any) -> tuple[int, ...]:
     return window
 
 
-def Convolution1D(filter_shape: Any, num_filters: Any = None, **options: Any) -> Function:
+@overridable
+def Convolution1D(
+    filter_shape: Any,
+    num_filters: Any = None,
+    activation: Any = default_override_or(None),
+    init: Any = default_override_or(glorot_uniform()),
+    pad: Any = default_override_or(False),
+    strides: Any = 1,
+    bias: Any = default_override_or(True),
+    init_bias: Any = default_override_or(0),
+    reduction_rank: int = 1,
+    dilation: Any = 1,
+    name: str = "",
+) -> Function:
     """Return a `Convolution` over one axis."""
-    return Convolution(_ranked(1, filter_shape), num_filters, **_with(Convolution1D, options, "Convolution1D"))
+    return Convolution(
+        _ranked(1, filter_shape),
+        num_filters,
+        activation=activation,
+        init=init,
+        pad=pad,
+        strides=strides,
+        bias=bias,
+        init_bias=init_bias,
+        reduction_rank=reduction_rank,
+        dilation=dilation,
+        op_name="Convolution1D",
+        name=name,
+    )
 
 
-def Convolution2D(filter_shape: Any, num_filters: Any = None, **options: Any) -> Function:
+@overridable
+def Convolution2D(
+    filter_shape: Any,
+    num_filters: Any = None,
+    activation: Any = default_override_or(None),
+    init: Any = default_override_or(glorot_uniform()),
+    pad: Any = default_override_or(False),
+    strides: Any = 1,
+    bias: Any = default_override_or(True),
+    init_bias: Any = default_override_or(0),
+    reduction_rank: int = 1,
+    dilation: Any = 1,
+    groups: int = 1,
+    name: str = "",
+) -> Function:
     """Return a `Convolution` over two axes; a single number means a square window."""
-    return Convolution(_ranked(2, filter_shape), num_filters, **_with(Convolution2D, options, "Convolution2D"))
+    return Convolution(
+        _ranked(2, filter_shape),
+        num_filters,
+        activation=activation,
+        init=init,
+        pad=pad,
+        strides=strides,
+        bias=bias,
+        init_bias=init_bias,
+        reduction_rank=reduction_rank,
+        dilation=dilation,
+        groups=groups,
+        op_name="Convolution2D",
+        name=name,
+    )
 
 
-def Convolution3D(filter_shape: Any, num_filters: Any = None, **options: Any) -> Function:
+@overridable
+def Convolution3D(
+    filter_shape: Any,
+    num_filters: Any = None,
+    activation: Any = default_override_or(None),
+    init: Any = default_override_or(glorot_uniform()),
+    pad: Any = default_override_or(False),
+    strides: Any = 1,
+    bias: Any = default_override_or(True),
+    init_bias: Any = default_override_or(0),
+    reduction_rank: int = 1,
+    dilation: Any = 1,
+    groups: int = 1,
+    name: str = "",
+) -> Function:
     """Return a `Convolution` over three axes; a single number means a cubic window."""
-    return Convolution(_ranked(3, filter_shape), num_filters, **_with(Convolution3D, options, "Convolution3D"))
-
-
-def _with(factory: Any, options: dict[str, Any], op_name: str) -> dict[str, Any]:
-    """Return options, overridden by those that a with-block sets for this factory only."""
-    given = dict(options)
-    for name in ("activation", "init", "pad", "bias", "init_bias"):
-        if name not in given:
-            unset = object()
-            found = get_default_override(factory, **{name: default_override_or(unset)})
-            if found is not unset:
-                given[name] = found
-    return {**given, "op_name": op_name}
+    return Convolution(
+        _ranked(3, filter_shape),
+        num_filters,
+        activation=activation,
+        init=init,
+        pad=pad,
+        strides=strides,
+        bias=bias,
+        init_bias=init_bias,
+        reduction_rank=reduction_rank,
+        dilation=dilation,
+        groups=groups,
+        op_name="Convolution3D",
+        name=name,
+    )
 
 
 @overridable
@@ -195,8 +265,8 @@ def ConvolutionTranspose(
     bias: Any = default_override_or(True),
     init_bias: Any = default_override_or(0),
     output_shape: Any = None,
-    dilation: Any = 1,
     reduction_rank: int = 1,
+    dilation: Any = 1,
     max_temp_mem_size_in_samples: int = 0,
     name: str = "",
 ) -> Function:
@@ -223,19 +293,103 @@ def ConvolutionTranspose(
     return layer(convolve, "ConvolutionTranspose", name, {"W": W, "b": b})
 
 
-def ConvolutionTranspose1D(filter_shape: Any, num_filters: Any, **options: Any) -> Function:
+@overridable
+def ConvolutionTranspose1D(
+    filter_shape: Any,
+    num_filters: Any,
+    activation: Any = default_override_or(None),
+    init: Any = default_override_or(glorot_uniform()),
+    pad: Any = default_override_or(False),
+    strides: Any = 1,
+    bias: Any = default_override_or(True),
+    init_bias: Any = default_override_or(0),
+    output_shape: Any = None,
+    reduction_rank: int = 1,
+    dilation: Any = 1,
+    name: str = "",
+) -> Function:
     """Return a `ConvolutionTranspose` over one axis."""
-    return ConvolutionTranspose(_ranked(1, filter_shape), num_filters, **options)
+    return ConvolutionTranspose(
+        _ranked(1, filter_shape),
+        num_filters,
+        activation,
+        init,
+        pad,
+        strides,
+        True,
+        bias,
+        init_bias,
+        output_shape,
+        reduction_rank,
+        dilation,
+        name=name,
+    )
 
 
-def ConvolutionTranspose2D(filter_shape: Any, num_filters: Any, **options: Any) -> Function:
+@overridable
+def ConvolutionTranspose2D(
+    filter_shape: Any,
+    num_filters: Any,
+    activation: Any = default_override_or(None),
+    init: Any = default_override_or(glorot_uniform()),
+    pad: Any = default_override_or(False),
+    strides: Any = 1,
+    bias: Any = default_override_or(True),
+    init_bias: Any = default_override_or(0),
+    output_shape: Any = None,
+    reduction_rank: int = 1,
+    dilation: Any = 1,
+    name: str = "",
+) -> Function:
     """Return a `ConvolutionTranspose` over two axes."""
-    return ConvolutionTranspose(_ranked(2, filter_shape), num_filters, **options)
+    return ConvolutionTranspose(
+        _ranked(2, filter_shape),
+        num_filters,
+        activation,
+        init,
+        pad,
+        strides,
+        True,
+        bias,
+        init_bias,
+        output_shape,
+        reduction_rank,
+        dilation,
+        name=name,
+    )
 
 
-def ConvolutionTranspose3D(filter_shape: Any, num_filters: Any, **options: Any) -> Function:
+@overridable
+def ConvolutionTranspose3D(
+    filter_shape: Any,
+    num_filters: Any,
+    activation: Any = default_override_or(None),
+    init: Any = default_override_or(glorot_uniform()),
+    pad: Any = default_override_or(False),
+    strides: Any = 1,
+    bias: Any = default_override_or(True),
+    init_bias: Any = default_override_or(0),
+    output_shape: Any = None,
+    reduction_rank: int = 1,
+    dilation: Any = 1,
+    name: str = "",
+) -> Function:
     """Return a `ConvolutionTranspose` over three axes."""
-    return ConvolutionTranspose(_ranked(3, filter_shape), num_filters, **options)
+    return ConvolutionTranspose(
+        _ranked(3, filter_shape),
+        num_filters,
+        activation,
+        init,
+        pad,
+        strides,
+        True,
+        bias,
+        init_bias,
+        output_shape,
+        reduction_rank,
+        dilation,
+        name=name,
+    )
 
 
 @overridable
@@ -244,10 +398,7 @@ def MaxPooling(filter_shape: Any, strides: Any = 1, pad: Any = default_override_
     return _pooling(ops.MAX_POOLING, filter_shape, strides, pad, "MaxPooling", name)
 
 
-@overridable
-def MaxUnpooling(
-    filter_shape: Any, strides: Any = 1, pad: Any = default_override_or(False), name: str = ""
-) -> Function:
+def MaxUnpooling(filter_shape: Any, strides: Any = 1, pad: Any = False, name: str = "") -> Function:
     """Return the inverse of `MaxPooling`, ``(x, pooled) -> y``: puts maxima back where they were, 0 elsewhere."""
     return layer(
         lambda x, y: ops.unpooling(x, y, ops.MAX_UNPOOLING, filter_shape, strides, pad),
@@ -299,14 +450,15 @@ def Activation(activation: Any = default_override_or(None), name: str = "") -> F
     return layer(lambda x: activated(ops.alias(x), activation), "Activation", name)
 
 
+@overridable
 def BatchNormalization(
-    map_rank: int | None = None,
+    map_rank: Any = default_override_or(None),
     init_scale: Any = 1,
-    normalization_time_constant: float = 5000,
+    normalization_time_constant: Any = default_override_or(5000),
     blend_time_constant: float = 0,
-    epsilon: float = 0.00001,
-    use_cntk_engine: bool = False,
-    disable_regularization: bool = False,
+    epsilon: Any = default_override_or(0.00001),
+    use_cntk_engine: Any = default_override_or(False),
+    disable_regularization: Any = default_override_or(False),
     name: str = "",
 ) -> Function:
     """Return a layer that normalises each element, or each channel (``map_rank=1``), over the minibatch.
@@ -342,8 +494,9 @@ def BatchNormalization(
     return layer(normalize, "BatchNormalization", name, members)
 
 
+@overridable
 def LayerNormalization(
-    initial_scale: Any = 1, initial_bias: Any = 0, epsilon: float = 0.00001, name: str = ""
+    initial_scale: Any = 1, initial_bias: Any = 0, epsilon: Any = default_override_or(0.00001), name: str = ""
 ) -> Function:
     """Return a layer that normalises each sample by its mean and its standard deviation plus ``epsilon``."""
     scale = parameter(INFERRED, initial_scale, "scale")

@@ -139,7 +139,9 @@ def edit_distance_error(
 
 
 def lambda_rank(output: Any, gain: Any, group: Any, name: str = "") -> Function:
-    """Return the LambdaRank loss of the minibatch, one number; its gradient is that for the present ranks.
+    """Return the mean of ``1 - NDCG`` over groups, times 100 and the number of samples; its gradient is LambdaRank's.
+
+    The gradient is that of a sum over pairs of each group, for the ranks that the scores have.
 
     Args:
         output: score of each sample.

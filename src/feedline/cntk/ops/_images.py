@@ -57,8 +57,10 @@ def convolution(
     if sequential or not all(as_list(sharing)):
         raise CompatError("expected a shared kernel over static axes; splice delayed sequences to convolve over time")
     kernel, data = nodes_of(convolution_map, operand)
-    rank = len(kernel.shape) - 1 - reduction_rank
     known = data.type.shape
+    if reduction_rank == 0 and known is not None and len(known) == len(kernel.shape):
+        kernel = apply("reshape", [kernel], {"shape": (1,), "begin": 0, "end": 0})  # one filter
+    rank = len(kernel.shape) - 1 - reduction_rank
     if reduction_rank == 1 and known is not None and len(known) == len(kernel.shape):
         rank += 1
     if reduction_rank == 0:

@@ -121,29 +121,39 @@ def _flat(node: Node, tensors: Any) -> list[torch.Tensor]:
 
 
 def _lambda_rank(node: Node, batch: PackedBatch, *tensors: Any) -> torch.Tensor:
-    """Sum over pairs with gains g > h of ``|change of NDCG| log(1 + exp(-(s - t)))`` of their scores s and t.
+    """Return the mean over groups of ``1 - NDCG``, times 100 and the number of samples.
 
-    The change is that of exchanging the two at their present ranks: ``(g - h) |1/log(1 + rank) - 1/log(1 + rank')|``
-    over the group's ideal ``sum(gain / log(1 + rank))``, with natural logarithms.
+    NDCG is ``sum(gain / log(1 + rank))`` over its largest value, with natural logarithms; 0 if all gains are. Its
+    gradient is that of the sum over pairs with gains g > h of ``|change of NDCG| log(1 + exp(-(s - t)))``, of their
+    scores s and t: the change is that of exchanging the two at their present ranks.
     """
     scores, gains, group = _flat(node, tensors)
-    total = scores.sum() * 0
+    missing, pairs, number = scores.new_zeros(()), scores.sum() * 0, 0
     for part in _groups(group):
         s, g = scores[part], gains[part].detach()
         weights = 1 / torch.arange(2, len(s) + 2, dtype=s.dtype, device=s.device).log()
         at = torch.empty_like(weights).index_copy_(0, _order(s, g), weights)
         ideal = (g.sort(descending=True).values * weights).sum()
+        number += 1
+        missing += 1 - (g * at).sum() / ideal if ideal else 1
         if not ideal:
             continue
         change = (g[:, None] - g).clamp_min(0) * (at[:, None] - at).abs() / ideal
-        total = total + (change * torch.nn.functional.softplus(s - s[:, None])).sum()
-    return total
+        pairs = pairs + (change * torch.nn.functional.softplus(s - s[:, None])).sum()
+    value = missing / max(number, 1) * 100 * len(scores)
+    return value + (pairs - pairs.detach())
 
 
 def _ndcg_at_1(node: Node, batch: PackedBatch, *tensors: Any) -> torch.Tensor:
-    """Mean over groups of the first sample's gain over the largest one, times 100 and the number of samples."""
+    """Mean over groups of the first sample's gain over the largest one, times 100 and the number of samples.
+
+    A group without gains counts as 0.
+    """
     scores, gains, group = (x.detach() for x in _flat(node, tensors))
-    found = [gains[part][_order(scores[part], gains[part])[0]] / gains[part].max() for part in _groups(group)]
+    found = []
+    for part in _groups(group):
+        first, largest = gains[part][_order(scores[part], gains[part])[0]], gains[part].max()
+        found.append(first / largest if largest else largest)
     return torch.stack(found).mean() * 100 * len(scores) if found else scores.new_zeros(())
 
 
