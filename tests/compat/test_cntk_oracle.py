@@ -6,6 +6,7 @@ The tables are in tests/compat/cntk_cases; a name that the façade has and no ta
 from __future__ import annotations
 
 import inspect
+import math
 
 import numpy as np
 import pytest
@@ -14,8 +15,9 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 
 import feedline.cntk as C  # noqa: E402
 from feedline.cntk._names import NAMES  # noqa: E402
-from tests.compat.cntk_cases import TABLE  # noqa: E402
+from tests.compat.cntk_cases import TABLE, learners  # noqa: E402
 from tests.compat.cntk_cases.case import Case, problems  # noqa: E402
+from tests.oracles.learners import Oracle  # noqa: E402
 
 #: Operators without a formula, and why.
 EXCEPTIONS = {
@@ -82,3 +84,71 @@ def test_a_wrong_formula_is_noticed():
     ):
         (found,) = problems(C, "relu", wrong, np.float64)
         assert found.startswith(what)
+
+
+# ---- learners -------------------------------------------------------------------------------------
+
+
+def number_at(told, options, samples):
+    """The number of a schedule after so many samples, and the size of the minibatch that it is for; None: of any."""
+    kind, values = told["kind"], told["values"]
+    if kind == "constant":
+        return math.exp(-1 / values), 1
+    size = options["minibatch_size"] if kind == "number" or told["size"] is None else told["size"]
+    if kind == "sample":
+        size = 1
+    if isinstance(values, list):
+        each = [v for many, v in values for _ in range(many)] if isinstance(values[0], tuple) else values
+        epoch = 0 if told["epoch"] is None else samples // told["epoch"]  # the arrays tell no end of a sweep
+        values = each[min(epoch, len(each) - 1)]
+    if options.get("use_mean_gradient") and size == 1 and told.get("what") == "lr":
+        size = None
+    return values, size or None
+
+
+def by_the_rule(told):
+    """Parameters after each minibatch by `tests.oracles.learners`, whose gradients are sums over the samples."""
+    options, own = told["options"], told["own"]
+    mean = options["minibatch_size"] == 0 or options.get("use_mean_gradient", False)
+    rule = Oracle(
+        told["rule"],
+        learners.START,
+        l1=options["l1_regularization_weight"],
+        l2=options["l2_regularization_weight"],
+        clip=options["gradient_clipping_threshold_per_sample"],
+        clip_by="value" if options["gradient_clipping_with_truncation"] else "norm",
+        gradients="mean" if mean else "sum",
+        average=own.get("need_ave_multiplier", True),
+        **{name: own[name] for name in own if name not in ("momentum", "variance_momentum", "need_ave_multiplier")},
+    )
+    samples, found = 0, []
+    for step, count in enumerate(learners.COUNTS):
+        rule.options["lr"] = number_at(told["lr"], options, samples)
+        for name in {"momentum", "variance_momentum"} & set(own):
+            rule.options[name] = number_at(own[name], options, samples)
+        # Of the loss: sum of x p' (1, -2).
+        rule.update(count, np.outer([1.0, -2.0], learners.data(step).sum(0)))
+        samples += count
+        found.append(rule.w.copy())
+    return found, samples
+
+
+@pytest.mark.parametrize("rule", learners.RULES)
+def test_learners_are_their_rules(rule):
+    for told in learners.configurations():
+        if told["rule"] == rule:
+            found, samples = learners.trained(C, told)
+            expected, counted = by_the_rule(told)
+            np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-8, err_msg=str(told))
+            assert samples == counted
+
+
+def test_every_learner_has_a_rule():
+    made = {name for name in NAMES["cntk.learners"].importable if "parameters" in parameters_of(name)}
+    # Of `universal` and `UserLearner` the script is the rule: test_cntk_numbers, test_cntk_train.
+    assert made - {"universal", "UserLearner", "Learner"} == set(learners.RULES)
+
+
+def parameters_of(name):
+    item = getattr(C.learners, name)
+    return inspect.signature(item).parameters if callable(item) else {}
