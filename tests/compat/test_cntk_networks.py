@@ -243,11 +243,11 @@ def test_convolutions_and_pooling():
     plain = C.input_variable((7, 6))
     gray = Convolution((2, 2), 3, reduction_rank=0, bias=False)(plain)
     w = gray.W.value
-    assert (w.shape, gray.shape) == ((3, 2, 2), (3, 6, 5))
-    close(gray.eval({plain: data[:, 0]}), [oracle.convolve(w[:, None], d[:1], (1, 1), (False, False)) for d in data])
+    assert (w.shape, gray.shape) == ((3, 1, 2, 2), (3, 6, 5))
+    close(gray.eval({plain: data[:, 0]}), [oracle.convolve(w, d[:1], (1, 1), (False, False)) for d in data])
     assert C.layers.GlobalAveragePooling()(image).shape == (2, 1, 1)
     with pytest.raises(fl.CompatError, match="shared kernel"):
-        Convolution(3, 4, sequential=True)
+        Convolution(3, 4, sharing=False)
 
 
 def test_normalisations():

@@ -96,7 +96,7 @@ class Case:
 
     def _computed(self):
         if self.slopes is None:
-            return [self._differences(i) for i in range(len(self.operands))]
+            return [None if i in self.constant else self._differences(i) for i in range(len(self.operands))]
         if callable(self.slopes):
             calls = [self.slopes(*given) for given in self._calls(self.plain)]
             if self.whole:

@@ -199,6 +199,59 @@ def gain_of_the_first(scores, gains, group):
     return np.float64(np.mean(found) * 100 * len(scores))
 
 
+def minus_log_of_alignments(blank):
+    """Of all ways to say the labels, with repetitions and blanks, one by one."""
+
+    def formula(labels, scores):
+        total = 0.0
+        for marks, steps in zip(labels, scores):
+            wanted = [row.argmax() for i, row in enumerate(marks) if row.max() > 1 or i == 0]
+            logs = steps - log_sum_exp(steps)
+            found = 0.0
+            for way in itertools.product(range(steps.shape[1]), repeat=len(steps)):
+                if [k for k, _ in itertools.groupby(way) if k != blank] == wanted:
+                    found += math.exp(sum(row[k] for row, k in zip(logs, way)))
+            total -= math.log(found)
+        return np.float64(total)
+
+    return formula
+
+
+def spoken(labels, steps):
+    marks = np.zeros((steps, 3))
+    for i, label in enumerate(labels):
+        marks[i, label] = 2
+    marks[len(labels) :, labels[-1]] = 1
+    return marks
+
+
+UTTERANCES = (
+    Steps(spoken([0, 1], 4), spoken([1, 1], 4), spoken([0], 1)),
+    Steps(SCORES[:4], SCORES[1:5][::-1] / 20, SCORES[:1]),
+)
+
+
+def f_measure(beta, axes=None):
+    def formula(found, there):
+        hits = (found * there).sum(axis=axes, keepdims=axes is not None)
+        precision = hits / found.sum(axis=axes, keepdims=axes is not None)
+        recall = hits / there.sum(axis=axes, keepdims=axes is not None)
+        return 1 - (1 + beta**2) * precision * recall / (beta**2 * precision + recall)
+
+    return formula
+
+
+def of_noise(samples):
+    """With one class, which is drawn each time."""
+    prior = math.log(samples)
+
+    def formula(w, b, x):
+        s = w[0] @ x + b[0, 0]
+        return np.logaddexp(s, prior) - s + samples * np.logaddexp(s, prior) - samples * prior
+
+    return formula
+
+
 P = np.array([[0.2, 0.7, 0.5], [0.01, 0.99, 0.25]])
 T = np.array([[0, 1, 0.3], [1, 2, -1]])
 
@@ -272,6 +325,38 @@ TABLE = {
             tokensToIgnore=[1],
         ),
         Case([FIRST, SECOND], edit_distance((3, 1, 2)), slopes=False, whole=True, typed=(), subPen=3, insPen=2),
+    ],
+    "labels_to_graph": [Case([UTTERANCES[0]], lambda x: x, slopes=False)],
+    "forward_backward": [
+        Case(
+            list(UTTERANCES),
+            minus_log_of_alignments(2),
+            call=lambda C, labels, scores: C.forward_backward(C.labels_to_graph(labels), scores, 2),
+            whole=True,
+            typed=(),
+            given=(0,),
+        )
+    ],
+    "fmeasure": [
+        Case([P, T + 2], f_measure(1)),
+        Case([P, T + 2], f_measure(2), beta=2),
+        Case(
+            [np.arange(24).reshape(2, 3, 2, 2) % 7 + 1, np.arange(24).reshape(2, 3, 2, 2) % 5 + 1],
+            f_measure(0.5, (1, 2)),
+            beta=0.5,
+        ),
+    ],
+    "nce_loss": [
+        Case(
+            [Fixed([[0.1, -0.2, 0.3]]), Fixed([[0.3]]), SCORES],
+            of_noise(n),
+            call=lambda C, w, b, x, n=n: C.nce_loss(
+                w, b, x, C.constant(np.ones(1), dtype=x.dtype), np.ones(1, x.dtype), n
+            ),
+            typed=(),
+            cntk=False,  # labels have to be data
+        )
+        for n in (1, 2, 5)
     ],
     "lambda_rank": [
         Case([RANKS, GAINS, GROUPS], lambda_loss, slopes=lambda_slopes, given=(1, 2), whole=True, typed=()),

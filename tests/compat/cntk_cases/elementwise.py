@@ -106,6 +106,7 @@ UNARY = {
             alpha=0.3,
         )
     ],
+    "straight_through_impl": unary(lambda x: 1 if x > 0 else -1, lambda x: abs(x) <= 1),
     "hard_sigmoid": [
         Case(
             [[[-3.5, -2, -1, 0, 2, 3]]],

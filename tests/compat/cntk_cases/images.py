@@ -5,7 +5,7 @@ import math
 
 import numpy as np
 
-from tests.compat.cntk_cases.case import Case, Fixed
+from tests.compat.cntk_cases.case import Case, Fixed, Steps
 
 RNG = np.random.RandomState(0)
 X = RNG.permutation(2 * 2 * 5 * 4).reshape(2, 2, 5, 4) / 20.0 - 2
@@ -65,7 +65,7 @@ def pool(x, size, strides, pad, average, ceil=False, include=False):
     for at in itertools.product(*map(range, out)):
         found = [x[(Ellipsis,) + cell] for _, cell in cells(at, strides, first, size, (1,) * len(size), sizes)]
         if average:
-            y[(Ellipsis,) + at] = sum(found) / (math.prod(size) if include else len(found))
+            y[(Ellipsis,) + at] = sum(found) / (int(np.prod(size)) if include else len(found))
         else:
             y[(Ellipsis,) + at] = np.max(found, axis=0)
     return y
@@ -119,6 +119,48 @@ def pooled(kind, size, strides=(1, 1), pad=(False, False), **more):
     )
 
 
+def along_steps(w, x, strides=(1, 1), pad=(True, True)):
+    """Windows whose first axis is along steps: from the first one on, or within the sequence."""
+    k, n, stride = w.shape[2], len(x), strides[0]
+    before = (k - 1) // 2
+    begins = range(-before, n - before, stride) if pad[0] else range(0, n - k + 1, stride)
+    found = []
+    for begin in begins:
+        y = 0
+        for j in range(k):
+            if 0 <= begin + j < n:
+                y = y + convolve(w[:, :, j], x[begin + j], strides[1:], pad[1:])
+        found.append(y)
+    return np.stack(found)
+
+
+def spoken(strides=(1, 1), pad=(True, True)):
+    return Case(
+        [Fixed(KERNEL), Steps(X[0].transpose(1, 0, 2), X[1].transpose(1, 0, 2)[:3])],
+        lambda w, x: along_steps(w, x, strides, pad),
+        sequential=True,
+        strides=strides,
+        auto_padding=[False] + list(pad),
+    )
+
+
+def pool_regions(x, regions, size, scale):
+    """Windows that begin before the first cell have none."""
+    y = np.zeros((len(regions), len(x)) + size)
+    for r, region in enumerate(regions):
+        left, top, right, bottom = [math.floor(c * scale + 0.5) for c in region]
+        down, across = max(bottom - top + 1, 1) / size[0], max(right - left + 1, 1) / size[1]
+        for i, j in itertools.product(range(size[0]), range(size[1])):
+            a, b = top + math.floor(i * down), top + math.ceil((i + 1) * down)
+            c, d = left + math.floor(j * across), left + math.ceil((j + 1) * across)
+            if 0 <= a < min(b, x.shape[1]) and 0 <= c < min(d, x.shape[2]):
+                y[r, :, i, j] = x[:, a:b, c:d].max(axis=(1, 2))
+    return y
+
+
+REGIONS = np.array([[[0, 0, 3, 3], [1, 2, 3, 4], [2, 2, 2.6, 2.4], [10, 10, 12, 12]]] * 2)
+OUTSIDE = np.array([[[-2, -2, 1, 1], [0, -1, 3, 3], [2, 3, 9, 9]]] * 2)
+
 TRANSPOSED_KERNEL = KERNEL[:2, :, :3, :2]
 
 TABLE = {
@@ -154,6 +196,38 @@ TABLE = {
             reduction_rank=0,
             auto_padding=[False, True, True],
         ),
+        spoken(),
+        spoken(pad=(False, True)),
+        spoken(pad=(True, False)),
+        spoken(strides=(2, 1)),
+        spoken(strides=(2, 2), pad=(False, False)),
+        Case(
+            [Fixed(KERNEL[:, :, :2, 0]), Steps(X[0, :, :, 0].T, X[1, :, :2, 1].T)],
+            lambda w, x: along_steps(w[..., None], x[..., None])[..., 0],
+            sequential=True,
+            auto_padding=[False, True],
+        ),
+    ],
+    "roipooling": [
+        Case(
+            [X, REGIONS / scale],
+            lambda x, r, size=size, scale=scale: pool_regions(x, r, size, scale),
+            given=(1,),
+            pooling_type=0,
+            roi_output_shape=size,
+            spatial_scale=scale,
+        )
+        for size, scale in (((2, 3), 1.0), ((3, 2), 0.5), ((1, 1), 0.25))
+    ]
+    + [
+        Case(
+            [X, OUTSIDE],
+            lambda x, r: pool_regions(x, r, (2, 3), 1.0),
+            slopes=False,
+            pooling_type=0,
+            roi_output_shape=(2, 3),
+            spatial_scale=1.0,
+        )
     ],
     "convolution_transpose": [
         Case(
@@ -166,6 +240,12 @@ TABLE = {
             lambda w, x: transposed(w, x, (2, 2), (False, False), (7, 4)),
             strides=(2, 2),
             auto_padding=[False, False, False],
+        ),
+        Case(
+            [Fixed(TRANSPOSED_KERNEL), X[:, :, :3, :2]],
+            lambda w, x: transposed(w, x, (2, 3), (True, True), (5, 4)),
+            strides=(2, 3),
+            auto_padding=[False, True, True],
         ),
         Case(
             [Fixed(TRANSPOSED_KERNEL), X[:, :, :3, :2]],

@@ -95,7 +95,10 @@ TABLE = {
     "sequence.past_value": delays("past_value", 1),
     "sequence.future_value": delays("future_value", -1),
     "sequence.delay": delays("delay", 1)
-    + [Case([RAGGED], delayed(-2, 3), time_step=-2, initial_state=3), Case([RAGGED], lambda x: x, time_step=0)],
+    + [
+        Case([RAGGED], delayed(-2, 3), time_step=-2, initial_state=3),
+        Case([RAGGED], lambda x: x, time_step=0, cntk=False),
+    ],
     "sequence.softmax": [
         Case([Steps(*[a[:, :1] for a in RAGGED.arrays])], softmax),
         Case([Steps([[1000], [0]], [[-1000]])], softmax),

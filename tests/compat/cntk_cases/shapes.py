@@ -24,9 +24,18 @@ TIMES = [
     linear([Fixed(M.T), V], np.multiply.outer),
     linear([Fixed(M.T), Fixed(M)], lambda a, b: a @ b),
     linear([STEPS, Fixed(M)], lambda x, w: x @ w),
-    linear([[[0, 1, 0], [2, 0, -1], [0, 0, 0]], Fixed(M)], lambda x, w: x @ w, sparse=(0,), only=(np.float32,)),
+    linear([[[0, 1, 0], [2, 0, -1], [0, 0, 0]], Fixed(M)], lambda x, w: x @ w, sparse=(0,), cntk=False),
     linear([[[2]], Fixed([[3.0]])], lambda x, w: x @ w),
 ]
+# The steps of two sequences are multiplied and added up.
+NUMBERS = Steps([[2]], [[1], [-1], [0.5], [3]])
+
+
+def over_steps(C, x, y):
+    return C.times(x, y, infer_input_rank_to_map=C.TIMES_REDUCE_SEQUENCE_AXIS_WITHOUT_INFERRED_INPUT_RANK)
+
+
+TIMES.append(Case([NUMBERS, STEPS], lambda x, y: (x * y).sum(axis=0)[None], call=over_steps))
 TRANSPOSED = [
     linear([V, Fixed(M.T)], lambda x, w: x @ w.T),
     linear([X[:, 0], Fixed(M)], lambda x, w: x @ w.T),
@@ -52,6 +61,32 @@ def positive(x, block):
     return y.transpose(2, 4, 0, 1, 3).reshape(channels * block**2, height // block, width // block)
 
 
+WIDE = np.arange(64.0).reshape(1, 1, 8, 8)
+
+
+def pool(C, x, size, stride=1, pad=False):
+    return C.pooling(x, C.AVG_POOLING, (size, size), (stride, stride), auto_padding=[pad])
+
+
+def transposed(C, x, size, stride, pad=False):
+    kernel = C.constant(np.ones((1, 1, size, size)), dtype=np.float64 if x.dtype == np.float64 else np.float32)
+    return C.convolution_transpose(kernel, x, (stride, stride), auto_padding=[False, pad, pad])
+
+
+def crop(make):
+    return lambda C, x: C.crop_automatic(x, make(C, x))
+
+
+# What the operand is cropped to, the offset, and the size.
+CROPS = [
+    (lambda C, x: pool(C, x, 3), 1, 6),
+    (lambda C, x: pool(C, x, 4), 1, 5),
+    (lambda C, x: C.relu(pool(C, pool(C, x + 1, 3), 3)), 2, 4),
+    (lambda C, x: pool(C, x, 3, 1, True), 0, 8),
+    (lambda C, x: transposed(C, pool(C, x, 3, 2), 2, 2), 1, 6),
+    (lambda C, x: transposed(C, pool(C, x, 3, 2), 4, 2), 0, 8),
+    (lambda C, x: transposed(C, pool(C, x, 1, 3, True), 4, 3, True), 0, 7),
+]
 IMAGES = np.arange(2 * 8 * 2 * 4).reshape(2, 8, 2, 4) / 8.0
 INDEX = np.array([[2, 0], [1, 1]])
 
@@ -156,6 +191,34 @@ TABLE = {
             slopes=lambda x, like: (np.pad(np.ones((8, 1, 2)), ((0, 0), (1, 0), (2, 0)), "constant"), 0 * like),
             offset_x=2,
             offset_y=1,
+        )
+    ],
+    "crop_automatic": [
+        Case([WIDE], lambda x, b=b, n=n: x[:, b : b + n, b : b + n], call=crop(make)) for make, b, n in CROPS
+    ],
+    "crop_automatic_with_ancestors": [
+        Case(
+            [WIDE, WIDE * 2],
+            lambda x, y: x[:, 2:6, 2:6],
+            call=lambda C, x, y: C.crop_automatic_with_ancestors(x, pool(C, y, 5), x, y),
+            slopes=lambda x, y: (np.pad(np.ones((1, 4, 4)), ((0, 0), (2, 2), (2, 2)), "constant"), 0 * y),
+        )
+    ],
+    "to_sequence": [
+        Case([X[:, 0]], lambda x: x),
+        Case([X], lambda x: x),
+        Case(
+            [X[:, 0], [[1], [3]]],
+            lambda x, n: x[: int(n[0])],
+            given=(1,),
+            slopes=lambda x, n: (1.0 * (np.arange(3) < n)[:, None] + 0 * x, 0 * n),
+        ),
+    ],
+    "to_sequence_like": [
+        Case(
+            [X[:, 0], Steps([[0]], [[0], [0], [0]])],
+            lambda x, like: x[: len(like)],
+            slopes=lambda x, like: (1.0 * (np.arange(3) < len(like))[:, None] + 0 * x, 0 * like),
         )
     ],
     "reconcile_dynamic_axes": [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from feedline.cntk import ops
@@ -108,14 +109,14 @@ def Convolution(
     Args:
         filter_shape: shape of the window.
         num_filters: number of output channels; None, with ``reduction_rank=0``: no channel axis.
-        sequential: convolution over a sequence; not supported.
+        sequential: whether the first axis of the window is along sequences, of samples (channels, *other sizes).
         activation: a function, or None.
         init: initializer of W, (filters, channels, *window).
         pad: whether to pad, so that windows are centred on every (strided) cell; for all axes or for each.
         strides: stride for all axes or for each.
         sharing: True; no other value is supported.
         bias: whether to add b.
-        init_bias: initial value of b, (filters, 1, ...).
+        init_bias: initial value of b, (filters, 1, ...), without an axis for steps.
         reduction_rank: 1, or 0 for data without channels.
         transpose_weight: not supported; use `ConvolutionTranspose`.
         dilation: distance between cells of a window.
@@ -124,26 +125,65 @@ def Convolution(
         op_name, name: names of the operation and of the block.
 
     Raises:
-        CompatError: ``sequential``, ``sharing=False`` or ``transpose_weight``.
+        CompatError: ``sharing=False`` or ``transpose_weight``.
     """
-    if sequential or not sharing or transpose_weight:
-        raise CompatError("expected a shared kernel over static axes; use ConvolutionTranspose for transposed weights")
+    if not sharing or transpose_weight:
+        raise CompatError("expected a shared kernel; use ConvolutionTranspose for transposed weights")
     window = dims(filter_shape)
-    rank = len(window)
     filters = () if num_filters is None else dims(num_filters)
-    kernel = (*(filters or (1,)), *(INFERRED if reduction_rank else ()), *window)
-    W = parameter(kernel, init, "W", filter_rank=rank, output_rank=-1)
-    b = parameter((filters or (1,)) + (1,) * rank, init_bias, "b") if bias else None
+    W = parameter((*(filters or (1,)), *INFERRED, *window), init, "W", filter_rank=len(window), output_rank=-1)
+    b = parameter((filters or (1,)) + (1,) * len(window), init_bias, "b") if bias else None
+    convolve = _convolution(W, b, sequential, (strides, pad, dilation, groups), (filters, reduction_rank, activation))
+    return layer(convolve, op_name, name, {"W": W, "b": b})
+
+
+def _convolution(
+    W: Any, b: Any, sequential: bool, steps: tuple[Any, ...], kind: tuple[Any, ...]
+) -> Callable[[Any], Any]:
+    """Return the function of a layer with these parameters."""
+    (strides, pad, dilation, groups), (filters, reduction_rank, activation) = steps, kind
 
     def convolve(x: Any) -> Any:
-        y = ops.convolution(
-            W, x, strides, auto_padding=pad, dilation=dilation, reduction_rank=reduction_rank, groups=groups
-        )
-        y = y if b is None else y + b
-        if not filters:
-            y = ops.reshape(y, (), 0, 1)
-        return activated(y, activation)
+        x = x if reduction_rank else ops.reshape(x, (1,), 0, 0)
+        y = ops.convolution(W, x, strides, auto_padding=pad, sequential=sequential, dilation=dilation, groups=groups)
+        if b is not None:
+            # Without the axis for the steps of the window.
+            y = y + (ops.reshape(b, (), 1, 2) if sequential and len(b.shape) == len(W.shape) - 1 else b)
+        return activated(y if filters else ops.reshape(y, (), 0, 1), activation)
 
+    return convolve
+
+
+@overridable
+def SequentialConvolution(
+    filter_shape: Any,
+    num_filters: Any = None,
+    activation: Any = default_override_or(None),
+    init: Any = default_override_or(glorot_uniform()),
+    pad: Any = default_override_or(False),
+    strides: Any = 1,
+    sharing: bool = True,
+    bias: Any = default_override_or(True),
+    init_bias: Any = default_override_or(0),
+    reduction_rank: int = 1,
+    transpose_weight: bool = False,
+    dilation: Any = 1,
+    groups: int = 1,
+    max_temp_mem_size_in_samples: int = 0,
+    op_name: str = "Convolution",
+    name: str = "",
+) -> Function:
+    """Return a `Convolution` whose window has its first axis along sequences, of samples (channels, *other sizes).
+
+    b has no axis for the steps: (filters, 1, ...).
+    """
+    if not sharing or transpose_weight:
+        raise CompatError("expected a shared kernel; use ConvolutionTranspose for transposed weights")
+    window = dims(filter_shape)
+    filters = () if num_filters is None else dims(num_filters)
+    W = parameter((*(filters or (1,)), *INFERRED, *window), init, "W", filter_rank=len(window), output_rank=-1)
+    b = parameter((filters or (1,)) + (1,) * (len(window) - 1), init_bias, "b") if bias else None
+    convolve = _convolution(W, b, True, (strides, pad, dilation, groups), (filters, reduction_rank, activation))
     return layer(convolve, op_name, name, {"W": W, "b": b})
 
 

@@ -104,6 +104,11 @@ def stop_gradient(input: Any, name: str = "") -> Function:
     return made("stop_gradient", [input], None, name)
 
 
+def straight_through_impl(x: Any, name: str = "") -> Function:
+    """Return 1 where the operand is positive, else -1; the gradient passes where the operand is from -1 to 1."""
+    return made("straight_through", [x], None, name)
+
+
 def softplus(x: Any, steepness: float = 1, name: str = "") -> Function:
     """Return ``log(1 + exp(steepness * x)) / steepness``."""
     if steepness == 1:

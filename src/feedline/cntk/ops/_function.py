@@ -404,8 +404,12 @@ def _check_format(format: Any) -> None:
 
 
 def operand_of(node: Node) -> Any:
-    """Return the variable of a leaf, or the function of any other node."""
-    return variable_of(node) if node.is_leaf else Function.of([node])
+    """Return the variable of a leaf, or the function of any other node, whose inputs are its operands."""
+    if node.is_leaf:
+        return variable_of(node)
+    function = Function.of([node])
+    function._alone = True
+    return function
 
 
 def operands_in(roots: Sequence[Node], found: Sequence[Node]) -> list[Any]:

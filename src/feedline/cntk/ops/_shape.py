@@ -11,7 +11,6 @@ from feedline.cntk._nodes import dims, node_of
 from feedline.cntk.ops._function import Function
 from feedline.cntk.ops._graphs import alias
 from feedline.cntk.ops._making import as_list, axis_number, axis_numbers, known_rank, late, leading, made
-from feedline.errors import CompatError
 from feedline.networks import apply
 
 TIMES_NO_INFERRED_INPUT_RANK = -1
@@ -27,11 +26,12 @@ def times(left: Any, right: Any, output_rank: int = 1, infer_input_rank_to_map: 
         right: usually a parameter; one with unknown dimensions takes them from left.
         output_rank: number of axes of right in the result.
         infer_input_rank_to_map: number of leading axes of left to keep if right is a parameter of unknown shape; -1:
-            determined by its number of axes.
+            determined by its number of axes; -2: the products of the steps of both sequences are added up.
         name: name of the operation.
     """
     if infer_input_rank_to_map == TIMES_REDUCE_SEQUENCE_AXIS_WITHOUT_INFERRED_INPUT_RANK:
-        raise CompatError("expected a product of samples: use sequence.reduce_sum of products for one over sequences")
+        each = made("times", [left, right], {"output_rank": output_rank, "map_rank": None}, "")
+        return made("sequence_reduce_sum", [each], None, name)
     map_rank = None if infer_input_rank_to_map == TIMES_NO_INFERRED_INPUT_RANK else infer_input_rank_to_map
     return made("times", [left, right], {"output_rank": output_rank, "map_rank": map_rank}, name)
 
@@ -168,6 +168,32 @@ def unpack_batch(x: Any, name: str = "") -> Function:
     return made("unpack_batch", [x], None, name)
 
 
+def to_sequence(
+    x: Any, sequence_lengths: Any = None, sequence_axis_name_prefix: str = "toSequence_", name: str = ""
+) -> Function:
+    """Return sequences whose steps are along the first axis of samples (steps, *shape).
+
+    Args:
+        x: operand with only a batch axis.
+        sequence_lengths: number of steps of each sample, one number each; None: all.
+        sequence_axis_name_prefix: accepted; axes have names of their own.
+        name: name of the operation.
+
+    Raises:
+        ValueError: samples of one axis, or, when it runs, lengths that samples do not have.
+    """
+    return made("to_sequence", [x] if sequence_lengths is None else [x, sequence_lengths], None, name)
+
+
+def to_sequence_like(x: Any, dynamic_axes_like: Any, name: str = "") -> Function:
+    """Return sequences along those of another operand, whose steps are along the first axis of samples (steps, *shape).
+
+    Raises:
+        ValueError: samples of one axis, or, when it runs, of more or fewer steps than the longest sequence has.
+    """
+    return made("to_sequence_like", [x, dynamic_axes_like], None, name)
+
+
 @late(1)
 def depth_to_space(operand: Any, block_size: int, name: str = "") -> Function:
     """Rearrange (block * block * channels, height, width) to (channels, block * height, block * width)."""
@@ -188,12 +214,6 @@ def space_to_depth(operand: Any, block_size: int, name: str = "") -> Function:
         raise ValueError(f"expected a height and a width that {b} divides, got {height} and {width}")
     blocks = reshape(operand, (channels, height // b, b, width // b, b))
     return reshape(transpose(blocks, (2, 4, 0, 1, 3)), (channels * b * b, height // b, width // b), name=name)
-
-
-def crop_manual(node_input: Any, node_referent: Any, offset_x: int, offset_y: int, name: str = "") -> Function:
-    """Crop the last two axes, from the offsets on, to the size of another operand, which gets no gradient."""
-    attributes = {"offset_y": int(offset_y), "offset_x": int(offset_x)}
-    return made("crop", [node_input, node_referent], attributes, name)
 
 
 def top_k(x: Any, k: int, axis: Any = -1, name: str = "") -> Function:
