@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from feedline.cntk._errors import as_cntk
+from feedline.cntk._names import absent_members
 from feedline.cntk.cntk_py import INFINITELY_REPEAT
 from feedline.cntk.core import Value
 from feedline.cntk.device import DeviceDescriptor
@@ -21,6 +22,7 @@ from feedline.feed.formats.arrays import ArrayDeserializer
 from feedline.feed.source import MinibatchSource as Modern
 
 
+@absent_members("cntk.io")
 class MinibatchSourceFromData(UserMinibatchSource):
     """Minibatches of data in memory, in order, repeated; none crosses the end of a sweep.
 

@@ -11,6 +11,7 @@ from enum import Enum
 from typing import Any
 
 from feedline.cntk import _files
+from feedline.cntk._names import NAMES, absent_members, explain
 from feedline.cntk._nodes import node_of
 from feedline.cntk._operand import Operand, registered
 from feedline.cntk._order import search_order
@@ -40,6 +41,7 @@ class ModelFormat(Enum):
     ONNX = 1
 
 
+@absent_members("cntk.ops")
 class Function(Evaluable):
     """A graph with one or several outputs.
 
@@ -243,6 +245,8 @@ class Function(Evaluable):
             raise AttributeError(name)
         if name in self._members:
             return self._members[name]
+        if f"Function.{name}" in NAMES["cntk.ops"].absent:  # after its descriptor, whose error Python drops
+            raise explain("cntk.ops", f"Function.{name}")
         for output in self.outputs if len(self._roots) > 1 else ():
             if output.name == name:
                 return output

@@ -166,6 +166,10 @@ class Outputs(Operand):
             raise ValueError(f"expected a block, got the operation {self.op_name!r}")
         return self._roots[0]
 
+    def as_string(self) -> str:
+        """Return the text that `repr` gives."""
+        return repr(self)
+
     type = property(attrgetter("output.type"), doc="Type of the only output.")
 
     def __repr__(self) -> str:

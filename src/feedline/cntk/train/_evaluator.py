@@ -10,10 +10,12 @@ import torch
 
 from feedline.cntk._arguments import arguments_of
 from feedline.cntk._criterion import module_of
+from feedline.cntk._names import absent_members
 from feedline.cntk.device import DeviceDescriptor
 from feedline.cntk.logging._writer import ProgressWriter
 
 
+@absent_members("cntk.eval.evaluator")
 class Evaluator:
     """Runs a function of one output over minibatches, as in testing.
 
