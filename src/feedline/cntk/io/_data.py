@@ -103,17 +103,17 @@ class MinibatchSourceFromData(UserMinibatchSource):
         p = self.feed.position
         return {"cursor": p.ordinal, "total_num_samples": p.samples}
 
-    def restore_from_checkpoint(self, state: Mapping[str, Any]) -> None:
+    def restore_from_checkpoint(self, checkpoint: Mapping[str, Any]) -> None:  # type: ignore[override]  # as in CNTK
         """Restore a state.
 
         Raises:
             ValueError: a key is missing, or the position does not exist.
         """
         try:
-            cursor, samples = int(state["cursor"]), int(state["total_num_samples"])
+            cursor, samples = int(checkpoint["cursor"]), int(checkpoint["total_num_samples"])
             self.feed.seek(Position(samples // self.feed.num_samples, cursor, samples))
         except (KeyError, IndexError) as error:
-            raise ValueError(f"expected a cursor and total_num_samples of this data, got {dict(state)}") from error
+            raise ValueError(f"expected a cursor and total_num_samples of this data, got {dict(checkpoint)}") from error
 
 
 def _data(name: str, given: Any) -> Any:
