@@ -256,7 +256,7 @@ def test_normalisations():
     centred = data - data.mean((1, 2), keepdims=True)
     z = LayerNormalization()(x)
     close(z.eval({x: data}), centred / (np.sqrt((centred**2).mean((1, 2), keepdims=True)) + 1e-5))
-    assert [p.shape for p in z.parameters] == [(2, 3), (2, 3)]
+    assert [p.shape for p in z.parameters] == [(3,), (3,)]
     for map_rank, over in ((1, (0, 2)), (None, 0)):
         b = BatchNormalization(map_rank=map_rank)(x)
         _, found = b.forward({x: data})
