@@ -103,7 +103,7 @@ class MinibatchSourceFromData(UserMinibatchSource):
         p = self.feed.position
         return {"cursor": p.ordinal, "total_num_samples": p.samples}
 
-    def restore_from_checkpoint(self, checkpoint: Mapping[str, Any]) -> None:  # type: ignore[override]  # as in CNTK
+    def restore_from_checkpoint(self, checkpoint: Mapping[str, Any]) -> None:
         """Restore a state.
 
         Raises:
