@@ -916,6 +916,35 @@ def a_trained_layer_of_batch_normalization(C):
     return [*found, trainer.test_minibatch(fed), [[c.name, c.value] for c in z.constants]]
 
 
+# ---- forms of data ----------------------------------------------------------------------------------
+
+
+@case
+def arrays_of_steps(C):
+    """How many sequences data is for an input with a sequence axis; trained with, and evaluated."""
+    import scipy.sparse
+
+    a = np.arange(10, dtype=f4).reshape(5, 2)
+    sparse = scipy.sparse.csr_matrix(a)
+    kinds = {"array": a, "list": [a], "batch": a[None], "two": [a, a[:2]], "lists": a.tolist(), "csr": sparse}
+    found = {}
+    for name in sorted(kinds):
+        data = kinds[name]
+        x = C.sequence.input_variable(2, is_sparse=name == "csr", name="x")
+        w = C.parameter((2, 1), init=0.1)
+        z = C.sequence.reduce_sum(C.times(x, w))
+        trainer = C.Trainer(z, (C.square(z), None), [C.sgd([w], C.learning_parameter_schedule(0.001))])
+        found[name] = [z.eval({x: data}), trained(C, trainer, {x: data}, [w], 2), list(C.Value.create(x, data).shape)]
+    x = C.sequence.input_variable(())
+    found["numbers"] = C.sequence.reduce_sum(x).eval({x: a[:, 0]})
+    return found
+
+
+@case
+def names_at_the_end(C):
+    return C.plus([1, 2], [10], [3, 2], "several").eval()
+
+
 # ---- layers -----------------------------------------------------------------------------------------
 
 

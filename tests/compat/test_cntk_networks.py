@@ -484,7 +484,9 @@ def test_data_in_every_form(x):
     same(z.eval({x: C.Value(STEPS)}), [2 * s for s in STEPS])
     same(z.eval({"x": fl.Value.from_sequences(STEPS)}), [2 * s for s in STEPS])
     same(z.eval({x: rows.reshape(2, 4, 3)}), 2 * rows.reshape(2, 4, 3))
-    same(z.eval({x: rows}), 2 * rows[:, None])
+    same(z.eval({x: rows}), [2 * rows])  # one sequence
+    same(z.eval({x: C.Value(rows)}), [2 * rows])
+    same(z.eval({x: rows.tolist()}), 2 * rows[:, None])
     close((flat * 2).eval({flat: rows.tolist()}), 2 * rows)
     close((flat * 2).eval({flat: C.Value(rows[:, None])}), 2 * rows)
     fixed = C.input_variable((2,), dynamic_axes=[])

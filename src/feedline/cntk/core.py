@@ -257,6 +257,8 @@ class Value:
             value = Value.over(data.astype(dtype), seq_starts, device)
         else:
             sequences = [x.astype(dtype) if hasattr(x, "tocsr") else np.asarray(x, dtype) for x in data]
+            # A sample alone is a sequence of one.
+            sequences = [x[None] if x.shape == shape else x for x in sequences]
             for i, sequence in enumerate(sequences):
                 if sequence.shape[1:] != shape:
                     raise ValueError(f"expected (length, *{shape}) for every sequence, got {sequence.shape} for {i}")

@@ -42,6 +42,8 @@ def _logical(op: str, what: str) -> Callable[..., Function]:
 
 def _chain(op: str, what: str) -> Callable[..., Function]:
     def function(left: Any, right: Any, *more: Any, name: str = "") -> Function:
+        if more and isinstance(more[-1], str):  # the name may come last, as in CNTK
+            *more, name = more  # type: ignore[assignment]
         node = nodes_of(left, right, *more)
         total = node[0]
         for i, other in enumerate(node[1:], 2):

@@ -423,6 +423,8 @@ def operands_in(roots: Sequence[Node], found: Sequence[Node]) -> list[Any]:
 
 
 def _named(nodes: Iterable[Node], name: str) -> list[Node]:
-    """Return the parameters and constants of a name, or other nodes if there are none."""
+    """Return the parameters and constants of a name, or other nodes if there are none; of a block not its inside."""
     found = [node for node in nodes if called(node, name)]
+    inside = {node.inputs[0] for node in found if "block" in node.attributes}
+    found = [node for node in found if node not in inside]
     return [node for node in found if node.weights is not None] or found

@@ -115,12 +115,17 @@ def convolution_transpose(
 ) -> Function:
     """Return the transposed convolution with a kernel (channels, filters, *window), the gradient of a convolution.
 
+    A kernel (channels, *window), with as many axes as the data, is a single filter.
+
     Raises:
         CompatError: ``sharing=False``, dilation, or data without channels.
     """
     if not all(as_list(sharing)) or set(as_list(dilation)) != {1} or reduction_rank != 1:
         raise CompatError("expected a shared kernel without dilation over data with channels")
     kernel, data = nodes_of(convolution_map, operand)
+    known = data.type.shape
+    if known is not None and len(known) == len(kernel.shape):  # one filter, without an axis for filters
+        kernel = apply("reshape", [kernel], {"shape": (1,), "begin": 1, "end": 1})
     rank = len(kernel.shape) - 2
     wanted = None if output_shape is None else dims(output_shape)
     shape = None if wanted is None else wanted[len(wanted) - rank :]
