@@ -64,10 +64,10 @@ def test_edit_distance_error(sparse):
     f = C.edit_distance_error(a, b, 0, 1, 1, True, [1])
     pairs = [(merged(x, {1}), merged(y, {1})) for x, y in zip(first, second, strict=True)]
     wrong = sum(cheapest(tuple(x), tuple(y), 0, 1, 1) for x, y in pairs)
-    expected = wrong * sum(lengths) / sum(len(x) for x, _ in pairs)
+    expected = wrong * sum(lengths) / sum(len(y) for _, y in pairs)
     assert abs(float(f.eval(data)) - expected) < 1e-5
     assert C.metrics.edit_distance_error is C.edit_distance_error
-    with pytest.raises(ValueError, match="with a sequence axis"):
+    with pytest.raises(ValueError, match="along the same sequences"):
         C.edit_distance_error(a, C.input_variable(4))
 
 

@@ -135,7 +135,7 @@ def edit_distance(prices=(1, 1, 1), squash=False, ignored=()):
     def formula(a, b):
         pairs = [(kept(x, squash, ignored), kept(y, squash, ignored)) for x, y in zip(a, b)]
         wrong = sum(edits(x, y, prices) for x, y in pairs)
-        return np.float64(wrong * sum(len(x) for x in a) / sum(len(x) for x, _ in pairs))
+        return np.float64(wrong * sum(len(x) for x in a) / sum(len(y) for _, y in pairs))
 
     return formula
 
@@ -144,7 +144,8 @@ def words(*sequences):
     return Steps(*[np.eye(4)[list(s)] for s in sequences])
 
 
-FIRST, SECOND = words([0, 1, 1, 2], [3], [1, 2, 3]), words([0, 1, 2, 2], [3], [2, 1, 0])
+FIRST, SECOND = words([0, 1, 1, 2], [3], [1, 2, 3]), words([0, 1, 3, 2], [3], [1, 1, 0])
+WORDS = np.eye(4)[[0, 1, 2]], np.eye(4)[[1, 1, 2]]
 
 GROUPS = np.array([[1.0], [1], [2], [2], [2], [5], [1], [1]])
 GAINS = np.array([[7.0], [1], [3], [1], [1], [2], [0], [0]])
@@ -312,6 +313,15 @@ TABLE = {
     ],
     "edit_distance_error": [
         Case([FIRST, SECOND], edit_distance(), slopes=False, whole=True, typed=()),
+        Case(
+            list(WORDS),
+            lambda a, b: edit_distance((1, 1, 1), True, (0,))([x[None] for x in a], [y[None] for y in b]),
+            slopes=False,
+            whole=True,
+            typed=(),
+            squashInputs=True,
+            tokensToIgnore=[0],
+        ),
         Case(
             [FIRST, SECOND],
             edit_distance((0, 1, 1), True, (1,)),

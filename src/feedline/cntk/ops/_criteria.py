@@ -120,10 +120,11 @@ def edit_distance_error(
     tokensToIgnore: Any = (),
     name: str = "",
 ) -> Function:
-    """Return edits over labels of the first operand, times the number of samples: one number for the minibatch.
+    """Return edits over labels of the second operand, times the number of samples: one number for the minibatch.
 
     Args:
-        input_a, input_b: sequences along one axis, whose labels are the indices of their largest elements.
+        input_a, input_b: sequences along one axis, whose labels are the indices of their largest elements; without a
+            sequence axis each sample is a sequence.
         subPen, delPen, insPen: prices of edits; the cheapest edits are counted.
         squashInputs: whether runs of a label count as one.
         tokensToIgnore: labels that are left out, after that.

@@ -6,6 +6,7 @@ ranked by score, highest first, and of equal scores the one with the smaller gai
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -15,7 +16,6 @@ from numpy.typing import NDArray
 
 from feedline.networks.node import Node
 from feedline.networks.ops.align import dense, unprepared
-from feedline.networks.ops.sequence import with_sequences
 from feedline.networks.packed import PackedBatch, SparseRows
 from feedline.networks.registry import Shape, Site, declare
 
@@ -67,24 +67,26 @@ def _kept(labels: Labels, squash: bool, ignored: tuple[int, ...]) -> Labels:
 
 
 def _edit_distance(node: Node, batch: PackedBatch, a: Any, b: Any) -> torch.Tensor:
-    get = node.attributes
-    sequences = batch.sequences[node.inputs[0].axes[1]]
+    get, axes = node.attributes, node.inputs[0].axes
+    # Without a sequence axis each sample is a sequence of one.
+    offsets = batch.sequences[axes[1]].offsets if len(axes) > 1 else np.arange(batch.count + 1)
     wrong = counted = 0
     first, second = _labels(a), _labels(b)
-    for begin, end in zip(sequences.offsets[:-1], sequences.offsets[1:], strict=True):
+    for begin, end in itertools.pairwise(offsets):
         if begin == end:
             continue
         one, other = (_kept(x[begin:end], get["squash"], get["ignored"]) for x in (first, second))
         wrong += edits(one, other, get["substitution"], get["deletion"], get["insertion"])
-        counted += len(one)
+        counted += len(other)
     dtype = next((x.dtype for x in (a, b) if isinstance(x, torch.Tensor)), torch.get_default_dtype())
-    value = wrong * sequences.total / counted if counted else float("nan") if not wrong else float("inf")
-    return torch.tensor(value, dtype=dtype, device=sequences.device)
+    value = wrong * int(offsets[-1]) / counted if counted else float("nan") if not wrong else float("inf")
+    device = next((x.device for x in (a, b) if isinstance(x, torch.Tensor)), None)
+    return torch.tensor(value, dtype=dtype, device=device)
 
 
 def _two_sequences(site: Site) -> tuple[str, ...]:
-    if with_sequences(site, 0) != with_sequences(site, 1):
-        site.refuse("two operands along the same sequences")
+    if not site.types[0].axes or site.types[0].axes != site.types[1].axes:
+        site.refuse("two operands along the same sequences, or with a batch axis each")
     return ()
 
 
