@@ -24,9 +24,11 @@ from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeVar
 
 from feedline.errors import CompatError
+
+_Class = TypeVar("_Class", bound=type)
 
 
 @dataclass(frozen=True)
@@ -102,6 +104,32 @@ def names_of(tables: Mapping[str, Names], module: str) -> tuple[list[str], Calla
         return look_up(tables, old, name)
 
     return tables[old].exported, missing
+
+
+class _Absent:
+    """Member of a class that the original has; looking it up raises CompatError, of the class and of its instances."""
+
+    def __init__(self, message: str) -> None:
+        self._message = message
+
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        raise CompatError(self._message)
+
+
+def absent_members(tables: Mapping[str, Names], module: str) -> Callable[[_Class], _Class]:
+    """Return a decorator of a class: members that the table of its module calls absent say so when they are looked up.
+
+    `hasattr` is False of them, as of all absent names.
+    """
+
+    def decorate(cls: _Class) -> _Class:
+        for entry, sentence in tables[module].absent.items():
+            top, _, member = entry.partition(".")
+            if member and top == cls.__name__:
+                setattr(cls, member, _Absent(f"{module}.{entry} is not provided: {sentence}"))
+        return cls
+
+    return decorate
 
 
 def defined_in(namespace: Mapping[str, Any]) -> list[str]:

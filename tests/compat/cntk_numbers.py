@@ -916,6 +916,110 @@ def a_trained_layer_of_batch_normalization(C):
     return [*found, trainer.test_minibatch(fed), [[c.name, c.value] for c in z.constants]]
 
 
+# ---- forms of data ----------------------------------------------------------------------------------
+
+
+@case
+def arrays_of_steps(C):
+    """How many sequences data is for an input with a sequence axis; trained with, and evaluated."""
+    import scipy.sparse
+
+    a = np.arange(10, dtype=f4).reshape(5, 2)
+    sparse = scipy.sparse.csr_matrix(a)
+    kinds = {"array": a, "list": [a], "batch": a[None], "two": [a, a[:2]], "lists": a.tolist(), "csr": sparse}
+    found = {}
+    for name in sorted(kinds):
+        data = kinds[name]
+        x = C.sequence.input_variable(2, is_sparse=name == "csr", name="x")
+        w = C.parameter((2, 1), init=0.1)
+        z = C.sequence.reduce_sum(C.times(x, w))
+        trainer = C.Trainer(z, (C.square(z), None), [C.sgd([w], C.learning_parameter_schedule(0.001))])
+        found[name] = [z.eval({x: data}), trained(C, trainer, {x: data}, [w], 2), list(C.Value.create(x, data).shape)]
+    x = C.sequence.input_variable(())
+    found["numbers"] = C.sequence.reduce_sum(x).eval({x: a[:, 0]})
+    return found
+
+
+@case
+def names_at_the_end(C):
+    return C.plus([1, 2], [10], [3, 2], "several").eval()
+
+
+# ---- layers -----------------------------------------------------------------------------------------
+
+
+def filled(f):
+    """Give parameters numbers that depend on their names and shapes alone."""
+    for p in f.parameters:
+        n = int(np.prod(p.shape)) if p.shape else 1
+        p.value = (np.sin(np.arange(n) * 1.7 + len(p.shape) + n) * 0.5).reshape(p.shape).astype(f4)
+    return f
+
+
+@case
+def layers(C):
+    L, r = C.layers, np.random.RandomState(0)
+    vectors, images = r.normal(size=(4, 3)).astype(f4), r.normal(size=(2, 3, 6, 5)).astype(f4)
+    steps = [r.normal(size=(n, 3)).astype(f4) for n in (4, 1, 3)]
+    kinds = {
+        "vector": (lambda: C.input_variable(3), vectors),
+        "image": (lambda: C.input_variable((3, 6, 5)), images),
+        "plain image": (lambda: C.input_variable((6, 5)), images[:, 0]),
+        "line": (lambda: C.input_variable((3, 6)), images[:, :, :, 0]),
+        "sequence": (lambda: C.sequence.input_variable(3), steps),
+    }
+    found = {}
+
+    def add(name, kind, make):
+        variable, data = kinds[kind]
+        x = variable()
+        f = filled(make(x))
+        value = f.eval({x: data})
+        value = [value[v] for v in f.outputs] if isinstance(value, dict) else value
+        found[name] = [[list(v.shape) for v in f.outputs], value, [[p.name, list(p.shape)] for p in f.parameters]]
+
+    add("dense", "vector", L.Dense((2, 3), activation=C.tanh))
+    add("dense over some axes", "image", L.Dense(4, map_rank=1))
+    add("embedding", "vector", L.Embedding(4))
+    add("convolution without channels", "plain image", L.Convolution2D((3, 2), 2, reduction_rank=0))
+    add("convolution without filters", "image", L.Convolution2D((3, 2), None, pad=True))
+    add("convolution of a line", "line", L.Convolution1D(3, 2, strides=2))
+    for name, options in (("", {}), (", padded", {"pad": True}), (", in steps", {"pad": (True, False), "strides": 2})):
+        add("convolution" + name, "image", L.Convolution2D((3, 2), 2, C.relu, **options))
+        add("transposed" + name, "image", L.ConvolutionTranspose2D((3, 2), 2, C.relu, **options))
+        add("averages" + name, "image", L.AveragePooling((3, 2), **options))
+        add("maxima" + name, "image", L.MaxPooling((3, 2), **options))
+    for name, kind in (("image", "image"), ("sequence", "sequence"), ("vector", "vector")):
+        add("layer normalization of a " + name, kind, L.LayerNormalization(epsilon=0.1))
+    with C.default_options(map_rank=1, epsilon=0.5, normalization_time_constant=7):
+        add("batch normalization by default options", "image", L.BatchNormalization())
+        add("layer normalization by default options", "vector", L.LayerNormalization())
+    with C.default_options(activation=C.relu, pad=True, init_bias=0.1):
+        add("convolution by default options", "image", L.Convolution2D(3, 2))
+    for name, options in (
+        ("", {}),
+        (", projected", {"cell_shape": 5}),
+        (", stable", {"enable_self_stabilization": True}),
+    ):
+        add("lstm" + name, "sequence", L.Recurrence(L.LSTM(4, **options)))
+        add("plain" + name, "sequence", L.Recurrence(L.RNNStep(4, **options)))
+    add("peepholes", "sequence", L.Recurrence(L.LSTM(4, use_peepholes=True), initial_state=(0.3, 0.1)))
+    add("gated", "sequence", L.Recurrence(L.GRU(4, enable_self_stabilization=True), go_backwards=True))
+    add("fold", "sequence", L.Fold(L.GRU(4, activation=C.relu), go_backwards=True))
+    add("sums", "sequence", L.Recurrence(C.plus, initial_state=1))
+    add("delay", "sequence", L.Delay(-2, initial_state=0.5))
+    add("window", "sequence", L.PastValueWindow(3, axis=-2))
+    add("convolution along steps", "sequence", L.SequentialConvolution((3,), 2, C.relu, pad=True))
+    add("convolution within steps", "sequence", L.SequentialConvolution(1, 2, strides=2))
+    add("generated", "sequence", lambda x: L.UnfoldFrom(lambda h: (h * 2, h * 0.5 + 1))(C.sequence.first(x), x))
+    add("attention", "sequence", lambda x: L.AttentionModel(4)(x, C.sequence.last(x)))
+    add("stabilizer", "vector", L.Stabilizer(steepness=2))
+    add("residual", "vector", L.ResNetBlock(L.Dense(3)))
+    add("clique", "vector", L.SequentialClique([L.Dense(3), L.Dense(3)]))
+    add("side by side", "vector", L.Sequential([(L.Dense(2), L.Dense(4)), C.splice]))
+    return found
+
+
 # ---- all of them ------------------------------------------------------------------------------------
 
 

@@ -49,22 +49,51 @@ def check_there(name, names):
 def check_absent(name, names):
     module = module_of(name)
     for entry in names.absent:
+        top, _, member = entry.partition(".")
         with pytest.raises(fl.CompatError, match=f"{name}.{entry} is not provided"):
+            if member:
+                getattr(class_of(module, top), member)
             function = getattr(module, entry)
             function(*[None] * required(function))  # readers can be imported, and say so when they are called
+
+
+def class_of(module, name):
+    """The class, which a module may list only the members of."""
+    found = getattr(module, name)
+    assert inspect.isclass(found), name
+    return found
 
 
 def check_original(name, names):
     """Every public name of the original's module is one of ours, or in the table."""
     module = module_of(name)
     known = {*there(names), *names.absent}
-    assert [n for n in ORIGINAL[name] if n not in known and not hasattr(module, n)] == []
+    missing = [n for n in ORIGINAL[name] if "." not in n and n not in known and not hasattr(module, n)]
+    assert missing == []
+
+
+def missing_members(tables):
+    """``module Class.member`` of the original that stand in no table, neither of their class nor of one above it."""
+    known = {entry for names in tables.values() for entry in (*there(names), *names.absent)}
+    found = []
+    for name in sorted(set(ORIGINAL) & set(tables)):
+        for entry in ORIGINAL[name]:
+            top, _, member = entry.partition(".")
+            cls = getattr(module_of(name), top, None)
+            above = [c.__name__ for c in cls.__mro__] if inspect.isclass(cls) else []
+            # What is absent as a whole has no members.
+            if member and cls is not None and not {f"{c}.{member}" for c in [top, *above]} & known:
+                found.append(f"{name} {entry}")
+    return found
 
 
 def check_no_attribute(name, names):
     """`hasattr` and `getattr` with a default work, even for names that raise only when called."""
     module, other = module_of(name), object()
     for entry in names.absent:
+        top, _, member = entry.partition(".")
+        if member:
+            assert not hasattr(class_of(module, top), member)
         found = getattr(module, entry, other)
         assert found is other or not hasattr(module, entry) or callable(found)
 

@@ -1,7 +1,8 @@
-"""CNTK's profiler calls, and the two habits of its readers and files that its examples rely on."""
+"""CNTK's profiler calls, its debugger, and the two habits of its readers and files that its examples rely on."""
 
 from __future__ import annotations
 
+import io
 import json
 
 import numpy as np
@@ -62,3 +63,64 @@ def test_saving_creates_folders(tmp_path):
     path = tmp_path / "Models" / "1" / "net.dnn"
     C.exp(x).save(str(path))
     assert C.Function.load(str(path)).eval(np.zeros((1, 2), np.float32)).tolist() == [[1, 1]]
+
+
+# ---- node by node -------------------------------------------------------------------------------------
+
+
+def stepped(commands):
+    x = C.input_variable(2, needs_gradient=True, name="x")
+    w = C.parameter((2, 2), init=2, name="w")
+    z = C.relu(C.times(x, w, name="product"), name="result")
+    written, left = io.StringIO(), []
+    f = C.debugging.debug_model(z, io.StringIO("\n".join(commands) + "\n"), written, left.append)
+    assert f.parameters == (w,)
+    gradients = f.grad({x: np.float32([[1, -2], [3, 4]])}, wrt=[x, w])
+    return gradients[x], written.getvalue(), left
+
+
+def test_a_model_stops_at_each_node_on_both_ways():
+    found, text, left = stepped(["n", "n", "n", "n", "n", "n"])
+    np.testing.assert_array_equal(found, [[0, 0], [4, 4]])
+    stops = [line.split(" with uid")[0] for line in text.splitlines() if " with uid" in line]
+    assert [s.split("(")[0] for s in stops] == ["Parameter", "Times", "ReLU", "ReLU", "Times", "Parameter"]
+    assert (text.count(">>> "), text.count("forward  ="), text.count("backward ="), left) == (6, 1, 1, [])
+
+
+@pytest.mark.parametrize(
+    ("commands", "asked"),
+    [
+        (["c"], 1),
+        (["n 3", "c"], 2),
+        (["u b", "c"], 2),
+        (["u product", "p", "c"], 3),
+        (["u lambda arg, node: np.max(arg) > 10", "p", "c"], 3),
+        (["what", "u nothing", "u lambda :", "c"], 4),
+    ],
+)
+def test_commands(commands, asked):
+    found, text, left = stepped(commands)
+    np.testing.assert_array_equal(found, [[0, 0], [4, 4]])
+    assert (text.count(">>> "), left) == (asked, [])
+    if commands[0] == "what":
+        assert text.count(C.debugging.DEBUG_USAGE) == 2
+        assert 'does not contain a node with name "nothing"' in text
+    if commands[0] in ("n 3", "u b"):
+        assert text.rsplit("[CNTK ", 1)[1].startswith("backward")
+    if "p" in commands:
+        assert "Input: \n[[-2. -2.]\n [14. 14.]]" in text
+
+
+def test_quitting_and_the_end_of_the_input():
+    for commands in (["n", "q", "c"], ["n"]):
+        assert stepped(commands)[2][0] == 0
+
+
+def test_sequences_and_blocks_are_gone_through():
+    x = C.sequence.input_variable(2)
+    z = C.sequence.last(C.layers.Recurrence(C.layers.LSTM(3))(C.layers.Dense(2, name="d")(x)))
+    data = [np.ones((n, 2), "f4") for n in (2, 1)]
+    written = io.StringIO()
+    f = C.debugging.debug_model(z, io.StringIO("c\n"), written)
+    np.testing.assert_allclose(f.eval({x: data}), z.eval({x: data}), rtol=1e-6)
+    assert "Times" in written.getvalue()

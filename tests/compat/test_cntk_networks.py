@@ -243,11 +243,11 @@ def test_convolutions_and_pooling():
     plain = C.input_variable((7, 6))
     gray = Convolution((2, 2), 3, reduction_rank=0, bias=False)(plain)
     w = gray.W.value
-    assert (w.shape, gray.shape) == ((3, 2, 2), (3, 6, 5))
-    close(gray.eval({plain: data[:, 0]}), [oracle.convolve(w[:, None], d[:1], (1, 1), (False, False)) for d in data])
+    assert (w.shape, gray.shape) == ((3, 1, 2, 2), (3, 6, 5))
+    close(gray.eval({plain: data[:, 0]}), [oracle.convolve(w, d[:1], (1, 1), (False, False)) for d in data])
     assert C.layers.GlobalAveragePooling()(image).shape == (2, 1, 1)
     with pytest.raises(fl.CompatError, match="shared kernel"):
-        Convolution(3, 4, sequential=True)
+        Convolution(3, 4, sharing=False)
 
 
 def test_normalisations():
@@ -256,7 +256,7 @@ def test_normalisations():
     centred = data - data.mean((1, 2), keepdims=True)
     z = LayerNormalization()(x)
     close(z.eval({x: data}), centred / (np.sqrt((centred**2).mean((1, 2), keepdims=True)) + 1e-5))
-    assert [p.shape for p in z.parameters] == [(2, 3), (2, 3)]
+    assert [p.shape for p in z.parameters] == [(3,), (3,)]
     for map_rank, over in ((1, (0, 2)), (None, 0)):
         b = BatchNormalization(map_rank=map_rank)(x)
         _, found = b.forward({x: data})
@@ -484,7 +484,9 @@ def test_data_in_every_form(x):
     same(z.eval({x: C.Value(STEPS)}), [2 * s for s in STEPS])
     same(z.eval({"x": fl.Value.from_sequences(STEPS)}), [2 * s for s in STEPS])
     same(z.eval({x: rows.reshape(2, 4, 3)}), 2 * rows.reshape(2, 4, 3))
-    same(z.eval({x: rows}), 2 * rows[:, None])
+    same(z.eval({x: rows}), [2 * rows])  # one sequence
+    same(z.eval({x: C.Value(rows)}), [2 * rows])
+    same(z.eval({x: rows.tolist()}), 2 * rows[:, None])
     close((flat * 2).eval({flat: rows.tolist()}), 2 * rows)
     close((flat * 2).eval({flat: C.Value(rows[:, None])}), 2 * rows)
     fixed = C.input_variable((2,), dynamic_axes=[])

@@ -363,7 +363,7 @@ def test_examples_split_their_own_criterion():
 
 
 def test_settings_of_debugging_are_taken(caplog, capsys):
-    C.debugging._told_of_timing.cache_clear()
+    C.debugging.debug._told_of_timing.cache_clear()
     with caplog.at_level("WARNING", "feedline"):
         C.debugging.set_node_timing(True)
         C.debugging.set_node_timing(True)

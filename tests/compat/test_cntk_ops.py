@@ -36,8 +36,11 @@ def test_depth_to_space(image):
 
 
 def test_crops(image):
-    found = C.crop_manual(image, C.input_variable((1, 2, 3)), 2, 1).eval({image: IMAGES})
+    like = C.input_variable((1, 2, 3))
+    found = C.crop_manual(image, like, 2, 1).eval({image: IMAGES, like: IMAGES[:, :1, :2, :3]})
     np.testing.assert_array_equal(found, IMAGES[:, :, 1:3, 2:5])
+    with pytest.raises(ValueError, match=r"\(2, 3\) cells from \(1, 4\) on within the last two axes"):
+        C.crop_manual(image, like, 4, 1)
 
 
 def test_local_response_normalization(image):

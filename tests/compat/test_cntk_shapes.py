@@ -27,7 +27,7 @@ SQUARES = np.pad(DATA.astype("f8") ** 2, ((0, 0), (1, 1), (0, 0), (0, 0)))
 LATE = {
     "squeeze": (lambda x: C.squeeze(x), DATA[..., 0]),
     "squeeze one": (lambda x: C.squeeze(x, -1), DATA[..., 0]),
-    "expand_dims": (lambda x: C.expand_dims(x, 1), DATA[:, :, None]),
+    "expand_dims": (lambda x: C.expand_dims(x, 1), DATA[:, :, :, None]),
     "flatten": (lambda x: C.flatten(x, 2), DATA.reshape(2, 24, 1)),
     "swapaxes": (lambda x: C.swapaxes(x, C.Axis(0), -1), DATA.transpose(0, 3, 2, 1)),
     "mean_variance": (
@@ -49,7 +49,7 @@ def test_compositions_wait_for_the_shape_of_a_placeholder(case):
     x, p = C.input_variable(DATA.shape[1:], name="x", needs_gradient=True), C.placeholder(name="p")
     early, waiting = make(x), make(p)
     assert waiting.output.node.type.shape is None
-    assert waiting.op_name == "Late"
+    assert waiting.op_name == ("Crop" if case == "crop" else "Late")
     late = waiting.clone("share", {p: x})
     assert late.shape == early.shape == expected.shape[1:]
     waiting.replace_placeholders({p: x})

@@ -24,6 +24,7 @@ from feedline.cntk import (
     logging,
     losses,
     metrics,
+    misc,
     ops,
     random,
 )
@@ -38,6 +39,7 @@ from feedline.cntk.default_options import *
 from feedline.cntk.device import *
 from feedline.cntk.initializer import *
 from feedline.cntk.io._minibatch import MinibatchData
+from feedline.cntk.losses import fmeasure, hierarchical_softmax_layer, nce_loss
 from feedline.cntk.ops import *
 from feedline.cntk.ops import sequence
 from feedline.cntk.variables import Constant, Parameter, Variable

@@ -17,6 +17,7 @@ from feedline.cntk.io._streams import StreamInformation
 from feedline.cntk.io._user import UserMinibatchSource, sequences_of
 from feedline.data import Value as Packed
 from feedline.errors import CompatError
+from feedline.networks import Node
 
 
 class Arguments(Mapping[Hashable, Packed]):
@@ -57,9 +58,10 @@ def arguments_of(given: Any, criterion: Any, is_sweep_end: bool | None = None) -
 
     Args:
         given: mapping from keys to `MinibatchData`, a `Value`, a `feedline.Value`, an array ``(N, *shape)`` or SciPy
-            CSR matrix ``(N, size)`` of N sequences of one sample, or a list with one array ``(length, *shape)`` or
-            matrix per sequence; or a single one of these, if the criterion has one argument. Or a pair of any of these
-            and a list of one bool per sequence: whether it begins here, rather than continuing from the last minibatch.
+            CSR matrix ``(N, size)`` of N sequences of one sample, of one sequence for a variable with a sequence axis,
+            or a list with one array ``(length, *shape)`` or matrix per sequence; or a single one of these, if the
+            criterion has one argument. Or a pair of any of these and a list of one bool per sequence: whether it begins
+            here, rather than continuing from the last minibatch.
         criterion: criterion, which may have ``arguments``.
         is_sweep_end: whether the minibatch contains the end of a sweep, if ``given`` does not say.
 
@@ -74,7 +76,10 @@ def arguments_of(given: Any, criterion: Any, is_sweep_end: bool | None = None) -
     if says and is_sweep_end is not None:
         raise ValueError(f"expected no is_sweep_end with MinibatchData, which already has it, got {is_sweep_end}")
     values = {key: _value(data) for key, data in given.items()}
-    packed = {key: _packed(value) for key, value in values.items()}
+    named = {v.name: v for v in getattr(criterion, "arguments", None) or () if getattr(v, "name", "")}
+    # Items of a list are sequences already.
+    keys = {key: None if isinstance(given[key], (list, tuple)) else named.get(str(key), key) for key in values}
+    packed = {key: _packed(value, keys[key]) for key, value in values.items()}
     counts = {key: value.num_sequences for key, value in packed.items()}
     if len(set(counts.values())) > 1:
         raise ValueError(f"expected one number of sequences for all arguments, got {counts}")
@@ -128,8 +133,11 @@ def _value(data: Any) -> Value:
     return data if isinstance(data, Value) else Value.over(data)
 
 
-def _packed(value: Value) -> Packed:
+def _packed(value: Value, key: Any) -> Packed:
+    """Return rows and offsets; rows without offsets are one sequence for a variable that has a sequence axis."""
     if value.packed is not None:
         return value.packed
-    array = value._held()
+    array, node = value._held(), getattr(key, "node", None)
+    if isinstance(node, Node) and len(node.axes) > 1 and array.ndim == len(node.shape) + 1:
+        return Packed.from_sequences([array])
     return Packed.from_scipy(array) if hasattr(array, "tocsr") else Packed.from_dense(array)

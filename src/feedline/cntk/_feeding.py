@@ -19,9 +19,9 @@ def packed_of(data: Any, node: Node) -> Any:
 
     Args:
         data: `MinibatchData`, a `Value` of either kind, an array ``(N, *shape)`` or ``(N, length, *shape)``, a CSR
-            matrix ``(N, size)``, or a list with one array ``(length, *shape)`` or CSR matrix per sequence.
+            matrix ``(N, size)``, or a list with one array ``(length, *shape)`` or CSR matrix per sequence. For an input
+            with a sequence axis ``(N, *shape)`` and ``(N, size)`` are one sequence, as in CNTK.
         node: input node.
-
 
     Raises:
         ValueError: another shape.
@@ -40,11 +40,14 @@ def packed_of(data: Any, node: Node) -> Any:
         return data if rows is None else _array(rows, node)
     if not node.axes:
         return _fixed(data, node)
+    sequences = len(node.axes) > 1
     if hasattr(data, "tocsr"):
-        return PackedRows.from_scipy(data.tocsr())
+        rows = data.tocsr()
+        return PackedRows.from_sequences([rows]) if sequences else PackedRows.from_scipy(rows)
     if isinstance(data, (list, tuple)):
         return _listed(list(data), node)
-    return _array(np.asarray(data, None if isinstance(data, np.ndarray) else node.dtype), node)
+    array = np.asarray(data, None if isinstance(data, np.ndarray) else node.dtype)
+    return _array(array[None] if sequences and array.ndim == len(node.shape) + 1 else array, node)
 
 
 def _fixed(data: Any, node: Node) -> Any:

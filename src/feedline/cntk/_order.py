@@ -84,11 +84,19 @@ def search_order(roots: Iterable[Node], depth: int = 0) -> Iterator[Node]:
         if "block" in node.attributes and left > 0:
             waiting.extend((child, left - 1) for child in (*node.inputs[1:], node.inputs[0]))
             continue
-        below = _operands(node, ends)
+        # Products have the order of their operands in scripts here.
+        below = list(node.inputs) if _OPERANDS.get(node.op) is _turned else _operands(node, ends)
         if node.op == "pick":
             seen.update(below)
             below = [child for body in below if not body.is_leaf for child in _operands(body, ends)]
         waiting.extendleft((child, left) for child in reversed(below))
+
+
+def operands(node: Node) -> list[Node]:
+    """Return what an operation is applied to; of a block its own parameters and constants, then its arguments."""
+    if "recurrentOp" in node.attributes:  # an operation in CNTK
+        return list(node.inputs[1:])
+    return _operands(node, {}) if "block" in node.attributes or node.op == "pick" else list(node.inputs)
 
 
 def leaves_in_order(roots: Iterable[Node], *ops: str) -> list[Node]:

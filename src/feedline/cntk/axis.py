@@ -10,6 +10,8 @@ import itertools
 import warnings
 from operator import attrgetter
 
+from feedline.cntk._names import absent_members
+
 __all__ = ["Axis"]
 
 _DYNAMIC, _BATCH = "defaultDynamicAxis", "defaultBatchAxis"
@@ -18,6 +20,7 @@ _LEADING = "newLeadingAxis"
 _unique = itertools.count()
 
 
+@absent_members("cntk.axis")
 class Axis:
     """An axis of a variable.
 
@@ -49,6 +52,14 @@ class Axis:
     def is_sequence_axis(self) -> bool:
         """Whether it is a sequence axis."""
         return not self.is_static_axis and self._label not in (_BATCH, _ALL, _UNKNOWN)
+
+    def is_dynamic_axis(self) -> bool:
+        """Return whether it is the batch axis or a sequence axis."""
+        return not self.is_static_axis
+
+    def as_string(self) -> str:
+        """Return the text that `repr` gives."""
+        return repr(self)
 
     @property
     def name(self) -> str:

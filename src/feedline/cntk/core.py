@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from feedline.cntk._names import names_of
+from feedline.cntk._names import absent_members, names_of
 from feedline.cntk.device import DeviceDescriptor, intended_device
 from feedline.data import Value as Packed
 from feedline.errors import CompatError, shown
@@ -27,6 +27,7 @@ _START, _VALID = 2, 1  # of a mask; 0 is padding
 _TYPES = tuple(np.dtype(t) for t in ("float32", "float64", "float16", "int8", "int16"))
 
 
+@absent_members("cntk.core")
 class NDArrayView:
     """An array or a CSR matrix with its device; created by `from_dense`, `from_csr` and `from_data`.
 
@@ -97,6 +98,14 @@ class NDArrayView:
             return NDArrayView.from_csr(data, device, read_only, borrow)
         return NDArrayView.from_dense(np.asarray(data) if np.isscalar(data) else data, device, read_only, borrow)
 
+    def as_string(self) -> str:
+        """Return the text that `repr` gives."""
+        return repr(self)
+
+    def to_ndarray(self) -> Any:
+        """Same as `asarray`."""
+        return self.asarray()
+
     @property
     def shape(self) -> tuple[int, ...]:
         """Its shape."""
@@ -164,6 +173,7 @@ def _view(data: Any, device: DeviceDescriptor | None, read_only: bool) -> NDArra
     return view
 
 
+@absent_members("cntk.core")
 class Value:
     """The data of one variable for one minibatch.
 
@@ -247,6 +257,8 @@ class Value:
             value = Value.over(data.astype(dtype), seq_starts, device)
         else:
             sequences = [x.astype(dtype) if hasattr(x, "tocsr") else np.asarray(x, dtype) for x in data]
+            # A sample alone is a sequence of one.
+            sequences = [x[None] if x.shape == shape else x for x in sequences]
             for i, sequence in enumerate(sequences):
                 if sequence.shape[1:] != shape:
                     raise ValueError(f"expected (length, *{shape}) for every sequence, got {sequence.shape} for {i}")

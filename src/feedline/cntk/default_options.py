@@ -55,6 +55,19 @@ def default_options_for(functions: Any, **options: Any) -> Iterator[None]:
         del _blocks[len(_blocks) - len(factories) :]
 
 
+_options: dict[str, Any] = {}
+
+
+def get_global_option(key: str, default_value: Any) -> Any:
+    """Return the last value of `set_global_option`, or a default."""
+    return _options.get(key, default_value)
+
+
+def set_global_option(key: str, value: Any) -> None:
+    """Store an option; none has an effect."""
+    _options[key] = value
+
+
 def get_default_override(function: Any, **option: Any) -> Any:
     """Return the value of an option: as passed, else from the innermost block, else the default.
 

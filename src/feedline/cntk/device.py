@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
-from feedline.cntk._names import names_of
+from feedline.cntk._names import absent_members, names_of
 from feedline.errors import CompatError
 
 __all__, __getattr__ = names_of(__name__)
@@ -27,6 +27,7 @@ class DeviceKind(enum.IntEnum):
     GPU = 1
 
 
+@absent_members("cntk.device")
 @dataclass(frozen=True, repr=False)  # with slots, setting another attribute would be a TypeError about super()
 class DeviceDescriptor:
     """A device, created by `cpu` and `gpu`. Equal descriptors are the same device."""

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from feedline.cntk._names import names_of
+from feedline.cntk._names import absent_members, names_of
 from feedline.cntk._nodes import axes_of, axis_names, default_dtype_name, dims, element_type
 from feedline.cntk._operand import Operand, registered
 from feedline.cntk._replacing import count as replacements
@@ -52,6 +52,7 @@ def _is(op: str) -> Any:
     return property(lambda self: self.node.op == op, doc=f"Whether it is {'an' if op == 'input' else 'a'} {op}.")
 
 
+@absent_members("cntk.variables")
 class Variable(Operand):
     """An operand or an output of a function.
 
@@ -143,6 +144,18 @@ class Variable(Operand):
         """Function that computes it; None for a leaf."""
         return None if self.node.is_leaf else registered("operand_of")(self.node)
 
+    def as_string(self) -> str:
+        """Return the text that `repr` gives."""
+        return repr(self)
+
+    def has_batch_axis(self) -> bool:
+        """Return whether its data has the batch axis."""
+        return any(axis.is_batch_axis for axis in self.dynamic_axes)
+
+    def has_sequence_axis(self) -> bool:
+        """Return whether its data has a sequence axis."""
+        return any(axis.is_sequence_axis for axis in self.dynamic_axes)
+
     @property
     def type(self) -> Any:
         """Shape, element type, sparsity and dynamic axes."""
@@ -211,6 +224,7 @@ class _Weighted(Variable):
         self.value = value
 
 
+@absent_members("cntk.variables")
 class Parameter(_Weighted):
     """A tensor that learners update.
 
@@ -231,6 +245,7 @@ class Parameter(_Weighted):
         self._take(_weighted(shape, init, dtype, name, True))
 
 
+@absent_members("cntk.variables")
 class Constant(_Weighted):
     """A tensor that learners do not update.
 

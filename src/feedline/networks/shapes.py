@@ -39,7 +39,8 @@ def broadcast(site: Site) -> Shape:
     shape: Shape = broadcast_shapes(site, settled) if settled else known[0]
     for i, mine in enumerate(site.shapes):
         if mine is not None and UNKNOWN in mine:
-            took = shape if mine == (UNKNOWN,) else _filled(mine, shape, site)
+            # Beside a number, one unknown axis is none; otherwise it is the last axis of the others.
+            took = shape if mine == (UNKNOWN,) and not shape else _filled(mine, shape, site)
             site.settle(i, took)
             shape = broadcast_shapes(site, [shape, took])
     return shape

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-import logging
 from typing import Any
 
 from feedline.cntk._names import names_of
@@ -12,13 +10,12 @@ from feedline.cntk.cntk_py import (
     set_computation_network_trace_level,
     set_fixed_random_seed,
 )
-from feedline.cntk.debugging import profiler
+from feedline.cntk.debugging import debug, profiler
+from feedline.cntk.debugging.debug import DEBUG_USAGE, debug_model, get_checked_mode, set_checked_mode, set_node_timing
 from feedline.cntk.debugging.profiler import disable_profiler, enable_profiler, start_profiler, stop_profiler
 from feedline.cntk.logging.graph import depth_first_search
 
 __all__, __getattr__ = names_of(__name__)
-
-_log = logging.getLogger("feedline")
 
 
 def dump_signature(root: Any, tag: str | None = None) -> None:
@@ -40,34 +37,6 @@ def force_deterministic(seed: int) -> None:
     """Initialize all parameters from one seed, and make torch use deterministic kernels."""
     set_fixed_random_seed(seed)
     force_deterministic_algorithms()
-
-
-_checked = False
-
-
-def set_checked_mode(enable: bool) -> None:
-    """Make torch check gradients for NaN and name the operation that they come from; ``False`` ends it."""
-    import torch
-
-    global _checked
-    _checked = bool(enable)
-    torch.autograd.set_detect_anomaly(_checked)
-
-
-def get_checked_mode() -> bool:
-    """Return the last value of `set_checked_mode`."""
-    return _checked
-
-
-@functools.cache
-def _told_of_timing() -> None:
-    _log.warning("the times of single nodes are not taken, use start_profiler() and enable_profiler()")
-
-
-def set_node_timing(enable: bool) -> None:
-    """Accept the setting; no effect, which a message says once: the profiler has the times of operations."""
-    if enable:
-        _told_of_timing()
 
 
 def _typed(variable: Any) -> str:

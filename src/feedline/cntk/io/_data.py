@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from feedline.cntk._errors import as_cntk
+from feedline.cntk._names import absent_members
 from feedline.cntk.cntk_py import INFINITELY_REPEAT
 from feedline.cntk.core import Value
 from feedline.cntk.device import DeviceDescriptor
@@ -21,6 +22,7 @@ from feedline.feed.formats.arrays import ArrayDeserializer
 from feedline.feed.source import MinibatchSource as Modern
 
 
+@absent_members("cntk.io")
 class MinibatchSourceFromData(UserMinibatchSource):
     """Minibatches of data in memory, in order, repeated; none crosses the end of a sweep.
 
@@ -101,17 +103,17 @@ class MinibatchSourceFromData(UserMinibatchSource):
         p = self.feed.position
         return {"cursor": p.ordinal, "total_num_samples": p.samples}
 
-    def restore_from_checkpoint(self, state: Mapping[str, Any]) -> None:
+    def restore_from_checkpoint(self, checkpoint: Mapping[str, Any]) -> None:
         """Restore a state.
 
         Raises:
             ValueError: a key is missing, or the position does not exist.
         """
         try:
-            cursor, samples = int(state["cursor"]), int(state["total_num_samples"])
+            cursor, samples = int(checkpoint["cursor"]), int(checkpoint["total_num_samples"])
             self.feed.seek(Position(samples // self.feed.num_samples, cursor, samples))
         except (KeyError, IndexError) as error:
-            raise ValueError(f"expected a cursor and total_num_samples of this data, got {dict(state)}") from error
+            raise ValueError(f"expected a cursor and total_num_samples of this data, got {dict(checkpoint)}") from error
 
 
 def _data(name: str, given: Any) -> Any:

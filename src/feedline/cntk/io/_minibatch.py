@@ -7,9 +7,11 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from feedline.cntk._names import absent_members
 from feedline.cntk.core import Value
 
 
+@absent_members("cntk.io")
 class MinibatchData:
     """A `Value` and its counts.
 

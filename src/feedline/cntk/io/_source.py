@@ -10,6 +10,7 @@ from typing import Any
 
 from feedline.cntk import cntk_py
 from feedline.cntk._errors import CntkStateError, as_cntk
+from feedline.cntk._names import absent_members
 from feedline.cntk.cntk_py import FULL_DATA_SWEEP, INFINITELY_REPEAT, MinibatchSourceConfig
 from feedline.cntk.core import Value
 from feedline.cntk.device import DeviceDescriptor
@@ -37,6 +38,7 @@ _LARGEST = 2**31
 _UNBOUNDED = 1 << 62
 
 
+@absent_members("cntk.io")
 class MinibatchSource:
     """Minibatches from deserializers, in CNTK 2.7's order and filling.
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from feedline.cntk import cntk_py
+from feedline.cntk._names import absent_members
 from feedline.cntk.variables import Record
 from feedline.data import Stream
 from feedline.errors import CompatError
@@ -67,6 +68,7 @@ def StreamDef(
     )
 
 
+@absent_members("cntk.io")
 class StreamConfiguration:
     """A stream of a text reader.
 
@@ -94,6 +96,7 @@ class StreamConfiguration:
         self.m_is_sparse, self.m_defines_mb_size = bool(is_sparse), bool(defines_mb_size)
 
 
+@absent_members("cntk.io")
 class StreamInformation:
     """A stream that a source delivers, used as key in the result of `next_minibatch`.
 

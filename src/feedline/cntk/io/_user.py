@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from feedline.cntk._names import absent_members
 from feedline.cntk.core import Value
 from feedline.cntk.device import DeviceDescriptor
 from feedline.cntk.io._minibatch import MinibatchData
@@ -20,6 +21,7 @@ from feedline.feed.user_source import UserMinibatch
 from feedline.feed.user_source import UserMinibatchSource as ModernSource
 
 
+@absent_members("cntk.io")
 class UserMinibatchSource:
     """Base class of user-defined sources.
 
@@ -79,6 +81,7 @@ class UserMinibatchSource:
         return False
 
 
+@absent_members("cntk.io")
 class UserDeserializer:
     """Base class of user-defined deserializers: chunks of sequences, by number.
 

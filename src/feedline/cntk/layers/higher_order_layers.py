@@ -74,7 +74,8 @@ def _names(layers: Any) -> tuple[str, ...]:
         first = first[0]
     if isinstance(first, Function):
         return tuple(v.name or f"x{i}" for i, v in enumerate(first.arguments)) or ("x",)
-    if first is None or not callable(first) or first.__module__.startswith("feedline.cntk.ops"):
+    # Code that a script runs by `exec` has no module.
+    if first is None or not callable(first) or (first.__module__ or "").startswith("feedline.cntk.ops"):
         return ("x",)
     return tuple(parameters_of(first)) or ("x",)
 

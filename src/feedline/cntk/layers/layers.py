@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from feedline.cntk import ops
 from feedline.cntk._names import names_of
 from feedline.cntk._nodes import dims
-from feedline.cntk.default_options import default_override_or, get_default_override, overridable
+from feedline.cntk.default_options import default_override_or, overridable
 from feedline.cntk.initializer import glorot_uniform
 from feedline.cntk.layers._making import INFERRED, activated, layer, parameter
 from feedline.cntk.ops._making import made
@@ -108,14 +109,14 @@ def Convolution(
     Args:
         filter_shape: shape of the window.
         num_filters: number of output channels; None, with ``reduction_rank=0``: no channel axis.
-        sequential: convolution over a sequence; not supported.
+        sequential: whether the first axis of the window is along sequences, of samples (channels, *other sizes).
         activation: a function, or None.
         init: initializer of W, (filters, channels, *window).
         pad: whether to pad, so that windows are centred on every (strided) cell; for all axes or for each.
         strides: stride for all axes or for each.
         sharing: True; no other value is supported.
         bias: whether to add b.
-        init_bias: initial value of b, (filters, 1, ...).
+        init_bias: initial value of b, (filters, 1, ...), without an axis for steps.
         reduction_rank: 1, or 0 for data without channels.
         transpose_weight: not supported; use `ConvolutionTranspose`.
         dilation: distance between cells of a window.
@@ -124,26 +125,65 @@ def Convolution(
         op_name, name: names of the operation and of the block.
 
     Raises:
-        CompatError: ``sequential``, ``sharing=False`` or ``transpose_weight``.
+        CompatError: ``sharing=False`` or ``transpose_weight``.
     """
-    if sequential or not sharing or transpose_weight:
-        raise CompatError("expected a shared kernel over static axes; use ConvolutionTranspose for transposed weights")
+    if not sharing or transpose_weight:
+        raise CompatError("expected a shared kernel; use ConvolutionTranspose for transposed weights")
     window = dims(filter_shape)
-    rank = len(window)
     filters = () if num_filters is None else dims(num_filters)
-    kernel = (*(filters or (1,)), *(INFERRED if reduction_rank else ()), *window)
-    W = parameter(kernel, init, "W", filter_rank=rank, output_rank=-1)
-    b = parameter((filters or (1,)) + (1,) * rank, init_bias, "b") if bias else None
+    W = parameter((*(filters or (1,)), *INFERRED, *window), init, "W", filter_rank=len(window), output_rank=-1)
+    b = parameter((filters or (1,)) + (1,) * len(window), init_bias, "b") if bias else None
+    convolve = _convolution(W, b, sequential, (strides, pad, dilation, groups), (filters, reduction_rank, activation))
+    return layer(convolve, op_name, name, {"W": W, "b": b})
+
+
+def _convolution(
+    W: Any, b: Any, sequential: bool, steps: tuple[Any, ...], kind: tuple[Any, ...]
+) -> Callable[[Any], Any]:
+    """Return the function of a layer with these parameters."""
+    (strides, pad, dilation, groups), (filters, reduction_rank, activation) = steps, kind
 
     def convolve(x: Any) -> Any:
-        y = ops.convolution(
-            W, x, strides, auto_padding=pad, dilation=dilation, reduction_rank=reduction_rank, groups=groups
-        )
-        y = y if b is None else y + b
-        if not filters:
-            y = ops.reshape(y, (), 0, 1)
-        return activated(y, activation)
+        x = x if reduction_rank else ops.reshape(x, (1,), 0, 0)
+        y = ops.convolution(W, x, strides, auto_padding=pad, sequential=sequential, dilation=dilation, groups=groups)
+        if b is not None:
+            # Without the axis for the steps of the window.
+            y = y + (ops.reshape(b, (), 1, 2) if sequential and len(b.shape) == len(W.shape) - 1 else b)
+        return activated(y if filters else ops.reshape(y, (), 0, 1), activation)
 
+    return convolve
+
+
+@overridable
+def SequentialConvolution(
+    filter_shape: Any,
+    num_filters: Any = None,
+    activation: Any = default_override_or(None),
+    init: Any = default_override_or(glorot_uniform()),
+    pad: Any = default_override_or(False),
+    strides: Any = 1,
+    sharing: bool = True,
+    bias: Any = default_override_or(True),
+    init_bias: Any = default_override_or(0),
+    reduction_rank: int = 1,
+    transpose_weight: bool = False,
+    dilation: Any = 1,
+    groups: int = 1,
+    max_temp_mem_size_in_samples: int = 0,
+    op_name: str = "Convolution",
+    name: str = "",
+) -> Function:
+    """Return a `Convolution` whose window has its first axis along sequences, of samples (channels, *other sizes).
+
+    b has no axis for the steps: (filters, 1, ...).
+    """
+    if not sharing or transpose_weight:
+        raise CompatError("expected a shared kernel; use ConvolutionTranspose for transposed weights")
+    window = dims(filter_shape)
+    filters = () if num_filters is None else dims(num_filters)
+    W = parameter((*(filters or (1,)), *INFERRED, *window), init, "W", filter_rank=len(window), output_rank=-1)
+    b = parameter((filters or (1,)) + (1,) * (len(window) - 1), init_bias, "b") if bias else None
+    convolve = _convolution(W, b, True, (strides, pad, dilation, groups), (filters, reduction_rank, activation))
     return layer(convolve, op_name, name, {"W": W, "b": b})
 
 
@@ -156,31 +196,101 @@ def _ranked(rank: int, filter_shape: Any) -> tuple[int, ...]:
     return window
 
 
-def Convolution1D(filter_shape: Any, num_filters: Any = None, **options: Any) -> Function:
+@overridable
+def Convolution1D(
+    filter_shape: Any,
+    num_filters: Any = None,
+    activation: Any = default_override_or(None),
+    init: Any = default_override_or(glorot_uniform()),
+    pad: Any = default_override_or(False),
+    strides: Any = 1,
+    bias: Any = default_override_or(True),
+    init_bias: Any = default_override_or(0),
+    reduction_rank: int = 1,
+    dilation: Any = 1,
+    name: str = "",
+) -> Function:
     """Return a `Convolution` over one axis."""
-    return Convolution(_ranked(1, filter_shape), num_filters, **_with(Convolution1D, options, "Convolution1D"))
+    return Convolution(
+        _ranked(1, filter_shape),
+        num_filters,
+        activation=activation,
+        init=init,
+        pad=pad,
+        strides=strides,
+        bias=bias,
+        init_bias=init_bias,
+        reduction_rank=reduction_rank,
+        dilation=dilation,
+        op_name="Convolution1D",
+        name=name,
+    )
 
 
-def Convolution2D(filter_shape: Any, num_filters: Any = None, **options: Any) -> Function:
+@overridable
+def Convolution2D(
+    filter_shape: Any,
+    num_filters: Any = None,
+    activation: Any = default_override_or(None),
+    init: Any = default_override_or(glorot_uniform()),
+    pad: Any = default_override_or(False),
+    strides: Any = 1,
+    bias: Any = default_override_or(True),
+    init_bias: Any = default_override_or(0),
+    reduction_rank: int = 1,
+    dilation: Any = 1,
+    groups: int = 1,
+    name: str = "",
+) -> Function:
     """Return a `Convolution` over two axes; a single number means a square window."""
-    return Convolution(_ranked(2, filter_shape), num_filters, **_with(Convolution2D, options, "Convolution2D"))
+    return Convolution(
+        _ranked(2, filter_shape),
+        num_filters,
+        activation=activation,
+        init=init,
+        pad=pad,
+        strides=strides,
+        bias=bias,
+        init_bias=init_bias,
+        reduction_rank=reduction_rank,
+        dilation=dilation,
+        groups=groups,
+        op_name="Convolution2D",
+        name=name,
+    )
 
 
-def Convolution3D(filter_shape: Any, num_filters: Any = None, **options: Any) -> Function:
+@overridable
+def Convolution3D(
+    filter_shape: Any,
+    num_filters: Any = None,
+    activation: Any = default_override_or(None),
+    init: Any = default_override_or(glorot_uniform()),
+    pad: Any = default_override_or(False),
+    strides: Any = 1,
+    bias: Any = default_override_or(True),
+    init_bias: Any = default_override_or(0),
+    reduction_rank: int = 1,
+    dilation: Any = 1,
+    groups: int = 1,
+    name: str = "",
+) -> Function:
     """Return a `Convolution` over three axes; a single number means a cubic window."""
-    return Convolution(_ranked(3, filter_shape), num_filters, **_with(Convolution3D, options, "Convolution3D"))
-
-
-def _with(factory: Any, options: dict[str, Any], op_name: str) -> dict[str, Any]:
-    """Return options, overridden by those that a with-block sets for this factory only."""
-    given = dict(options)
-    for name in ("activation", "init", "pad", "bias", "init_bias"):
-        if name not in given:
-            unset = object()
-            found = get_default_override(factory, **{name: default_override_or(unset)})
-            if found is not unset:
-                given[name] = found
-    return {**given, "op_name": op_name}
+    return Convolution(
+        _ranked(3, filter_shape),
+        num_filters,
+        activation=activation,
+        init=init,
+        pad=pad,
+        strides=strides,
+        bias=bias,
+        init_bias=init_bias,
+        reduction_rank=reduction_rank,
+        dilation=dilation,
+        groups=groups,
+        op_name="Convolution3D",
+        name=name,
+    )
 
 
 @overridable
@@ -195,8 +305,8 @@ def ConvolutionTranspose(
     bias: Any = default_override_or(True),
     init_bias: Any = default_override_or(0),
     output_shape: Any = None,
-    dilation: Any = 1,
     reduction_rank: int = 1,
+    dilation: Any = 1,
     max_temp_mem_size_in_samples: int = 0,
     name: str = "",
 ) -> Function:
@@ -223,19 +333,103 @@ def ConvolutionTranspose(
     return layer(convolve, "ConvolutionTranspose", name, {"W": W, "b": b})
 
 
-def ConvolutionTranspose1D(filter_shape: Any, num_filters: Any, **options: Any) -> Function:
+@overridable
+def ConvolutionTranspose1D(
+    filter_shape: Any,
+    num_filters: Any,
+    activation: Any = default_override_or(None),
+    init: Any = default_override_or(glorot_uniform()),
+    pad: Any = default_override_or(False),
+    strides: Any = 1,
+    bias: Any = default_override_or(True),
+    init_bias: Any = default_override_or(0),
+    output_shape: Any = None,
+    reduction_rank: int = 1,
+    dilation: Any = 1,
+    name: str = "",
+) -> Function:
     """Return a `ConvolutionTranspose` over one axis."""
-    return ConvolutionTranspose(_ranked(1, filter_shape), num_filters, **options)
+    return ConvolutionTranspose(
+        _ranked(1, filter_shape),
+        num_filters,
+        activation,
+        init,
+        pad,
+        strides,
+        True,
+        bias,
+        init_bias,
+        output_shape,
+        reduction_rank,
+        dilation,
+        name=name,
+    )
 
 
-def ConvolutionTranspose2D(filter_shape: Any, num_filters: Any, **options: Any) -> Function:
+@overridable
+def ConvolutionTranspose2D(
+    filter_shape: Any,
+    num_filters: Any,
+    activation: Any = default_override_or(None),
+    init: Any = default_override_or(glorot_uniform()),
+    pad: Any = default_override_or(False),
+    strides: Any = 1,
+    bias: Any = default_override_or(True),
+    init_bias: Any = default_override_or(0),
+    output_shape: Any = None,
+    reduction_rank: int = 1,
+    dilation: Any = 1,
+    name: str = "",
+) -> Function:
     """Return a `ConvolutionTranspose` over two axes."""
-    return ConvolutionTranspose(_ranked(2, filter_shape), num_filters, **options)
+    return ConvolutionTranspose(
+        _ranked(2, filter_shape),
+        num_filters,
+        activation,
+        init,
+        pad,
+        strides,
+        True,
+        bias,
+        init_bias,
+        output_shape,
+        reduction_rank,
+        dilation,
+        name=name,
+    )
 
 
-def ConvolutionTranspose3D(filter_shape: Any, num_filters: Any, **options: Any) -> Function:
+@overridable
+def ConvolutionTranspose3D(
+    filter_shape: Any,
+    num_filters: Any,
+    activation: Any = default_override_or(None),
+    init: Any = default_override_or(glorot_uniform()),
+    pad: Any = default_override_or(False),
+    strides: Any = 1,
+    bias: Any = default_override_or(True),
+    init_bias: Any = default_override_or(0),
+    output_shape: Any = None,
+    reduction_rank: int = 1,
+    dilation: Any = 1,
+    name: str = "",
+) -> Function:
     """Return a `ConvolutionTranspose` over three axes."""
-    return ConvolutionTranspose(_ranked(3, filter_shape), num_filters, **options)
+    return ConvolutionTranspose(
+        _ranked(3, filter_shape),
+        num_filters,
+        activation,
+        init,
+        pad,
+        strides,
+        True,
+        bias,
+        init_bias,
+        output_shape,
+        reduction_rank,
+        dilation,
+        name=name,
+    )
 
 
 @overridable
@@ -244,10 +438,7 @@ def MaxPooling(filter_shape: Any, strides: Any = 1, pad: Any = default_override_
     return _pooling(ops.MAX_POOLING, filter_shape, strides, pad, "MaxPooling", name)
 
 
-@overridable
-def MaxUnpooling(
-    filter_shape: Any, strides: Any = 1, pad: Any = default_override_or(False), name: str = ""
-) -> Function:
+def MaxUnpooling(filter_shape: Any, strides: Any = 1, pad: Any = False, name: str = "") -> Function:
     """Return the inverse of `MaxPooling`, ``(x, pooled) -> y``: puts maxima back where they were, 0 elsewhere."""
     return layer(
         lambda x, y: ops.unpooling(x, y, ops.MAX_UNPOOLING, filter_shape, strides, pad),
@@ -299,14 +490,15 @@ def Activation(activation: Any = default_override_or(None), name: str = "") -> F
     return layer(lambda x: activated(ops.alias(x), activation), "Activation", name)
 
 
+@overridable
 def BatchNormalization(
-    map_rank: int | None = None,
+    map_rank: Any = default_override_or(None),
     init_scale: Any = 1,
-    normalization_time_constant: float = 5000,
+    normalization_time_constant: Any = default_override_or(5000),
     blend_time_constant: float = 0,
-    epsilon: float = 0.00001,
-    use_cntk_engine: bool = False,
-    disable_regularization: bool = False,
+    epsilon: Any = default_override_or(0.00001),
+    use_cntk_engine: Any = default_override_or(False),
+    disable_regularization: Any = default_override_or(False),
     name: str = "",
 ) -> Function:
     """Return a layer that normalises each element, or each channel (``map_rank=1``), over the minibatch.
@@ -342,8 +534,9 @@ def BatchNormalization(
     return layer(normalize, "BatchNormalization", name, members)
 
 
+@overridable
 def LayerNormalization(
-    initial_scale: Any = 1, initial_bias: Any = 0, epsilon: float = 0.00001, name: str = ""
+    initial_scale: Any = 1, initial_bias: Any = 0, epsilon: Any = default_override_or(0.00001), name: str = ""
 ) -> Function:
     """Return a layer that normalises each sample by its mean and its standard deviation plus ``epsilon``."""
     scale = parameter(INFERRED, initial_scale, "scale")

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from feedline.cntk._criterion import tensors_of
+from feedline.cntk._names import absent_members
 from feedline.cntk.core import NDArrayView
 from feedline.cntk.learners._schedules import IGNORE, TrainingParameterSchedule, taken_over
 from feedline.cntk.variables import Parameter
@@ -18,6 +19,7 @@ from feedline.train.learner import Step
 from feedline.train.parameters import ParameterGroup
 
 
+@absent_members("cntk.learners")
 class Learner:
     """A learner, created by the functions of this module.
 
@@ -48,6 +50,8 @@ class Learner:
         modern.reset_learning_rate(modern.lr)
         self._size, self._momentum, self._reports = minibatch_size, momentum, reports
         self._reported: dict[str, float] = {}
+
+    ignored_minibatch_size = IGNORE
 
     parameters = property(attrgetter("_parameters"), doc="Parameters to update: parameters of functions, or tensors.")
 
@@ -99,6 +103,14 @@ class Learner:
     def total_number_of_samples_seen(self) -> int:
         """Number of samples that it has learned from."""
         return self.modern.samples
+
+    def total_number_of_minibatches_seen(self) -> int:
+        """Number of minibatches that it has learned from."""
+        return self.modern.minibatches
+
+    def total_number_of_sweeps_seen(self) -> int:
+        """Number of minibatches that touched the end of a sweep."""
+        return self.modern.sweeps
 
     def update(
         self, gradient_values: Mapping[Any, Any], training_sample_count: int, is_sweep_end: bool = False

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from feedline.cntk._names import names_of
+from feedline.cntk._names import absent_members, names_of
 from feedline.cntk.logging._writer import Counts, ProgressWriter, Sums, Totals
 from feedline.train.report.format import (
     HEARTBEAT,
@@ -30,6 +30,7 @@ __all__, __getattr__ = names_of(__name__)
 _NEVER = sys.maxsize
 
 
+@absent_members("cntk.logging.progress_print")
 class ProgressPrinter(ProgressWriter):
     """CNTK's lines, character for character, on standard output or in a file.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from feedline.cntk._names import names_of
+from feedline.cntk.losses._compositions import *
 from feedline.cntk.ops import (
     binary_cross_entropy,
     cosine_distance,

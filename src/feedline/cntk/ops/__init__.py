@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from feedline.cntk._names import names_of
 from feedline.cntk.ops._criteria import *
+from feedline.cntk.ops._crops import *
 from feedline.cntk.ops._elementwise import *
 from feedline.cntk.ops._graphs import *
 from feedline.cntk.ops._images import *
 from feedline.cntk.ops._leaves import *
 from feedline.cntk.ops._reductions import *
 from feedline.cntk.ops._shape import *
+from feedline.cntk.ops._stacks import *
 from feedline.cntk.ops.functions import *
 from feedline.cntk.variables import placeholder
 

@@ -10,6 +10,7 @@ from feedline.cntk._seeds import pass_over
 from feedline.cntk.axis import Axis
 from feedline.cntk.ops._function import Function
 from feedline.cntk.ops._making import made, one_axis
+from feedline.errors import CompatError
 
 
 def cross_entropy_with_softmax(output_vector: Any, target_vector: Any, axis: Any = -1, name: str = "") -> Function:
@@ -119,10 +120,11 @@ def edit_distance_error(
     tokensToIgnore: Any = (),
     name: str = "",
 ) -> Function:
-    """Return edits over labels of the first operand, times the number of samples: one number for the minibatch.
+    """Return edits over labels of the second operand, times the number of samples: one number for the minibatch.
 
     Args:
-        input_a, input_b: sequences along one axis, whose labels are the indices of their largest elements.
+        input_a, input_b: sequences along one axis, whose labels are the indices of their largest elements; without a
+            sequence axis each sample is a sequence.
         subPen, delPen, insPen: prices of edits; the cheapest edits are counted.
         squashInputs: whether runs of a label count as one.
         tokensToIgnore: labels that are left out, after that.
@@ -138,8 +140,37 @@ def edit_distance_error(
     return made("edit_distance_error", [input_a, input_b], attributes, name)
 
 
+def labels_to_graph(labels: Any, name: str = "") -> Function:
+    """Return labels as `forward_backward` takes them: the labels themselves."""
+    return made("alias", [labels], None, name)
+
+
+def forward_backward(
+    graph: Any, features: Any, blankTokenId: int, delayConstraint: int = -1, name: str = ""
+) -> Function:
+    """Return minus the logarithm of the probability of the labels, for any alignment, summed over the minibatch (CTC).
+
+    Args:
+        graph: labels (classes,) of each step, from `labels_to_graph`: 2 for the class of a label that begins at this
+            step, 1 for that of the one that goes on.
+        features: scores (classes,) of each step, before a softmax, along the same sequences.
+        blankTokenId: class of the blank.
+        delayConstraint: -1; no other value is supported.
+        name: name of the operation.
+
+    Raises:
+        CompatError: another ``delayConstraint``.
+        ValueError: other shapes or axes.
+    """
+    if delayConstraint != -1:
+        raise CompatError(f"expected delayConstraint=-1, got {delayConstraint}: alignments are not bound to steps")
+    return made("forward_backward", [graph, features], {"blank": int(blankTokenId)}, name)
+
+
 def lambda_rank(output: Any, gain: Any, group: Any, name: str = "") -> Function:
-    """Return the LambdaRank loss of the minibatch, one number; its gradient is that for the present ranks.
+    """Return the mean of ``1 - NDCG`` over groups, times 100 and the number of samples; its gradient is LambdaRank's.
+
+    The gradient is that of a sum over pairs of each group, for the ranks that the scores have.
 
     Args:
         output: score of each sample.

@@ -19,6 +19,13 @@ def _unary(op: str, what: str) -> Callable[..., Function]:
     return named(function, op, what)
 
 
+def _rounding(op: str, what: str) -> Callable[..., Function]:
+    def function(arg: Any, name: str = "") -> Function:
+        return made(op, [arg], None, name)
+
+    return named(function, op, what)
+
+
 def _binary(op: str, what: str) -> Callable[..., Function]:
     def function(left: Any, right: Any, name: str = "") -> Function:
         return made(op, [left, right], None, name)
@@ -26,8 +33,17 @@ def _binary(op: str, what: str) -> Callable[..., Function]:
     return named(function, op, what)
 
 
+def _logical(op: str, what: str) -> Callable[..., Function]:
+    def function(x: Any, y: Any, name: str = "") -> Function:
+        return made(op, [x, y], None, name)
+
+    return named(function, op, what)
+
+
 def _chain(op: str, what: str) -> Callable[..., Function]:
     def function(left: Any, right: Any, *more: Any, name: str = "") -> Function:
+        if more and isinstance(more[-1], str):  # the name may come last, as in CNTK
+            *more, name = more  # type: ignore[assignment]
         node = nodes_of(left, right, *more)
         total = node[0]
         for i, other in enumerate(node[1:], 2):
@@ -44,16 +60,15 @@ element_min = _chain("element_min", "Return the least of several operands; the l
 log_add_exp = _chain("log_add_exp", "Return the logarithm of the sum of exponentials of two or more operands.")
 minus = _binary("minus", "Return the difference of two operands, with broadcasting.")
 element_divide = _binary("element_divide", "Return the quotient, with broadcasting; 0 where the divisor is 0.")
-pow = _binary("pow", "Return ``left`` to the power of ``right``; 0 where left is 0 and right negative.")
 equal = _binary("equal", "Return 1 where operands are equal, else 0.")
 not_equal = _binary("not_equal", "Return 1 where operands differ, else 0.")
 less = _binary("less", "Return 1 where left < right, else 0.")
 less_equal = _binary("less_equal", "Return 1 where left <= right, else 0.")
 greater = _binary("greater", "Return 1 where left > right, else 0.")
 greater_equal = _binary("greater_equal", "Return 1 where left >= right, else 0.")
-element_and = _binary("element_and", "Return 1 where both operands are positive, else 0.")
-element_or = _binary("element_or", "Return 1 where at least one operand is positive, else 0.")
-element_xor = _binary("element_xor", "Return 1 where exactly one operand is positive, else 0.")
+element_and = _logical("element_and", "Return 1 where both operands are positive, else 0.")
+element_or = _logical("element_or", "Return 1 where at least one operand is positive, else 0.")
+element_xor = _logical("element_xor", "Return 1 where exactly one operand is positive, else 0.")
 
 negate = _unary("negate", "Return ``-x``.")
 reciprocal = _unary("reciprocal", "Return ``1 / x``; 0 where x is 0.")
@@ -65,9 +80,9 @@ log = _unary("log", "Return the natural logarithm; -85.1 for operands below 1e-3
 sqrt = _unary("sqrt", "Return the square root; 0 for negative operands.")
 square = _unary("square", "Return the square.")
 abs = _unary("abs", "Return the absolute value.")
-floor = _unary("floor", "Round down.")
-ceil = _unary("ceil", "Round up.")
-round = _unary("round", "Round to the nearest integer; halves are rounded up.")
+floor = _rounding("floor", "Round down.")
+ceil = _rounding("ceil", "Round up.")
+round = _rounding("round", "Round to the nearest integer; halves are rounded up.")
 sin = _unary("sin", "Return the sine.")
 cos = _unary("cos", "Return the cosine.")
 tan = _unary("tan", "Return the tangent.")
@@ -78,10 +93,34 @@ sinh = _unary("sinh", "Return the hyperbolic sine.")
 cosh = _unary("cosh", "Return the hyperbolic cosine.")
 asinh = _unary("asinh", "Return the inverse hyperbolic sine.")
 atanh = _unary("atanh", "Return the inverse hyperbolic tangent.")
-softplus = _unary("softplus", "Return ``log(1 + exp(x))``.")
-softsign = _unary("softsign", "Return ``x / (1 + abs(x))``.")
 element_not = _unary("element_not", "Return 1 where the operand is not positive, else 0.")
-stop_gradient = _unary("stop_gradient", "Return the operand, and stop gradients from flowing through it.")
+
+
+def pow(base: Any, exponent: Any, name: str = "") -> Function:
+    """Return ``base ** exponent``; 0 where the base is 0 and the exponent negative."""
+    return made("pow", [base, exponent], None, name)
+
+
+def stop_gradient(input: Any, name: str = "") -> Function:
+    """Return the operand, and stop gradients from flowing through it."""
+    return made("stop_gradient", [input], None, name)
+
+
+def straight_through_impl(x: Any, name: str = "") -> Function:
+    """Return 1 where the operand is positive, else -1; the gradient passes where the operand is from -1 to 1."""
+    return made("straight_through", [x], None, name)
+
+
+def softplus(x: Any, steepness: float = 1, name: str = "") -> Function:
+    """Return ``log(1 + exp(steepness * x)) / steepness``."""
+    if steepness == 1:
+        return made("softplus", [x], None, name)
+    return element_divide(made("softplus", [element_times(x, steepness)], None, ""), steepness, name)
+
+
+def softsign(x: Any, steepness: float = 1, name: str = "") -> Function:
+    """Return ``x / (1 + abs(x))``; ``steepness`` has no effect, as in CNTK."""
+    return made("softsign", [x], None, name)
 
 
 def elu(x: Any, alpha: float = 1.0, name: str = "") -> Function:

@@ -11,6 +11,7 @@ from enum import Enum
 from typing import Any
 
 from feedline.cntk import _files
+from feedline.cntk._names import NAMES, absent_members, explain
 from feedline.cntk._nodes import node_of
 from feedline.cntk._operand import Operand, registered
 from feedline.cntk._order import search_order
@@ -39,6 +40,7 @@ class ModelFormat(Enum):
     ONNX = 1
 
 
+@absent_members("cntk.ops")
 class Function(Evaluable):
     """A graph with one or several outputs.
 
@@ -242,6 +244,8 @@ class Function(Evaluable):
             raise AttributeError(name)
         if name in self._members:
             return self._members[name]
+        if f"Function.{name}" in NAMES["cntk.ops"].absent:  # after its descriptor, whose error Python drops
+            raise explain("cntk.ops", f"Function.{name}")
         for output in self.outputs if len(self._roots) > 1 else ():
             if output.name == name:
                 return output
@@ -426,8 +430,12 @@ def _format(format: Any) -> str | None:
 
 
 def operand_of(node: Node) -> Any:
-    """Return the variable of a leaf, or the function of any other node."""
-    return variable_of(node) if node.is_leaf else Function.of([node])
+    """Return the variable of a leaf, or the function of any other node, whose inputs are its operands."""
+    if node.is_leaf:
+        return variable_of(node)
+    function = Function.of([node])
+    function._alone = True
+    return function
 
 
 def operands_in(roots: Sequence[Node], found: Sequence[Node]) -> list[Any]:
@@ -437,6 +445,8 @@ def operands_in(roots: Sequence[Node], found: Sequence[Node]) -> list[Any]:
 
 
 def _named(nodes: Iterable[Node], name: str) -> list[Node]:
-    """Return the parameters and constants of a name, or other nodes if there are none."""
+    """Return the parameters and constants of a name, or other nodes if there are none; of a block not its inside."""
     found = [node for node in nodes if called(node, name)]
+    inside = {node.inputs[0] for node in found if "block" in node.attributes}
+    found = [node for node in found if node not in inside]
     return [node for node in found if node.weights is not None] or found

@@ -6,7 +6,7 @@ import builtins
 from typing import TYPE_CHECKING, Any
 
 from feedline._facades import defined_in
-from feedline.cntk._nodes import dims, node_of, nodes_of
+from feedline.cntk._nodes import constant_node, dims, node_of, nodes_of
 from feedline.cntk._seeds import pass_over
 from feedline.cntk.ops._elementwise import element_divide, minus, plus, pow, sqrt, square
 from feedline.cntk.ops._function import Function
@@ -44,7 +44,8 @@ def convolution(
         strides: stride for all axes or for each; a leading one for channels is dropped.
         sharing: True; no other value is supported.
         auto_padding: whether to pad each axis, so that windows are centred on all (strided) cells.
-        sequential: convolution over a sequence; not supported.
+        sequential: whether the first axis of the window is along sequences; the other settings have it first, too.
+            With padding, windows are around every (strided) step, without it within each sequence.
         dilation: distance between cells of a kernel.
         reduction_rank: 1, or 0 for data without channels.
         groups: number of groups of channels, which are convolved separately.
@@ -52,13 +53,18 @@ def convolution(
         name: name of the operation.
 
     Raises:
-        CompatError: ``sequential`` or ``sharing=False``.
+        CompatError: ``sharing=False``.
     """
-    if sequential or not all(as_list(sharing)):
-        raise CompatError("expected a shared kernel over static axes; splice delayed sequences to convolve over time")
+    if not all(as_list(sharing)):
+        raise CompatError("expected a shared kernel, got sharing=False: splice and multiply slices of the operand")
+    if sequential:
+        settings = (strides, auto_padding, dilation, reduction_rank, groups)
+        return _over_steps(convolution_map, operand, settings, name)
     kernel, data = nodes_of(convolution_map, operand)
-    rank = len(kernel.shape) - 1 - reduction_rank
     known = data.type.shape
+    if reduction_rank == 0 and known is not None and len(known) == len(kernel.shape):
+        kernel = apply("reshape", [kernel], {"shape": (1,), "begin": 0, "end": 0})  # one filter
+    rank = len(kernel.shape) - 1 - reduction_rank
     if reduction_rank == 1 and known is not None and len(known) == len(kernel.shape):
         rank += 1
     if reduction_rank == 0:
@@ -66,6 +72,33 @@ def convolution(
         data = apply("reshape", [data], {"shape": (1,), "begin": 0, "end": 0})
     attributes = {**_steps(strides, auto_padding, rank), "dilation": spatial(dilation, rank), "groups": groups}
     return Function.of([apply("convolution", [kernel, data], attributes, name)])
+
+
+def _over_steps(convolution_map: Any, operand: Any, settings: tuple[Any, ...], name: str) -> Function:
+    """Convolve along sequences: the steps of each window become an axis, which the kernel then covers whole."""
+    strides, auto_padding, dilation, reduction_rank, groups = settings
+    kernel, data = nodes_of(convolution_map, operand)
+    rank = len(kernel.shape) - 1 - reduction_rank
+    if rank < 1:
+        raise ValueError(f"expected a kernel with an axis for steps, got {kernel.shape}")
+    moves, pads, gaps = (spatial(value, rank) for value in (strides, auto_padding, dilation))
+    reach = (kernel.shape[1 + reduction_rank] - 1) * gaps[0]
+    before = reach // 2
+    if reduction_rank == 0:
+        kernel = apply("reshape", [kernel], {"shape": (1,), "begin": 1, "end": 1})
+        data = apply("reshape", [data], {"shape": (1,), "begin": 0, "end": 0})
+    steps = []
+    for at in range(0, reach + 1, gaps[0]):
+        moved = data if at == before else apply("delay", [data, constant_node(0.0)], {"steps": before - at})
+        steps.append(apply("reshape", [moved], {"shape": (1,), "begin": 1, "end": 1}))
+    windows = steps[0] if len(steps) == 1 else apply("splice", steps, {"axis": 1})
+    if not pads[0] and reach:
+        windows = apply("sequence_slice", [windows], {"begin": before, "end": before - reach})
+    if moves[0] > 1:
+        windows = apply("sequence_every", [windows], {"stride": moves[0]})
+    attributes = {"strides": (1, *moves[1:]), "pad": (False, *pads[1:]), "dilation": (1, *gaps[1:]), "groups": groups}
+    each = apply("convolution", [kernel, windows], attributes)
+    return Function.of([apply("reshape", [each], {"shape": (), "begin": 1, "end": 2}, name)])
 
 
 def convolution_transpose(
@@ -82,12 +115,17 @@ def convolution_transpose(
 ) -> Function:
     """Return the transposed convolution with a kernel (channels, filters, *window), the gradient of a convolution.
 
+    A kernel (channels, *window), with as many axes as the data, is a single filter.
+
     Raises:
         CompatError: ``sharing=False``, dilation, or data without channels.
     """
     if not all(as_list(sharing)) or set(as_list(dilation)) != {1} or reduction_rank != 1:
         raise CompatError("expected a shared kernel without dilation over data with channels")
     kernel, data = nodes_of(convolution_map, operand)
+    known = data.type.shape
+    if known is not None and len(known) == len(kernel.shape):  # one filter, without an axis for filters
+        kernel = apply("reshape", [kernel], {"shape": (1,), "begin": 1, "end": 1})
     rank = len(kernel.shape) - 2
     wanted = None if output_shape is None else dims(output_shape)
     shape = None if wanted is None else wanted[len(wanted) - rank :]
@@ -126,6 +164,30 @@ def pooling(
     if include_pad and pooling_type == AVG_POOLING:
         attributes["count_pad"] = True
     return made(op, [operand], attributes, name)
+
+
+def roipooling(
+    operand: Any, rois: Any, pooling_type: int, roi_output_shape: Any, spatial_scale: float, name: str = ""
+) -> Function:
+    """Return the maxima of the windows of regions, (regions, channels, height, width) for each sample.
+
+    A region is scaled and rounded; its windows may share a cell, and one without cells is 0.
+
+    Args:
+        operand: data (channels, height, width).
+        rois: regions (count, 4), each (x1, y1, x2, y2), both ends counted; they get no gradient.
+        pooling_type: `MAX_POOLING`.
+        roi_output_shape: number of windows down and across.
+        spatial_scale: size of ``operand`` over that of the picture in which regions are told.
+        name: name of the operation.
+
+    Raises:
+        ValueError: another type, or other shapes.
+    """
+    if pooling_type != MAX_POOLING:
+        raise ValueError(f"expected MAX_POOLING, got {pooling_type}")
+    attributes = {"size": dims(roi_output_shape), "scale": float(spatial_scale)}
+    return made("roi_pooling", [operand, rois], attributes, name)
 
 
 def batch_normalization(

@@ -6,8 +6,8 @@ from operator import attrgetter
 from typing import Any
 
 from feedline.cntk._op_names import op_name
-from feedline.cntk._operand import Operand
-from feedline.cntk._order import leaves_in_order
+from feedline.cntk._operand import Operand, registered
+from feedline.cntk._order import leaves_in_order, operands
 from feedline.cntk._replacing import count as replacements
 from feedline.cntk._replacing import present, stands_for
 from feedline.cntk.variables import Variable, variable_of
@@ -23,6 +23,7 @@ class Outputs(Operand):
     _networks: dict[tuple[Node, ...], Any]  # outputs that the network was compiled for
     _order: list[Node]
     _seen: int
+    _alone = False  # whether it stands for the operation that computes its output, without the graph below
 
     @property
     def _roots(self) -> list[Node]:
@@ -83,7 +84,9 @@ class Outputs(Operand):
 
     @property
     def inputs(self) -> tuple[Any, ...]:
-        """All leaves of the graph."""
+        """All leaves of the graph; of a `root_function` what the operation is applied to."""
+        if self._alone:
+            return tuple(variable_of(child) for child in operands(self._roots[0]))
         kinds = ("input", "placeholder", "parameter", "constant")
         return tuple(variable_of(node) for node in leaves(self._roots, *kinds))
 
@@ -125,17 +128,24 @@ class Outputs(Operand):
     @property
     def is_composite(self) -> bool:
         """Whether the graph has more than one operation."""
+        if self._alone:
+            return False
         return any(not child.is_leaf for root in self._roots for child in root.inputs) or len(self._roots) > 1
 
     @property
     def is_primitive(self) -> bool:
-        """Whether the graph is a single operation."""
-        return not self.is_composite and not self.is_block
+        """Whether the graph is a single operation, or it is a `root_function`."""
+        return not self.is_composite and (self._alone or not self.is_block)
 
     @property
     def root_function(self) -> Any:
-        """The function itself: nothing wraps functions here."""
-        return self
+        """The operation or block that computes the only output: its `inputs` are what it is applied to.
+
+        A function of several outputs, or of a leaf, is its own.
+        """
+        if self._alone or len(self._roots) != 1 or self._roots[0].is_leaf:
+            return self
+        return registered("operand_of")(self._roots[0])
 
     @property
     def owner(self) -> Any:
@@ -155,6 +165,10 @@ class Outputs(Operand):
         if not self.is_block:
             raise ValueError(f"expected a block, got the operation {self.op_name!r}")
         return self._roots[0]
+
+    def as_string(self) -> str:
+        """Return the text that `repr` gives."""
+        return repr(self)
 
     type = property(attrgetter("output.type"), doc="Type of the only output.")
 

@@ -13,12 +13,13 @@ from feedline.errors import CompatError
 
 
 def _reduction(op: str, what: str) -> Callable[..., Function]:
-    def function(x: Any, axis: Any = None, name: str = "") -> Function:
-        return _reduce(op, x, axis, name)
+    def function(x: Any, axis: Any = None, keepdims: bool = True, name: str = "") -> Function:
+        return _reduce(op, x, axis, keepdims, name)
 
-    name = {"reduce_log_sum_exp": "reduce_log_sum"}.get(op, op)
-    over = "over an axis, which is kept, of length 1; None: over the whole sample, to a single number."
-    return named(function, name, f"Return the {what} {over}")
+    over = "over an axis or a list of them, which are kept, of length 1, unless ``keepdims`` is False."
+    return named(
+        function, op, f"Return the {what} {over}\n\n    None: over the whole sample, to a single number.\n    "
+    )
 
 
 reduce_sum = _reduction("reduce_sum", "sum")
@@ -27,7 +28,6 @@ reduce_max = _reduction("reduce_max", "maximum")
 reduce_min = _reduction("reduce_min", "minimum")
 reduce_prod = _reduction("reduce_prod", "product")
 reduce_log_sum_exp = _reduction("reduce_log_sum_exp", "logarithm of the sum of exponentials")
-reduce_log_sum = _reduction("reduce_log_sum_exp", "logarithm of the sum of exponentials")
 reduce_l1 = _reduction("reduce_l1", "sum of absolute values")
 reduce_l2 = _reduction("reduce_l2", "root of the sum of squares")
 reduce_sum_square = _reduction("reduce_sum_square", "sum of squares")
@@ -43,19 +43,21 @@ def argmin(x: Any, axis: Any = None, name: str = "") -> Function:
     return made("argmin", [x], {"axis": one_axis(axis, None)}, name)
 
 
-def _reduce(op: str, x: Any, axis: Any, name: str) -> Function:
+def _reduce(op: str, x: Any, axis: Any, keepdims: bool, name: str) -> Function:
     how = op.removeprefix("reduce_")
+    kept = {} if keepdims else {"keepdims": False}
     if isinstance(axis, (list, tuple)) and any(isinstance(a, Axis) and a.is_batch_axis for a in axis):
         others = tuple(axis_number(a) for a in axis if not (isinstance(a, Axis) and a.is_batch_axis))
-        return made("reduce_batch", [x], {"how": how, "axis": others}, name)
+        return made("reduce_batch", [x], {"how": how, "axis": others, **kept}, name)
     if isinstance(axis, Axis) and not axis.is_static_axis:
         if axis == Axis.all_axes():
             return made("reduce_everything", [x], {"how": how}, name)
         if axis.is_batch_axis:
             return made("reduce_batch", [x], {"how": how}, name)
         return _along_sequences(how, x, name)
-    numbers_ = None if axis is None or axis == Axis.all_static_axes() else tuple(axis_numbers(axis))
-    return made(op, [x], {"axis": numbers_}, name)
+    if axis is None or axis == Axis.all_static_axes():
+        return made(op, [x], {"axis": None}, name)
+    return made(op, [x], {"axis": tuple(axis_numbers(axis)), **kept}, name)
 
 
 def _along_sequences(how: str, x: Any, name: str) -> Function:

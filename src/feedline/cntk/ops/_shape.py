@@ -11,7 +11,6 @@ from feedline.cntk._nodes import dims, node_of
 from feedline.cntk.ops._function import Function
 from feedline.cntk.ops._graphs import alias
 from feedline.cntk.ops._making import as_list, axis_number, axis_numbers, known_rank, late, leading, made
-from feedline.errors import CompatError
 from feedline.networks import apply
 
 TIMES_NO_INFERRED_INPUT_RANK = -1
@@ -27,11 +26,12 @@ def times(left: Any, right: Any, output_rank: int = 1, infer_input_rank_to_map: 
         right: usually a parameter; one with unknown dimensions takes them from left.
         output_rank: number of axes of right in the result.
         infer_input_rank_to_map: number of leading axes of left to keep if right is a parameter of unknown shape; -1:
-            determined by its number of axes.
+            determined by its number of axes; -2: the products of the steps of both sequences are added up.
         name: name of the operation.
     """
     if infer_input_rank_to_map == TIMES_REDUCE_SEQUENCE_AXIS_WITHOUT_INFERRED_INPUT_RANK:
-        raise CompatError("expected a product of samples: use sequence.reduce_sum of products for one over sequences")
+        each = made("times", [left, right], {"output_rank": output_rank, "map_rank": None}, "")
+        return made("sequence_reduce_sum", [each], None, name)
     map_rank = None if infer_input_rank_to_map == TIMES_NO_INFERRED_INPUT_RANK else infer_input_rank_to_map
     return made("times", [left, right], {"output_rank": output_rank, "map_rank": map_rank}, name)
 
@@ -42,9 +42,21 @@ def times_transpose(left: Any, right: Any, name: str = "") -> Function:
 
 
 def reshape(x: Any, shape: Any, begin_axis: Any = None, end_axis: Any = None, name: str = "") -> Function:
-    """Reshape the axes from ``begin_axis`` to ``end_axis``; one length may be -1, and is inferred."""
-    begin, end = (None if a is None else axis_number(a) for a in (begin_axis, end_axis))
+    """Reshape the axes from ``begin_axis`` to before ``end_axis``; one length may be -1, and is inferred.
+
+    `Axis.new_leading_axis` is the end of the axes here.
+    """
+    if leading(begin_axis):
+        return _ending(x, shape, name=name)
+    begin, end = (None if a is None or leading(a) else axis_number(a) for a in (begin_axis, end_axis))
     return made("reshape", [x], {"shape": dims(shape), "begin": begin, "end": end}, name)
+
+
+@late(1)
+def _ending(x: Any, shape: Any, name: str = "") -> Function:
+    """Add axes at the end; of length 1, as no numbers are left for others."""
+    end = len(node_of(x).shape)
+    return reshape(x, shape, end, end, name)
 
 
 @late(1)
@@ -59,19 +71,32 @@ def squeeze(x: Any, axes: Any = None, name: str = "") -> Function:
 
 @late(1)
 def expand_dims(x: Any, axis: Any, name: str = "") -> Function:
-    """Insert an axis of length 1, which becomes ``axis`` of the result."""
+    """Insert an axis of length 1: after this ``axis`` of the operand, or where a negative one is in the result.
+
+    Raises:
+        ValueError: the operand has no such axis.
+    """
     shape = list(node_of(x).shape)
-    at = axis_number(axis)
-    shape.insert(at if at >= 0 else at + len(shape) + 1, 1)
+    at = -1 if leading(axis) else axis_number(axis)
+    if not leading(axis) and not -len(shape) - 1 <= at < len(shape):
+        raise ValueError(f"expected an axis from {-len(shape) - 1} to {len(shape) - 1}, got {at}")
+    # As in CNTK, whose documentation shows it: axis 0 of (2, 3) gives (2, 1, 3).
+    shape.insert(at + 1 if at >= 0 or leading(axis) else at + len(shape) + 1, 1)
     return reshape(x, shape, name=name)
 
 
 @late(1)
 def flatten(x: Any, axis: Any = None, name: str = "") -> Function:
-    """Reshape to a matrix: the axes before ``axis`` (None: 0) by all others."""
+    """Reshape to a matrix: the axes before ``axis`` (None: 0) by all others; -1 is the end, -2 the last axis.
+
+    Raises:
+        ValueError: the operand has no such axis.
+    """
     shape = node_of(x).shape
     at = 0 if axis is None else axis_number(axis)
-    at = at + len(shape) if at < 0 else at
+    at = at + len(shape) + 1 if at < 0 else at
+    if not 0 <= at <= len(shape):
+        raise ValueError(f"expected an axis from {-len(shape) - 1} to {len(shape)}, got {axis}")
     return reshape(x, (math.prod(shape[:at]), math.prod(shape[at:])), name=name)
 
 
@@ -143,6 +168,32 @@ def unpack_batch(x: Any, name: str = "") -> Function:
     return made("unpack_batch", [x], None, name)
 
 
+def to_sequence(
+    x: Any, sequence_lengths: Any = None, sequence_axis_name_prefix: str = "toSequence_", name: str = ""
+) -> Function:
+    """Return sequences whose steps are along the first axis of samples (steps, *shape).
+
+    Args:
+        x: operand with only a batch axis.
+        sequence_lengths: number of steps of each sample, one number each; None: all.
+        sequence_axis_name_prefix: accepted; axes have names of their own.
+        name: name of the operation.
+
+    Raises:
+        ValueError: samples of one axis, or, when it runs, lengths that samples do not have.
+    """
+    return made("to_sequence", [x] if sequence_lengths is None else [x, sequence_lengths], None, name)
+
+
+def to_sequence_like(x: Any, dynamic_axes_like: Any, name: str = "") -> Function:
+    """Return sequences along those of another operand, whose steps are along the first axis of samples (steps, *shape).
+
+    Raises:
+        ValueError: samples of one axis, or, when it runs, of more or fewer steps than the longest sequence has.
+    """
+    return made("to_sequence_like", [x, dynamic_axes_like], None, name)
+
+
 @late(1)
 def depth_to_space(operand: Any, block_size: int, name: str = "") -> Function:
     """Rearrange (block * block * channels, height, width) to (channels, block * height, block * width)."""
@@ -163,13 +214,6 @@ def space_to_depth(operand: Any, block_size: int, name: str = "") -> Function:
         raise ValueError(f"expected a height and a width that {b} divides, got {height} and {width}")
     blocks = reshape(operand, (channels, height // b, b, width // b, b))
     return reshape(transpose(blocks, (2, 4, 0, 1, 3)), (channels * b * b, height // b, width // b), name=name)
-
-
-@late(2)
-def crop_manual(node_input: Any, node_referent: Any, offset_x: int, offset_y: int, name: str = "") -> Function:
-    """Crop the last two axes, from the offsets on, to the size of another operand."""
-    height, width = node_of(node_referent).shape[-2:]
-    return slice(node_input, [-2, -1], [offset_y, offset_x], [offset_y + height, offset_x + width], name=name)
 
 
 def top_k(x: Any, k: int, axis: Any = -1, name: str = "") -> Function:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from feedline.cntk._feeding import arrays_of
+from feedline.cntk._names import absent_members
 from feedline.cntk._nodes import node_of
 from feedline.cntk.ops._function import Function
 from feedline.cntk.ops._outputs import Outputs
@@ -13,6 +14,7 @@ from feedline.cntk.variables import Variable, variable_of
 from feedline.networks import Node, apply
 
 
+@absent_members("cntk.ops")
 class UserFunction(Function):
     """Base class of operations in Python, which override `forward`, `backward` and `infer_outputs`.
 

@@ -10,10 +10,13 @@ import torch
 
 from feedline.cntk._arguments import arguments_of
 from feedline.cntk._criterion import module_of
+from feedline.cntk._names import absent_members
 from feedline.cntk.device import DeviceDescriptor
 from feedline.cntk.logging._writer import ProgressWriter
+from feedline.errors import CompatError
 
 
+@absent_members("cntk.eval.evaluator")
 class Evaluator:
     """Runs a function of one output over minibatches, as in testing.
 
@@ -34,8 +37,16 @@ class Evaluator:
 
     evaluation_function = property(attrgetter("_function"), doc="As given.")
 
-    def test_minibatch(self, arguments: Any, device: DeviceDescriptor | None = None) -> float:
-        """Return the average over a minibatch; see `Trainer.test_minibatch`. The model is not moved to ``device``."""
+    def test_minibatch(
+        self, arguments: Any, device: DeviceDescriptor | None = None, distributed: bool = False
+    ) -> float:
+        """Return the average over a minibatch; see `Trainer.test_minibatch`. The model is not moved to ``device``.
+
+        Raises:
+            CompatError: ``distributed`` with several workers.
+        """
+        if distributed and torch.distributed.is_initialized() and torch.distributed.get_world_size() > 1:
+            raise CompatError("expected distributed=False with several workers: add the averages up in the script")
         with torch.no_grad():
             (numbers,) = self._network(arguments_of(arguments, self._function))
         total, count = float(numbers.sum(dtype=torch.float64)), numbers.numel()

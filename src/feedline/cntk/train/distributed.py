@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import torch
 
-from feedline.cntk._names import names_of
+from feedline.cntk._names import absent_members, names_of
 from feedline.cntk.learners import Learner
 from feedline.collective.communicator import Communicator as Connections
 from feedline.collective.rendezvous import under_launcher
@@ -20,6 +20,7 @@ from feedline.train import block_momentum, data_parallel, quantized
 __all__, __getattr__ = names_of(__name__)
 
 
+@absent_members("cntk.train.distributed")
 class WorkerDescriptor(NamedTuple):
     """A worker.
 
@@ -32,6 +33,7 @@ class WorkerDescriptor(NamedTuple):
     host_id: str
 
 
+@absent_members("cntk.train.distributed")
 class Communicator:
     """Connection of the workers; see `mpi_communicator`."""
 
@@ -78,6 +80,7 @@ class Communicator:
         return _ranks().rank
 
 
+@absent_members("cntk.train.distributed")
 class DistributedLearner(Learner):
     """A learner of several workers, each of which has one over equal parameters."""
 

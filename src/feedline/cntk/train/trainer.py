@@ -14,6 +14,7 @@ from feedline.cntk._arguments import Arguments, arguments_of
 from feedline.cntk._criterion import CriterionNetwork, functions_of, module_of
 from feedline.cntk._errors import checkpoint_errors
 from feedline.cntk._files import is_cntks
+from feedline.cntk._names import absent_members
 from feedline.cntk._threads import trained
 from feedline.cntk._tracing import roots_of
 from feedline.cntk.device import DeviceDescriptor
@@ -36,6 +37,7 @@ __all__ = ["Trainer"]
 _FORMAT, _VERSION, _FIRST = "feedline.cntk.Trainer", 2, 1
 
 
+@absent_members("cntk.train.trainer")
 class Trainer:
     """A model with its criterion and learners.
 

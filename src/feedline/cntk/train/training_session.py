@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from feedline.cntk._arguments import keys_of, read
-from feedline.cntk._names import names_of
+from feedline.cntk._names import absent_members, names_of
 from feedline.cntk.device import DeviceDescriptor
 from feedline.cntk.io._data import MinibatchSourceFromData
 from feedline.cntk.learners._schedules import TrainingParameterSchedule, sizes_of
@@ -32,6 +32,7 @@ _SOURCE = "TrainingMinibatchSource"
 _log = logging.getLogger("feedline")
 
 
+@absent_members("cntk.train.training_session")
 class TrainingSession:
     """A training run, from the newest checkpoint or the start to the end of its data.
 

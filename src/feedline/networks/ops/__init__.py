@@ -1,6 +1,7 @@
 """Operations with a lowering to torch, by theme; importing this package declares them all."""
 
 from feedline.networks.ops import (  # noqa: F401
+    alignment,
     attention,
     convolution,
     elementwise,
@@ -11,7 +12,9 @@ from feedline.networks.ops import (  # noqa: F401
     ranking,
     recurrence,
     reductions,
+    regions,
     sequence,
     shape,
+    steps,
     user,
 )

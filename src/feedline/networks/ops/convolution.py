@@ -143,11 +143,11 @@ def _transposed_shape(site: Site) -> Shape:
         site.refuse("a kernel (channels, filters, *window) for the input's channels")
     if get.get("shape"):
         return (kernel[1], *get["shape"])
-    # Smallest input from which a convolution with these settings makes this one.
+    # The smallest of which a convolution with these settings makes this one, all of whose cells take part.
     return (
         kernel[1],
         *(
-            n * s if p else (n - 1) * s + k
+            (n - 1) * s + (1 if p else k)
             for n, k, s, p in zip(x[1:], kernel[2:], get["strides"], get["pad"], strict=True)
         ),
     )

@@ -72,6 +72,12 @@ def ramp(x: torch.Tensor) -> torch.Tensor:
     return torch.where((x > 0) & (x < 1), x, x.detach().clamp(0, 1))
 
 
+def binary(x: torch.Tensor) -> torch.Tensor:
+    """1 above 0, else -1; the gradient passes where the operand is between -1 and 1, bounds included."""
+    passed = torch.where(x.abs() <= 1, x, x.detach())
+    return torch.where(x > 0, 1.0, -1.0).to(x.dtype) + (passed - passed.detach())
+
+
 def truth(x: torch.Tensor) -> torch.Tensor:
     """Truth values: everything above 0 is true."""
     return x > 0

@@ -84,6 +84,7 @@ UNARY = {
     "selu": functional.selu,
     "element_not": lambda x: torch.logical_not(edges.truth(x)).to(x.dtype),
     "stop_gradient": torch.detach,
+    "straight_through": edges.binary,
 }
 
 for _name, _function in BROADCASTING.items():

@@ -37,7 +37,7 @@ def _product(node: Node, inner: int, turn: Callable[[torch.Tensor], torch.Tensor
         rows = x.shape[:1] if left.axes else ()
         if not right.axes:
             y = x.reshape(-1, width) @ w.reshape(width, -1)
-            y = y.reshape(*rows, *result)
+            y = y.reshape((*rows, *result))
             return y if to_left is None else to_left(batch, y)
         # A matrix for each row.
         w = w if to_right is None else to_right(batch, w)

@@ -6,6 +6,7 @@ ranked by score, highest first, and of equal scores the one with the smaller gai
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -15,7 +16,6 @@ from numpy.typing import NDArray
 
 from feedline.networks.node import Node
 from feedline.networks.ops.align import dense, unprepared
-from feedline.networks.ops.sequence import with_sequences
 from feedline.networks.packed import PackedBatch, SparseRows
 from feedline.networks.registry import Shape, Site, declare
 
@@ -67,24 +67,26 @@ def _kept(labels: Labels, squash: bool, ignored: tuple[int, ...]) -> Labels:
 
 
 def _edit_distance(node: Node, batch: PackedBatch, a: Any, b: Any) -> torch.Tensor:
-    get = node.attributes
-    sequences = batch.sequences[node.inputs[0].axes[1]]
+    get, axes = node.attributes, node.inputs[0].axes
+    # Without a sequence axis each sample is a sequence of one.
+    offsets = batch.sequences[axes[1]].offsets if len(axes) > 1 else np.arange(batch.count + 1)
     wrong = counted = 0
     first, second = _labels(a), _labels(b)
-    for begin, end in zip(sequences.offsets[:-1], sequences.offsets[1:], strict=True):
+    for begin, end in itertools.pairwise(offsets):
         if begin == end:
             continue
         one, other = (_kept(x[begin:end], get["squash"], get["ignored"]) for x in (first, second))
         wrong += edits(one, other, get["substitution"], get["deletion"], get["insertion"])
-        counted += len(one)
+        counted += len(other)
     dtype = next((x.dtype for x in (a, b) if isinstance(x, torch.Tensor)), torch.get_default_dtype())
-    value = wrong * sequences.total / counted if counted else float("nan") if not wrong else float("inf")
-    return torch.tensor(value, dtype=dtype, device=sequences.device)
+    value = wrong * int(offsets[-1]) / counted if counted else float("nan") if not wrong else float("inf")
+    device = next((x.device for x in (a, b) if isinstance(x, torch.Tensor)), None)
+    return torch.tensor(value, dtype=dtype, device=device)
 
 
 def _two_sequences(site: Site) -> tuple[str, ...]:
-    if with_sequences(site, 0) != with_sequences(site, 1):
-        site.refuse("two operands along the same sequences")
+    if not site.types[0].axes or site.types[0].axes != site.types[1].axes:
+        site.refuse("two operands along the same sequences, or with a batch axis each")
     return ()
 
 
@@ -121,29 +123,39 @@ def _flat(node: Node, tensors: Any) -> list[torch.Tensor]:
 
 
 def _lambda_rank(node: Node, batch: PackedBatch, *tensors: Any) -> torch.Tensor:
-    """Sum over pairs with gains g > h of ``|change of NDCG| log(1 + exp(-(s - t)))`` of their scores s and t.
+    """Return the mean over groups of ``1 - NDCG``, times 100 and the number of samples.
 
-    The change is that of exchanging the two at their present ranks: ``(g - h) |1/log(1 + rank) - 1/log(1 + rank')|``
-    over the group's ideal ``sum(gain / log(1 + rank))``, with natural logarithms.
+    NDCG is ``sum(gain / log(1 + rank))`` over its largest value, with natural logarithms; 0 if all gains are. Its
+    gradient is that of the sum over pairs with gains g > h of ``|change of NDCG| log(1 + exp(-(s - t)))``, of their
+    scores s and t: the change is that of exchanging the two at their present ranks.
     """
     scores, gains, group = _flat(node, tensors)
-    total = scores.sum() * 0
+    missing, pairs, number = scores.new_zeros(()), scores.sum() * 0, 0
     for part in _groups(group):
         s, g = scores[part], gains[part].detach()
         weights = 1 / torch.arange(2, len(s) + 2, dtype=s.dtype, device=s.device).log()
         at = torch.empty_like(weights).index_copy_(0, _order(s, g), weights)
         ideal = (g.sort(descending=True).values * weights).sum()
+        number += 1
+        missing += 1 - (g * at).sum() / ideal if ideal else 1
         if not ideal:
             continue
         change = (g[:, None] - g).clamp_min(0) * (at[:, None] - at).abs() / ideal
-        total = total + (change * torch.nn.functional.softplus(s - s[:, None])).sum()
-    return total
+        pairs = pairs + (change * torch.nn.functional.softplus(s - s[:, None])).sum()
+    value = missing / max(number, 1) * 100 * len(scores)
+    return value + (pairs - pairs.detach())
 
 
 def _ndcg_at_1(node: Node, batch: PackedBatch, *tensors: Any) -> torch.Tensor:
-    """Mean over groups of the first sample's gain over the largest one, times 100 and the number of samples."""
+    """Mean over groups of the first sample's gain over the largest one, times 100 and the number of samples.
+
+    A group without gains counts as 0.
+    """
     scores, gains, group = (x.detach() for x in _flat(node, tensors))
-    found = [gains[part][_order(scores[part], gains[part])[0]] / gains[part].max() for part in _groups(group)]
+    found = []
+    for part in _groups(group):
+        first, largest = gains[part][_order(scores[part], gains[part])[0]], gains[part].max()
+        found.append(first / largest if largest else largest)
     return torch.stack(found).mean() * 100 * len(scores) if found else scores.new_zeros(())
 
 

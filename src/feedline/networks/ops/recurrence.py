@@ -23,7 +23,10 @@ from feedline.networks.shapes import scalar
 
 
 def _cell(gates: int) -> Any:
-    """Inputs: x, W (inputs, gates * cells), H (cells, gates * cells), b (gates * cells,), initial states (cells,)."""
+    """Inputs: x, W (inputs, gates * cells), H (cells, gates * cells), b (gates * cells,), initial states (cells,).
+
+    A GRU has a second bias before its state.
+    """
 
     def shape(site: Site) -> Shape:
         x, recurrent = site.shape(0), site.shape(2)
@@ -168,6 +171,20 @@ def _rnn(node: Node) -> Run:
     return _fused(kernel, _Weights(None), node)
 
 
+def _gru(node: Node) -> Run:
+    """GRU of torch, which resets the product of the state; it has a bias for the input and one for the state."""
+    prepare = _Weights(None)
+
+    def run(batch: PackedBatch, x: Any, w: Any, h: Any, b: Any, of_state: Any, initial: Any) -> Any:
+        data, weights = prepare(x, w, h, b, node)
+        kept = weights[2] if len(weights) == 4 else torch.zeros_like(b)  # looked-up rows have theirs already
+        states = [_initial(initial, node, batch, h)]
+        return _run(torch.gru, node, batch, data, [*weights[:2], kept, of_state.contiguous()], states)
+
+    return run
+
+
+declare("gru", _cell(3), _gru, axes=_along_sequences, stepwise=False)
 declare("lstm", _cell(4), _lstm, axes=_along_sequences, stepwise=False)
 declare("rnn", _cell(1), _rnn, axes=_along_sequences, stepwise=False)
 

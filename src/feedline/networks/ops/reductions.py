@@ -72,13 +72,16 @@ def _rows(node: Node) -> Callable[..., Any]:
     how, rank = REDUCTIONS[f"reduce_{node.attributes['how']}"], len(node.inputs[0].shape)
     others = axes_of(node.attributes.get("axis", ()), rank)
     # The batch is the axis before the static ones.
-    return lambda x: how(x, (-rank - 1, *others), True).squeeze(0)
+    gone = (0, *others) if not node.attributes.get("keepdims", True) else (0,)
+    return lambda x: how(x, (-rank - 1, *others), True).squeeze(gone)
 
 
 def _reduced_rows(site: Site) -> Shape:
-    """Attribute ``axis``: static axes that are reduced, too, and stay with length 1."""
+    """Attributes ``axis``: static axes that are reduced, too; ``keepdims``: whether they stay, with length 1."""
     shape = site.shape(0)
     gone = axes_of(site.attributes.get("axis", ()), len(shape), site)
+    if not site.attributes.get("keepdims", True):
+        return tuple(n for i, n in enumerate(shape) if i - len(shape) not in gone)
     return tuple(1 if i - len(shape) in gone else n for i, n in enumerate(shape))
 
 

@@ -208,12 +208,32 @@ def _chosen_axes(site: Site) -> tuple[str, ...]:
     return (BATCH, f"where {site.inputs[-1].uid}")
 
 
+def chosen(condition: torch.Tensor, sequences: Sequences) -> tuple[torch.Tensor, np.ndarray[Any, Any]]:
+    """Return the rows that a condition selects, int64, and the offsets of the new sequences.
+
+    The condition says how often each step comes: 1 or 0, another number of times, or a fraction, which is rounded up;
+    what that is too much is taken from the next steps. Within rounding of the element type, up to a step n come
+    ``ceil(sum of the condition up to n)`` steps, and never fewer than up to an earlier one.
+    """
+    given = condition.detach().reshape(-1).double().cpu().numpy()
+    total = np.cumsum(given)
+    before = np.concatenate([[0.0], total])[sequences.offsets[:-1]]
+    total -= np.repeat(before, sequences.lengths)
+    wanted = np.ceil(total * (1 - torch.finfo(condition.dtype).eps))
+    wanted = np.maximum(wanted, total > 0).astype(np.int64)
+    repeats = np.zeros_like(wanted)
+    for begin, end in zip(sequences.offsets[:-1].tolist(), sequences.offsets[1:].tolist(), strict=True):
+        reached = np.maximum.accumulate(np.maximum(wanted[begin:end], 0))
+        repeats[begin:end] = np.diff(reached, prepend=0)
+    rows = np.repeat(np.arange(len(repeats)), repeats)
+    offsets = np.concatenate([[0], np.cumsum(repeats)])[sequences.offsets]
+    return torch.from_numpy(rows).to(condition.device), offsets.astype(np.int64)
+
+
 def _choice(batch: PackedBatch, node: Node, condition: Any) -> torch.Tensor:
     """Select rows where the condition holds, and register their sequences."""
-    old = batch.sequences[node.inputs[-1].axes[1]]
-    rows = condition.reshape(-1).nonzero().squeeze(1)
-    ends = np.searchsorted(rows.cpu().numpy(), old.offsets)
-    batch.sequences[node.axes[1]] = Sequences(ends.astype(np.int64), rows.device)
+    rows, offsets = chosen(condition, batch.sequences[node.inputs[-1].axes[1]])
+    batch.sequences[node.axes[1]] = Sequences(offsets, rows.device)
     return rows
 
 
@@ -240,12 +260,13 @@ def _scattered(site: Site) -> tuple[str, ...]:
 
 
 def _scatter(node: Node, batch: PackedBatch, x: Any, condition: Any) -> Any:
-    rows, x = dense(condition, node).reshape(-1).nonzero().squeeze(1), dense(x, node)
+    x = dense(x, node)
+    rows, _ = chosen(dense(condition, node), batch.sequences[node.axes[1]])
     if len(node.inputs[0].axes) == 1:
         owner = batch.sequences[node.axes[1]].owner.index_select(0, rows)
         if not torch.equal(owner, torch.arange(batch.count, device=owner.device)):
             raise ValueError(f"{node.label}: expected one step of each sequence where the condition is not 0")
-    return x.new_zeros(batch.rows(node.axes), *node.shape).index_copy(0, rows, x)
+    return x.new_zeros(batch.rows(node.axes), *node.shape).index_add(0, rows, x)
 
 
 declare("sequence_scatter", same, unprepared(_scatter), axes=_scattered, stepwise=False)

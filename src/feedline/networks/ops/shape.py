@@ -12,7 +12,7 @@ from torch.nn import functional
 from feedline.networks.node import BATCH, FREE, Node
 from feedline.networks.ops.align import adapter, aligned, dense, rowwise, unprepared
 from feedline.networks.packed import PackedBatch, Run, SparseRows
-from feedline.networks.registry import Shape, Site, declare
+from feedline.networks.registry import Shape, Site, declare, first_axes
 from feedline.networks.shapes import from_end, reshaped, same, sliced, slices, spliced, transposed
 
 
@@ -192,6 +192,25 @@ def _eye_rows(node: Node, batch: PackedBatch, x: Any) -> Any:
     return rows
 
 
+def _cropped(site: Site) -> Shape:
+    shape, like, get = site.shape(0), site.shape(1), site.attributes
+    if len(shape) < 2 or len(like) < 2:
+        site.refuse("operands of at least two axes")
+    size = like[-2:]
+    for have, offset, n in zip(shape[-2:], (get["offset_y"], get["offset_x"]), size, strict=True):
+        if offset < 0 or offset + n > have:
+            site.refuse(f"{size} cells from ({get['offset_y']}, {get['offset_x']}) on within the last two axes")
+    return (*shape[:-2], *size)
+
+
+def _crop(node: Node) -> Run:
+    """Crop the last two axes of the first operand; only the shape of the second matters."""
+    (height, width), get = node.shape[-2:], node.attributes
+    rows, columns = (slice(begin, begin + n) for begin, n in ((get["offset_y"], height), (get["offset_x"], width)))
+    return lambda batch, x, like: dense(x, node)[..., rows, columns]
+
+
+declare("crop", _cropped, _crop, axes=first_axes)
 declare("eye_rows", same, unprepared(_eye_rows), stepwise=False)
 declare("reshape", reshaped, _reshape)
 declare("transpose", transposed, _transpose)

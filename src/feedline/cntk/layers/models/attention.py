@@ -52,7 +52,7 @@ def AttentionModel(
     with default_options(bias=False, init=init, enable_self_stabilization=stabilize, activation=None):
         keys, query = (_projected(attention_dim) for _ in range(2))
         scale, final = Stabilizer(), Stabilizer()
-    v = parameter((attention_dim, 1), init, "v")
+    v = parameter((attention_dim, 1), init, "W")
     scaled = v * scale.beta if stabilize else v
 
     def attend(encoder_hidden_state: Any, decoder_hidden_state: Any) -> Any:

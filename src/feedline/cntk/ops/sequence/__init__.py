@@ -82,7 +82,7 @@ def future_value(x: Any, initial_state: Any = None, time_step: int = 1, name: st
 
 
 def gather(seq: Any, condition: Any, new_sequence_axis_typeinfo: Any = None, name: str = "") -> Function:
-    """Select the samples at which a condition is not 0, along a new sequence axis.
+    """Select the samples at which a condition is 1, along a new sequence axis; see `where` for other numbers.
 
     Raises:
         CompatError: ``new_sequence_axis_typeinfo`` is given.
@@ -92,12 +92,16 @@ def gather(seq: Any, condition: Any, new_sequence_axis_typeinfo: Any = None, nam
 
 
 def where(condition: Any, name: str = "") -> Function:
-    """Return the indices of the steps at which a condition is not 0."""
+    """Return the indices of the steps at which a condition is 1, along a new sequence axis.
+
+    Another number says how often a step comes. Of a fraction there come as many steps as it takes to reach the sum of
+    the condition so far: ``[1.5, 1.5]`` gives ``[0, 0, 1]``.
+    """
     return _made("sequence_where", [condition], name)
 
 
 def scatter(seq: Any, condition: Any, new_sequence_axis_typeinfo: Any = None, name: str = "") -> Function:
-    """Put samples selected by `gather` back at their steps, with 0 elsewhere.
+    """Put samples selected by `gather` back at their steps, with 0 elsewhere; those of one step are added.
 
     Raises:
         CompatError: ``new_sequence_axis_typeinfo`` is given.
@@ -111,11 +115,11 @@ def slice(seq: Any, begin_index: int, end_index: int, name: str = "") -> Functio
     return _made("sequence_slice", [seq], name, {"begin": begin_index, "end": end_index})
 
 
-def unpack(seq: Any, padding_value: float, no_mask_output: bool = False, name: str = "") -> Function:
+def unpack(x: Any, padding_value: float, no_mask_output: bool = False, name: str = "") -> Function:
     """Return the steps of each sequence as an axis of a sample, and which of them are there.
 
     Args:
-        seq: sequences of samples, (*shape).
+        x: sequences of samples, (*shape).
         padding_value: value of the steps after the end of shorter sequences.
         no_mask_output: whether to return the steps only.
         name: name of the operation.
@@ -124,7 +128,7 @@ def unpack(seq: Any, padding_value: float, no_mask_output: bool = False, name: s
         A function of one or two outputs, each with a batch axis only: (longest, *shape), where the number of steps is a
         `FreeDimension`; and (longest,), with 1 for steps and 0 for padding.
     """
-    node = node_of(seq)
+    node = node_of(x)
     steps = apply("sequence_unpacked", [node], {"padding": float(padding_value)}, name)
     return Function.of([steps] if no_mask_output else [steps, apply("sequence_mask", [node], {}, name)])
 
