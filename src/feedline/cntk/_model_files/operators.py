@@ -259,15 +259,7 @@ def _crop(given: Primitive) -> Made:
     if "offset" not in given.attributes:
         raise given.refuse("expected a crop with offsets, got an automatic one", "use crop_manual")
     across, down = (int(n) for n in given.attributes["offset"])
-    height, width = given.inputs[1].shape[-2:]
-    return given.node(
-        "slice",
-        given.inputs[:1],
-        axis=(-2, -1),
-        begin=(down, across),
-        end=(down + height, across + width),
-        strides=(1, 1),
-    )
+    return given.node("crop", offset_y=down, offset_x=across)
 
 
 def _top_k(given: Primitive) -> list[Made]:

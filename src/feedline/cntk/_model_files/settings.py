@@ -293,6 +293,7 @@ _TABLE: dict[str, Callable[[Node], Told | None]] = {
     "reshape": _reshape,
     "splice": _splice,
     "pad": _pad,
+    "crop": lambda node: ("Crop", node.inputs, {"offset": [int(node.attributes[f"offset_{axis}"]) for axis in "xy"]}),
     "one_hot": _one_hot,
     "gather": lambda node: ("Gather", node.inputs, {}),
     "times": _times,

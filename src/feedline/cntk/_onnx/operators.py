@@ -217,6 +217,15 @@ def _slice(w: Writer, node: Node) -> str:
     return w("Slice", w.value(child), *(w.constant(numbers) for numbers in (starts, ends, axes, steps)))
 
 
+def _crop(w: Writer, node: Node) -> str:
+    get, size = node.attributes, node.shape[-2:]
+    if FREE in size:
+        raise CompatError(f"{node.label}: expected a size that is known, got a free one; crop with a slice")
+    starts = [get["offset_y"], get["offset_x"]]
+    ends = [start + n for start, n in zip(starts, size, strict=True)]
+    return w("Slice", w.value(node.inputs[0]), *(w.constant(numbers) for numbers in (starts, ends, [-2, -1])))
+
+
 def _pad(w: Writer, node: Node) -> str:
     x, pattern, mode = w.value(node.inputs[0]), node.attributes["pattern"], node.attributes["mode"]
     moving = w.moving(node)
@@ -691,6 +700,7 @@ OPERATORS: dict[str, Operator] = {
     "transpose": _transpose,
     "splice": _splice,
     "slice": _slice,
+    "crop": _crop,
     "pad": _pad,
     "one_hot": _one_hot,
     "gather": _gather,
