@@ -720,13 +720,37 @@ def test_writing_of_two_parts(tmp_path, monkeypatch):
     close(C.load_model(str(tmp_path / "a.dnn")).eval(X[:, 0]), z.eval(X[:, 0]))
 
 
+@pytest.mark.parametrize("unbound", [Int(2**64 - 1), -1], ids=["without a sign", "with one"])
+def test_alignments_of_labels(loaded, unbound):
+    """CTC, of which a file has two operations; labels are told as they are for CNTK: 2 at their first step, else 1."""
+    leaves = [
+        leaf("Input1", 0, (4,), [SEQUENCE, BATCH], name="a"),
+        leaf("Input2", 0, (4,), [SEQUENCE, BATCH], name="b"),
+    ]
+    settings = {"blankTokenId": Int(3), "delayConstraint": unbound}
+    functions = [
+        function("F1", 63, ["Input1"], name="graph"),
+        function("F2", 66, ["F1_Output_0", "Input2"], settings, name="ctc"),
+    ]
+    labels = np.eye(4, dtype="f4")[[0, 1, 1, 2, 2]] * np.array([[2], [2], [1], [2], [1]], "f4")
+    scores = RNG.normal(size=(5, 4)).astype("f4")
+    a, b = (C.sequence.input_variable(4, name=name) for name in "ab")
+    expected = C.forward_backward(C.labels_to_graph(a), b, 3).eval({a: [labels], b: [scores]})
+    close(loaded("F2", leaves, functions).eval({"a": [labels], "b": [scores]}), expected)
+    bound = [
+        functions[0],
+        function("F2", 66, ["F1_Output_0", "Input2"], {"blankTokenId": Int(3), "delayConstraint": 2}),
+    ]
+    with pytest.raises(fl.CompatError, match="not bound to steps"):
+        loaded("F2", leaves, bound)
+
+
 # ---- errors -----------------------------------------------------------------------------------------------
 
 
 def test_an_operation_that_feedline_lacks(loaded):
-    pool = {"poolingType": 0, "roiOutputShape": Dims((2, 2)), "spatialScale": 1.0}
-    with pytest.raises(fl.CompatError, match=r"ROIPooling `rois` \(F1\).*torchvision\.ops\.roi_pool"):
-        loaded("F1", INPUTS, [function("F1", 47, ["Input1", "Input2"], pool, name="rois")])
+    with pytest.raises(fl.CompatError, match=r"ToSequence `steps` \(F1\).*sequence\.input_variable"):
+        loaded("F1", INPUTS, [function("F1", 70, ["Input1"], name="steps")])
     with pytest.raises(fl.CompatError, match=r"OptimizedRNNStack `F1`: .*convert_optimized_rnnstack"):
         loaded("F1", INPUTS, [function("F1", 49, ["Input1", "Input2"])])
     with pytest.raises(fl.CompatError, match=r"operation 199 `F1`: expected one of CNTK 2\.7"):

@@ -16,7 +16,13 @@ from tests.compat import cntk_functions  # noqa: E402
 from tests.oracles import cntk_model as file  # noqa: E402
 from tests.oracles.cntk_model import BATCH, Axis, Dims, Int  # noqa: E402
 
-CASES = {**cntk_functions.CASES, **cntk_functions.RAGGED}
+REGIONS = C.constant(np.array([[0, 0, 8, 6], [2, 3, 15, 9]], np.float32))
+# Those that ONNX does not have.
+MORE = {
+    "regions": cntk_functions.of_image(lambda i: C.roipooling(i, REGIONS, C.MAX_POOLING, (2, 3), 0.5)),
+    "straight through": cntk_functions.of_x(C.ops.straight_through_impl),
+}
+CASES = {**cntk_functions.CASES, **cntk_functions.RAGGED, **MORE}
 
 
 def saved(f, path):

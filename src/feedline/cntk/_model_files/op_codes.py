@@ -19,14 +19,10 @@ CODES = {name: code for code, name in NAMES.items()}
 _IN_TORCH = "write it in torch, in a UserFunction, and build the network around it in Python"
 # What to do instead of operations that nothing here computes.
 ABSENT = {
-    "ROIPooling": "use torchvision.ops.roi_pool in a UserFunction",
     "OptimizedRNNStack": "in CNTK, convert_optimized_rnnstack makes layers of it that load here",
-    "LabelsToGraph": _IN_TORCH,
-    "ForwardBackward": _IN_TORCH,
     "ToSequence": "declare the input by sequence.input_variable and feed sequences",
     "ToSequenceLike": "declare the input by sequence.input_variable and feed sequences",
     "LatticeSequenceWithSoftmax": _IN_TORCH,
     "CustomProxyOp": _IN_TORCH,
-    "StraightThrough": _IN_TORCH,
     "ConvolutionSequenceShape": "splice delayed sequences to convolve over time",
 }

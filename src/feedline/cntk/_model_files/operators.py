@@ -355,6 +355,20 @@ def _unpooling(given: Primitive) -> Made:
     return given.node("max_unpooling", **_trimmed({"window": window, **_window(given, len(window))}, _rank(given)))
 
 
+def _regions(given: Primitive) -> Made:
+    if int(given.attributes["poolingType"]) != 0:
+        raise given.refuse("expected the maxima of regions", "no other pooling of them exists")
+    size, scale = tuple(given.get("roiOutputShape")), float(given.attributes["spatialScale"])
+    return given.node("roi_pooling", size=size, scale=scale)
+
+
+def _alignments(given: Primitive) -> Made:
+    # -1, as a number without a sign in a file.
+    if int(given.attributes.get("delayConstraint", -1)) not in (-1, 2**64 - 1, 2**32 - 1):
+        raise given.refuse("expected alignments that are not bound to steps", "pass delayConstraint=-1 in CNTK")
+    return given.node("forward_backward", blank=int(given.get("blankTokenId")))
+
+
 def _trimmed(settings: dict[str, Any], rank: int) -> dict[str, Any]:
     """Leave out leading axes, such as channels, along which a window is a single cell."""
     window, strides = settings["window"], settings["strides"]
@@ -572,6 +586,7 @@ SIMPLE = {
     "UnpackBatch": "unpack_batch",
     "CosDistance": "cosine_distance",
     "LambdaRank": "lambda_rank",
+    "StraightThrough": "straight_through",
     "NDCG": "ndcg_at_1",
     "Assign": "assign",
     "ReconcileDynamicAxis": "sequence_broadcast_as",
@@ -599,6 +614,9 @@ _TABLE: dict[str, Callable[[Primitive], Any]] = {
     "OneHot": _one_hot,
     "Gather": _gather,
     "Crop": _crop,
+    "ROIPooling": _regions,
+    "LabelsToGraph": _same("alias"),
+    "ForwardBackward": _alignments,
     "TopK": _top_k,
     "Times": _times,
     "TransposeTimes": _transpose_times,

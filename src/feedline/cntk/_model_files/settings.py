@@ -295,6 +295,15 @@ _TABLE: dict[str, Callable[[Node], Told | None]] = {
     "pad": _pad,
     "crop": lambda node: ("Crop", node.inputs, {"offset": [int(node.attributes[f"offset_{axis}"]) for axis in "xy"]}),
     "one_hot": _one_hot,
+    "roi_pooling": lambda node: (
+        "ROIPooling",
+        node.inputs,
+        {
+            "poolingType": 0,
+            "roiOutputShape": Shape(node.attributes["size"]),
+            "spatialScale": float(node.attributes["scale"]),
+        },
+    ),
     "gather": lambda node: ("Gather", node.inputs, {}),
     "times": _times,
     "times_transpose": lambda node: ("TransposeTimes", node.inputs[::-1], {"outputRank": 1}),
