@@ -1,7 +1,8 @@
 """How fast do networks under CNTK's names train, compared with a hand-written torch loop, and how soon are they ready?
 
 Peer: embedding, `torch.nn.LSTM` over a `PackedSequence` and dense layer with `torch.optim.SGD`, the same minibatches
-from parameters of the same shapes; for the small network a dense one-hot input. Unit: samples a second, one thread;
+from parameters of the same shapes; for the small network a dense one-hot input; for pictures, a `torch.nn.Sequential`
+of the layers of CNTK's examples. Unit: samples a second, one thread;
 milliseconds for compiling. Measured: whole updates through `Trainer.train_minibatch`, over
 minibatches made before; a graph of 200 nodes to a module, parameters filled before.
 """
@@ -23,11 +24,16 @@ Minibatches = list[tuple[list[Any], list[Any]]]
 
 
 def run(stage: Stage) -> list[Answer]:
-    """The tagger, the classifier of the manual, compiling."""
+    """The tagger, the classifier of the manual, two networks for pictures, compiling."""
     torch.manual_seed(0)
     torch.set_num_threads(1)
     answers = []
-    for name, make in (("tagger: 943 words, embedding 150, LSTM 300", _tagger), ("classifier: LSTM 20", _classifier)):
+    for name, make in (
+        ("tagger: 943 words, embedding 150, LSTM 300", _tagger),
+        ("classifier: LSTM 20", _classifier),
+        ("two layers of 200 over 784 numbers", _layers),
+        ("three convolutions and two layers over 28 x 28", _convolutions),
+    ):
         ours, theirs = make(stage)
         ran = race({"ours": ours, "theirs": theirs}, stage.rounds(15), warm_up=2)
         question = f"training through CNTK's names, {name}"
@@ -123,6 +129,69 @@ def _classifier(stage: Stage) -> tuple[Callable[[], float], Callable[[], float]]
         return dense(lstm(_repacked(rows, data))[1][0][0])
 
     return _trained(x, y, z, minibatches, dense=True), _by_hand(forward, [lstm, dense], minibatches, False)
+
+
+def _layers(stage: Stage) -> tuple[Callable[[], float], Callable[[], float]]:
+    x, layers = C.input_variable(784), C.layers
+    z = layers.Sequential(
+        [layers.Dense(200, activation=C.relu), layers.Dense(200, activation=C.relu), layers.Dense(10)]
+    )
+    module = torch.nn.Sequential(
+        torch.nn.Linear(784, 200), torch.nn.ReLU(), torch.nn.Linear(200, 200), torch.nn.ReLU(), torch.nn.Linear(200, 10)
+    )
+    return _of_pictures(x, z(x), module, stage.size(60, 2))
+
+
+def _convolutions(stage: Stage) -> tuple[Callable[[], float], Callable[[], float]]:
+    x, layers, nn = C.input_variable((1, 28, 28)), C.layers, torch.nn
+    with C.default_options(activation=C.relu, pad=False):
+        z = layers.Sequential(
+            [
+                layers.Convolution2D((5, 5), 32, pad=True),
+                layers.MaxPooling((3, 3), (2, 2)),
+                layers.Convolution2D((3, 3), 48),
+                layers.MaxPooling((3, 3), (2, 2)),
+                layers.Convolution2D((3, 3), 64),
+                layers.Dense(96),
+                layers.Dense(10, activation=None),
+            ]
+        )(x)
+    module = nn.Sequential(
+        *(nn.Conv2d(1, 32, 5, padding=2), nn.ReLU(), nn.MaxPool2d(3, 2)),
+        *(nn.Conv2d(32, 48, 3), nn.ReLU(), nn.MaxPool2d(3, 2)),
+        *(nn.Conv2d(48, 64, 3), nn.ReLU(), nn.Flatten(), nn.Linear(576, 96), nn.ReLU(), nn.Linear(96, 10)),
+    )
+    return _of_pictures(x, z, module, stage.size(8, 1))
+
+
+def _of_pictures(x: Any, z: Any, module: Any, count: int) -> tuple[Callable[[], float], Callable[[], float]]:
+    """Updates over ``count`` minibatches of 64 pictures; labels are one-hot for CNTK's names, classes for torch."""
+    rng = np.random.default_rng(0)
+    pictures = [rng.random((64, *x.shape), np.float32) for _ in range(count)]
+    classes = [rng.integers(0, 10, 64) for _ in range(count)]
+    y, one_hot = C.input_variable(10), np.eye(10, dtype=np.float32)
+    learner = C.sgd(z.parameters, C.learning_parameter_schedule(0.01))
+    trainer = C.Trainer(z, (C.cross_entropy_with_softmax(z, y), C.classification_error(z, y)), [learner])
+    fed = [{x: a, y: one_hot[b]} for a, b in zip(pictures, classes, strict=True)]
+    optimizer = torch.optim.SGD(module.parameters(), 0.01)
+
+    def ours() -> float:
+        for minibatch in fed:
+            trainer.train_minibatch(minibatch)
+        return 64.0 * count
+
+    def theirs() -> float:
+        for a, b in zip(pictures, classes, strict=True):
+            target = torch.from_numpy(b)
+            out = module(torch.from_numpy(a))
+            loss = torch.nn.functional.cross_entropy(out, target)
+            (out.argmax(1) != target).float().mean()  # as CNTK's trainer does for each minibatch
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        return 64.0 * count
+
+    return ours, theirs
 
 
 def _compiling(stage: Stage) -> Answer:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -76,10 +76,10 @@ def arguments_of(given: Any, criterion: Any, is_sweep_end: bool | None = None) -
     if says and is_sweep_end is not None:
         raise ValueError(f"expected no is_sweep_end with MinibatchData, which already has it, got {is_sweep_end}")
     values = {key: _value(data) for key, data in given.items()}
-    named = {v.name: v for v in getattr(criterion, "arguments", None) or () if getattr(v, "name", "")}
     # Items of a list are sequences already.
-    keys = {key: None if isinstance(given[key], (list, tuple)) else named.get(str(key), key) for key in values}
-    packed = {key: _packed(value, keys[key]) for key, value in values.items()}
+    whole = [key for key in values if not isinstance(given[key], (list, tuple))]
+    variables = dict(zip(whole, _variables(whole, criterion), strict=True))
+    packed = {key: _packed(value, variables.get(key)) for key, value in values.items()}
     counts = {key: value.num_sequences for key, value in packed.items()}
     if len(set(counts.values())) > 1:
         raise ValueError(f"expected one number of sequences for all arguments, got {counts}")
@@ -87,6 +87,14 @@ def arguments_of(given: Any, criterion: Any, is_sweep_end: bool | None = None) -
         raise ValueError(f"expected a bool for each sequence, got {len(flags)} for {counts}")
     lanes, begins = pieces_of(values.values(), flags)
     return Arguments(packed, any(says) or bool(is_sweep_end), lanes, begins)
+
+
+def _variables(keys: Sequence[Hashable], criterion: Any) -> list[Any]:
+    """Return the variables that keys are, or are the names of; other keys as they are."""
+    if all(isinstance(getattr(key, "node", None), Node) for key in keys):
+        return list(keys)  # in most scripts; the arguments of a criterion take a walk through its graph
+    named = {v.name: v for v in getattr(criterion, "arguments", None) or () if getattr(v, "name", "")}
+    return [named.get(str(key), key) for key in keys]
 
 
 def keys_of(criterion: Any, count: int, otherwise: str) -> tuple[Hashable, ...]:
