@@ -218,7 +218,7 @@ def test_a_lack_of_descriptors_is_no_damage():
     with pytest.raises(fl.DataError, match="cannot read rows"):
         corpus.digest()
     array.lacking = False
-    source = fl.MinibatchSource(corpus, shuffle=False, max_sweeps=1)
+    source = fl.MinibatchSource(corpus, shuffle=False, max_sweeps=1, read_ahead=0)
     source.next_minibatch(10)
     array.lacking = True
     with pytest.raises(fl.DataError, match="cannot read rows"):

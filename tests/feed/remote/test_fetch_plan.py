@@ -11,6 +11,7 @@ import feedline as fl
 from feedline.feed.fetch_plan import Cluster, fetch_plan
 from feedline.feed.remote import cache as caches
 from feedline.feed.remote import requests
+from feedline.feed.remote.pages import PAGE_BYTES
 from feedline.feed.remote.requests import PART_BYTES
 from tests.servers.object_store import ObjectStore
 
@@ -96,8 +97,11 @@ def test_what_is_planned_is_what_is_fetched(bucket, opened, share, lanes):
             pass
         fetched = source.stats().fetched_bytes
     assert len(plan.asked.sweeps) == 4
-    assert fetched == sum(one.bytes for one in plan.asked.sweeps)
-    assert sent(bucket) == (sum(one.requests for one in plan.asked.sweeps), fetched)
+    # A page that two chunks share is not dropped while one of them is being read, which may take long: another one is.
+    assert abs(fetched - sum(one.bytes for one in plan.asked.sweeps)) <= 2 * PAGE_BYTES
+    requests, bytes_sent = sent(bucket)
+    assert bytes_sent == fetched
+    assert abs(requests - sum(one.requests for one in plan.asked.sweeps)) <= 2
     assert plan.asked.peak_bytes <= budget
 
 
