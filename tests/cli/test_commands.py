@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import inspect
 import json
 import os
 import pty
@@ -16,6 +18,7 @@ import pytest
 
 import feedline as fl
 from feedline.cli import cost as costs
+from feedline.cli.app import COMMANDS
 from feedline.feed.timeline import BlockOrder, ChunkTable
 from feedline.runs.history import read_history
 from feedline.testing import bytes_digest
@@ -525,3 +528,14 @@ def test_mixing_follows_the_share_of_the_data_in_a_window(tmp_path, monkeypatch)
         monkeypatch.setattr(costs, "DEFAULT_WINDOW", fl.Window(bytes=stored // share))
         found = costs.cost(corpus, 0.05)["orders"]["windows"]["variance"]
         assert found == pytest.approx(1 + 256 * (share - 1) / blocks, rel=0.01)
+
+
+def test_help_says_of_each_command_what_its_own_help_says():
+    """Only the command that is run is imported; what the others are for stands in a table."""
+    for name, about in COMMANDS.items():
+        command = getattr(importlib.import_module(f"feedline.cli.{name}"), name)
+        assert " ".join(inspect.getdoc(command).partition("\n\n")[0].split()) == about
+    shown = feedline("--help").stdout
+    assert all(f" {name} " in shown for name in COMMANDS)
+    loaded = "import sys; from feedline.cli.app import app_for; app_for(None); print('feedline.feed' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", loaded], capture_output=True, text=True).stdout == "False\n"

@@ -8,8 +8,9 @@ import pytest
 import typer.testing
 
 import feedline as fl
-from feedline.cli.app import app
-from feedline.cli.arguments import UsageError, parse_rate, parse_seconds
+from feedline.cli.app import app_for
+from feedline.cli.arguments import parse_rate, parse_seconds
+from feedline.cli.usage import UsageError
 from tests.servers.object_store import ObjectStore
 
 pytest.importorskip("obstore", reason="obstore is not installed")
@@ -33,7 +34,7 @@ def feedline(bucket, monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
 
     def run(*args, code=0):
-        done = typer.testing.CliRunner().invoke(app, [str(one) for one in args], catch_exceptions=False)
+        done = typer.testing.CliRunner().invoke(app_for(args[0]), [str(one) for one in args], catch_exceptions=False)
         assert done.exit_code == code, done.output
         return done.output
 

@@ -18,13 +18,13 @@ def main() -> None:
     """
     try:
         try:
-            from feedline.cli.app import app
+            from feedline.cli.app import main as run
         except ModuleNotFoundError as error:
             package = (error.name or "").partition(".")[0]
             if package not in ("typer", "rich"):
                 raise
             print(f"{package} is not installed; run: pip install 'feedline[cli]'", file=sys.stderr)
             raise SystemExit(1) from None
-        app(prog_name="feedline")
+        run()
     except KeyboardInterrupt:
         raise SystemExit(130) from None

@@ -1,34 +1,66 @@
-"""All commands in one application."""
+"""All commands in one application, of which one is imported: the one that is run."""
 
 from __future__ import annotations
 
+import importlib
+import sys
 from typing import Annotated
 
 import typer
 
 from feedline._version import __version__
-from feedline.cli.audit import audit
-from feedline.cli.bench import bench
 from feedline.cli.console import guarded
-from feedline.cli.convert import convert
-from feedline.cli.demo import demo
-from feedline.cli.inspect import inspect
-from feedline.cli.plan import plan
-from feedline.cli.report import report
-from feedline.cli.run import SETTINGS, run
-from feedline.cli.validate import validate
-from feedline.cli.watch import watch
 
-app = typer.Typer(
-    help="Feed training from disk: same order every time, from any point, larger than memory.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-)
-for command in (inspect, convert, validate, plan, audit, bench, report, watch, demo):
-    app.command()(guarded(command))
-# Not guarded: a script's errors and tracebacks are its own.
-app.command(context_settings=SETTINGS)(run)
+# What `feedline --help` says of each; the first words of their own help, which a test compares.
+COMMANDS = {
+    "inspect": "Show format, streams, counts, lengths and the first sequences of a corpus.",
+    "convert": "Convert a corpus to a store, all or nothing. After an interrupt the same command continues.",
+    "validate": "Read every sequence once, checksums included. The exit code is 1 if one is damaged.",
+    "plan": "Show which sequences are in a minibatch, without reading them, and the cost of the default order on this "
+    "machine; of an address, what a job will fetch from there on.",
+    "audit": "Compute from a run's log which sequences were in which step, and how often each corpus of a mixture was "
+    "read.",
+    "bench": "Feed as fast as possible and show where the time goes, compared with this machine's copy speed.",
+    "report": "Make one HTML page of a training run or a bench: what was learned, where the time went, what was fed.",
+    "watch": "Watch a training run: how far it is, how long it will take, its loss and speed, and what limits it.",
+    "demo": "Train on real words, kill -9 halfway, resume with two workers, and prove that stream and model are "
+    "identical.",
+    "run": "Run a script written for CNTK or MXNet, unchanged.",
+}
+
+
+def app_for(wanted: str | None) -> typer.Typer:
+    """Return the application with the command ``wanted``; of the others it knows the names and what they are for."""
+    app = typer.Typer(
+        help="Feed training from disk: same order every time, from any point, larger than memory.",
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+    )
+    app.callback()(options)
+    for name, about in COMMANDS.items():
+        if name != wanted:
+            app.command(name, help=about)(_of_another_call)
+            continue
+        module = importlib.import_module(f"feedline.cli.{name}")
+        # A script's errors and tracebacks are its own.
+        command = module.run if name == "run" else guarded(getattr(module, name))
+        app.command(name, context_settings=module.SETTINGS if name == "run" else None)(command)
+    return app
+
+
+def wanted_of(arguments: list[str]) -> str | None:
+    """Return the command among the arguments of the program; None: there is none."""
+    return next((argument for argument in arguments if argument in COMMANDS), None)
+
+
+def main() -> None:
+    """Run the command line."""
+    app_for(wanted_of(sys.argv[1:]))(prog_name="feedline")
+
+
+def _of_another_call() -> None:
+    raise AssertionError("expected the command that was asked for to have been imported")
 
 
 def _show_version(wanted: bool) -> None:
@@ -37,7 +69,6 @@ def _show_version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
 def options(
     version: Annotated[
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version and exit.")

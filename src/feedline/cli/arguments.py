@@ -8,6 +8,7 @@ from typing import Annotated
 import numpy as np
 import typer
 
+from feedline.cli.usage import UsageError
 from feedline.data import Stream
 from feedline.feed.protocol import Deserializer
 from feedline.feed.timeline import ORDERS, Window
@@ -44,10 +45,6 @@ WindowOption = Annotated[
 Jobs = Annotated[int, typer.Option(min=1, help="Number of threads that read; each holds one chunk.")]
 PartitionOption = Annotated[str, typer.Option("--partition", metavar="I/K", help="The part of rank I of K only.")]
 DEFAULT_CHUNK_SIZE = "32M"
-
-
-class UsageError(ValueError):
-    """An argument on the command line is wrong; the process exits with 2."""
 
 
 # Powers of two, as everywhere in the library where sizes are given.

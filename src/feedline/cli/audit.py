@@ -10,9 +10,10 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
-from feedline.cli.arguments import DEFAULT_CHUNK_SIZE, ChunkSize, CorpusPath, Streams, UsageError
+from feedline.cli.arguments import DEFAULT_CHUNK_SIZE, ChunkSize, CorpusPath, Streams
 from feedline.cli.console import Debug, Json, print_json, print_table, stdout
 from feedline.cli.corpus import open_path
+from feedline.cli.usage import UsageError
 from feedline.errors import DataError
 from feedline.feed.audit import AuditedStep, LoggedFeed, audited
 from feedline.feed.composed.packed import Packed

@@ -17,7 +17,6 @@ from feedline.cli.arguments import (
     DEFAULT_CHUNK_SIZE,
     ChunkSize,
     Streams,
-    UsageError,
     WindowOption,
     parse_window,
 )
@@ -35,6 +34,7 @@ from feedline.cli.console import (
 )
 from feedline.cli.corpus import Opened, open_path
 from feedline.cli.memory import memory
+from feedline.cli.usage import UsageError
 from feedline.data import Minibatch
 from feedline.feed.disk import evict, resident, survey
 from feedline.feed.protocol import Deserializer

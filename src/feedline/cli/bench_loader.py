@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from feedline.cli.arguments import UsageError
 from feedline.cli.console import print_facts, print_table, progress, show_bytes, show_count
+from feedline.cli.usage import UsageError
 from feedline.errors import DataError
 
 _HELD_BYTES, _HELD_BATCHES = 256 << 20, 64

@@ -7,8 +7,9 @@ import re
 import time
 from typing import Any, NamedTuple
 
-from feedline.cli.arguments import DEFAULT_CHUNK_SIZE, UsageError, parse_columns, parse_count, parse_streams
+from feedline.cli.arguments import DEFAULT_CHUNK_SIZE, parse_columns, parse_count, parse_streams
 from feedline.cli.console import progress
+from feedline.cli.usage import UsageError
 from feedline.feed.corpora import open_corpus
 from feedline.feed.formats.ctf import CTFDeserializer
 from feedline.feed.formats.detect import infer_ctf_streams, recognise

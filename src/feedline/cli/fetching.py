@@ -7,9 +7,10 @@ import tempfile
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from feedline.cli.arguments import UsageError, parse_count, parse_rate, parse_seconds
+from feedline.cli.arguments import parse_count, parse_rate, parse_seconds
 from feedline.cli.console import print_facts, print_table, show_bytes, show_count, stdout
 from feedline.cli.corpus import Opened, open_path
+from feedline.cli.usage import UsageError
 from feedline.data import Position
 from feedline.feed.fetch_plan import Cluster, FetchPlan, PartitionPlan, PlannedTraffic, fetch_plan
 from feedline.feed.files.cache import own_folder, user_cache

@@ -16,10 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline import _native, images
-from feedline.cli.arguments import UsageError
 from feedline.cli.console import progress, show_bytes, show_count, typed
 from feedline.cli.corpus import Opened
 from feedline.cli.picture_page import Box, Sheet, Shown, View, html
+from feedline.cli.usage import UsageError
 from feedline.data import Chunk, Value
 from feedline.data.value import BytesValue, SparseValue
 from feedline.errors import DataError

@@ -18,7 +18,6 @@ from feedline.cli.arguments import (
     CorpusPath,
     PartitionOption,
     Streams,
-    UsageError,
     WindowOption,
     parse_order,
     parse_partition,
@@ -28,6 +27,7 @@ from feedline.cli.console import Debug, Json, print_json, print_table, stdout
 from feedline.cli.corpus import open_path
 from feedline.cli.cost import cost, say_cost
 from feedline.cli.fetching import AskedCluster, opened_cold, planned, print_plan
+from feedline.cli.usage import UsageError
 from feedline.feed.documents import PackedDocuments
 from feedline.feed.fetch_plan import SWEEPS
 from feedline.feed.plan import PlannedMinibatch

@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
-from feedline.cli.arguments import UsageError
 from feedline.cli.console import Debug, Json, print_json
+from feedline.cli.usage import UsageError
 from feedline.runs import report as make
 from feedline.runs.watching import RunWatch
 

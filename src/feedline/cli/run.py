@@ -17,8 +17,8 @@ from typing import Annotated, Any
 
 import typer
 
-from feedline.cli.arguments import UsageError
 from feedline.cli.console import explain
+from feedline.cli.usage import UsageError
 from feedline.errors import CompatError
 
 # Everything after SCRIPT belongs to the script, options too.

@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline._version import __version__
-from feedline.cli.arguments import UsageError
 from feedline.cli.console import show_bytes
+from feedline.cli.usage import UsageError
 from feedline.feed.protocol import Deserializer, chunk_starts
 from feedline.feed.source import MinibatchSource
 from feedline.feed.timeline import Window
