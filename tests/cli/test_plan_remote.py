@@ -10,6 +10,7 @@ import typer.testing
 import feedline as fl
 from feedline.cli.app import app_for
 from feedline.cli.arguments import parse_rate, parse_seconds
+from feedline.cli.console import typed
 from feedline.cli.usage import UsageError
 from tests.servers.object_store import ObjectStore
 
@@ -140,3 +141,8 @@ def test_other_commands_take_addresses(bucket, feedline, tmp_path):
     measured = json.loads(feedline("bench", "s3://b/rows.jsonl", "--seconds", "0.1", "--json"))
     assert measured["minibatches"]
     assert "empty cache" in feedline("bench", "s3://b/rows.jsonl", "--cold", code=2)
+
+
+def test_hints_about_the_cache_name_options():
+    hint = "raise cache_bytes= to 90451764, or pass shuffle=fl.Window(...)"
+    assert typed(hint) == "raise --cache to 90451764, or pass --window, such as --window 256M"
