@@ -136,10 +136,10 @@ def test_a_node_fetches_from_others_and_a_dead_one_costs_requests(store, node, e
     assert third.said["from_peers"] == 0
     assert len(third.said["shunned"]) == 2
     for one in (second, third):
-        for data in one.folder.glob("objects/*/data"):
-            with open(data, "r+b") as file:
-                file.seek(3 * PAGE_BYTES)
-                file.write(b"x" * 100)
+        # Of one object alone: all of it may be asked for at once, and then come from the store.
+        with open(min(one.folder.glob("objects/*/data")), "r+b") as file:
+            file.seek(3 * PAGE_BYTES)
+            file.write(b"x" * 100)
     store.reset()
     fourth = node()
     assert fourth.said["delivered"] == expected
