@@ -17,7 +17,8 @@ from torch import nn
 import feedline as fl
 from feedline.graph.graph import Graph, Operation, OutputReference, Parameter, Scope, TensorType
 from feedline.graph.op_families import FAMILIES, family
-from feedline.graph.plot import GREY, INK, MANY, STYLES
+from feedline.graph.plot import MANY
+from feedline.graph.styles import GREY, INK, STYLES
 from tests.graph.dot import parsed
 
 needs_dot = pytest.mark.skipif(shutil.which("dot") is None, reason="the program dot is not installed")
