@@ -100,7 +100,7 @@ Dictionary. Its process was ended with <code>kill -9</code> halfway and resumed 
 minibatch size and {_text(outcome.settings["workers"])} worker processes. What both runs delivered, joined at the
 checkpoint, is compared with one pass over the data that was never interrupted.</p>
 <p><strong class="{verdict}">resumed stream identical: {verdict}</strong></p>
-<p>The workers summed their gradients in a key-value store. A single process that resumed from the same checkpoint
+<p>The workers summed their gradients in a key-value store. A single process that was never interrupted
 ended with the <strong class="{same}">same parameters: {same}</strong>.</p>
 {_table(streams, header=True)}
 {drawing}
