@@ -19,7 +19,7 @@ from .run import Outcome
 
 _STYLE = """
 :root { color-scheme: light dark; --ink: #1b1f24; --paper: #ffffff; --line: #d5d9de; --good: #1a7f37; --bad: #c62828 }
-@media (prefers-color-scheme: dark) {
+@media screen and (prefers-color-scheme: dark) {
   :root { --ink: #e4e7eb; --paper: #14171a; --line: #3a4047; --good: #4ac26b; --bad: #ff7b72 }
 }
 body { font: 16px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--paper);
