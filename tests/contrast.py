@@ -36,7 +36,7 @@ def palettes(css):
 
     On paper there are those of the light: the dark ones are for screens alone.
     """
-    light = re.search(r"^:root \{(.*?)\}", css, re.DOTALL)[1]
+    light = re.search(r"^:root \{(.*?)\}", css, re.DOTALL | re.MULTILINE)[1]
     dark = re.search(r"@media screen and \(prefers-color-scheme: dark\) \{\s*:root \{(.*?)\}", css, re.DOTALL)[1]
     found = [dict(re.findall(r"--(\w+): (#[0-9a-f]+)", part)) for part in (light, dark)]
     return {"light": found[0], "dark": found[0] | found[1]}
