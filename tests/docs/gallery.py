@@ -75,7 +75,11 @@ EXHIBITS = {
         "ViT-B/16", "patches, class token, twelve equal blocks, head", known_networks.vit_b_16, _PICTURE, rows=3
     ),
     "unet": Exhibit(
-        "U-Net", "four levels down, and up again beside them", known_networks.UNet, (1, 1, 256, 256), rows=1
+        "U-Net",
+        "four levels down, and up again beside them, level by level",
+        known_networks.UNet,
+        (1, 1, 256, 256),
+        rows=1,
     ),
     "nn_transformer": Exhibit(
         "nn.Transformer",

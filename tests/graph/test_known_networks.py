@@ -62,7 +62,7 @@ NETWORKS = {
         (900, 2100),
     ),
     "unet": Known(
-        known.UNet, (1, 1, 256, 256), 51, "2×2, stride 2, 512 filters | 3×3, padding 1, 1024 filters", (1300, 2500)
+        known.UNet, (1, 1, 256, 256), 51, "2×2, stride 2, 512 filters | 3×3, padding 1, 1024 filters", (600, 2900)
     ),
     "transformer": Known(
         lambda: nn.Transformer(512, 8, 6, 6, 2048, batch_first=True),

@@ -21,6 +21,7 @@ from feedline.graph.folding import collapsed, folded
 from feedline.graph.graph import Edge, Graph, Operation, Path, named_after_parameters, number
 from feedline.graph.importers import graph_of
 from feedline.graph.labels import box_lines, frame_label, remark
+from feedline.graph.levels import Levels, levels
 from feedline.graph.network_page import PageLook, network_page
 from feedline.graph.op_families import family
 from feedline.graph.styles import GREY, INK, STYLES
@@ -68,7 +69,8 @@ def plot_network(
         legend: whether to explain the shapes and colours that occur.
         direction: direction of the data flow: ``"TB"`` (down), ``"LR"``, ``"BT"`` or ``"RL"``.
         height: points (1/72 inch) at which a picture continues in another column, where a single tensor goes on, or a
-            few; in direction ``"LR"``, in another row. None: never. Pages scroll instead.
+            few; in direction ``"LR"``, in another row. A network that goes down and up again (a U-Net) has its way up
+            beside its way down, level by level. None: one column. Pages scroll instead.
 
     Returns:
         A `graphviz.Digraph`: a picture in notebooks; ``.source`` is the DOT, ``.render(path)`` writes a file, which
@@ -108,7 +110,12 @@ def plot_network(
     drawing = _Drawing(drawn, picture, digraph.quoted, dict(node_attrs or {}), hide_weights)
     drawing.settings(_caption(title, graph), direction)
     drawing.scope(())
-    drawing.edges(columns(drawn, height) if height is not None else [])
+    parts = columns(drawn, height) if height is not None else []
+    beside = levels(drawn) if len(parts) > 1 else None
+    if beside is None:
+        drawing.edges(parts)
+    else:
+        drawing.levels(beside)
     if legend:
         drawing.legend()
     return picture if to is None else picture.write(FilePath(to))
@@ -220,6 +227,18 @@ class _Drawing:
             self._joint(n, edges)
         if len(parts) > 1:
             self._beside([operations[0].key for operations in parts], len(joints))
+
+    def levels(self, beside: Levels) -> None:
+        """Draw an arrow for every edge, those of the way up from below, and those across without a say in heights."""
+        self.picture.attr("graph", ranksep="0.12")  # there is one line beside each arrow, and none to go around
+        for edge in self.graph.edges():
+            ends = edge.tail, edge.head
+            if ends in beside.across:
+                self._edge(edge, *ends, constraint="false")
+            elif edge.head in beside.up:
+                self._edge(edge, *ends[::-1], dir="back", minlen=str(beside.lengths.get(ends, 1)))
+            else:
+                self._edge(edge, *ends, minlen=str(beside.lengths.get(ends, 1)))
 
     def _edge(self, edge: Edge, tail: str, head: str, **extra: str) -> None:
         label = "" if edge.type.shape is None else str(edge.type)
