@@ -6,12 +6,14 @@ import json
 import re
 import shutil
 import sys
+from functools import cache
 
 import pytest
 from torch import nn
 
 import feedline as fl
 from feedline.graph.graph import Graph, Operation, OutputReference, Scope, TensorType
+from feedline.graph.importers import graph_of
 from feedline.graph.styles import STYLES
 from tests.graph import known_networks as known
 from tests.runs import chromium
@@ -154,18 +156,22 @@ OVERLAPS = f"""(() => {{
 }})()"""
 
 
+@cache
 def networks():
-    yield known.UNet(), (1, 1, 256, 256)
-    yield nn.Transformer(64, 2, 2, 2, 128, batch_first=True), [(1, 10, 64), (1, 12, 64)]
-    yield nn.Sequential(nn.LSTM(4, 5, 2, bidirectional=True)), (3, 1, 4)
+    """Graphs with frames in frames, ways around, and a layer of several operations; read once."""
+    return [
+        graph_of(known.UNet(width=4), (1, 1, 64, 64)),
+        graph_of(nn.Transformer(64, 2, 2, 2, 128, batch_first=True), [(1, 10, 64), (1, 12, 64)]),
+        graph_of(nn.Sequential(nn.LSTM(4, 5, 2, bidirectional=True)), (3, 1, 4)),
+    ]
 
 
 @needs_chromium
 @pytest.mark.parametrize("direction", ["TB", "BT", "LR", "RL"])
-def test_boxes_stand_apart_and_in_their_frames(browser, resnet, tmp_path, direction):
+def test_boxes_stand_apart_and_in_their_frames(browser, tmp_path, direction):
     """In every direction, with all frames open and with all closed, in which fewer boxes are drawn."""
-    for model, inputs in networks():
-        page = fl.plot_network(model, inputs, to=tmp_path / "net.html", direction=direction, expand=True)
+    for graph in networks():
+        page = fl.plot_network(graph, to=tmp_path / "net.html", direction=direction, expand=True)
         browser.console.clear()
         browser.open(page)
         counts = []

@@ -47,7 +47,7 @@ class ShownSweep:
         self.close()
 
 
-def _waiting(stats: LoaderStats, waited: float, consumed: float) -> str:
+def _waiting(stats: LoaderStats, waited_s: float, consumed_s: float) -> str:
     """Return the share of time spent waiting since the given seconds of waiting and of the loop."""
-    waited, consumed = stats.waiting - waited, stats.consuming - consumed
-    return f"waiting {waited / (waited + consumed):.0%}" if waited + consumed > 0 else ""
+    waited_s, consumed_s = stats.waiting - waited_s, stats.consuming - consumed_s
+    return f"waiting {waited_s / (waited_s + consumed_s):.0%}" if waited_s + consumed_s > 0 else ""
