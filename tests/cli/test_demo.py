@@ -201,18 +201,24 @@ def test_killed_and_resumed(monkeypatch, capsys, tmp_path):
     assert re.search(r"^that came from the disk: .*B/s.*; \d+% of it was in the page cache before", out, re.MULTILINE)
     drawn = ["network.svg"] if shutil.which("dot") else []
     assert sorted(p.name for p in (tmp_path / "out").iterdir()) == [
+        "comparison.html",
+        "interrupted",
         "loss.png",
         "loss.svg",
         *drawn,
         "proof.html",
         "report.html",
         "run.jsonl",
+        "uninterrupted",
     ]
     assert (tmp_path / "out" / "loss.png").read_bytes().startswith(b"\x89PNG")
     assert "resumed stream identical: yes" in (tmp_path / "out" / "proof.html").read_text()
     page = (tmp_path / "out" / "report.html").read_text()
     assert "The run resumed once after its process had ended" in page
     assert ("data:image/svg+xml" in page) == bool(drawn)
+    both = (tmp_path / "out" / "comparison.html").read_text()
+    assert "2 runs: interrupted, uninterrupted" in both
+    assert "resumed after an interruption" not in (tmp_path / "out" / "uninterrupted" / "run.jsonl").read_text()
     assert naming(str(tmp_path)) == []
     assert signal.getsignal(signal.SIGTERM) is before
 

@@ -1,7 +1,8 @@
-"""Draws the pictures of docs/how-to/draw-networks.md with `dot`; `python -m tests.docs.gallery` writes docs/images.
+"""Draws the docs' pictures of networks with `dot`; `python -m tests.docs.gallery` writes docs/images and the gallery.
 
-The page runs unchanged: each picture is the page's variable with the name of the image. Layout differs
-between versions of Graphviz, so a test compares what is drawn (nodes and edges by their titles), not where.
+docs/how-to/draw-networks.md runs unchanged: each picture is the page's variable with the name of the image. The
+networks of docs/how-to/gallery.md are defined in tests/graph; that page, with their tables, is written as a whole.
+Layout differs between versions of Graphviz: tests compare what is drawn (nodes and edges by their titles), not where.
 """
 
 from __future__ import annotations
@@ -10,20 +11,128 @@ import os
 import re
 import tempfile
 from collections import Counter
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from xml.etree import ElementTree
 
+from torch import nn
+
 import feedline as fl
+import feedline.cntk as C
+from feedline.graph.graph import Graph
+from feedline.graph.importers import graph_of
 from tests.docs.pages import ROOT, Program
-from tests.graph.known_networks import resnet50, vit_b_16
+from tests.graph import known_networks, known_symbols
+from tests.graph.known_onnx import mobile_net
 
 PAGE = ROOT / "docs" / "how-to" / "draw-networks.md"
+GALLERY = ROOT / "docs" / "how-to" / "gallery.md"
 IMAGES = ROOT / "docs" / "images"
 LARGEST = 100 << 10  # bytes
+COLUMNS = ("output", "parameters", "multiply-adds")
 
 _IMAGE = re.compile(r"!\[[^\]]+\]\(\.\./images/(\w+)\.svg\)")
 _SVG = "{http://www.w3.org/2000/svg}"
+_PICTURE = (1, 3, 224, 224)
+
+
+class Exhibit(NamedTuple):
+    """A network of the gallery.
+
+    Attributes:
+        title: its name.
+        says: what its picture shows.
+        make: a function that makes the network.
+        inputs: as `plot_network` takes them.
+        depth: of its picture; None: no limit.
+        rows: depth of its table; None: no limit.
+        settings: whether the table has them: lines of a page are no longer than 120 characters.
+    """
+
+    title: str
+    says: str
+    make: Callable[[], Any]
+    inputs: Any
+    depth: int | None = None
+    rows: int | None = None
+    settings: bool = True
+
+
+def _tagger() -> Any:
+    words = C.sequence.input_variable(943, is_sparse=True, name="words")
+    layers = [C.layers.Embedding(150), C.layers.Recurrence(C.layers.LSTM(300)), C.layers.Dense(127)]
+    return C.layers.Sequential(layers)(words)
+
+
+EXHIBITS = {
+    "resnet18": Exhibit(
+        "ResNet-18", "stages of two blocks, of which the first has more", known_networks.resnet18, _PICTURE, rows=2
+    ),
+    "resnet50": Exhibit("ResNet-50", "four columns, one for each stage", known_networks.resnet50, _PICTURE, rows=2),
+    "vit": Exhibit(
+        "ViT-B/16", "patches, class token, twelve equal blocks, head", known_networks.vit_b_16, _PICTURE, rows=3
+    ),
+    "unet": Exhibit(
+        "U-Net",
+        "four levels down, and up again beside them, level by level",
+        known_networks.UNet,
+        (1, 1, 256, 256),
+        rows=1,
+    ),
+    "nn_transformer": Exhibit(
+        "nn.Transformer",
+        "the encoder's stack, and the decoder's beside it",
+        lambda: nn.Transformer(512, 8, 6, 6, 2048, batch_first=True),
+        [(1, 10, 512), (1, 12, 512)],
+        rows=2,
+    ),
+    "two_lstms": Exhibit(
+        "LSTM",
+        "two layers in both directions, and a head for each step",
+        lambda: nn.Sequential(nn.LSTM(64, 128, 2, bidirectional=True), _First(), nn.Linear(256, 10)),
+        (10, 1, 64),
+    ),
+    "inception": Exhibit(
+        "Inception-v3, a symbol of MXNet",
+        "its blocks, found by their names",
+        known_symbols.inception_v3,
+        {"data": (1, 3, 299, 299)},
+        depth=0,
+        rows=1,
+        settings=False,
+    ),
+    "lenet": Exhibit(
+        "LeNet, a symbol of MXNet", "convolutions and products in a row", known_symbols.lenet, {"data": (64, 1, 28, 28)}
+    ),
+    "tagger": Exhibit(
+        "A tagger with an LSTM, under CNTK's names", "embedding, LSTM, a dense layer for each step", _tagger, None
+    ),
+    "mobile_net": Exhibit(
+        "An ONNX file",
+        "inverted residual blocks, as an exporter names them",
+        mobile_net,
+        None,
+        rows=2,
+        settings=False,
+    ),
+}
+
+
+class _First(nn.Module):
+    """The first of several results."""
+
+    def forward(self, results: Any) -> Any:
+        """Return it."""
+        return results[0]
+
+
+@cache
+def exhibited(name: str) -> Graph:
+    """The graph of a network of the gallery."""
+    exhibit = EXHIBITS[name]
+    return graph_of(exhibit.make(), exhibit.inputs)
 
 
 def pictures() -> dict[str, Any]:
@@ -34,10 +143,31 @@ def pictures() -> dict[str, Any]:
 
 
 def known() -> dict[str, Any]:
-    """Pictures of networks that everybody knows, by name."""
-    models = {"resnet50": (resnet50(), (1, 3, 224, 224)), "vit": (vit_b_16(), (1, 3, 224, 224))}
-    named = {"resnet50": "ResNet-50", "vit": "ViT-B/16"}
-    return {name: fl.plot_network(*given, title=named[name]) for name, given in models.items()}
+    """Pictures of the gallery, by name."""
+    return {
+        name: fl.plot_network(exhibited(name), title=exhibit.title, depth=exhibit.depth)
+        for name, exhibit in EXHIBITS.items()
+    }
+
+
+def gallery() -> str:
+    """The page with the networks that everybody knows: a picture and a table of each."""
+    parts = [
+        "# Gallery",
+        "What [`fl.plot_network` and `fl.summary`](draw-networks.md) make of networks that everybody knows, from four\n"
+        "libraries. `python -m tests.docs.gallery` writes this page; the networks are in tests/graph. Each can be\n"
+        'looked around in as a page, too: `fl.plot_network(model, inputs, to="net.html")`.',
+    ]
+    for name, exhibit in EXHIBITS.items():
+        table = fl.summary(exhibited(name), depth=exhibit.rows, columns=(*["settings"] * exhibit.settings, *COLUMNS))
+        limit = "" if exhibit.rows is None else f", with modules down to depth {exhibit.rows}"
+        parts += [
+            f"## {exhibit.title}",
+            f"![{exhibit.title}: {exhibit.says}](../images/{name}.svg)",
+            f"The table{limit}:",
+            f"```text\n{table}\n```",
+        ]
+    return "\n\n".join(parts) + "\n"
 
 
 def titles(svg: str) -> Counter[tuple[str, str]]:
@@ -47,7 +177,8 @@ def titles(svg: str) -> Counter[tuple[str, str]]:
 
 
 def main() -> None:
-    """Write all images."""
+    """Write all images, and the gallery."""
+    GALLERY.write_text(gallery(), "utf-8")
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
         for name, picture in (pictures() | known()).items():

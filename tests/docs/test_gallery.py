@@ -1,36 +1,76 @@
-"""The gallery's images show what its code draws, and are small."""
+"""The gallery's images show what its code draws, are small, and fit on a screen; its tables are those of the code."""
 
 from __future__ import annotations
 
+import html
 import re
 import shutil
 
 import pytest
 
-from tests.docs.gallery import IMAGES, LARGEST, PAGE, known, pictures, titles
+from tests.docs.gallery import EXHIBITS, GALLERY, IMAGES, LARGEST, PAGE, gallery, known, pictures, titles
+
+# Boxes, and points of width and height at most. Circles with numbers, where a picture goes on, are no boxes.
+SIZES = {
+    "resnet18": (43, 1100, 1900),
+    "resnet50": (57, 1400, 1900),
+    "vit": (23, 900, 1900),
+    "unet": (51, 600, 2900),
+    "nn_transformer": (31, 900, 1900),
+    "two_lstms": (4, 500, 600),
+    "inception": (24, 1200, 1600),
+    "lenet": (14, 500, 1600),
+    "tagger": (5, 500, 800),
+    "mobile_net": (39, 1200, 2000),
+}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def has_onnx():
+    """One of the networks is an ONNX file."""
+    pytest.importorskip("onnx", reason="onnx is not installed")
+
+
+def image(name):
+    """An image as it is kept."""
+    return (IMAGES / f"{name}.svg").read_text("utf-8")
 
 
 @pytest.mark.skipif(shutil.which("dot") is None, reason="the program dot is not installed")
 def test_images_are_of_the_pictures(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     drawn = pictures() | known()
+    assert set(EXHIBITS) < set(drawn)
     assert {path.stem for path in IMAGES.glob("*.svg")} >= set(drawn)
-    assert len(drawn) >= 6
     for name, picture in drawn.items():
-        now, committed = picture.pipe(format="svg", encoding="utf-8"), (IMAGES / f"{name}.svg").read_text("utf-8")
-        assert titles(now) == titles(committed), "run: python -m tests.docs.gallery"
-        assert texts(now) == texts(committed), "run: python -m tests.docs.gallery"
+        now, committed = picture.pipe(format="svg", encoding="utf-8"), image(name)
+        assert titles(now) == titles(committed), f"{name}: run python -m tests.docs.gallery"
+        assert texts(now) == texts(committed), f"{name}: run python -m tests.docs.gallery"
 
 
 def texts(svg):
     """Words of a picture, wherever they stand."""
-    return sorted(re.findall(r"<text[^>]*>([^<]*)</text>", svg))
+    return sorted(html.unescape(text) for text in re.findall(r"<text[^>]*>([^<]*)</text>", svg))
+
+
+@pytest.mark.parametrize("name", EXHIBITS)
+def test_images_have_their_boxes_and_fit_on_a_screen(name):
+    boxes, widest, highest = SIZES[name]
+    shown = [title for kind, title in titles(image(name)) if kind == "node"]
+    assert len([title for title in shown if not re.match(r"(to|from) \d+$|legend", title)]) == boxes
+    width, height = map(int, re.search(r'width="(\d+)pt" height="(\d+)pt"', image(name)).groups())
+    assert width <= widest
+    assert height <= highest
+    assert EXHIBITS[name].title.split(",")[0] in " ".join(texts(image(name)))
+
+
+def test_tables_are_those_of_the_networks():
+    assert GALLERY.read_text("utf-8") == gallery(), "run python -m tests.docs.gallery"
 
 
 def test_images_are_small_and_shown():
-    text = PAGE.read_text("utf-8")
+    text = PAGE.read_text("utf-8") + GALLERY.read_text("utf-8")
     for path in IMAGES.iterdir():
         assert path.stat().st_size < LARGEST
-    assert all(
-        f"images/{name}.svg" in text for name in ("block", "transformer", "lstm", "factorisation", "resnet50", "vit")
-    )
+    shown = {*EXHIBITS, "block", "transformer", "lstm", "factorisation"}
+    assert [name for name in shown if f"images/{name}.svg" not in text] == []

@@ -13,23 +13,14 @@ from torch import nn
 
 import feedline as fl
 import feedline.cntk as C
-import feedline.mxnet as mx
 from feedline.graph.columns import columns
 from feedline.graph.folding import collapsed, folded
 from feedline.graph.importers import graph_of
 from tests.graph import known_networks as known
+from tests.graph import known_symbols as symbols
 from tests.graph.dot import parsed
 
 PICTURE = (1, 3, 224, 224)
-
-
-def lenet():
-    x = mx.sym.Variable("data")
-    for filters in (20, 50):
-        x = mx.sym.Activation(mx.sym.Convolution(x, kernel=(5, 5), num_filter=filters), act_type="tanh")
-        x = mx.sym.Pooling(x, pool_type="max", kernel=(2, 2), stride=(2, 2))
-    x = mx.sym.Activation(mx.sym.FullyConnected(mx.sym.Flatten(x), num_hidden=500), act_type="tanh")
-    return mx.sym.SoftmaxOutput(mx.sym.FullyConnected(x, num_hidden=10), name="softmax")
 
 
 def tagger():
@@ -71,7 +62,7 @@ NETWORKS = {
         (900, 2100),
     ),
     "unet": Known(
-        known.UNet, (1, 1, 256, 256), 51, "2×2, stride 2, 512 filters | 3×3, padding 1, 1024 filters", (1300, 2500)
+        known.UNet, (1, 1, 256, 256), 51, "2×2, stride 2, 512 filters | 3×3, padding 1, 1024 filters", (600, 2900)
     ),
     "transformer": Known(
         lambda: nn.Transformer(512, 8, 6, 6, 2048, batch_first=True),
@@ -88,9 +79,13 @@ NETWORKS = {
         (900, 900),
     ),
     "lenet": Known(
-        lenet, {"data": (64, 1, 28, 28)}, 14, "5×5, 20 filters | max, 2×2, stride 2 | tanh | 500 units", (700, 2100)
+        symbols.lenet,
+        {"data": (64, 1, 28, 28)},
+        14,
+        "5×5, 20 filters | max, 2×2, stride 2 | tanh | 500 units",
+        (700, 2100),
     ),
-    "tagger": Known(tagger, None, 6, "300 units | 150 units | batch×steps×943", (700, 1200)),
+    "tagger": Known(tagger, None, 5, "300 units | 150 units | batch×steps×943", (700, 1200)),
 }
 DRAWN = {}
 

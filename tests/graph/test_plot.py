@@ -17,24 +17,15 @@ from torch import nn
 import feedline as fl
 from feedline.graph.graph import Graph, Operation, OutputReference, Parameter, Scope, TensorType
 from feedline.graph.op_families import FAMILIES, family
-from feedline.graph.plot import GREY, INK, MANY, STYLES
+from feedline.graph.plot import MANY
+from feedline.graph.styles import GREY, INK, STYLES
+from tests.contrast import contrast
 from tests.graph.dot import parsed
 
 needs_dot = pytest.mark.skipif(shutil.which("dot") is None, reason="the program dot is not installed")
 WIDE = TensorType((2, 3))
 SHARED = nn.Linear(3, 3)
 TWICE = nn.Sequential(SHARED, SHARED)
-
-
-def luminance(colour):
-    parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
-    linear = [p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
-    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
-
-
-def contrast(a, b):
-    low, high = sorted([luminance(a), luminance(b)])
-    return (high + 0.05) / (low + 0.05)
 
 
 def test_text_can_be_read():

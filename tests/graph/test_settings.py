@@ -111,8 +111,7 @@ def test_cntk():
         C.layers.Dense(10),
     ]
     assert told(graph_of(C.layers.Sequential(layers)(x))) == [
-        "5×5, padding same, 16 filters",
-        "",
+        "5×5, padding same, 16 filters, then relu",
         "3×3, stride 2",
         "rate 0.3",
         "10 units",

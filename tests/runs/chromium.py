@@ -79,9 +79,22 @@ class Browser:
     def press(self, key):
         """A key, as if typed."""
         codes = {"Tab": 9, "End": 35, "Home": 36, "ArrowLeft": 37, "ArrowRight": 39, "Escape": 27, "+": 187, "-": 189}
+        codes |= {"ArrowUp": 38, "ArrowDown": 40, "Enter": 13, " ": 32, "/": 191}
         code = codes[key]
         for kind in ("rawKeyDown", "keyUp"):
             self.call("Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=code)
+
+    def point(self, selector, click=False):
+        """The mouse on the middle of an element that is in sight, and a click there."""
+        where = f"document.querySelector({selector!r}).getBoundingClientRect()"
+        x, y = self.value(f"(({{left, top, width, height}}) => [left + width / 2, top + height / 2])({where})")
+        self.call("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
+        for kind in ("mousePressed", "mouseReleased") if click else ():
+            self.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
+
+    def write(self, text):
+        """Text, as if typed into what has the focus."""
+        self.call("Input.insertText", text=text)
 
     def drag(self, selector, start, stop):
         """The mouse over an element, between two shares of its width, 0 to 1."""

@@ -9,6 +9,7 @@ import time
 import pytest
 
 import feedline as fl
+from tests.contrast import contrast, luminance
 from tests.runs import chromium
 from tests.runs.logs import progress, start, write
 
@@ -125,21 +126,11 @@ def test_text_and_lines_stand_out(browser, page, scheme):
     """Contrast as WCAG asks: 4.5 for text, 3 for lines, on the card, in both schemes; the schemes differ."""
     browser.open(page, scheme=scheme)
     read = "getComputedStyle(document.documentElement).getPropertyValue('--%s').trim()"
-    card = luminance(browser.value(read % "card"))
-    assert (card > 0.5) == (scheme == "light")
+    card = browser.value(read % "card")
+    assert (luminance(card) > 0.5) == (scheme == "light")
     for name, least in (("ink", 7), ("soft", 4.5), *((f"s{k}", 4.5) for k in range(1, 7))):
-        other = luminance(browser.value(read % name))
-        contrast = (max(card, other) + 0.05) / (min(card, other) + 0.05)
-        assert contrast >= least, f"--{name}: {contrast:.2f}"
-
-
-def luminance(colour):
-    """Relative luminance of #rgb or #rrggbb."""
-    digits = colour.removeprefix("#")
-    digits = digits if len(digits) == 6 else "".join(2 * digit for digit in digits)
-    parts = (int(digits[i : i + 2], 16) / 255 for i in (0, 2, 4))
-    red, green, blue = (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
-    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+        found = contrast(card, browser.value(read % name))
+        assert found >= least, f"--{name}: {found:.2f}"
 
 
 @pytest.mark.parametrize("width", [320, 800, 1600])

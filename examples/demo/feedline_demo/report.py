@@ -19,7 +19,7 @@ from .run import Outcome
 
 _STYLE = """
 :root { color-scheme: light dark; --ink: #1b1f24; --paper: #ffffff; --line: #d5d9de; --good: #1a7f37; --bad: #c62828 }
-@media (prefers-color-scheme: dark) {
+@media screen and (prefers-color-scheme: dark) {
   :root { --ink: #e4e7eb; --paper: #14171a; --line: #3a4047; --good: #4ac26b; --bad: #ff7b72 }
 }
 body { font: 16px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--paper);
@@ -100,7 +100,7 @@ Dictionary. Its process was ended with <code>kill -9</code> halfway and resumed 
 minibatch size and {_text(outcome.settings["workers"])} worker processes. What both runs delivered, joined at the
 checkpoint, is compared with one pass over the data that was never interrupted.</p>
 <p><strong class="{verdict}">resumed stream identical: {verdict}</strong></p>
-<p>The workers summed their gradients in a key-value store. A single process that resumed from the same checkpoint
+<p>The workers summed their gradients in a key-value store. A single process that was never interrupted
 ended with the <strong class="{same}">same parameters: {same}</strong>.</p>
 {_table(streams, header=True)}
 {drawing}

@@ -1,7 +1,7 @@
 """The steps of the demo: write the words, train, kill -9, resume, compare with an uninterrupted run, feed a large file.
 
 Two comparisons: what was delivered, with a pass that was never interrupted; and the parameters that several workers end
-with, with those of a single worker that resumes from the same checkpoint.
+with, with those of a single one that was never interrupted. Their logs are compared on a page, too.
 
 Everything it makes is in a single folder, which is removed when it ends, however it ends.
 """
@@ -65,7 +65,11 @@ class Settings:
     replay_seed: int = 7
 
 
-QUICK = Settings(sweeps=1, size=4096, resumed_size=6144, every=20, large_bytes=200_000_000, large_seconds=4.0)
+QUICK = Settings(
+    sweeps=1, size=4096, resumed_size=6144, every=20, large_bytes=200_000_000, large_seconds=4.0, words=60_000
+)
+#: Folders of the logs in the demo's own.
+INTERRUPTED, UNINTERRUPTED = "interrupted", "uninterrupted"
 
 
 @dataclass
@@ -132,9 +136,8 @@ def run(settings: Settings, out: Path, view: View) -> Outcome:
             f"{show_bytes(facts['bytes'])} of text in {facts['chunks']} chunks"
         )
         killed = train_and_kill(settings, folder, corpora, total, view)
-        shutil.copytree(folder / "checkpoints", folder / "checkpoints-alone")
         resumed = resume(settings, folder, corpora, total, view)
-        agreement = agree(settings, folder, corpora, total, view)
+        agreement = agree(settings, folder, corpora, (total, resumed["checkpoint_words"]), view)
         proof = prove(settings, folder, corpora, resumed, view)
         large = None
         if settings.large_bytes:
@@ -142,6 +145,9 @@ def run(settings: Settings, out: Path, view: View) -> Outcome:
         for name in ("run.jsonl", "network.svg"):
             if (folder / "checkpoints" / name).exists():  # the picture is drawn only where dot is installed
                 shutil.copy(folder / "checkpoints" / name, out)
+        for name in (INTERRUPTED, UNINTERRUPTED):
+            (out / name).mkdir(exist_ok=True)
+            shutil.copy(_checkpoints(folder, name) / "run.jsonl", out / name)
     losses = {"killed": killed.pop("losses"), "resumed": resumed.pop("losses")}
     seconds = time.perf_counter() - began
     return Outcome(asdict(settings), facts, losses, killed, resumed, proof, agreement, large, seconds)
@@ -209,7 +215,7 @@ def resume(settings: Settings, folder: Path, corpora: Corpora, total: int, view:
         show = stack.enter_context(view.stage(f"training on, {world} processes"))
         for message in children[0].messages(others=children[1:]):
             if "resumed" in message:
-                resumed = message["resumed"]
+                resumed = message
             elif "step" in message:
                 last = message
                 losses.append((message["samples"], message["loss"]))
@@ -223,12 +229,13 @@ def resume(settings: Settings, folder: Path, corpora: Corpora, total: int, view:
     if resumed is None or last is None or accuracy is None or len(results) != world:
         raise WorkerError("expected every worker to resume from the checkpoint and to end with a result")
     view.say(
-        f"resumed from the checkpoint at {resumed / total:.0%} with {world} workers, minibatches of "
+        f"resumed from the checkpoint at {resumed['resumed'] / total:.0%} with {world} workers, minibatches of "
         f"{settings.resumed_size}, to the end"
     )
     return {
         "losses": losses,
-        "checkpoint_samples": resumed,
+        "checkpoint_samples": resumed["resumed"],
+        "checkpoint_words": resumed["words"],
         "steps": last["step"],
         "samples": last["samples"],
         **_speed(last),
@@ -238,9 +245,18 @@ def resume(settings: Settings, folder: Path, corpora: Corpora, total: int, view:
     }
 
 
-def agree(settings: Settings, folder: Path, corpora: Corpora, total: int, view: View) -> dict[str, Any]:
-    """Resume from the same checkpoint in one process, with the same minibatches, and compare the parameters."""
-    with _trainer(settings, folder, corpora, 0, 1, alone=True) as child, view.stage("the same, one process") as show:
+def agree(settings: Settings, folder: Path, corpora: Corpora, extent: tuple[int, int], view: View) -> dict[str, Any]:
+    """Train without interruption in one process, with the same minibatches, and compare the parameters.
+
+    Args:
+        settings, folder, corpora, view: of the demo.
+        extent: letters in all, and words before the checkpoint, from which on minibatches have their other size.
+    """
+    total, words = extent
+    with (
+        _trainer(settings, folder, corpora, 0, 1, other_size_from=words) as child,
+        view.stage("the same, one process, never interrupted") as show,
+    ):
         for message in child.messages():
             if "step" in message:
                 show(message["samples"] / total, f"loss {message['loss']:.3f}")
@@ -321,15 +337,24 @@ def feed_large(settings: Settings, folder: Path, corpora: Corpora, view: View) -
     return result
 
 
-def _trainer(settings: Settings, folder: Path, corpora: Corpora, rank: int, world: int, alone: bool = False) -> Child:
-    """Start a worker; ``alone``: one that resumes as several did, from a copy of their checkpoint."""
+def _trainer(
+    settings: Settings, folder: Path, corpora: Corpora, rank: int, world: int, other_size_from: int = 0
+) -> Child:
+    """Start a worker.
+
+    With ``other_size_from`` it is one that is never interrupted: it begins anew, and its minibatches have the size of
+    the resumed ones from this number of words on.
+    """
+    alone = other_size_from > 0
     name = f"{'alone' if alone else 'train'}-{rank}-of-{world}"
     job = {
         "train": str(corpora.train),
         "held_out": str(corpora.held_out),
-        "checkpoints": str(folder / ("checkpoints-alone" if alone else "checkpoints")),
+        "checkpoints": str(_checkpoints(folder, UNINTERRUPTED if alone else INTERRUPTED)),
         "ledger": str(folder / "ledger-alone" if alone else _ledger(folder, rank, world)),
-        "size": settings.resumed_size if alone or world > 1 else settings.size,
+        "size": settings.resumed_size if world > 1 else settings.size,
+        "other_size": settings.resumed_size,
+        "other_size_from": other_size_from,
         "sweeps": settings.sweeps,
         "every": settings.every,
         "seed": settings.seed,
@@ -347,6 +372,10 @@ def _trainer(settings: Settings, folder: Path, corpora: Corpora, rank: int, worl
 def _parameters(folder: Path, name: str) -> dict[str, Any]:
     with np.load(folder / f"{name}.npz") as found:
         return dict(found)
+
+
+def _checkpoints(folder: Path, name: str) -> Path:
+    return folder / ("checkpoints" if name == INTERRUPTED else f"checkpoints-{name}")
 
 
 def _ledger(folder: Path, rank: int, world: int) -> Path:

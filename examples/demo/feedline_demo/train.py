@@ -26,7 +26,7 @@ from torch import nn
 
 import feedline as fl
 from feedline.kvstore import KVStore
-from feedline.train import Adam, Evaluation, Learner, Saving, Trainer, TrainingSession, through_store
+from feedline.train import Adam, Evaluation, Learner, Saving, Schedule, Trainer, TrainingSession, through_store
 from feedline.train.evaluation import Evaluated
 from feedline.train.progress import Progress
 from feedline.train.report import JsonLines, Silent
@@ -45,6 +45,7 @@ class Job:
         checkpoints: folder to save in, and to resume from if it holds a checkpoint.
         ledger: file that records what was delivered.
         size: minibatch size in letters, over all workers.
+        other_size, other_size_from: another size, and the number of words from which on it holds; 0: never.
         sweeps: passes over the data.
         every: minibatches from one checkpoint to the next.
         seed: of the order and of the initial weights.
@@ -67,6 +68,8 @@ class Job:
     world: int = 1
     rendezvous: str = ""
     parameters: str = ""
+    other_size: int = 0
+    other_size_from: int = 0
 
     def to_json(self) -> str:
         """What the program takes as its argument."""
@@ -147,7 +150,7 @@ class Teller(Silent):
     def on_start(self, run: TrainingSession) -> None:
         """Report where training starts."""
         if run.samples:
-            tell(resumed=self._source.position.samples)
+            tell(resumed=self._source.position.samples, words=run.samples)
 
     def on_progress(self, run: TrainingSession, progress: Progress) -> None:
         """One minibatch."""
@@ -186,7 +189,7 @@ def train(job: Job, store: KVStore | None) -> dict[str, Any]:
     TrainingSession(
         Trainer(model, losses, wrong, learner, forward=read),
         Recorded(source, LedgerWriter(Path(job.ledger))),
-        job.size,
+        sizes(job),
         progress=fl.minibatches(1),
         reporters=[Teller(source), JsonLines(Path(job.checkpoints) / "run.jsonl")] if job.rank == 0 else [],
         # (3) resumes from the newest checkpoint, if there is one; nothing is read to get to its place
@@ -196,6 +199,13 @@ def train(job: Job, store: KVStore | None) -> dict[str, Any]:
     if job.parameters:
         np.savez(job.parameters, **{name: tensor.detach().numpy() for name, tensor in model.named_parameters()})
     return {"stats": source.stats().to_json(), "state": source.state_dict()}
+
+
+def sizes(job: Job) -> int | Schedule:
+    """The size of minibatches, or the two that follow each other."""
+    if not job.other_size_from:
+        return job.size
+    return Schedule.sizes([(job.other_size_from, job.size), job.other_size], epoch_size=1)
 
 
 def tell(**what: Any) -> None:

@@ -43,10 +43,19 @@ def showing(
             yield shown
         finally:
             shown.close()
-    elif callable(progress):
-        yield progress
     else:
-        raise TypeError(f"expected progress=True, False, None or a function of (done, total), got {progress!r:.80}")
+        yield expect_progress(progress)
+
+
+def expect_progress(progress: Any) -> Any:
+    """Return what `Progress` allows, unchanged.
+
+    Raises:
+        TypeError: anything else.
+    """
+    if progress is None or isinstance(progress, bool) or callable(progress):
+        return progress
+    raise TypeError(f"expected progress=True, False, None or a function of (done, total), got {progress!r:.80}")
 
 
 class ShownProgress:

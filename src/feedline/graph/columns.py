@@ -1,8 +1,7 @@
 """Columns of a picture: where a long network may be cut, so that it continues at the top beside itself.
 
 A cut is between two operations outside of all frames, or between frames, where a single tensor goes on; or a few, if
-that leaves columns too high: so a U-Net's ways down and up stand beside each other. Heights are estimates, in points:
-dot decides. Linear in operations and edges.
+that leaves columns too high. Heights are estimates, in points: dot decides. Linear in operations and edges.
 """
 
 from __future__ import annotations

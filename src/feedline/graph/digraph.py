@@ -41,6 +41,18 @@ class Picture(graphviz.Digraph):
             path.write_text(with_names_in_front(path.read_text("utf-8")), "utf-8")
         return written
 
+    def write(self, path: Path) -> Path:
+        """Write a file in the format of its ending, and return its path.
+
+        Raises:
+            ValueError: the ending is that of no format.
+            RuntimeError: the program `dot` is not installed.
+        """
+        try:
+            return Path(self.render(outfile=path, cleanup=True))
+        except graphviz.RequiredArgumentError as error:
+            raise ValueError(f"expected an ending .html or one of Graphviz' formats, got {path}") from error
+
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None, **settings: Any) -> dict[str, str]:
         """Return the SVG for notebooks, or without `dot` a message with the source."""
         try:

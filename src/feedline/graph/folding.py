@@ -184,8 +184,8 @@ def _stage(graph: Graph, first: Block, second: Block, users: Mapping[str, set[st
     head, tail = graph.scopes[path], graph.scopes[own]
     if head.repeats > 1 or (head.kind, head.builtin) != (tail.kind, tail.builtin) or head.first_only:
         return None
-    names = {_inner(o, own) for o in after if _inner(o, own)}
-    extra = {_inner(o, path) for o in before if _inner(o, path)} - names
+    names = {_inner(o, own) for o in after}
+    extra = {_inner(o, path) for o in before} - names - {""}
     kept = [o for o in before if _inner(o, path) not in extra]
     twin = {a.key: b.key for a, b in zip(kept, after, strict=False)}
     if len(kept) != len(after) or not all(
@@ -216,8 +216,13 @@ def _stage(graph: Graph, first: Block, second: Block, users: Mapping[str, set[st
 
 
 def _inner(operation: Operation, path: Path) -> str:
-    """Return the direct subscope of a scope in which an operation is, without the number of its call; or nothing."""
-    return operation.scope[len(path)].partition("@")[0] if len(operation.scope) > len(path) else ""
+    """Return the direct subscope of a scope in which an operation is, without the number of its call.
+
+    Return the name of a layer that is in none, and nothing for what has no parameters.
+    """
+    if len(operation.scope) > len(path):
+        return operation.scope[len(path)].partition("@")[0]
+    return operation.name if operation.parameters else ""
 
 
 def _like_but_for_shape(a: Operation, path: Path, b: Operation, own: Path) -> bool:

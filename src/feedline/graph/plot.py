@@ -1,66 +1,31 @@
-"""Pictures of networks: `plot_network` writes a graph as DOT, the language of Graphviz.
+"""Pictures of networks: `plot_network` writes a graph as DOT, the language of Graphviz, or as a page for browsers.
 
 A box is an operation or layer, an arrow a tensor with its shape, a frame a module. Families of operations differ in
-colour and shape, explained in a legend. The colours follow Okabe and Ito's palette for colour-blind readers; the
-background is white, so that a picture is legible wherever it is shown. dot takes the time; writing DOT is linear.
+colour and shape, explained in a legend; the background is white, so that a picture is legible wherever it is shown. dot
+takes the time; writing DOT is linear.
 """
 
 from __future__ import annotations
 
 import importlib
+import os
 import textwrap
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from typing import Any, NamedTuple
+from pathlib import Path as FilePath
+from typing import Any
 
 from feedline.graph.columns import columns
 from feedline.graph.folding import collapsed, folded
-from feedline.graph.graph import (
-    Edge,
-    Graph,
-    Operation,
-    Parameter,
-    Path,
-    Scope,
-    called,
-    named_after_parameters,
-    number,
-    total,
-)
+from feedline.graph.graph import Edge, Graph, Operation, Path, named_after_parameters, number
 from feedline.graph.importers import graph_of
+from feedline.graph.labels import box_lines, frame_label, remark
+from feedline.graph.levels import Levels, levels
+from feedline.graph.network_page import PageLook, network_page
 from feedline.graph.op_families import family
-from feedline.graph.settings import brief
+from feedline.graph.styles import GREY, INK, STYLES
 
-
-class Style(NamedTuple):
-    """Style of a family: Graphviz' shape, fill, the shape in words, and Graphviz' style."""
-
-    shape: str
-    fill: str
-    words: str
-    style: str = "filled"
-
-
-GREY = "#767676"  # 4.5:1 on white as on black
-INK = "#000000"
-# Shape and fill of each family: Okabe and Ito's colours, lightened for a contrast of at least 7:1 with black text.
-STYLES = {
-    "input": Style("oval", "#ffffff", "oval"),
-    "parameter": Style("cylinder", "#dddddd", "cylinder"),
-    "attention": Style("octagon", "#d9a3c2", "octagon"),
-    "recurrent": Style("component", "#e69f00", "box with tabs"),
-    "normalisation": Style("box", "#f0e442", "round corners", "rounded,filled"),
-    "dropout": Style("box", "#e8e3b0", "dashed round corners", "rounded,filled,dashed"),
-    "convolution": Style("box3d", "#f0a06a", "block"),
-    "pooling": Style("invtrapezium", "#9fd3f0", "funnel"),
-    "activation": Style("hexagon", "#7fd0b4", "hexagon"),
-    "loss": Style("doubleoctagon", "#f6c3a0", "double octagon"),
-    "product": Style("box", "#8cbce0", "box"),
-    "shape": Style("parallelogram", "#eeeeee", "slanted"),
-    "other": Style("note", "#ffffff", "folded corner"),
-}
-SETTINGS = 36  # characters in a line of settings
 WORDS = 70  # characters in a line of a note
 # Number of operations above which dot gets a lower effort, and shapes become head labels, which, unlike edge labels,
 # add no nodes to its layout.
@@ -71,6 +36,7 @@ def plot_network(
     model: Any,
     inputs: Any = None,
     *,
+    to: str | os.PathLike[str] | None = None,
     title: str = "network",
     save_format: str = "svg",
     depth: int | None = None,
@@ -89,26 +55,33 @@ def plot_network(
             or the path of its file (``.onnx``), or a `feedline.graph.graph.Graph`.
         inputs: what the model is applied to, for shapes: one input, a sequence of them, or a mapping by keyword; each a
             tensor, an array, or a shape, a tuple of ints that stands for zeros. For symbols and ONNX shapes by name.
+        to: path of a file to write. The ending decides: ``.html`` is a page for browsers that needs neither Graphviz
+            nor a network, with frames that open and close, a search, and the shapes and costs of what is pointed at;
+            others are those of Graphviz. None: write nothing.
         title: of the picture, and of the file that `render` writes.
         save_format: of that file: ``"svg"``, ``"pdf"``, ``"png"`` or another of Graphviz.
-        depth: largest number of modules around an operation; deeper ones become a box. None: no limit.
+        depth: largest number of modules around an operation; deeper ones become a box, which opens in a page. None: no
+            limit; in a page, as many as show at most 60 boxes at first.
         expand: whether to show the operations inside the library's layers, too.
         fold: whether to draw runs of equal modules once, with their number.
-        hide_weights: whether to show only numbers of parameters, instead of drawing each.
-        node_attrs: Graphviz attributes of all operations, which override those of their family.
+        hide_weights: whether to show only numbers of parameters, instead of drawing each. A page has them on demand.
+        node_attrs: Graphviz attributes of all operations, which override those of their family; not for pages.
         legend: whether to explain the shapes and colours that occur.
         direction: direction of the data flow: ``"TB"`` (down), ``"LR"``, ``"BT"`` or ``"RL"``.
         height: points (1/72 inch) at which a picture continues in another column, where a single tensor goes on, or a
-            few; in direction ``"LR"``, in another row. None: never.
+            few; in direction ``"LR"``, in another row. A network that goes down and up again (a U-Net) has its way up
+            beside its way down, level by level. None: one column. Pages scroll instead.
 
     Returns:
         A `graphviz.Digraph`: a picture in notebooks; ``.source`` is the DOT, ``.render(path)`` writes a file, which
-        requires the program ``dot``.
+        requires the program ``dot``. With ``to``, the `pathlib.Path` of the file.
 
     Raises:
         ModuleNotFoundError: the package graphviz is not installed (``pip install 'feedline[viz]'``).
+        OSError: the file cannot be written.
+        RuntimeError: the file needs the program ``dot``, which is not installed.
         TypeError: a model of another type, or a title or attribute that is not a str.
-        ValueError: inputs that do not fit, or another argument out of range.
+        ValueError: inputs that do not fit, an ending of no known format, or another argument out of range.
     """
     if direction not in ("TB", "LR", "BT", "RL"):
         raise ValueError(f"expected direction 'TB', 'LR', 'BT' or 'RL', got {direction!r}")
@@ -119,18 +92,33 @@ def plot_network(
     wrong = {name: value for name, value in (node_attrs or {}).items() if not isinstance(value, str)}
     if wrong:
         raise TypeError(f"expected node_attrs of text, as Graphviz has them, got {wrong}")
-    digraph = importlib.import_module("feedline.graph.digraph")  # the only one that needs the package graphviz
+    if depth is not None and depth < 0:
+        raise ValueError(f"expected depth=None or a number of scopes from 0, got {depth}")
+    as_page = to is not None and FilePath(to).suffix.lower() in (".html", ".htm")
+    if as_page and node_attrs:
+        raise ValueError(f"expected no node_attrs for a page, whose style is not Graphviz', got {dict(node_attrs)}")
     graph = graph_of(model, inputs)
-    drawn = collapsed(graph, depth, expand)
+    drawn = collapsed(graph, None if as_page else depth, expand)
     drawn = named_after_parameters(folded(drawn) if fold else drawn)
+    if as_page:
+        look = PageLook(title, direction, depth, hide_weights, legend)
+        path = FilePath(to)  # type: ignore[arg-type]
+        path.write_text(network_page(graph, drawn, look), encoding="utf-8")
+        return path
+    digraph = importlib.import_module("feedline.graph.digraph")  # the only one that needs the package graphviz
     picture = digraph.Picture(name=digraph.quoted(title), filename=f"{title}.gv", format=save_format)
     drawing = _Drawing(drawn, picture, digraph.quoted, dict(node_attrs or {}), hide_weights)
     drawing.settings(_caption(title, graph), direction)
     drawing.scope(())
-    drawing.edges(columns(drawn, height) if height is not None else [])
+    parts = columns(drawn, height) if height is not None else []
+    beside = levels(drawn) if len(parts) > 1 else None
+    if beside is None:
+        drawing.edges(parts)
+    else:
+        drawing.levels(beside)
     if legend:
         drawing.legend()
-    return picture
+    return picture if to is None else picture.write(FilePath(to))
 
 
 def _caption(title: str, graph: Graph) -> str:
@@ -188,7 +176,7 @@ class _Drawing:
             self.operation(operation, into)
         for inner in self._scopes.get(path, ()):
             frame = type(self.picture)(name=f"cluster_{self._number[inner]}")
-            label = self.quoted(_frame_label(inner, self.graph.scopes[inner]))
+            label = self.quoted(frame_label(inner, self.graph.scopes[inner]))
             frame.attr("graph", label=label, style="rounded,dashed", color=GREY, fontcolor=GREY, fontsize="11")
             frame.attr("graph", labeljust="l")
             self.scope(inner, frame)
@@ -201,7 +189,7 @@ class _Drawing:
         into.node(
             operation.key,
             **{
-                "label": self.quoted(self._label(operation)),
+                "label": self.quoted("\n".join(box_lines(self.graph, operation))),
                 "tooltip": self.quoted(self._tooltip(operation)),
                 **_style(kin),
                 **self.node_attrs,
@@ -214,28 +202,10 @@ class _Drawing:
             # A shared parameter is one node, outside all frames.
             shared = self._users[name] > 1
             parameter = self.graph.parameters[name]
-            label = self.quoted(f"{name}\n{parameter.type}{_remark(parameter)}")
+            label = self.quoted(f"{name}\n{parameter.type}{remark(parameter)}")
             key = f"parameter {self._number[name]}"
             (self.picture if shared else into).node(key, label=label, **_style("parameter"))
             self.picture.edge(key, operation.key, style="dashed", arrowhead="none")
-
-    def _label(self, operation: Operation) -> str:
-        count = total([self.graph.parameters[name].count for name in operation.parameters])
-        lines = [operation.kind]
-        if operation.whole:
-            scope = self.graph.scopes[operation.scope]
-            lines = [f"{scope.kind}{_times(scope)}", _names(operation.scope, scope)]
-            lines += [only] if (only := _first_only(operation.scope, scope)) else []
-        elif operation.name:
-            lines.append(operation.name)
-        if operation.role == "input":
-            lines = [operation.name or operation.kind, *[str(t) for t in operation.outputs[:1] if t.shape is not None]]
-        told = brief(operation.settings)
-        if told:
-            lines += textwrap.wrap(told, SETTINGS)
-        if count != 0:
-            lines.append(f"{number(count)} parameters")
-        return "\n".join(lines)
 
     def _tooltip(self, operation: Operation) -> str:
         lines = [".".join(operation.scope) or operation.key, operation.detail]
@@ -257,6 +227,18 @@ class _Drawing:
             self._joint(n, edges)
         if len(parts) > 1:
             self._beside([operations[0].key for operations in parts], len(joints))
+
+    def levels(self, beside: Levels) -> None:
+        """Draw an arrow for every edge, those of the way up from below, and those across without a say in heights."""
+        self.picture.attr("graph", ranksep="0.12")  # there is one line beside each arrow, and none to go around
+        for edge in self.graph.edges():
+            ends = edge.tail, edge.head
+            if ends in beside.across:
+                self._edge(edge, *ends, constraint="false")
+            elif edge.head in beside.up:
+                self._edge(edge, *ends[::-1], dir="back", minlen=str(beside.lengths.get(ends, 1)))
+            else:
+                self._edge(edge, *ends, minlen=str(beside.lengths.get(ends, 1)))
 
     def _edge(self, edge: Edge, tail: str, head: str, **extra: str) -> None:
         label = "" if edge.type.shape is None else str(edge.type)
@@ -299,31 +281,3 @@ class _Drawing:
 def _style(kin: str) -> dict[str, str]:
     style = STYLES[kin]
     return {"shape": style.shape, "fillcolor": style.fill, "style": style.style}
-
-
-def _remark(parameter: Parameter) -> str:
-    return "\nbuffer" if parameter.buffer else "" if parameter.trains else "\nfrozen"
-
-
-def _times(scope: Scope) -> str:
-    if scope.repeats == 1:
-        return ""
-    return f" ×{scope.repeats}" + (" (same weights)" if scope.tied else "")
-
-
-def _first_only(path: Path, scope: Scope) -> str:
-    return f"only {called(path[-1])}: {', '.join(scope.first_only)}" if scope.first_only else ""
-
-
-def _names(path: Path, scope: Scope) -> str:
-    """Return the module's name in its parent, with the number of the call unless it is the first."""
-    around = path[-2].partition("@")[2] if len(path) > 1 else ""
-    name = called(path[-1].removesuffix(f"@{around}") if around else path[-1])
-    return f"{name} … {called(scope.last)}" if scope.repeats > 1 else name
-
-
-def _frame_label(path: Path, scope: Scope) -> str:
-    name = _names(path, scope)
-    label = f"{scope.kind}{_times(scope)}" if name == scope.kind else f"{name}: {scope.kind}{_times(scope)}"
-    only = _first_only(path, scope)
-    return f"{label}\n{only}" if only else label

@@ -125,9 +125,9 @@ class Summary:
         frozen = None if self.parameters is None or self.trainable is None else self.parameters - self.trainable
         return [
             f"parameters     {number(self.parameters)} (trainable {number(self.trainable)}, frozen {number(frozen)}), "
-            f"{_bytes(self.parameter_bytes)}",
+            f"{as_bytes(self.parameter_bytes)}",
             f"multiply-adds  {number(self.multiply_adds)}",
-            f"activations    {_bytes(self.activations)}, with their gradients {_bytes(self.both_directions)}",
+            f"activations    {as_bytes(self.activations)}, with their gradients {as_bytes(self.both_directions)}",
             f"read by        {self.graph.importer}",
             *self.graph.notes,
         ]
@@ -304,19 +304,19 @@ COLUMNS = {
     "output": SummaryColumn("Output shape", False, lambda row: row.shapes),
     "parameters": SummaryColumn("Parameters", True, lambda row: _parameters(row, number, row.parameters)),
     "parameter bytes": SummaryColumn(
-        "Parameter bytes", True, lambda row: _parameters(row, _bytes, row.parameter_bytes)
+        "Parameter bytes", True, lambda row: _parameters(row, as_bytes, row.parameter_bytes)
     ),
     "trainable": SummaryColumn("Trainable", False, _trainable),
     "multiply-adds": SummaryColumn(
         "Multiply-adds", True, lambda row: number(row.multiply_adds) if row.multiply_adds != 0 else ""
     ),
     "activations": SummaryColumn(
-        "Activations", True, lambda row: _bytes(row.activations) if row.activations != 0 else ""
+        "Activations", True, lambda row: as_bytes(row.activations) if row.activations != 0 else ""
     ),
 }
 
 
-def _bytes(n: int | None) -> str:
+def as_bytes(n: int | None) -> str:
     """Format bytes in the largest unit of which there is at least one."""
     if n is None:
         return "?"

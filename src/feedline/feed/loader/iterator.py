@@ -20,6 +20,7 @@ from feedline.feed.loader.factory import ExecutorFactory
 from feedline.feed.loader.fetch import Fetched
 from feedline.feed.loader.iterable import DeclaredLength
 from feedline.feed.loader.order import Planned
+from feedline.feed.loader.shown import ShownSweep
 from feedline.feed.loader.state import ResumePoint
 from feedline.feed.loader.stats import LoaderStats
 from feedline.feed.loader.sweeps import SweepProgress, Sweeps
@@ -42,6 +43,7 @@ class LoaderIterator(_Base):
         rank, ranks: this rank, and the number of ranks.
         stats: statistics of the loader.
         quarantine: list of skipped items; None: none are skipped.
+        shown: what shows the number of batches delivered.
         length: function that returns the length; None: there is none.
         declared: declared length of an iterable dataset, if it was asked for.
     """
@@ -58,6 +60,7 @@ class LoaderIterator(_Base):
         ranks: int,
         stats: LoaderStats,
         quarantine: Quarantine | None,
+        shown: ShownSweep,
         length: Callable[[], int] | None,
         declared: DeclaredLength | None,
     ) -> None:
@@ -66,6 +69,7 @@ class LoaderIterator(_Base):
         progress.epoch = batches.epoch()  # now that workers have begun
         self._sweeps, self._progress, self._rank, self._ranks = sweeps, progress, rank, ranks
         self._stats, self._quarantine, self._length, self._declared = stats, quarantine, length, declared
+        self._shown = shown
         self._left: float | None = None
         self._yielded = 0
         self._ended = False
@@ -108,6 +112,8 @@ class LoaderIterator(_Base):
                 raise StopIteration
             if not self._progress.asked:
                 self._begin()
+            if self._yielded:
+                self._shown(self._yielded)
             if self._hand is None:
                 try:
                     if self._transfer is None or not self._transfer.asynchronous:
@@ -238,6 +244,7 @@ class LoaderIterator(_Base):
         place = ResumePoint(ended.sweep + 1, memo=self._batches.memo_after(ended.memo))
         self._factory.retire(self._executor, newest=self._sweeps.now.newest is progress)
         progress.place, self._ended = place, True
+        self._shown.close()
 
     def __getstate__(self) -> Any:
         raise NotImplementedError("a LoaderIterator cannot be pickled; pickle the loader, or its state_dict()")

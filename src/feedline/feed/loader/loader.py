@@ -25,10 +25,12 @@ from feedline.feed.loader.iterable import DeclaredLength
 from feedline.feed.loader.iterator import LoaderIterator
 from feedline.feed.loader.options import LoaderOptions, warn_of_many, warn_of_ranks
 from feedline.feed.loader.samplers import samplers_of
+from feedline.feed.loader.shown import ShownSweep
 from feedline.feed.loader.state import ResumePoint
 from feedline.feed.loader.stats import LoaderStats
 from feedline.feed.loader.sweeps import LoaderStanding, SweepProgress, Sweeps
 from feedline.feed.quarantine import Quarantine
+from feedline.feed.showing import Progress
 from feedline.feed.timeline import Window
 from feedline.feed.transforms import Transform
 
@@ -63,6 +65,7 @@ _OWN = (
     "device",
     "transforms",
     "snapshot_every_n_steps",
+    "progress",
 )
 
 
@@ -115,6 +118,9 @@ class DataLoader(_Base):
         transforms: for a corpus, as for `MinibatchSource`: changes of its streams, such as decoding pictures. Not
             part of a state.
         snapshot_every_n_steps: no effect, for torchdata's `StatefulDataLoader`: a state is available at any time.
+        progress: True shows a bar for each sweep: batches per second, remaining time and the share of it spent waiting;
+            where stderr is no terminal, a line every half minute. A function is called as ``progress(done, total)``
+            with batches, before each but the first and at the end; the total is 0 where it is unknown.
 
     Raises:
         ValueError, TypeError: arguments are invalid or contradict each other.
@@ -133,6 +139,7 @@ class DataLoader(_Base):
     persistent_workers: bool
     collate_fn: Callable[[Any], Any]
     drop_last: bool
+    progress: Progress
     _IterableDataset_len_called: int | None
     __initialized = False
 
@@ -171,6 +178,7 @@ class DataLoader(_Base):
         device: Any = None,
         transforms: Sequence[Transform | Callable[..., Mapping[str, Any]]] = (),
         snapshot_every_n_steps: int | None = None,
+        progress: Progress = None,
     ) -> None:
         given = dict(locals())
         del given["self"]
@@ -280,13 +288,17 @@ class DataLoader(_Base):
                     ranks=ranks,
                     stats=self._stats,
                     quarantine=self._quarantine,
-                    length=None if batches.options.is_iterable else self.__len__,
+                    shown=ShownSweep(self.progress, self._stats, self._length_of(batches)),
+                    length=self._length_of(batches),
                     declared=None if told is None else DeclaredLength(self.dataset, told, self.num_workers),
                 )
         except BaseException:  # after a failure or an interrupt, the caller may retry
             if before is not None and sweeps.now.newest is progress:
                 sweeps.now = before
             raise
+
+    def _length_of(self, batches: Batches) -> Callable[[], int] | None:
+        return None if batches.options.is_iterable else self.__len__
 
     # ---- state -------------------------------------------------------------------------------------
 

@@ -29,6 +29,7 @@ from feedline.feed.loader.ragged import Collate
 from feedline.feed.mistaken import refuse
 from feedline.feed.partition import Partition, checked
 from feedline.feed.protocol import Deserializer, checked_seed, whole_number
+from feedline.feed.showing import Progress, expect_progress
 from feedline.feed.timeline import Window
 from feedline.feed.transforms import Transform
 from feedline.interop import ray_session
@@ -83,6 +84,7 @@ class LoaderOptions:
     device: Any
     transforms: Sequence[Transform | Callable[..., Mapping[str, Any]]]
     snapshot_every_n_steps: int | None
+    progress: Progress
 
     def __post_init__(self) -> None:
         self.grows = self.prefetch_factor is None
@@ -90,6 +92,7 @@ class LoaderOptions:
         if isinstance(self.dataset, (str, os.PathLike)):
             self.dataset = open_corpus(self.dataset)
         refuse(self.dataset, "DataLoader")
+        expect_progress(self.progress)
         _check_generator(self.generator)
         self.is_corpus = isinstance(self.dataset, Deserializer)
         self.is_iterable = not self.is_corpus and is_iterable_style(self.dataset)

@@ -7,7 +7,8 @@ edge.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from feedline.graph.costs import activations, multiply_adds
 from feedline.graph.graph import (
@@ -23,11 +24,22 @@ from feedline.graph.graph import (
     unique,
 )
 from feedline.graph.settings import Around, settings_of
+from feedline.networks.importers.layers import layer_settings
 from feedline.networks.node import UNKNOWN, Node
 from feedline.networks.traverse import loop_parts, topological
 
 # Operations whose weights are their first argument.
 _KERNEL_FIRST = ("convolution", "convolution_transpose")
+
+# CNTK's layers, which pictures show as one box. Containers (Sequential, For) and recurrences are frames.
+LAYERS = frozenset(
+    (
+        *("Dense", "Embedding", "Convolution", "Convolution1D", "Convolution2D", "Convolution3D"),
+        *("ConvolutionTranspose", "ConvolutionTranspose1D", "ConvolutionTranspose2D", "ConvolutionTranspose3D"),
+        *("SequentialConvolution", "MaxPooling", "AveragePooling", "GlobalMaxPooling", "GlobalAveragePooling"),
+        *("MaxUnpooling", "BatchNormalization", "LayerNormalization", "Dropout", "Activation", "Stabilizer", "Label"),
+    )
+)
 
 
 def from_nodes(roots: Sequence[Node]) -> Graph:
@@ -35,6 +47,7 @@ def from_nodes(roots: Sequence[Node]) -> Graph:
     importer = _NodeImporter(topological(roots))
     for node in importer.order:
         importer.add(node)
+    importer.tell_layers()
     for i, root in enumerate(roots):
         importer.output(i, root)
     return Graph(tuple(importer.operations), importer.parameters, importer.scopes, "feedline.networks")
@@ -81,20 +94,30 @@ class _NodeImporter:
 
     def _blocks(self) -> dict[Node, Path]:
         """Return the scope of each node; outer blocks come after inner ones in the order, which is walked backwards."""
-        paths: dict[Node, Path] = {}
+        around: dict[Node, Node | None] = {}  # the innermost block around a node
+        blocks: dict[Node | None, list[Node]] = {}
         for block in reversed(self.order):
             if block.op != "alias" or "block" not in block.attributes:
                 continue
-            kind, instance = str(block.attributes["block"]), str(block.attributes["instance"])
-            border = set(block.inputs[1:])
+            border, outer = set(block.inputs[1:]), around.get(block)
             inside = topological(block.inputs[:1], lambda node, border=border: _within(node, border))  # type: ignore[misc]
-            outer = paths.get(block, ())
-            path = (*outer, unique(instance or kind, [p[-1] for p in self.scopes if p[:-1] == outer]))
-            self.scopes[path] = Scope(kind, detail=instance)
-            for node in inside:
-                if node not in border and paths.get(node, ()) == outer:
-                    paths[node] = path
-        return paths
+            blocks.setdefault(outer, []).append(block)
+            around.update((node, block) for node in inside if node not in border and around.get(node) is outer)
+        paths: dict[Node | None, Path] = {None: ()}
+        self._name_scopes(None, blocks, paths)
+        return {node: paths[block] for node, block in around.items()}
+
+    def _name_scopes(
+        self, outer: Node | None, blocks: Mapping[Node | None, Sequence[Node]], paths: dict[Node | None, Path]
+    ) -> None:
+        """Give the blocks within one their paths, numbered in the order of computation where names are the same."""
+        names: list[str] = []
+        for block in reversed(blocks.get(outer, ())):
+            kind, instance = str(block.attributes["block"]), str(block.attributes["instance"])
+            names.append(unique(instance or kind, names))
+            paths[block] = path = (*paths[outer], names[-1])
+            self.scopes[path] = Scope(kind, builtin=kind in LAYERS, detail=instance)
+            self._name_scopes(block, blocks, paths)
 
     def add(self, node: Node) -> None:
         """One node."""
@@ -129,6 +152,15 @@ class _NodeImporter:
             activations=0 if kind in ("input", "placeholder") else activations(kind, [type_]),
         )
         self.operations.append(operation)
+
+    def tell_layers(self) -> None:
+        """Give layers the settings of what is in them."""
+        inside: dict[Path, list[Operation]] = {}
+        for operation in self.operations:
+            if self.scopes.get(operation.scope, Scope("")).builtin:
+                inside.setdefault(operation.scope, []).append(operation)
+        for path, operations in inside.items():
+            self.scopes[path] = replace(self.scopes[path], settings=layer_settings(operations))
 
     def _keep(self, node: Node) -> None:
         weights = node.weights

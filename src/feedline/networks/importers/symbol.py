@@ -14,6 +14,7 @@ from typing import Any
 from feedline.graph.costs import activations, multiply_adds
 from feedline.graph.graph import Graph, Operation, OutputReference, Parameter, Shape, TensorType, output_operation
 from feedline.graph.settings import Around, settings_of
+from feedline.networks.importers.symbol_names import scoped
 
 TRAINED = ("_weight", "_bias", "_beta", "_gamma", "_parameters")
 ONLY_GIVEN = "JSON contains no shapes: pass mxnet.symbol.load_json(text), which infers the missing ones"
@@ -93,7 +94,8 @@ def _read(text: str, shapes: dict[str, list[Shape]], all_are: bool = True) -> Gr
     if not all_are:
         importer.expect_all_asked()
     notes = (ONLY_GIVEN,) if shapes and importer.unknown else ()
-    return Graph(tuple(importer.operations), importer.parameters, importer="MXNet symbol", notes=notes)
+    operations, scopes = scoped(importer.operations)
+    return Graph(tuple(operations), importer.parameters, scopes, "MXNet symbol", notes)
 
 
 class _SymbolImporter:

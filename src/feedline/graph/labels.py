@@ -1,0 +1,62 @@
+"""Words of boxes and frames, in pictures and pages."""
+
+from __future__ import annotations
+
+import textwrap
+
+from feedline.graph.graph import Graph, Operation, Parameter, Path, Scope, called, number, total
+from feedline.graph.settings import brief
+
+SETTINGS = 36  # characters in a line of settings
+
+
+def box_lines(graph: Graph, operation: Operation) -> list[str]:
+    """Return the lines in an operation's box: kind, name, settings, number of parameters."""
+    count = total([graph.parameters[name].count for name in operation.parameters])
+    lines = [operation.kind]
+    if operation.whole:
+        scope = graph.scopes[operation.scope]
+        lines = [f"{scope.kind}{times(scope)}", scope_name(operation.scope, scope)]
+        lines += [only] if (only := first_only(operation.scope, scope)) else []
+    elif operation.name:
+        lines.append(operation.name)
+    if operation.role == "input":
+        lines = [operation.name or operation.kind, *[str(t) for t in operation.outputs[:1] if t.shape is not None]]
+    told = brief(operation.settings)
+    if told:
+        lines += textwrap.wrap(told, SETTINGS)
+    if count != 0:
+        lines.append(f"{number(count)} parameters")
+    return lines
+
+
+def remark(parameter: Parameter) -> str:
+    """Return a line that says whether a parameter does not train; empty if it does."""
+    return "\nbuffer" if parameter.buffer else "" if parameter.trains else "\nfrozen"
+
+
+def times(scope: Scope) -> str:
+    """Return how often a folded scope repeats; empty if it does not."""
+    if scope.repeats == 1:
+        return ""
+    return f" ×{scope.repeats}" + (" (same weights)" if scope.tied else "")
+
+
+def first_only(path: Path, scope: Scope) -> str:
+    """Return what only the first of a folded scope has; empty if that is nothing."""
+    return f"only {called(path[-1])}: {', '.join(scope.first_only)}" if scope.first_only else ""
+
+
+def scope_name(path: Path, scope: Scope) -> str:
+    """Return the module's name in its parent, with the number of the call unless it is the first."""
+    around = path[-2].partition("@")[2] if len(path) > 1 else ""
+    name = called(path[-1].removesuffix(f"@{around}") if around else path[-1])
+    return f"{name} … {called(scope.last)}" if scope.repeats > 1 else name
+
+
+def frame_label(path: Path, scope: Scope) -> str:
+    """Return the title of a frame: one line, or two."""
+    name = scope_name(path, scope)
+    label = f"{scope.kind}{times(scope)}" if name == scope.kind else f"{name}: {scope.kind}{times(scope)}"
+    only = first_only(path, scope)
+    return f"{label}\n{only}" if only else label

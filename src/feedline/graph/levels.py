@@ -1,0 +1,91 @@
+"""Levels of a network that goes down and up again, as a U-Net does: where it turns, and what stands beside what.
+
+Such a network has ways across, one inside the other: what leaves first is joined last. A picture draws the way up
+beside the way down, from below, with both ends of a way across at one height. Quadratic in joints, else linear.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+from feedline.graph.graph import Edge, Graph
+
+LEAST = 3  # ways across
+SHARE = 0.5  # of all operations that stand between the ends of the outermost way
+
+
+class Levels(NamedTuple):
+    """How the two ways stand beside each other.
+
+    Attributes:
+        up: keys of the operations on the way up.
+        across: (tail, head) of the edges from one way to the other.
+        lengths: number of ranks that an edge (tail, head) spans where it is more than one.
+    """
+
+    up: frozenset[str]
+    across: frozenset[tuple[str, str]]
+    lengths: Mapping[tuple[str, str], int]
+
+
+def levels(graph: Graph) -> Levels | None:
+    """Return the levels of a graph; None if it does not go down and up again."""
+    keys = [operation.key for operation in graph.operations]
+    place = {key: i for i, key in enumerate(keys)}
+    edges = [edge for edge in graph.edges() if not edge.feedback]
+    given: dict[str, list[Edge]] = {}
+    for edge in edges:
+        given.setdefault(edge.head, []).append(edge)
+    joins = {key: {place[e.tail] for e in found} for key, found in given.items() if len({e.tail for e in found}) > 1}
+    pairs = _nested(sorted((min(tails), place[key]) for key, tails in joins.items()))
+    if len(pairs) < LEAST or pairs[0][1] - pairs[0][0] < SHARE * len(keys):
+        return None
+    turn = _turn(pairs[-1], keys, given, place)
+    up = frozenset(keys[turn + 1 :])
+    across = frozenset((e.tail, e.head) for e in edges if place[e.tail] < turn and e.head in up)
+    lengths = dict[tuple[str, str], int]()
+    stops = [*pairs, (turn, turn)]
+    for (a, b), (c, d) in pairwise(stops):
+        down, above = _path(keys[a], keys[c], given, place, across), _path(keys[d], keys[b], given, place, across)
+        if not down or not above:
+            return None  # a way that leaves its own side has no level
+        shorter, longer = sorted((down, above), key=len)
+        lengths[shorter[-1]] = 1 + len(longer) - len(shorter)
+    return Levels(up, across, {edge: n for edge, n in lengths.items() if n > 1})
+
+
+def _nested(pairs: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return as many of the sorted pairs as stand one inside the other, outermost first."""
+    best: list[list[tuple[int, int]]] = []
+    for first, last in pairs:
+        outer = [chain for chain in best if chain[-1][0] < first and last < chain[-1][1]]
+        best.append([*max(outer, key=len, default=[]), (first, last)])
+    return max(best, key=len, default=[])
+
+
+def _turn(
+    innermost: tuple[int, int], keys: Sequence[str], given: Mapping[str, Sequence[Edge]], place: Mapping[str, int]
+) -> int:
+    """Return the place of the operation in the middle of the lowest level."""
+    path = _path(keys[innermost[0]], keys[innermost[1]], given, place, frozenset())
+    return place[path[len(path) // 2][0]] if path else innermost[0]
+
+
+def _path(
+    start: str,
+    end: str,
+    given: Mapping[str, Sequence[Edge]],
+    place: Mapping[str, int],
+    without: frozenset[tuple[str, str]],
+) -> list[tuple[str, str]]:
+    """Return the edges of a longest way from one operation to another; empty if there is none."""
+    longest: dict[str, list[tuple[str, str]]] = {start: []}
+    order = sorted((key for key in place if place[start] < place[key] <= place[end]), key=place.__getitem__)
+    for key in order:
+        ways = [[*longest[e.tail], (e.tail, key)] for e in given.get(key, ()) if e.tail in longest]
+        ways = [way for way in ways if way[-1] not in without]
+        if ways:
+            longest[key] = max(ways, key=len)
+    return longest.get(end, [])

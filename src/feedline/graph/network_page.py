@@ -1,0 +1,258 @@
+"""A network as one HTML page, which lays itself out: frames open and close, boxes tell their shapes and costs.
+
+The page holds the graph as JSON, its style and its script, and asks for nothing else; a content security policy makes
+the browser enforce this. Every text from the network is escaped. Below the picture is the table of `summary`, which
+needs no script. Its size is linear in operations and edges.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from html import escape
+from importlib.resources import files
+from typing import Any, NamedTuple
+
+from feedline.graph.graph import Edge, Graph, Operation, Path, number, total
+from feedline.graph.labels import box_lines, frame_label
+from feedline.graph.op_families import family
+from feedline.graph.settings import brief
+from feedline.graph.styles import STYLES, dark
+from feedline.graph.summary import as_bytes, summary
+
+MOST_AT_FIRST = 60  # boxes that a page shows before anything is opened
+
+Facts = list[tuple[str, str]]
+Tensor = tuple[str, int]  # an operation's key and the index of its output
+
+
+class PageLook(NamedTuple):
+    """What a page shows of a network.
+
+    Attributes:
+        title: of the page.
+        direction: of the data flow: ``"TB"``, ``"LR"``, ``"BT"`` or ``"RL"``.
+        depth: number of frames around a box that are open at first; None: as many as show `MOST_AT_FIRST` boxes.
+        hide_weights: whether boxes leave their parameters to the panel.
+        legend: whether the colours are explained.
+    """
+
+    title: str
+    direction: str
+    depth: int | None
+    hide_weights: bool
+    legend: bool
+
+
+def network_page(graph: Graph, drawn: Graph, look: PageLook) -> str:
+    """Return the page.
+
+    Args:
+        graph: the network, for the table and the totals.
+        drawn: what the picture shows of it: collapsed and folded.
+        look: title, direction and what is open.
+    """
+    content = _Content(drawn, look)
+    # Without "<", no text of a network can end the element that holds it.
+    data = json.dumps(content.document(), ensure_ascii=True, separators=(",", ":")).replace("<", "\\u003c")
+    style, script = (files(__package__).joinpath(f"network_page.{end}").read_text("utf-8") for end in ("css", "js"))
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    table = summary(graph)
+    totals = [
+        (number(table.parameters), "parameters"),
+        (number(table.multiply_adds), "multiply-adds"),
+        (as_bytes(table.activations), "activations"),
+        (number(len(drawn.operations)), "boxes" if len(drawn.operations) != 1 else "box"),
+    ]
+    tiles = "".join(f"<li><b>{escape(value)}</b> {name}</li>" for value, name in totals)
+    notes = "".join(f"<p>{escape(note)}</p>" for note in graph.notes)
+    read_by = f"Read by {escape(graph.importer)}." if graph.importer else ""
+    return f"""<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'; \
+script-src 'sha256-{digest}'">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
+<title>{escape(look.title)}</title>
+<style>
+{style}{_colours(content.families)}</style>
+</head>
+<body>
+<header>
+<h1>{escape(look.title)}</h1>
+<ul class="totals">{tiles}</ul>
+<div class="soft">{read_by}{notes}</div>
+</header>
+<main>
+<div class="tools" role="toolbar" aria-label="Picture">
+<label>Search <input type="search" id="search" autocomplete="off" spellcheck="false" aria-describedby="found"></label>
+<output id="found" aria-live="polite"></output>
+<span class="buttons"><button id="open">Open all</button><button id="close">Close all</button>
+<button id="smaller" aria-label="Smaller">−</button><button id="larger" aria-label="Larger">+</button>
+<button id="fit">Fit</button></span>
+</div>
+<div class="both">
+<div class="picture">
+<svg id="picture" role="tree" aria-label="{escape(look.title)}: boxes in the order of computation"></svg>
+<noscript><p>The picture needs JavaScript; the table below has the same layers.</p></noscript></div>
+<aside id="told" aria-label="Shapes and costs"></aside>
+</div>
+<p class="soft keys">Keys: <kbd>↑</kbd> <kbd>↓</kbd> go through the boxes, <kbd>→</kbd> opens a frame, <kbd>←</kbd>
+closes it or goes out, <kbd>Enter</kbd> does either, <kbd>/</kbd> searches, <kbd>+</kbd> <kbd>−</kbd> zoom.</p>
+{_legend(content.families) if look.legend else ""}
+<section class="table" aria-label="Table of layers"><h2>Layers</h2><div class="scroll" tabindex="0" role="region"
+aria-label="Layers, with shapes and costs">{table._repr_html_()}</div></section>
+</main>
+<script type="application/json" id="network">{data}</script>
+<script>{script}</script>
+</body>
+</html>
+"""
+
+
+def _colours(families: Sequence[str]) -> str:
+    """Return the colours of families, as CSS: fill and border in the light, in the dark, and on paper."""
+    light = "".join(f".f-{kin} {{ --fill: {STYLES[kin].fill}; --edge: var(--soft) }}\n" for kin in families)
+    night = "".join(
+        f"  .f-{kin} {{ --fill: {dark(STYLES[kin].fill)}; --edge: {STYLES[kin].fill} }}\n" for kin in families
+    )
+    return f"{light}@media screen and (prefers-color-scheme: dark) {{\n{night}}}\n"
+
+
+def _legend(families: Sequence[str]) -> str:
+    items = "".join(f'<li><i class="f-{kin}"></i>{kin}</li>' for kin in families)
+    return f'<ul class="legend" aria-label="Colours of the families of operations">{items}</ul>'
+
+
+class _Content:
+    """What the script of a page is given."""
+
+    def __init__(self, drawn: Graph, look: PageLook) -> None:
+        self._graph, self._look = drawn, look
+        self._members: dict[Path, list[Operation]] = {}
+        self._into: dict[str, list[Edge]] = {}  # by operation
+        self._across: dict[Path, tuple[dict[Tensor, Edge], dict[Tensor, Edge]]] = {}  # by frame: what goes in, and out
+        for operation in drawn.operations:
+            for n in range(1, len(_around(operation)) + 1):
+                self._members.setdefault(operation.scope[:n], []).append(operation)
+        for path in self._members:
+            self._across[path] = {}, {}
+        for edge in drawn.edges():
+            self._into.setdefault(edge.head, []).append(edge)
+            ends = [_around(drawn[key]) for key in (edge.head, edge.tail)]
+            for side, (own, other) in enumerate((ends, ends[::-1])):
+                for n in range(1, len(own) + 1):
+                    if own[:n] != other[:n]:
+                        self._across[own[:n]][side].setdefault((edge.tail, edge.index), edge)
+        kinds = {family(operation.kind) for operation in drawn.operations}
+        self.families = [kin for kin in STYLES if kin in kinds]
+
+    def document(self) -> dict[str, Any]:
+        """Return the direction, boxes, frames and edges, in JSON types."""
+        depth = self._depth()
+        frames = {path: i for i, path in enumerate(self._members)}
+        boxes = {operation.key: i for i, operation in enumerate(self._graph.operations)}
+        return {
+            "direction": self._look.direction,
+            "boxes": [self._box(operation, frames) for operation in self._graph.operations],
+            "frames": [self._frame(path, frames, len(path) <= depth) for path in self._members],
+            "edges": [
+                [boxes[e.tail], e.index, boxes[e.head], "" if e.type.shape is None else str(e.type), int(e.feedback)]
+                for e in self._graph.edges()
+            ],
+        }
+
+    def _depth(self) -> int:
+        """Return how many frames around a box are open at first."""
+        if self._look.depth is not None:
+            return self._look.depth
+        deepest = max(map(len, self._members), default=0)
+        for depth in range(deepest, 0, -1):
+            around = [(_around(o), o.key) for o in self._graph.operations]
+            shown = {path[: depth + 1] if len(path) > depth else key for path, key in around}
+            if len(shown) <= MOST_AT_FIRST:
+                return depth
+        return 0
+
+    def _box(self, operation: Operation, frames: Mapping[Path, int]) -> dict[str, Any]:
+        lines = box_lines(self._graph, operation)
+        parameters = [self._graph.parameters[name] for name in operation.parameters]
+        weights = [
+            f"{p.name}: {p.type}" + (" (buffer)" if p.buffer else "" if p.trains else " (frozen)") for p in parameters
+        ]
+        if not self._look.hide_weights:
+            lines += weights
+        facts: Facts = [("module", ".".join(operation.scope))]
+        facts += [("settings", operation.detail)]
+        facts += [("input", self._source(e)) for e in self._into.get(operation.key, ())]
+        facts += [("output", str(t)) for t in operation.outputs if t.shape is not None]
+        facts += [("parameter", text) for text in weights]
+        facts += _costs([operation])
+        facts += self._repeats(operation.scope)
+        return {
+            "frame": frames.get(_around(operation), -1),
+            "family": family(operation.kind),
+            "lines": lines,
+            "facts": [fact for fact in facts if fact[1]],
+            "names": " ".join([operation.key, operation.name, *operation.scope, *operation.parameters]),
+        }
+
+    def _frame(self, path: Path, frames: Mapping[Path, int], is_open: bool) -> dict[str, Any]:
+        scope, inside = self._graph.scopes[path], self._members[path]
+        going_in, out = self._across[path]
+        names = dict.fromkeys(name for operation in inside for name in operation.parameters)
+        count = total([self._graph.parameters[name].count for name in names])
+        facts: Facts = [
+            ("module", ".".join(path)),
+            ("class", scope.kind),
+            ("settings", brief(scope.settings) or scope.detail),
+        ]
+        facts += [("input", self._source(edge)) for edge in going_in.values()]
+        facts += [("output", str(edge.type)) for edge in out.values() if edge.type.shape is not None]
+        facts += [("parameters", number(count))] if count != 0 else []
+        facts += _costs(inside)
+        facts += self._repeats(path)
+        lines = frame_label(path, scope).split("\n")
+        each = "" if scope.repeats == 1 else " in the first" if scope.first_only else " in each"
+        boxes = f"{len(inside)} boxes" if len(inside) > 1 else "1 box"
+        return {
+            "frame": frames.get(path[:-1], -1),
+            "open": is_open,
+            "lines": lines,
+            "closed": [boxes, *([f"{number(count)} parameters{each}"] if count != 0 else [])],
+            "facts": [fact for fact in facts if fact[1]],
+            "names": " ".join(path),
+        }
+
+    def _source(self, edge: Edge) -> str:
+        name = self._graph[edge.tail].name or self._graph[edge.tail].kind
+        text = name if edge.type.shape is None else f"{edge.type} from {name}"
+        return f"{text}, of the step before" if edge.feedback else text
+
+    def _repeats(self, path: Path) -> Iterator[tuple[str, str]]:
+        """Say for each folded frame around what the numbers are those of."""
+        for n in range(1, len(path) + 1):
+            scope = self._graph.scopes[path[:n]]
+            if scope.repeats > 1:
+                one = "the first" if scope.first_only else "one"
+                yield (
+                    "drawn once",
+                    f"{path[n - 1]} to {scope.last}, {scope.repeats} modules; numbers are those of {one}",
+                )
+
+
+def _around(operation: Operation) -> Path:
+    """Return the path of the frame in which an operation's box stands."""
+    return operation.scope[:-1] if operation.whole else operation.scope
+
+
+def _costs(operations: Sequence[Operation]) -> Iterator[tuple[str, str]]:
+    work, memory = total([o.multiply_adds for o in operations]), total([o.activations for o in operations])
+    if work != 0:
+        yield "multiply-adds", number(work)
+    if memory != 0:
+        yield "activations", as_bytes(memory)

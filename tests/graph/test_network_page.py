@@ -1,0 +1,329 @@
+"""Networks as pages: what is in the file, and what a browser makes of it, by mouse and by keyboard alone."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import sys
+from functools import cache
+
+import pytest
+from torch import nn
+
+import feedline as fl
+from feedline.graph.graph import Graph, Operation, OutputReference, Scope, TensorType
+from feedline.graph.importers import graph_of
+from feedline.graph.styles import STYLES
+from tests.graph import known_networks as known
+from tests.runs import chromium
+
+needs_chromium = pytest.mark.skipif(chromium.PROGRAM is None, reason="chromium is not installed")
+ITEMS = "[...document.querySelectorAll('#picture .item')]"
+NAMES = f"{ITEMS}.map(one => one.item.lines[0])"
+FOCUS = "document.activeElement.item ? document.activeElement.item.lines[0] : document.activeElement.tagName"
+
+
+def data_of(page):
+    """What the script of a page is given."""
+    return json.loads(re.search(r'id="network">(.*?)</script>', page.read_text("utf-8"))[1])
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory):
+    """One for all tests."""
+    opened = chromium.Browser(tmp_path_factory.mktemp("profile"))
+    yield opened
+    opened.close()
+
+
+@pytest.fixture(scope="module")
+def resnet(tmp_path_factory):
+    """A page with frames in frames, and folded ones."""
+    path = tmp_path_factory.mktemp("pages") / "resnet.html"
+    return fl.plot_network(known.resnet18(), (1, 3, 224, 224), to=path, title="ResNet-18")
+
+
+def test_the_page_has_boxes_frames_and_costs(resnet):
+    data = data_of(resnet)
+    assert len(data["boxes"]) == 43
+    assert [frame["lines"][0] for frame in data["frames"][:2]] == ["layer1: Sequential", "0 … 1: BasicBlock ×2"]
+    first = data["boxes"][1]
+    assert first["lines"] == ["Conv2d", "conv1", "7×7, stride 2, padding 3, 64 filters", "9,408 parameters"]
+    assert ["output", "1×64×112×112"] in first["facts"]
+    assert ["multiply-adds", "118,013,952"] in first["facts"]
+    assert ["input", "1×3×224×224 from x"] in first["facts"]
+    layer = data["frames"][0]
+    assert ["parameters", "73,984"] in layer["facts"]
+    assert ["input", "1×64×56×56 from maxpool"] in layer["facts"]
+    assert ["drawn once", "0 to 1, 2 modules; numbers are those of one"] in data["frames"][1]["facts"]
+    assert data["frames"][1]["closed"] == ["7 boxes", "73,984 parameters in each"]
+    text = resnet.read_text("utf-8")
+    assert "11,689,512</b> parameters" in text
+    assert resnet.stat().st_size < 150_000
+
+
+def test_pages_need_no_graphviz(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "graphviz", None)
+    monkeypatch.delitem(sys.modules, "feedline.graph.digraph", raising=False)
+    page = fl.plot_network(nn.Linear(2, 3), (1, 2), to=tmp_path / "net.html")
+    assert [box["family"] for box in data_of(page)["boxes"]] == ["input", "product", "input"]
+    with pytest.raises(ModuleNotFoundError, match="graphviz is not installed"):
+        fl.plot_network(nn.Linear(2, 3), (1, 2), to=tmp_path / "net.svg")
+
+
+def test_depth_and_number_of_boxes_decide_what_is_open(tmp_path):
+    deep = nn.Sequential(*[nn.Sequential(nn.Linear(2, 2 + i % 2), nn.Linear(2 + i % 2, 2)) for i in range(40)])
+
+    def are_open(**settings):
+        page = fl.plot_network(deep, (1, 2), to=tmp_path / "net.html", fold=False, **settings)
+        return {frame["open"] for frame in data_of(page)["frames"]}
+
+    assert are_open() == {False}  # 80 boxes are too many
+    assert are_open(depth=1) == {True}
+    assert are_open(depth=0) == {False}
+    small = fl.plot_network(nn.Sequential(nn.Sequential(nn.ReLU())), (1, 2), to=tmp_path / "small.html", depth=None)
+    assert [frame["open"] for frame in data_of(small)["frames"]] == [True]
+
+
+def test_weights_are_shown_on_demand(tmp_path):
+    page = fl.plot_network(nn.Linear(2, 3), (1, 2), to=tmp_path / "a.html", hide_weights=False, legend=False)
+    assert data_of(page)["boxes"][1]["lines"][-2:] == ["weight: 3×2", "bias: 3"]
+    assert 'class="legend"' not in page.read_text("utf-8")
+
+
+@pytest.mark.skipif(shutil.which("dot") is None, reason="the program dot is not installed")
+def test_other_endings_are_graphviz(tmp_path):
+    written = fl.plot_network(nn.Linear(2, 3), (1, 2), to=tmp_path / "net.svg")
+    assert written == tmp_path / "net.svg"
+    assert ">linear<" in written.read_text("utf-8")
+    assert [path.name for path in tmp_path.iterdir()] == ["net.svg"]
+    with pytest.raises(ValueError, match=r"expected an ending \.html or one of Graphviz' formats, got .*\.nonsense"):
+        fl.plot_network(nn.Linear(2, 3), (1, 2), to=tmp_path / "net.nonsense")
+
+
+def test_what_a_page_does_not_have_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="expected no node_attrs for a page"):
+        fl.plot_network(nn.ReLU(), (1,), to=tmp_path / "a.html", node_attrs={"shape": "box"})
+    with pytest.raises(ValueError, match="expected depth=None or a number of scopes from 0, got -1"):
+        fl.plot_network(nn.ReLU(), (1,), to=tmp_path / "a.html", depth=-1)
+    assert list(tmp_path.iterdir()) == []
+
+
+def hostile():
+    name = "</script><script>document.title='planted'</script>&amp;<b>"
+    wide = TensorType((2, 3))
+    operations = (
+        Operation("x", "input", name, "input", outputs=(wide,)),
+        Operation("y", name, name, scope=(name,), inputs=(OutputReference("x"),), outputs=(wide,), detail=name),
+        Operation("z", "output", name, "output", inputs=(OutputReference("y"),)),
+    )
+    return Graph(operations, scopes={(name,): Scope(name, detail=name)}, notes=(name,)), name
+
+
+@needs_chromium
+def test_nothing_is_asked_for_and_no_name_is_markup(browser, tmp_path):
+    graph, name = hostile()
+    page = fl.plot_network(graph, to=tmp_path / "net.html", title=name)
+    browser.console.clear()
+    browser.requests.clear()
+    browser.open(page)
+    assert browser.value("document.title") == name
+    assert browser.value("document.querySelector('#picture .box .first').textContent") == name
+    assert browser.value("document.querySelectorAll('b').length") == 4  # the totals
+    assert browser.requests == [page.resolve().as_uri()]
+    assert browser.console == []
+
+
+OVERLAPS = f"""(() => {{
+  const items = {ITEMS}.map(one => [one.item, one.querySelector('.body').getBoundingClientRect()]);
+  const places = new Map(items), wrong = [];
+  const name = item => item.lines.join(' ');
+  for (const [a, p] of items) {{
+    for (const [b, q] of items) {{
+      if (a === b || a.parent !== b.parent) continue;
+      if (p.left < q.right - 1 && q.left < p.right - 1 && p.top < q.bottom - 1 && q.top < p.bottom - 1) {{
+        wrong.push(name(a) + ' | ' + name(b));
+      }}
+    }}
+    const q = places.get(a.parent);
+    if (q && (p.left < q.left || p.right > q.right || p.top < q.top + 15 || p.bottom > q.bottom)) wrong.push(name(a));
+    const texts = [...a.drawn.querySelectorAll('text')].map(text => text.getBoundingClientRect());
+    const beyond = t => t.left < p.left || t.right > p.right || t.top < p.top || t.bottom > p.bottom;
+    if (texts.some(beyond)) wrong.push(name(a));
+  }}
+  return wrong;
+}})()"""
+
+
+@cache
+def networks():
+    """Graphs with frames in frames, ways around, and a layer of several operations; read once."""
+    return [
+        graph_of(known.UNet(width=4), (1, 1, 64, 64)),
+        graph_of(nn.Transformer(64, 2, 2, 2, 128, batch_first=True), [(1, 10, 64), (1, 12, 64)]),
+        graph_of(nn.Sequential(nn.LSTM(4, 5, 2, bidirectional=True)), (3, 1, 4)),
+    ]
+
+
+@needs_chromium
+@pytest.mark.parametrize("direction", ["TB", "BT", "LR", "RL"])
+def test_boxes_stand_apart_and_in_their_frames(browser, tmp_path, direction):
+    """In every direction, with all frames open and with all closed, in which fewer boxes are drawn."""
+    for graph in networks():
+        page = fl.plot_network(graph, to=tmp_path / "net.html", direction=direction, expand=True)
+        browser.console.clear()
+        browser.open(page)
+        counts = []
+        for act in ("open", "close"):
+            browser.value(f"document.getElementById('{act}').click()")
+            assert browser.value(OVERLAPS) == []
+            counts.append(browser.value(f"{ITEMS}.length"))
+        assert counts[0] > counts[1]
+        assert browser.console == []
+
+
+@needs_chromium
+@pytest.mark.parametrize(("direction", "edge", "sign"), [("TB", "top", 1), ("BT", "top", -1), ("LR", "left", 1)])
+def test_data_flow_in_the_direction(browser, tmp_path, direction, edge, sign):
+    model = nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 4))
+    browser.open(fl.plot_network(model, (1, 2), to=tmp_path / "net.html", direction=direction))
+    places = browser.value(f"{ITEMS}.map(one => one.querySelector('.body').getBoundingClientRect().{edge})")
+    assert len(places) == 5
+    assert places == sorted(places, reverse=sign < 0)
+    ends = browser.value("[...document.querySelectorAll('.way')].map(way => way.getAttribute('marker-end'))")
+    assert ends == ["url(#arrow)"] * 4
+
+
+@needs_chromium
+def test_lines_meet_at_the_borders_of_frames(browser, resnet):
+    """A tensor that goes into a frame goes on where the line before it ended."""
+    browser.open(resnet)
+    broken = """(() => {
+      const ends = [...document.querySelectorAll('.way')].map(way => {
+        const place = at => way.getPointAtLength(at).matrixTransform(way.getCTM());
+        const [start, stop] = [0, way.getTotalLength()].map(place);
+        return { start, stop, arrives: way.hasAttribute('marker-end'), edges: way.edges };
+      });
+      const near = (a, b) => Math.hypot(a.x - b.x, a.y - b.y) < 1.5;
+      return ends.filter(one => !one.arrives).filter(one => !ends.some(two => near(one.stop, two.start))).length
+        + 100 * ends.filter(one => one.arrives).length;
+    })()"""
+    assert browser.value(broken) == 100 * browser.value("JSON.parse(network.textContent).edges.length")
+
+
+@needs_chromium
+def test_frames_open_and_close_by_click(browser, resnet):
+    browser.open(resnet)
+    all_of_them = browser.value(f"{ITEMS}.length")
+    assert all_of_them == 43 + 11
+    first = browser.value("document.querySelector('.frame').getBoundingClientRect().top")
+    browser.point(".frame .title", click=True)
+    assert browser.value("document.querySelector('.shut').getAttribute('aria-expanded')") == "false"
+    assert browser.value(f"{ITEMS}.length") == all_of_them - 8
+    assert browser.value("document.querySelector('.shut').getBoundingClientRect().top") == pytest.approx(first, abs=2)
+    assert browser.value("document.querySelector('.shut').textContent").endswith("7 boxes73,984 parameters")
+    browser.point(".shut", click=True)
+    assert browser.value(f"{ITEMS}.length") == all_of_them
+
+
+@needs_chromium
+def test_pointing_tells_shapes_and_costs(browser, resnet):
+    browser.open(resnet)
+    assert browser.value("told.textContent") == ""
+    browser.point(".f-convolution")
+    said = browser.value("told.textContent")
+    assert all(text in said for text in ("Conv2d", "1×64×112×112", "multiply-adds118,013,952", "kernel_size=(7, 7)"))
+    assert browser.value("document.querySelectorAll('.way.near').length") == 2
+    browser.point("h1")
+    assert browser.value("told.textContent") == ""
+
+
+@needs_chromium
+def test_the_keyboard_alone_is_enough(browser, resnet):
+    """Tab comes to the picture, arrows go through it, frames open and close, and the panel says what a mouse gets."""
+    browser.open(resnet)
+    seen = []
+    for _ in range(7):
+        browser.press("Tab")
+        seen.append(browser.value(FOCUS))
+    assert seen == ["INPUT", *["BUTTON"] * 5, "x"]
+    walked = []
+    for _ in range(len(browser.value(NAMES)) - 1):
+        browser.press("ArrowDown")
+        walked.append(browser.value(FOCUS))
+    assert ["x", *walked] == browser.value(NAMES)
+    browser.press("Home")
+    for _ in range(5):
+        browser.press("ArrowDown")
+    assert browser.value(FOCUS) == "layer1: Sequential"
+    assert "1×64×56×56 from maxpool" in browser.value("told.textContent")
+    before = browser.value(f"{ITEMS}.length")
+    browser.press("ArrowLeft")
+    assert browser.value(f"{ITEMS}.length") == before - 8
+    browser.press("ArrowRight")
+    browser.press("ArrowRight")
+    assert browser.value(FOCUS) == "0 … 1: BasicBlock ×2"
+    browser.press("Enter")
+    assert browser.value(f"{ITEMS}.length") == before - 7
+    browser.press("ArrowLeft")
+    assert browser.value(FOCUS) == "layer1: Sequential"
+    browser.press("End")
+    in_sight = "(({top, bottom}) => top >= 0 && bottom <= innerHeight)(document.activeElement.getBoundingClientRect())"
+    assert browser.value(in_sight)
+    wide = browser.value("picture.clientWidth")
+    browser.press("+")
+    assert browser.value("picture.clientWidth") > wide
+    named = browser.value(f"{ITEMS}.map(one => one.getAttribute('aria-label'))")
+    assert "Conv2d, conv1, 7×7, stride 2, padding 3, 64 filters, 9,408 parameters, convolution" in named[1]
+    assert "multiply-adds 118,013,952" in named[1]
+
+
+@needs_chromium
+def test_the_search_opens_what_it_finds(browser, resnet):
+    browser.open(resnet)
+    browser.value("document.getElementById('close').click()")
+    shut = browser.value(f"{ITEMS}.length")
+    browser.press("/")
+    browser.write("512 Filters layer4.0.conv2")
+    assert browser.value("found.textContent") == "1 found"
+    assert browser.value("[...document.querySelectorAll('.holds')].map(one => one.item.lines[0])") == [
+        "layer4: Sequential"
+    ]
+    browser.press("Enter")
+    assert browser.value("found.textContent") == "1 of 1"
+    assert browser.value(f"{ITEMS}.length") > shut
+    assert browser.value("[...document.querySelectorAll('.hit')].map(one => one.item.lines[1])") == ["conv2"]
+    assert "512" in browser.value("told.textContent")
+    browser.press("Escape")
+    assert browser.value("search.value + found.textContent + document.querySelectorAll('.hit').length") == "0"
+    browser.write("no such layer")
+    assert browser.value("found.textContent") == "nothing found"
+
+
+@needs_chromium
+def test_light_dark_and_paper(browser, resnet):
+    """The schemes differ; paper has neither tools nor panel, is white, and no picture is wider than the page."""
+    fills = []
+    for scheme in ("light", "dark"):
+        browser.open(resnet, scheme=scheme)
+        fills.append(browser.value("getComputedStyle(document.querySelector('.f-convolution .body')).fill"))
+    assert fills == ["rgb(240, 160, 106)", "rgb(86, 66, 54)"]
+    assert STYLES["convolution"].fill == "#f0a06a"
+    browser.call("Emulation.setEmulatedMedia", media="print")
+    shown = "['.tools', '.keys', '#told'].map(one => getComputedStyle(document.querySelector(one)).display)"
+    assert browser.value(shown) == ["none"] * 3
+    assert browser.value("getComputedStyle(document.querySelector('.f-convolution .body')).fill") == fills[0]
+    assert browser.value("picture.getBoundingClientRect().width <= innerWidth")
+    assert browser.value(
+        "document.querySelector('.scroll').scrollHeight === document.querySelector('.scroll').clientHeight"
+    )
+    browser.call("Emulation.setEmulatedMedia", media="")
+
+
+@needs_chromium
+@pytest.mark.parametrize("width", [320, 700, 1600])
+def test_no_page_is_wider_than_its_window(browser, resnet, width):
+    browser.open(resnet, width=width)
+    browser.point(".f-convolution")
+    assert browser.value("document.documentElement.scrollWidth") <= width

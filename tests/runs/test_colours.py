@@ -1,0 +1,99 @@
+"""Colours of all pages, from their style sheets: contrast as WCAG's AA asks, in the light, in the dark, on paper."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from importlib.resources import files
+
+import pytest
+from feedline_demo.report import _STYLE
+
+from feedline.graph.styles import STYLES, dark
+from tests.contrast import contrast, over, palettes
+
+SHARED = files("feedline.runs").joinpath("page.css").read_text("utf-8")
+PICTURES = files("feedline.cli").joinpath("picture_page.css").read_text("utf-8")
+NETWORK = files("feedline.graph").joinpath("network_page.css").read_text("utf-8")
+# What lies on what: text needs a contrast of 4.5, lines and borders that say something 3.
+TEXT = {
+    "report": (SHARED, "ink soft s1 s2 s3 s4 s5 s6", "card paper"),
+    "network": (NETWORK, "ink soft", "card paper"),
+    "demo": (_STYLE, "ink good bad", "paper"),
+}
+LINES = {
+    "report": (SHARED, "s1 s2 s3 s4 s5 s6 focus soft", "card paper"),
+    "network": (NETWORK, "way focus hit soft ink", "card paper"),
+}
+
+
+def pairs(which, scheme):
+    """Names and colours that lie on each other."""
+    css, above, below = which
+    colours = palettes(css)[scheme]
+    return [(f"{a} on {b}", colours[a], colours[b]) for a in above.split() for b in below.split()]
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_text_and_lines_stand_out(scheme):
+    for least, which in ((4.5, TEXT), (3.0, LINES)):
+        for page, given in which.items():
+            weak = [(name, round(contrast(a, b), 2)) for name, a, b in pairs(given, scheme) if contrast(a, b) < least]
+            assert weak == [], page
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_thin_lines_stand_out_too(scheme):
+    """Lines behind others, which are drawn thin and translucent."""
+    opacity = float(re.search(r"\.line\.faint .*?opacity: ([\d.]+)", SHARED)[1])
+    colours = palettes(SHARED)[scheme]
+    weak = [k for k in range(1, 7) if contrast(over(colours[f"s{k}"], colours["card"], opacity), colours["card"]) < 3]
+    assert weak == []
+
+
+def test_boxes_of_networks():
+    """Words on every family's box: 7 in the light, 4.5 in the dark; borders 3 on the card, in both."""
+    light, night = palettes(NETWORK)["light"], palettes(NETWORK)["dark"]
+    for family, style in STYLES.items():
+        assert contrast(light["ink"], style.fill) >= 7, family
+        assert contrast(night["ink"], dark(style.fill)) >= 4.5, family
+        assert contrast(light["soft"], light["card"]) >= 3
+        assert contrast(style.fill, night["card"]) >= 3, family
+
+
+def test_tags_on_pictures():
+    """The dark words on the coloured tags of samples; tags of neighbours differ, and have numbers, too."""
+    colours = palettes(PICTURES)["light"]
+    assert all(contrast("#111", colours[f"v{k}"]) >= 4.5 for k in range(1, 5))
+
+
+def test_paper_has_the_light_colours():
+    """Browsers leave out backgrounds in print: the light words of the dark would be gone."""
+    for css in (SHARED, PICTURES, NETWORK, _STYLE):
+        assert re.findall(r"@media (?!screen and )[^{]*prefers-color-scheme", css) == []
+    for css in (SHARED, NETWORK):
+        printed = css[css.index("@media print") :]
+        assert "background: #fff" in printed
+        assert all(contrast(palettes(css)["light"][name], "#fff") >= 4.5 for name in ("ink", "soft"))
+
+
+def test_lines_differ_without_colour():
+    """Dashes tell the lines of a chart apart, with neither colour nor order."""
+    dashes = {1: "none"} | {
+        k: re.search(rf"\.line\.s{k}, \.s{k} \.line \{{ stroke-dasharray: ([\d. ]+)", SHARED)[1] for k in range(2, 7)
+    }
+    assert len(set(dashes.values())) == 6
+
+
+def test_findings_in_a_network_differ_without_colour():
+    """What was found has a thicker border, a frame with something found in it a dashed one, the focus the thickest."""
+    widths = {
+        name: float(re.search(rf"{re.escape(name)} \.body \{{[^}}]*stroke-width: ([\d.]+)", NETWORK)[1])
+        for name in (".hit", ".holds", ".current", ".item:focus")
+    }
+    plain = float(re.search(r"\n\.body \{[^}]*stroke-width: ([\d.]+)", NETWORK)[1])
+    assert all(width >= 2 * plain for width in widths.values())
+    assert widths[".item:focus"] > widths[".hit"] > widths[".current"]
+    assert "stroke-dasharray" in re.search(r"\.holds \.body \{([^}]*)\}", NETWORK)[1]
+    for one, other in itertools.combinations(STYLES, 2):
+        assert STYLES[one][0::2] != STYLES[other][0::2]
