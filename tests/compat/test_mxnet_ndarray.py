@@ -233,6 +233,18 @@ def test_rows_out_of_range_are_an_error():
     assert out.indices.size == 0
 
 
+def test_rows_of_half_precision_into_single():
+    kv = mx.kv.create()
+    kv.init("w", mx.nd.sparse.row_sparse_array((np.array([[1.5], [2.5]]), [0, 2]), shape=(4, 1), dtype="float16"))
+    out = mx.nd.sparse.zeros("row_sparse", (4, 1))
+    kv.row_sparse_pull("w", out, row_ids=mx.nd.array([2, 1, 2]))
+    assert (out.dtype, out.indices.asnumpy().tolist(), out.data.asnumpy().tolist()) == (
+        np.float32,
+        [1, 2],
+        [[0], [2.5]],
+    )
+
+
 def test_an_updater_of_an_optimizer():
     weight, gradient = mx.nd.ones(2), mx.nd.full(2, 0.5)
     update = mx.optimizer.get_updater(mx.optimizer.create("SGD", learning_rate=1.0))

@@ -228,13 +228,11 @@ class AsyncStore(KVStore):
                 for tensor, one in _paired(entry, tensors, ids[entry.key])
             ]
             self._pull_rows([(entry, once, table) for _, entry, once, _, table in tables], deadline_s)
-            for tensor, entry, once, places, table in tables:
+            for tensor, _, once, places, table in tables:
                 if tensor.layout is torch.strided:
                     tensor.copy_(table.index_select(0, places).view(tensor.shape))
                 else:
-                    shape = entry.meta.shape
-                    found = torch.sparse_coo_tensor(once[None], table, shape, is_coalesced=True, check_invariants=False)
-                    tensor.copy_(found)
+                    rows.fill_sparse(tensor, once, table)
 
     # ---- who updates ----------------------------------------------------------------------------------------
 
