@@ -252,7 +252,7 @@ class AsyncStore(KVStore):
         pickles optimizers that feedline does not define.
         """
         rule = optimizer_for(optimizer, parameters, self)
-        known = type(rule).__module__ == Optimizer.__module__
+        known = type(rule).__module__.startswith(Optimizer.__module__.rpartition(".")[0] + ".")
         self._set_rule({"name": rule.name, "parameters": rule.parameters()} if known else {"object": rule}, rule)
 
     def _set_rule(self, rule: Rule, optimizer: Optimizer | None) -> None:
