@@ -50,10 +50,11 @@ class ScriptOptimizer(Optimizer):
     """
 
     lr_scheduler: Any = None
+    _schedule = ""
     #: Endings of names with a weight decay by default.
-    decaying: ClassVar[tuple[str, ...]] = ("_weight", "_gamma")
+    _decaying: ClassVar[tuple[str, ...]] = ("_weight", "_gamma")
     #: Whether the scheduler gets the number of an update, or, as for LBSGD, the number of those before it.
-    counts_first: ClassVar[bool] = True
+    _counts_first: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -131,7 +132,7 @@ class ScriptOptimizer(Optimizer):
         """Set the factors of the weight decay, by name or key; others get those of ``sym``, or their name's."""
         with as_mxnet():
             self.before_change()
-        plain = {name: 0.0 for name in self.idx2name.values() if not name.endswith(self.decaying)}
+        plain = {name: 0.0 for name in self.idx2name.values() if not name.endswith(self._decaying)}
         self.wd_mult = {**plain, **self._of_symbol("__wd_mult__"), **args_wd_mult}
 
     def _of_symbol(self, attribute: str) -> dict[Any, float]:
@@ -151,7 +152,7 @@ class ScriptOptimizer(Optimizer):
         self.num_update = max(before, count)
         rate = self.lr
         if self.lr_scheduler is not None:
-            rate = float(self.lr_scheduler(self.num_update if self.counts_first else before))
+            rate = float(self.lr_scheduler(self.num_update if self._counts_first else before))
         rate, wd = rate * self._multiplier(key, "lr_mult"), self.wd * self._multiplier(key, "wd_mult")
         if self.lr_scheduler is None and (rate, wd) == (self.lr, self.wd):
             return self, count
@@ -259,14 +260,14 @@ class ScriptLAMB(ScriptOptimizer, layer_rules.LAMBOptimizer):
 class ScriptLARS(ScriptOptimizer, layer_rules.LARSOptimizer):
     """LARS; see `feedline.kvstore.layer_rules`. Only names that end with ``_weight`` have weight decay by default."""
 
-    decaying: ClassVar[tuple[str, ...]] = ("_weight",)
+    _decaying: ClassVar[tuple[str, ...]] = ("_weight",)
 
 
 @shown_as("LBSGD")
 class ScriptLBSGD(ScriptOptimizer, layer_rules.LBSGDOptimizer):
     """SGD for large batches; see `feedline.kvstore.layer_rules`."""
 
-    counts_first: ClassVar[bool] = False
+    _counts_first: ClassVar[bool] = False
 
 
 @shown_as("ccSGD")
