@@ -358,24 +358,29 @@ def test_counts_go_on_from_a_file(tmp_path):
     def made():
         return mx.optimizer.Adam(learning_rate=1.0, lr_scheduler=mx.lr_scheduler.FactorScheduler(2, 0.5))
 
-    whole, first, second = (mx.kv.create("local") for _ in range(3))
-    out = [mx.nd.zeros((1,)) for _ in range(2)]
-    for store in (whole, first, second):
-        store.init(0, mx.nd.zeros((1,)))
+    def fresh(weights):
+        store = mx.kv.create("local")
+        store.init([0, 1], weights)
         store.set_optimizer(made())
-    for i in range(6):
-        whole.push(0, mx.nd.ones((1,)))
-        if i == 3:
-            first.save_optimizer_states(str(tmp_path / "s"), dump_optimizer=True)
-            first.pull(0, out[0])
-            second = mx.kv.create("local")
-            second.init(0, out[0])
-            second.set_optimizer(made())
-            second.load_optimizer_states(str(tmp_path / "s"))
-        (first if i < 3 else second).push(0, mx.nd.ones((1,)))
-    whole.pull(0, out[0])
-    second.pull(0, out[1])
-    assert out[0].asscalar() == out[1].asscalar()
+        return store
+
+    def pulled(store):
+        out = [mx.nd.zeros((1,)), mx.nd.zeros((1,))]
+        store.pull([0, 1], out)
+        return out
+
+    one = mx.nd.ones((1,))
+    whole, parts = fresh([one, one]), fresh([one, one])
+    for store in (whole, parts):
+        store.push([0, 1], [one, one])
+        for _ in range(4):
+            store.push(0, one)
+    parts.save_optimizer_states(str(tmp_path / "s"), dump_optimizer=True)
+    parts = fresh(pulled(parts))
+    parts.load_optimizer_states(str(tmp_path / "s"))
+    for store in (whole, parts):
+        store.push(1, one)  # at the rate of the other key
+    assert [w.asscalar() for w in pulled(parts)] == [w.asscalar() for w in pulled(whole)]
 
 
 def test_updates_before_the_first_count_for_adam():
