@@ -229,6 +229,31 @@ def nesterov(weights, gradients, lr, momentum, wd, scale, clip):
     return w
 
 
+def test_draws_by_their_moments():
+    mx.random.seed(3)
+    like = mx.nd.zeros((100, 400), dtype="float64")
+    random = mx.random
+    for draw, mean, variance in (
+        (lambda: random.negative_binomial(4, 0.25, shape=(100, 400)), 12, 48),
+        (lambda: random.generalized_negative_binomial(3, 0.5, shape=(100, 400)), 3, 7.5),
+        (lambda: random.generalized_negative_binomial(3, 0, shape=(100, 400)), 3, 3),
+        (lambda: random.uniform_like(like, 1, 3), 2, 1 / 3),
+        (lambda: random.normal_like(like, 2, 3), 2, 9),
+        (lambda: random.exponential_like(like, 4), 0.25, 0.0625),
+        (lambda: random.gamma_like(like, 2, 3), 6, 18),
+        (lambda: random.poisson_like(like, 4), 4, 4),
+        (lambda: random.negative_binomial_like(like, 4, 0.25), 12, 48),
+        (lambda: random.generalized_negative_binomial_like(like, 3, 0.5), 3, 7.5),
+    ):
+        found = draw()
+        numbers = found.asnumpy()
+        assert numbers.shape == (100, 400)
+        assert numbers.mean() == pytest.approx(mean, rel=0.03)
+        assert numbers.var() == pytest.approx(variance, rel=0.06)
+    assert found.dtype == np.float64
+    assert random.normal_like(like, out=like) is like
+
+
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
 def test_nag(momentum):
     rng = np.random.default_rng(1)
