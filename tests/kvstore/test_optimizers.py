@@ -201,6 +201,29 @@ def test_gradients_of_rows(name, given_):
     torch.testing.assert_close(found, expected)
 
 
+def test_one_gradient_of_one_key_is_checked_as_several_are():
+    """It takes a shorter way."""
+    one, listed = create(), create()
+    for store in (one, listed):
+        store.init("w", torch.ones(3))
+        store.set_optimizer("adam", learning_rate=0.1)
+    for gradient in torch.randn(4, 3):
+        one.push("w", gradient)
+        listed.push(["w"], [[gradient]])
+    assert pulled(one, "w", (3,)) == pulled(listed, "w", (3,))
+    assert one._table.updater.states()["w"][1] == 4
+    for wrong in (
+        torch.ones(3, dtype=torch.float64),
+        torch.ones(3, dtype=torch.float16),
+        torch.ones(1),
+        torch.ones(3, 1),
+    ):
+        with pytest.raises(RefusedError, match=r"value of shape \(3,\) and torch.float32 for key 'w'"):
+            one.push("w", wrong)
+    one.push("w", np.ones(3, "f4"))
+    assert pulled(one, "w", (3,)) != pulled(listed, "w", (3,))
+
+
 def test_sums_over_devices_are_rescaled():
     store = create()
     store.init("w", torch.zeros(1))
