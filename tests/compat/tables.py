@@ -102,6 +102,12 @@ def required(function):
     return sum(p.default is p.empty for p in inspect.signature(function).parameters.values())
 
 
+# Rules whose classes have other names than those that scripts see.
+RULES = [
+    "SGD", "NAG", "Adam", "RMSProp", "AdaGrad", "AdaDelta", "Adamax", "Nadam", "FTML", "Ftrl", "Signum", "DCASGD",
+    "SGLD", "LAMB", "LARS", "LBSGD",
+]  # fmt: skip
+
 # What modules define for each other, without an underscore, and no script is to use.
 INTERNAL = {
     "cntk.cntk_py": {"FULL_DATA_SWEEP", "INFINITELY_REPEAT", "WINDOW_IN_CHUNKS"},
@@ -114,14 +120,7 @@ INTERNAL = {
     "cntk.variables": {"own_dtype", "placeholder", "variable_of"},
     "mxnet.base": {"MXNetStateError", "MXNetStoreError", "as_mxnet"},
     "mxnet.ndarray.sparse": {"from_dense"},
-    "mxnet.optimizer": {
-        "ScriptAdaGrad",
-        "ScriptAdam",
-        "ScriptNAG",
-        "ScriptOptimizer",
-        "ScriptRMSProp",
-        "ScriptSGD",
-    },
+    "mxnet.optimizer": {"ScriptOptimizer", "ScriptCcSGD", *(f"Script{name}" for name in RULES)},
 }
 
 

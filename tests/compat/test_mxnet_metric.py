@@ -66,6 +66,132 @@ def test_f1(peers):
         mx.metric.F1(average="some")
 
 
+def test_f1_counts_as_mxnet_does():
+    labels, scores = [label % 2 for label in LABELS], [score[:, :2] for score in SCORES]
+    macro, micro = mx.metric.F1(), mx.metric.F1(average="micro")
+    for metric, counts in ((macro, [1, 2]), (micro, [27, 27 + 18])):
+        metric.update([mx.nd.array(y) for y in labels], [mx.nd.array(s) for s in scores])
+        assert metric.num_inst == counts[0]
+        metric.update([mx.nd.array(y) for y in labels[:2]], [mx.nd.array(s) for s in scores[:2]])
+        assert (metric.num_inst, metric.global_num_inst) == (counts[1], counts[1])
+        assert metric.sum_metric == pytest.approx(metric.get()[1] * counts[1])
+
+
+def slow_mcc(y, p):
+    """One minus and plus at a time, from the definition of two classes."""
+    n = {
+        pair: sum(1 for one in zip(y, p, strict=True) if one == pair)
+        for pair in [(a, b) for a in (0, 1) for b in (0, 1)]
+    }
+    tp, tn, fp, fn = n[1, 1], n[0, 0], n[0, 1], n[1, 0]
+    below = 1.0
+    for factor in (tp + fp, tp + fn, tn + fp, tn + fn):
+        below *= factor or 1
+    return (tp * tn - fp * fn) / math.sqrt(below)
+
+
+def test_correlation_of_classes(peers):
+    labels, scores = [label % 2 for label in LABELS], [score[:, :2] for score in SCORES]
+    said = [score.argmax(1) for score in scores]
+    each = [slow_mcc(list(y), list(p)) for y, p in zip(labels, said, strict=True)]
+    assert each[0] == pytest.approx(peers.matthews_corrcoef(labels[0], said[0]))
+    assert value(mx.metric.MCC(), labels, scores) == pytest.approx(np.mean(each))
+    whole = peers.matthews_corrcoef(np.concatenate(labels), np.concatenate(said))
+    assert value(mx.metric.create("mcc", average="micro"), labels, scores) == pytest.approx(whole)
+    assert value(mx.metric.create("pcc"), labels, scores) == pytest.approx(whole)
+    assert value(mx.metric.PCC()) == pytest.approx(peers.matthews_corrcoef(ALL[0], ALL[1].argmax(1)))
+    assert value(mx.metric.PCC(), LABELS, [s.argmax(1) for s in SCORES]) == value(mx.metric.PCC())
+    # MXNet leaves out factors of zero, and has no correlation where one side is of one class.
+    ones, zeros = [np.ones(9)], [np.eye(2)[np.zeros(9, int)]]
+    assert value(mx.metric.MCC(), ones, zeros) == 0
+    assert math.isnan(value(mx.metric.PCC(), ones, zeros))
+    with pytest.raises(ValueError, match="MCC currently only supports binary"):
+        value(mx.metric.MCC())
+    with pytest.raises(ValueError, match="classes from 0, got -1"):
+        value(mx.metric.PCC(), [np.array([-1, 0])], [np.array([0, 1])])
+
+
+def test_correlation_of_numbers():
+    labels = [RNG.normal(size=(n, 2)) + 50 for n in (4, 5, 1)]
+    predictions = [label * 0.5 + RNG.normal(size=label.shape) for label in labels]
+    each = [np.corrcoef(y.ravel(), p.ravel())[0, 1] for y, p in zip(labels, predictions, strict=True)]
+    assert value(mx.metric.PearsonCorrelation(), labels, predictions) == pytest.approx(np.mean(each), rel=1e-4)
+    whole = np.corrcoef(*[np.concatenate([one.ravel() for one in some]) for some in (labels, predictions)])[0, 1]
+    micro = mx.metric.create("pearsonr", average="micro")
+    assert value(micro, labels, predictions) == pytest.approx(whole, rel=1e-4)
+    assert (micro.num_inst, micro.get_global()[1]) == (3, micro.get()[1])
+    with pytest.raises(ValueError, match=r"labels \(2,\) does not match"):
+        micro.update([mx.nd.ones(2)], [mx.nd.ones((2, 1))])
+
+
+def test_recent_and_all():
+    """`reset_local` forgets what `get` returns, and not what `get_global` does."""
+    several = mx.metric.create(
+        ["acc", "mcc", "pcc", mx.metric.PearsonCorrelation(average="micro"), mx.metric.F1(), "mse"]
+    )
+    several.add(mx.metric.Perplexity(None))
+    labels, scores = [np.array([0, 1, 1]), np.array([1, 0, 0])], [SCORES[0][:3, :2], SCORES[1][:3, :2]]
+    for metric in several.metrics:
+        one_sided = isinstance(metric, (mx.metric.PearsonCorrelation, mx.metric.MSE))
+        given = [s[:, 1] for s in scores] if one_sided else scores
+        batches = [([mx.nd.array(y)], [mx.nd.array(p)]) for y, p in zip(labels, given, strict=True)]
+        fresh, whole = mx.metric.create(metric.get_config()), mx.metric.create(metric.get_config())
+        metric.update(*batches[0])
+        metric.reset_local()
+        assert math.isnan(metric.get()[1])
+        metric.update(*batches[1])
+        fresh.update(*batches[1])
+        for batch in batches:
+            whole.update(*batch)
+        assert metric.get() == fresh.get() != whole.get()
+        assert metric.get_global() == pytest.approx(whole.get()) or metric.get_global()[1] == pytest.approx(
+            whole.get()[1]
+        )
+        assert metric.get_global_name_value() == [metric.get_global()]
+    several.reset_local()
+    assert np.isnan(several.get()[1]).all()
+    assert not np.isnan(several.get_global()[1]).any()
+    several.reset()
+    assert np.isnan(several.get_global()[1]).all()
+
+
+def test_configurations():
+    assert mx.metric.Accuracy(axis=2, output_names=["p"]).get_config() == {
+        "metric": "Accuracy", "name": "accuracy", "output_names": ["p"], "label_names": None, "axis": 2,
+    }  # fmt: skip
+    made = mx.metric.create(
+        **mx.metric.create(["acc", mx.metric.TopKAccuracy(3), mx.metric.F1(average="micro")]).get_config()
+    )
+    assert [metric.name for metric in made.metrics] == ["accuracy", "top_k_accuracy_3", "f1"]
+    assert (made.metrics[1].top_k, made.metrics[2].average) == (3, "micro")
+    assert set(mx.metric.PCC().get_config()) == {"metric", "name", "output_names", "label_names"}
+    with pytest.raises(NotImplementedError, match="keep its function"):
+        mx.metric.np(lambda y, p: 1.0).get_config()
+
+
+def test_a_metric_of_a_script(monkeypatch):
+    monkeypatch.setattr(mx.metric, "_CLASSES", dict(mx.metric._CLASSES))
+
+    @mx.metric.register
+    @mx.metric.alias("late", "Later")
+    class Lateness(mx.metric.EvalMetric):
+        def update(self, labels, preds):
+            self.sum_metric += 3
+            self.num_inst += 2
+
+    for name in ("lateness", "late", "later"):
+        made = mx.metric.create(name, "lateness")
+        made.update([], [])
+        assert made.get() == made.get_global() == ("lateness", 1.5)
+
+
+def test_losses_of_other_frameworks():
+    for name in ("torch", "caffe"):
+        made = mx.metric.create(name)
+        made.update(None, [mx.nd.array([1, 3])])
+        assert made.get() == (name, 2.0)
+
+
 def test_regression_and_loss(peers):
     labels, predictions = list(RNG.normal(size=(3, 5))), list(RNG.normal(size=(3, 5)))
     pairs = list(zip(labels, predictions, strict=True))

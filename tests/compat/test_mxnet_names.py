@@ -42,11 +42,7 @@ def test_an_unknown_name_is_no_attribute(name):
     assert not hasattr(tables.module_of(name), "no_such_name")
 
 
-# Modules that the list of the original's names lacks.
-UNLISTED = {"mxnet.callback", "mxnet.lr_scheduler", "mxnet.model", "mxnet.random", "mxnet.test_utils"}
-
-
-@pytest.mark.parametrize("name", [name for name in MODULES if name not in UNLISTED])
+@pytest.mark.parametrize("name", MODULES)
 def test_names_of_the_original_are_there_or_in_the_table(name):
     tables.check_original(name, NAMES[name])
 

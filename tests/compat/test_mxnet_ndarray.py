@@ -213,7 +213,7 @@ def test_errors_are_mxnets():
         (lambda: kv.init(["a"], [mx.nd.ones(2)]), mx.MXNetError),
         (lambda: mx.kv.create("foo"), mx.MXNetError),
         (lambda: mx.kv.create(5), TypeError),
-        (lambda: mx.optimizer.create("lamb"), mx.MXNetError),
+        (lambda: mx.optimizer.create("nothing"), mx.MXNetError),
         (lambda: kv.load_optimizer_states("nothing"), AssertionError),
     ]:
         with pytest.raises(error):
@@ -231,6 +231,18 @@ def test_rows_out_of_range_are_an_error():
     with pytest.raises(mx.MXNetError, match="rows 0 to 3"):
         kv.row_sparse_pull("w", out, row_ids=mx.nd.array([9]))
     assert out.indices.size == 0
+
+
+def test_rows_of_half_precision_into_single():
+    kv = mx.kv.create()
+    kv.init("w", mx.nd.sparse.row_sparse_array((np.array([[1.5], [2.5]]), [0, 2]), shape=(4, 1), dtype="float16"))
+    out = mx.nd.sparse.zeros("row_sparse", (4, 1))
+    kv.row_sparse_pull("w", out, row_ids=mx.nd.array([2, 1, 2]))
+    assert (out.dtype, out.indices.asnumpy().tolist(), out.data.asnumpy().tolist()) == (
+        np.float32,
+        [1, 2],
+        [[0], [2.5]],
+    )
 
 
 def test_an_updater_of_an_optimizer():

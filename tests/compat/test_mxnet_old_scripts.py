@@ -229,6 +229,31 @@ def nesterov(weights, gradients, lr, momentum, wd, scale, clip):
     return w
 
 
+def test_draws_by_their_moments():
+    mx.random.seed(3)
+    like = mx.nd.zeros((100, 400), dtype="float64")
+    random = mx.random
+    for draw, mean, variance in (
+        (lambda: random.negative_binomial(4, 0.25, shape=(100, 400)), 12, 48),
+        (lambda: random.generalized_negative_binomial(3, 0.5, shape=(100, 400)), 3, 7.5),
+        (lambda: random.generalized_negative_binomial(3, 0, shape=(100, 400)), 3, 3),
+        (lambda: random.uniform_like(like, 1, 3), 2, 1 / 3),
+        (lambda: random.normal_like(like, 2, 3), 2, 9),
+        (lambda: random.exponential_like(like, 4), 0.25, 0.0625),
+        (lambda: random.gamma_like(like, 2, 3), 6, 18),
+        (lambda: random.poisson_like(like, 4), 4, 4),
+        (lambda: random.negative_binomial_like(like, 4, 0.25), 12, 48),
+        (lambda: random.generalized_negative_binomial_like(like, 3, 0.5), 3, 7.5),
+    ):
+        found = draw()
+        numbers = found.asnumpy()
+        assert numbers.shape == (100, 400)
+        assert numbers.mean() == pytest.approx(mean, rel=0.03)
+        assert numbers.var() == pytest.approx(variance, rel=0.06)
+    assert found.dtype == np.float64
+    assert random.normal_like(like, out=like) is like
+
+
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
 def test_nag(momentum):
     rng = np.random.default_rng(1)
@@ -249,41 +274,174 @@ def test_nag(momentum):
     assert out.asnumpy().tolist() == weight.asnumpy().tolist()
 
 
-@pytest.mark.parametrize("name", ["sgd", "nag", "adam", "rmsprop", "adagrad"])
+@pytest.mark.parametrize("name", sorted(mx.optimizer._BY_NAME))
 def test_parameters_of_mxnet_at_their_defaults(name):
     left = {
-        "multi_precision": False, "lr_scheduler": None, "param_idx2name": {0: "w"}, "begin_num_update": 0,
-        "param_dict": {}, "sym": None,
+        "multi_precision": False, "lr_scheduler": None, "param_idx2name": {0: "w_weight"}, "begin_num_update": 0,
+        "param_dict": {}, "sym": None, "aggregate_num": 4,
     }  # fmt: skip
-    made = mx.optimizer.create(name.upper(), learning_rate=0.5, wd=0.25, **left)
+    made = mx.optimizer.create(name.upper(), learning_rate=0.5, wd=0.25, clip_gradient=-1, **left)
     assert isinstance(made, mx.optimizer.Optimizer)
-    assert made.parameters() == core(name, learning_rate=0.5, wd=0.25).parameters()
-    assert (made.lr, type(made).__name__.lower()) == (0.5, name)
+    assert made.parameters() == core(name.replace("cc", ""), learning_rate=0.5, wd=0.25).parameters()
+    assert (made.lr, type(made).__name__.lower(), made.clip_gradient) == (0.5, name, None)
+    assert getattr(mx.optimizer, type(made).__name__) is type(made)
     made.set_learning_rate(0.125)
-    made.set_lr_mult({})
-    made.set_wd_mult({"w": 1.0})
     assert made.lr == made.learning_rate == 0.125
-    with pytest.raises(fl.CompatError, match=r"expected lr_mult of 1, got \{'w': 2\}: scale those gradients"):
-        made.set_lr_mult({"w": 2})
-    with pytest.raises(fl.CompatError, match="expected multi_precision=False, got True: keep weights in float32"):
-        mx.optimizer.create(name, multi_precision=True)
+    made.lr = 0.25
+    assert made.learning_rate == made.parameters()["learning_rate"] == 0.25
     with pytest.raises(mx.MXNetError, match="got speed"):
         mx.optimizer.create(name, speed=1)
 
 
-def test_a_scheduler_sets_the_rate_of_each_update():
-    made = mx.optimizer.SGD(learning_rate=1.0, lr_scheduler=mx.lr_scheduler.FactorScheduler(2, 0.5))
-    update, weight = mx.optimizer.get_updater(made), mx.nd.zeros((1,))
-    found = []
-    for _ in range(6):
-        before = weight.asscalar()
-        update("w", mx.nd.ones((1,)), weight)
-        found.append(float(before - weight.asscalar()))
-    assert found == [1, 1, 0.5, 0.5, 0.25, 0.25]
+def updated(optimizer, key, pushes=1, dtype="float32", gradient=1.0):
+    """How a weight of 1 changes in a store."""
+    store, out = mx.kv.create("local"), mx.nd.zeros((1,), dtype=dtype)
+    store.init(key, mx.nd.ones((1,), dtype=dtype))
+    store.set_optimizer(optimizer)
+    for _ in range(pushes):
+        store.push(key, mx.nd.full((1,), gradient, dtype=dtype))
+    store.pull(key, out)
+    return float(out.asscalar()) - 1
+
+
+def test_multipliers():
+    """lr 1, wd 0.25, gradient 0: the weight loses lr wd times the multipliers."""
+
+    def lost(key, lr_mult=(), wd_mult=(), **given):
+        made = mx.optimizer.SGD(learning_rate=1.0, wd=0.25, **given)
+        made.set_lr_mult(dict(lr_mult))
+        if wd_mult:
+            made.set_wd_mult(dict(wd_mult))
+        return -updated(made, key, gradient=0.0)
+
+    names = {0: "fc_weight", 1: "bn_gamma", 2: "fc_bias"}
+    assert [lost(key, param_idx2name=names) for key in range(4)] == [0.25, 0.25, 0, 0.25]
+    assert lost(0, {"fc_weight": 0.5}, param_idx2name=names) == 0.125
+    assert lost(0, {"fc_weight": 0.5, 0: 0.25}, param_idx2name=names) == 0.0625  # a key before its name
+    assert lost("w", {"w": 0.5}, {"w": 0.5}) == 0.0625
+    assert lost(2, (), {"fc_bias": 2}, param_idx2name=names) == 0.5
+    parameter = SimpleNamespace(lr_mult=0.5, wd_mult=0.5)
+    assert lost(0, {0: 3}, param_dict={0: parameter}) == 0.0625
+    net = mx.sym.FullyConnected(mx.sym.var("x"), mx.sym.var("w_weight", lr_mult=0.5, wd_mult=3), num_hidden=1)
+    assert lost(0, (), param_idx2name={0: "w_weight"}, sym=net) == 0.375
+    # Every rule takes them: without weight decay, a rate of 0 changes nothing.
+    for name in set(mx.optimizer._BY_NAME) - {"adadelta", "ftml", "ftrl"}:
+        made = mx.optimizer.create(name, learning_rate=0.5)
+        made.set_lr_mult({"w": 0.0})
+        assert updated(made, "w") == 0, name
+        assert updated(made, "v") != 0, name
+    assert updated(made, "v") != 0
+    # An array that LARS leaves alone is known by its name.
+    plain, scaled = ({0: "fc_bias"}, -0.5), ({0: "fc_weight"}, -0.0005)
+    for given, expected in (plain, scaled):
+        assert updated(mx.optimizer.LARS(learning_rate=0.5, param_idx2name=given), 0) == pytest.approx(
+            expected, rel=1e-3
+        )
+
+
+@pytest.mark.parametrize("where", ["store", "updater"])
+def test_a_scheduler_gets_the_largest_count_of_all_keys(where):
+    asked = []
+
+    def schedule(num_update):
+        asked.append(num_update)
+        return 2.0**-num_update
+
+    made = mx.optimizer.SGD(learning_rate=1.0, lr_scheduler=schedule, begin_num_update=2)
+    weights = {key: mx.nd.zeros((1,)) for key in "ab"}
+    store, update = mx.kv.create("local"), mx.optimizer.get_updater(made)
+    store.init(list("ab"), list(weights.values()))
+    if where == "store":
+        store.set_optimizer(made)
+    expected, counts, most = dict.fromkeys("ab", 0.0), dict.fromkeys("ab", 2), 2
+    for key in "aabab":
+        counts[key] += 1
+        most = max(most, counts[key])
+        expected[key] -= 2.0**-most
+        if where == "store":
+            store.push(key, mx.nd.ones((1,)))
+            store.pull(key, weights[key])
+        else:
+            update(key, mx.nd.ones((1,)), weights[key])
+    assert {key: weight.asscalar() for key, weight in weights.items()} == expected
+    assert asked == [3, 4, 4, 5, 5]
+    assert (made.num_update, made.learning_rate, made.lr) == (5, 2.0**-5, 1.0)
     with pytest.raises(UserWarning, match="already been defined"):
         made.set_learning_rate(3)
-    with pytest.raises(fl.CompatError, match="without lr_scheduler in a store"):
-        mx.kv.create("local").set_optimizer(made)
+
+
+def test_lbsgd_asks_its_scheduler_before_it_counts():
+    rates = mx.lr_scheduler.MultiFactorScheduler([1], 0.5)
+    for kind, expected in ((mx.optimizer.SGD, 1.5), (mx.optimizer.LBSGD, 2.0)):
+        rates = mx.lr_scheduler.MultiFactorScheduler([1], 0.5)
+        assert updated(kind(learning_rate=1.0, lr_scheduler=rates), 0, pushes=2) == -expected
+
+
+def test_counts_go_on_from_a_file(tmp_path):
+    """Scheduler and bias correction go on where the saved store was."""
+
+    def made():
+        return mx.optimizer.Adam(learning_rate=1.0, lr_scheduler=mx.lr_scheduler.FactorScheduler(2, 0.5))
+
+    def fresh(weights):
+        store = mx.kv.create("local")
+        store.init([0, 1], weights)
+        store.set_optimizer(made())
+        return store
+
+    def pulled(store):
+        out = [mx.nd.zeros((1,)), mx.nd.zeros((1,))]
+        store.pull([0, 1], out)
+        return out
+
+    one = mx.nd.ones((1,))
+    whole, parts = fresh([one, one]), fresh([one, one])
+    for store in (whole, parts):
+        store.push([0, 1], [one, one])
+        for _ in range(4):
+            store.push(0, one)
+    parts.save_optimizer_states(str(tmp_path / "s"), dump_optimizer=True)
+    parts = fresh(pulled(parts))
+    parts.load_optimizer_states(str(tmp_path / "s"))
+    for store in (whole, parts):
+        store.push(1, one)  # at the rate of the other key
+    assert [w.asscalar() for w in pulled(parts)] == [w.asscalar() for w in pulled(whole)]
+
+
+def test_updates_before_the_first_count_for_adam():
+    later = updated(mx.optimizer.Adam(learning_rate=0.5, begin_num_update=9), 0)
+    rate = 0.5 * math.sqrt(1 - 0.999**10) / (1 - 0.9**10)
+    assert later == pytest.approx(-rate * 0.1 / (math.sqrt(0.001) + 1e-8), rel=1e-4)
+
+
+def test_half_precision_with_a_copy_in_single():
+    small = {"learning_rate": 2.0**-13}
+    assert updated(mx.optimizer.SGD(**small), 0, 64, "float16") == 0
+    assert updated(mx.optimizer.SGD(multi_precision=True, **small), 0, 64, "float16") == -(2.0**-7)
+
+
+def test_workers_have_to_agree_on_multipliers_and_schedulers():
+    made = mx.optimizer.SGD()
+    same = made.agreed()
+    made.set_lr_mult({"w": 2})
+    assert made.agreed() != same
+    made.set_lr_mult({})
+    assert made.agreed() == same
+    made.lr_scheduler = mx.lr_scheduler.FactorScheduler(2, 0.5)
+    assert made.agreed() != same
+
+
+def test_a_trainer_with_a_scheduler():
+    torch = pytest.importorskip("torch")
+    weight = torch.zeros(1, requires_grad=True)
+    rates = mx.lr_scheduler.FactorScheduler(1, 0.5)
+    trainer = mx.gluon.Trainer([weight], "sgd", {"learning_rate": 1.0, "lr_scheduler": rates}, kvstore=None)
+    for _ in range(3):
+        weight.sum().backward()
+        trainer.step(1)
+    assert (weight.item(), trainer.learning_rate) == (-1.75, 0.25)
+    with pytest.raises(UserWarning, match="set its base_lr"):
+        trainer.set_learning_rate(1.0)
 
 
 def test_schedulers():
@@ -331,7 +489,7 @@ def test_small_things_that_scripts_ask_for():
     metric = mx.metric.create("acc")
     metric.update([mx.nd.array([0])], [mx.nd.array([[1.0, 0.0]])])
     names = {"output_names": None, "label_names": None}
-    assert metric.get_config() == {"metric": "Accuracy", "name": "accuracy", **names}
+    assert metric.get_config() == {"metric": "Accuracy", "name": "accuracy", "axis": 1, **names}
     metric.reset_local()
     assert math.isnan(metric.get()[1])
     assert mx.init.Constant(mx.nd.ones((2,))).dumps() == '["constant", {"value": [1.0, 1.0]}]'

@@ -16,7 +16,7 @@ _HEAD = """# MXNet 1.9.1: provided, approximated, absent
 - `feedline.mxnet.install()` makes `import mxnet` import the façade, in this process.
 
 It covers key-value stores, and Gluon's Trainer for torch parameters; symbols, with their execution, pictures and
-tables; iterators over arrays, metrics and initializers; and arrays, contexts and optimizers as far as those need them.
+tables; iterators over arrays, metrics, initializers and optimizers; and arrays and contexts as far as those need them.
 To replace the façade by feedline's own interface, see [Coming from MXNet's KVStore](../how-to/from-mxnet-kvstore.md)
 and [from mx.viz](../how-to/from-mxnet-symbols.md). This page is generated from the table that the façade itself uses
 (`python -m tests.docs.mxnet_table`).

@@ -114,14 +114,18 @@ def script(store):
     store.push(["t", "n"], [some, torch.tensor(-1.0)])
     store.pushpull("t", [torch.ones(10, 4), torch.ones(4, 10).T], out)
     ids = torch.tensor([[9, 0], [0, 4]], dtype=torch.int32)
-    rows, sparse = torch.empty(2, 2, 4), torch.sparse_coo_tensor(size=(10, 4), check_invariants=True)
-    store.row_sparse_pull("t", [rows, rows.clone()], ids)
+    rows, wide, sparse = (
+        torch.empty(2, 2, 4),
+        torch.empty(2, 2, 4, dtype=torch.float64),
+        torch.sparse_coo_tensor(size=(10, 4), check_invariants=True),
+    )
+    store.row_sparse_pull("t", [rows, wide], ids)
     store.row_sparse_pull(["t"], [sparse], [torch.tensor([3, 3, 8])])
     fresh = torch.empty(2)
     store.broadcast("late", torch.tensor([1.0, 2.0]), out=fresh)
     store.set_updater(lambda key, merged, stored: stored.mul_(2).add_(merged))
     store.pushpull("late", torch.ones(2), fresh)
-    return [*found, out, rows, sparse.to_dense(), fresh]
+    return [*found, out, rows, wide, sparse.to_dense(), fresh]
 
 
 def test_does_what_one_process_does(store):

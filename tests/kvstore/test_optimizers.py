@@ -17,6 +17,8 @@ from feedline.errors import StateError
 from feedline.interop.tensor_file import load_tensors, replace_tensors
 from feedline.kvstore import Optimizer, RefusedError, create, optimizer, register_optimizer
 from feedline.kvstore import optimizers as rules
+from feedline.kvstore.step_rules import drawn_by
+from tests.oracles.update_rules import follow
 
 RULES = [
     ("sgd", {"learning_rate": 0.1}),
@@ -27,6 +29,27 @@ RULES = [
     ("rmsprop", {"learning_rate": 0.1, "gamma1": 0.7, "wd": 0.1}),
     ("adagrad", {"learning_rate": 0.1, "wd": 0.1, "rescale_grad": 2.0}),
     ("test", {"rescale_grad": 0.5}),
+]
+MORE_RULES = [
+    ("rmsprop", {"learning_rate": 0.1, "gamma2": 0.5, "centered": True, "wd": 0.1, "clip_weights": 1.5}),
+    ("adadelta", {"rho": 0.7, "wd": 0.1, "rescale_grad": 0.5}),
+    ("adamax", {"learning_rate": 0.1, "wd": 0.1, "clip_gradient": 0.5}),
+    ("adamax", {"learning_rate": 0.1}),
+    ("nadam", {"learning_rate": 0.1, "wd": 0.1, "schedule_decay": 0.1}),
+    ("ftml", {"learning_rate": 0.1, "wd": 0.1, "clip_gradient": 0.5}),
+    ("ftrl", {"lamda1": 0.2, "wd": 0.1, "rescale_grad": 0.5}),
+    ("signum", {"wd": 0.1, "wd_lh": 0.1, "clip_gradient": 0.5}),
+    ("signum", {"momentum": 0.0, "wd": 0.1}),
+    ("dcasgd", {"learning_rate": 0.1, "lamda": 0.5, "wd": 0.1}),
+    ("dcasgd", {"learning_rate": 0.1, "lamda": 0.5, "momentum": 0.9}),
+    ("sgld", {"wd": 0.1, "seed": 3}),
+    ("lamb", {"learning_rate": 0.1, "wd": 0.1, "lower_bound": 0.5, "upper_bound": 1.5}),
+    ("lamb", {"learning_rate": 0.1, "bias_correction": False}),
+    ("lars", {"learning_rate": 0.5, "wd": 0.1, "momentum": 0.9, "eta": 0.5, "eps": 0.1, "rescale_grad": 0.5}),
+    ("lbsgd", {"learning_rate": 0.1, "wd": 0.1, "momentum": 0.9, "batch_scale": 2, "begin_epoch": 1}),
+    ("lbsgd", {"learning_rate": 0.1, "batch_scale": 3, "warmup_strategy": "power2", "warmup_epochs": 1}),
+    ("lbsgd", {"learning_rate": 0.1, "batch_scale": 2, "warmup_strategy": "sqrt", "updates_per_epoch": 1}),
+    ("lbsgd", {"learning_rate": 0.1, "warmup_strategy": "lars", "wd": 0.1}),
 ]
 
 
@@ -73,7 +96,85 @@ def test_rules(name, given_, start, gradients):
     assert out[0].item() == pytest.approx(slow(name, rule.parameters(), start, gradients), rel=1e-4, abs=1e-4)
 
 
-@pytest.mark.parametrize(("name", "given_"), RULES)
+@pytest.mark.parametrize(("name", "given_"), MORE_RULES)
+@pytest.mark.parametrize("still", [False, True])
+def test_more_rules(name, given_, still):
+    """Arrays in double precision, against NumPy; ``still``: the first gradients of one element are zero."""
+    rng = np.random.default_rng(len(name))
+    start, gradients = rng.normal(size=(2, 3)), rng.normal(size=(7, 2, 3))
+    gradients[: 3 if still else 0, 0, 0] = 0
+    rule = optimizer(name, **given_)
+    store = create()
+    store.init("w", torch.tensor(start))
+    store.set_optimizer(rule)
+    for gradient in gradients:
+        store.push("w", torch.tensor(gradient))
+
+    def noise(t):
+        return torch.randn(2, 3, generator=drawn_by(rule.seed, "w", t), dtype=torch.float64).numpy()
+
+    out = torch.empty(2, 3, dtype=torch.float64)
+    store.pull("w", out)
+    np.testing.assert_allclose(out.numpy(), follow(name, rule.parameters(), start, gradients, noise), rtol=1e-9)
+
+
+def test_draws_are_normal_and_differ_by_key_and_update():
+    store = create()
+    store.init(["a", "b"], [torch.zeros(40000)] * 2)
+    store.set_optimizer("sgld", learning_rate=0.25)
+    out = [torch.empty(40000), torch.empty(40000)]
+    store.pushpull(["a", "b"], [torch.zeros(40000)] * 2, out)
+    first = out[0].clone()
+    assert (abs(first.mean()) < 0.02, abs(first.std() - 0.5) < 0.02) == (True, True)
+    assert abs(torch.dot(first, out[1])) / 40000 < 0.01
+    store.pushpull("a", torch.zeros(40000), out[0])
+    assert abs(torch.dot(first, out[0] - first)) / 40000 < 0.01
+
+
+def test_momentum_is_corrected_after_a_change_of_the_rate():
+    rule = optimizer("lars", learning_rate=1.0, momentum=0.5, eta=1.0)
+    store = create()
+    store.init(["w", "bias"], [torch.full((1,), 8.0)] * 2)
+    store.set_optimizer(rule)
+    for rate in (1.0, 0.25, 0.25):
+        rule.learning_rate = rate
+        store.push(["w", "bias"], [torch.full((1,), 2.0)] * 2)
+    # A step of a bias is the rate times its gradient; of others, times the weight, except where that is zero.
+    assert pulled(store, "bias") == [8 - 2 + (-0.125 * 2 - 0.5) + (0.5 * -0.75 - 0.5)]
+    assert pulled(store, "w") == [8 - 8 + (-0.125 * 8 - 0.5) + (0.5 * -1.5 - 0.25 * 1.5)]
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("sparse", [False, True])
+def test_half_precision_is_kept_in_single(dtype, sparse, tmp_path):
+    """Steps too small for the weight's dtype add up, also across files."""
+    value = torch.sparse_coo_tensor([[0, 1]], torch.ones(2, 1, dtype=dtype), (2, 1), check_invariants=True)
+    value = value if sparse else value.to_dense()
+
+    def trained(wide, restart):
+        store, rate = create(), 2.0**-13
+        store.init("w", torch.ones(2, 1, dtype=dtype))
+        for i in range(64):
+            if i == 0 or (restart and i == 30):
+                store.set_optimizer("sgd", learning_rate=rate, momentum=0.5, multi_precision=wide)
+            if restart and i == 30:
+                store.load_optimizer_states(tmp_path / "s")
+            store.push("w", value)
+            if i == 29:
+                store.save_optimizer_states(tmp_path / "s")
+        return pulled(store, "w", (2, 1)), store._table.updater.states()["w"]
+
+    assert trained(False, False)[0] == [[1], [1]]
+    found, (states, count) = trained(True, False)
+    assert (sorted(states), count) == (["master", "momentum"], 64)
+    assert states["master"].flatten().tolist() == pytest.approx([1 - 2.0**-12 * 63] * 2, abs=1e-6)
+    assert found == states["master"].to(dtype).tolist()
+    for name, state in trained(True, True)[1][0].items():
+        assert state.dtype is torch.float32
+        assert torch.equal(state, states[name])
+
+
+@pytest.mark.parametrize(("name", "given_"), [*RULES, *MORE_RULES])
 def test_gradients_of_rows(name, given_):
     """Lazy rules leave other rows alone; the others do as with zeros there."""
     rule = optimizer(name, **given_)
@@ -98,6 +199,29 @@ def test_gradients_of_rows(name, given_):
     else:
         expected = run("whole", sparse=False)
     torch.testing.assert_close(found, expected)
+
+
+def test_one_gradient_of_one_key_is_checked_as_several_are():
+    """It takes a shorter way."""
+    one, listed = create(), create()
+    for store in (one, listed):
+        store.init("w", torch.ones(3))
+        store.set_optimizer("adam", learning_rate=0.1)
+    for gradient in torch.randn(4, 3):
+        one.push("w", gradient)
+        listed.push(["w"], [[gradient]])
+    assert pulled(one, "w", (3,)) == pulled(listed, "w", (3,))
+    assert one._table.updater.states()["w"][1] == 4
+    for wrong in (
+        torch.ones(3, dtype=torch.float64),
+        torch.ones(3, dtype=torch.float16),
+        torch.ones(1),
+        torch.ones(3, 1),
+    ):
+        with pytest.raises(RefusedError, match=r"value of shape \(3,\) and torch.float32 for key 'w'"):
+            one.push("w", wrong)
+    one.push("w", np.ones(3, "f4"))
+    assert pulled(one, "w", (3,)) != pulled(listed, "w", (3,))
 
 
 def test_sums_over_devices_are_rescaled():
@@ -192,7 +316,15 @@ def pulled(store, key="w", shape=(1,)):
         ("adam", {"momentum": 0.9}),
         ("adam", {"beta1": 1.0}),
         ("adam", {"beta2": 1.5}),
-        ("lamb", {}),
+        ("nothing", {}),
+        ("adadelta", {"rho": 1.0}),
+        ("lamb", {"bias_correction": 1}),
+        ("lamb", {"beta1": 1.0}),
+        ("lars", {"lazy_update": True}),
+        ("lbsgd", {"batch_scale": 0}),
+        ("lbsgd", {"batch_scale": 1.5}),
+        ("lbsgd", {"warmup_strategy": "cubic"}),
+        ("sgd", {"multi_precision": 1}),
     ],
 )
 def test_parameters_are_checked(name, given_):
@@ -222,7 +354,7 @@ def trained(name, given_, keys, pushes, store=None):
     return store
 
 
-@pytest.mark.parametrize(("name", "given_"), RULES)
+@pytest.mark.parametrize(("name", "given_"), [*RULES, *MORE_RULES])
 @pytest.mark.parametrize("keys", [[3, 1], ["b", "a"]])
 def test_a_loaded_store_goes_on_as_the_one_that_never_stopped(name, given_, keys, tmp_path):
     whole = trained(name, given_, keys, range(5))

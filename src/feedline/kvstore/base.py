@@ -94,7 +94,7 @@ class KVStore(ABC):
             key: see the class.
             out: for each key a dense array of shape ``row_ids.shape + shape of a row``, which receives the rows in the
                 order of ``row_ids``, repetitions included; or a ``torch.sparse_coo`` tensor of the key's shape, which
-                receives each row once, ascending.
+                receives each row once, ascending. Values are cast to its dtype.
             row_ids: integers of any shape: one array for all outs of a key, or one for each.
             priority: see the class.
 

@@ -185,7 +185,7 @@ class DistStore(KVStore):
         check_updater(updater)
         what = "a function" if updater is not None else "None"
         if isinstance(updater, Optimizer):
-            what = f"{updater.name} {updater.parameters()}"
+            what = f"{updater.name} {updater.agreed()}"
 
         async def set_it() -> None:
             await self._await_sums()
@@ -355,7 +355,7 @@ class DistStore(KVStore):
         rule = ""
         if isinstance(self._table.updater, Optimizer):
             # Replicas would part if a number were changed, or states were loaded, on one worker alone.
-            rule = f" by {self._table.updater.parameters()}"
+            rule = f" by {self._table.updater.agreed()}"
             if self._states_digest:
                 rule += f" with states of file {self._states_digest}"
         return f"push {', '.join(repr(one.entry.key) for one in given)}{rule}"

@@ -48,7 +48,7 @@ class LocalStore(KVStore):
         """See `KVStore`."""
         checked_priority(priority)
         with self._lock:
-            if not self._table.push_one(key, value):
+            if not (self._table.push_one(key, value) or self._table.update_one(key, value)):
                 self._table.push(self._table.values(grouped(key, value, "value")))
 
     def pull(self, key: Any, out: Any, priority: int = 0) -> None:

@@ -14,7 +14,7 @@ from feedline.errors import StateError
 from feedline.interop.tensor_file import load_tensors, replace_tensors
 from feedline.kvstore.arguments import checked_key
 from feedline.kvstore.base import Key
-from feedline.kvstore.optimizers import Optimizer, optimizer
+from feedline.kvstore.optimizers import MASTER, Optimizer, optimizer
 
 VERSION = 1
 
@@ -26,7 +26,7 @@ def save_states(path: str | os.PathLike[str], rule: Optimizer, dump_optimizer: b
         OSError: no space, no permission; an existing file is untouched.
     """
     # A parameter may have changed since the last push, and with it the names of the rule's states.
-    found = {key: one for key, one in rule.states().items() if set(one[0]) == set(rule.keeps)}
+    found = {key: one for key, one in rule.states().items() if {*one[0]} - {MASTER} == {*rule.keeps}}
     tensors = {f"{i}.{name}": t for i, (states, _) in enumerate(found.values()) for name, t in states.items()}
     about: dict[str, Any] = {
         "feedline": VERSION,
@@ -63,10 +63,10 @@ def load_states(path: str | os.PathLike[str], rule: Optimizer, weights: Mapping[
         current = {"version": VERSION, "optimizer": rule.name, "states": list(again.keeps)}
         if saved != current:
             raise StateError(f"expected states of this store's optimizer in {path}", saved=saved, current=current)
-        found: dict[Key, tuple[dict[str, Any], int]] = {
-            checked_key(key): ({name: tensors[f"{i}.{name}"] for name in again.keeps}, _checked_count(count))
-            for i, (key, count) in enumerate(zip(keys, counts, strict=True))
-        }
+        found: dict[Key, tuple[dict[str, Any], int]] = {}
+        for i, (key, count) in enumerate(zip(keys, counts, strict=True)):
+            names = [*again.keeps, MASTER] if f"{i}.{MASTER}" in tensors else again.keeps
+            found[checked_key(key)] = {name: tensors[f"{i}.{name}"] for name in names}, _checked_count(count)
     except (KeyError, TypeError, ValueError) as error:
         raise StateError(f"expected states of an optimizer in {path}, got malformed ones: {error}") from error
     for key, (states, _) in found.items():

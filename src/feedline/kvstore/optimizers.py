@@ -4,6 +4,8 @@ The rules are MXNet 1.9.1's, with its names and defaults. All of them multiply t
 clip it to ``clip_gradient`` in absolute value; ``wd`` is the weight decay. Pushed gradients are sums over devices and
 workers: for a mean, set ``rescale_grad`` to one over their number.
 
+With ``multi_precision``, weights in half precision have a copy in single precision, which is updated and then rounded.
+
 With ``lazy_update``, row-sparse gradients update only their rows, with the states and weight decay of those rows; other
 rules treat all other rows as zeros.
 """
@@ -27,6 +29,9 @@ from feedline.kvstore.base import Key
 T = TypeVar("T")
 States = dict[str, Any]
 
+#: Name of the state that is a copy of a weight in single precision.
+MASTER = "master"
+
 #: Largest absolute value of a parameter, so that products with weights fit into single precision.
 MOST = 1e30
 
@@ -43,6 +48,8 @@ class Optimizer(ABC):
         wd: weight decay.
         rescale_grad: factor of gradients; never saved, as it depends on the number of workers.
         clip_gradient: largest absolute value of a gradient's elements; None: no limit.
+        multi_precision: whether weights and states of half precision are kept in single precision.
+        key: key of the update that is going on, for rules that depend on it.
     """
 
     #: Name of the rule in `optimizer`.
@@ -59,17 +66,27 @@ class Optimizer(ABC):
     wd: float = 0.0
     rescale_grad: float = 1.0
     clip_gradient: float | None = None
+    multi_precision: bool = field(default=False, kw_only=True)
     _states: dict[Key, States] = field(default_factory=dict, init=False, repr=False, compare=False)
     _counts: dict[Key, int] = field(default_factory=dict, init=False, repr=False, compare=False)
     #: Weak references to the stores that use this rule.
     _stores: list[Any] = field(default_factory=list, init=False, repr=False, compare=False)
+    key: ClassVar[Key] = ""
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name in self.__dataclass_fields__ and not name.startswith("_"):
             value = self.checked(name, value)
-            for store in _alive(self.__dict__.get("_stores", ())):
-                store._before_numbers_change()
+            self.before_change()
         super().__setattr__(name, value)
+
+    def before_change(self) -> None:
+        """Notify the stores that use this rule before one of its numbers changes.
+
+        Raises:
+            RefusedError: a store has copies of the rule, which would not change.
+        """
+        for store in _alive(self.__dict__.get("_stores", ())):
+            store._before_numbers_change()
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_stores": []}
@@ -83,8 +100,9 @@ class Optimizer(ABC):
         if isinstance(value, np.generic):
             value = value.item()
         number = not isinstance(value, bool) and isinstance(value, (int, float)) and abs(value) <= MOST
-        flag = name == "lazy_update" and isinstance(value, bool)
-        if not (number or flag or (name == "clip_gradient" and value is None)):
+        default = self.__dataclass_fields__[name].default
+        flag = isinstance(default, bool)
+        if not (isinstance(value, bool) if flag else number or (default is None and value is None)):
             raise RefusedError(f"expected a number of at most {MOST:g} as {name} of {self.name}, got {value!r}")
         # torch accepts integer factors of up to 64 bits, and any float.
         return float(value) if number and abs(value) >= 2**63 else value
@@ -92,6 +110,10 @@ class Optimizer(ABC):
     def lasting_parameters(self) -> dict[str, Any]:
         """Return those of `parameters` that do not depend on the number of workers: all but `of_the_run`."""
         return {name: value for name, value in self.parameters().items() if name not in self.of_the_run}
+
+    def agreed(self) -> str:
+        """Return everything, in words, that workers with replicas of a table have to agree on."""
+        return str(self.parameters())
 
     def set_parameters(self, parameters: Mapping[str, Any]) -> None:
         """Set parameters without notifying stores; called by the store itself.
@@ -146,7 +168,12 @@ class Optimizer(ABC):
             raise RefusedError(f"expected floating point for key {key!r} under {self.name}, got {weight.dtype}")
         # Which states a rule keeps depends on its parameters, which may have changed.
         known = self._states.get(key, {})
-        states = {name: known[name] if name in known else torch.zeros_like(weight) for name in self.keeps}
+        wide = self.multi_precision and weight.dtype in (torch.float16, torch.bfloat16)
+        dtype = torch.float32 if wide else weight.dtype
+        names = (*self.keeps, MASTER) if wide else self.keeps
+        states = {
+            name: known[name] if name in known else self.initial(name, weight.to(dtype, copy=wide)) for name in names
+        }
         for name, state in states.items():
             if state.shape != weight.shape:
                 raise StateError(
@@ -154,26 +181,47 @@ class Optimizer(ABC):
                     saved={"shape": tuple(state.shape)},
                     current={"shape": tuple(weight.shape)},
                 )
-            states[name] = state.to(weight)  # loaded states come from the CPU
+            states[name] = state.to(weight.device, dtype)  # loaded states come from the CPU
         self._states[key] = states
+
+    def initial(self, name: str, weight: Any) -> Any:
+        """Return the state of that name before the first update: zeros, in a new tensor like the weight."""
+        return weight if name == MASTER else torch.zeros_like(weight)
+
+    def at(self, key: Key, count: int) -> tuple[Optimizer, int]:
+        """Return the rule for an update of a key, and its count: itself, unless numbers depend on key or count."""
+        return self, count
+
+    def name_of(self, key: Key) -> str:
+        """Return the name of a key's parameter: the key."""
+        return str(key)
 
     def __call__(self, key: Key, gradient: Any, weight: Any) -> None:
         """Update a weight in place by a dense gradient, or a coalesced ``torch.sparse_coo`` one."""
         if key not in self._states:
             self.prepare(key, weight)
+        self.__dict__["key"] = key
         count, states = self._counts.get(key, 0) + 1, self._states[key]
+        rule, number = self.at(key, count)
+        target = weight
+        if MASTER in states:
+            states = dict(states)
+            target = states.pop(MASTER)
+            gradient = gradient.to(target.dtype)
         if gradient.layout is torch.strided:
-            self.rule(weight, gradient, states, count)
+            rule.rule(target, gradient, states, number)
         elif not getattr(self, "lazy_update", False):
-            self.rule(weight, gradient.to_dense(), states, count)
+            rule.rule(target, gradient.to_dense(), states, number)
         else:
             rows = gradient.indices()[0]
             parts = {name: state.index_select(0, rows) for name, state in states.items()}
-            part = weight.index_select(0, rows)
-            self.rule(part, gradient.values(), parts, count)
-            weight.index_copy_(0, rows, part)
+            part = target.index_select(0, rows)
+            rule.rule(part, gradient.values(), parts, number)
+            target.index_copy_(0, rows, part)
             for name, changed in parts.items():
                 states[name].index_copy_(0, rows, changed)
+        if target is not weight:
+            weight.copy_(target)
         self._counts[key] = count
 
     def scaled(self, gradient: Any) -> Any:
@@ -198,7 +246,7 @@ class Optimizer(ABC):
             StateError: the names of the states are not those of this rule.
         """
         for key, (states, _) in found.items():
-            if sorted(states) != sorted(self.keeps):
+            if {*states} - {MASTER} != {*self.keeps}:
                 raise StateError(
                     f"expected the states of {self.name} for key {key!r}",
                     saved={"states": sorted(states)},
@@ -244,19 +292,22 @@ class SGDOptimizer(Optimizer):
 
     def rule(self, weight: Any, gradient: Any, states: States, count: int) -> None:
         """See `Optimizer`."""
-        lr = self.learning_rate
+        self.step(weight, gradient, states, self.learning_rate, self.momentum)
+
+    def step(self, weight: Any, gradient: Any, states: States, rate: float, momentum: float) -> None:
+        """Update with a learning rate and momentum of this step alone."""
         if self.clip_gradient is None:
-            step, scale = gradient, -lr * self.rescale_grad
+            step, scale = gradient, -rate * self.rescale_grad
         else:
-            step, scale = self.scaled(gradient), -lr
+            step, scale = self.scaled(gradient), -rate
         if "momentum" in states:
-            velocity = states["momentum"].mul_(self.momentum)
+            velocity = states["momentum"].mul_(momentum)
             if self.wd:
-                velocity.add_(weight, alpha=-lr * self.wd)
+                velocity.add_(weight, alpha=-rate * self.wd)
             weight.add_(velocity.add_(step, alpha=scale))
         else:
             if self.wd:
-                weight.mul_(1 - lr * self.wd)
+                weight.mul_(1 - rate * self.wd)
             weight.add_(step, alpha=scale)
 
 
@@ -336,17 +387,30 @@ class AdamOptimizer(Optimizer):
 class RMSPropOptimizer(Optimizer):
     """RMSProp: ``n = gamma1 n + (1 - gamma1) g^2``, ``w -= lr g / sqrt(n + epsilon)``; ``g`` includes weight decay.
 
+    Centered (Graves, 2013), with the mean ``m = gamma1 m + (1 - gamma1) g``, it is
+    ``d = gamma2 d - lr g / sqrt(n - m^2 + epsilon)``, ``w += d``.
+
     Attributes:
-        gamma1: decay of the mean square.
+        gamma1: decay of the mean square, and of the mean.
+        gamma2: momentum of the centered rule.
         epsilon: added to the mean square.
+        centered: whether the square of the mean is subtracted from the mean square.
+        clip_weights: largest absolute value of a weight's elements after an update; None, or not above 0: no limit.
     """
 
     name: ClassVar[str] = "rmsprop"
-    keeps: ClassVar[tuple[str, ...]] = ("square",)
     cannot_fail: ClassVar[bool] = True
     learning_rate: float = 0.001
     gamma1: float = 0.9
+    gamma2: float = 0.9
     epsilon: float = 1e-8
+    centered: bool = False
+    clip_weights: float | None = None
+
+    @property
+    def keeps(self) -> tuple[str, ...]:  # type: ignore[override]
+        """See `Optimizer`."""
+        return ("square", "mean", "step") if self.centered else ("square",)
 
     def rule(self, weight: Any, gradient: Any, states: States, count: int) -> None:
         """See `Optimizer`."""
@@ -355,7 +419,14 @@ class RMSPropOptimizer(Optimizer):
             g.add_(weight, alpha=self.wd)
         self.clipped(g)
         square = states["square"].mul_(self.gamma1).addcmul_(g, g, value=1 - self.gamma1)
-        weight.addcdiv_(g, (square + self.epsilon).sqrt_(), value=-self.learning_rate)
+        if "mean" in states:
+            mean = states["mean"].mul_(self.gamma1).add_(g, alpha=1 - self.gamma1)
+            root = (square - mean * mean).add_(self.epsilon).sqrt_()
+            weight.add_(states["step"].mul_(self.gamma2).addcdiv_(g, root, value=-self.learning_rate))
+        else:
+            weight.addcdiv_(g, (square + self.epsilon).sqrt_(), value=-self.learning_rate)
+        if self.clip_weights is not None and self.clip_weights > 0:
+            weight.clamp_(-self.clip_weights, self.clip_weights)
 
 
 @shown_as("AdaGrad")

@@ -71,10 +71,9 @@ def check_out(key: Key, out: Any, ids: Any, stored: Any) -> None:
     """Raise RefusedError unless `pull` can fill ``out``."""
     if out.layout is torch.strided:
         expected = (*ids.shape, *stored.shape[1:])
-        if tuple(out.shape) != expected or out.dtype is not stored.dtype:
+        if tuple(out.shape) != expected:
             raise RefusedError(
-                f"expected an out of shape {expected} and {stored.dtype} for {ids.numel()} rows of key {key!r}, "
-                f"got {tuple(out.shape)} and {out.dtype}"
+                f"expected an out of shape {expected} for {ids.numel()} rows of key {key!r}, got {tuple(out.shape)}"
             )
         check_memory(key, out)
     elif out.layout is not torch.sparse_coo or out.shape != stored.shape:
@@ -85,13 +84,17 @@ def check_out(key: Key, out: Any, ids: Any, stored: Any) -> None:
 
 
 def pull(stored: Any, ids: Any, out: Any) -> None:
-    """Fill an out that `check_out` has accepted."""
+    """Fill an out that `check_out` has accepted; rows are cast to its dtype."""
     ids = ids.to(stored.device)
     if out.layout is not torch.strided:
         once = torch.unique(ids.reshape(-1))
-        rows = stored.index_select(0, once)
-        out.copy_(torch.sparse_coo_tensor(once[None], rows, stored.shape, is_coalesced=True, check_invariants=False))
-    elif out.device == stored.device and out.is_contiguous():
+        fill_sparse(out, once, stored.index_select(0, once))
+    elif out.device == stored.device and out.dtype is stored.dtype and out.is_contiguous():
         torch.index_select(stored, 0, ids.reshape(-1), out=out.view(-1, *stored.shape[1:]))
     else:
         out.copy_(stored.index_select(0, ids.reshape(-1)).view(out.shape))
+
+
+def fill_sparse(out: Any, ids: Any, rows: Any) -> None:
+    """Replace a sparse out by these rows, cast to its dtype, with their ascending numbers."""
+    out.copy_(torch.sparse_coo_tensor(ids[None], rows, out.shape, is_coalesced=True, check_invariants=False))

@@ -190,6 +190,16 @@ class Table:
         entry.stored.copy_(value)
         return True
 
+    def update_one(self, key: Any, value: Any) -> bool:
+        """Push one plain tensor to one key under an optimizer that cannot fail; False: nothing was done."""
+        if not self.trusted or self.compression is not None:
+            return False
+        entry = self.simple(key, value)
+        if entry is None or value.dtype is not entry.stored.dtype or value.device != entry.stored.device:
+            return False
+        self.update([(entry, value)])
+        return True
+
     def pull_to(self, key: Any, out: Any) -> None:
         """Copy stored arrays to every out."""
         entry = self.simple(key, out)

@@ -45,7 +45,7 @@ class Speedometer:
             pairs = param.eval_metric.get_name_value()
             first = count - self.frequent
             if self.auto_reset:
-                param.eval_metric.reset()
+                param.eval_metric.reset_local()
                 head = f"Epoch[{param.epoch}] Batch [{first}-{count}]\tSpeed: {speed:.2f} samples/sec"
             else:
                 head = f"Epoch[{param.epoch}] Batch [0-{count}]\tSpeed: {speed:.2f} samples/sec"
@@ -72,6 +72,6 @@ def log_train_metric(period: int, auto_reset: bool = False) -> Callable[[Any], N
             for name, value in param.eval_metric.get_name_value():
                 logging.info("Iter[%d] Batch[%d] Train-%s=%f", param.epoch, param.nbatch, name, value)
             if auto_reset:
-                param.eval_metric.reset()
+                param.eval_metric.reset_local()
 
     return log

@@ -84,7 +84,10 @@ class Trainer:
 
         Raises:
             MXNetError: the servers of ``dist_async`` have a copy of the optimizer.
+            UserWarning: the optimizer has a scheduler, which determines the learning rate.
         """
+        if getattr(self._optimizer, "lr_scheduler", None) is not None:
+            raise UserWarning("LRScheduler of the optimizer has already been defined: set its base_lr")
         self._change("learning_rate", lr)
 
     def _change(self, name: str, value: float) -> None:

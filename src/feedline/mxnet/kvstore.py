@@ -10,7 +10,6 @@ from typing import Any
 import torch
 
 from feedline import kvstore
-from feedline.errors import CompatError
 from feedline.mxnet._names import names_of
 from feedline.mxnet.base import MXNetError, as_mxnet
 from feedline.mxnet.context import cpu, gpu
@@ -185,11 +184,6 @@ class KVStore:
     def set_optimizer(self, optimizer: Any) -> None:
         """Set an optimizer of `mxnet.optimizer`, or its name, as updater."""
         with as_mxnet():
-            if getattr(optimizer, "lr_scheduler", None) is not None:
-                raise CompatError(
-                    "expected an optimizer without lr_scheduler in a store, got one: set optimizer.learning_rate "
-                    "before each push, or update outside the store by get_updater"
-                )
             self._store.set_optimizer(optimizer)
         self._assigns, self._has_optimizer = False, True
 

@@ -2,6 +2,9 @@
 
 ``update(labels, predictions)`` accepts lists of NDArrays; ``get()`` returns name and value, NaN before the first
 update. All metrics are computed by NumPy in float64.
+
+Each metric is kept twice: since the last `EvalMetric.reset_local`, which `Speedometer` calls for the mean of the last
+batches, and since the last `EvalMetric.reset`, as ``get_global()`` returns it.
 """
 
 from __future__ import annotations
@@ -39,33 +42,49 @@ def check_label_shapes(labels: Any, preds: Any, wrap: bool = False, shape: bool 
 class EvalMetric:
     """Base class of metrics: a sum and a count; subclasses define what a pair of label and prediction adds.
 
+    Args:
+        name: name of the metric.
+        output_names: see Attributes.
+        label_names: see Attributes.
+        settings: parameters of a subclass, for `get_config`; ``has_global_stats`` says whether its ``update`` adds to
+            ``global_sum_metric`` and ``global_num_inst`` as well, False by default.
+
     Attributes:
         name: name of the metric.
         output_names: predictions that `update_dict` uses; None: all.
         label_names: labels that `update_dict` uses; None: all.
-        sum_metric: sum so far.
-        num_inst: count so far.
+        sum_metric: sum since the last `reset_local`.
+        num_inst: count since the last `reset_local`.
+        global_sum_metric: sum since the last `reset`.
+        global_num_inst: count since the last `reset`.
     """
 
     def __init__(
-        self, name: str, output_names: Sequence[str] | None = None, label_names: Sequence[str] | None = None
+        self,
+        name: str,
+        output_names: Sequence[str] | None = None,
+        label_names: Sequence[str] | None = None,
+        **settings: Any,
     ) -> None:
+        self._has_global = settings.pop("has_global_stats", False)
         self.name, self.output_names, self.label_names = name, output_names, label_names
+        self._settings = {"name": name, **settings}
         self.reset()
 
     def reset(self) -> None:
-        """Reset sum and count."""
-        self.sum_metric, self.num_inst = 0.0, 0
+        """Reset all sums and counts."""
+        self.reset_local()
+        self.global_sum_metric, self.global_num_inst = 0.0, 0
 
     def reset_local(self) -> None:
-        """Same as `reset`, as there is one sum and one count."""
-        self.reset()
+        """Reset sum and count, except the global ones."""
+        self.sum_metric, self.num_inst = 0.0, 0
 
     def get_config(self) -> dict[str, Any]:
-        """Return class, name and the names that `update_dict` uses."""
+        """Return class, parameters and the names that `update_dict` uses; ``create(**config)`` makes it again."""
         return {
+            **self._settings,
             "metric": type(self).__name__,
-            "name": self.name,
             "output_names": self.output_names,
             "label_names": self.label_names,
         }
@@ -74,9 +93,13 @@ class EvalMetric:
         """Add a batch: a list of labels and a list of predictions."""
         labels, preds = check_label_shapes(labels, preds, wrap=True)
         for label, pred in zip(labels, preds, strict=True):
-            total, count = self._measure(_array(label), _array(pred))
-            self.sum_metric += float(total)
-            self.num_inst += int(count)
+            self._add(*self._measure(_array(label), _array(pred)))
+
+    def _add(self, total: float, count: int) -> None:
+        self.sum_metric += float(total)
+        self.num_inst += int(count)
+        self.global_sum_metric += float(total)
+        self.global_num_inst += int(count)
 
     def _measure(self, label: Any, pred: Any) -> tuple[float, int]:
         """Return what a pair adds to the sum and to the count."""
@@ -90,15 +113,31 @@ class EvalMetric:
 
     def get(self) -> tuple[Any, Any]:
         """Return name and value."""
-        return self.name, self.sum_metric / self.num_inst if self.num_inst else math.nan
+        return self.name, self._value(self.sum_metric, self.num_inst)
+
+    def get_global(self) -> tuple[Any, Any]:
+        """Return name and value since the last `reset`; same as `get` for a metric without global sums."""
+        if not self._has_global:
+            return self.get()
+        return self.name, self._value(self.global_sum_metric, self.global_num_inst)
+
+    def _value(self, total: float, count: int) -> float:
+        return total / count if count else math.nan
 
     def get_name_value(self) -> list[tuple[str, float]]:
         """Return pairs of names and values."""
-        name, value = self.get()
-        return list(zip(name, value, strict=True)) if isinstance(name, list) else [(name, value)]
+        return _paired(*self.get())
+
+    def get_global_name_value(self) -> list[tuple[str, float]]:
+        """Return pairs of names and values since the last `reset`."""
+        return _paired(*self.get_global())
 
     def __str__(self) -> str:
         return f"EvalMetric: {dict(self.get_name_value())}"
+
+
+def _paired(name: Any, value: Any) -> list[tuple[str, float]]:
+    return list(zip(name, value, strict=True)) if isinstance(name, list) else [(name, value)]
 
 
 class CompositeEvalMetric(EvalMetric):
@@ -127,6 +166,15 @@ class CompositeEvalMetric(EvalMetric):
         for metric in self.metrics:
             metric.reset()
 
+    def reset_local(self) -> None:
+        """See `EvalMetric.reset_local`."""
+        for metric in self.metrics:
+            metric.reset_local()
+
+    def get_config(self) -> dict[str, Any]:
+        """See `EvalMetric.get_config`."""
+        return {**super().get_config(), "metrics": [metric.get_config() for metric in self.metrics]}
+
     def update(self, labels: Any, preds: Any) -> None:
         """See `EvalMetric.update`."""
         for metric in self.metrics:
@@ -142,12 +190,24 @@ class CompositeEvalMetric(EvalMetric):
         pairs = [pair for metric in self.metrics for pair in metric.get_name_value()]
         return [name for name, _ in pairs], [value for _, value in pairs]
 
+    def get_global(self) -> tuple[list[str], list[float]]:
+        """Return names and values since the last `reset`."""
+        pairs = [pair for metric in self.metrics for pair in metric.get_global_name_value()]
+        return [name for name, _ in pairs], [value for _, value in pairs]
 
-class Accuracy(EvalMetric):
+
+class _Kept(EvalMetric):
+    """A metric that keeps global sums, too."""
+
+    def __init__(self, name: str, **settings: Any) -> None:
+        super().__init__(name, has_global_stats=True, **settings)
+
+
+class Accuracy(_Kept):
     """Fraction of predictions whose largest score is the label's; predictions of the labels' shape are classes."""
 
     def __init__(self, axis: int = 1, name: str = "accuracy", **names: Any) -> None:
-        super().__init__(name, **names)
+        super().__init__(name, axis=axis, **names)
         self.axis = axis
 
     def _measure(self, label: Any, pred: Any) -> tuple[float, int]:
@@ -157,7 +217,7 @@ class Accuracy(EvalMetric):
         return (label == classes).sum(), label.size
 
 
-class TopKAccuracy(EvalMetric):
+class TopKAccuracy(_Kept):
     """Fraction of labels among the ``top_k`` largest scores.
 
     Raises:
@@ -167,52 +227,240 @@ class TopKAccuracy(EvalMetric):
     def __init__(self, top_k: int = 1, name: str = "top_k_accuracy", **names: Any) -> None:
         if top_k < 2:
             raise ValueError(f"Please use Accuracy if top_k is no more than 1, got {top_k}")
-        super().__init__(f"{name}_{top_k}", **names)
-        self.top_k = top_k
+        super().__init__(name, top_k=top_k, **names)
+        self.name, self.top_k = f"{name}_{top_k}", top_k
 
     def _measure(self, label: Any, pred: Any) -> tuple[float, int]:
         best = _numpy.argsort(-pred.astype("float32"), axis=1, kind="stable")[:, : self.top_k]
         return (best == label.astype("int64").reshape(-1, 1)).sum(), len(pred)
 
 
-class F1(EvalMetric):
-    """Harmonic mean of precision and recall of class 1 of two, averaged over batches, or over all (``"micro"``).
+class _Tallied(_Kept):
+    """A score that is no mean over samples: of what was tallied in each update, averaged, or of everything (micro).
+
+    Raises:
+        ValueError: an unknown average.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        output_names: Sequence[str] | None = None,
+        label_names: Sequence[str] | None = None,
+        average: str = "macro",
+    ) -> None:
+        if average not in ("macro", "micro"):
+            raise ValueError(f"expected an average macro or micro, got {average!r}")
+        self.average = average
+        super().__init__(name, output_names=output_names, label_names=label_names, average=average)
+
+    def reset(self) -> None:
+        """See `EvalMetric.reset`."""
+        super().reset()
+        self._all = self._tally()
+
+    def reset_local(self) -> None:
+        """See `EvalMetric.reset_local`."""
+        super().reset_local()
+        self._recent = self._tally()
+
+    def update(self, labels: Any, preds: Any) -> None:
+        """See `EvalMetric.update`."""
+        labels, preds = check_label_shapes(labels, preds, wrap=True)
+        pairs = [(_array(label), _array(pred)) for label, pred in zip(labels, preds, strict=True)]
+        if self.average == "macro":
+            self._add_each(pairs)
+            return
+        self._recent, self._all = self._with(self._recent, pairs), self._with(self._all, pairs)
+        self.num_inst, self.global_num_inst = self._count(self._recent), self._count(self._all)
+        self.sum_metric = self._score(self._recent) * self.num_inst
+        self.global_sum_metric = self._score(self._all) * self.global_num_inst
+
+    def _add_each(self, pairs: Sequence[tuple[Any, Any]]) -> None:
+        self._add(self._score(self._with(self._tally(), pairs)), 1)
+
+    def _tally(self) -> Any:
+        """Return an empty tally, an array."""
+        raise NotImplementedError(f"{type(self).__name__}._tally")
+
+    def _with(self, tally: Any, pairs: Sequence[tuple[Any, Any]]) -> Any:
+        """Return a new tally, with labels and predictions added."""
+        raise NotImplementedError(f"{type(self).__name__}._with")
+
+    def _score(self, tally: Any) -> float:
+        """Return the value of a tally."""
+        raise NotImplementedError(f"{type(self).__name__}._score")
+
+    def _count(self, tally: Any) -> int:
+        """Return the number of samples of a tally."""
+        return int(tally.sum())
+
+
+class _Binary(_Tallied):
+    """A score of two classes, of which predictions have a column each: counts by prediction and label.
+
+    Raises:
+        ValueError: in updates, labels other than 0 and 1.
+    """
+
+    def _tally(self) -> Any:
+        return _numpy.zeros((2, 2))
+
+    def _with(self, tally: Any, pairs: Sequence[tuple[Any, Any]]) -> Any:
+        tally = tally.copy()
+        for label, pred in pairs:
+            label = label.astype("int64").ravel()
+            if not set(_numpy.unique(label)) <= {0, 1}:
+                name = type(self).__name__
+                raise ValueError(f"{name} currently only supports binary classification, got {_numpy.unique(label)}")
+            _numpy.add.at(tally, ((pred.argmax(1) == 1).astype("int64"), label), 1)
+        return tally
+
+
+class F1(_Binary):
+    """Harmonic mean of precision and recall of class 1 of two, averaged over updates, or of all (``"micro"``).
 
     Raises:
         ValueError: an unknown average, or, in updates, labels other than 0 and 1.
     """
 
-    def __init__(self, name: str = "f1", average: str = "macro", **names: Any) -> None:
-        if average not in ("macro", "micro"):
-            raise ValueError(f"expected an average macro or micro, got {average!r}")
-        self.average = average
-        super().__init__(name, **names)
+    def __init__(
+        self,
+        name: str = "f1",
+        output_names: Sequence[str] | None = None,
+        label_names: Sequence[str] | None = None,
+        average: str = "macro",
+    ) -> None:
+        super().__init__(name, output_names, label_names, average)
 
-    def reset(self) -> None:
-        """See `EvalMetric.reset`."""
-        super().reset()
-        self._counts = _numpy.zeros(3)
-
-    def _measure(self, label: Any, pred: Any) -> tuple[float, int]:
-        label, said = label.astype("int64").ravel(), pred.argmax(1)
-        if not set(_numpy.unique(label)) <= {0, 1}:
-            raise ValueError(f"F1 currently only supports binary classification, got {_numpy.unique(label)}")
-        counts = _numpy.array([(said & label).sum(), (said & (1 - label)).sum(), ((1 - said) & label).sum()])
-        if self.average == "macro":
-            return _f1(counts), 1
-        self._counts = self._counts + counts
-        self.sum_metric, self.num_inst = 0.0, 0
-        return _f1(self._counts) * len(label), len(label)
+    def _score(self, tally: Any) -> float:
+        missed, wrong, right = tally[0, 1], tally[1, 0], tally[1, 1]
+        precision = right / (right + wrong) if right + wrong else 0.0
+        recall = right / (right + missed) if right + missed else 0.0
+        return 2 * precision * recall / (precision + recall) if precision + recall else 0.0
 
 
-def _f1(counts: Any) -> float:
-    right, wrong, missed = counts
-    precision = right / (right + wrong) if right + wrong else 0.0
-    recall = right / (right + missed) if right + missed else 0.0
-    return 2 * precision * recall / (precision + recall) if precision + recall else 0.0
+class MCC(_Binary):
+    """Matthews's correlation coefficient of two classes, averaged over updates, or of all (``"micro"``).
+
+    It is ``(TP TN - FP FN) / sqrt((TP+FP) (TP+FN) (TN+FP) (TN+FN))``, in whose denominator factors of zero are left
+    out, as in MXNet.
+
+    Raises:
+        ValueError: an unknown average, or, in updates, labels other than 0 and 1.
+    """
+
+    def __init__(
+        self,
+        name: str = "mcc",
+        output_names: Sequence[str] | None = None,
+        label_names: Sequence[str] | None = None,
+        average: str = "macro",
+    ) -> None:
+        super().__init__(name, output_names, label_names, average)
+
+    def _score(self, tally: Any) -> float:
+        totals = [total for total in (*tally.sum(0), *tally.sum(1)) if total]
+        return float((tally[0, 0] * tally[1, 1] - tally[0, 1] * tally[1, 0]) / math.sqrt(math.prod(totals)))
 
 
-class _Regression(EvalMetric):
+class PCC(_Tallied):
+    """Correlation coefficient of classes, any number of them: `MCC` for two.
+
+    With counts ``C`` by prediction and label, and their sums by row ``x``, by column ``y`` and of all ``n``, it is
+    ``sum(n C_ii - x_i y_i) / sqrt(sum(x (n - x)) sum(y (n - y)))``; NaN if predictions or labels are of one class.
+    Predictions are classes in the labels' shape, or scores whose axis 1 are the classes. ``num_inst`` counts updates.
+
+    Raises:
+        ValueError: in updates, negative classes.
+    """
+
+    def __init__(
+        self,
+        name: str = "pcc",
+        output_names: Sequence[str] | None = None,
+        label_names: Sequence[str] | None = None,
+    ) -> None:
+        super().__init__(name, output_names, label_names, "micro")
+        del self._settings["average"]  # no parameter of this class
+
+    def _tally(self) -> Any:
+        # Counts by prediction and label, and the number of updates.
+        return _numpy.zeros((0, 0)), 0
+
+    def _with(self, tally: Any, pairs: Sequence[tuple[Any, Any]]) -> Any:
+        counts, updates = tally
+        for label, pred in pairs:
+            said = pred.argmax(1) if pred.shape != label.shape else pred
+            label, said = label.astype("int64").ravel(), said.astype("int64").ravel()
+            check_label_shapes(label, said, shape=True)
+            if min(label.min(initial=0), said.min(initial=0)) < 0:
+                raise ValueError(f"expected classes from 0, got {min(label.min(), said.min())}")
+            more = max(label.max(initial=-1), said.max(initial=-1)) + 1 - len(counts)
+            counts = _numpy.pad(counts, (0, max(more, 0)))
+            _numpy.add.at(counts, (said, label), 1)
+        return counts, updates + 1
+
+    def _count(self, tally: Any) -> int:
+        return int(tally[1])
+
+    def _score(self, tally: Any) -> float:
+        counts = tally[0]
+        n, x, y = counts.sum(), counts.sum(1), counts.sum(0)
+        spread = (x * (n - x)).sum() * (y * (n - y)).sum()
+        return float((n * counts.diagonal() - x * y).sum() / math.sqrt(spread)) if spread else math.nan
+
+
+class PearsonCorrelation(_Tallied):
+    """Pearson's correlation coefficient of labels and predictions: of each pair, averaged, or of all (``"micro"``).
+
+    ``num_inst`` counts pairs of arrays.
+
+    Raises:
+        ValueError: an unknown average, or, in updates, shapes that differ.
+    """
+
+    def __init__(
+        self,
+        name: str = "pearsonr",
+        output_names: Sequence[str] | None = None,
+        label_names: Sequence[str] | None = None,
+        average: str = "macro",
+    ) -> None:
+        super().__init__(name, output_names, label_names, average)
+
+    def _add_each(self, pairs: Sequence[tuple[Any, Any]]) -> None:
+        for pair in pairs:
+            super()._add_each([pair])
+
+    def _tally(self) -> Any:
+        # Numbers of pairs and elements, means, and sums of products of deviations, updated as by Chan et al. (1979).
+        return 0, 0, _numpy.zeros(2), _numpy.zeros((2, 2))
+
+    def _with(self, tally: Any, pairs: Sequence[tuple[Any, Any]]) -> Any:
+        arrays, n, mean, products = tally
+        for label, pred in pairs:
+            check_label_shapes(label, pred, shape=True)
+            both = _numpy.stack([label.ravel(), pred.ravel()]).astype("float64")
+            arrays, m = arrays + 1, both.shape[1]
+            if m == 0:
+                continue
+            own = both.mean(1)
+            apart, rest = own - mean, both - own[:, None]
+            products = products + rest @ rest.T + _numpy.outer(apart, apart) * (n * m / (n + m))
+            mean, n = mean + apart * (m / (n + m)), n + m
+        return arrays, n, mean, products
+
+    def _count(self, tally: Any) -> int:
+        return int(tally[0])
+
+    def _score(self, tally: Any) -> float:
+        products = tally[3]
+        spread = products[0, 0] * products[1, 1]
+        return float(products[0, 1] / math.sqrt(spread)) if spread else math.nan
+
+
+class _Regression(_Kept):
     """Mean over batches of an error of each batch."""
 
     def _measure(self, label: Any, pred: Any) -> tuple[float, int]:
@@ -255,11 +503,11 @@ class RMSE(_Regression):
         return math.sqrt((difference**2).mean())
 
 
-class CrossEntropy(EvalMetric):
+class CrossEntropy(_Kept):
     """Mean of ``-log(p + eps)`` of the label's probability."""
 
     def __init__(self, eps: float = 1e-12, name: str = "cross-entropy", **names: Any) -> None:
-        super().__init__(name, **names)
+        super().__init__(name, eps=eps, **names)
         self.eps = eps
 
     def _measure(self, label: Any, pred: Any) -> tuple[float, int]:
@@ -283,7 +531,7 @@ class NegativeLogLikelihood(CrossEntropy):
         super().__init__(eps, name, **names)
 
 
-class Perplexity(EvalMetric):
+class Perplexity(_Kept):
     """Exponential of the mean of ``-log(p)`` of the label's probability.
 
     Args:
@@ -294,7 +542,7 @@ class Perplexity(EvalMetric):
     """
 
     def __init__(self, ignore_label: int | None, axis: int = -1, name: str = "perplexity", **names: Any) -> None:
-        super().__init__(name, **names)
+        super().__init__(name, ignore_label=ignore_label, axis=axis, **names)
         self.ignore_label, self.axis = ignore_label, axis
 
     def _measure(self, label: Any, pred: Any) -> tuple[float, int]:
@@ -302,12 +550,11 @@ class Perplexity(EvalMetric):
         label, chances = _chances(label, rows, self.ignore_label)
         return float(-_numpy.log(_numpy.maximum(chances, 1e-10)).sum()), len(label)
 
-    def get(self) -> tuple[str, float]:
-        """Return name and value."""
-        return self.name, math.exp(self.sum_metric / self.num_inst) if self.num_inst else math.nan
+    def _value(self, total: float, count: int) -> float:
+        return math.exp(total / count) if count else math.nan
 
 
-class Loss(EvalMetric):
+class Loss(_Kept):
     """Mean of the predictions; labels are ignored."""
 
     def __init__(self, name: str = "loss", **names: Any) -> None:
@@ -316,11 +563,24 @@ class Loss(EvalMetric):
     def update(self, labels: Any, preds: Any) -> None:
         """See `EvalMetric.update`."""
         for pred in preds if isinstance(preds, (list, tuple)) else [preds]:
-            self.sum_metric += float(_array(pred).sum())
-            self.num_inst += int(_array(pred).size)
+            self._add(_array(pred).sum(), _array(pred).size)
 
 
-class CustomMetric(EvalMetric):
+class Torch(Loss):
+    """`Loss` under another name."""
+
+    def __init__(self, name: str = "torch", **names: Any) -> None:
+        super().__init__(name, **names)
+
+
+class Caffe(Loss):
+    """`Loss` under another name."""
+
+    def __init__(self, name: str = "caffe", **names: Any) -> None:
+        super().__init__(name, **names)
+
+
+class CustomMetric(_Kept):
     """Mean over batches of ``feval(label, prediction)``, which gets NumPy arrays and returns a number or (sum, count).
 
     Attributes:
@@ -342,6 +602,14 @@ class CustomMetric(EvalMetric):
         """See `EvalMetric.update`."""
         super().update(labels, preds[: len(labels)] if self.allow_extra_outputs else preds)
 
+    def get_config(self) -> dict[str, Any]:
+        """Not available, as a function is no parameter.
+
+        Raises:
+            NotImplementedError: always.
+        """
+        raise NotImplementedError("expected a metric with a class of its own, got CustomMetric: keep its function")
+
     def _measure(self, label: Any, pred: Any) -> tuple[float, int]:
         found = self._feval(label, pred)
         return found if isinstance(found, tuple) else (found, 1)
@@ -355,27 +623,50 @@ def np(
 
 
 # Each under the name of its class, and some under others.
-_METRICS = (Accuracy, CrossEntropy, F1, Loss, MAE, MSE, NegativeLogLikelihood, Perplexity, RMSE, TopKAccuracy)
+_METRICS = (
+    Accuracy, Caffe, CrossEntropy, F1, Loss, MAE, MCC, MSE, NegativeLogLikelihood, PCC, PearsonCorrelation,
+    Perplexity, RMSE, TopKAccuracy, Torch,
+)  # fmt: skip
 _CLASSES: dict[str, Callable[..., EvalMetric]] = {
     **{metric.__name__.lower(): metric for metric in _METRICS},
     "acc": Accuracy,
     "ce": CrossEntropy,
     "composite": CompositeEvalMetric,
+    "compositeevalmetric": CompositeEvalMetric,
     "cross-entropy": CrossEntropy,
     "nll_loss": NegativeLogLikelihood,
+    "pearsonr": PearsonCorrelation,
     "top_k_acc": TopKAccuracy,
     "top_k_accuracy": TopKAccuracy,
 }
 
 
+def register(klass: type[EvalMetric]) -> type[EvalMetric]:
+    """Register a class for `create` under its name, in any case; usable as a decorator."""
+    _CLASSES[klass.__name__.lower()] = klass
+    return klass
+
+
+def alias(*aliases: str) -> Callable[[type[EvalMetric]], type[EvalMetric]]:
+    """Return a decorator that registers a class for `create` under these names."""
+
+    def named(klass: type[EvalMetric]) -> type[EvalMetric]:
+        _CLASSES.update({name.lower(): klass for name in aliases})
+        return klass
+
+    return named
+
+
 def create(metric: Any, *args: Any, **kwargs: Any) -> EvalMetric:
-    """Return a metric by name, by a function, or of a list; a metric is returned unchanged.
+    """Return a metric by name, by a function, of a list, or of a `EvalMetric.get_config`; a metric unchanged.
 
     Raises:
         ValueError: an unknown name.
     """
     if isinstance(metric, EvalMetric):
         return metric
+    if isinstance(metric, Mapping):
+        return create(**metric)
     if callable(metric):
         return CustomMetric(metric, *args, **kwargs)
     if isinstance(metric, (list, tuple)):

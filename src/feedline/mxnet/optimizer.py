@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import fields
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
 from feedline import kvstore
-from feedline.errors import CompatError
+from feedline.kvstore import adaptive_rules, layer_rules, step_rules
 from feedline.kvstore import optimizers as rules
 from feedline.kvstore.optimizers import Optimizer, shown_as
 from feedline.mxnet._names import names_of
@@ -18,53 +18,99 @@ from feedline.mxnet.base import MXNetError, as_mxnet
 __all__, __getattr__ = names_of(__name__)
 
 
-# Parameters of MXNet's optimizers that have to be left at these values.
-_LEFT = {
-    "multi_precision": False,
-    "param_idx2name": None,
-    "param_dict": None,
-    "sym": None,
-    "begin_num_update": 0,
-    "aggregate_num": None,
-    "use_fused_step": True,
-    "centered": False,
-    "clip_weights": None,
-}
-_WAYS = {
-    "multi_precision": "keep weights in float32, as float16 ones are only pulled",
-    "centered": "use `feedline.train`",
-    "clip_weights": "clamp the weights after a pull",
-}
+# Parameters that MXNet's optimizers take and that have no effect here, as there is one implementation of each rule.
+_NO_EFFECT = {"aggregate_num", "use_fused_step"}
 
 
-class ScriptOptimizer:
-    """What MXNet's optimizers take and do beyond the store's rules: a scheduler, and parameters left as they are.
+class ScriptOptimizer(Optimizer):
+    """What MXNet's optimizers take and do beyond the store's rules: a scheduler, and multipliers by parameter.
 
-    Raises:
-        CompatError: another value of a parameter that has to be left at its default.
+    The update ``t`` of a key is the one after ``begin_num_update`` and all earlier ones of that key; the scheduler gets
+    ``num_update``, the largest of these numbers of all keys. A key's learning rate and weight decay are multiplied by
+    ``lr_mult`` and ``wd_mult`` of its object in ``param_dict``, or of its key, or of its name.
+
+    Args:
+        args: parameters of the rule.
+        lr_scheduler: function of ``num_update`` that returns the learning rate; its ``base_lr`` becomes
+            ``learning_rate``.
+        param_idx2name: names of parameters by key. Those that do not end with ``_weight`` or ``_gamma`` have a
+            ``wd_mult`` of 0 by default.
+        param_dict: objects with ``lr_mult`` and ``wd_mult``, by key.
+        sym: symbol whose variables have ``lr_mult`` and ``wd_mult`` as attributes.
+        begin_num_update: number of updates before the first one.
+        kwargs: parameters of the rule; a ``clip_gradient`` that is not above 0 means no limit.
+
+    Attributes:
+        lr_scheduler: see Args.
+        lr_mult: factors of the learning rate by name or key.
+        wd_mult: factors of the weight decay by name or key.
+        idx2name: see ``param_idx2name``.
+        begin_num_update: see Args.
+        num_update: largest number of updates of a key so far.
     """
 
     lr_scheduler: Any = None
+    _schedule = ""
+    #: Endings of names with a weight decay by default.
+    _decaying: ClassVar[tuple[str, ...]] = ("_weight", "_gamma")
+    #: Whether the scheduler gets the number of an update, or, as for LBSGD, the number of those before it.
+    _counts_first: ClassVar[bool] = True
 
-    def __init__(self, *args: Any, lr_scheduler: Any = None, **kwargs: Any) -> None:
-        given = {}
-        for name, value in kwargs.items():
-            if name not in _LEFT:
-                given[name] = value
-            elif value != _LEFT[name] and name not in ("param_idx2name", "param_dict", "sym", "aggregate_num"):
-                way = _WAYS.get(name, "leave it out")
-                raise CompatError(f"expected {name}={_LEFT[name]!r}, got {value!r}: {way}")
+    def __init__(
+        self,
+        *args: Any,
+        lr_scheduler: Any = None,
+        param_idx2name: Mapping[Any, str] | None = None,
+        param_dict: Mapping[Any, Any] | None = None,
+        sym: Any = None,
+        begin_num_update: int = 0,
+        **kwargs: Any,
+    ) -> None:
+        assert param_idx2name is None or isinstance(param_idx2name, Mapping), "expected param_idx2name as a dict"
         with as_mxnet():
-            super().__init__(*args, **given)
+            super().__init__(*args, **{name: value for name, value in kwargs.items() if name not in _NO_EFFECT})
+        self.idx2name, self.param_dict = dict(param_idx2name or {}), dict(param_dict or {})
+        self.begin_num_update = self.num_update = begin_num_update
+        self._attributes = {} if sym is None else {name: sym.attr_dict().get(name, {}) for name in sym.list_arguments()}
+        self.set_lr_mult({})
+        self.set_wd_mult({})
         if lr_scheduler is not None:
-            object.__setattr__(self, "lr_scheduler", lr_scheduler)
             lr_scheduler.base_lr = self.lr
+            self.lr_scheduler = lr_scheduler
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name == "lr_scheduler":
+            self.before_change()
+            # What workers agree on is its state now, as it may change itself when it is called.
+            self._schedule = "" if value is None else f"{type(value).__name__} {getattr(value, '__dict__', value)}"
+        super().__setattr__(name, value)
+
+    def checked(self, name: str, value: Any) -> Any:
+        """See `feedline.kvstore.Optimizer`."""
+        value = super().checked(name, value)
+        return None if name == "clip_gradient" and value is not None and value <= 0 else value
+
+    # ---- rates --------------------------------------------------------------------------------------------------
+
+    @property
+    def learning_rate(self) -> float:
+        """Learning rate of the last update, or of the next one if there is no scheduler; without multipliers."""
+        return self.lr if self.lr_scheduler is None else float(self.lr_scheduler(self.num_update))
+
+    @learning_rate.setter
+    def learning_rate(self, rate: float) -> None:
+        self.__dict__["learning_rate"] = rate
 
     @property
     def lr(self) -> float:
-        """Learning rate; `learning_rate` under MXNet's other name."""
-        rate: float = self.learning_rate
+        """Learning rate that was set; a scheduler, if there is one, determines another."""
+        rate: float = self.__dict__["learning_rate"]
         return rate
+
+    @lr.setter
+    def lr(self, rate: float) -> None:
+        with as_mxnet():
+            self.learning_rate = rate
 
     def set_learning_rate(self, lr: float) -> None:
         """Set the learning rate of later updates.
@@ -74,31 +120,70 @@ class ScriptOptimizer:
         """
         if self.lr_scheduler is not None:
             raise UserWarning("LRScheduler of the optimizer has already been defined: set its base_lr")
-        with as_mxnet():
-            self.learning_rate = lr
+        self.lr = lr
 
     def set_lr_mult(self, args_lr_mult: Mapping[Any, float]) -> None:
-        """Accept factors of 1.
-
-        Raises:
-            CompatError: another factor.
-        """
-        _ones("lr_mult", args_lr_mult)
+        """Set the factors of the learning rate, by name or key; others get those of ``sym``, or 1."""
+        with as_mxnet():
+            self.before_change()
+        self.lr_mult = {**self._of_symbol("__lr_mult__"), **args_lr_mult}
 
     def set_wd_mult(self, args_wd_mult: Mapping[Any, float]) -> None:
-        """Accept factors of 1; see `set_lr_mult`."""
-        _ones("wd_mult", args_wd_mult)
+        """Set the factors of the weight decay, by name or key; others get those of ``sym``, or their name's."""
+        with as_mxnet():
+            self.before_change()
+        plain = {name: 0.0 for name in self.idx2name.values() if not name.endswith(self._decaying)}
+        self.wd_mult = {**plain, **self._of_symbol("__wd_mult__"), **args_wd_mult}
 
-    def scheduled(self, key: Any) -> None:
-        """Set the learning rate of the next update of a key, if there is a scheduler."""
+    def _of_symbol(self, attribute: str) -> dict[Any, float]:
+        return {name: float(found[attribute]) for name, found in self._attributes.items() if attribute in found}
+
+    def _multiplier(self, key: Any, what: str) -> float:
+        if key in self.param_dict:
+            return float(getattr(self.param_dict[key], what))
+        factors: dict[Any, float] = getattr(self, what)
+        return factors[key] if key in factors else factors.get(self.idx2name.get(key), 1.0)
+
+    # ---- updates ------------------------------------------------------------------------------------------------
+
+    def at(self, key: Any, count: int) -> tuple[Optimizer, int]:
+        """See `feedline.kvstore.Optimizer`."""
+        before, count = self.num_update, self.begin_num_update + count
+        self.num_update = max(before, count)
+        rate = self.lr
         if self.lr_scheduler is not None:
-            self.learning_rate = self.lr_scheduler(self._counts.get(key, 0) + 1)  # type: ignore[attr-defined]
+            rate = float(self.lr_scheduler(self.num_update if self._counts_first else before))
+        rate, wd = rate * self._multiplier(key, "lr_mult"), self.wd * self._multiplier(key, "wd_mult")
+        if self.lr_scheduler is None and (rate, wd) == (self.lr, self.wd):
+            return self, count
+        # This rule with other rates, for one update; it has the same states.
+        made = object.__new__(type(self))
+        made.__dict__.update(self.__dict__, learning_rate=rate, wd=wd, lr_scheduler=None)
+        return made, count
 
+    def name_of(self, key: Any) -> str:
+        """See `feedline.kvstore.Optimizer`."""
+        return self.idx2name.get(key, str(key))
 
-def _ones(what: str, factors: Mapping[Any, float]) -> None:
-    others = {name: factor for name, factor in factors.items() if factor != 1}
-    if others:
-        raise CompatError(f"expected {what} of 1, got {others}: scale those gradients before they are pushed")
+    def parameters(self) -> dict[str, Any]:
+        """See `feedline.kvstore.Optimizer`."""
+        return {**super().parameters(), "learning_rate": self.lr}
+
+    def agreed(self) -> str:
+        """See `feedline.kvstore.Optimizer`."""
+        factors = {key: (one.lr_mult, one.wd_mult) for key, one in self.param_dict.items()}
+        more = (self._schedule, self.begin_num_update, self.lr_mult, self.wd_mult, self.idx2name, factors)
+        return f"{super().agreed()} {more}"
+
+    def set_states(self, found: Mapping[Any, Any]) -> None:
+        """See `feedline.kvstore.Optimizer`."""
+        super().set_states(found)
+        self.num_update = self.begin_num_update + max(self._counts.values(), default=0)
+
+    def forget(self) -> None:
+        """See `feedline.kvstore.Optimizer`."""
+        super().forget()
+        self.num_update = self.begin_num_update
 
 
 @shown_as("SGD")
@@ -118,7 +203,7 @@ class ScriptAdam(ScriptOptimizer, rules.AdamOptimizer):
 
 @shown_as("RMSProp")
 class ScriptRMSProp(ScriptOptimizer, rules.RMSPropOptimizer):
-    """RMSProp, not centered; see `feedline.kvstore.optimizers`."""
+    """RMSProp, centered or not; see `feedline.kvstore.optimizers`."""
 
 
 @shown_as("AdaGrad")
@@ -126,9 +211,90 @@ class ScriptAdaGrad(ScriptOptimizer, rules.AdaGradOptimizer):
     """AdaGrad; see `feedline.kvstore.optimizers`."""
 
 
+@shown_as("AdaDelta")
+class ScriptAdaDelta(ScriptOptimizer, adaptive_rules.AdaDeltaOptimizer):
+    """AdaDelta; see `feedline.kvstore.adaptive_rules`."""
+
+
+@shown_as("Adamax")
+class ScriptAdamax(ScriptOptimizer, adaptive_rules.AdamaxOptimizer):
+    """Adamax; see `feedline.kvstore.adaptive_rules`."""
+
+
+@shown_as("Nadam")
+class ScriptNadam(ScriptOptimizer, adaptive_rules.NadamOptimizer):
+    """Nadam; see `feedline.kvstore.adaptive_rules`."""
+
+
+@shown_as("FTML")
+class ScriptFTML(ScriptOptimizer, adaptive_rules.FTMLOptimizer):
+    """Follow the moving leader; see `feedline.kvstore.adaptive_rules`."""
+
+
+@shown_as("Ftrl")
+class ScriptFtrl(ScriptOptimizer, adaptive_rules.FtrlOptimizer):
+    """Follow the regularized leader; see `feedline.kvstore.adaptive_rules`."""
+
+
+@shown_as("Signum")
+class ScriptSignum(ScriptOptimizer, step_rules.SignumOptimizer):
+    """Signs of the momentum, or of gradients; see `feedline.kvstore.step_rules`."""
+
+
+@shown_as("DCASGD")
+class ScriptDCASGD(ScriptOptimizer, step_rules.DCASGDOptimizer):
+    """SGD that compensates for delay; see `feedline.kvstore.step_rules`."""
+
+
+@shown_as("SGLD")
+class ScriptSGLD(ScriptOptimizer, step_rules.SGLDOptimizer):
+    """Langevin dynamics; see `feedline.kvstore.step_rules`."""
+
+
+@shown_as("LAMB")
+class ScriptLAMB(ScriptOptimizer, layer_rules.LAMBOptimizer):
+    """LAMB; see `feedline.kvstore.layer_rules`."""
+
+
+@shown_as("LARS")
+class ScriptLARS(ScriptOptimizer, layer_rules.LARSOptimizer):
+    """LARS; see `feedline.kvstore.layer_rules`. Only names that end with ``_weight`` have weight decay by default."""
+
+    _decaying: ClassVar[tuple[str, ...]] = ("_weight",)
+
+
+@shown_as("LBSGD")
+class ScriptLBSGD(ScriptOptimizer, layer_rules.LBSGDOptimizer):
+    """SGD for large batches; see `feedline.kvstore.layer_rules`."""
+
+    _counts_first: ClassVar[bool] = False
+
+
+@shown_as("ccSGD")
+class ScriptCcSGD(ScriptSGD):
+    """SGD's former name."""
+
+
 Test = rules.Test
-SGD, NAG, Adam, RMSProp, AdaGrad = ScriptSGD, ScriptNAG, ScriptAdam, ScriptRMSProp, ScriptAdaGrad
-_BY_NAME = {rule.name: rule for rule in (SGD, NAG, Adam, RMSProp, AdaGrad)}
+SGD = ScriptSGD
+NAG = ScriptNAG
+Adam = ScriptAdam
+RMSProp = ScriptRMSProp
+AdaGrad = ScriptAdaGrad
+AdaDelta = ScriptAdaDelta
+Adamax = ScriptAdamax
+Nadam = ScriptNadam
+FTML = ScriptFTML
+Ftrl = ScriptFtrl
+Signum = ScriptSignum
+DCASGD = ScriptDCASGD
+SGLD = ScriptSGLD
+LAMB = ScriptLAMB
+LARS = ScriptLARS
+LBSGD = ScriptLBSGD
+ccSGD = ScriptCcSGD  # noqa: N816  # MXNet's name
+_BY_NAME = {rule.__name__.lower(): rule for rule in ScriptOptimizer.__subclasses__()}
+_BY_NAME["ccsgd"] = ccSGD
 
 
 def create(name: str, **kwargs: Any) -> Optimizer:
@@ -141,7 +307,8 @@ def create(name: str, **kwargs: Any) -> Optimizer:
     if rule is None:
         with as_mxnet():
             return kvstore.optimizer(name.lower(), **kwargs)
-    known = {*_LEFT, "lr_scheduler", *(one.name for one in fields(rule) if one.init)}
+    own = {"lr_scheduler", "param_idx2name", "param_dict", "sym", "begin_num_update"}
+    known = {*own, *_NO_EFFECT, *(one.name for one in fields(rule) if one.init)}
     unknown = sorted(set(kwargs) - known)
     if unknown:
         raise MXNetError(f"expected parameters of {', '.join(sorted(known))} for {name}, got {', '.join(unknown)}")
@@ -161,8 +328,6 @@ class Updater:
     def __call__(self, index: Any, grad: Any, weight: Any) -> None:
         """Update a weight in place."""
         with as_mxnet(), torch.no_grad():
-            if isinstance(self.optimizer, ScriptOptimizer):
-                self.optimizer.scheduled(index)
             self.optimizer.prepare(index, weight.tensor)
             self.optimizer(index, grad.tensor if grad.stype == "default" else grad.coo(), weight.tensor)
 

@@ -77,6 +77,27 @@ def poisson(lam: float = 1, shape: Any = None, dtype: Any = None, ctx: Any = Non
     return _drawn(lambda t: t.copy_(torch.poisson(torch.full_like(t, lam))), shape, dtype, ctx, out)
 
 
+def negative_binomial(
+    k: float = 1, p: float = 1, shape: Any = None, dtype: Any = None, ctx: Any = None, out: Any = None
+) -> NDArray:
+    """Negative binomial: failures before ``k`` successes of probability ``p``."""
+    return _drawn(lambda t: _failures(t, k, (1 - p) / p), shape, dtype, ctx, out)
+
+
+def generalized_negative_binomial(
+    mu: float = 1, alpha: float = 1, shape: Any = None, dtype: Any = None, ctx: Any = None, out: Any = None
+) -> NDArray:
+    """Negative binomial with the mean ``mu`` and the variance ``mu + alpha mu^2``; Poisson if ``alpha`` is 0."""
+    if alpha == 0:
+        return poisson(mu, shape, dtype, ctx, out)
+    return _drawn(lambda t: _failures(t, 1 / alpha, mu * alpha), shape, dtype, ctx, out)
+
+
+def _failures(tensor: Any, shape: float, scale: float) -> None:
+    """Fill a tensor from Poisson distributions whose means are from a gamma distribution."""
+    tensor.copy_(torch.poisson(torch._standard_gamma(torch.full_like(tensor, shape, dtype=torch.float32)) * scale))
+
+
 def randint(low: int, high: int, shape: Any = None, dtype: Any = "int32", ctx: Any = None, out: Any = None) -> NDArray:
     """Integers from ``low`` up to ``high``, which is left out."""
     return _drawn(lambda t: t.random_(low, high), shape, dtype, ctx, out)
@@ -109,3 +130,42 @@ def multinomial(data: NDArray, shape: Any = None, get_prob: bool = False, dtype:
         return classes
     chances = rows / rows.sum(1, keepdim=True)
     return [classes, NDArray(chances.gather(1, found).log().reshape(whole), data.context)]
+
+
+def _like(draw: Callable[..., NDArray], data: NDArray, out: NDArray | None, *numbers: float) -> NDArray:
+    return draw(*numbers, shape=data.shape, dtype=data.dtype, ctx=data.context, out=out)
+
+
+def uniform_like(data: NDArray, low: float = 0, high: float = 1, out: Any = None) -> NDArray:
+    """As `uniform`, in the shape, dtype and context of ``data``."""
+    return _like(uniform, data, out, low, high)
+
+
+def normal_like(data: NDArray, loc: float = 0, scale: float = 1, out: Any = None) -> NDArray:
+    """As `normal`, in the shape, dtype and context of ``data``."""
+    return _like(normal, data, out, loc, scale)
+
+
+def exponential_like(data: NDArray, lam: float = 1, out: Any = None) -> NDArray:
+    """As `exponential` with the mean ``1 / lam``, in the shape, dtype and context of ``data``."""
+    return _like(exponential, data, out, 1 / lam)
+
+
+def gamma_like(data: NDArray, alpha: float = 1, beta: float = 1, out: Any = None) -> NDArray:
+    """As `gamma`, in the shape, dtype and context of ``data``."""
+    return _like(gamma, data, out, alpha, beta)
+
+
+def poisson_like(data: NDArray, lam: float = 1, out: Any = None) -> NDArray:
+    """As `poisson`, in the shape, dtype and context of ``data``."""
+    return _like(poisson, data, out, lam)
+
+
+def negative_binomial_like(data: NDArray, k: float = 1, p: float = 1, out: Any = None) -> NDArray:
+    """As `negative_binomial`, in the shape, dtype and context of ``data``."""
+    return _like(negative_binomial, data, out, k, p)
+
+
+def generalized_negative_binomial_like(data: NDArray, mu: float = 1, alpha: float = 1, out: Any = None) -> NDArray:
+    """As `generalized_negative_binomial`, in the shape, dtype and context of ``data``."""
+    return _like(generalized_negative_binomial, data, out, mu, alpha)

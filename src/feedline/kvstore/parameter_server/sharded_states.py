@@ -12,7 +12,7 @@ import torch
 
 from feedline.errors import StoreError
 from feedline.kvstore.base import Key
-from feedline.kvstore.optimizers import Optimizer
+from feedline.kvstore.optimizers import MASTER, Optimizer
 from feedline.kvstore.parameter_server.messages import ShardedKey
 from feedline.kvstore.parameter_server.placement import RowRange, parts
 from feedline.kvstore.parameter_server.wire_format import sliced
@@ -38,10 +38,12 @@ def whole_states(
         if not any(pieces):
             continue
         states = {}
-        for name in rule.keeps:
+        wide = [one is not None and MASTER in one[0] for one in pieces]
+        dtype = torch.float32 if any(wide) else entry.meta.dtype
+        for name in (*rule.keeps, MASTER) if all(wide) else rule.keeps:
             # A push in flight may have reached only some servers.
             parts_of = [
-                torch.zeros(sliced(entry.meta, part).shape, dtype=entry.meta.dtype) if one is None else one[0][name]
+                torch.zeros(sliced(entry.meta, part).shape, dtype=dtype) if one is None else one[0][name]
                 for one, part in zip(pieces, entry.parts, strict=True)
             ]
             states[name] = parts_of[0] if len(parts_of) == 1 else torch.cat(parts_of)
@@ -55,15 +57,16 @@ def _checked(one: Any, entry: ShardedKey, part: RowRange, rule: Optimizer, serve
         return None
     states, count = one
     shape = sliced(entry.meta, part).shape
+    dtype = torch.float32 if MASTER in states else entry.meta.dtype
     if (
-        sorted(states) != sorted(rule.keeps)
-        or any(state.shape != shape or state.dtype is not entry.meta.dtype for state in states.values())
+        {*states} - {MASTER} != {*rule.keeps}
+        or any(state.shape != shape or state.dtype is not dtype for state in states.values())
         or type(count) is not int
     ):
         got = {name: (tuple(state.shape), state.dtype) for name, state in states.items()}
         raise StoreError(
             f"expected {', '.join(rule.keeps) or 'no states'} of key {entry.key!r}, rows {part.start} to {part.stop}, "
-            f"in shape {tuple(shape)} and {entry.meta.dtype} from {server}, got {got} after {count!r} updates"
+            f"in shape {tuple(shape)} and {dtype} from {server}, got {got} after {count!r} updates"
         )
     return one
 

@@ -228,13 +228,11 @@ class AsyncStore(KVStore):
                 for tensor, one in _paired(entry, tensors, ids[entry.key])
             ]
             self._pull_rows([(entry, once, table) for _, entry, once, _, table in tables], deadline_s)
-            for tensor, entry, once, places, table in tables:
+            for tensor, _, once, places, table in tables:
                 if tensor.layout is torch.strided:
                     tensor.copy_(table.index_select(0, places).view(tensor.shape))
                 else:
-                    shape = entry.meta.shape
-                    found = torch.sparse_coo_tensor(once[None], table, shape, is_coalesced=True, check_invariants=False)
-                    tensor.copy_(found)
+                    rows.fill_sparse(tensor, once, table)
 
     # ---- who updates ----------------------------------------------------------------------------------------
 
@@ -254,7 +252,7 @@ class AsyncStore(KVStore):
         pickles optimizers that feedline does not define.
         """
         rule = optimizer_for(optimizer, parameters, self)
-        known = type(rule).__module__ == Optimizer.__module__
+        known = type(rule).__module__.startswith(Optimizer.__module__.rpartition(".")[0] + ".")
         self._set_rule({"name": rule.name, "parameters": rule.parameters()} if known else {"object": rule}, rule)
 
     def _set_rule(self, rule: Rule, optimizer: Optimizer | None) -> None:

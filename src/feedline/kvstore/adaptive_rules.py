@@ -1,0 +1,218 @@
+"""Optimizers with a step for each element, scaled by its past gradients: AdaDelta, Adamax, Nadam, FTML, Ftrl.
+
+The formulas are MXNet 1.9.1's, with its names and defaults, and are computed in the weight's dtype.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, ClassVar
+
+import torch
+
+from feedline.collective.refusal import RefusedError
+from feedline.kvstore.optimizers import Optimizer, States, register_optimizer
+
+
+class _Decaying(Optimizer):
+    """A rule whose decays are from 0 to below 1."""
+
+    decays: ClassVar[tuple[str, ...]] = ("beta1", "beta2")
+
+    def checked(self, name: str, value: Any) -> Any:
+        """See `Optimizer`."""
+        value = super().checked(name, value)
+        if name in self.decays and not 0 <= value < 1:
+            raise RefusedError(f"expected {name} of {self.name} from 0 to below 1, got {value}")
+        return value
+
+    def decayed(self, weight: Any, gradient: Any) -> Any:
+        """Return a new tensor: the gradient after ``rescale_grad``, weight decay, and then ``clip_gradient``."""
+        g = gradient * self.rescale_grad
+        return self.clipped(g.add_(weight, alpha=self.wd) if self.wd else g)
+
+
+@register_optimizer
+@dataclass
+class AdaDeltaOptimizer(_Decaying):
+    """AdaDelta (Zeiler, 2012), without a learning rate, which is ignored.
+
+    ``n = rho n + (1 - rho) g^2``, ``d = sqrt(s + epsilon) / sqrt(n + epsilon) g``, ``s = rho s + (1 - rho) d^2``,
+    ``w -= d + wd w``.
+
+    Attributes:
+        rho: decay of both mean squares.
+        epsilon: added to both.
+    """
+
+    name: ClassVar[str] = "adadelta"
+    keeps: ClassVar[tuple[str, ...]] = ("square", "step_square")
+    decays: ClassVar[tuple[str, ...]] = ("rho",)
+    cannot_fail: ClassVar[bool] = True
+    rho: float = 0.9
+    epsilon: float = 1e-5
+
+    def rule(self, weight: Any, gradient: Any, states: States, count: int) -> None:
+        """See `Optimizer`."""
+        g = self.scaled(gradient)
+        square = states["square"].mul_(self.rho).addcmul_(g, g, value=1 - self.rho)
+        step = (states["step_square"] + self.epsilon).sqrt_().div_((square + self.epsilon).sqrt_()).mul_(g)
+        states["step_square"].mul_(self.rho).addcmul_(step, step, value=1 - self.rho)
+        if self.wd:
+            weight.mul_(1 - self.wd)
+        weight.sub_(step)
+
+
+@register_optimizer
+@dataclass
+class AdamaxOptimizer(_Decaying):
+    """Adamax (Kingma and Ba, 2015): ``m = beta1 m + (1 - beta1) g``, ``u = max(beta2 u, |g|)``.
+
+    ``w -= lr / (1 - beta1^t) m / u``, where ``g`` includes weight decay. An element whose gradients were all zero
+    keeps its weight.
+
+    Attributes:
+        beta1: decay of the mean.
+        beta2: decay of the largest absolute value.
+    """
+
+    name: ClassVar[str] = "adamax"
+    keeps: ClassVar[tuple[str, ...]] = ("mean", "largest")
+    cannot_fail: ClassVar[bool] = True
+    learning_rate: float = 0.002
+    beta1: float = 0.9
+    beta2: float = 0.999
+
+    def rule(self, weight: Any, gradient: Any, states: States, count: int) -> None:
+        """See `Optimizer`."""
+        g = self.decayed(weight, gradient)
+        mean = states["mean"].mul_(self.beta1).add_(g, alpha=1 - self.beta1)
+        largest = states["largest"].mul_(self.beta2)
+        torch.maximum(largest, g.abs_(), out=largest)
+        # Where it is zero, so is the mean, and their quotient would be NaN.
+        weight.addcdiv_(mean, largest.where(largest > 0, 1), value=-self.learning_rate / (1 - self.beta1**count))
+
+
+@register_optimizer
+@dataclass
+class NadamOptimizer(_Decaying):
+    """Nadam (Dozat, 2016): Adam with Nesterov's momentum, ``b_t = beta1 (1 - 0.96^(schedule_decay t) / 2)``.
+
+    ``m = beta1 m + (1 - beta1) g``, ``v = beta2 v + (1 - beta2) g^2``, and with ``B_t`` the product of ``b_1`` to
+    ``b_t``: ``w -= lr ((1 - b_t) g / (1 - B_t) + b_(t+1) m / (1 - B_(t+1))) / (sqrt(v / (1 - beta2^t)) + epsilon)``.
+    The gradient includes weight decay.
+
+    Attributes:
+        beta1: decay of the mean.
+        beta2: decay of the mean square.
+        epsilon: added to the root of the mean square.
+        schedule_decay: how fast the momentum approaches ``beta1``.
+    """
+
+    name: ClassVar[str] = "nadam"
+    keeps: ClassVar[tuple[str, ...]] = ("mean", "variance")
+    cannot_fail: ClassVar[bool] = True
+    learning_rate: float = 0.001
+    beta1: float = 0.9
+    beta2: float = 0.999
+    epsilon: float = 1e-8
+    schedule_decay: float = 0.004
+
+    def rule(self, weight: Any, gradient: Any, states: States, count: int) -> None:
+        """See `Optimizer`."""
+        g = self.decayed(weight, gradient)
+        now, later = (_nesterov(self.beta1, self.schedule_decay, t) for t in (count, count + 1))
+        product = _nesterov_product(self.beta1, self.schedule_decay, count)
+        mean = states["mean"].mul_(self.beta1).add_(g, alpha=1 - self.beta1)
+        variance = states["variance"].mul_(self.beta2).addcmul_(g, g, value=1 - self.beta2)
+        step = g.mul_((1 - now) / (1 - product)).add_(mean, alpha=later / (1 - product * later))
+        root = (variance / (1 - self.beta2**count)).sqrt_().add_(self.epsilon)
+        weight.addcdiv_(step, root, value=-self.learning_rate)
+
+
+def _nesterov(beta1: float, decay: float, t: int) -> float:
+    """Return Nadam's momentum of the update ``t``."""
+    return beta1 * (1 - 0.5 * math.pow(0.96, t * decay))
+
+
+@cache
+def _nesterov_products(beta1: float, decay: float) -> list[float]:
+    """Return Nadam's products of momenta up to each update, until they no longer differ from zero beside one."""
+    products = [1.0]
+    for t in itertools.count(1):
+        products.append(products[-1] * _nesterov(beta1, decay, t))
+        if products[-1] < 1e-17 or t == 1 << 20:
+            return products
+    raise AssertionError("unreachable")
+
+
+def _nesterov_product(beta1: float, decay: float, t: int) -> float:
+    products = _nesterov_products(beta1, decay)
+    return products[t] if t < len(products) else products[-1]
+
+
+@register_optimizer
+@dataclass
+class FTMLOptimizer(_Decaying):
+    """FTML, follow the moving leader (Zheng and Kwok, 2017); ``g`` includes weight decay.
+
+    ``v = beta2 v + (1 - beta2) g^2``, ``d' = (1 - beta1^t) / lr (sqrt(v / (1 - beta2^t)) + epsilon)``,
+    ``z = beta1 z + (1 - beta1) g - (d' - beta1 d) w``, ``d = d'``, ``w = -z / d``.
+
+    Attributes:
+        beta1: decay of the leader.
+        beta2: decay of the mean square.
+        epsilon: added to the root of the mean square.
+    """
+
+    name: ClassVar[str] = "ftml"
+    keeps: ClassVar[tuple[str, ...]] = ("divisor", "variance", "leader")
+    cannot_fail: ClassVar[bool] = True
+    beta1: float = 0.6
+    beta2: float = 0.999
+    epsilon: float = 1e-8
+
+    def rule(self, weight: Any, gradient: Any, states: States, count: int) -> None:
+        """See `Optimizer`."""
+        g = self.decayed(weight, gradient)
+        variance = states["variance"].mul_(self.beta2).addcmul_(g, g, value=1 - self.beta2)
+        divisor = (variance / (1 - self.beta2**count)).sqrt_().add_(self.epsilon)
+        divisor.mul_((1 - self.beta1**count) / self.learning_rate)
+        change = states["divisor"].mul_(-self.beta1).add_(divisor)
+        leader = states["leader"].mul_(self.beta1).add_(g, alpha=1 - self.beta1).addcmul_(change, weight, value=-1)
+        states["divisor"].copy_(divisor)
+        weight.copy_(leader).div_(divisor).neg_()
+
+
+@register_optimizer
+@dataclass
+class FtrlOptimizer(Optimizer):
+    """FTRL, follow the regularized leader (McMahan et al., 2013).
+
+    ``z += g - (sqrt(n + g^2) - sqrt(n)) w / lr``, ``n += g^2``, and ``w = 0`` where ``|z| <= lamda1``, elsewhere
+    ``w = (sign(z) lamda1 - z) / ((beta + sqrt(n)) / lr + wd)``. Row-sparse gradients update only their rows.
+
+    Attributes:
+        lamda1: weight of the L1 norm.
+        beta: added to the root of the sum of squares.
+    """
+
+    name: ClassVar[str] = "ftrl"
+    keeps: ClassVar[tuple[str, ...]] = ("leader", "square")
+    cannot_fail: ClassVar[bool] = True
+    lazy_update: ClassVar[bool] = True
+    learning_rate: float = 0.1
+    lamda1: float = 0.01
+    beta: float = 1.0
+
+    def rule(self, weight: Any, gradient: Any, states: States, count: int) -> None:
+        """See `Optimizer`."""
+        g, leader, square = self.scaled(gradient), states["leader"], states["square"]
+        before = square.sqrt()
+        root = square.addcmul_(g, g).sqrt()
+        leader.add_(g).addcmul_(root - before, weight, value=-1 / self.learning_rate)
+        beyond = torch.nn.functional.softshrink(leader, self.lamda1).neg_()
+        weight.copy_(beyond.div_(root.add_(self.beta).div_(self.learning_rate).add_(self.wd)))

@@ -1,0 +1,119 @@
+"""Optimizers that change what plain SGD adds: its sign (Signum), a correction for delay (DCASGD), noise (SGLD).
+
+The formulas are MXNet 1.9.1's, with its names and defaults.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+
+from feedline.kvstore.base import Key
+from feedline.kvstore.optimizers import Optimizer, States, register_optimizer
+
+
+@register_optimizer
+@dataclass
+class SignumOptimizer(Optimizer):
+    """Signum (Bernstein et al., 2018): ``m = momentum m - (1 - momentum) (g + wd w)``.
+
+    ``w = (1 - lr wd_lh) w + lr sign(m)``. Without momentum, it is sign SGD: ``w = (1 - lr wd) w - lr sign(g)``.
+
+    Attributes:
+        momentum: 0 to 1.
+        wd_lh: weight decay apart from the gradient (Loshchilov and Hutter, 2019); only with momentum.
+    """
+
+    name: ClassVar[str] = "signum"
+    cannot_fail: ClassVar[bool] = True
+    momentum: float = 0.9
+    wd_lh: float = 0.0
+
+    @property
+    def keeps(self) -> tuple[str, ...]:  # type: ignore[override]
+        """See `Optimizer`."""
+        return ("momentum",) if self.momentum else ()
+
+    def rule(self, weight: Any, gradient: Any, states: States, count: int) -> None:
+        """See `Optimizer`."""
+        g, lr = self.scaled(gradient), self.learning_rate
+        if "momentum" not in states:
+            weight.mul_(1 - lr * self.wd).sub_(g.sign_(), alpha=lr)
+            return
+        if self.wd:
+            g.add_(weight, alpha=self.wd)
+        mean = states["momentum"].mul_(self.momentum).sub_(g, alpha=1 - self.momentum)
+        weight.mul_(1 - lr * self.wd_lh).add_(mean.sign(), alpha=lr)
+
+
+@register_optimizer
+@dataclass
+class DCASGDOptimizer(Optimizer):
+    """SGD that compensates for delay (Zheng et al., 2017), for asynchronous stores.
+
+    ``v = momentum v - lr (g + wd w + lamda g^2 (w - previous w))``, ``w += v``.
+
+    Attributes:
+        momentum: 0 to 1.
+        lamda: weight of the correction.
+    """
+
+    name: ClassVar[str] = "dcasgd"
+    cannot_fail: ClassVar[bool] = True
+    momentum: float = 0.0
+    lamda: float = 0.04
+
+    @property
+    def keeps(self) -> tuple[str, ...]:  # type: ignore[override]
+        """See `Optimizer`."""
+        return ("momentum", "previous") if self.momentum else ("previous",)
+
+    def initial(self, name: str, weight: Any) -> Any:
+        """See `Optimizer`."""
+        return weight.clone() if name == "previous" else super().initial(name, weight)
+
+    def rule(self, weight: Any, gradient: Any, states: States, count: int) -> None:
+        """See `Optimizer`."""
+        g = self.scaled(gradient)
+        previous = states["previous"]
+        step = (g * g).mul_(weight - previous).mul_(self.lamda).add_(g).add_(weight, alpha=self.wd)
+        step.mul_(-self.learning_rate)
+        if "momentum" in states:
+            step = states["momentum"].mul_(self.momentum).add_(step)
+        previous.copy_(weight)
+        weight.add_(step)
+
+
+@register_optimizer
+@dataclass
+class SGLDOptimizer(Optimizer):
+    """Stochastic gradient Langevin dynamics: ``w -= lr / 2 (g + wd w)``, then a draw of variance ``lr`` is added.
+
+    The normal numbers depend on ``seed``, the key and its number of updates alone, so that all workers of a
+    synchronous store draw the same, and a store that goes on from saved states draws as if it had never stopped.
+
+    Attributes:
+        seed: seed of all draws.
+    """
+
+    name: ClassVar[str] = "sgld"
+    cannot_fail: ClassVar[bool] = True
+    seed: int = 0
+
+    def rule(self, weight: Any, gradient: Any, states: States, count: int) -> None:
+        """See `Optimizer`."""
+        g, lr = self.scaled(gradient), self.learning_rate
+        if self.wd:
+            g.add_(weight, alpha=self.wd)
+        noise = torch.randn(weight.shape, generator=drawn_by(self.seed, self.key, count), dtype=weight.dtype)
+        weight.sub_(g, alpha=lr / 2).add_(noise.to(weight.device), alpha=math.sqrt(lr))
+
+
+def drawn_by(seed: int, key: Key, count: int) -> torch.Generator:
+    """Return the generator of an update's draws, on the CPU."""
+    digest = hashlib.blake2b(f"{seed} {key!r} {count}".encode(), digest_size=8).digest()
+    return torch.Generator().manual_seed(int.from_bytes(digest, "little") >> 1)
