@@ -7,7 +7,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
 from feedline.cntk import _threads  # noqa: E402
-from feedline.cntk._threads import EACH, LONGEST, WARM, ThreadTrial  # noqa: E402
+from feedline.cntk._threads import EACH, FEW, LONGEST, WARM, ThreadTrial  # noqa: E402
 from tests.cli import shell  # noqa: E402
 from tests.cli.shell import feedline  # noqa: E402
 
@@ -52,10 +52,30 @@ def test_one_slow_step_does_not_decide():
     assert world.trial.chosen == 1
 
 
-def test_long_steps_are_not_tried():
-    world = World(lambda count, step: 2 * LONGEST).run(10)
-    assert world.counts == [4] * 10
-    assert (world.trial.chosen, world.said) == (4, [])
+@pytest.mark.parametrize(("one", "four", "chosen"), [(2.0, 1.0, 4), (0.08, 2.0, 1), (0.021, 0.021, 1)])
+def test_long_steps_are_tried_a_few_times(one, four, chosen):
+    world = World(lambda count, step: one if count == 1 else four).run(WARM + 2 * FEW + 5)
+    assert one > LONGEST
+    assert world.counts == [4] * WARM + [1, 4] * FEW + [chosen] * 5
+    (line,) = world.said
+    assert f" {four * 1e3:.0f} ms with 4: going on with {chosen} " in line
+
+
+def test_threads_that_hinder_each_other_are_not_chosen_for_their_long_steps():
+    """Where others use the processors, a step of 3 ms may take 100 with several threads."""
+    world = World(lambda count, step: 3e-3 if count == 1 else 0.1).run(ALL + 5)
+    assert world.counts == [4] * WARM + [1, 4] * EACH + [1] * 5
+    assert "steps take 3 ms with one thread and 100 ms with 4: going on with 1 " in world.said[0]
+
+
+def test_between_the_steps_of_the_trial_there_are_all_threads():
+    world = World(lambda count, step: 1e-3)
+    for _ in range(ALL - 1):
+        world.run(1)
+        assert world.count == 4
+    with pytest.raises(KeyError), World(lambda count, step: 1e-3).run(WARM).trial.step():
+        raise KeyError("mine")
+    assert world.run(1).count == 1
 
 
 def test_a_single_thread_is_no_choice():

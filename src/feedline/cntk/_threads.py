@@ -1,9 +1,11 @@
-"""Choice of the number of torch's threads for a script's training, by the time of its first short steps.
+"""Choice of the number of torch's threads for a script's training, by the time of its first steps.
 
 Threads that wait for tiny operations wait busily: with two threads a small network may need four times the CPU time of
 one, and more time by the clock. So the steps of the first trainer are run in turn with all threads and with one, and
-the run goes on with the faster number. A step of more than `LONGEST` seconds ends the trial at once, with all threads.
-Steps on a GPU are not tried. How many threads compute a sum may change its last bits.
+the run goes on with the faster number. Steps that take more than `LONGEST` seconds with one thread are tried `FEW`
+times. A long step with all threads decides nothing alone: where others use the processors, threads wait for one that
+does not run, and a step of 3 ms may take 100. Steps on a GPU are not tried. How many threads compute a sum may change
+its last bits.
 """
 
 from __future__ import annotations
@@ -16,7 +18,8 @@ from contextlib import contextmanager
 
 WARM = 2  # steps before the trial, in which torch allocates and plans
 EACH = 5  # steps with either number
-LONGEST = 0.02  # seconds; operations of longer steps are worth several threads
+LONGEST = 0.02  # seconds; longer steps vary less, and are worth fewer trials
+FEW = 2  # steps with either number, if they are longer
 WORTH = 1.25  # several threads are chosen if one takes more than this times their time
 
 
@@ -51,26 +54,34 @@ class ThreadTrial:
         count = self.several if self._steps < WARM else (1, self.several)[(self._steps - WARM) % 2]
         self._use(count)
         begin = self._now()
-        yield
+        try:
+            yield
+        finally:
+            if count != self.several:
+                self._use(self.several)  # what follows may be a test
         took = self._now() - begin
         self._steps += 1
-        if self._steps == 1:
+        if self._steps <= WARM:
             return
-        if took > LONGEST:
-            self._choose(self.several)
-        elif self._steps > WARM:
-            self._took[count].append(took)
-            if len(self._took[self.several]) == EACH:
-                one, all_of_them = (statistics.median(self._took[n]) for n in (1, self.several))
-                self._choose(1 if one <= WORTH * all_of_them else self.several)
-                self._say(
-                    f"feedline: steps take {one * 1e3:.2g} ms with one thread and {all_of_them * 1e3:.2g} ms with "
-                    f"{self.several}: going on with {self.chosen} (--threads N sets another number)"
-                )
+        self._took[count].append(took)
+        pairs = len(self._took[self.several])
+        # The faster of two, the median of five.
+        if pairs == EACH or (pairs == FEW and min(self._took[1]) > LONGEST):
+            one, all_of_them = (statistics.median_low(self._took[n]) for n in (1, self.several))
+            self._choose(1 if one <= WORTH * all_of_them else self.several)
+            self._say(
+                f"feedline: steps take {_ms(one)} ms with one thread and {_ms(all_of_them)} ms with "
+                f"{self.several}: going on with {self.chosen} (--threads N sets another number)"
+            )
 
     def _choose(self, count: int) -> None:
         self.chosen = count
         self._use(count)
+
+
+def _ms(seconds: float) -> str:
+    """Return milliseconds of two digits or more."""
+    return f"{seconds * 1e3:.2g}" if seconds < 0.0995 else f"{seconds * 1e3:.0f}"
 
 
 class _Process:
