@@ -2,9 +2,23 @@
 
 from __future__ import annotations
 
+import functools
+
 import feedline.mxnet as mx
 
 
+def named_anew(build):
+    """Let a network's names be the same whatever was built before it."""
+
+    @functools.wraps(build)
+    def built():
+        with mx.name.NameManager():
+            return build()
+
+    return built
+
+
+@named_anew
 def lenet():
     """Two convolutions and two products, with names that MXNet makes."""
     x = mx.sym.Variable("data")
@@ -41,6 +55,7 @@ def residual_unit(data, filters, stride, dim_match, name):
     return x + shortcut
 
 
+@named_anew
 def resnet50():
     """A ResNet-50 of the second version."""
     x = mx.sym.BatchNorm(mx.sym.Variable("data"), fix_gamma=True, name="bn_data")
@@ -124,6 +139,7 @@ def block_e(x, kind, name):
     )
 
 
+@named_anew
 def inception_v3():
     """An Inception-v3, for pictures of 299×299."""
     x = conv(mx.sym.Variable("data"), 32, (3, 3), (2, 2), name="conv")

@@ -49,6 +49,13 @@ ELSEWHERE = {
     **dict.fromkeys(("late", "sequence_unpacked", "to_batch", "unpack_batch"), "tests/compat/test_cntk_shapes"),
     **dict.fromkeys(("cast", "cosine_distance_with_negative_samples"), "tests/compat/test_cntk_old_scripts"),
     "dropout": "test_dropout_lets_gradients_through_what_it_keeps",
+    **dict.fromkeys(
+        (
+            *("crop", "roi_pooling", "forward_backward", "straight_through", "gru", "sequence_every"),
+            *("to_sequence", "to_sequence_like"),
+        ),
+        "tests/compat/test_cntk_oracle",
+    ),
 }
 # Steps, numbers of places, marks: constant wherever they have a derivative.
 FLAT = {

@@ -243,8 +243,8 @@ class LoaderIterator(_Base):
         ended = progress.place
         place = ResumePoint(ended.sweep + 1, memo=self._batches.memo_after(ended.memo))
         self._factory.retire(self._executor, newest=self._sweeps.now.newest is progress)
+        self._shown.close()  # before the sweep has ended: an interrupt here comes before its end, not after it
         progress.place, self._ended = place, True
-        self._shown.close()
 
     def __getstate__(self) -> Any:
         raise NotImplementedError("a LoaderIterator cannot be pickled; pickle the loader, or its state_dict()")
