@@ -150,7 +150,7 @@ def test_targets_are_listed_where_they_are_looked_for():
         named = set(re.findall(r"^\$ make (\w+)", (ROOT / page).read_text("utf-8"), re.MULTILINE))
         assert named <= head
     ours = Path(ROOT / ".ci" / "run").read_text("utf-8")
-    assert set(re.findall(r"^make (\w+)", ours, re.MULTILINE)) <= head
+    assert set(re.findall(r"^make (\w+)", ours, re.MULTILINE)) <= phony
 
 
 def test_pages_install_from_the_clone():
