@@ -172,7 +172,7 @@ class Mirror:
         """
         remote.check_room(
             list(self.objects),
-            f"{what} of which rows are chosen, or parts converted, all over the files",
+            f"{what}, whose rows are read from all over the files",
             "convert it to a store, tar, Parquet or JSON Lines, which are read by ranges",
         )
         remote.settle(list(self.objects))
