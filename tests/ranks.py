@@ -86,6 +86,10 @@ class Job:
         except EOFError:
             return "gone"
 
+    def tell(self, rank, what):
+        """Send something that a rank hears."""
+        self.ranks[rank][1].send(what)
+
     def results(self, seconds=DEADLINE):
         """What all ranks say next, or how they ended."""
         until = time.monotonic() + seconds
@@ -111,6 +115,11 @@ _connection = None
 def say(what):
     """From within a rank: send something to the test."""
     _connection.send(what)
+
+
+def hear():
+    """From within a rank: wait for something that the test tells it."""
+    return _connection.recv()
 
 
 def _main(connection, function, rank, variables, settings):

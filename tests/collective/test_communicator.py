@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import datetime
 import itertools
 import os
 import signal
@@ -11,6 +12,7 @@ import sys
 import threading
 import time
 import traceback
+from pathlib import Path
 
 import pytest
 
@@ -22,7 +24,7 @@ from feedline.collective.communicator import Communicator  # noqa: E402
 from feedline.collective.exchanges import FRAME, SHOWN, shown  # noqa: E402
 from feedline.collective.heartbeat import Heartbeat  # noqa: E402
 from feedline.errors import StoreError  # noqa: E402
-from tests.ranks import Failure, Job, free_port, run, say  # noqa: E402
+from tests.ranks import Failure, Job, free_port, hear, run, say  # noqa: E402
 
 
 def sockets():
@@ -287,6 +289,9 @@ def test_torch_shares_the_meeting_point_of_its_process():
 class LostStore:
     """A store whose server has ended."""
 
+    def clone(self):
+        return self
+
     def add(self, key, amount):
         raise RuntimeError("Connection reset by peer\nat tcp.cpp:1")
 
@@ -489,6 +494,36 @@ def test_a_stopped_rank_is_named_when_the_timeout_has_passed(lost):
     assert "alive" not in failure.text
     assert failure.kind == "StoreError"
     assert failure.ranks == (lost,)
+
+
+def connecting(rank, how):
+    given = {}
+    if how == "torch":
+        torch.distributed.init_process_group("gloo")
+    else:
+        given = {"address": f"127.0.0.1:{os.environ['MASTER_PORT']}", "rank": rank, "count": 2}
+        if rank == 0:
+            meeting.meet(None, given["address"], 0, 2, datetime.timedelta(seconds=5))
+    say("here")
+    if rank == 0:
+        os.kill(os.getpid(), signal.SIGSTOP)
+    hear()
+    Communicator(**given, timeout_s=0.5)
+
+
+@pytest.mark.parametrize("how", ["torch", "address"])
+def test_a_stopped_rendezvous_is_named_by_ranks_that_connect(how):
+    with Job(connecting, 2, how=how) as job:
+        assert job.results() == ["here"] * 2
+        pid = job.ranks[0][0].pid
+        while Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "T":
+            time.sleep(0.01)
+        job.tell(1, "connect")
+        began = time.monotonic()
+        failure = job.heard(1)
+    assert failure.kind == "StoreError"
+    assert failure.ranks == (0,)
+    assert time.monotonic() - began < 20
 
 
 @pytest.mark.parametrize("how", ["closes", "returns", "raises"])

@@ -33,7 +33,11 @@ def everything() -> None:
     # Children are awaited by their pidfd; a foreign handler would consume their status.
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     for name in _NAMES:
-        importlib.import_module(name)
+        module = importlib.import_module(name)
+        # What is imported when it is first asked for.
+        for public in dir(module) if name.startswith("feedline") else ():
+            with contextlib.suppress(ImportError):
+                getattr(module, public)
     with contextlib.suppress(ImportError):
         importlib.import_module("obstore.store")
     import pyarrow

@@ -8,7 +8,7 @@ Guarantees:
 
 - all ranks get the same bits: sums are computed once and sent, or added in the order of the ranks;
 - no rank hangs: one that has died or closed is an error in its peers' current or next exchange, at once; one that is
-  silent (stopped, disconnected, elsewhere in its program), after ``timeout_s``;
+  silent (stopped, disconnected, elsewhere in its program), after ``timeout_s``, also while ranks connect;
 - a `StoreError` names the rank, which `feedline.collective.heartbeat` identifies, as sockets cannot. Where ranks do
   different things it lists what each of them does;
 - Ctrl-C is safe: an exchange that it interrupts stays in flight and is completed before the next one begins. Within a
@@ -40,7 +40,7 @@ from feedline.collective import interrupts
 from feedline.collective.exchanges import SUMMED, Exchanges, cut, named
 from feedline.collective.heartbeat import FAILED, LEFT, Heartbeat
 from feedline.collective.refusal import RefusedError
-from feedline.collective.rendezvous import gloo_backend, holding, meet, nccl_backend
+from feedline.collective.rendezvous import Rendezvous, answered, gloo_backend, holding, meet, nccl_backend
 from feedline.errors import StoreError
 
 __all__ = ["SUMMED", "TIMEOUT_S", "Communicator"]
@@ -116,9 +116,9 @@ class Communicator:
         place = meet(group, address, rank, count, self._span)
         self.rank, self.count = place.rank, place.count
         with holding(place):
-            made = place.store.add(f"feedline/{place.name}/made/{self.rank}", 1)
-            store = torch.distributed.PrefixStore(f"feedline/{place.name}/{made}", place.store)
-            self._pulse = Heartbeat(store, self.rank, self.count, place.host, place.line)
+            store, self._pulse = answered(
+                lambda: _entered(place), self.timeout_s, lambda entered: entered[1].disconnect()
+            )
         self._broken: str | None = None
         self._abandoned: str | None = None
         self._serves = place.host == self.rank
@@ -405,8 +405,11 @@ class Communicator:
         if name not in self._held:
             store = torch.distributed.PrefixStore(name, self._held["store"])
             try:
-                self._held[name] = (nccl_backend if name == "nccl" else gloo_backend)(
-                    store, self.rank, self.count, self._span
+                # NCCL asks the store at its first exchange only.
+                self._held[name] = (
+                    nccl_backend(store, self.rank, self.count, self._span)
+                    if name == "nccl"
+                    else answered(lambda: gloo_backend(store, self.rank, self.count, self._span), self.timeout_s)
                 )
             except RuntimeError as error:
                 absent = self._pulse.absent()
@@ -420,6 +423,15 @@ class Communicator:
                     ranks=absent,
                 ) from None
         return self._held[name]
+
+
+def _entered(place: Rendezvous) -> tuple[Any, Heartbeat]:
+    """Return the store of the next communicator of these ranks, and this rank's heartbeat in it."""
+    # A connection of our own: requests that are given up would block the program's.
+    store = place.store.clone()
+    made = store.add(f"feedline/{place.name}/made/{place.rank}", 1)
+    own = torch.distributed.PrefixStore(f"feedline/{place.name}/{made}", store)
+    return own, Heartbeat(own, place.rank, place.count, place.host, place.line)
 
 
 def _let_go(held: dict[str, Any], pulse: Heartbeat) -> None:

@@ -15,15 +15,21 @@ import errno
 import ipaddress
 import os
 import socket
+import threading
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
 from feedline.errors import StoreError
+
+T = TypeVar("T")
+
+#: Seconds beyond a timeout for a store that is only slow.
+GRACE_S = 4.0
 
 #: Environment variables that launchers set.
 VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
@@ -111,11 +117,65 @@ def holding(place: Rendezvous) -> Iterator[None]:
             undo.pop_all()
     except RuntimeError as error:
         who = "the process that serves it" if place.host is None else f"rank {place.host}, which serves it,"
+        what = "does not answer" if isinstance(error, SilentStoreError) else "has ended"
         raise StoreError(
-            f"expected a lasting rendezvous, rank {place.rank} lost it: {who} has ended: {brief(error)}\n"
+            f"expected a lasting rendezvous, rank {place.rank} lost it: {who} {what}: {brief(error)}\n"
             "  restart all ranks from the last checkpoint",
             ranks=() if place.host is None else (place.host,),
         ) from None
+
+
+class SilentStoreError(RuntimeError):
+    """A store whose server lives, as its connections do, but does not answer: it is stopped, or disconnected."""
+
+
+def answered(requests: Callable[[], T], timeout_s: float, discard: Callable[[T], None] = lambda _: None) -> T:
+    """Return the result of requests to a store.
+
+    A TCPStore waits for its server's answer without a time limit, and deaf to Ctrl-C. A thread of their own makes the
+    requests, therefore; if they are given up, it stays until its connection ends.
+
+    Args:
+        requests: function that makes them.
+        timeout_s: seconds that they may take; a store that is only slow is given `GRACE_S` more.
+        discard: function that disposes of a result that comes too late.
+
+    Raises:
+        SilentStoreError: they took longer.
+        Exception: exception of ``requests``.
+    """
+    found: list[T] = []
+    errors: list[BaseException] = []
+    turn, given_up = threading.Lock(), False
+
+    def make() -> None:
+        try:
+            result = requests()
+        except BaseException as error:
+            errors.append(error)
+            return
+        with turn:
+            found.append(result)
+            late = given_up
+        if late:
+            discard(result)
+
+    thread = threading.Thread(target=make, name="feedline-rendezvous", daemon=True)
+    thread.start()
+    try:
+        thread.join(timeout_s + GRACE_S)
+        if thread.is_alive():
+            raise SilentStoreError(f"no answer within {timeout_s + GRACE_S:g} s")
+        if errors:
+            raise errors.pop()
+    except BaseException:
+        with turn:
+            given_up = True
+            late = list(found)
+        for result in late:
+            discard(result)
+        raise
+    return found[0]
 
 
 def under_launcher() -> bool:
@@ -135,8 +195,11 @@ def _reached(rank: int, address: str, serves: bool, span: datetime.timedelta) ->
     try:
         if line is None:
             raise RuntimeError("nothing listens there")
-        return torch.distributed.TCPStore(
-            host, int(digits), None, False, span, wait_for_workers=False, multi_tenant=True
+        return answered(
+            lambda: torch.distributed.TCPStore(
+                host, int(digits), None, False, span, wait_for_workers=False, multi_tenant=True
+            ),
+            span.total_seconds(),
         ), line
     except RuntimeError as error:
         if line is not None:

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 import feedline as fl
+from feedline.collective.rendezvous import answered
 from feedline.train import Adam, MomentumSGD, Saving, Trainer, TrainingSession, data_parallel
 from feedline.train.evaluation import Evaluation
 from tests.torture import data, training
@@ -141,9 +142,10 @@ def _meet(rank: int, world: int, port: int) -> None:
 
 
 def _init() -> None:
-    """The program's own group; torch reports if it cannot be created without a lost rank."""
+    """The program's own group; torch reports if it cannot be created without a lost rank, but not if one is stopped."""
+    span = datetime.timedelta(seconds=2 * TIMEOUT)
     try:
-        torch.distributed.init_process_group("gloo", timeout=datetime.timedelta(seconds=2 * TIMEOUT))
+        answered(lambda: torch.distributed.init_process_group("gloo", timeout=span), 2 * TIMEOUT)
     except RuntimeError as error:
         raise fl.StoreError(f"torch.distributed: {error}") from error
 
