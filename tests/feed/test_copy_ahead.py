@@ -19,8 +19,9 @@ from tests.laws.corpora import CountedCorpus, worlds
 
 
 def forced(source):
-    """Copies ahead however small."""
+    """Copies ahead however small, one by one."""
     source._ahead.threshold = 0
+    source._together = None
     return source
 
 
@@ -29,6 +30,7 @@ def pair(world, **changes):
     changes = {"read_ahead": 1 << 20, **changes}
     off = world.source(**changes)
     off._ahead.threshold = 1 << 60
+    off._together = None
     return forced(world.source(**changes)), off
 
 

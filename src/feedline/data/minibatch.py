@@ -257,6 +257,28 @@ class Minibatch(Mapping[str, Value]):
             setattr(self, name, value)
 
 
+def whole_minibatch(
+    schema: Schema, values: dict[str, Value], ids: NDArray[np.int64], num_samples: int, position: Position
+) -> Minibatch:
+    """Return a minibatch of whole sequences that is the global one, and ends no sweep.
+
+    Made field by field: a call of the class takes twice as long, and small minibatches cost what such calls do.
+    """
+    made = _new(Minibatch)
+    made.schema = schema
+    made.values_by_name = values
+    made.ids = ids
+    made.num_sequences = len(ids)
+    made.num_samples = made.global_samples = num_samples
+    made.position = position
+    made.sweep_end = made._ended = False
+    made.lanes = made.begins = made._origins = made.tensors = None
+    return made
+
+
+_new = Minibatch.__new__
+
+
 def _same(a: NDArray[Any] | None, b: NDArray[Any] | None) -> bool:
     return a is b if a is None or b is None else np.array_equal(a, b)
 

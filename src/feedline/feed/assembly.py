@@ -20,16 +20,31 @@ class ChunkSet:
     Attributes:
         schema: the streams.
         sequence_bytes: mean bytes of a sequence, over all chunks so far; 0 before the first.
+        alike: whether, stream by stream, either all chunks so far have offsets or none has; if so, it does not matter
+            for the layout of sequences which others are copied with them.
     """
 
-    __slots__ = ("_bytes", "_free", "_gatherer", "_makers", "_ragged", "_sequences", "_top", "schema", "sequence_bytes")
+    __slots__ = (
+        "_bytes",
+        "_free",
+        "_gatherer",
+        "_makers",
+        "_ragged",
+        "_sequences",
+        "_single",
+        "_top",
+        "alike",
+        "schema",
+        "sequence_bytes",
+    )
 
     def __init__(self, schema: Schema) -> None:
         self.schema = schema
         self._gatherer = gatherer_of(schema)
         self._makers = makers(schema)
         self._free: list[int] = []
-        self._ragged = [False] * len(schema)
+        self._ragged, self._single = [False] * len(schema), [False] * len(schema)
+        self.alike = True
         self._top = self._sequences = self._bytes = 0
         self.sequence_bytes = 0.0
 
@@ -42,8 +57,9 @@ class ChunkSet:
         try:
             give(self._gatherer, slot, chunk)
             for i, value in enumerate(chunk.values.values()):
-                if not value.one_sample_each:
-                    self._ragged[i] = True
+                (self._single if value.one_sample_each else self._ragged)[i] = True
+                if self._single[i] and self._ragged[i]:
+                    self.alike = False
         except BaseException:
             if slot not in self._gatherer.slots:  # an interrupt may have come after it was added
                 self._free.append(slot)

@@ -20,6 +20,7 @@ from feedline.errors import StateError
 from feedline.feed import lengths, states
 from feedline.feed.assembly import ChunkSet
 from feedline.feed.copy_ahead import CopyAhead, FirstStage
+from feedline.feed.copy_together import CopyTogether
 from feedline.feed.delivery import Delivery
 from feedline.feed.device import mover
 from feedline.feed.files.remote import settle
@@ -31,6 +32,7 @@ from feedline.feed.packing import lanes as bptt_lanes
 from feedline.feed.packing.axis import Axis, Cursor
 from feedline.feed.packing.jumps import declared_jumps
 from feedline.feed.packing.rule import rule_of
+from feedline.feed.packing.whole import Whole
 from feedline.feed.partition import Partition, on_this_machine
 from feedline.feed.plan import PlannedMinibatch, count_left, planned
 from feedline.feed.prefetch import LEAST_AHEAD_BYTES, Stats, Upcoming, upcoming
@@ -200,6 +202,14 @@ class MinibatchSource:
         first = FirstStage(made[0], corpus.schema, self._seed) if ahead else None
         budget_bytes = copied if looks else 0
         self._ahead = CopyAhead(self._packer, self._axis, chunks, self._reader, budget_bytes=budget_bytes, first=first)
+        # Minibatches that are copies of whole sequences and nothing else.
+        plain = looks and isinstance(self._packer, Whole) and not (made or frame_mode or isinstance(corpus, Skipping))
+        sources = corpus.sources if corpus.composed else None
+        self._together = (
+            CopyTogether(self._axis, chunks=chunks, reader=self._reader, schema=self.schema, sources=sources)
+            if plain and read_ahead != 0
+            else None
+        )
         if on_error == "raise" and max_errors is not None:
             raise ValueError('expected on_error="skip" with max_errors, got on_error="raise"')
         listed = None if on_error == "raise" else Quarantine(quarantine, max_errors)
@@ -269,7 +279,19 @@ class MinibatchSource:
             index, count = self._partition.resolve(partition)
             if count > 1 and not self._reader.shared and self._timeline.arcs is None:
                 self._reader.shared = on_this_machine(count) > 1
-            cursor = self._cursor
+            cursor, together = self._cursor, self._together
+            if together is not None and cursor is not None and cursor is together.cursor:
+                if size == together.size and count == 1:
+                    minibatch, after = together.take(self._place.position.label_samples)
+                    if finish is not None:
+                        finish(minibatch)
+                    stats = self._stats
+                    stats.minibatches += 1
+                    stats.sequences += minibatch.num_sequences
+                    stats.samples += minibatch.num_samples
+                    self._cursor = after
+                    return minibatch
+                together.drop()
             if cursor is None:
                 cursor = self._start()
                 if cursor is None:
@@ -292,6 +314,8 @@ class MinibatchSource:
             elif self._upcoming is not None:
                 self._reader.read_on(self._upcoming)
             self._ahead.refill(after, size, index, count, minibatch.num_sequences)
+            if together is not None and count == 1:
+                together.refill(after, size, minibatch.num_sequences)
             # Last, with no call before the return: whatever interrupts this, the position has advanced if and only if
             # the minibatch was delivered.
             self._window_in_use, self._cursor = window, after
@@ -501,7 +525,7 @@ class MinibatchSource:
             raise refusal("this source", self._inside)
         self._inside = me
         try:
-            self._ahead.drop()
+            self._leave()
             self._reader.reset()
             self._reader.keep([], None)
             if place.timeline is not None:
@@ -511,6 +535,12 @@ class MinibatchSource:
             self._place, self._cursor, self._window_in_use, self._upcoming = place, None, None, None
         finally:
             self._inside = None
+
+    def _leave(self) -> None:
+        """Drop what was copied for later."""
+        self._ahead.drop()
+        if self._together is not None:
+            self._together.drop()
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state in JSON types: a few numbers, the same on every rank.
@@ -642,7 +672,7 @@ class MinibatchSource:
         try:
             self._identity.corpus_digest()  # computed now, while the files are open
         finally:
-            self._ahead.drop()
+            self._leave()
             self._reader.close()
             self.corpus.close()
 

@@ -30,6 +30,8 @@ with warnings.catch_warnings():
 
 def export(value: Value, device: Any = None, layout: str | None = None, pin_memory: bool = False) -> Any:
     """See `Value.torch`."""
+    if device is None and layout is None and not pin_memory and type(value) is DenseValue and value.one_sample_each:
+        return _share(value.rows)  # what small minibatches are mostly asked for
     if isinstance(value, BytesValue):
         return _strings(value, device, layout or "list", pin_memory)
     return _export(value, device, layout or ("csr" if value.is_sparse else "padded"), pin_memory)
@@ -73,7 +75,9 @@ def _export(value: Value, device: Any, layout: str, pin_memory: bool) -> torch.T
 def _share(array: np.ndarray[Any, Any]) -> torch.Tensor:
     # torch warns about read-only memory, as it cannot mark tensors read-only; a mapped file must never be written
     # through. Nor does it support other byte orders or negative strides.
-    if not array.flags.writeable or not array.dtype.isnative or min(array.strides, default=0) < 0:
+    flags = array.flags
+    ascending = flags.c_contiguous or min(array.strides, default=0) >= 0
+    if not flags.writeable or not array.dtype.isnative or not ascending:
         array = array.astype(array.dtype.newbyteorder("="), order="C", copy=True)
     return torch.from_numpy(array)
 

@@ -1,0 +1,159 @@
+"""Small minibatches copied together.
+
+What a small minibatch costs is not its bytes but the calls that plan and make it. Its successors under the same size
+are known, as planning is a pure function of the cursor; so after one of them the next ones in the same segment are cut
+and copied at once, into one array per stream and column, and handed out as views of it. Any other request (another
+size, another partition, a seek) leaves the rest. It reads nothing, and keeps away from whatever may differ between one
+minibatch and many: ends of segments and so of windows and sweeps, unreadable sequences, other ranks' parts.
+
+Memory: `TOGETHER_BYTES` at a time. A minibatch that is kept keeps the array that it is a view of, `TOGETHER_BYTES` at
+most.
+"""
+
+from __future__ import annotations
+
+import functools
+from bisect import bisect_right
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from typing import Any
+
+from feedline.data import Minibatch, Position, Schema, Value
+from feedline.data.minibatch import Origins, whole_minibatch
+from feedline.feed.assembly import ChunkSet
+from feedline.feed.packing.axis import Axis, Cursor, SegmentSlice
+from feedline.feed.packing.whole import fit
+from feedline.feed.prefetch import Reader, errors_among
+
+#: Most bytes copied together, which a core's second cache holds with room to spare.
+TOGETHER_BYTES = 128 << 10
+
+# Fewer minibatches are not worth it; more gain nothing.
+_LEAST, _MOST = 4, 64
+
+# Of a named tuple, without its own function of Python's.
+_tuple: Callable[..., Any] = tuple.__new__
+
+
+class CopyTogether:
+    """The minibatches copied together, in order.
+
+    Args:
+        axis: axis of the minibatches, which `Whole` plans for one rank.
+        chunks, reader: chunks to copy from.
+        schema: streams of minibatches.
+        sources: of a corpus of several, the function from ids to the number of the corpus of each sequence; else None.
+
+    Attributes:
+        cursor: where the next one begins, the very object with which the last one ended; None: there is none.
+        size: budget in samples for which they were planned.
+        used: number of minibatches taken.
+    """
+
+    def __init__(
+        self, axis: Axis, *, chunks: ChunkSet, reader: Reader, schema: Schema, sources: Callable[..., Any] | None
+    ) -> None:
+        self._axis, self._chunks, self._reader = axis, chunks, reader
+        self._schema, self._sources = schema, sources
+        self._left: Iterator[tuple[Any, ...]] = iter(())
+        self._size_before = 0
+        self._sweep, self._first = 0, 0
+        self._end: Cursor | None = None
+        self.cursor: Cursor | None = None
+        self.size = self.used = 0
+
+    def drop(self) -> None:
+        """Leave what is left: the position has jumped, or the request has changed."""
+        self.cursor, self._size_before = None, 0
+        self._left = iter(())  # last, as freeing arrays may run other code
+
+    def take(self, label_samples: int) -> tuple[Minibatch, Cursor]:
+        """Return the minibatch at `cursor`, whose position carries ``label_samples``, and the cursor after it."""
+        place, samples, values, ids, count, after = next(self._left)
+        self.cursor = None if after is self._end else after
+        self.used += 1
+        position = _tuple(Position, (self._sweep, place, samples, label_samples, None))
+        minibatch = whole_minibatch(self._schema, values, ids, count, position)
+        if self._sources is not None:
+            ended = functools.partial(self._axis.timeline.ended, position[:2], (self._sweep, place + len(ids)))
+            minibatch._origins = Origins(self._sources, ended)
+        return minibatch, after
+
+    def refill(self, cursor: Cursor, size: int, sequences: int) -> None:
+        """Plan and copy what follows ``cursor``, the end of a minibatch of ``sequences`` sequences and ``size`` samples
+        at most that is about to be delivered."""
+        before, self._size_before = self._size_before, size
+        each = sequences * self._chunks.sequence_bytes
+        # Callers that change the size each time would leave every copy.
+        if size != before or each * _LEAST > TOGETHER_BYTES or not self._chunks.alike or self._reader.stages:
+            self.cursor = None
+            return
+        most = _MOST if each * _MOST <= TOGETHER_BYTES else int(TOGETHER_BYTES / each)
+        stops = self._stops(cursor, size, most)
+        if len(stops) <= _LEAST:
+            self.cursor = None
+            return
+        try:
+            values = self._copied(SegmentSlice(cursor.segment, stops[0], stops[-1]))
+        except Exception:
+            values = None  # raised when the sequence at fault is requested: those before it are to be delivered
+        if values is None:
+            self.cursor = None
+            return
+        self._keep(cursor, stops, values)
+        self.size, self.cursor = size, cursor
+
+    def _stops(self, cursor: Cursor, size: int, most: int) -> list[int]:
+        """Return where, in the cursor's segment, it and each of at most ``most`` minibatches after it end: those that
+        end within it, as no budget, axis, break or sweep ends with them."""
+        segment, k = cursor.segment, cursor.k
+        last = min(segment.n, segment.plan.count - segment.start)
+        if segment.closing is not None:
+            last = min(last, segment.closing - segment.start)
+        if self._axis.max_samples is not None:
+            last = min(last, self._axis.limit(cursor))
+        if segment.breaks is not None and (at := bisect_right(segment.breaks, k)) < len(segment.breaks):
+            last = min(last, segment.breaks[at])
+        if segment.bounds is None:
+            return list(range(k, last, size))[: most + 1]
+        stops = [k]
+        while len(stops) <= most:
+            k = fit(segment, k, last, size, first=True)
+            if k >= last:
+                break
+            stops.append(k)
+        return stops
+
+    def _copied(self, part: SegmentSlice) -> dict[str, Value] | None:
+        """Return the values of sequences of a segment; None if some cannot be read, or would have to be waited for."""
+        reader, parts = self._reader, (part,)
+        if not reader.holds(part.segment.plan) or not reader.ready(parts):
+            return None
+        slots, index = reader.take(parts)
+        if reader.has_errors and errors_among(reader, slots, index):
+            return None
+        return self._chunks.gather(slots, index)
+
+    def _keep(self, cursor: Cursor, stops: list[int], values: dict[str, Value]) -> None:
+        """Let the values, between stops of the cursor's segment, be what is left."""
+        segment, begun, fingerprint = cursor.segment, cursor.samples, cursor.fingerprint
+        cuts = [stop - stops[0] for stop in stops]
+        columns = [value.split(cuts) for value in values.values()]
+        if len(columns) == 1:
+            (name,) = values
+            by_name = [{name: value} for value in columns[0]]
+        else:
+            by_name = [dict(zip(values, row, strict=True)) for row in zip(*columns, strict=True)]
+        samples = stops if segment.bounds is None else [segment.bounds[stop] for stop in stops]
+        self._sweep, first = segment.plan.sweep, segment.plan.first + segment.start
+        cursors = [_tuple(Cursor, (segment, stop, begun, fingerprint, ())) for stop in stops[1:]]
+        self._end = cursors[-1]
+        self._left = zip(
+            [first + stop for stop in stops[:-1]],
+            [begun + count for count in samples[:-1]],
+            by_name,
+            [segment.ordinals[a:b] for a, b in pairwise(stops)],
+            [b - a for a, b in pairwise(samples)],
+            cursors,
+            strict=True,
+        )

@@ -1,0 +1,286 @@
+"""Small minibatches copied together equal others, whatever is requested."""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import weakref
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import feedline as fl
+from feedline.feed import copy_together as together
+from tests.feed.test_copy_ahead import content, partitions, sizes, steps
+from tests.laws.corpora import CountedCorpus, worlds
+
+
+@pytest.fixture(autouse=True)
+def eager(monkeypatch):
+    """However few there are."""
+    monkeypatch.setattr(together, "_LEAST", 1)
+
+
+def alone(source):
+    """Every minibatch by itself."""
+    source._together = None
+    return source
+
+
+def told(minibatch):
+    """All that a minibatch says, where its sequences come from, and how its arrays are laid out."""
+    layout = [(name, value.one_sample_each) for name, value in minibatch.items()]
+    source = None if minibatch.source is None else minibatch.source.tolist()
+    return content(minibatch), layout, minibatch.num_sequences, source, minibatch.sweep_ends
+
+
+# ---- values ---------------------------------------------------------------------------------------------------
+
+
+def ragged(lengths):
+    return np.concatenate([[0], np.cumsum(lengths)])
+
+
+@given(st.lists(st.integers(0, 4), min_size=1, max_size=12), st.booleans(), st.data())
+def test_values_split_as_they_are_sliced(lengths, single, data):
+    lengths = [1] * len(lengths) if single else lengths
+    offsets, rows = (None if single else ragged(lengths)), sum(lengths)
+    rng = np.random.default_rng(rows)
+    entries = rng.integers(0, 3, rows)
+    wide, long = ragged(entries), int(entries.sum())
+    values = [
+        fl.Value.from_dense(rng.random((rows, 2)), offsets),
+        fl.Value.from_csr(wide, rng.integers(0, 5, long), rng.random(long), 5, offsets),
+        fl.Value.from_buffer(rng.integers(97, 122, long).astype(np.uint8), wide, "str", offsets),
+    ]
+    cuts = sorted(data.draw(st.sets(st.integers(0, len(lengths)), min_size=2))) if lengths[1:] else [0, 1]
+    for value in values:
+        parts = value.split(cuts)
+        slices = [value.slice(a, b) for a, b in itertools.pairwise(cuts)]
+        assert parts == slices
+        assert [part.one_sample_each for part in parts] == [part.one_sample_each for part in slices]
+
+
+# ---- minibatches ----------------------------------------------------------------------------------------------
+
+
+def compare(on, off, size, asked):
+    """Same minibatches, positions and states, at every step."""
+    partition, saved = None, off.state_dict()
+    for what, value in [("same", 3), *asked, ("same", 3)]:
+        if what == "size":
+            size = value
+        elif what == "partition":
+            partition = value
+        elif what == "restore":
+            on.load_state_dict(saved)
+            off.load_state_dict(saved)
+        elif what == "seek":
+            on.seek(samples=value)
+            off.seek(samples=value)
+        for step in range(value if what == "same" else 1):
+            on.count_label_samples(step)
+            off.count_label_samples(step)
+            assert told(on.next_minibatch(size, partition)) == told(off.next_minibatch(size, partition))
+            assert on.position == off.position
+            assert on.state_dict() == off.state_dict()
+        if what == "same":
+            saved = off.state_dict()
+    for name in ("minibatches", "sequences", "samples", "skipped"):
+        assert getattr(on.stats(), name) == getattr(off.stats(), name)
+
+
+@pytest.mark.filterwarnings("ignore:a minibatch of .* leaves none:RuntimeWarning")
+@given(worlds(), sizes, steps, st.sampled_from(["global", "cntk"]), st.one_of(st.none(), st.integers(1, 150)))
+def test_together_is_alone(world, size, asked, filling, limit):
+    changes = {"filling": filling, "max_samples": limit}
+    compare(world.source(**changes), alone(world.source(**changes)), size, asked)
+
+
+@given(st.integers(1, 9), steps, st.sampled_from(["repeat", "stop", "drop"]), st.integers(0, 30))
+def test_mixtures_with_jumps(size, asked, when_empty, jump):
+    def source():
+        parts = {
+            "a": fl.ArrayDeserializer(x=np.arange(40)),
+            "b": fl.ArrayDeserializer(x=np.arange(100, 125)),
+        }
+        mixture = fl.Mixture(parts, weights={"a": 2, "b": 1}, when_empty=when_empty)
+        limit = {} if when_empty == "repeat" else {"max_sweeps": 2}
+        return fl.MinibatchSource(mixture, seed=3, jumps=[(jump, jump + 7)], **limit)
+
+    compare(source(), alone(source()), size, asked)
+
+
+@given(st.integers(1, 12), st.lists(partitions, min_size=1, max_size=8))
+def test_parts_of_ranks_in_turn(size, shares):
+    def source():
+        return fl.MinibatchSource(CountedCorpus([2, 1, 3] * 80, [30] * 8, True), seed=1, max_sweeps=2)
+
+    on, off = source(), alone(source())
+    for share in shares * 12:
+        assert told(on.next_minibatch(size, share)) == told(off.next_minibatch(size, share))
+
+
+@given(worlds(order="feedline"), sizes, st.data())
+def test_unreadable_sequences_keep_their_meaning(world, size, data):
+    world.bad = tuple(data.draw(st.sets(st.integers(0, world.total - 1), max_size=4)))
+    outcomes = []
+    for source in (world.source(max_sweeps=2), alone(world.source(max_sweeps=2))):
+        out = []
+        for _ in range(2 * world.total + 2):
+            try:
+                minibatch = source.next_minibatch(size)
+            except fl.DataError as error:
+                out.append((str(error), source.position))
+                break
+            out.append(told(minibatch))
+        outcomes.append(out)
+    assert outcomes[0] == outcomes[1]
+
+
+def test_a_text_that_is_damaged_is_an_error_of_its_own_minibatch():
+    """Only the copy sees it, and others were copied with it."""
+    data = np.frombuffer(b"abc\xffefghijklmnopqrstuvwx", np.uint8)
+    texts = fl.Value.from_buffer(data, np.arange(len(data) + 1), "str")
+    source = fl.MinibatchSource(fl.ArrayDeserializer(t=texts), shuffle=False, max_sweeps=1)
+    got = []
+    with pytest.raises(fl.DataError, match="sequence 3"):
+        while True:
+            got.append(source.next_minibatch(1)["t"].tolist())
+    assert got == [["a"], ["b"], ["c"]]
+    assert source.position.ordinal == 3
+
+
+def test_layouts_do_not_depend_on_neighbours():
+    """A chunk of single samples beside one of longer sequences: each minibatch has offsets only if its own need them."""
+
+    class Mixed(CountedCorpus):
+        def _made(self, a, b):
+            chunk = super()._made(a, b)
+            if a:
+                return chunk
+            values = {name: fl.Value.from_dense(value.rows) for name, value in chunk.values.items() if name == "x"}
+            return fl.Chunk(self.schema, chunk.values | values)
+
+    def source():
+        return fl.MinibatchSource(Mixed([1] * 40 + [2] * 40, [40, 40], True), seed=4)
+
+    on, off = source(), alone(source())
+    for _ in range(60):
+        assert told(on.next_minibatch(2)) == told(off.next_minibatch(2))
+
+
+# ---- what is used, and kept -----------------------------------------------------------------------------------
+
+
+def tiny(**settings):
+    return fl.MinibatchSource(fl.ArrayDeserializer(x=np.zeros((4000, 16), np.float32)), **settings)
+
+
+def test_most_minibatches_are_copied_together():
+    source = tiny()
+    for _ in range(700):
+        source.next_minibatch(8)
+    assert source._together.used > 650
+
+
+@pytest.mark.parametrize("settings", [{"read_ahead": 0}, {"transforms": [lambda s: s]}, {"frame_mode": True}])
+def test_where_it_must_not_be(settings):
+    assert tiny(**settings)._together is None
+
+
+def test_what_others_ask_for_is_not_copied_in_vain():
+    source = tiny()
+    for step in range(40):
+        source.next_minibatch(8 + step % 2)
+        assert source._together.cursor is None
+
+
+def test_large_minibatches_are_not_copied_together():
+    source = tiny()
+    for _ in range(8):
+        source.next_minibatch(2000)
+    assert source._together.used == 0
+
+
+@pytest.mark.parametrize("change", ["seek", "load", "close"])
+def test_a_jump_drops_what_waits(change):
+    source = tiny()
+    for _ in range(3):
+        source.next_minibatch(8)
+    assert source._together.cursor is not None
+    if change == "seek":
+        source.seek(samples=80)
+    elif change == "load":
+        source.load_state_dict(source.state_dict())
+    else:
+        source.close()
+    assert source._together.cursor is None
+
+
+def test_a_minibatch_that_is_kept_keeps_little():
+    source, kept = tiny(), []
+    for step in range(1000):
+        minibatch = source.next_minibatch(8)
+        if step % 100 == 50:
+            kept.append(minibatch)
+    for minibatch in kept:
+        owner = minibatch["x"].rows
+        while owner.base is not None and isinstance(owner.base, np.ndarray):
+            owner = owner.base
+        assert owner.nbytes <= together.TOGETHER_BYTES
+
+
+def test_arrays_are_their_minibatch_s_own():
+    source, other = tiny(), alone(tiny())
+    for _ in range(30):
+        minibatch = source.next_minibatch(8)
+        assert minibatch["x"].rows.flags.writeable
+        assert minibatch["x"].rows.flags.c_contiguous
+        minibatch["x"].rows[...] = 7  # of this one only
+        assert not other.next_minibatch(8)["x"].rows.any()
+    source.seek(samples=0)
+    assert not source.next_minibatch(8)["x"].rows.any()
+
+
+def test_a_source_dropped_lets_its_chunks_go():
+    rows = np.zeros((4000, 16), np.float32)[:]
+    alive = weakref.ref(rows)
+    source = fl.MinibatchSource(fl.ArrayDeserializer(x=rows))
+    for _ in range(4):
+        source.next_minibatch(8)
+    assert source._together.cursor is not None
+    del source, rows
+    gc.collect()
+    assert alive() is None
+
+
+@pytest.mark.parametrize("where", ["take", "finish"])
+def test_an_interrupted_minibatch_is_delivered_next(monkeypatch, where):
+    """Ctrl-C in the middle of a delivery: the position has not moved."""
+    source, other = tiny(shuffle=False), alone(tiny(shuffle=False))
+    for _ in range(5):
+        assert told(source.next_minibatch(8)) == told(other.next_minibatch(8))
+    before = source.position
+    if where == "take":
+        take = source._together.take
+
+        def interrupted(labels):
+            take(labels)
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(source._together, "take", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            source.next_minibatch(8)
+        monkeypatch.undo()
+    else:
+        def failing(_):
+            raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            source._next(8, None, failing)
+    assert source.position == before
+    for _ in range(20):
+        assert told(source.next_minibatch(8)) == told(other.next_minibatch(8))
