@@ -102,11 +102,14 @@ def stack(tensors: Sequence[Any], empty: Callable[[Any, Any], Any]) -> Any:
     dtype = _NUMPY.get(first.dtype)
     if dtype is None or first.layout is not torch.strided or first.device.type != "cpu" or first.is_nested:
         return None
-    shape = (len(tensors), *first.shape)
-    if not all(type(t) is torch.Tensor and t.dtype is first.dtype and not t.requires_grad for t in tensors):
+    # Lists and sets, not generators: with small items this takes as long as all the rest.
+    if set(map(type, tensors)) != {torch.Tensor} or [t.dtype for t in tensors].count(first.dtype) < len(tensors):
         return None
-    out = from_numpy(empty(shape, dtype))
-    return torch.stack(tensors, 0, out=out) if all(t.shape == first.shape for t in tensors) else None
+    out = from_numpy(empty((len(tensors), *first.shape), dtype))
+    try:
+        return torch.stack(tensors, 0, out=out)
+    except RuntimeError:  # other shapes or devices, or gradients
+        return None
 
 
 def seed_pipe(pipe: Any, seed: int) -> None:
