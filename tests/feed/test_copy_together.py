@@ -276,6 +276,7 @@ def test_an_interrupted_minibatch_is_delivered_next(monkeypatch, where):
             source.next_minibatch(8)
         monkeypatch.undo()
     else:
+
         def failing(_):
             raise KeyboardInterrupt
 

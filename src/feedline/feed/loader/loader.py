@@ -23,7 +23,7 @@ from feedline.feed.loader.batches import Batches
 from feedline.feed.loader.factory import ExecutorFactory, batches_of
 from feedline.feed.loader.iterable import DeclaredLength
 from feedline.feed.loader.iterator import LoaderIterator
-from feedline.feed.loader.options import LoaderOptions, warn_of_many, warn_of_ranks
+from feedline.feed.loader.options import LoaderOptions, expect_processes, warn_of_ranks
 from feedline.feed.loader.samplers import samplers_of
 from feedline.feed.loader.shown import ShownSweep
 from feedline.feed.loader.state import ResumePoint
@@ -186,7 +186,7 @@ class DataLoader(_Base):
         self._seed_given = seed is not None
         batches = batches_of(options, _drawn_seed(generator) if options.seed is None else options.seed)
         if options.kind == "process":
-            warn_of_many(options.num_workers)
+            expect_processes(options)
         for name in ("dataset", "drop_last", "persistent_workers", *_CHANGEABLE):
             setattr(self, name, getattr(options, name))
         self.batch_size = options.indices

@@ -32,6 +32,7 @@ from feedline.feed.protocol import Deserializer, checked_seed, whole_number
 from feedline.feed.showing import Progress, expect_progress
 from feedline.feed.timeline import Window
 from feedline.feed.transforms import Transform
+from feedline.feed.workers import context, prepare
 from feedline.interop import ray_session
 
 WORKERS = ("auto", "process", "thread", "ray")
@@ -335,40 +336,44 @@ def _check_generator(generator: Any) -> None:
     raise TypeError(f"expected generator as a torch.Generator, got {shown(generator, 60)}; {hint}")
 
 
-def _start_method(context: Any, num_workers: int) -> Any:
+def _start_method(given: Any, num_workers: int) -> Any:
     """Return a multiprocessing context from an argument, or None.
 
     Raises:
         ValueError: the start method is unknown, or there are no workers.
         TypeError: it is neither a name nor a context.
     """
-    if context is None:
+    if given is None:
         return None
     if num_workers == 0:
         raise ValueError(
             "multiprocessing_context can only be used with multi-process loading (num_workers > 0), but got "
             "num_workers=0: no process is started"
         )
-    if isinstance(context, str):
+    if isinstance(given, str):
         methods = multiprocessing.get_all_start_methods()
-        if context not in methods:
+        if given not in methods:
             raise ValueError(
                 f"the multiprocessing_context option should specify a valid start method in {methods!r}, but got "
-                f"multiprocessing_context={context!r}"
+                f"multiprocessing_context={given!r}"
             )
         # torch's own contexts if torch is installed, as torch's attribute has them.
         module = "torch.multiprocessing" if torch_side() is not None else "multiprocessing"
-        return importlib.import_module(module).get_context(context)
-    if not isinstance(context, multiprocessing.context.BaseContext):
+        return importlib.import_module(module).get_context(given)
+    if not isinstance(given, multiprocessing.context.BaseContext):
         raise TypeError(
             "the multiprocessing_context option should be a valid context object or a string specifying the start "
-            f"method, but got multiprocessing_context={context!r}"
+            f"method, but got multiprocessing_context={given!r}"
         )
-    return context
+    return given
 
 
-def warn_of_many(workers: int) -> None:
-    """Warn if there are more worker processes than cores."""
+def expect_processes(options: LoaderOptions) -> None:
+    """Warn if there will be more worker processes than cores, and let the server that they come from start now."""
+    workers = options.num_workers
+    chosen = options.multiprocessing_context or multiprocessing
+    if chosen.get_start_method(allow_none=True) == "forkserver":  # None: the program may still choose
+        prepare(context(options.multiprocessing_context))
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     if cores is not None and workers > cores:
         warnings.warn(

@@ -8,5 +8,6 @@ imported, and never imported.
 from feedline.feed.workers.message import empty
 from feedline.feed.workers.pool import Pool, Task
 from feedline.feed.workers.results import PoolStats, WorkerStats
+from feedline.feed.workers.start_methods import context, prepare
 
-__all__ = ["Pool", "PoolStats", "Task", "WorkerStats", "empty"]
+__all__ = ["Pool", "PoolStats", "Task", "WorkerStats", "context", "empty", "prepare"]

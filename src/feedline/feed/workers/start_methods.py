@@ -11,6 +11,9 @@ from multiprocessing import forkserver, resource_tracker
 from typing import Any
 
 from feedline.feed.workers import worker_process as process
+from feedline.feed.workers.interrupts import SigintDeferred
+
+_MAIN = process.__name__
 
 METHODS = ("fork", "forkserver", "spawn")
 
@@ -38,17 +41,28 @@ def context(method: Any) -> Any:
 
 
 def prepare(context: Any) -> None:
-    """Preload modules into the fork server."""
-    if context.get_start_method() == "forkserver":
-        server: Any = forkserver._forkserver
-        if server._forkserver_pid is None:
-            # Let the server import, once, what every worker needs. It starts with the first process; the user's own
-            # preloads stay.
-            modules = ["feedline.feed.workers.worker_process"]
-            if "torch" in sys.modules:
-                modules.append("feedline.interop.torch_messages")
-            wanted = list(server._preload_modules)
-            context.set_forkserver_preload(wanted + [name for name in modules if name not in wanted])
+    """Start the fork server, if workers are to come from it: it imports what they need while this process goes on.
+
+    Called as soon as it is known that there will be workers; does nothing for other start methods, or later.
+    """
+    if context.get_start_method() != "forkserver" or inheriting():
+        return
+    server: Any = forkserver._forkserver
+    if server._forkserver_pid is None:
+        # The user's own preloads stay. What this process has of feedline, workers mostly need, too, since they import
+        # the main module; the server does not, for programs that `python -m` runs.
+        modules = [_MAIN, *sorted(name for name in sys.modules if name.startswith("feedline.") and name != _MAIN)]
+        if "torch" in sys.modules:
+            modules.append("feedline.interop.torch_messages")
+        wanted = list(server._preload_modules)
+        context.set_forkserver_preload(wanted + [name for name in modules if name not in wanted])
+    with SigintDeferred():
+        server.ensure_running()
+
+
+def inheriting() -> bool:
+    """Return whether this is a worker that is importing the main module."""
+    return bool(getattr(multiprocessing.current_process(), "_inheriting", False))
 
 
 def launch(context: Any, arguments: tuple[Any, ...]) -> Any:
@@ -60,7 +74,7 @@ def launch(context: Any, arguments: tuple[Any, ...]) -> Any:
     child = context.Process(target=process.main, args=arguments, name=f"feedline-worker-{arguments[2].worker}")
     child.daemon = True
     method = context.get_start_method()
-    if method != "fork" and getattr(multiprocessing.current_process(), "_inheriting", False):
+    if method != "fork" and inheriting():
         os._exit(UNGUARDED)  # this is a worker importing the main module; the parent reports it
     try:
         if method == "forkserver":

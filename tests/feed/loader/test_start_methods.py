@@ -1,0 +1,53 @@
+"""When the server of worker processes starts, and what it imports before."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+PROGRAM = """
+import json, multiprocessing, sys
+from multiprocessing import forkserver
+import feedline as fl
+
+def pid():
+    return forkserver._forkserver._forkserver_pid
+
+class Items:
+    def __len__(self): return 8
+    def __getitem__(self, index):
+        return index, sys.modules["feedline.feed.loader.loader"].__name__, multiprocessing.current_process().name
+
+if __name__ == "__main__":
+    said = {"before": pid()}
+    fl.DataLoader(Items(), num_workers=2)
+    said["default"] = pid(), multiprocessing.get_start_method(allow_none=True)
+    fl.DataLoader(Items(), num_workers=0)
+    said["none"] = pid()
+    loader = fl.DataLoader(Items(), batch_size=4, num_workers=2, multiprocessing_context="forkserver")
+    said["forkserver"] = pid() is not None
+    said["preloads"] = "feedline.feed.loader.loader" in forkserver._forkserver._preload_modules
+    said["batches"] = [[str(part) for part in batch] for batch in loader]
+    started = pid()
+    fl.DataLoader(Items(), num_workers=2, multiprocessing_context="forkserver")
+    said["once"] = pid() == started
+    print(json.dumps(said))
+"""
+
+
+def test_a_fork_server_starts_with_the_loader_and_imports_what_workers_need(tmp_path):
+    """Its imports take a second, which a program spends on its model; nothing is decided for programs that have not
+    chosen a start method."""
+    program = tmp_path / "program.py"
+    program.write_text(PROGRAM)
+    ran = subprocess.run([sys.executable, str(program)], capture_output=True, text=True, timeout=120, check=True)
+    said = json.loads(ran.stdout)
+    assert said["before"] is None
+    assert said["default"] == [None, None]
+    assert said["none"] is None
+    assert said["forkserver"]
+    assert said["preloads"]
+    assert len(said["batches"]) == 2
+    assert "feedline-worker-" in said["batches"][0][2]
+    assert said["once"]
