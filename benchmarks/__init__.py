@@ -21,6 +21,7 @@ QUESTIONS = (
     "packing",
     "restore",
     "memory",
+    "scale",
     "cold",
     "cold_peers",
     "cold_formats",
