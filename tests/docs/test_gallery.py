@@ -18,7 +18,7 @@ SIZES = {
     "unet": (51, 600, 2900),
     "nn_transformer": (31, 900, 1900),
     "two_lstms": (4, 500, 600),
-    "inception": (24, 1200, 1600),
+    "inception": (20, 1200, 1600),
     "lenet": (14, 500, 1600),
     "tagger": (5, 500, 800),
     "mobile_net": (39, 1200, 2000),

@@ -122,11 +122,11 @@ def test_inceptions_blocks_are_frames():
 
 @pytest.mark.skipif(shutil.which("dot") is None, reason="the program dot is not installed")
 def test_inceptions_picture_fits_on_a_screen():
-    svg = fl.plot_network(inception(), depth=0).pipe("svg", encoding="utf-8")
+    svg = fl.plot_network(inception()).pipe("svg", encoding="utf-8")
     width, height = map(int, re.search(r'width="(\d+)pt" height="(\d+)pt"', svg).groups())
     assert width <= 1200
     assert height <= 1600
-    assert svg.count('class="node"') == 24 + 2 + 1  # boxes, the two ends where it goes on, the legend
+    assert svg.count('class="node"') == 20 + 2 + 1  # boxes, the two ends where it goes on, the legend
     assert "mixed_10" in svg
 
 
