@@ -57,7 +57,7 @@ def texts(svg):
 def test_images_have_their_boxes_and_fit_on_a_screen(name):
     boxes, widest, highest = SIZES[name]
     shown = [title for kind, title in titles(image(name)) if kind == "node"]
-    assert len([title for title in shown if not re.match(r"(to|from) \d+$|legend", title)]) == boxes
+    assert len([title for title in shown if not re.match(r"(to|from) \d+$|legend|name of ", title)]) == boxes
     width, height = map(int, re.search(r'width="(\d+)pt" height="(\d+)pt"', image(name)).groups())
     assert width <= widest
     assert height <= highest

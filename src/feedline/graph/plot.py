@@ -290,5 +290,5 @@ class _Drawing:
 def _style(kin: str) -> dict[str, str]:
     style = STYLES[kin]
     # dot adds room for slanted sides by itself.
-    narrow = {"margin": "0,0"} if style.shape == "invtrapezium" else {}
+    narrow = {"margin": "0,0"} if style.shape in ("invtrapezium", "parallelogram") else {}
     return {"shape": style.shape, "fillcolor": style.fill, "style": style.style, **narrow}
