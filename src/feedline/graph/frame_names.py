@@ -52,7 +52,7 @@ def _without_label(number: int, frames: Mapping[int, Mapping[str, Any]], parents
     """Return the statement that removes a frame's label: the frame again, in those around it."""
     text = 'graph [label=""]'
     inner: int | None = number
-    while inner in frames:
+    while inner is not None and inner in frames:
         text = f"subgraph {frames[inner]['name']} {{ {text} }}"
         inner = parents.get(inner)
     return text
