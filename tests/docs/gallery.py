@@ -94,7 +94,7 @@ EXHIBITS = {
     ),
     "inception": Exhibit(
         "Inception-v3, a symbol of MXNet",
-        "its blocks, found by their names, with their branches; alike ones once",
+        "its blocks and their branches, alike ones once",
         known_symbols.inception_v3,
         {"data": (1, 3, 299, 299)},
         rows=1,

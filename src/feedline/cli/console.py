@@ -19,7 +19,6 @@ from rich.console import Console
 from rich.table import Table
 
 from feedline.cli.usage import UsageError
-from feedline.feed.showing import showing
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
@@ -84,6 +83,8 @@ def progress(what: str, unit: str = "B") -> Iterator[Callable[[int, int], None]]
     Yields:
         A function of (done, total), for the library's ``progress=`` arguments.
     """
+    from feedline.feed.showing import showing  # imported late to keep `feedline --help` fast
+
     with showing(True, what, unit) as show:
         assert show is not None
         yield show
