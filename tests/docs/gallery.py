@@ -46,7 +46,6 @@ class Exhibit(NamedTuple):
         says: what its picture shows.
         make: a function that makes the network.
         inputs: as `plot_network` takes them.
-        depth: of its picture; None: no limit.
         rows: depth of its table; None: no limit.
         settings: whether the table has them: lines of a page are no longer than 120 characters.
     """
@@ -55,7 +54,6 @@ class Exhibit(NamedTuple):
     says: str
     make: Callable[[], Any]
     inputs: Any
-    depth: int | None = None
     rows: int | None = None
     settings: bool = True
 
@@ -96,10 +94,9 @@ EXHIBITS = {
     ),
     "inception": Exhibit(
         "Inception-v3, a symbol of MXNet",
-        "its blocks, found by their names",
+        "its blocks and their branches, alike ones once",
         known_symbols.inception_v3,
         {"data": (1, 3, 299, 299)},
-        depth=0,
         rows=1,
         settings=False,
     ),
@@ -144,10 +141,7 @@ def pictures() -> dict[str, Any]:
 
 def known() -> dict[str, Any]:
     """Pictures of the gallery, by name."""
-    return {
-        name: fl.plot_network(exhibited(name), title=exhibit.title, depth=exhibit.depth)
-        for name, exhibit in EXHIBITS.items()
-    }
+    return {name: fl.plot_network(exhibited(name), title=exhibit.title) for name, exhibit in EXHIBITS.items()}
 
 
 def gallery() -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from feedline.graph.fitting import fitted
 from feedline.graph.folding import collapsed, folded
 from feedline.graph.graph import size
 from feedline.graph.importers import graph_of, torch_module
@@ -167,8 +168,7 @@ def test_operations_take_the_output_that_they_take(read):
 @pytest.mark.parametrize("fold", [False, True])
 def test_picture_has_the_nodes_and_edges_of_the_graph(graph, fold):
     for expand in (False, True):
-        drawn = collapsed(graph, None, expand)
-        drawn = folded(drawn) if fold else drawn
+        drawn = fitted(graph, expand)[0] if fold else collapsed(graph, None, expand)
         nodes, edges = parsed(plot_network(graph, fold=fold, expand=expand, legend=False, height=None).source)
         assert sorted(nodes) == sorted(o.key for o in drawn.operations)
         assert sorted((a, b) for a, b, _ in edges) == sorted((e.tail, e.head) for e in drawn.edges())
@@ -178,7 +178,7 @@ def test_picture_has_the_nodes_and_edges_of_the_graph(graph, fold):
 @pytest.mark.parametrize("height", [200, 1600])
 def test_columns_change_neither_nodes_nor_edges(graph, height):
     """An arrow to a circle, and those from the other one, are the arrows of one tensor."""
-    drawn = folded(collapsed(graph))
+    drawn, _ = fitted(graph, height=height)
     nodes, edges = parsed(plot_network(graph, legend=False, height=height).source)
     circles = {name for name in nodes if name.startswith(("to ", "from "))}
     assert sorted(nodes.keys() - circles) == sorted(o.key for o in drawn.operations)

@@ -122,11 +122,11 @@ def test_inceptions_blocks_are_frames():
 
 @pytest.mark.skipif(shutil.which("dot") is None, reason="the program dot is not installed")
 def test_inceptions_picture_fits_on_a_screen():
-    svg = fl.plot_network(inception(), depth=0).pipe("svg", encoding="utf-8")
+    svg = fl.plot_network(inception()).pipe("svg", encoding="utf-8")
     width, height = map(int, re.search(r'width="(\d+)pt" height="(\d+)pt"', svg).groups())
     assert width <= 1200
     assert height <= 1600
-    assert svg.count('class="node"') == 24 + 2 + 1  # boxes, the two ends where it goes on, the legend
+    assert svg.count('class="node"') == 20 + 2 + 1  # boxes, the two ends where it goes on, the legend
     assert "mixed_10" in svg
 
 
@@ -155,3 +155,47 @@ def test_cntks_blocks_are_numbered_as_they_run():
     ]
     scope = small.scopes["Sequential", "Sequential", "residual"]
     assert (scope.kind, scope.repeats, scope.last) == ("Residual", 3, "residual_3")
+
+
+def plain(width=4):
+    layer = C.layers.Dense(width)
+    return lambda x: C.relu(layer(x)) + x
+
+
+@pytest.mark.parametrize("compose", ["Sequential", ">>"])
+def test_what_plain_functions_repeat_is_drawn_once(compose):
+    """Also without blocks of one's own: at least three equal stretches with parameters, each fed by the one before."""
+    layers = [C.layers.Dense(4), *[plain() for _ in range(5)], C.layers.Dense(2)]
+    model = layers[0]
+    for layer in layers[1:]:
+        model = model >> layer
+    model = C.layers.Sequential(layers) if compose == "Sequential" else model
+    graph = graph_of(model(C.input_variable(4, name="x")))
+    small = folded(collapsed(graph))
+    ((path, scope),) = [(path, scope) for path, scope in small.scopes.items() if scope.repeats > 1]
+    assert (path[-1], scope.kind, scope.repeats, scope.last) == ("repeated 1", "repeated", 5, "repeated 5")
+    assert [o.kind for o in small.operations] == ["input", "Dense", "Dense", "relu", "plus", "Dense", "output"]
+    assert fl.summary(graph).parameters == graph.num_parameters() == 20 + 5 * 20 + 10
+
+
+@pytest.mark.parametrize(
+    "layers",
+    [
+        lambda: [plain() for _ in range(2)],  # too few
+        lambda: [C.relu, C.tanh] * 4,  # nothing is learned
+        lambda: [f for n in (4, 5, 6) for f in (C.layers.Dense(n), C.relu)],  # not equal
+    ],
+)
+def test_what_does_not_repeat_has_no_frames(layers):
+    graph = graph_of(C.layers.Sequential([C.layers.Dense(4), *layers()])(C.input_variable(4)))
+    assert not any(scope.kind == "repeated" for scope in graph.scopes.values())
+
+
+def test_repeats_that_others_use_stay_apart():
+    """Each stretch has its frame, but what uses one in the middle keeps them from being drawn once."""
+    x = C.input_variable(4)
+    results = [x]
+    for _ in range(4):
+        results.append(plain()(results[-1]))
+    graph = graph_of(results[-1] * results[2])
+    assert max(scope.repeats for scope in folded(collapsed(graph)).scopes.values()) <= 2

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import shutil
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
@@ -223,15 +222,3 @@ def test_without_a_height_there_is_one_column():
     for wrong in (0, -1, float("nan")):
         with pytest.raises(ValueError, match="expected a height in points above 0, or None"):
             fl.plot_network(nn.ReLU(), (1,), height=wrong)
-
-
-@pytest.mark.skipif(shutil.which("dot") is None, reason="the program dot is not installed")
-def test_names_of_frames_are_in_front(tmp_path):
-    picture = fl.plot_network(nn.Sequential(nn.Sequential(nn.Linear(2, 2))), (1, 2))
-    svg = picture.pipe("svg", encoding="utf-8")
-    names = svg.index('class="names"')
-    assert svg.index("0: Sequential") > names > svg.rindex('class="node"')
-    assert svg.count("0: Sequential") == 1
-    assert picture.pipe("svg").decode() == svg
-    assert Path(picture.render(tmp_path / "net")).read_text("utf-8") == svg
-    assert picture.pipe("png").startswith(b"\x89PNG")

@@ -327,3 +327,47 @@ def test_no_page_is_wider_than_its_window(browser, resnet, width):
     browser.open(resnet, width=width)
     browser.point(".f-convolution")
     assert browser.value("document.documentElement.scrollWidth") <= width
+
+
+PLACES = f"""Object.fromEntries({ITEMS}.map(one => [one.item.names.split(' ')[0] + (one.item.isFrame ? ' frame' : ''),
+  (({{left, right, top, bottom}}) => [left, right, top, bottom].map(Math.round))(
+    one.querySelector('.body').getBoundingClientRect())]))"""
+
+
+@needs_chromium
+@pytest.mark.parametrize("are_open", [True, False])
+def test_a_unet_has_its_way_up_beside_its_way_down(browser, tmp_path, are_open):
+    page = fl.plot_network(known.UNet(), (1, 1, 64, 64), to=tmp_path / "net.html", depth=9 if are_open else 0)
+    browser.open(page)
+    places = browser.value(PLACES)
+    down = [places[f"down.{i} frame"] for i in range(5)]
+    joins = [places[f"join.{i} frame"] for i in range(3, -1, -1)]
+    cats = [places[key] for key in sorted((key for key in places if key.startswith("cat")), reverse=True)]
+    assert [place[2] for place in down] == sorted(place[2] for place in down)
+    assert [place[2] for place in cats] == sorted(place[2] for place in cats)
+    for left, join, cat in zip(down, joins, cats, strict=False):
+        assert join[3] < cat[2]  # from below
+        assert left[1] < cat[0]
+        if are_open:  # a frame gives its result at its lower border
+            assert left[3] < cat[2] < left[3] + 120
+        else:
+            assert abs((left[2] + left[3]) - (cat[2] + cat[3])) <= 2
+    assert places["output.0"][2] < down[0][2]
+    assert browser.value(OVERLAPS) == []
+
+
+@needs_chromium
+def test_a_decoder_stands_beside_its_encoder(browser, tmp_path):
+    model = nn.Transformer(16, 2, 2, 2, 16, batch_first=True)
+    page = fl.plot_network(model, [(1, 4, 16), (1, 5, 16)], to=tmp_path / "net.html")
+    browser.open(page)
+    places = browser.value(PLACES)
+    encoder, decoder = places["encoder frame"], places["decoder frame"]
+    assert encoder[1] < decoder[0]
+    assert encoder[2] == decoder[2]
+    assert places["src"][1] < places["tgt"][0]
+    assert browser.value(OVERLAPS) == []
+    only = nn.Sequential(nn.Sequential(nn.Linear(4, 4), nn.ReLU()), nn.Sequential(nn.Linear(4, 4), nn.Tanh()))
+    browser.open(fl.plot_network(only, (1, 4), to=tmp_path / "other.html"))
+    places = browser.value(PLACES)
+    assert places["0 frame"][3] < places["1 frame"][2]  # what takes nothing else follows

@@ -138,3 +138,17 @@ def test_event_files_of_tensorboard(tmp_path):
     (empty / "events.out.tfevents.1").write_bytes(b"")
     with pytest.raises(ValueError, match="expected event files with scalars"):
         fl.report([log, empty])
+
+
+def test_how_often_a_run_resumed_is_told_in_words(tmp_path):
+    paths = []
+    for n in range(3):
+        (tmp_path / f"{n}").mkdir()
+        lines = [
+            start(),
+            progress(100),
+            *[line for k in range(n) for line in (start(100 + 100 * k), progress(200 + 100 * k))],
+        ]
+        paths.append(write(tmp_path / f"{n}" / "run.jsonl", lines))
+    page = compared(*[path.parent for path in paths])
+    assert "resumedneveronce2 times" in page.text.replace("\n", "")

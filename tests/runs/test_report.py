@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import re
+from importlib.resources import files
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import feedline as fl
+from feedline.runs.charts import MOST_COLUMNS
 from feedline.runs.history import read_history
 from tests.runs.logs import Page, progress, start, write
 
@@ -409,8 +411,22 @@ def test_where_bytes_came_from(tmp_path):
         start(200),
         line(300, disk_bytes=2_000_000, read_seconds=6.0, fetched_bytes=0, cached_bytes=1000),
     ]
-    text = page_of(write(tmp_path / "run.jsonl", lines)).text
+    page = page_of(write(tmp_path / "run.jsonl", lines))
+    text = page.text
+    charts = {key: [row[1] for row in page.tables[key][1:]] for key in ("disk", "hits", "reading")}
+    assert charts == {"disk": ["0.3", "0.2", "0.2"], "hits": ["0", "100", "100"], "reading": ["0.5", "0.4", "0.6"]}
+    assert "What the page cache did not hold, per second; 0 where it held everything." in text
     assert "7 MB were fetched from the disk" in text
     assert "4 kB of chunks came from object stores, 75% of them out of the cache." in text
     assert "kept 0.5 threads busy, 15 s in all" in text
-    assert "fetched from the disk" not in page_of(write(tmp_path / "run.jsonl", [start(), line(100)])).text
+    other = page_of(write(tmp_path / "run.jsonl", [start(), line(100, disk_bytes=0, read_seconds=0.0)]))
+    assert "fetched from the disk" not in other.text
+    assert not {"disk", "hits", "reading"} & set(other.tables)
+
+
+def test_all_lines_of_a_chart_differ_in_more_than_colour():
+    """Also the thin one behind its mean."""
+    style = (files("feedline.runs") / "page.css").read_text("utf-8")
+    dashes = dict(re.findall(r"\.line\.(s\d), \.s\d \.line \{ stroke-dasharray: ([\d. ]+) \}", style))
+    assert len(set(dashes.values())) == len(dashes) == MOST_COLUMNS - 1  # the first is solid
+    assert "dasharray" not in re.search(r"\.line\.faint.*?\}", style)[0]

@@ -204,12 +204,12 @@ def _measure(
     if log is not None:
         log.count(first)
     peak, looked = memory(), 0.0
-    with progress("feeding") as show:
+    with progress("feeding", "s") as show:
         while (now := time.perf_counter() - began) < seconds:
             if now - looked > _LOOK_EVERY_S:
                 looked, held = now, memory()
                 peak = type(peak)(max(peak.private, held.private), max(peak.file_backed, held.file_backed))
-                show(int(now * 1000), int(seconds * 1000))
+                show(round(now), round(seconds))
             minibatch = source.next_minibatch(size)
             if not minibatch:
                 break

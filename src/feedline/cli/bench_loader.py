@@ -60,7 +60,7 @@ def measure(loader: Iterable[Any], step: Step, seconds: float) -> dict[str, Any]
     began = time.perf_counter()
     stream = _forever(loader)
     first = 0.0
-    with progress("feeding") as show:
+    with progress("feeding", "s") as show:
         while (now := time.perf_counter()) - began < seconds or not batches:
             batch = next(stream, None)
             got = time.perf_counter()
@@ -74,7 +74,7 @@ def measure(loader: Iterable[Any], step: Step, seconds: float) -> dict[str, Any]
             if len(held) < _HELD_BATCHES and held_bytes + nbytes <= _HELD_BYTES:
                 held.append(batch)
                 held_bytes += nbytes
-            show(int((got - began) * 1000), int(seconds * 1000))
+            show(round(got - began), round(seconds))
     wall = time.perf_counter() - began
     found: dict[str, Any] = {
         "first_batch_seconds": first,

@@ -1,6 +1,7 @@
 """The output of commands: a table or one JSON document on stdout, progress and errors on stderr.
 
-Progress bars are only drawn on a terminal. Errors show the library's messages, and tracebacks with ``--debug``.
+Progress is a bar on a terminal, and a line every half minute elsewhere. Errors show the library's messages, and
+tracebacks with ``--debug``.
 """
 
 from __future__ import annotations
@@ -15,7 +16,6 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from feedline.cli.usage import UsageError
@@ -73,19 +73,21 @@ def print_table(columns: list[str], rows: list[list[str]], left: int = 1) -> Non
 
 
 @contextlib.contextmanager
-def progress(what: str) -> Iterator[Callable[[int, int], None]]:
-    """Show a progress bar on stderr during the block, if stderr is a terminal.
+def progress(what: str, unit: str = "B") -> Iterator[Callable[[int, int], None]]:
+    """Show progress on stderr during the block: a bar on a terminal, elsewhere a line every half minute.
+
+    Args:
+        what: description, such as ``"converting"``.
+        unit: unit of the numbers; ``"B"`` for bytes.
 
     Yields:
         A function of (done, total), for the library's ``progress=`` arguments.
     """
-    if not sys.stderr.isatty():
-        yield lambda done, total: None
-        return
-    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=stderr(), transient=True) as bar:
-        task = bar.add_task(what, total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
+    from feedline.feed.showing import showing  # imported late to keep `feedline --help` fast
+
+    with showing(True, what, unit) as show:
+        assert show is not None
+        yield show
 
 
 def guarded(command: F) -> F:

@@ -151,7 +151,7 @@ def length_histogram(corpus: Deserializer, sequences: int) -> dict[str, Any]:
 
 
 def _lengths(corpus: Deserializer, sequences: int) -> Iterator[NDArray[np.int64]]:
-    with progress("lengths") as show:
+    with progress("lengths", "sequences") as show:
         for start in range(0, sequences, _BLOCK_SEQUENCES):
             ordinals = np.arange(start, min(start + _BLOCK_SEQUENCES, sequences))
             found = corpus.lengths(ordinals)

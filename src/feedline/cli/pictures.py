@@ -76,7 +76,7 @@ def write_page(opened: Opened, asked: Asked, out: Path) -> dict[str, Any]:
     ordinals = np.unique(np.linspace(0, sequences - 1, min(asked.count, sequences)).round().astype(np.int64))
     shown: list[Shown] = []
     seen = _Tally()
-    with progress("decoding") as show:
+    with progress("decoding", "sequences") as show:
         for low in range(0, len(ordinals), _AT_ONCE):
             part = ordinals[low : low + _AT_ONCE]
             shown += _some(corpus, name, decode, part, asked, seen)

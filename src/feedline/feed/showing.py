@@ -78,6 +78,8 @@ class ShownProgress:
         self._first: int | None = None
         self._last: tuple[int, int] | None = None
         self._bar = _bar(self._file) if self._file.isatty() else None
+        if self._bar is not None:
+            self._shown_at -= _REDRAW_S  # a bar stands from the first call on
         self._task: Any = None
 
     def __call__(self, done: int, total: int) -> None:

@@ -1,11 +1,12 @@
 """A `graphviz.Digraph` that notebooks can show even without the program `dot`; requires the package graphviz.
 
-dot draws arrows over the names of frames. In SVG these names are moved to the front here, each with a white outline.
+Graphviz lays it out first; then the names of frames are moved to where no arrow crosses them, and the rest is drawn as
+it was laid out, in any format.
 """
 
 from __future__ import annotations
 
-import re
+import json
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +15,13 @@ try:
 except ModuleNotFoundError as error:
     raise ModuleNotFoundError("graphviz is not installed; run: pip install 'feedline[viz]'") from error
 
+from feedline.graph.frame_names import with_names_apart
+
 WITHOUT_DOT = (
     "The program `dot` is not installed, so there is no picture: install Graphviz (Debian: apt-get install graphviz). "
     "Its source, for any Graphviz viewer:"
 )
-_FRAME = re.compile(r'<g id="[^"]*" class="cluster">.*?</g>', re.DOTALL)
-_NAME = re.compile(r"<text.*?</text>\n?", re.DOTALL)
-_OUTLINE = '<g class="names" stroke="white" stroke-width="4" stroke-linejoin="round" paint-order="stroke">'
+_FRAME = "subgraph cluster_"
 
 
 class Picture(graphviz.Digraph):
@@ -28,17 +29,22 @@ class Picture(graphviz.Digraph):
 
     def pipe(self, format: str | None = None, *args: Any, **settings: Any) -> Any:
         """Return the picture in a format, as `graphviz.Digraph.pipe` does."""
-        drawn = super().pipe(format, *args, **settings)
-        if (format or self.format) != "svg":
-            return drawn
-        return with_names_in_front(drawn) if isinstance(drawn, str) else with_names_in_front(drawn.decode()).encode()
+        if args or settings.keys() - {"encoding", "quiet"} or _FRAME not in self.source:
+            return super().pipe(format, *args, **settings)
+        quiet = bool(settings.get("quiet"))
+        laid_out = graphviz.pipe(self.engine, "dot", self.source.encode(), quiet=quiet)
+        laid_out = _as_laid_out(laid_out, "dot", quiet)  # which moves the origin, once
+        places = json.loads(_as_laid_out(laid_out, "json0", quiet))
+        drawn = _as_laid_out(with_names_apart(laid_out.decode(), places).encode(), format or self.format, quiet)
+        encoding = settings.get("encoding")
+        return drawn if encoding is None else drawn.decode(encoding)
 
     def render(self, *args: Any, **settings: Any) -> str:
         """Write a file and return its path, as `graphviz.Digraph.render` does."""
         written = str(super().render(*args, **settings))
-        if written.endswith(".svg"):
+        if _FRAME in self.source and not settings.keys() & {"engine", "renderer", "formatter", "neato_no_op"}:
             path = Path(written)
-            path.write_text(with_names_in_front(path.read_text("utf-8")), "utf-8")
+            path.write_bytes(self.pipe(path.suffix[1:]))
         return written
 
     def write(self, path: Path) -> Path:
@@ -62,14 +68,10 @@ class Picture(graphviz.Digraph):
         return found
 
 
-def with_names_in_front(svg: str) -> str:
-    """Move the names of frames behind everything else in an SVG of Graphviz, so that they are drawn over it."""
-    names = [name for frame in _FRAME.findall(svg) for name in _NAME.findall(frame)]
-    if not names or _OUTLINE in svg:
-        return svg
-    bare = _FRAME.sub(lambda frame: _NAME.sub("", frame[0]), svg)
-    end = bare.rindex("</g>")
-    return f"{bare[:end]}{_OUTLINE}\n{''.join(names)}</g>\n{bare[end:]}"
+def _as_laid_out(graph: bytes, format: str, quiet: bool) -> bytes:
+    """Draw a graph that has places; neato, told to change nothing, draws what dot has laid out."""
+    drawn: bytes = graphviz.pipe("neato", format, graph, neato_no_op=2, quiet=quiet)
+    return drawn
 
 
 def quoted(text: str) -> Any:

@@ -13,6 +13,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
+from feedline.graph.alike import are_alike, of_all
+from feedline.graph.branches import branches
 from feedline.graph.graph import Graph, Operation, OutputReference, Path, Setting, total
 
 
@@ -30,11 +32,13 @@ def collapsed(graph: Graph, depth: int | None = None, expand: bool = False) -> G
     """
     if depth is not None and depth < 0:
         raise ValueError(f"expected depth=None or a number of scopes from 0, got {depth}")
+    if depth is not None and not expand:
+        graph = collapsed(graph)  # so that what is inside of a module are layers, not functions
     outer = frozenset(o.scope[:n] for o in graph.operations for n in range(1, len(o.scope)))
     groups: dict[Path, list[Operation]] = {}
     for operation in graph.operations:
         path = _border(graph, operation, depth, expand, outer)
-        if path is not None:
+        if path is not None and not (operation.whole and operation.scope == path):
             groups.setdefault(path, []).append(operation)
     together = _merged(graph, groups)
     if together is not None:
@@ -81,6 +85,8 @@ def _merged(graph: Graph, groups: Mapping[Path, Sequence[Operation]]) -> Graph |
             detail=graph.scopes[path].detail,
             settings=graph.scopes[path].settings or _only([o.settings for o in members if o.settings]),
             whole=True,
+            members=tuple(one for o in members for one in (o.members or ((o.kind, o.settings),))),
+            inside=branches(members),
         )
         for i, s in enumerate(taken[path]):
             for feedback in (False, True):
@@ -145,12 +151,17 @@ def _sorted(operations: Sequence[Operation]) -> tuple[Operation, ...]:
     return tuple(order) if len(order) == len(operations) else ()
 
 
-def folded(graph: Graph) -> Graph:
+def folded(graph: Graph, alike: bool = False) -> Graph:
     """Return a graph in which runs of equal scopes, each fed by the one before, appear once.
 
     Scopes are equal if their operations, shapes, parameters' shapes and edges are; their other sources must be the
     same, too, and only the last may feed others. A run may begin with a block that has more than the others, and other
     shapes, as the first of a ResNet's stage has.
+
+    Args:
+        graph: graph to fold.
+        alike: whether to fold runs of scopes that differ in widths, too, as the blocks of an Inception do. Types and
+            settings are then those of all.
     """
     done: set[Path] = set()
     while True:
@@ -158,7 +169,7 @@ def folded(graph: Graph) -> Graph:
         for path, blocks in _families(graph).items():
             if path not in done:
                 done.add(path)
-                runs = _runs(graph, blocks, users)
+                runs = _runs(graph, blocks, users, alike)
                 if runs:
                     break
         else:
@@ -226,9 +237,8 @@ def _inner(operation: Operation, path: Path) -> str:
 
 
 def _like_but_for_shape(a: Operation, path: Path, b: Operation, own: Path) -> bool:
-    inside = [[part.partition("@")[0] for part in o.scope[len(p) :]] for o, p in ((a, path), (b, own))]
     same = (a.kind, a.role, len(a.inputs), len(a.outputs)) == (b.kind, b.role, len(b.inputs), len(b.outputs))
-    return same and inside[0] == inside[1]
+    return same and _inside_of(a, path) == _inside_of(b, own)
 
 
 def _settings_of_first(kept: Sequence[Operation], after: Sequence[Operation]) -> list[str]:
@@ -270,12 +280,12 @@ def _families(graph: Graph) -> dict[Path, list[Block]]:
     return {path: [(p, tuple(o)) for p, o in inside[path].items()] for path in ordered}
 
 
-def _runs(graph: Graph, blocks: Sequence[Block], users: Mapping[str, set[str]]) -> list[list[Block]]:
+def _runs(graph: Graph, blocks: Sequence[Block], users: Mapping[str, set[str]], alike: bool) -> list[list[Block]]:
     """Return the longest runs of at least two blocks, each of which follows from the one before."""
     runs: list[list[Block]] = []
     current = [blocks[0]]
     for block in blocks[1:]:
-        if _follows(graph, current, block, users):
+        if _follows(graph, current, block, users, alike):
             current.append(block)
         else:
             runs.append(current)
@@ -292,14 +302,19 @@ def _users(graph: Graph) -> dict[str, set[str]]:
     return users
 
 
-def _follows(graph: Graph, run: Sequence[Block], block: Block, users: Mapping[str, set[str]]) -> bool:
+def _follows(graph: Graph, run: Sequence[Block], block: Block, users: Mapping[str, set[str]], alike: bool) -> bool:
     (path, before), (own, after) = run[-1], block
-    if graph.scopes[path] != graph.scopes[own] or len(before) != len(after):
+    one, other = graph.scopes[path], graph.scopes[own]
+    same = (one.kind, one.builtin) == (other.kind, other.builtin) if alike else one == other
+    if not same or len(before) != len(after):
         return False
     twin = {a.key: b.key for a, b in zip(before, after, strict=True)}
     fed = False
     for a, b in zip(before, after, strict=True):
-        if _like(graph, a, path) != _like(graph, b, own) or len(a.inputs) != len(b.inputs):
+        equal = _like(graph, a, path) == _like(graph, b, own)
+        if not equal and not (alike and _inside_of(a, path) == _inside_of(b, own) and are_alike(graph, a, b)):
+            return False
+        if len(a.inputs) != len(b.inputs):
             return False
         for s, t in zip(a.inputs, b.inputs, strict=True):
             if s.key in twin or t.key in twin.values():
@@ -325,13 +340,18 @@ def _same_place(run: Sequence[Block], s: OutputReference, t: OutputReference) ->
 def _like(graph: Graph, operation: Operation, path: Path) -> tuple[object, ...]:
     """Return the properties that equal operations share."""
     parameters = tuple((graph.parameters[name].type, graph.parameters[name].trains) for name in operation.parameters)
-    inside = tuple(part.partition("@")[0] for part in operation.scope[len(path) :])
     costs = (operation.multiply_adds, operation.activations, operation.detail, operation.settings)
-    return (operation.kind, operation.outputs, inside, parameters, costs)
+    return (operation.kind, operation.outputs, _inside_of(operation, path), parameters, costs, operation.members)
+
+
+def _inside_of(operation: Operation, path: Path) -> Path:
+    """Return the path of an operation within a scope, without numbers of calls."""
+    return tuple(part.partition("@")[0] for part in operation.scope[len(path) :])
 
 
 def _folded(graph: Graph, run: Sequence[Block]) -> Graph:
     """Replace a run by its first block."""
+    run = [(path, tuple(graph[o.key] for o in block)) for path, block in run]  # others may have been folded since
     (path, first), (last_path, last) = run[0], run[-1]
     moved = {
         OutputReference(o.key, i, feedback): OutputReference(f.key, i, feedback)
@@ -339,10 +359,17 @@ def _folded(graph: Graph, run: Sequence[Block]) -> Graph:
         for i in range(len(o.outputs))
         for feedback in (False, True)
     }
-    changes = {o.key: None for _, block in run[1:] for o in block}
+    changes: dict[str, Operation | None] = {o.key: None for _, block in run[1:] for o in block}
+    merged = {all_[0].key: of_all(all_) for all_ in zip(*(block for _, block in run), strict=True)}
+    own, users = {o.key for o in last}, _users(graph)
+    for f, o in zip(first, last, strict=True):
+        if not users.get(o.key, set()) <= own:  # what goes on is what the last block gives
+            merged[f.key] = replace(merged[f.key], outputs=o.outputs)
     others = {p for p in graph.scopes for q, _ in run[1:] if p[: len(q)] == q}
-    smaller = _rebuilt(graph, changes, moved, others)
+    smaller = _rebuilt(graph, merged | changes, moved, others)
     assert smaller is not None, "a chain without its middle"
     tied = [o.parameters for o in first] == [o.parameters for o in last]
-    scope = replace(smaller.scopes[path], repeats=len(run), last=last_path[-1], tied=tied)
+    counts = [[graph.parameters[n].count for o in block for n in o.parameters] for _, block in run]
+    alike = any(merged[o.key] != o for o in first) or any(count != counts[0] for count in counts)
+    scope = replace(smaller.scopes[path], repeats=len(run), last=last_path[-1], tied=tied, alike=alike)
     return replace(smaller, scopes={**smaller.scopes, path: scope})

@@ -129,6 +129,8 @@ class Operation:
         detail: settings in the words of the library, for display.
         settings: settings in our words, for display.
         whole: whether it stands for its whole scope, whose inside is not shown.
+        members: if so, kind and settings of each operation inside, to compare it with others.
+        inside: if so, what is inside, for display: a line for each of its branches.
     """
 
     key: str
@@ -144,6 +146,8 @@ class Operation:
     detail: str = ""
     settings: tuple[Setting, ...] = ()
     whole: bool = False
+    members: tuple[tuple[str, tuple[Setting, ...]], ...] = ()
+    inside: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +163,7 @@ class Scope:
         last: name of the last of them.
         tied: whether they share their parameters.
         first_only: what only the first of them has, such as a subscope, or a stride.
+        alike: whether they differ in widths, so that numbers of parameters are those of the first.
     """
 
     kind: str
@@ -169,6 +174,7 @@ class Scope:
     last: str = ""
     tied: bool = False
     first_only: tuple[str, ...] = ()
+    alike: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,20 +17,31 @@ def box_lines(graph: Graph, operation: Operation) -> list[str]:
     if operation.whole:
         scope = graph.scopes[operation.scope]
         lines = [f"{scope.kind}{times(scope)}", scope_name(operation.scope, scope)]
-        lines += [only] if (only := first_only(operation.scope, scope)) else []
+        lines += _only_first(operation.scope, scope)
     elif operation.name:
         lines.append(operation.name)
     if operation.role == "input":
         lines = [operation.name or operation.kind, *[str(t) for t in operation.outputs[:1] if t.shape is not None]]
     told = brief(operation.settings)
     if told:
-        lines += textwrap.wrap(told, SETTINGS)
+        lines += _wrapped(told)
+    elif operation.inside:
+        lines += operation.inside
     if count != 0:
-        lines.append(f"{number(count)} parameters")
+        first = called(operation.scope[-1]) if operation.whole and graph.scopes[operation.scope].alike else ""
+        lines.append(f"{number(count)} parameters" + (f" in {first}" if first else ""))
     return lines
 
 
-def remark(parameter: Parameter) -> str:
+def _wrapped(settings: str) -> list[str]:
+    """Break a line that is too long, first of all before what follows the operation itself."""
+    own, then, after = settings.partition(", then ")
+    if len(settings) <= SETTINGS or not then:
+        return textwrap.wrap(settings, SETTINGS)
+    return [*textwrap.wrap(f"{own},", SETTINGS), *textwrap.wrap(f"then {after}", SETTINGS)]
+
+
+def training_note(parameter: Parameter) -> str:
     """Return a line that says whether a parameter does not train; empty if it does."""
     return "\nbuffer" if parameter.buffer else "" if parameter.trains else "\nfrozen"
 
@@ -42,9 +53,8 @@ def times(scope: Scope) -> str:
     return f" ×{scope.repeats}" + (" (same weights)" if scope.tied else "")
 
 
-def first_only(path: Path, scope: Scope) -> str:
-    """Return what only the first of a folded scope has; empty if that is nothing."""
-    return f"only {called(path[-1])}: {', '.join(scope.first_only)}" if scope.first_only else ""
+def _only_first(path: Path, scope: Scope) -> list[str]:
+    return [f"only {called(path[-1])}: {', '.join(scope.first_only)}"] if scope.first_only else []
 
 
 def scope_name(path: Path, scope: Scope) -> str:
@@ -55,8 +65,8 @@ def scope_name(path: Path, scope: Scope) -> str:
 
 
 def frame_label(path: Path, scope: Scope) -> str:
-    """Return the title of a frame: one line, or two."""
+    """Return the title of a frame: one line, or more."""
     name = scope_name(path, scope)
     label = f"{scope.kind}{times(scope)}" if name == scope.kind else f"{name}: {scope.kind}{times(scope)}"
-    only = first_only(path, scope)
-    return f"{label}\n{only}" if only else label
+    alike = [f"numbers of parameters: those of {called(path[-1])}"] if scope.alike else []
+    return "\n".join([label, *_only_first(path, scope), *alike])

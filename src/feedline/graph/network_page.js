@@ -91,12 +91,25 @@
     return rank;
   }
 
+  // The layer of each item and port. Sets how links go: back, beside (to the top of what stands next to it), else by the
+  // layers of their ends. Sides say what stands left (0) and right (1) of what goes up between.
   function layersOf(items, ports, links) {
     const rank = ranked(items, links), ordered = [...items].sort((a, b) => rank.get(a) - rank.get(b));
-    const above = new Map(ordered.map((item) => [item, []])), below = new Map(ordered.map((item) => [item, []]));
     for (const link of links) {
       link.back = !link.from.port && !link.to.port && rank.get(link.from) >= rank.get(link.to);
-      if (link.back) continue;
+    }
+    const forward = links.filter((link) => !link.back && !link.from.port && !link.to.port);
+    const sides = new Map(), levels = levelsOf(ordered, forward, ports);
+    if (levels) {
+      for (const item of levels.up) sides.set(item, 1);
+      const last = Math.max(...levels.layer.values());
+      for (const one of ports) levels.layer.set(one, one.port === "in" ? 0 : last + 1);
+      return { layer: levels.layer, sides, rising: new Set(levels.up) };
+    }
+    standBeside(ordered, forward, sides);
+    const above = new Map(ordered.map((item) => [item, []])), below = new Map(ordered.map((item) => [item, []]));
+    for (const link of links) {
+      if (link.back || link.beside) continue;
       if (!link.to.port) above.get(link.to).push(link.from);
       if (!link.from.port) below.get(link.from).push(link.to);
     }
@@ -113,22 +126,105 @@
     }
     const last = Math.max(0, ...layer.values());
     for (const one of ports) layer.set(one, one.port === "in" ? 0 : last + 1);
-    return layer;
+    return { layer, sides };
+  }
+
+  // Two frames of which the second takes the first one's result, and what has nothing to do with the first, as a decoder
+  // does: it stands beside the first, with what only leads to it.
+  function standBeside(ordered, forward, sides) {
+    const sources = new Map(ordered.map((item) => [item, new Set()]));
+    for (const link of forward) sources.get(link.to).add(link.from);
+    const needs = new Map();
+    for (const item of ordered) {
+      needs.set(item, new Set([item, ...[...sources.get(item)].flatMap((one) => [...(needs.get(one) || [])])]));
+    }
+    for (const link of forward) {
+      link.beside = false;
+      const [a, b] = [link.from, link.to];
+      if (!a.isFrame || !b.isFrame || sides.get(a)) continue;
+      const others = [...sources.get(b)].filter((one) => one !== a);
+      if (!others.some((one) => !needs.get(one).has(a) && !needs.get(a).has(one))) continue;
+      if (others.some((one) => needs.get(one).has(a))) continue;
+      link.beside = true;
+      for (const one of needs.get(b)) if (!needs.get(a).has(one)) sides.set(one, 1);
+    }
+  }
+
+  // The layers of a network that goes down and up again, as a U-Net does; null for others. It has three ways across or
+  // more, one inside the other, around half of it at least. Both ends of each are on one layer, or, as an open frame
+  // gives its result at its lower border, on that below; see levels.py.
+  function levelsOf(ordered, forward, ports) {
+    const at = new Map(ordered.map((item, i) => [item, i]));
+    const none = () => new Map(ordered.map((item) => [item, new Set()])), sources = none(), users = none();
+    for (const link of forward) { sources.get(link.to).add(link.from); users.get(link.from).add(link.to); }
+    const pairs = ordered.filter((item) => sources.get(item).size > 1)
+      .map((item) => [Math.min(...[...sources.get(item)].map((one) => at.get(one))), at.get(item)])
+      .sort((a, b) => a[0] - b[0] || a[1] - b[1]);
+    const longer = (a, b) => (b.length > a.length ? b : a), chains = [];
+    for (const [from, to] of pairs) {
+      const outer = chains.filter((chain) => chain.at(-1)[0] < from && to < chain.at(-1)[1]).reduce(longer, []);
+      chains.push([...outer, [from, to]]);
+    }
+    const ways = chains.reduce(longer, []);
+    if (ways.length < 3 || ways[0][1] - ways[0][0] < ordered.length / 2) return null;
+    // The number of steps of a longest way from a place to each later one, among some items.
+    const steps = (from, among) => {
+      const found = new Map([[from, [from]]]);
+      for (let n = from + 1; n < ordered.length; n++) {
+        if (!among(n)) continue;
+        const ends = [...sources.get(ordered[n])].map((one) => found.get(at.get(one)));
+        const before = ends.filter(Boolean).reduce(longer, []);
+        if (before.length) found.set(n, [...before, n]);
+      }
+      return found;
+    };
+    const [inner, joint] = ways.at(-1), middle = steps(inner, (n) => n <= joint).get(joint);
+    if (!middle) return null;
+    const turn = middle[Math.floor(middle.length / 2)], up = (n) => n > turn;
+    const layer = new Map(), first = ports.some((one) => one.port === "in") ? 1 : 0, apart = new Map();
+    const lower = (n) => (ordered[n].isFrame && ordered[n].open ? 1 : 0);
+    for (let i = 0; i + 1 < ways.length; i++) {
+      const above = steps(ways[i + 1][1], up).get(ways[i][1]);
+      if (!above) return null;
+      apart.set(ways[i + 1][0], [ways[i][0], above.length - 1 + lower(ways[i][0]) - lower(ways[i + 1][0])]);
+    }
+    for (let n = 0; n <= turn; n++) {
+      const [outer, least] = apart.get(n) || [];
+      layer.set(ordered[n], Math.max(first, outer === undefined ? 0 : layer.get(ordered[outer]) + least,
+        ...[...sources.get(ordered[n])].map((one) => layer.get(one) + 1)));
+    }
+    const level = new Map(ways.map(([from, to]) => [to, layer.get(ordered[from]) + lower(from)]));
+    for (let n = ordered.length - 1; n > turn; n--) {
+      const below = [...users.get(ordered[n])].map((one) => layer.get(one)).filter((one) => one !== undefined);
+      if (level.has(n)) layer.set(ordered[n], level.get(n));
+      else if (below.length) layer.set(ordered[n], Math.max(...below) + 1);
+    }
+    for (let n = turn + 1; n < ordered.length; n++) {
+      if (!layer.has(ordered[n])) {
+        layer.set(ordered[n], Math.min(...[...sources.get(ordered[n])].map((one) => layer.get(one))) - 1);
+      }
+    }
+    const lies = (link) => up(at.get(link.from)) && layer.get(link.to) >= layer.get(link.from);
+    if ([...layer.values()].some((n) => !Number.isFinite(n)) || forward.some(lies)) return null;
+    for (const link of forward) link.across = !up(at.get(link.from)) && level.has(at.get(link.to));
+    const low = Math.min(...layer.values());
+    for (const [item, n] of layer) layer.set(item, n - low + first);
+    return { layer, up: ordered.filter((_, n) => up(n)) };
   }
 
   // Place items in layers; answers the size of the content, the place of each item, and the course of each link.
   function arrange(frame) {
-    const { links, ports } = linksOf(frame);
-    const layer = layersOf(frame.items, ports, links);
+    const { links, ports, layer, sides } = frame.plan;
     const nodes = [...frame.items, ...ports].map((item) => {
       const size = item.port ? [0, 0] : [item.w, item.h];
-      return { item, along: flat ? size[0] : size[1], across: flat ? size[1] : size[0], layer: layer.get(item) };
+      return { item, along: flat ? size[0] : size[1], across: flat ? size[1] : size[0], layer: layer.get(item),
+        side: sides.get(item) || 0 };
     });
     const nodeOf = new Map(nodes.map((node) => [node.item, node]));
     const dummies = new Map(), steps = [];
-    const dummy = (key, at) => {
+    const dummy = (key, at, side) => {
       if (!dummies.has(key)) {
-        dummies.set(key, { dummy: true, along: 0, across: DUMMY, layer: at });
+        dummies.set(key, { dummy: true, along: 0, across: DUMMY, layer: at, side });
         nodes.push(dummies.get(key));
       }
       return dummies.get(key);
@@ -138,21 +234,29 @@
       const a = nodeOf.get(link.from), b = nodeOf.get(link.to);
       const at = `${frame.items.indexOf(link.from)} ${link.tensor}`;
       link.course = [];
-      if (link.back) {
-        for (let n = b.layer; n <= a.layer; n++) link.course.push(dummy(`${at} back ${frame.items.indexOf(link.to)} ${n}`, n));
+      link.ends = [a, b];
+      // Around the end of its source and past it; the other way round; from side to side; or as the layers are.
+      link.around = link.back || (link.beside && a.layer >= b.layer);
+      link.rises = !link.around && a.layer > b.layer;
+      link.aside = !link.around && (a.layer === b.layer || (link.across && b.layer - a.layer === 1));
+      if (link.aside) continue;
+      if (link.around) {
+        const to = `${at} back ${frame.items.indexOf(link.to)}`, side = link.back ? a.side : 0.5;
+        for (let n = b.layer; n <= a.layer; n++) link.course.push(dummy(`${to} ${n}`, n, side));
       } else {
-        for (let n = a.layer + 1; n < b.layer; n++) link.course.push(dummy(`${at} ${n}`, n));
+        const [top, bottom] = [a.layer, b.layer].sort((one, two) => one - two);
+        for (let n = top + 1; n < bottom; n++) link.course.push(dummy(`${at} ${n}`, n, link.rises ? b.side : a.side));
+        if (link.rises) link.course.reverse();
       }
-      const whole = link.back ? link.course : [a, ...link.course, b];
+      const whole = link.around ? link.course : [a, ...link.course, b];
       for (let n = 1; n < whole.length; n++) {
         join(whole[n - 1], whole[n], link, whole[n - 1].dummy && whole[n].dummy ? 8 : whole.length > 2 ? 0.3 : 6);
       }
-      if (link.back) link.course.reverse();
-      link.ends = [a, b];
+      if (link.around) link.course.reverse();
     }
     const layers = [];
     for (const node of nodes) (layers[node.layer] ||= []).push(node);
-    for (let n = 0; n < layers.length; n++) layers[n] ||= [];
+    for (let n = 0; n < layers.length; n++) (layers[n] ||= []).sort((one, two) => one.side - two.side);
     untangle(layers, steps);
     spread(layers, steps);
     return measure(frame, layers, links);
@@ -198,7 +302,7 @@
           const sum = others.reduce((total, one) => total + (one.at + 0.5) / layers[one.layer].length, 0);
           return [node, others.length ? sum / others.length : (node.at + 0.5) / layers[n].length];
         }));
-        layers[n].sort((a, b) => middle.get(a) - middle.get(b) || a.at - b.at);
+        layers[n].sort((a, b) => a.side - b.side || middle.get(a) - middle.get(b) || a.at - b.at);
         layers[n].forEach((node, i) => { node.at = i; });
       }
       const count = crossings(layers, steps);
@@ -268,19 +372,23 @@
     const low = Math.min(...nodes.map((node) => node.x - node.across / 2), 0 * nodes.length || Infinity);
     for (const node of nodes) node.x -= low;
     const wide = Math.max(0, ...nodes.map((node) => node.x + node.across / 2));
-    const tops = [], bottoms = [];
-    const labels = layers.map((_, n) => links.filter((link) => link.label && own(link) && link.ends[0].layer === n));
+    const tops = [], bottoms = [], beside = links.some((link) => link.beside);
+    const upside = backwards !== Boolean(frame.flipped);
+    const gapOf = (link) => link.ends[0].layer - (link.rises ? 1 : 0); // below which layer its label stands
+    const told = links.filter((link) => link.label && own(link) && !link.aside);
+    const labels = layers.map((_, n) => told.filter((link) => gapOf(link) === n));
     let at = 0;
     layers.forEach((nodes, n) => {
       tops[n] = at + (n === 0 && links.some((link) => link.back && link.ends[1].layer === 0) ? GAP : 0);
       bottoms[n] = tops[n] + Math.max(0, ...nodes.map((node) => node.along));
-      for (const node of nodes) node.y = (tops[n] + bottoms[n]) / 2;
+      // What stands beside something begins where that begins.
+      for (const node of nodes) node.y = beside ? tops[n] + node.along / 2 : (tops[n] + bottoms[n]) / 2;
       const told = labels[n].length ? (flat ? 8 + Math.max(...labels[n].map((link) => width(link.label, false, 10))) : 14) : 0;
       const back = links.some((link) => link.back && link.ends[0].layer === n) ? GAP / 2 : 0;
       at = bottoms[n] + (n + 1 < layers.length || back ? GAP + told + back : 0);
     });
     const long = at;
-    const turned = ([x, y]) => (flat ? [backwards ? long - y : y, x] : [x, backwards ? long - y : y]);
+    const turned = ([x, y]) => (flat ? [upside ? long - y : y, x] : [x, upside ? long - y : y]);
     const arrive = new Map(), leave = new Map();
     for (const link of links) {
       for (const [ends, node, other] of [[leave, link.ends[0], link.course[0] || link.ends[1]],
@@ -300,8 +408,14 @@
     const drawn = links.map((link) => {
       const [a, b] = link.ends, points = [];
       const x1 = along(leave, a, link, "out"), x2 = along(arrive, b, link, "in");
-      points.push([x1, a.y + a.along / 2]);
-      if (link.back) {
+      if (link.aside) return aside(link, turned, x1);
+      const end = link.rises ? -1 : 1; // the side of a box from which a link goes
+      points.push([x1, a.y + end * a.along / 2]);
+      if (link.rises) {
+        points.push([x1, tops[a.layer]]);
+        link.course.forEach((node) => points.push([node.x, bottoms[node.layer]], [node.x, tops[node.layer]]));
+        points.push([x2, bottoms[b.layer]]);
+      } else if (link.around) {
         const [deepest, highest] = [a.layer, b.layer];
         points.push([x1, bottoms[deepest]]);
         link.course.forEach((node) => points.push([node.x, bottoms[node.layer]], [node.x, tops[node.layer]]));
@@ -311,8 +425,8 @@
         link.course.forEach((node) => points.push([node.x, tops[node.layer]], [node.x, bottoms[node.layer]]));
         points.push([x2, tops[b.layer]]);
       }
-      points.push([x2, b.y - b.along / 2]);
-      const place = [x1, a.y + a.along / 2];
+      points.push([x2, b.y - end * b.along / 2]);
+      const place = [x1, a.y + end * a.along / 2];
       return { link, points: points.map(turned), label: own(link) ? { at: turned(place), text: link.label } : null };
     });
     const ports = new Map();
@@ -329,12 +443,25 @@
     return { w: flat ? long : wide, h: flat ? wide : long, places, drawn, ports };
   }
 
+  // From side to side: out of the side of a box, or from the port of an open frame, around its corner.
+  function aside(link, turned, x1) {
+    const [a, b] = link.ends, to = a.x < b.x ? 1 : -1, ported = (node) => Boolean(node.item.isFrame && node.item.open);
+    const near = a.x + to * a.across / 2, far = b.x - to * b.across / 2, points = [];
+    if (ported(a)) {
+      const corner = near + to * APART / 3, below = a.y + a.along / 2;
+      points.push([x1, below], [x1, below + 6], [corner, below + 6], [corner, b.y]);
+    } else points.push([near, a.y], [(near + far) / 2, a.y], [(near + far) / 2, b.y]);
+    points.push([far, b.y]);
+    const at = [near, a.y];
+    return { link, points: points.map(turned), label: own(link) ? { at: turned(at), text: link.label } : null };
+  }
+
   // Whether a link begins at a box or closed frame, where its label stands.
   function own(link) {
     return !link.from.port && !(link.from.isFrame && link.from.open);
   }
 
-  function curve(points, back) {
+  function curve(points, back, upside) {
     let d = `M${show(points[0])}`;
     for (let n = 1; n < points.length; n++) {
       const [x0, y0] = points[n - 1], [x1, y1] = points[n];
@@ -343,7 +470,7 @@
       if (straight || (x0 === x1 && !back) || (y0 === y1 && flat && !back)) d += `L${show(points[n])}`;
       else if (back && (n === 2 || n === points.length - 2)) {
         // Around the end of a box, and up or down beside it.
-        const by = (n === 2 ? 1 : -1) * GAP * (backwards ? -1 : 1);
+        const by = (n === 2 ? 1 : -1) * GAP * (upside ? -1 : 1);
         d += flat ? `C${show([x0 + by, y0])} ${show([x1 + by, y1])} ${show(points[n])}`
           : `C${show([x0, y0 + by])} ${show([x1, y1 + by])} ${show(points[n])}`;
       } else if (flat) d += `C${show([(x0 + x1) / 2, y0])} ${show([(x0 + x1) / 2, y1])} ${show(points[n])}`;
@@ -361,7 +488,13 @@
       item.h = LINE * texts.length + 2 * PAD - 4;
       return;
     }
-    for (const one of item.items) size(one);
+    const { links, ports } = linksOf(item);
+    item.plan = { links, ports, ...layersOf(item.items, ports, links) };
+    for (const one of item.items) {
+      const rises = Boolean(item.plan.rising && item.plan.rising.has(one)); // so that it is entered from below
+      one.flipped = Boolean(item.flipped) !== rises;
+      size(one);
+    }
     item.content = arrange(item);
     item.top = item === root ? 8 : TITLE + LINE * (item.lines.length - 1) + 6;
     const pad = item === root ? 8 : 12;
@@ -411,7 +544,8 @@
   function place(frame, x, y, wires) {
     const left = x + (frame === root ? 8 : frame.left), top = y + frame.top;
     for (const { link, points, label } of frame.content.drawn) {
-      const d = curve(toBorder(frame, link, points), link.back);
+      const upside = backwards !== Boolean(frame.flipped);
+      const d = link.aside ? `M${points.map(show).join("L")}` : curve(toBorder(frame, link, points), link.around, upside);
       const ends = !link.to.port && !(link.to.isFrame && link.to.open);
       const path = element("path", { d, class: `way${link.feedback || link.back ? " back" : ""}`, transform: `translate(${left} ${top})` });
       if (ends) path.setAttribute("marker-end", "url(#arrow)");
@@ -419,8 +553,9 @@
       wires.push(path);
       if (label && label.text) {
         const [lx, ly] = label.at;
-        const at = flat ? { x: left + lx + (backwards ? -5 : 5), y: top + ly - 4, "text-anchor": backwards ? "end" : "start" }
-          : { x: left + lx + 5, y: top + ly + (backwards ? -6 : 13) };
+        const before = upside !== Boolean(link.rises);
+        const at = flat ? { x: left + lx + (before ? -5 : 5), y: top + ly - 4, "text-anchor": before ? "end" : "start" }
+          : { x: left + lx + 5, y: top + ly + (link.aside || before ? -6 : 13) };
         const key = `${at.x} ${at.y}`;
         if (!wires.some((one) => one.key === key)) {
           const text = element("text", { ...at, class: "shape" }, label.text);
@@ -444,7 +579,7 @@
   function toBorder(frame, link, points) {
     const found = points.map((point) => [...point]), axis = flat ? 0 : 1;
     const border = (start) => {
-      const near = start !== backwards, before = flat ? frame.left : frame.top;
+      const near = start !== (backwards !== Boolean(frame.flipped)), before = flat ? frame.left : frame.top;
       return near ? -before : (flat ? frame.w : frame.h) - before;
     };
     if (link.from.port) found[0][axis] = border(true);

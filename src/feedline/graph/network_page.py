@@ -15,14 +15,13 @@ from html import escape
 from importlib.resources import files
 from typing import Any, NamedTuple
 
+from feedline.graph.fitting import MOST_BOXES
 from feedline.graph.graph import Edge, Graph, Operation, Path, number, total
 from feedline.graph.labels import box_lines, frame_label
 from feedline.graph.op_families import family
 from feedline.graph.settings import brief
 from feedline.graph.styles import STYLES, dark
 from feedline.graph.summary import as_bytes, summary
-
-MOST_AT_FIRST = 60  # boxes that a page shows before anything is opened
 
 Facts = list[tuple[str, str]]
 Tensor = tuple[str, int]  # an operation's key and the index of its output
@@ -34,7 +33,7 @@ class PageLook(NamedTuple):
     Attributes:
         title: of the page.
         direction: of the data flow: ``"TB"``, ``"LR"``, ``"BT"`` or ``"RL"``.
-        depth: number of frames around a box that are open at first; None: as many as show `MOST_AT_FIRST` boxes.
+        depth: number of frames around a box that are open at first; None: as many as show `MOST_BOXES` boxes.
         hide_weights: whether boxes leave their parameters to the panel.
         legend: whether the colours are explained.
     """
@@ -174,7 +173,7 @@ class _Content:
         for depth in range(deepest, 0, -1):
             around = [(_around(o), o.key) for o in self._graph.operations]
             shown = {path[: depth + 1] if len(path) > depth else key for path, key in around}
-            if len(shown) <= MOST_AT_FIRST:
+            if len(shown) <= MOST_BOXES:
                 return depth
         return 0
 
@@ -217,7 +216,7 @@ class _Content:
         facts += _costs(inside)
         facts += self._repeats(path)
         lines = frame_label(path, scope).split("\n")
-        each = "" if scope.repeats == 1 else " in the first" if scope.first_only else " in each"
+        each = "" if scope.repeats == 1 else " in the first" if scope.first_only or scope.alike else " in each"
         boxes = f"{len(inside)} boxes" if len(inside) > 1 else "1 box"
         return {
             "frame": frames.get(path[:-1], -1),
@@ -238,7 +237,7 @@ class _Content:
         for n in range(1, len(path) + 1):
             scope = self._graph.scopes[path[:n]]
             if scope.repeats > 1:
-                one = "the first" if scope.first_only else "one"
+                one = "the first" if scope.first_only or scope.alike else "one"
                 yield (
                     "drawn once",
                     f"{path[n - 1]} to {scope.last}, {scope.repeats} modules; numbers are those of {one}",

@@ -17,10 +17,11 @@ from pathlib import Path as FilePath
 from typing import Any
 
 from feedline.graph.columns import columns
+from feedline.graph.fitting import fitted
 from feedline.graph.folding import collapsed, folded
 from feedline.graph.graph import Edge, Graph, Operation, Path, named_after_parameters, number
 from feedline.graph.importers import graph_of
-from feedline.graph.labels import box_lines, frame_label, remark
+from feedline.graph.labels import box_lines, frame_label, training_note
 from feedline.graph.levels import Levels, levels
 from feedline.graph.network_page import PageLook, network_page
 from feedline.graph.op_families import family
@@ -60,10 +61,12 @@ def plot_network(
             others are those of Graphviz. None: write nothing.
         title: of the picture, and of the file that `render` writes.
         save_format: of that file: ``"svg"``, ``"pdf"``, ``"png"`` or another of Graphviz.
-        depth: largest number of modules around an operation; deeper ones become a box, which opens in a page. None: no
-            limit; in a page, as many as show at most 60 boxes at first.
+        depth: largest number of modules around an operation; deeper ones become a box, which opens in a page. None: as
+            many as show at most 60 boxes, and in a picture none too wide for a screen; its caption says if it is fewer
+            than there are. Without `fold` a picture has no limit.
         expand: whether to show the operations inside the library's layers, too.
-        fold: whether to draw runs of equal modules once, with their number.
+        fold: whether to draw runs of equal modules once, with their number; in a picture that would be too large, also
+            those of alike ones, which differ in widths only.
         hide_weights: whether to show only numbers of parameters, instead of drawing each. A page has them on demand.
         node_attrs: Graphviz attributes of all operations, which override those of their family; not for pages.
         legend: whether to explain the shapes and colours that occur.
@@ -98,8 +101,13 @@ def plot_network(
     if as_page and node_attrs:
         raise ValueError(f"expected no node_attrs for a page, whose style is not Graphviz', got {dict(node_attrs)}")
     graph = graph_of(model, inputs)
-    drawn = collapsed(graph, None if as_page else depth, expand)
-    drawn = named_after_parameters(folded(drawn) if fold else drawn)
+    remark = ""
+    if fold and depth is None and not as_page:
+        drawn, remark = fitted(graph, expand, height)
+    else:
+        drawn = collapsed(graph, None if as_page else depth, expand)
+        drawn = folded(drawn) if fold else drawn
+    drawn = named_after_parameters(drawn)
     if as_page:
         look = PageLook(title, direction, depth, hide_weights, legend)
         path = FilePath(to)  # type: ignore[arg-type]
@@ -108,7 +116,7 @@ def plot_network(
     digraph = importlib.import_module("feedline.graph.digraph")  # the only one that needs the package graphviz
     picture = digraph.Picture(name=digraph.quoted(title), filename=f"{title}.gv", format=save_format)
     drawing = _Drawing(drawn, picture, digraph.quoted, dict(node_attrs or {}), hide_weights)
-    drawing.settings(_caption(title, graph), direction)
+    drawing.settings(_caption(title, graph, remark), direction)
     drawing.scope(())
     parts = columns(drawn, height) if height is not None else []
     beside = levels(drawn) if len(parts) > 1 else None
@@ -121,9 +129,10 @@ def plot_network(
     return picture if to is None else picture.write(FilePath(to))
 
 
-def _caption(title: str, graph: Graph) -> str:
+def _caption(title: str, graph: Graph, remark: str) -> str:
     by = f", read by {graph.importer}" if graph.importer else ""
     lines = [title, f"{number(graph.num_parameters())} parameters{by}"]
+    lines += [remark] if remark else []
     return "\n".join([*lines, *(line for note in graph.notes for line in textwrap.wrap(note, WORDS))])
 
 
@@ -202,7 +211,7 @@ class _Drawing:
             # A shared parameter is one node, outside all frames.
             shared = self._users[name] > 1
             parameter = self.graph.parameters[name]
-            label = self.quoted(f"{name}\n{parameter.type}{remark(parameter)}")
+            label = self.quoted(f"{name}\n{parameter.type}{training_note(parameter)}")
             key = f"parameter {self._number[name]}"
             (self.picture if shared else into).node(key, label=label, **_style("parameter"))
             self.picture.edge(key, operation.key, style="dashed", arrowhead="none")
@@ -280,4 +289,6 @@ class _Drawing:
 
 def _style(kin: str) -> dict[str, str]:
     style = STYLES[kin]
-    return {"shape": style.shape, "fillcolor": style.fill, "style": style.style}
+    # dot adds room for slanted sides by itself.
+    narrow = {"margin": "0,0"} if style.shape in ("invtrapezium", "parallelogram") else {}
+    return {"shape": style.shape, "fillcolor": style.fill, "style": style.style, **narrow}

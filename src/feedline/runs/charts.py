@@ -146,6 +146,7 @@ def feed_charts(history: History) -> list[Chart]:
         *_line(history, "sizes", "Minibatch sizes", "Samples in a minibatch, in each span.", "samples", sizes),
         *_line(history, "padding", "Padding", says, "%", _padding(fed, total)),
         *_lengths(total),
+        *_sources(history),
     ]
     if sequences and sequences > 2:
         says = (
@@ -175,6 +176,38 @@ def feed_charts(history: History) -> list[Chart]:
             {"held": held},
         )
     return found
+
+
+def _sources(history: History) -> list[Chart]:
+    """Return the charts of where bytes came from, and of what decoding took; as far as the log tells."""
+    timed = [span for span in history.spans if span.seconds > 0]
+    disk = [(span.samples, span.disk / 1e6 / span.seconds) for span in timed if span.disk is not None]
+    from_stores = [(span, (span.fetched or 0.0) + (span.cached or 0.0)) for span in history.spans]
+    hits = [(span.samples, 100 * (span.cached or 0.0) / remote) for span, remote in from_stores if remote]
+    busy = [(span.samples, span.reading / span.seconds) for span in timed if span.reading is not None]
+    charts = [
+        (
+            *("disk", "Read from the disk"),
+            "What the page cache did not hold, per second; 0 where it held everything.",
+            *("MB/s", {"disk": disk}),
+        ),
+        (
+            *("hits", "Hits of the cache of objects"),
+            "The share of object stores' chunks that the cache had, by bytes; the rest was fetched.",
+            *("%", {"hits": hits}),
+        ),
+        (
+            *("reading", "Reading and decoding"),
+            "Threads that reading and decoding chunks kept busy, on average over each span.",
+            *("threads", {"busy": busy}),
+        ),
+    ]
+    return [
+        chart
+        for key, title, says, unit, columns in charts
+        if key == "hits" or any(number for pairs in columns.values() for _, number in pairs)
+        for chart in _line(history, key, title, says, unit, columns)
+    ]
 
 
 def ragged_streams(fed: Fed | None) -> list[str]:

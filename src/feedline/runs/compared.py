@@ -135,7 +135,7 @@ def _results(history: History, curves: dict[str, Curve]) -> dict[str, str]:
     if seconds:
         found |= {"wall time": f"{seconds:,.4g} s", f"{history.counts} a second": f"{counted / seconds:,.0f}"}
         found["time spent waiting"] = f"{waiting / seconds:.1%}"
-    found["resumed"] = "never" if not history.restarts else f"{len(history.restarts)} times"
+    found["resumed"] = history.resumed
     ended = history.ended
     found["end"] = "none in the log" if ended is None else "interrupted" if ended.get("interrupted") else "reached"
     return found

@@ -25,11 +25,10 @@ def _course(history: History) -> list[str]:
     elif history.ended.get("interrupted"):
         found.append("The run was interrupted, and saved before it ended.")
     if history.restarts:
-        times = "once" if len(history.restarts) == 1 else f"{len(history.restarts)} times"
         places = ", ".join(f"{at:,}" for at in history.restarts[:8]) + (", …" if len(history.restarts) > 8 else "")
         found.append(
-            f"The run resumed {times} after its process had ended, at {places} label samples. Updates made twice "
-            "are counted once."
+            f"The run resumed {history.resumed} after its process had ended, at {places} label samples. Updates made "
+            "twice are counted once."
         )
     if history.torn:
         lines = "1 line" if history.torn == 1 else f"{history.torn} lines"

@@ -135,6 +135,11 @@ class History:
     torn: int = 0
 
     @property
+    def resumed(self) -> str:
+        """How often a process resumed the run, in words."""
+        return {0: "never", 1: "once"}.get(len(self.restarts), f"{len(self.restarts)} times")
+
+    @property
     def is_feed(self) -> bool:
         """Whether nothing was trained: the log was written by ``feedline bench``."""
         return self.about.get("kind") == "bench"

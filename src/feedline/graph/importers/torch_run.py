@@ -1,9 +1,10 @@
 """Import of a module by running it: every torch function called, within the modules that forward hooks report.
 
-A *dry* run has tensors without data, of torch's `FakeTensorMode`: it computes shapes only, and stops where the module
-asks for a value, so what it records holds for all inputs of these shapes. Costs some tenths of a millisecond for an
-operation. A run on data records the control flow of these inputs, through any Python. Costs the run, and the memory of
-all its tensors, which are kept to identify them.
+A *dry* run has tensors without data: it computes shapes only, and stops where the module asks for a value, so what it
+records holds for all inputs of these shapes. They are on the device ``meta`` (see `torch_meta`), or, for modules that
+mix devices or hold tensors of other kinds, of torch's `FakeTensorMode`, whose first use in a process takes a second.
+Costs a tenth of a millisecond for an operation, or some. A run on data records the control flow of these inputs,
+through any Python. Costs the run, and the memory of all its tensors, which are kept to identify them.
 """
 
 from __future__ import annotations
@@ -24,7 +25,9 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
 from feedline.graph.graph import Graph, Operation, OutputReference, TensorType, output_operation, unique
+from feedline.graph.importers.torch_meta import DIFFER, NoTwinError, TrueDevice, device_of, twin, twins
 from feedline.graph.importers.torch_parts import OperationList, call_settings, layer_settings, type_of
+from feedline.graph.importers.torch_shapes import result_of
 
 
 class UnseenOperationError(RuntimeError):
@@ -39,6 +42,30 @@ def from_dry_run(
     Raises:
         UnseenOperationError: an operation used a tensor of unknown origin.
     """
+    try:
+        return from_twins(model, args, kwargs, notes)
+    except Exception:  # a module's code may fail in any way; if it is the module's fault, it fails again
+        return from_fakes(model, args, kwargs, notes)
+
+
+def from_twins(
+    model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], notes: tuple[str, ...] = ()
+) -> Graph:
+    """Return the graph of a dry run on the device ``meta``, as `from_dry_run` does.
+
+    Raises:
+        NoTwinError: a tensor has no twin.
+    """
+    device = TrueDevice(device_of(model, args, kwargs))
+    args, kwargs = pytree.tree_map_only(torch.Tensor, twin, (args, kwargs))
+    with twins(model):
+        return _recorded(model, args, kwargs, dry=True, device=device).graph("a dry run", notes)
+
+
+def from_fakes(
+    model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], notes: tuple[str, ...] = ()
+) -> Graph:
+    """Return the graph of a dry run on torch's fake tensors, as `from_dry_run` does."""
     with FakeTensorMode(allow_non_fake_inputs=True) as mode:
         args, kwargs = pytree.tree_map_only(torch.Tensor, mode.from_tensor, (args, kwargs))
         return _recorded(model, args, kwargs, dry=True).graph("a dry run", notes)
@@ -52,9 +79,14 @@ def from_run(
 
 
 def _recorded(
-    model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], dry: bool = False
+    model: torch.nn.Module,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    *,
+    dry: bool = False,
+    device: TrueDevice | None = None,
 ) -> OperationList:
-    record = _Record(model, dry)
+    record = _Record(model, dry, device)
     record.inputs(args, kwargs)
     hooks = record.hooks()
     try:
@@ -95,9 +127,9 @@ def from_tree(model: torch.nn.Module, notes: tuple[str, ...]) -> Graph:
 class _Record(TorchFunctionMode):
     """Recorder of all calls of torch functions that return tensors."""
 
-    def __init__(self, model: torch.nn.Module, dry: bool) -> None:
+    def __init__(self, model: torch.nn.Module, dry: bool, device: TrueDevice | None) -> None:
         super().__init__()
-        self.model, self.made, self._dry = model, OperationList(model), dry
+        self.model, self.made, self._dry, self._device = model, OperationList(model), dry, device
         self._sources: dict[int, OutputReference] = {}
         self._kept: list[Any] = []  # keeps their ids from being reused
         self._calls: list[str] = []
@@ -149,6 +181,10 @@ class _Record(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        if self._device is not None:
+            if self._device.knows(func):
+                return self._device.answer(func)
+            args, kwargs = self._device.moved(args, kwargs)
         opened = _OPENED.get(func)
         if opened is not None and not self._inside_opened:
             self._inside_opened = True
@@ -184,17 +220,18 @@ class _Record(TorchFunctionMode):
         return result
 
     def _result(self, func: Any, args: Any, kwargs: Any) -> Any:
-        keeps_shape = _KEEPS_SHAPE.get(func) if self._dry and not torch.is_autocast_enabled("cpu") else None
-        if keeps_shape is not None and keeps_shape(*args, **kwargs):
-            return torch.empty_like(args[0])  # torch hands its Python functions over with the first arguments in place
-        return func(*args, **kwargs)
+        made = result_of(func, args, kwargs) if self._dry else None
+        if made is None and self._device is not None and func in DIFFER:
+            raise NoTwinError(f"{func.__name__} depends on the device")
+        return func(*args, **kwargs) if made is None else made
 
     def _given(self, tensor: Any) -> OutputReference | str:
         source = self._sources.get(id(tensor))
         if source is not None:
             return source
         name = self.made.held.name(tensor)
-        if name is None and isinstance(tensor, FakeTensor):  # made in this run, for the module's own tensors have data
+        without_data = isinstance(tensor, FakeTensor) or (self._device is not None and tensor.is_meta)
+        if name is None and without_data:  # made in this run, for the module's own tensors have data, or names
             raise UnseenOperationError(f"a tensor of {type_of(tensor)} comes from code that reports no torch function")
         return self.made.held.constant(tensor) if name is None else name
 
@@ -220,37 +257,6 @@ def _inside(function: Any) -> Any:
     return copy
 
 
-# The result of a normalisation is like its input, which torch, without data, finds in fifty steps of Python: most of a
-# dry run's time. Arguments that do not fit, and odd ones, are left to torch, which has the error messages.
-
-
-def _batch_norm_fits(
-    input: Any,
-    running_mean: Any,
-    running_var: Any,
-    weight: Any = None,
-    bias: Any = None,
-    training: bool = False,
-    **_: Any,
-) -> bool:
-    if training and input.shape.numel() <= input.shape[1]:
-        return False
-    return all(_is_like(t, input, input.shape[1:2]) for t in (running_mean, running_var, weight, bias))
-
-
-def _layer_norm_fits(input: Any, normalized_shape: Any, weight: Any = None, bias: Any = None, **_: Any) -> bool:
-    axes = input.shape[input.ndim - len(normalized_shape) :]
-    return tuple(axes) == tuple(normalized_shape) and all(_is_like(t, input, axes) for t in (weight, bias))
-
-
-def _is_like(tensor: Any, input: Any, shape: Any) -> bool:
-    return tensor is None or (tensor.shape, tensor.dtype, tensor.device) == (shape, input.dtype, input.device)
-
-
-_KEEPS_SHAPE: dict[Any, Callable[..., bool]] = {
-    functional.batch_norm: _batch_norm_fits,
-    functional.layer_norm: _layer_norm_fits,
-}
 _OPENED: dict[Any, Callable[..., Any]] = {
     functional.multi_head_attention_forward: _inside(functional.multi_head_attention_forward)
 }

@@ -1,8 +1,8 @@
 """Import of feedline's nodes as a graph: networks of the CNTK façade.
 
 Shapes are those of one sample after the names of its dynamic axes. Blocks become scopes; names and blocks that stand
-for other nodes are omitted. A recurrence is drawn open: its state reads its value of the step before along a feedback
-edge.
+for other nodes are omitted; what a loop over plain functions repeats has frames, too. A recurrence is drawn open: its
+state reads its value of the step before along a feedback edge.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from feedline.graph.graph import (
     output_operation,
     unique,
 )
+from feedline.graph.repeats import framed
 from feedline.graph.settings import Around, settings_of
 from feedline.networks.importers.layers import layer_settings
 from feedline.networks.node import UNKNOWN, Node
@@ -50,7 +51,7 @@ def from_nodes(roots: Sequence[Node]) -> Graph:
     importer.tell_layers()
     for i, root in enumerate(roots):
         importer.output(i, root)
-    return Graph(tuple(importer.operations), importer.parameters, importer.scopes, "feedline.networks")
+    return framed(Graph(tuple(importer.operations), importer.parameters, importer.scopes, "feedline.networks"))
 
 
 # CNTK's name of the axis along which sequences run, and a short one.

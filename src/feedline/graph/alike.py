@@ -1,0 +1,81 @@
+"""Operations that are alike: of one kind and use, but of other widths, as in the blocks of an Inception.
+
+Two are alike if they differ in nothing but numbers of filters or units, the kind of an activation or pooling, the rate
+of a dropout, and in what follows from these: one axis of each tensor. Resolutions are the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from feedline.graph.graph import Graph, Operation, Setting, Shape, TensorType
+
+_MAY_DIFFER = ("units", "kind", "rate")
+
+
+def are_alike(graph: Graph, a: Operation, b: Operation) -> bool:
+    """Return whether two operations of a graph are alike."""
+    if (a.kind, a.role, a.whole, a.inside) != (b.kind, b.role, b.whole, b.inside) or len(a.outputs) != len(b.outputs):
+        return False
+    if _fixed(a.settings) != _fixed(b.settings) or len(a.parameters) != len(b.parameters):
+        return False
+    if [(kind, _fixed(own)) for kind, own in a.members] != [(kind, _fixed(own)) for kind, own in b.members]:
+        return False
+    weights = [[graph.parameters[name] for name in o.parameters] for o in (a, b)]
+    return all(map(_types_alike, a.outputs, b.outputs)) and all(
+        p.trains == q.trains and _rank(p.type) == _rank(q.type) for p, q in zip(*weights, strict=True)
+    )
+
+
+def of_all(operations: Sequence[Operation]) -> Operation:
+    """Return the first of some alike operations with the types and settings of all."""
+    first = operations[0]
+    if all(o.outputs == first.outputs and o.settings == first.settings for o in operations):
+        return first
+    outputs = tuple(map(_type_of_all, zip(*(o.outputs for o in operations), strict=True)))
+    settings = tuple(map(_setting_of_all, zip(*(o.settings for o in operations), strict=True)))
+    return replace(first, outputs=outputs, settings=settings)
+
+
+def _fixed(settings: Sequence[Setting]) -> list[Setting | str]:
+    return [setting.name if setting.name in _MAY_DIFFER else setting for setting in settings]
+
+
+def _rank(type_: TensorType) -> int | None:
+    return None if type_.shape is None else len(type_.shape)
+
+
+def _types_alike(a: TensorType, b: TensorType) -> bool:
+    if a.dtype != b.dtype or _rank(a) != _rank(b):
+        return False
+    return sum(n != m for n, m in zip(a.shape or (), b.shape or (), strict=True)) <= 1
+
+
+def _type_of_all(types: Sequence[TensorType]) -> TensorType:
+    first = types[0]
+    if first.shape is None:
+        return first
+    shape: Shape = tuple(map(_length_of_all, zip(*(t.shape or () for t in types), strict=True)))
+    return replace(first, shape=shape)
+
+
+def _length_of_all(lengths: Sequence[int | str]) -> int | str:
+    numbers = [n for n in lengths if isinstance(n, int)]
+    if len(set(lengths)) == 1:
+        return lengths[0]
+    return f"{min(numbers)}…{max(numbers)}" if len(numbers) == len(lengths) else " or ".join(map(str, lengths))
+
+
+def _setting_of_all(settings: Sequence[Setting]) -> Setting:
+    first, values = settings[0], list(dict.fromkeys(setting.value for setting in settings))
+    if len(values) == 1:
+        return first
+    try:
+        low, high = min(values, key=float), max(values, key=float)
+    except ValueError:
+        words = list(dict.fromkeys(setting.words or setting.value for setting in settings))
+        return Setting(first.name, " or ".join(values), " or ".join(words))
+    largest = next(setting for setting in settings if setting.value == high)
+    span = f"{low}…{high}"
+    return Setting(first.name, span, (largest.words or largest.value).replace(high, span))

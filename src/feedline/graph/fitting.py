@@ -1,0 +1,58 @@
+"""What a picture shows unless it is told to: as much of a network as a screen has room for.
+
+That is everything, with runs of equal modules drawn once. Where this makes more boxes than can be read at once, or too
+wide a picture, runs of modules that are alike but for their widths are drawn once, too, and then inner modules become
+boxes, level by level. Widths are estimates, in points: dot decides.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from feedline.graph.columns import columns
+from feedline.graph.folding import collapsed, folded
+from feedline.graph.graph import Graph, Operation
+from feedline.graph.labels import box_lines
+
+MOST_BOXES = 60  # that can be read at once; a page shows no more before anything is opened
+_WIDEST = 1500.0  # points
+_CHARACTER, _BESIDE = 6.0, 50.0  # points: of a letter, and around the text of a box
+
+
+def fitted(graph: Graph, expand: bool = False, height: float | None = None) -> tuple[Graph, str]:
+    """Return a graph to be drawn, and a remark about what it does not show; empty if that is nothing.
+
+    Args:
+        graph: the network.
+        expand: whether the inside of the library's layers is shown, too.
+        height: points at which the picture continues in another column; None: one column.
+    """
+    everything = collapsed(graph, None, expand)
+    drawn = folded(everything)
+    if _fits(drawn, height):
+        return drawn, ""
+    drawn = folded(everything, alike=True)
+    deepest = max(len(operation.scope) for operation in everything.operations)
+    depth = deepest
+    while depth > 0 and not _fits(drawn, height):
+        depth -= 1
+        drawn = folded(collapsed(graph, depth, expand), alike=True)
+    return drawn, "" if depth == deepest else f"depth={depth}: deeper modules are boxes"
+
+
+def _fits(graph: Graph, height: float | None) -> bool:
+    if len(graph.operations) > MOST_BOXES:
+        return False
+    parts = columns(graph, height) if height is not None else [list(graph.operations)]
+    return sum(_width(graph, part) for part in parts) <= _WIDEST
+
+
+def _width(graph: Graph, part: Sequence[Operation]) -> float:
+    """Return the width of the widest row of a column."""
+    rows, widths = dict[str, int](), Counter[int]()
+    for operation in part:
+        rows[operation.key] = 1 + max((rows[s.key] for s in operation.inputs if s.key in rows), default=0)
+        longest = max(map(len, box_lines(graph, operation)))
+        widths[rows[operation.key]] += _BESIDE + _CHARACTER * longest  # type: ignore[assignment]
+    return max(widths.values(), default=0.0)

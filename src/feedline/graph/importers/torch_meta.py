@@ -1,0 +1,104 @@
+"""Twins without data: a module whose parameters, buffers and inputs are tensors on torch's device ``meta``.
+
+They compute shapes in native code, so that a dry run takes a fraction of one on torch's fake tensors, which import
+torch's compiler besides. They differ from them in one respect, the device, of which `TrueDevice` tells the module what
+it would see in a real run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+_META = torch.device("meta")
+# Functions whose results have another layout on `meta`, unless there is a rule for them.
+DIFFER = frozenset({torch.nn.functional.scaled_dot_product_attention})
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
+
+
+class NoTwinError(RuntimeError):
+    """A module has tensors of which there are no twins without data, on several devices, or of another layout."""
+
+
+def device_of(model: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> torch.device:
+    """Return the device of all tensors of a module and of its inputs.
+
+    Raises:
+        NoTwinError: they are on several, or are of kinds of their own, such as sparse and quantized ones.
+    """
+    given = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
+    tensors = [*model.parameters(), *model.buffers(), *given]
+    devices = {tensor.device for tensor in tensors}
+    if len(devices) > 1:
+        raise NoTwinError(f"expected tensors on one device, got them on {', '.join(sorted(map(str, devices)))}")
+    if any(type(t) not in _PLAIN or t.layout is not torch.strided or t.is_quantized for t in tensors):
+        raise NoTwinError("expected dense tensors of torch's own classes")
+    return devices.pop() if devices else torch.device("cpu")
+
+
+def twin(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a tensor of the same shape, strides and type without data."""
+    made = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=_META)
+    if isinstance(tensor, torch.nn.Parameter):
+        return torch.nn.Parameter(made, requires_grad=tensor.requires_grad)
+    return made.requires_grad_(tensor.requires_grad)
+
+
+@contextlib.contextmanager
+def twins(model: torch.nn.Module) -> Iterator[None]:
+    """Replace parameters and buffers by twins; shared ones by one twin. New tensors have no data, either."""
+    made: dict[torch.Tensor, torch.Tensor] = {}
+    replaced: list[tuple[torch.nn.Module, str, torch.Tensor]] = []
+    try:
+        for module in model.modules():
+            for held in (module._parameters, module._buffers):
+                for name, tensor in list(held.items()):
+                    if tensor is None:
+                        continue
+                    replaced.append((module, name, tensor))
+                    if tensor not in made:
+                        made[tensor] = twin(tensor)
+                    setattr(module, name, made[tensor])  # recurrent layers keep a list of their weights, too
+        with _META:
+            yield
+    finally:
+        for module, name, tensor in replaced:
+            setattr(module, name, tensor)
+
+
+class TrueDevice:
+    """Answers questions about the device of twins, and puts on `meta` what is to be put on a device.
+
+    Args:
+        device: device of the tensors that the twins stand for.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._answers: dict[Any, Any] = {
+            torch.Tensor.device.__get__: device,
+            torch.Tensor.is_meta.__get__: device.type == "meta",
+            torch.Tensor.is_cpu.__get__: device.type == "cpu",
+            torch.Tensor.is_cuda.__get__: device.type == "cuda",
+            torch.Tensor.get_device: -1 if device.index is None else device.index,
+        }
+
+    def knows(self, function: Any) -> bool:
+        """Return whether a torch function is a question that has an answer here."""
+        return function in self._answers
+
+    def answer(self, function: Any) -> Any:
+        """Return the answer to a question."""
+        return self._answers[function]
+
+    @staticmethod
+    def moved(args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+        """Return arguments with `meta` in place of every other device."""
+        if kwargs.get("device") is not None:
+            kwargs = {**kwargs, "device": _META}
+        if any(isinstance(arg, torch.device) for arg in args):
+            args = tuple(_META if isinstance(arg, torch.device) else arg for arg in args)
+        return args, kwargs
