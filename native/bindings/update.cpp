@@ -85,7 +85,6 @@ void add_range(std::vector<Range>& ranges, const FloatArray& array, std::size_t 
 bool share_memory(const std::vector<Update>& updates, std::size_t states) {
     std::vector<Range> ranges;
     for (const Update& one : updates) {
-        if (one.rows != nullptr) continue;  // such an update comes alone
         add_range(ranges, one.weight, one.count);
         add_range(ranges, one.copy, one.count);
         for (std::size_t k = 0; k < states; ++k) add_range(ranges, one.states[k], one.count);
@@ -96,18 +95,10 @@ bool share_memory(const std::vector<Update>& updates, std::size_t states) {
     return false;
 }
 
-void check_rows(const Update& one, std::size_t rows, std::size_t height) {
-    if (one.width == 0 || rows * one.width != one.count)
-        raise<nb::value_error>("expected rows that make up the gradient, got " + number(rows) + " of width " + number(one.width));
-    for (std::size_t k = 0; k < rows; ++k)
-        if (one.rows[k] < 0 || static_cast<std::size_t>(one.rows[k]) >= height)
-            raise<nb::value_error>("expected rows from 0 to " + number(height - 1) + ", got " + number(one.rows[k]));
-}
-
 Update update_of(nb::handle job, std::size_t states) {
     const nb::tuple fields = nb::cast<nb::tuple>(job);
     const std::size_t arrays = 2 * (states + 4);
-    if (fields.size() != 2 + arrays && fields.size() != 6 + arrays)
+    if (fields.size() != 2 + arrays)
         raise<nb::value_error>("expected jobs of " + number(2 + arrays) + " fields, got " + number(fields.size()));
     Update one;
     one.count = size_of(fields[0]);
@@ -122,11 +113,6 @@ Update update_of(nb::handle job, std::size_t states) {
     for (std::size_t k = 0; k < states; ++k)
         if (one.states[k].type == FloatType::float64 && !wide)
             throw nb::value_error("expected states that are no wider than the arithmetic, got float64");
-    if (fields.size() > 2 + arrays) {
-        one.rows = reinterpret_cast<const std::int64_t*>(nb::cast<std::uintptr_t>(fields[2 + arrays]));
-        one.width = size_of(fields[4 + arrays]);
-        check_rows(one, size_of(fields[3 + arrays]), size_of(fields[5 + arrays]));
-    }
     return one;
 }
 
@@ -192,8 +178,7 @@ void bind_update(nb::module_& m) {
           "stages: inner, limit, outer, noise_factor, shrink, bound. jobs: tuples (count, factor, then an address\n"
           "and a type each for weight, gradient, noise, copy and states): arrays that the caller has checked and\n"
           "keeps alive and unchanged during the call; an address of 0 is no array. Types: 0 float32, 1 float64,\n"
-          "2 float16, 3 bfloat16. Four further fields (address, count, width, height) name the rows of the weight,\n"
-          "int64, to which the gradient's rows belong; such a job comes alone.");
+          "2 float16, 3 bfloat16.");
     m.def("square_sums", &square_sums, "jobs"_a, "threads"_a = 1,
           "Return the sum of squares of each array (count, address, type), in double precision.");
 }

@@ -173,16 +173,10 @@ void Updates::pass(const Chunk& chunk, bool second, double coefficient, double* 
     const bool writes = second || rule.sums == Sums::none;
     for (std::size_t begin = chunk.begin, n = 0; begin < chunk.end; begin += n) {
         n = std::min(kBlock<C>, chunk.end - begin);
-        std::size_t place = begin;
-        if (update.rows != nullptr) {
-            const std::size_t row = begin / update.width, column = begin % update.width;
-            n = std::min(n, update.width - column);
-            place = static_cast<std::size_t>(update.rows[row]) * update.width + column;
-        }
-        C* w = load(update.weight, place, n, w_buffer);
+        C* w = load(update.weight, begin, n, w_buffer);
         const C* g = load(update.gradient, begin, n, g_buffer);
         C* states[kMaxStates];
-        for (std::size_t k = 0; k < rule.states; ++k) states[k] = load(update.states[k], place, n, s_buffers[k]);
+        for (std::size_t k = 0; k < rule.states; ++k) states[k] = load(update.states[k], begin, n, s_buffers[k]);
         C factor = static_cast<C>(update.factor);
         if (prepares) {
             loops.prepare(stages_, factor, w, g, n, ready);
@@ -193,7 +187,7 @@ void Updates::pass(const Chunk& chunk, bool second, double coefficient, double* 
             rule.again(numbers, factor, w, g, states, n, static_cast<C>(coefficient));
         } else {
             rule.run(numbers, factor, w, g, states, n, terms);
-            for (std::size_t k = 0; k < rule.states; ++k) store(update.states[k], place, n, states[k]);
+            for (std::size_t k = 0; k < rule.states; ++k) store(update.states[k], begin, n, states[k]);
             if (rule.sums == Sums::mean) sums[0] += loops.sum(terms, n);
             if (rule.sums == Sums::norms) {
                 sums[0] += loops.sum_squares(w, n);
@@ -203,8 +197,8 @@ void Updates::pass(const Chunk& chunk, bool second, double coefficient, double* 
         if (!writes) continue;
         const C* noise = update.noise.data == nullptr ? nullptr : load(update.noise, begin, n, terms);
         loops.finish(stages_, noise, n, w);
-        store(update.weight, place, n, w);
-        if (update.copy.data != nullptr) store(update.copy, place, n, w);
+        store(update.weight, begin, n, w);
+        if (update.copy.data != nullptr) store(update.copy, begin, n, w);
     }
 }
 

@@ -135,8 +135,9 @@ struct RMSProp {
     static constexpr std::size_t kStates = 3;
     C first, start, first_step, keep, fresh, grow, most, lessen, least, floor, along;
     C factor(C g, C& v, C& steps, C& signs) const {
-        v = keep * (first * (start * (g * g)) + v) + fresh * (g * g);
-        const C before = steps + first * first_step, now = sign(g);
+        const bool begins = first != C(0);
+        v = keep * (begins ? v + start * (g * g) : v) + fresh * (g * g);
+        const C before = begins ? steps + first_step : steps, now = sign(g);
         steps = signs * now > C(0) ? at_most(before * grow, most) : at_least(before * lessen, least);
         signs = now;
         return steps / root(v + floor);

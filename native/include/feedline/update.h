@@ -42,18 +42,14 @@ struct FloatArray {
 
 constexpr std::size_t kMaxStates = 3;
 
-// One weight. No array may overlap one that is written, except that `gradient` and `noise` are only read.
+// One weight. No two of its arrays may overlap.
 struct Update {
-    std::size_t count = 0;      // elements of the gradient
-    double factor = 1;          // of the gradient
+    std::size_t count = 0;  // elements
+    double factor = 1;      // of the gradient
     FloatArray weight, gradient;
     FloatArray states[kMaxStates];
-    FloatArray noise;           // optional
-    FloatArray copy;            // optional: receives the weight, rounded to its type
-    // Optional: the gradient consists of rows of `width` elements, which belong to these rows of weight, states and
-    // copy; each row at most once. Other rows stay as they are.
-    const std::int64_t* rows = nullptr;
-    std::size_t width = 0;
+    FloatArray noise;  // optional
+    FloatArray copy;   // optional: receives the weight, rounded to its type
 };
 
 struct UpdateStages {
@@ -77,8 +73,8 @@ const std::vector<UpdateRule>& update_rules();
 // Updates of several weights by one rule, in chunks that threads may do in any order.
 class Updates {
 public:
-    // `numbers` as many as the rule has. Weights are all float64 or all others. Written arrays have the type of the
-    // arithmetic, or a smaller one.
+    // `numbers` as many as the rule has. Weights are all float64 or all others. What is written by some updates may
+    // overlap only if one thread does all chunks.
     Updates(std::size_t rule, const double* numbers, const UpdateStages& stages, std::vector<Update> updates);
 
     std::size_t chunks() const { return chunks_.size(); }
