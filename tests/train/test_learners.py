@@ -326,8 +326,8 @@ def test_threads_and_other_parameters_change_nothing(kind, threads):
         for some in lists:
             mine = slice(done, done + len(some))
             learner = MAKERS[kind](parameters[mine], 0.1, clip=0.3, clip_by="norm")
-            for k, given in enumerate(gradients):
-                learner.update(1 + k, given[mine])
+            for k, tensors_of_step in enumerate(gradients):
+                learner.update(1 + k, tensors_of_step[mine])
             done = mine.stop
         results.append(parameters)
     for other in results[1:]:

@@ -5,8 +5,8 @@ clip it to ``clip_gradient`` in absolute value; ``wd`` is the weight decay. Push
 workers: for a mean, set ``rescale_grad`` to one over their number.
 
 What a rule does to a weight is one of `feedline.updates.formulas`: native code does scale, clipping, decay and rule in
-one pass. Weights in half precision are computed in single precision, and rounded like their states. With
-``multi_precision`` they have a copy in single precision, as have the states; it is updated, and rounded into the weight.
+one pass. Weights in half precision are computed in single precision, then rounded, like their states. With
+``multi_precision`` weights have a copy in single precision, as have states; it is updated, and rounded into the weight.
 
 With ``lazy_update``, row-sparse gradients update only their rows, with the states and weight decay of those rows; other
 rules treat all other rows as zeros.

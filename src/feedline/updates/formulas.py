@@ -41,7 +41,8 @@ class Formula(ABC):
 
     def numbers(self) -> list[float]:
         """Return the numbers in the native order."""
-        return [float(getattr(self, name)) for name in self.__slots__]
+        names: tuple[str, ...] = self.__match_args__  # type: ignore[attr-defined]  # a dataclass's fields
+        return [float(getattr(self, name)) for name in names]
 
     @abstractmethod
     def by_torch(self, weights: Tensors, gradients: Tensors, states: list[Tensors]) -> None:
@@ -289,10 +290,6 @@ class AveragedRMSProp(RMSProp):
     """The same with factors whose mean over each weight is 1."""
 
     native: ClassVar[str] = "averaged_rmsprop"
-
-    def numbers(self) -> list[float]:
-        """See `Formula`."""
-        return [float(getattr(self, name)) for name in RMSProp.__slots__]
 
     def by_torch(self, weights: Tensors, gradients: Tensors, states: list[Tensors]) -> None:
         """See `Formula`."""

@@ -1,8 +1,8 @@
 """Update weights by a formula, with all its stages: natively in one pass, or by torch.
 
-Native code does weights that lie densely in the processor's memory, in float32, float64, float16 or bfloat16, on as many
-threads as torch uses; sharded ones, those of other devices or layouts, and those with sparse gradients are done by torch.
-Arithmetic of weights in half precision is in float32, of float64 weights in float64.
+Native code does weights that lie densely in the processor's memory, in float32, float64, float16 or bfloat16, on as
+many threads as torch uses. Torch does weights that are sharded, on other devices or of other layouts or dtypes, and
+those with sparse gradients. Arithmetic of weights in half precision is in float32, of float64 weights in float64.
 """
 
 from __future__ import annotations
@@ -59,9 +59,7 @@ def update(
             continue
         held.append(fitted)  # copies live until the call is over
         factor = 1.0 if factors is None else float(factors[i])
-        addresses = [
-            number for a in fitted for number in ((0, 0) if a is None else (a.data_ptr(), TYPES[a.dtype]))
-        ]
+        addresses = [number for a in fitted for number in ((0, 0) if a is None else (a.data_ptr(), TYPES[a.dtype]))]
         jobs.append((weight.numel(), factor, *addresses))
         done.append(i)
     if jobs:

@@ -49,7 +49,7 @@ class MomentumSGD(Learner):
         self._momentum, self._unit_gain = momentum_schedule("momentum", momentum), bool(unit_gain)
 
     def _formula(self, numbers: tuple[float, ...], step: Step, dtype: torch.dtype) -> tuple[Formula, tuple[float, ...]]:
-        weight, keep, fresh = smoothing(*numbers, *self._momentum_and_gain(step), dtype)
+        weight, keep, fresh = smoothing(numbers[0], *self._momentum_and_gain(step), dtype)
         return formulas.Momentum(keep, fresh, -weight), (weight,)
 
     def _momentum_and_gain(self, step: Step) -> tuple[float, float]:
