@@ -67,10 +67,12 @@ void do_unlocked(std::size_t elements, const Work& work) {
 
 std::size_t rule_of(const std::string& name, std::size_t numbers) {
     const std::vector<UpdateRule>& rules = update_rules();
-    const auto found = std::find_if(rules.begin(), rules.end(), [&](const UpdateRule& one) { return one.name == name; });
+    const auto named = [&](const UpdateRule& one) { return one.name == name; };
+    const auto found = std::find_if(rules.begin(), rules.end(), named);
     if (found == rules.end()) raise<nb::value_error>("expected the name of a rule, got '" + name + "'");
     if (numbers != found->numbers)
-        raise<nb::value_error>("expected " + number(found->numbers) + " numbers for '" + name + "', got " + number(numbers));
+        raise<nb::value_error>("expected " + number(found->numbers) + " numbers for '" + name + "', got " +
+                               number(numbers));
     return static_cast<std::size_t>(found - rules.begin());
 }
 

@@ -375,7 +375,10 @@ double sum_squares(const C* x, std::size_t n) {
             lanes[k] += one * one;
         }
     }
-    for (std::size_t k = 0; i + k < n; ++k) lanes[k] += static_cast<double>(x[i + k]) * static_cast<double>(x[i + k]);
+    for (std::size_t k = 0; i + k < n; ++k) {
+        const double one = static_cast<double>(x[i + k]);
+        lanes[k] += one * one;
+    }
     return ((lanes[0] + lanes[4]) + (lanes[2] + lanes[6])) + ((lanes[1] + lanes[5]) + (lanes[3] + lanes[7]));
 }
 

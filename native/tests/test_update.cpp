@@ -25,7 +25,8 @@ struct Memory {
         for (std::size_t i = 0; i < n; ++i) {
             const double wide = 1.0 + 0.5 * static_cast<double>(i % 2);
             const float single = static_cast<float>(wide);
-            const std::uint16_t half = type == FloatType::float16 ? (i % 2 ? 0x3E00 : 0x3C00) : (i % 2 ? 0x3FC0 : 0x3F80);
+            const std::uint16_t one = type == FloatType::float16 ? 0x3C00 : 0x3F80;
+            const std::uint16_t more = type == FloatType::float16 ? 0x3E00 : 0x3FC0, half = i % 2 ? more : one;
             const void* from = type == FloatType::float64   ? static_cast<const void*>(&wide)
                                : type == FloatType::float32 ? static_cast<const void*>(&single)
                                                             : static_cast<const void*>(&half);

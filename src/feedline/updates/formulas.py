@@ -41,7 +41,7 @@ class Formula(ABC):
 
     def numbers(self) -> list[float]:
         """Return the numbers in the native order."""
-        names: tuple[str, ...] = self.__match_args__  # type: ignore[attr-defined]  # a dataclass's fields
+        names: tuple[str, ...] = self.__match_args__  # a dataclass's fields, in order
         return [float(getattr(self, name)) for name in names]
 
     @abstractmethod
