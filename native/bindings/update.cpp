@@ -10,16 +10,14 @@
 #include <vector>
 
 #include "arrays.h"
+#include "tensor_view.h"
 #include "threads.h"
 #include "unlocked.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
 using namespace feedline;
-using feedline::bindings::in_parts;
-using feedline::bindings::number;
-using feedline::bindings::raise;
-using feedline::bindings::Unlocked;
+using namespace feedline::bindings;
 
 namespace {
 
@@ -118,31 +116,112 @@ Update update_of(nb::handle job, std::size_t states) {
     return one;
 }
 
+// A rule with its numbers and those of the stages.
+struct Chosen {
+    std::size_t rule, states;
+    std::vector<double> numbers;
+    UpdateStages stages;
+
+    Chosen(const std::string& name, nb::sequence given, nb::tuple around) {
+        for (nb::handle one : given) numbers.push_back(nb::cast<double>(one));
+        rule = rule_of(name, numbers.size());
+        states = update_rules()[rule].states;
+        if (around.size() != 6) raise<nb::value_error>("expected 6 numbers for stages, got " + number(around.size()));
+        const auto stage = [&](std::size_t k) { return nb::cast<double>(around[k]); };
+        stages = UpdateStages{stage(0), stage(1), stage(2), stage(3), stage(4), stage(5)};
+    }
+
+    void run(std::vector<Update> updates, std::int64_t threads) const {
+        std::size_t elements = 0;
+        for (const Update& one : updates) elements += one.count;
+        std::size_t workers = threads_for(elements, threads);
+        if (workers > 1 && share_memory(updates, states)) workers = 1;
+        Updates work(rule, numbers.data(), stages, std::move(updates));
+        do_unlocked(elements, [&] {
+            share(workers, work.chunks(), [&](std::size_t k) { work.run(k); });
+            if (!work.again()) return;
+            work.settle();
+            share(workers, work.chunks(), [&](std::size_t k) { work.run_again(k); });
+        });
+    }
+};
+
+bool is_wide(const Update& one) { return one.weight.type == FloatType::float64; }
+
 void update(const std::string& name, nb::sequence numbers, nb::tuple stages, nb::sequence jobs, std::int64_t threads) {
-    std::vector<double> values;
-    for (nb::handle one : numbers) values.push_back(nb::cast<double>(one));
-    const std::size_t rule = rule_of(name, values.size()), states = update_rules()[rule].states;
-    if (stages.size() != 6) raise<nb::value_error>("expected 6 numbers for stages, got " + number(stages.size()));
-    const auto stage = [&](std::size_t k) { return nb::cast<double>(stages[k]); };
-    const UpdateStages chosen{stage(0), stage(1), stage(2), stage(3), stage(4), stage(5)};
+    const Chosen chosen(name, numbers, stages);
     std::vector<Update> updates;
-    std::size_t elements = 0;
     for (nb::handle job : jobs) {
-        updates.push_back(update_of(job, states));
-        elements += updates.back().count;
-        const bool wide = updates.back().weight.type == FloatType::float64;
-        if (wide != (updates.front().weight.type == FloatType::float64))
+        updates.push_back(update_of(job, chosen.states));
+        if (is_wide(updates.back()) != is_wide(updates.front()))
             throw nb::value_error("expected float64 weights alone, got others with them");
     }
-    std::size_t workers = threads_for(elements, threads);
-    if (workers > 1 && share_memory(updates, states)) workers = 1;
-    Updates work(rule, values.data(), chosen, std::move(updates));
-    do_unlocked(elements, [&] {
-        share(workers, work.chunks(), [&](std::size_t k) { work.run(k); });
-        if (!work.again()) return;
-        work.settle();
-        share(workers, work.chunks(), [&](std::size_t k) { work.run_again(k); });
-    });
+    chosen.run(std::move(updates), threads);
+}
+
+// Looks at an array of an update. False: it is none for native code, or of another shape or layout than `like`.
+bool see(const Viewer& viewer, nb::handle tensor, const Tensor& like, FloatArray& out) {
+    Tensor seen;
+    if (!viewer.look(tensor, seen) || seen.device.device_type != kCpu || seen.dtype.lanes != 1) return false;
+    if (seen.dtype.code == kFloat && (seen.dtype.bits == 32 || seen.dtype.bits == 64 || seen.dtype.bits == 16)) {
+        out.type = seen.dtype.bits == 32   ? FloatType::float32
+                   : seen.dtype.bits == 64 ? FloatType::float64
+                                           : FloatType::float16;
+    } else if (seen.dtype.code == kBfloat && seen.dtype.bits == 16) {
+        out.type = FloatType::bfloat16;
+    } else {
+        return false;
+    }
+    out.data = reinterpret_cast<std::byte*>(address_of(seen));
+    return same_shape(seen, like) && same_layout(seen, like);
+}
+
+// Whether what is only read shares memory with the weight.
+bool overlaps_weight(const Update& one, const FloatArray& read) {
+    const std::byte *begin = one.weight.data, *from = read.data;
+    return from < begin + one.count * float_bytes(one.weight.type) && begin < from + one.count * float_bytes(read.type);
+}
+
+nb::list update_tensors(nb::tuple types, const std::string& name, nb::sequence numbers, nb::tuple stages,
+                        nb::list weights, nb::list gradients, nb::list states, nb::object factors, nb::object noise,
+                        nb::object copies, std::int64_t threads) {
+    const Chosen chosen(name, numbers, stages);
+    const Viewer viewer(types[0], types[1]);
+    std::vector<Update> updates;
+    nb::list left;
+    const std::size_t count = weights.size();
+    std::vector<nb::list> kept;
+    for (nb::handle one : states) kept.push_back(nb::cast<nb::list>(one));
+    const auto listed = [&](nb::object given) { return given.is_none() ? nb::list() : nb::cast<nb::list>(given); };
+    const nb::list scales = listed(factors), noises = listed(noise), receivers = listed(copies);
+    bool fit = gradients.size() == count && kept.size() == chosen.states;
+    for (const nb::list& one : kept) fit = fit && one.size() == count;
+    for (const nb::list* one : {&scales, &noises, &receivers}) fit = fit && (one->size() == 0 || one->size() == count);
+    if (!fit) throw nb::value_error("expected lists of one length, and as many of states as the rule has");
+    for (std::size_t i = 0; i < count; ++i) {
+        Update one;
+        Tensor like;
+        bool ours = viewer.look(nb::handle(weights[i]), like) && dense(like) &&
+                    see(viewer, nb::handle(weights[i]), like, one.weight) &&
+                    see(viewer, nb::handle(gradients[i]), like, one.gradient);
+        if (ours) one.count = count_of(like);
+        ours = ours && !overlaps_weight(one, one.gradient);
+        for (std::size_t k = 0; ours && k < chosen.states; ++k)
+            ours = see(viewer, nb::handle(kept[k][i]), like, one.states[k]) &&
+                   (one.states[k].type != FloatType::float64 || is_wide(one));
+        if (ours && noises.size() > 0)
+            ours = see(viewer, nb::handle(noises[i]), like, one.noise) && !overlaps_weight(one, one.noise);
+        if (ours && receivers.size() > 0) ours = see(viewer, nb::handle(receivers[i]), like, one.copy);
+        if (ours && !updates.empty()) ours = is_wide(one) == is_wide(updates.front());
+        if (!ours) {
+            left.append(i);
+            continue;
+        }
+        if (scales.size() > 0) one.factor = nb::cast<double>(nb::float_(scales[i]));
+        updates.push_back(one);
+    }
+    chosen.run(std::move(updates), threads);
+    return left;
 }
 
 nb::list square_sums(nb::sequence jobs, std::int64_t threads) {
@@ -181,6 +260,12 @@ void bind_update(nb::module_& m) {
           "and a type each for weight, gradient, noise, copy and states): arrays that the caller has checked and\n"
           "keeps alive and unchanged during the call; an address of 0 is no array. Types: 0 float32, 1 float64,\n"
           "2 float16, 3 bfloat16.");
+    m.def("update_tensors", &update_tensors, "types"_a, "rule"_a, "numbers"_a, "stages"_a, "weights"_a, "gradients"_a,
+          "states"_a, "factors"_a.none(), "noise"_a.none(), "copies"_a.none(), "threads"_a = 1,
+          "Do what update() does for lists of tensors of exactly these two types, of which the first has DLPack's C\n"
+          "functions; `states` has a list for each state, and None is no list.\n\n"
+          "Returns the places of weights that it cannot do: other types, other than float tensors of one shape and\n"
+          "dense layout on the CPU, float64 weights beside others, gradients that share memory with weights.");
     m.def("square_sums", &square_sums, "jobs"_a, "threads"_a = 1,
           "Return the sum of squares of each array (count, address, type), in double precision.");
 }

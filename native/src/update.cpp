@@ -95,7 +95,7 @@ const std::vector<UpdateRule>& update_rules() {
     static const std::vector<UpdateRule> rules = [] {
         std::vector<UpdateRule> found;
         for (const RuleLoops<float>& one : update_loops<float>().rules)
-            found.push_back({one.name, one.states, one.numbers, one.again != nullptr});
+            found.push_back({one.name, one.states, one.numbers, one.again[0] != nullptr});
         return found;
     }();
     return rules;
@@ -169,24 +169,33 @@ void Updates::pass(const Chunk& chunk, bool second, double coefficient, double* 
     const RuleLoops<C>& rule = loops.rules[rule_];
     const Update& update = updates_[chunk.update];
     for (std::size_t k = 0; k < numbers_.size(); ++k) numbers[k] = static_cast<C>(numbers_[k]);
-    const bool prepares = stages_.inner != 0 || stages_.outer != 0 || stages_.limit <= __DBL_MAX__;
-    const bool writes = second || rule.sums == Sums::none;
+    // What is added before a clipping that does nothing may as well be added afterwards, where it costs no stage.
+    const bool clips = stages_.limit <= __DBL_MAX__, writes = second || rule.sums == Sums::none;
+    const double outer = clips ? stages_.outer : stages_.inner + stages_.outer;
+    const C decay = static_cast<C>(outer);
+    const bool decays = outer != 0;
+    // Arrays that need no buffers and no stages are done in one go.
+    const auto direct = [](const FloatArray& array) { return array.type == kTypeOf<C>; };
+    bool at_once = !clips && rule.sums == Sums::none && direct(update.weight) && direct(update.gradient) &&
+                   update.noise.data == nullptr && update.copy.data == nullptr && !(stages_.shrink > 0) &&
+                   !(stages_.bound <= __DBL_MAX__);
+    for (std::size_t k = 0; k < rule.states; ++k) at_once = at_once && direct(update.states[k]);
     for (std::size_t begin = chunk.begin, n = 0; begin < chunk.end; begin += n) {
-        n = std::min(kBlock<C>, chunk.end - begin);
+        n = at_once ? chunk.end - begin : std::min(kBlock<C>, chunk.end - begin);
         C* w = load(update.weight, begin, n, w_buffer);
         const C* g = load(update.gradient, begin, n, g_buffer);
         C* states[kMaxStates];
         for (std::size_t k = 0; k < rule.states; ++k) states[k] = load(update.states[k], begin, n, s_buffers[k]);
         C factor = static_cast<C>(update.factor);
-        if (prepares) {
+        if (clips) {
             loops.prepare(stages_, factor, w, g, n, ready);
             g = ready;
             factor = 1;
         }
         if (second) {
-            rule.again(numbers, factor, w, g, states, n, static_cast<C>(coefficient));
+            rule.again[decays](numbers, factor, decay, w, g, states, n, static_cast<C>(coefficient));
         } else {
-            rule.run(numbers, factor, w, g, states, n, terms);
+            rule.run[decays](numbers, factor, decay, w, g, states, n, terms);
             for (std::size_t k = 0; k < rule.states; ++k) store(update.states[k], begin, n, states[k]);
             if (rule.sums == Sums::mean) sums[0] += loops.sum(terms, n);
             if (rule.sums == Sums::norms) {

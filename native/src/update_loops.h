@@ -18,14 +18,16 @@ enum class Sums {
 // Loops over n elements. `rule` is the struct of the rule: its numbers, as C.
 template <class C>
 struct RuleLoops {
-    using Run = void (*)(const void* rule, C factor, C* w, const C* g, C* const* states, std::size_t n, C* terms);
-    using Again = void (*)(const void* rule, C factor, C* w, const C* g, C* const* states, std::size_t n,
+    using Run = void (*)(const void* rule, C factor, C decay, C* w, const C* g, C* const* states, std::size_t n,
+                         C* terms);
+    using Again = void (*)(const void* rule, C factor, C decay, C* w, const C* g, C* const* states, std::size_t n,
                            C coefficient);
     const char* name;
     std::size_t states, numbers;
     Sums sums;
-    Run run;
-    Again again;  // null for Sums::none
+    // Without decay, and with; `again` is null for Sums::none.
+    Run run[2];
+    Again again[2];
 };
 
 constexpr std::size_t kUpdateRules = 18;

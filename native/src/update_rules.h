@@ -263,83 +263,79 @@ struct LAMB {
 
 // ---- loops --------------------------------------------------------------------------------------------------
 
-template <class R, class C>
-void once(const void* rule, C factor, C* __restrict w, const C* __restrict g, C* const* states, std::size_t n, C*) {
+// The gradient of element i, with the decay that is not clipped; without one, infinite weights are let be.
+template <bool Decays, class C>
+inline C gradient_of(C factor, C decay, const C* w, const C* g, std::size_t i) {
+    if constexpr (Decays) return factor * g[i] + decay * w[i];
+    return factor * g[i];
+}
+
+template <class R, class C, bool Decays>
+void once(const void* rule, C factor, C decay, C* __restrict w, const C* __restrict g, C* const* states,
+          std::size_t n, C*) {
     R r;
     __builtin_memcpy(&r, rule, sizeof r);
+    const auto x = [=](std::size_t i) { return gradient_of<Decays>(factor, decay, w, g, i); };
     if constexpr (R::kStates == 0) {
-        for (std::size_t i = 0; i < n; ++i) r.step(w[i], factor * g[i]);
+        for (std::size_t i = 0; i < n; ++i) r.step(w[i], x(i));
     } else if constexpr (R::kStates == 1) {
         C* __restrict a = states[0];
-        for (std::size_t i = 0; i < n; ++i) r.step(w[i], factor * g[i], a[i]);
+        for (std::size_t i = 0; i < n; ++i) r.step(w[i], x(i), a[i]);
     } else if constexpr (R::kStates == 2) {
         C *__restrict a = states[0], *__restrict b = states[1];
-        for (std::size_t i = 0; i < n; ++i) r.step(w[i], factor * g[i], a[i], b[i]);
+        for (std::size_t i = 0; i < n; ++i) r.step(w[i], x(i), a[i], b[i]);
     } else {
         C *__restrict a = states[0], *__restrict b = states[1], *__restrict c = states[2];
-        for (std::size_t i = 0; i < n; ++i) r.step(w[i], factor * g[i], a[i], b[i], c[i]);
+        for (std::size_t i = 0; i < n; ++i) r.step(w[i], x(i), a[i], b[i], c[i]);
     }
 }
 
-template <class R, class C>
-void first(const void* rule, C factor, C* __restrict w, const C* __restrict g, C* const* states, std::size_t n,
-           C* __restrict terms) {
+template <class R, class C, bool Decays>
+void first(const void* rule, C factor, C decay, C* __restrict w, const C* __restrict g, C* const* states,
+           std::size_t n, C* __restrict terms) {
     R r;
     __builtin_memcpy(&r, rule, sizeof r);
+    const auto x = [=](std::size_t i) { return gradient_of<Decays>(factor, decay, w, g, i); };
     if constexpr (R::kStates == 1) {
         C* __restrict a = states[0];
-        for (std::size_t i = 0; i < n; ++i) r.step(w[i], factor * g[i], a[i], terms[i]);
+        for (std::size_t i = 0; i < n; ++i) r.step(w[i], x(i), a[i], terms[i]);
     } else if constexpr (R::kStates == 2) {
         C *__restrict a = states[0], *__restrict b = states[1];
-        for (std::size_t i = 0; i < n; ++i) r.step(w[i], factor * g[i], a[i], b[i], terms[i]);
+        for (std::size_t i = 0; i < n; ++i) r.step(w[i], x(i), a[i], b[i], terms[i]);
     } else {
         C *__restrict a = states[0], *__restrict b = states[1], *__restrict c = states[2];
-        for (std::size_t i = 0; i < n; ++i) r.step(w[i], factor * g[i], a[i], b[i], c[i], terms[i]);
+        for (std::size_t i = 0; i < n; ++i) r.step(w[i], x(i), a[i], b[i], c[i], terms[i]);
     }
 }
 
-template <class R, class C>
-void second(const void* rule, C factor, C* __restrict w, const C* __restrict g, C* const* states, std::size_t n,
-            C coefficient) {
+template <class R, class C, bool Decays>
+void second(const void* rule, C factor, C decay, C* __restrict w, const C* __restrict g, C* const* states,
+            std::size_t n, C coefficient) {
     R r;
     __builtin_memcpy(&r, rule, sizeof r);
+    const auto x = [=](std::size_t i) { return gradient_of<Decays>(factor, decay, w, g, i); };
     if constexpr (R::kStates == 1) {
         const C* __restrict a = states[0];
-        for (std::size_t i = 0; i < n; ++i) r.again(w[i], factor * g[i], a[i], coefficient);
+        for (std::size_t i = 0; i < n; ++i) r.again(w[i], x(i), a[i], coefficient);
     } else if constexpr (R::kStates == 2) {
         const C *__restrict a = states[0], *__restrict b = states[1];
-        for (std::size_t i = 0; i < n; ++i) r.again(w[i], factor * g[i], a[i], b[i], coefficient);
+        for (std::size_t i = 0; i < n; ++i) r.again(w[i], x(i), a[i], b[i], coefficient);
     } else {
         const C *__restrict a = states[0], *__restrict b = states[1], *__restrict c = states[2];
-        for (std::size_t i = 0; i < n; ++i) r.again(w[i], factor * g[i], a[i], b[i], c[i], coefficient);
+        for (std::size_t i = 0; i < n; ++i) r.again(w[i], x(i), a[i], b[i], c[i], coefficient);
     }
 }
 
-template <bool Inner, bool Clips, bool Outer, class C>
-void prepare_by(const UpdateStages& stages, C factor, const C* __restrict w, const C* __restrict g, std::size_t n,
-                C* __restrict out) {
-    const C inner = static_cast<C>(stages.inner), outer = static_cast<C>(stages.outer);
-    const C limit = static_cast<C>(stages.limit);
-    for (std::size_t i = 0; i < n; ++i) {
-        C x = factor * g[i];
-        if constexpr (Inner) x += inner * w[i];
-        if constexpr (Clips) x = clamp(x, limit);
-        if constexpr (Outer) x += outer * w[i];
-        out[i] = x;
-    }
-}
-
-// A stage that is left out costs nothing, and lets infinite weights be.
+// The gradient as it is clipped.
 template <class C>
-void prepare(const UpdateStages& stages, C factor, const C* w, const C* g, std::size_t n, C* out) {
-    const bool inner = stages.inner != 0, clips = stages.limit <= __DBL_MAX__, outer = stages.outer != 0;
-    const auto by = inner   ? clips   ? outer ? prepare_by<true, true, true, C> : prepare_by<true, true, false, C>
-                              : outer ? prepare_by<true, false, true, C>
-                                      : prepare_by<true, false, false, C>
-                    : clips ? outer ? prepare_by<false, true, true, C> : prepare_by<false, true, false, C>
-                    : outer ? prepare_by<false, false, true, C>
-                            : prepare_by<false, false, false, C>;
-    by(stages, factor, w, g, n, out);
+void prepare(const UpdateStages& stages, C factor, const C* __restrict w, const C* __restrict g, std::size_t n,
+             C* __restrict out) {
+    const C inner = static_cast<C>(stages.inner), limit = static_cast<C>(stages.limit);
+    if (stages.inner != 0) {
+        for (std::size_t i = 0; i < n; ++i) out[i] = clamp(factor * g[i] + inner * w[i], limit);
+    } else {
+        for (std::size_t i = 0; i < n; ++i) out[i] = clamp(factor * g[i], limit);
+    }
 }
 
 template <class C>
@@ -390,9 +386,11 @@ constexpr bool goes_twice(...) { return false; }
 template <class R, class C>
 RuleLoops<C> loops_of(const char* name) {
     if constexpr (goes_twice<R>(nullptr)) {
-        return {name, R::kStates, sizeof(R) / sizeof(C), R::kSums, first<R, C>, second<R, C>};
+        return {name, R::kStates, sizeof(R) / sizeof(C), R::kSums, {first<R, C, false>, first<R, C, true>},
+                {second<R, C, false>, second<R, C, true>}};
     } else {
-        return {name, R::kStates, sizeof(R) / sizeof(C), Sums::none, once<R, C>, nullptr};
+        return {name, R::kStates, sizeof(R) / sizeof(C), Sums::none, {once<R, C, false>, once<R, C, true>},
+                {nullptr, nullptr}};
     }
 }
 

@@ -412,6 +412,19 @@ def update(
     jobs: Sequence[tuple[float, ...]],
     threads: int = 1,
 ) -> None: ...
+def update_tensors(
+    types: tuple[type[Any], type[Any]],
+    rule: str,
+    numbers: Sequence[float],
+    stages: tuple[float, ...],
+    weights: list[Any],
+    gradients: list[Any],
+    states: Sequence[list[Any]],
+    factors: list[Any] | None,
+    noise: list[Any] | None,
+    copies: list[Any] | None,
+    threads: int = 1,
+) -> list[int]: ...
 def uniforms(
     seed: int, sweeps: NDArray[np.int64], ordinals: NDArray[np.int64], stage: int, step: int, count: int
 ) -> NDArray[np.float64]: ...

@@ -9,14 +9,15 @@ import torch
 #: Types of native updates.
 TYPES = {torch.float32: 0, torch.float64: 1, torch.float16: 2, torch.bfloat16: 3}
 
-_PLAIN = (torch.Tensor, torch.nn.Parameter)
+#: Classes of tensors whose memory is what they say.
+PLAIN_TYPES = (torch.Tensor, torch.nn.Parameter)
 _FORMATS = {4: torch.channels_last, 5: torch.channels_last_3d}
 
 
 def is_plain(tensor: Any) -> bool:
     """Whether a tensor is a strided one of a known type in the processor's memory, and of no class of its own."""
     return (
-        type(tensor) in _PLAIN and tensor.is_cpu and tensor.layout is torch.strided and tensor.dtype in TYPES
+        type(tensor) in PLAIN_TYPES and tensor.is_cpu and tensor.layout is torch.strided and tensor.dtype in TYPES
     ) and not tensor.is_neg()
 
 

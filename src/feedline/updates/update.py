@@ -14,11 +14,14 @@ import torch
 from torch.autograd.graph import increment_version
 
 from feedline import _native
-from feedline.updates.arrays import TYPES, dense_format, is_plain
+from feedline.updates.arrays import PLAIN_TYPES, TYPES, dense_format, is_plain
 from feedline.updates.formulas import Formula
 from feedline.updates.stages import PLAIN, Factor, Stages, finish, prepared
 
 Tensors = list[torch.Tensor]
+
+#: Whether native code can look at tensors itself, in a tenth of the time that takes from Python; torch 2.10 and later.
+_EXCHANGE = hasattr(torch.Tensor, "__dlpack_c_exchange_api__")
 
 
 def update(
@@ -28,9 +31,9 @@ def update(
     states: Sequence[Tensors],
     stages: Stages = PLAIN,
     *,
-    factors: Sequence[Factor] | None = None,
+    factors: list[Factor] | None = None,
     noise: Tensors | None = None,
-    copies: Sequence[Any] | None = None,
+    copies: list[Any] | None = None,
 ) -> None:
     """Change weights and states in place.
 
@@ -44,30 +47,47 @@ def update(
         noise: what is added to each weight; None: nothing.
         copies: a tensor for each weight that receives it, rounded to its dtype; None: none.
     """
-    jobs, done, left, held = [], [], [], []
-    for i, (weight, gradient) in enumerate(zip(weights, gradients, strict=True)):
-        arrays: list[Any] = [
-            weight,
-            gradient,
-            None if noise is None else noise[i],
-            None if copies is None else copies[i],
-            *[state[i] for state in states],
-        ]
-        fitted = _fitted(arrays)
+    left = list(range(len(weights)))
+    # Native code would not see a negation that is still to be done.
+    if _EXCHANGE and not any([t.is_neg() for t in (*weights, *gradients)]):  # noqa: C419  # faster than a generator
+        left = _native.update_tensors(
+            PLAIN_TYPES,
+            formula.native,
+            formula.numbers(),
+            stages.numbers(),
+            weights,
+            gradients,
+            states,
+            factors,
+            noise,
+            copies,
+            torch.get_num_threads(),
+        )
+        increment_version(weights)  # or autograd would not notice the change
+    if not left:
+        return
+
+    def arrays_of(i: int) -> list[Any]:
+        others = [None if tensors is None else tensors[i] for tensors in (noise, copies)]
+        return [weights[i], gradients[i], *others, *[state[i] for state in states]]
+
+    jobs, rest, held = [], [], []
+    for i in left:
+        fitted = _fitted(arrays_of(i))
         if fitted is None:
-            left.append(i)
+            rest.append(i)
             continue
         held.append(fitted)  # copies live until the call is over
-        factor = 1.0 if factors is None else float(factors[i])
-        addresses = [number for a in fitted for number in ((0, 0) if a is None else (a.data_ptr(), TYPES[a.dtype]))]
-        jobs.append((weight.numel(), factor, *addresses))
-        done.append(i)
+        addresses = [x for a in fitted for x in ((0, 0) if a is None else (a.data_ptr(), TYPES[a.dtype]))]
+        jobs.append((weights[i].numel(), 1.0 if factors is None else float(factors[i]), *addresses))
     if jobs:
         _native.update(formula.native, formula.numbers(), stages.numbers(), jobs, torch.get_num_threads())
-        for i in done:
-            increment_version(weights[i])  # or autograd would not notice the change
-    if left:
-        _by_torch(formula, weights, gradients, states, stages, left, factors=factors, noise=noise, copies=copies)
+        for weight, *_ in held:
+            increment_version(weight)
+    if rest:
+        _by_torch(
+            formula, stages, [arrays_of(i) for i in rest], None if factors is None else [factors[i] for i in rest]
+        )
 
 
 def _fitted(arrays: list[Any]) -> list[Any] | None:
@@ -94,29 +114,16 @@ def _fitted(arrays: list[Any]) -> list[Any] | None:
     return arrays
 
 
-def _by_torch(
-    formula: Formula,
-    weights: Tensors,
-    gradients: Tensors,
-    states: Sequence[Tensors],
-    stages: Stages,
-    left: list[int],
-    *,
-    factors: Sequence[Factor] | None,
-    noise: Tensors | None,
-    copies: Sequence[Any] | None,
-) -> None:
-    def these(tensors: Sequence[Any]) -> list[Any]:
-        return [tensors[i] for i in left]
-
-    weights, kept = these(weights), [these(state) for state in states]
-    dtype = kept[0][0].dtype if kept else _arithmetic(weights[0].dtype)
-    gradients = [g if g.dtype is dtype else g.to(dtype) for g in these(gradients)]
-    gradients = prepared(weights, gradients, stages, None if factors is None else these(factors))
-    formula.by_torch(weights, gradients, kept)
-    finish(weights, stages, None if noise is None else these(noise))
-    for copy, weight in zip([] if copies is None else these(copies), weights, strict=bool(copies)):
-        copy.copy_(weight)
+def _by_torch(formula: Formula, stages: Stages, arrays: list[list[Any]], factors: Sequence[Factor] | None) -> None:
+    """Update by operations of torch; ``arrays``: weight, gradient, noise, copy and states, for each weight."""
+    weights, gradients, noise, copies, *states = (list(tensors) for tensors in zip(*arrays, strict=True))
+    dtype = states[0][0].dtype if states else _arithmetic(weights[0].dtype)
+    gradients = [gradient if gradient.dtype is dtype else gradient.to(dtype) for gradient in gradients]
+    formula.by_torch(weights, prepared(weights, gradients, stages, factors), states)
+    finish(weights, stages, None if noise[0] is None else noise)
+    for copy, weight in zip(copies, weights, strict=True):
+        if copy is not None:
+            copy.copy_(weight)
 
 
 def _arithmetic(dtype: torch.dtype) -> torch.dtype:
