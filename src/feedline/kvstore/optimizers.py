@@ -19,6 +19,7 @@ import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
+from functools import cache
 from typing import Any, ClassVar, TypeVar
 
 import numpy as np
@@ -398,10 +399,9 @@ class AdamOptimizer(Optimizer):
 
     def rule(self, weight: Any, gradient: Any, states: States, count: int) -> None:
         """See `Optimizer`."""
-        # MXNet computes one minus beta in single precision, which changes weights by about 1e-5 of a step.
-        rest1, rest2 = (float(np.float32(1) - np.float32(beta)) for beta in (self.beta1, self.beta2))
-        rate = self.learning_rate * math.sqrt(1 - self.beta2**count) / (1 - self.beta1**count)
-        formula = formulas.Adam(self.beta1, rest1, self.beta2, rest2, 1.0, self.epsilon, -rate)
+        beta1, beta2 = self.beta1, self.beta2
+        rate = self.learning_rate * math.sqrt(1 - beta2**count) / (1 - beta1**count)
+        formula = formulas.Adam(beta1, _rest(beta1), beta2, _rest(beta2), 1.0, self.epsilon, -rate)
         self.follow(formula, weight, gradient, states["mean"], states["variance"], inner=self.wd)
 
 
@@ -480,6 +480,12 @@ class Test(Optimizer):
     def rule(self, weight: Any, gradient: Any, states: States, count: int) -> None:
         """See `Optimizer`."""
         update(formulas.Step(self.rescale_grad), [weight], [gradient], [])
+
+
+@cache
+def _rest(beta: float) -> float:
+    """Return one minus beta as MXNet's Adam computes it, in single precision; a step differs by about 1e-5 of it."""
+    return float(np.float32(1) - np.float32(beta))
 
 
 def _alive(stores: Iterable[Any]) -> list[Any]:

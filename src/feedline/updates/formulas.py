@@ -42,7 +42,7 @@ class Formula(ABC):
     def numbers(self) -> list[float]:
         """Return the numbers in the native order."""
         names: tuple[str, ...] = self.__match_args__  # a dataclass's fields, in order
-        return [float(getattr(self, name)) for name in names]
+        return [getattr(self, name) for name in names]
 
     @abstractmethod
     def by_torch(self, weights: Tensors, gradients: Tensors, states: list[Tensors]) -> None:

@@ -21,9 +21,9 @@ Tensors = list[torch.Tensor]
 Factor = Any
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class Stages:
-    """Numbers of an update apart from its rule's; see native/include/feedline/update.h.
+    """Numbers of an update apart from its rule's; see native/include/feedline/update.h. They stay as they are made.
 
     Attributes:
         inner: factor of the weight that is added to the gradient before it is clipped.
