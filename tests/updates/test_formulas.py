@@ -11,7 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from feedline import _native
-from feedline.updates import Stages, clipping_factors, complement, formulas, global_clipping_factor, update
+from feedline.updates import UpdateStages, clipping_factors, complement, formulas, global_clipping_factor, update
 from feedline.updates.formulas import FORMULAS
 
 RATE, FRACTION = st.floats(0.001, 0.5), st.floats(0.01, 0.99)
@@ -66,7 +66,7 @@ POSITIVE = {
 }
 every = pytest.mark.parametrize("name", FORMULAS)
 stages = st.builds(
-    Stages,
+    UpdateStages,
     inner=st.sampled_from([0.0, 0.1]),
     limit=st.sampled_from([math.inf, 0.5]),
     outer=st.sampled_from([0.0, 0.1]),
@@ -166,7 +166,7 @@ def test_native_code_does_what_torch_does(name, data, stages, dtype, sizes, nois
 def test_what_is_no_number_spreads_as_in_torch(name, wrong):
     """In weights and states, with clipping or without."""
     formula = example_of(name)
-    for stages in (Stages(), Stages(limit=0.5, shrink=0.1, bound=1.0)):
+    for stages in (UpdateStages(), UpdateStages(limit=0.5, shrink=0.1, bound=1.0)):
         gradient = numbers(40, 1)
         gradient[::7] = wrong
         results = []
@@ -183,7 +183,7 @@ def test_what_is_no_number_spreads_as_in_torch(name, wrong):
 def test_half_precision_is_computed_in_single(name, dtype):
     """And rounded once: the weight, and states of half precision, which a second pass reads."""
     formula = example_of(name)
-    stages = Stages(inner=0.1, limit=0.5, outer=0.1, shrink=0.01, bound=1.5)
+    stages = UpdateStages(inner=0.1, limit=0.5, outer=0.1, shrink=0.01, bound=1.5)
     weight, gradient, states = numbers(1500, 0, dtype), numbers(1500, 1, dtype), states_of(name, 1500, 2, dtype)
     wide, kept = weight.float(), [state.float() for state in states]
     update(formula, [wide], [gradient.float()], [[state] for state in kept], stages)
@@ -235,7 +235,7 @@ def test_gradients_of_any_layout(change, last):
     weight, gradient = numbers((3, 3, 2, 4), 0), change(numbers((3, 3, 2, 4), 1))
     expected = weight - 0.5 * gradient
     weight = weight.to(memory_format=torch.channels_last) if last else weight
-    update(formulas.Step(-0.5), [weight], [gradient], [])
+    update(formulas.StepFormula(-0.5), [weight], [gradient], [])
     torch.testing.assert_close(weight, expected)
 
 
@@ -245,7 +245,7 @@ def test_a_gradient_may_lie_in_the_weights_memory():
         start = memory.clone()
         weight, gradient = memory[:2000], memory[shift : shift + 2000]
         expected = start[:2000] - 0.5 * start[shift : shift + 2000]
-        update(formulas.Step(-0.5), [weight], [gradient], [])
+        update(formulas.StepFormula(-0.5), [weight], [gradient], [])
         torch.testing.assert_close(weight, expected)
         memory = start
 
@@ -255,7 +255,7 @@ def test_weights_that_share_memory_are_updated_one_after_the_other():
     torch.set_num_threads(3)
     try:
         memory = torch.ones(300_000)
-        update(formulas.Step(1.0), [memory, memory.view(-1)], [torch.ones(300_000)] * 2, [])
+        update(formulas.StepFormula(1.0), [memory, memory.view(-1)], [torch.ones(300_000)] * 2, [])
         assert (memory == 3).all()
     finally:
         torch.set_num_threads(before)
@@ -265,14 +265,14 @@ def test_autograd_notices_a_change():
     weight = torch.nn.Parameter(torch.ones(3))
     loss = (weight * weight).sum()
     with torch.no_grad():
-        update(formulas.Step(-0.5), [weight], [torch.ones(3)], [])
+        update(formulas.StepFormula(-0.5), [weight], [torch.ones(3)], [])
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         loss.backward()
 
 
 def test_infinite_weights_stay_where_no_stage_has_to_do_with_them():
     weight = torch.tensor([math.inf, 1.0])
-    update(formulas.Step(-0.5), [weight], [torch.ones(2)], [])
+    update(formulas.StepFormula(-0.5), [weight], [torch.ones(2)], [])
     assert weight.tolist() == [math.inf, 0.5]
 
 

@@ -51,7 +51,7 @@ class AdaDeltaOptimizer(_Decaying):
 
     def rule(self, weight: Any, gradient: Any, states: States, count: int) -> None:
         """See `Optimizer`."""
-        formula = formulas.AdaDelta(self.rho, 1 - self.rho, self.epsilon, 1 - self.wd, -1.0)
+        formula = formulas.AdaDeltaFormula(self.rho, 1 - self.rho, self.epsilon, 1 - self.wd, -1.0)
         self.follow(formula, weight, gradient, states["square"], states["step_square"])
 
 
@@ -78,7 +78,7 @@ class AdamaxOptimizer(_Decaying):
     def rule(self, weight: Any, gradient: Any, states: States, count: int) -> None:
         """See `Optimizer`."""
         rate = self.learning_rate / (1 - self.beta1**count)
-        formula = formulas.AdaMax(self.beta1, 1 - self.beta1, self.beta2, 1.0, 0.0, -rate)
+        formula = formulas.AdaMaxFormula(self.beta1, 1 - self.beta1, self.beta2, 1.0, 0.0, -rate)
         self.follow(formula, weight, gradient, states["mean"], states["largest"], inner=self.wd)
 
 
@@ -111,7 +111,7 @@ class NadamOptimizer(_Decaying):
         """See `Optimizer`."""
         now, later = (_nesterov(self.beta1, self.schedule_decay, t) for t in (count, count + 1))
         product = _nesterov_product(self.beta1, self.schedule_decay, count)
-        formula = formulas.Adam(
+        formula = formulas.AdamFormula(
             self.beta1,
             1 - self.beta1,
             self.beta2,
@@ -168,7 +168,7 @@ class FTMLOptimizer(_Decaying):
 
     def rule(self, weight: Any, gradient: Any, states: States, count: int) -> None:
         """See `Optimizer`."""
-        formula = formulas.FTML(
+        formula = formulas.FTMLFormula(
             self.beta1,
             1 - self.beta1,
             self.beta2,
@@ -204,5 +204,5 @@ class FtrlOptimizer(Optimizer):
 
     def rule(self, weight: Any, gradient: Any, states: States, count: int) -> None:
         """See `Optimizer`."""
-        formula = formulas.Ftrl(self.learning_rate, self.lamda1, self.beta, self.wd)
+        formula = formulas.FtrlFormula(self.learning_rate, self.lamda1, self.beta, self.wd)
         self.follow(formula, weight, gradient, states["leader"], states["square"])

@@ -54,7 +54,7 @@ class LAMBOptimizer(Optimizer):
     def rule(self, weight: Any, gradient: Any, states: States, count: int) -> None:
         """See `Optimizer`."""
         whole1, whole2 = (1 - self.beta1**count, 1 - self.beta2**count) if self.bias_correction else (1.0, 1.0)
-        formula = formulas.LAMB(
+        formula = formulas.LAMBFormula(
             self.beta1,
             1 - self.beta1,
             self.beta2,

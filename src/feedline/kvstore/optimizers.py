@@ -28,7 +28,7 @@ import torch
 from feedline.collective.refusal import RefusedError
 from feedline.errors import StateError
 from feedline.kvstore.base import Key
-from feedline.updates import Formula, Stages, formulas, update
+from feedline.updates import Formula, UpdateStages, formulas, update
 
 T = TypeVar("T")
 States = dict[str, Any]
@@ -265,7 +265,7 @@ class Optimizer(ABC):
             [weight],
             [gradient],
             [[state] for state in states],
-            Stages(inner, limit, outer, noise_factor, 0.0, bound),
+            UpdateStages(inner, limit, outer, noise_factor, 0.0, bound),
             factors=[self.rescale_grad],
             noise=None if noise is None else [noise],
             copies=None if self.rounded is None else [self.rounded],
@@ -337,10 +337,10 @@ class SGDOptimizer(Optimizer):
     def step(self, weight: Any, gradient: Any, states: States, rate: float, momentum: float) -> None:
         """Update with a learning rate and momentum of this step alone."""
         if "momentum" in states:
-            formula = formulas.Momentum(momentum, -rate, 1.0)
+            formula = formulas.MomentumFormula(momentum, -rate, 1.0)
             self.follow(formula, weight, gradient, states["momentum"], outer=self.wd)
         else:
-            self.follow(formulas.Step(-rate), weight, gradient, outer=self.wd)
+            self.follow(formulas.StepFormula(-rate), weight, gradient, outer=self.wd)
 
 
 @dataclass
@@ -365,7 +365,7 @@ class NAGOptimizer(SGDOptimizer):
             super().rule(weight, gradient, states, count)
             return
         rate, momentum = self.learning_rate, self.momentum
-        formula = formulas.Momentum(momentum, -rate, momentum, -rate)
+        formula = formulas.MomentumFormula(momentum, -rate, momentum, -rate)
         self.follow(formula, weight, gradient, states["momentum"], outer=self.wd)
 
 
@@ -401,7 +401,7 @@ class AdamOptimizer(Optimizer):
         """See `Optimizer`."""
         beta1, beta2 = self.beta1, self.beta2
         rate = self.learning_rate * math.sqrt(1 - beta2**count) / (1 - beta1**count)
-        formula = formulas.Adam(beta1, _rest(beta1), beta2, _rest(beta2), 1.0, self.epsilon, -rate)
+        formula = formulas.AdamFormula(beta1, _rest(beta1), beta2, _rest(beta2), 1.0, self.epsilon, -rate)
         self.follow(formula, weight, gradient, states["mean"], states["variance"], inner=self.wd)
 
 
@@ -441,10 +441,10 @@ class RMSPropOptimizer(Optimizer):
         bound = self.clip_weights if self.clip_weights is not None and self.clip_weights > 0 else math.inf
         formula: Formula
         if "mean" in states:
-            formula = formulas.CenteredRMSProp(keep, fresh, self.epsilon, self.gamma2, along)
+            formula = formulas.CenteredRMSPropFormula(keep, fresh, self.epsilon, self.gamma2, along)
             kept = [states["square"], states["mean"], states["step"]]
         else:
-            formula, kept = formulas.AdaGrad(keep, fresh, self.epsilon, 1.0, along), [states["square"]]
+            formula, kept = formulas.AdaGradFormula(keep, fresh, self.epsilon, 1.0, along), [states["square"]]
         self.follow(formula, weight, gradient, *kept, inner=self.wd, bound=bound)
 
 
@@ -466,7 +466,7 @@ class AdaGradOptimizer(Optimizer):
 
     def rule(self, weight: Any, gradient: Any, states: States, count: int) -> None:
         """See `Optimizer`."""
-        formula = formulas.AdaGrad(1.0, 1.0, self.eps, 1 - self.learning_rate * self.wd, -self.learning_rate)
+        formula = formulas.AdaGradFormula(1.0, 1.0, self.eps, 1 - self.learning_rate * self.wd, -self.learning_rate)
         self.follow(formula, weight, gradient, states["history"])
 
 
@@ -479,7 +479,7 @@ class Test(Optimizer):
 
     def rule(self, weight: Any, gradient: Any, states: States, count: int) -> None:
         """See `Optimizer`."""
-        update(formulas.Step(self.rescale_grad), [weight], [gradient], [])
+        update(formulas.StepFormula(self.rescale_grad), [weight], [gradient], [])
 
 
 @cache

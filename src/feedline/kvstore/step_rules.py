@@ -43,9 +43,9 @@ class SignumOptimizer(Optimizer):
         """See `Optimizer`."""
         lr = self.learning_rate
         if "momentum" not in states:
-            self.follow(formulas.Sign(1 - lr * self.wd, -lr), weight, gradient)
+            self.follow(formulas.SignFormula(1 - lr * self.wd, -lr), weight, gradient)
             return
-        formula = formulas.Signum(self.momentum, self.momentum - 1, 1 - lr * self.wd_lh, lr)
+        formula = formulas.SignumFormula(self.momentum, self.momentum - 1, 1 - lr * self.wd_lh, lr)
         self.follow(formula, weight, gradient, states["momentum"], outer=self.wd)
 
 
@@ -79,10 +79,10 @@ class DCASGDOptimizer(Optimizer):
         """See `Optimizer`."""
         numbers = -self.learning_rate, self.lamda, self.wd
         if "momentum" in states:
-            formula = formulas.DCASGD(self.momentum, *numbers)
+            formula = formulas.DCASGDFormula(self.momentum, *numbers)
             self.follow(formula, weight, gradient, states["previous"], states["momentum"])
         else:
-            self.follow(formulas.PlainDCASGD(*numbers), weight, gradient, states["previous"])
+            self.follow(formulas.PlainDCASGDFormula(*numbers), weight, gradient, states["previous"])
 
 
 @register_optimizer
@@ -106,7 +106,7 @@ class SGLDOptimizer(Optimizer):
         lr = self.learning_rate
         noise = torch.randn(weight.shape, generator=drawn_by(self.seed, self.key, count), dtype=weight.dtype)
         drawn = {"noise": noise.to(weight.device), "noise_factor": math.sqrt(lr)}
-        self.follow(formulas.Step(-lr / 2), weight, gradient, outer=self.wd, **drawn)
+        self.follow(formulas.StepFormula(-lr / 2), weight, gradient, outer=self.wd, **drawn)
 
 
 def drawn_by(seed: int, key: Key, count: int) -> torch.Generator:

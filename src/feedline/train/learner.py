@@ -45,7 +45,7 @@ from feedline.train.wrapped import plain_learner
 from feedline.updates import (
     PLAIN,
     Formula,
-    Stages,
+    UpdateStages,
     clipping_factors,
     finish,
     global_clipping_factor,
@@ -266,7 +266,7 @@ class Learner:
         else:
             step = Step(position, samples, rate, 1.0 if averaged else 1.0 / samples)
         counted, std = 1 if averaged else samples, self._noise[position]
-        stages = Stages(
+        stages = UpdateStages(
             limit=self._clip * counted if self._clip_by == "value" else math.inf,
             outer=self._l2 * counted,
             shrink=rate * self._l1,
@@ -380,7 +380,7 @@ class Learner:
         return clipping_factors([given[i] for i in chosen], self._clip * counted)
 
     def _batch(
-        self, chosen: list[int], given: Sequence[Any], stages: Stages, factors: list[Any] | None
+        self, chosen: list[int], given: Sequence[Any], stages: UpdateStages, factors: list[Any] | None
     ) -> ParameterGroup:
         parameters, gradients = [self._list[i] for i in chosen], [given[i] for i in chosen]
         dtype = computing_dtype(parameters[0])

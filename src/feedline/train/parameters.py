@@ -10,7 +10,7 @@ import torch
 
 from feedline.errors import StateError
 from feedline.train.wrapped import plain_names
-from feedline.updates import PLAIN, Stages
+from feedline.updates import PLAIN, UpdateStages
 
 Tensors = list[torch.Tensor]
 
@@ -35,7 +35,7 @@ class ParameterGroup:
     state: list[Tensors]
     numbers: tuple[float, ...]
     dtype: torch.dtype
-    stages: Stages = PLAIN
+    stages: UpdateStages = PLAIN
     factors: list[Any] | None = None
     noise: Tensors | None = None
 

@@ -2,13 +2,13 @@
 
 from feedline.updates import formulas
 from feedline.updates.formulas import Formula, complement
-from feedline.updates.stages import PLAIN, Stages, clipping_factors, finish, global_clipping_factor, prepared
+from feedline.updates.stages import PLAIN, UpdateStages, clipping_factors, finish, global_clipping_factor, prepared
 from feedline.updates.update import update
 
 __all__ = [
     "PLAIN",
     "Formula",
-    "Stages",
+    "UpdateStages",
     "clipping_factors",
     "complement",
     "finish",

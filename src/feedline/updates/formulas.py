@@ -1,6 +1,6 @@
 """The rules of optimizers: a class each, with the rule's numbers and its formula in operations of torch.
 
-The numbers stand in the order of the struct of the same name in native/src/update_rules.h, which says what they mean.
+The numbers stand in the order of the struct of that name in native/src/update_rules.h, which says what they mean.
 `Formula.by_torch` changes lists of weights and states in place; weights may be of lower precision than gradients and
 states.
 """
@@ -50,7 +50,7 @@ class Formula(ABC):
 
 
 @dataclass(slots=True)
-class Step(Formula):
+class StepFormula(Formula):
     """Gradient descent; accepts sparse gradients."""
 
     native: ClassVar[str] = "step"
@@ -63,7 +63,7 @@ class Step(Formula):
 
 
 @dataclass(slots=True)
-class Momentum(Formula):
+class MomentumFormula(Formula):
     """Gradient descent with momentum, Nesterov's with a step ahead."""
 
     native: ClassVar[str] = "momentum"
@@ -83,7 +83,7 @@ class Momentum(Formula):
 
 
 @dataclass(slots=True)
-class AdaGrad(Formula):
+class AdaGradFormula(Formula):
     """AdaGrad; MXNet's RMSProp with ``keep`` below 1."""
 
     native: ClassVar[str] = "adagrad"
@@ -106,7 +106,7 @@ class AdaGrad(Formula):
 
 
 @dataclass(slots=True)
-class AveragedAdaGrad(Formula):
+class AveragedAdaGradFormula(Formula):
     """AdaGrad with factors whose mean over each weight is 1."""
 
     native: ClassVar[str] = "averaged_adagrad"
@@ -126,7 +126,7 @@ class AveragedAdaGrad(Formula):
 
 
 @dataclass(slots=True)
-class AdaDelta(Formula):
+class AdaDeltaFormula(Formula):
     """AdaDelta."""
 
     native: ClassVar[str] = "adadelta"
@@ -154,7 +154,7 @@ class AdaDelta(Formula):
 
 
 @dataclass(slots=True)
-class Adam(Formula):
+class AdamFormula(Formula):
     """Adam; Nadam with a step ahead."""
 
     native: ClassVar[str] = "adam"
@@ -180,7 +180,7 @@ class Adam(Formula):
 
 
 @dataclass(slots=True)
-class AdaMax(Formula):
+class AdaMaxFormula(Formula):
     """AdaMax; where all gradients were zero, a weight stays."""
 
     native: ClassVar[str] = "adamax"
@@ -210,7 +210,7 @@ class AdaMax(Formula):
 
 
 @dataclass(slots=True)
-class FSAdaGrad(Formula):
+class FSAdaGradFormula(Formula):
     """CNTK's FSAdaGrad."""
 
     native: ClassVar[str] = "fsadagrad"
@@ -242,7 +242,7 @@ class FSAdaGrad(Formula):
 
 
 @dataclass(slots=True)
-class RMSProp(Formula):
+class RMSPropFormula(Formula):
     """CNTK's RMSProp, whose steps grow while a gradient keeps its sign."""
 
     native: ClassVar[str] = "rmsprop"
@@ -286,7 +286,7 @@ class RMSProp(Formula):
 
 
 @dataclass(slots=True)
-class AveragedRMSProp(RMSProp):
+class AveragedRMSPropFormula(RMSPropFormula):
     """The same with factors whose mean over each weight is 1."""
 
     native: ClassVar[str] = "averaged_rmsprop"
@@ -297,7 +297,7 @@ class AveragedRMSProp(RMSProp):
 
 
 @dataclass(slots=True)
-class CenteredRMSProp(Formula):
+class CenteredRMSPropFormula(Formula):
     """RMSProp over the variance (Graves, 2013)."""
 
     native: ClassVar[str] = "centered_rmsprop"
@@ -318,7 +318,7 @@ class CenteredRMSProp(Formula):
 
 
 @dataclass(slots=True)
-class FTML(Formula):
+class FTMLFormula(Formula):
     """Follow the moving leader."""
 
     native: ClassVar[str] = "ftml"
@@ -345,7 +345,7 @@ class FTML(Formula):
 
 
 @dataclass(slots=True)
-class Ftrl(Formula):
+class FtrlFormula(Formula):
     """Follow the regularized leader."""
 
     native: ClassVar[str] = "ftrl"
@@ -366,7 +366,7 @@ class Ftrl(Formula):
 
 
 @dataclass(slots=True)
-class Signum(Formula):
+class SignumFormula(Formula):
     """Steps of one size along the momentum's sign."""
 
     native: ClassVar[str] = "signum"
@@ -385,7 +385,7 @@ class Signum(Formula):
 
 
 @dataclass(slots=True)
-class Sign(Formula):
+class SignFormula(Formula):
     """Steps of one size along the gradient's sign."""
 
     native: ClassVar[str] = "sign"
@@ -400,7 +400,7 @@ class Sign(Formula):
 
 
 @dataclass(slots=True)
-class DCASGD(Formula):
+class DCASGDFormula(Formula):
     """Gradient descent that compensates for delay; states are the previous weight and the momentum."""
 
     native: ClassVar[str] = "dcasgd"
@@ -419,7 +419,7 @@ class DCASGD(Formula):
 
 
 @dataclass(slots=True)
-class PlainDCASGD(Formula):
+class PlainDCASGDFormula(Formula):
     """The same without momentum."""
 
     native: ClassVar[str] = "plain_dcasgd"
@@ -437,7 +437,7 @@ class PlainDCASGD(Formula):
 
 
 @dataclass(slots=True)
-class LAMB(Formula):
+class LAMBFormula(Formula):
     """Adam's steps, as long as the weight."""
 
     native: ClassVar[str] = "lamb"
@@ -472,24 +472,24 @@ class LAMB(Formula):
 FORMULAS: dict[str, type[Formula]] = {
     formula.native: formula
     for formula in (
-        Step,
-        Momentum,
-        AdaGrad,
-        AveragedAdaGrad,
-        AdaDelta,
-        Adam,
-        AdaMax,
-        FSAdaGrad,
-        RMSProp,
-        AveragedRMSProp,
-        CenteredRMSProp,
-        FTML,
-        Ftrl,
-        Signum,
-        Sign,
-        DCASGD,
-        PlainDCASGD,
-        LAMB,
+        StepFormula,
+        MomentumFormula,
+        AdaGradFormula,
+        AveragedAdaGradFormula,
+        AdaDeltaFormula,
+        AdamFormula,
+        AdaMaxFormula,
+        FSAdaGradFormula,
+        RMSPropFormula,
+        AveragedRMSPropFormula,
+        CenteredRMSPropFormula,
+        FTMLFormula,
+        FtrlFormula,
+        SignumFormula,
+        SignFormula,
+        DCASGDFormula,
+        PlainDCASGDFormula,
+        LAMBFormula,
     )
 }
 

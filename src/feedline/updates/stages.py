@@ -22,7 +22,7 @@ Factor = Any
 
 
 @dataclass(slots=True, eq=False)
-class Stages:
+class UpdateStages:
     """Numbers of an update apart from its rule's; see native/include/feedline/update.h. They stay as they are made.
 
     Attributes:
@@ -46,10 +46,10 @@ class Stages:
         return self.inner, self.limit, self.outer, self.noise_factor, self.shrink, self.bound
 
 
-PLAIN = Stages()
+PLAIN = UpdateStages()
 
 
-def prepared(weights: Tensors, gradients: Tensors, stages: Stages, factors: Sequence[Factor] | None) -> Tensors:
+def prepared(weights: Tensors, gradients: Tensors, stages: UpdateStages, factors: Sequence[Factor] | None) -> Tensors:
     """Return gradients times their factors, clipped, with what is added of the weights; never changed in place."""
     if factors is not None and any(isinstance(factor, torch.Tensor) or factor != 1 for factor in factors):
         gradients = [gradient * _at(factor, gradient) for gradient, factor in zip(gradients, factors, strict=True)]
@@ -63,7 +63,7 @@ def prepared(weights: Tensors, gradients: Tensors, stages: Stages, factors: Sequ
     return gradients
 
 
-def finish(weights: Tensors, stages: Stages, noise: Tensors | None) -> None:
+def finish(weights: Tensors, stages: UpdateStages, noise: Tensors | None) -> None:
     """Add noise, shrink weights towards 0 (``sign(w) * max(|w| - shrink, 0)``), and bound them."""
     if noise is not None:
         torch._foreach_add_(weights, noise, alpha=stages.noise_factor)

@@ -16,7 +16,7 @@ from torch.autograd.graph import increment_version
 from feedline import _native
 from feedline.updates.arrays import PLAIN_TYPES, TYPES, dense_format, is_plain
 from feedline.updates.formulas import Formula
-from feedline.updates.stages import PLAIN, Factor, Stages, finish, prepared
+from feedline.updates.stages import PLAIN, Factor, UpdateStages, finish, prepared
 
 Tensors = list[torch.Tensor]
 
@@ -29,7 +29,7 @@ def update(
     weights: Tensors,
     gradients: Tensors,
     states: Sequence[Tensors],
-    stages: Stages = PLAIN,
+    stages: UpdateStages = PLAIN,
     *,
     factors: list[Factor] | None = None,
     noise: Tensors | None = None,
@@ -114,7 +114,9 @@ def _fitted(arrays: list[Any]) -> list[Any] | None:
     return arrays
 
 
-def _by_torch(formula: Formula, stages: Stages, arrays: list[list[Any]], factors: Sequence[Factor] | None) -> None:
+def _by_torch(
+    formula: Formula, stages: UpdateStages, arrays: list[list[Any]], factors: Sequence[Factor] | None
+) -> None:
     """Update by operations of torch; ``arrays``: weight, gradient, noise, copy and states, for each weight."""
     weights, gradients, noise, copies, *states = (list(tensors) for tensors in zip(*arrays, strict=True))
     dtype = states[0][0].dtype if states else _arithmetic(weights[0].dtype)

@@ -48,4 +48,4 @@ class AdaDelta(Learner):
 
     def _formula(self, numbers: tuple[float, ...], step: Step, dtype: torch.dtype) -> tuple[Formula, tuple[float, ...]]:
         fresh = (1.0 - self._rho) * step.scale**2
-        return formulas.AdaDelta(self._rho, fresh, self._epsilon, 1.0, -step.rate * step.scale), numbers
+        return formulas.AdaDeltaFormula(self._rho, fresh, self._epsilon, 1.0, -step.rate * step.scale), numbers

@@ -40,5 +40,5 @@ class AdaGrad(Learner):
     def _formula(self, numbers: tuple[float, ...], step: Step, dtype: torch.dtype) -> tuple[Formula, tuple[float, ...]]:
         fresh, along = step.scale**2, -step.rate * step.scale
         if self._average:
-            return formulas.AveragedAdaGrad(fresh, FLOOR, along), numbers
-        return formulas.AdaGrad(1.0, fresh, FLOOR, 1.0, along), numbers
+            return formulas.AveragedAdaGradFormula(fresh, FLOOR, along), numbers
+        return formulas.AdaGradFormula(1.0, fresh, FLOOR, 1.0, along), numbers

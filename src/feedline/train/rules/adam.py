@@ -70,10 +70,10 @@ class Adam(Learner):
         weight, keep, fresh = smoothing(weight, momentum, gain, dtype)
         along = -step.rate * weight / (1.0 - momentum**updates)
         if self._adamax:
-            return formulas.AdaMax(keep, fresh, decay, step.scale, self._epsilon, along), (updates, weight)
+            return formulas.AdaMaxFormula(keep, fresh, decay, step.scale, self._epsilon, along), (updates, weight)
         along *= (1.0 - decay**updates) ** 0.5
         squares = smoothing_squares(decay, step, dtype)
-        return formulas.Adam(keep, fresh, *squares, 1.0, self._epsilon, along), (updates, weight)
+        return formulas.AdamFormula(keep, fresh, *squares, 1.0, self._epsilon, along), (updates, weight)
 
 
 def smoothing_squares(decay: float, step: Step, dtype: torch.dtype) -> tuple[float, float]:

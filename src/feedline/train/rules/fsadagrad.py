@@ -68,5 +68,5 @@ class FSAdaGrad(Learner):
         else:
             keep, fresh, along, ahead = 1.0, 0.0, 0.0, -step.rate * step.scale
         squares = smoothing_squares(decay, step, dtype)
-        formula = formulas.FSAdaGrad(*squares, math.sqrt(count), LIMIT, keep, fresh, along, ahead)
+        formula = formulas.FSAdaGradFormula(*squares, math.sqrt(count), LIMIT, keep, fresh, along, ahead)
         return formula, (count, weight)

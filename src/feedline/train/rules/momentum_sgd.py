@@ -50,7 +50,7 @@ class MomentumSGD(Learner):
 
     def _formula(self, numbers: tuple[float, ...], step: Step, dtype: torch.dtype) -> tuple[Formula, tuple[float, ...]]:
         weight, keep, fresh = smoothing(numbers[0], *self._momentum_and_gain(step), dtype)
-        return formulas.Momentum(keep, fresh, -weight), (weight,)
+        return formulas.MomentumFormula(keep, fresh, -weight), (weight,)
 
     def _momentum_and_gain(self, step: Step) -> tuple[float, float]:
         """Return M, and what the gradients are multiplied by."""

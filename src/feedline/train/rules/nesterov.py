@@ -20,4 +20,4 @@ class Nesterov(MomentumSGD):
     def _formula(self, numbers: tuple[float, ...], step: Step, dtype: torch.dtype) -> tuple[Formula, tuple[float, ...]]:
         momentum, gain = self._momentum_and_gain(step)
         weight, keep, fresh = smoothing(numbers[0], momentum, gain, dtype)
-        return formulas.Momentum(keep, fresh, -momentum * weight, -gain), (weight,)
+        return formulas.MomentumFormula(keep, fresh, -momentum * weight, -gain), (weight,)

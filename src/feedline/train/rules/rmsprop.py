@@ -69,7 +69,7 @@ class RMSProp(Learner):
 
     def _formula(self, numbers: tuple[float, ...], step: Step, dtype: torch.dtype) -> tuple[Formula, tuple[float, ...]]:
         (updates,) = numbers
-        kind = formulas.AveragedRMSProp if self._average else formulas.RMSProp
+        kind = formulas.AveragedRMSPropFormula if self._average else formulas.RMSPropFormula
         formula = kind(
             first=1.0 if updates == 0 else 0.0,
             start=step.scale**2,

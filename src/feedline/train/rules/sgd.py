@@ -15,4 +15,4 @@ class SGD(Learner):
     takes_sparse = True
 
     def _formula(self, numbers: tuple[float, ...], step: Step, dtype: torch.dtype) -> tuple[Formula, tuple[float, ...]]:
-        return formulas.Step(-step.rate * step.scale), numbers
+        return formulas.StepFormula(-step.rate * step.scale), numbers
