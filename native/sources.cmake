@@ -14,6 +14,7 @@ set(FEEDLINE_CORE_SOURCES
   native/src/crc32c.cpp
   native/src/merge.cpp
   native/src/quantize.cpp
+  native/src/update.cpp
   native/src/codes.cpp
   native/src/parquet.cpp
   native/src/arrow.cpp
@@ -45,6 +46,7 @@ set(FEEDLINE_AVX2_SOURCES
   native/src/picture_avx2.cpp
   native/src/picture_colors_avx2.cpp
   native/src/codes_avx2.cpp
+  native/src/update_avx2.cpp
   native/src/ctf_index_avx2.cpp)
 set(FEEDLINE_BINDING_SOURCES
   native/bindings/module.cpp
@@ -56,6 +58,7 @@ set(FEEDLINE_BINDING_SOURCES
   native/bindings/crc32c.cpp
   native/bindings/merge.cpp
   native/bindings/tensors.cpp
+  native/bindings/update.cpp
   native/bindings/codes.cpp
   native/bindings/parquet.cpp
   native/bindings/arrow.cpp
@@ -85,4 +88,5 @@ set(FEEDLINE_NATIVE_TEST_SOURCES
   native/tests/test_shared_memory.cpp
   native/tests/test_store.cpp
   native/tests/test_tar.cpp
-  native/tests/test_tfrecord.cpp)
+  native/tests/test_tfrecord.cpp
+  native/tests/test_update.cpp)

@@ -24,6 +24,7 @@ void bind_tensors(nb::module_& m);
 void bind_tfrecord(nb::module_& m);
 void bind_codes(nb::module_& m);
 void bind_shared_memory(nb::module_& m);
+void bind_update(nb::module_& m);
 
 NB_MODULE(_kernels, m) {
     // A process that ends with a source still alive has leaked nothing that matters; users need no list of it.
@@ -49,4 +50,5 @@ NB_MODULE(_kernels, m) {
     bind_tfrecord(m);
     bind_codes(m);
     bind_shared_memory(m);
+    bind_update(m);
 }

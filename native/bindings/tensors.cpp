@@ -1,89 +1,15 @@
-// Tensors of a framework that gives DLPack's table of C functions: looked at in tens of nanoseconds each, where their
-// Python attributes take microseconds. Nothing of the framework is linked.
+// Merges of tensors, which are looked at by DLPack's C functions.
 #include <nanobind/nanobind.h>
-#include <nanobind/ndarray.h>
 
 #include "arrays.h"
 #include "merge_batch.h"
+#include "tensor_view.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
-using feedline::bindings::MergeBatch;
-using feedline::bindings::number;
-using feedline::bindings::raise;
+using namespace feedline::bindings;
 
 namespace {
-
-using Tensor = nb::dlpack::dltensor;
-constexpr std::int32_t kCpu = 1;
-constexpr std::uint8_t kFloat = 2;
-
-// DLPack's DLPackExchangeAPI, version 1.
-struct Exchange {
-    std::uint32_t major, minor;
-    void* previous;
-    void* allocate;
-    void* to_managed;
-    void* from_managed;
-    int (*look)(void* object, Tensor* out);
-    void* stream;
-};
-
-// Looks at tensors of exactly one type; no other thread may change them meanwhile, which the GIL sees to.
-class Viewer {
-public:
-    explicit Viewer(nb::handle type) : type_(type.ptr()) {
-        const nb::object capsule = nb::getattr(type, "__dlpack_c_exchange_api__");
-        const auto* table = static_cast<const Exchange*>(PyCapsule_GetPointer(capsule.ptr(), "dlpack_exchange_api"));
-        if (table == nullptr) throw nb::python_error();
-        if (table->major != 1 || table->look == nullptr)
-            raise<nb::value_error>("expected version 1 of DLPack's functions, got " + number(table->major));
-        look_ = table->look;
-    }
-
-    // False for what is of another type, or has no strides.
-    bool look(nb::handle object, Tensor& out) const {
-        if (reinterpret_cast<PyObject*>(Py_TYPE(object.ptr())) != type_) return false;
-        if (look_(object.ptr(), &out) == 0) return true;
-        PyErr_Clear();
-        return false;
-    }
-
-private:
-    PyObject* type_;
-    int (*look_)(void*, Tensor*);
-};
-
-bool contiguous(const Tensor& tensor) {
-    if (tensor.strides == nullptr) return true;
-    std::int64_t expected = 1;
-    bool dense = true;
-    for (std::int32_t d = tensor.ndim; d-- > 0;) {
-        if (tensor.shape[d] == 0) return true;
-        if (tensor.shape[d] == 1) continue;
-        dense = dense && tensor.strides[d] == expected;
-        expected *= tensor.shape[d];
-    }
-    return dense;
-}
-
-bool same_shape(const Tensor& a, const Tensor& b) {
-    return a.ndim == b.ndim && std::equal(a.shape, a.shape + a.ndim, b.shape);
-}
-
-bool same_dtype(const Tensor& a, const Tensor& b) {
-    return a.dtype.code == b.dtype.code && a.dtype.bits == b.dtype.bits && a.dtype.lanes == b.dtype.lanes;
-}
-
-std::size_t count_of(const Tensor& tensor) {
-    std::size_t count = 1;
-    for (std::int32_t d = 0; d < tensor.ndim; ++d) count *= static_cast<std::size_t>(tensor.shape[d]);
-    return count;
-}
-
-std::uintptr_t address_of(const Tensor& tensor) {
-    return reinterpret_cast<std::uintptr_t>(tensor.data) + tensor.byte_offset;
-}
 
 bool mergeable(const Tensor& tensor) {
     return tensor.device.device_type == kCpu && tensor.dtype.code == kFloat && tensor.dtype.lanes == 1 &&

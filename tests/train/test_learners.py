@@ -62,6 +62,14 @@ MAKERS = {
 kinds = pytest.mark.parametrize("kind", MAKERS)
 
 
+@pytest.fixture
+def threads():
+    """Set the number of torch's threads during a test."""
+    before = torch.get_num_threads()
+    yield torch.set_num_threads
+    torch.set_num_threads(before)
+
+
 def tensors(seed, dtype=torch.float64, shapes=SHAPES):
     generator = torch.Generator().manual_seed(seed)
     return [torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype) for shape in shapes]
@@ -306,13 +314,21 @@ def test_the_parameters_own_gradients_are_the_default(kind):
 
 
 @kinds
-def test_pieces_change_nothing(kind, monkeypatch):
-    """Cutting the list to fit the cache is not to be seen in the result."""
+def test_threads_and_other_parameters_change_nothing(kind, threads):
+    """How the work is cut is not to be seen in the result, also of sums over a parameter of many pieces."""
+    shapes = [(400, 350), *SHAPES]
     results = []
-    for size in (1, 40, 1 << 30):
-        monkeypatch.setattr("feedline.train.parameters.PIECE_BYTES", size)
-        parameters = tensors(1, torch.float32)
-        run(MAKERS[kind](parameters, 0.1, clip=0.3, clip_by="norm"), range(4), dtype=torch.float32)
+    for count, lists in [(1, [shapes]), (2, [shapes]), (3, [shapes]), (2, [[shape] for shape in shapes])]:
+        threads(count)
+        parameters = tensors(1, torch.float32, shapes)
+        gradients = [tensors(20 + k, torch.float32, shapes) for k in range(3)]
+        done = 0
+        for some in lists:
+            mine = slice(done, done + len(some))
+            learner = MAKERS[kind](parameters[mine], 0.1, clip=0.3, clip_by="norm")
+            for k, tensors_of_step in enumerate(gradients):
+                learner.update(1 + k, tensors_of_step[mine])
+            done = mine.stop
         results.append(parameters)
     for other in results[1:]:
         assert all(torch.equal(a, b) for a, b in zip(results[0], other, strict=True))

@@ -6,7 +6,7 @@ namespace feedline {
 
 struct Cpu {
     bool sse41;  // SSE4.1 and SSE4.2: parser, crc32c, pictures
-    bool avx2;   // index scan, Feistel, bounds of sparse indices, codes of gradients, pictures
+    bool avx2;   // index scan, Feistel, bounds of sparse indices, codes of gradients, updates, pictures
     bool f16c;   // with AVX2: codes in half precision
 };
 

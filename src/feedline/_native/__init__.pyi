@@ -12,6 +12,7 @@ CTF_ERRORS: dict[str, int]
 MLF_ERRORS: dict[str, int]
 ROW_ERRORS: dict[str, int]
 TAR_ERRORS: dict[str, int]
+UPDATE_RULES: dict[str, tuple[int, int]]
 
 class Bytes:
     def __buffer__(self, flags: int, /) -> memoryview: ...
@@ -401,8 +402,29 @@ def tar_members(
     fields: Sequence[bytes],
     keys: bool = False,
 ) -> tuple[NDArray[np.int64], NDArray[np.uint8], NDArray[np.int64] | None, NDArray[np.uint8] | None]: ...
+def square_sums(jobs: Sequence[tuple[int, int, int]], threads: int = 1) -> list[float]: ...
 def tar_suffixes(data: NDArray[np.uint8]) -> list[tuple[bytes, int, int]]: ...
 def picture_headers(data: NDArray[np.uint8], bounds: NDArray[np.int64]) -> NDArray[np.int32]: ...
+def update(
+    rule: str,
+    numbers: Sequence[float],
+    stages: tuple[float, ...],
+    jobs: Sequence[tuple[float, ...]],
+    threads: int = 1,
+) -> None: ...
+def update_tensors(
+    types: tuple[type[Any], type[Any]],
+    rule: str,
+    numbers: Sequence[float],
+    stages: tuple[float, ...],
+    weights: list[Any],
+    gradients: list[Any],
+    states: Sequence[list[Any]],
+    factors: list[Any] | None,
+    noise: list[Any] | None,
+    copies: list[Any] | None,
+    threads: int = 1,
+) -> list[int]: ...
 def uniforms(
     seed: int, sweeps: NDArray[np.int64], ordinals: NDArray[np.int64], stage: int, step: int, count: int
 ) -> NDArray[np.float64]: ...

@@ -1,6 +1,6 @@
 """Optimizers with a step for each element, scaled by its past gradients: AdaDelta, Adamax, Nadam, FTML, Ftrl.
 
-The formulas are MXNet 1.9.1's, with its names and defaults, and are computed in the weight's dtype.
+The formulas are MXNet 1.9.1's, with its names and defaults.
 """
 
 from __future__ import annotations
@@ -11,10 +11,9 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, ClassVar
 
-import torch
-
 from feedline.collective.refusal import RefusedError
 from feedline.kvstore.optimizers import Optimizer, States, register_optimizer
+from feedline.updates import formulas
 
 
 class _Decaying(Optimizer):
@@ -28,11 +27,6 @@ class _Decaying(Optimizer):
         if name in self.decays and not 0 <= value < 1:
             raise RefusedError(f"expected {name} of {self.name} from 0 to below 1, got {value}")
         return value
-
-    def decayed(self, weight: Any, gradient: Any) -> Any:
-        """Return a new tensor: the gradient after ``rescale_grad``, weight decay, and then ``clip_gradient``."""
-        g = gradient * self.rescale_grad
-        return self.clipped(g.add_(weight, alpha=self.wd) if self.wd else g)
 
 
 @register_optimizer
@@ -57,13 +51,8 @@ class AdaDeltaOptimizer(_Decaying):
 
     def rule(self, weight: Any, gradient: Any, states: States, count: int) -> None:
         """See `Optimizer`."""
-        g = self.scaled(gradient)
-        square = states["square"].mul_(self.rho).addcmul_(g, g, value=1 - self.rho)
-        step = (states["step_square"] + self.epsilon).sqrt_().div_((square + self.epsilon).sqrt_()).mul_(g)
-        states["step_square"].mul_(self.rho).addcmul_(step, step, value=1 - self.rho)
-        if self.wd:
-            weight.mul_(1 - self.wd)
-        weight.sub_(step)
+        formula = formulas.AdaDeltaFormula(self.rho, 1 - self.rho, self.epsilon, 1 - self.wd, -1.0)
+        self.follow(formula, weight, gradient, states["square"], states["step_square"])
 
 
 @register_optimizer
@@ -88,12 +77,9 @@ class AdamaxOptimizer(_Decaying):
 
     def rule(self, weight: Any, gradient: Any, states: States, count: int) -> None:
         """See `Optimizer`."""
-        g = self.decayed(weight, gradient)
-        mean = states["mean"].mul_(self.beta1).add_(g, alpha=1 - self.beta1)
-        largest = states["largest"].mul_(self.beta2)
-        torch.maximum(largest, g.abs_(), out=largest)
-        # Where it is zero, so is the mean, and their quotient would be NaN.
-        weight.addcdiv_(mean, largest.where(largest > 0, 1), value=-self.learning_rate / (1 - self.beta1**count))
+        rate = self.learning_rate / (1 - self.beta1**count)
+        formula = formulas.AdaMaxFormula(self.beta1, 1 - self.beta1, self.beta2, 1.0, 0.0, -rate)
+        self.follow(formula, weight, gradient, states["mean"], states["largest"], inner=self.wd)
 
 
 @register_optimizer
@@ -123,14 +109,19 @@ class NadamOptimizer(_Decaying):
 
     def rule(self, weight: Any, gradient: Any, states: States, count: int) -> None:
         """See `Optimizer`."""
-        g = self.decayed(weight, gradient)
         now, later = (_nesterov(self.beta1, self.schedule_decay, t) for t in (count, count + 1))
         product = _nesterov_product(self.beta1, self.schedule_decay, count)
-        mean = states["mean"].mul_(self.beta1).add_(g, alpha=1 - self.beta1)
-        variance = states["variance"].mul_(self.beta2).addcmul_(g, g, value=1 - self.beta2)
-        step = g.mul_((1 - now) / (1 - product)).add_(mean, alpha=later / (1 - product * later))
-        root = (variance / (1 - self.beta2**count)).sqrt_().add_(self.epsilon)
-        weight.addcdiv_(step, root, value=-self.learning_rate)
+        formula = formulas.AdamFormula(
+            self.beta1,
+            1 - self.beta1,
+            self.beta2,
+            1 - self.beta2,
+            1 / (1 - self.beta2**count),
+            self.epsilon,
+            along=-self.learning_rate * later / (1 - product * later),
+            ahead=-self.learning_rate * (1 - now) / (1 - product),
+        )
+        self.follow(formula, weight, gradient, states["mean"], states["variance"], inner=self.wd)
 
 
 def _nesterov(beta1: float, decay: float, t: int) -> float:
@@ -177,14 +168,17 @@ class FTMLOptimizer(_Decaying):
 
     def rule(self, weight: Any, gradient: Any, states: States, count: int) -> None:
         """See `Optimizer`."""
-        g = self.decayed(weight, gradient)
-        variance = states["variance"].mul_(self.beta2).addcmul_(g, g, value=1 - self.beta2)
-        divisor = (variance / (1 - self.beta2**count)).sqrt_().add_(self.epsilon)
-        divisor.mul_((1 - self.beta1**count) / self.learning_rate)
-        change = states["divisor"].mul_(-self.beta1).add_(divisor)
-        leader = states["leader"].mul_(self.beta1).add_(g, alpha=1 - self.beta1).addcmul_(change, weight, value=-1)
-        states["divisor"].copy_(divisor)
-        weight.copy_(leader).div_(divisor).neg_()
+        formula = formulas.FTMLFormula(
+            self.beta1,
+            1 - self.beta1,
+            self.beta2,
+            1 - self.beta2,
+            1 / (1 - self.beta2**count),
+            self.epsilon,
+            (1 - self.beta1**count) / self.learning_rate,
+        )
+        kept = (states["divisor"], states["variance"], states["leader"])
+        self.follow(formula, weight, gradient, *kept, inner=self.wd)
 
 
 @register_optimizer
@@ -210,9 +204,5 @@ class FtrlOptimizer(Optimizer):
 
     def rule(self, weight: Any, gradient: Any, states: States, count: int) -> None:
         """See `Optimizer`."""
-        g, leader, square = self.scaled(gradient), states["leader"], states["square"]
-        before = square.sqrt()
-        root = square.addcmul_(g, g).sqrt()
-        leader.add_(g).addcmul_(root - before, weight, value=-1 / self.learning_rate)
-        beyond = torch.nn.functional.softshrink(leader, self.lamda1).neg_()
-        weight.copy_(beyond.div_(root.add_(self.beta).div_(self.learning_rate).add_(self.wd)))
+        formula = formulas.FtrlFormula(self.learning_rate, self.lamda1, self.beta, self.wd)
+        self.follow(formula, weight, gradient, states["leader"], states["square"])

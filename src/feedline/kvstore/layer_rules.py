@@ -12,6 +12,8 @@ from typing import Any, ClassVar
 
 from feedline.collective.refusal import RefusedError
 from feedline.kvstore.optimizers import Optimizer, SGDOptimizer, States, register_optimizer
+from feedline.updates import formulas
+from feedline.updates.formulas import norm
 
 
 @register_optimizer
@@ -51,18 +53,21 @@ class LAMBOptimizer(Optimizer):
 
     def rule(self, weight: Any, gradient: Any, states: States, count: int) -> None:
         """See `Optimizer`."""
-        g = self.scaled(gradient)
-        mean = states["mean"].mul_(self.beta1).add_(g, alpha=1 - self.beta1)
-        variance = states["variance"].mul_(self.beta2).addcmul_(g, g, value=1 - self.beta2)
         whole1, whole2 = (1 - self.beta1**count, 1 - self.beta2**count) if self.bias_correction else (1.0, 1.0)
-        step = (mean / whole1).div_((variance / whole2).sqrt_().add_(self.epsilon)).add_(weight, alpha=self.wd)
-        length, of_step = _norm(weight), _norm(step)
-        if self.lower_bound is not None:
-            length = max(length, self.lower_bound)
-        if self.upper_bound is not None:
-            length = min(length, self.upper_bound)
-        ratio = length / of_step if length and of_step else 1.0
-        weight.add_(step, alpha=-self.learning_rate * ratio)
+        formula = formulas.LAMBFormula(
+            self.beta1,
+            1 - self.beta1,
+            self.beta2,
+            1 - self.beta2,
+            1 / whole1,
+            1 / whole2,
+            self.epsilon,
+            self.wd,
+            -self.learning_rate,
+            -math.inf if self.lower_bound is None else self.lower_bound,
+            math.inf if self.upper_bound is None else self.upper_bound,
+        )
+        self.follow(formula, weight, gradient, states["mean"], states["variance"])
 
 
 class _LargeBatch(SGDOptimizer):
@@ -111,7 +116,7 @@ class LARSOptimizer(_LargeBatch):
         self._last[self.key] = rate
         momentum = self.momentum * rate / last if self.momentum_correction and last else self.momentum
         if not self.name_of(self.key).endswith(("gamma", "beta", "bias")):
-            length, of_gradient = _norm(weight), _norm(gradient) * abs(self.rescale_grad)
+            length, of_gradient = norm(weight), norm(gradient) * abs(self.rescale_grad)
             if length and of_gradient:
                 rate *= self.eta * length / (of_gradient + self.wd * length + self.eps)
         self.step(weight, gradient, states, rate, momentum)
@@ -174,7 +179,7 @@ class LBSGDOptimizer(_LargeBatch):
 
     def _factor(self, weight: Any, gradient: Any, seen: int) -> float:
         if self.warmup_strategy == "lars":
-            length2, gradient2 = _norm(weight) ** 2, _norm(gradient) ** 2
+            length2, gradient2 = norm(weight) ** 2, norm(gradient) ** 2
             return min(max(math.sqrt(length2 / (gradient2 + self.wd * length2 + 1e-18)), 0.01), 100.0)
         length = self.warmup_epochs * self.updates_per_epoch
         if seen >= length:
@@ -183,8 +188,3 @@ class LBSGDOptimizer(_LargeBatch):
             return 1.0
         power = {"linear": 1.0, "power2": 2.0, "sqrt": 0.5}[self.warmup_strategy]
         return 1.0 + (self.batch_scale - 1) * math.pow(seen / length, power)
-
-
-def _norm(array: Any) -> float:
-    """Return the Euclidean norm, computed in single precision at least."""
-    return float((array if array.dtype.itemsize >= 4 else array.float()).norm())

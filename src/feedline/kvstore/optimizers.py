@@ -4,7 +4,9 @@ The rules are MXNet 1.9.1's, with its names and defaults. All of them multiply t
 clip it to ``clip_gradient`` in absolute value; ``wd`` is the weight decay. Pushed gradients are sums over devices and
 workers: for a mean, set ``rescale_grad`` to one over their number.
 
-With ``multi_precision``, weights in half precision have a copy in single precision, which is updated and then rounded.
+What a rule does to a weight is one of `feedline.updates.formulas`: native code does scale, clipping, decay and rule in
+one pass. Weights in half precision are computed in single precision, then rounded, like their states. With
+``multi_precision`` weights have a copy in single precision, as have states; it is updated, and rounded into the weight.
 
 With ``lazy_update``, row-sparse gradients update only their rows, with the states and weight decay of those rows; other
 rules treat all other rows as zeros.
@@ -17,6 +19,7 @@ import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
+from functools import cache
 from typing import Any, ClassVar, TypeVar
 
 import numpy as np
@@ -25,6 +28,7 @@ import torch
 from feedline.collective.refusal import RefusedError
 from feedline.errors import StateError
 from feedline.kvstore.base import Key
+from feedline.updates import Formula, UpdateStages, formulas, update
 
 T = TypeVar("T")
 States = dict[str, Any]
@@ -50,13 +54,16 @@ class Optimizer(ABC):
         clip_gradient: largest absolute value of a gradient's elements; None: no limit.
         multi_precision: whether weights and states of half precision are kept in single precision.
         key: key of the update that is going on, for rules that depend on it.
+        rounded: weight of the update that is going on, if the rule gets its copy in single precision, until the rule
+            has written both.
     """
 
     #: Name of the rule in `optimizer`.
     name: ClassVar[str]
     #: Names of the rule's states: tensors of the weight's shape, zero at first.
     keeps: ClassVar[tuple[str, ...]] = ()
-    #: Whether the rule cannot fail after `prepare`; the store then keeps no copy to undo an update.
+    #: Whether the rule cannot fail after `prepare`, with gradients of any floating-point dtype; the store then keeps no
+    #: copy to undo an update, and converts no gradients for weights that are kept in single precision.
     cannot_fail: ClassVar[bool] = False
     #: Parameters that depend on the number of workers, devices or samples in a push. They belong to the present run and
     #: are never saved, as another run may differ. A rule with more of them adds their names.
@@ -72,6 +79,7 @@ class Optimizer(ABC):
     #: Weak references to the stores that use this rule.
     _stores: list[Any] = field(default_factory=list, init=False, repr=False, compare=False)
     key: ClassVar[Key] = ""
+    rounded: ClassVar[Any] = None
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name in self.__dataclass_fields__ and not name.startswith("_"):
@@ -200,14 +208,15 @@ class Optimizer(ABC):
         """Update a weight in place by a dense gradient, or a coalesced ``torch.sparse_coo`` one."""
         if key not in self._states:
             self.prepare(key, weight)
-        self.__dict__["key"] = key
         count, states = self._counts.get(key, 0) + 1, self._states[key]
-        rule, number = self.at(key, count)
-        target = weight
+        target, rounded = weight, None
         if MASTER in states:
             states = dict(states)
-            target = states.pop(MASTER)
-            gradient = gradient.to(target.dtype)
+            target, rounded = states.pop(MASTER), weight
+            if not self.cannot_fail or gradient.layout is not torch.strided:
+                gradient = gradient.to(target.dtype)
+        self.__dict__.update(key=key, rounded=rounded if gradient.layout is torch.strided else None)
+        rule, number = self.at(key, count)
         if gradient.layout is torch.strided:
             rule.rule(target, gradient, states, number)
         elif not getattr(self, "lazy_update", False):
@@ -220,17 +229,48 @@ class Optimizer(ABC):
             target.index_copy_(0, rows, part)
             for name, changed in parts.items():
                 states[name].index_copy_(0, rows, changed)
-        if target is not weight:
+        if target is not weight and (rule.rounded is not None or gradient.layout is not torch.strided):
             weight.copy_(target)
+        self.__dict__["rounded"] = None
         self._counts[key] = count
 
-    def scaled(self, gradient: Any) -> Any:
-        """Return a new tensor: the gradient after ``rescale_grad`` and ``clip_gradient``."""
-        return self.clipped(gradient * self.rescale_grad)
+    def follow(
+        self,
+        formula: Formula,
+        weight: Any,
+        gradient: Any,
+        *states: Any,
+        inner: float = 0.0,
+        outer: float = 0.0,
+        noise: Any = None,
+        noise_factor: float = 1.0,
+        bound: float = math.inf,
+    ) -> None:
+        """Change weight and states by a formula, after ``rescale_grad`` and ``clip_gradient``.
 
-    def clipped(self, gradient: Any) -> Any:
-        """Clip a gradient in place."""
-        return gradient if self.clip_gradient is None else gradient.clamp_(-self.clip_gradient, self.clip_gradient)
+        Args:
+            formula: formula.
+            weight: weight.
+            gradient: pushed gradient.
+            states: states in the formula's order.
+            inner: weight decay that is added to the gradient before it is clipped.
+            outer: weight decay that is added afterwards.
+            noise: what is added to the weight, times ``noise_factor``; None: nothing.
+            noise_factor: see ``noise``.
+            bound: largest absolute value of the weight's elements.
+        """
+        limit = math.inf if self.clip_gradient is None else self.clip_gradient
+        update(
+            formula,
+            [weight],
+            [gradient],
+            [[state] for state in states],
+            UpdateStages(inner, limit, outer, noise_factor, 0.0, bound),
+            factors=[self.rescale_grad],
+            noise=None if noise is None else [noise],
+            copies=None if self.rounded is None else [self.rounded],
+        )
+        self.__dict__["rounded"] = None
 
     # ---- states ---------------------------------------------------------------------------------------------
 
@@ -296,19 +336,11 @@ class SGDOptimizer(Optimizer):
 
     def step(self, weight: Any, gradient: Any, states: States, rate: float, momentum: float) -> None:
         """Update with a learning rate and momentum of this step alone."""
-        if self.clip_gradient is None:
-            step, scale = gradient, -rate * self.rescale_grad
-        else:
-            step, scale = self.scaled(gradient), -rate
         if "momentum" in states:
-            velocity = states["momentum"].mul_(momentum)
-            if self.wd:
-                velocity.add_(weight, alpha=-rate * self.wd)
-            weight.add_(velocity.add_(step, alpha=scale))
+            formula = formulas.MomentumFormula(momentum, -rate, 1.0)
+            self.follow(formula, weight, gradient, states["momentum"], outer=self.wd)
         else:
-            if self.wd:
-                weight.mul_(1 - rate * self.wd)
-            weight.add_(step, alpha=scale)
+            self.follow(formulas.StepFormula(-rate), weight, gradient, outer=self.wd)
 
 
 @dataclass
@@ -332,12 +364,9 @@ class NAGOptimizer(SGDOptimizer):
         if "momentum" not in states:
             super().rule(weight, gradient, states, count)
             return
-        step = self.scaled(gradient)
-        if self.wd:
-            step.add_(weight, alpha=self.wd)
-        step.mul_(-self.learning_rate)
-        velocity = states["momentum"].mul_(self.momentum).add_(step)
-        weight.add_(velocity, alpha=self.momentum).add_(step)
+        rate, momentum = self.learning_rate, self.momentum
+        formula = formulas.MomentumFormula(momentum, -rate, momentum, -rate)
+        self.follow(formula, weight, gradient, states["momentum"], outer=self.wd)
 
 
 @shown_as("Adam")
@@ -370,16 +399,10 @@ class AdamOptimizer(Optimizer):
 
     def rule(self, weight: Any, gradient: Any, states: States, count: int) -> None:
         """See `Optimizer`."""
-        g = gradient * self.rescale_grad
-        if self.wd:
-            g.add_(weight, alpha=self.wd)
-        self.clipped(g)
-        # MXNet computes one minus beta in single precision, which changes weights by about 1e-5 of a step.
-        rest1, rest2 = (float(np.float32(1) - np.float32(beta)) for beta in (self.beta1, self.beta2))
-        mean = states["mean"].mul_(self.beta1).add_(g, alpha=rest1)
-        variance = states["variance"].mul_(self.beta2).addcmul_(g, g, value=rest2)
-        rate = self.learning_rate * math.sqrt(1 - self.beta2**count) / (1 - self.beta1**count)
-        weight.addcdiv_(mean, torch.sqrt(variance, out=g).add_(self.epsilon), value=-rate)
+        beta1, beta2 = self.beta1, self.beta2
+        rate = self.learning_rate * math.sqrt(1 - beta2**count) / (1 - beta1**count)
+        formula = formulas.AdamFormula(beta1, _rest(beta1), beta2, _rest(beta2), 1.0, self.epsilon, -rate)
+        self.follow(formula, weight, gradient, states["mean"], states["variance"], inner=self.wd)
 
 
 @shown_as("RMSProp")
@@ -414,19 +437,15 @@ class RMSPropOptimizer(Optimizer):
 
     def rule(self, weight: Any, gradient: Any, states: States, count: int) -> None:
         """See `Optimizer`."""
-        g = gradient * self.rescale_grad
-        if self.wd:
-            g.add_(weight, alpha=self.wd)
-        self.clipped(g)
-        square = states["square"].mul_(self.gamma1).addcmul_(g, g, value=1 - self.gamma1)
+        keep, fresh, along = self.gamma1, 1 - self.gamma1, -self.learning_rate
+        bound = self.clip_weights if self.clip_weights is not None and self.clip_weights > 0 else math.inf
+        formula: Formula
         if "mean" in states:
-            mean = states["mean"].mul_(self.gamma1).add_(g, alpha=1 - self.gamma1)
-            root = (square - mean * mean).add_(self.epsilon).sqrt_()
-            weight.add_(states["step"].mul_(self.gamma2).addcdiv_(g, root, value=-self.learning_rate))
+            formula = formulas.CenteredRMSPropFormula(keep, fresh, self.epsilon, self.gamma2, along)
+            kept = [states["square"], states["mean"], states["step"]]
         else:
-            weight.addcdiv_(g, (square + self.epsilon).sqrt_(), value=-self.learning_rate)
-        if self.clip_weights is not None and self.clip_weights > 0:
-            weight.clamp_(-self.clip_weights, self.clip_weights)
+            formula, kept = formulas.AdaGradFormula(keep, fresh, self.epsilon, 1.0, along), [states["square"]]
+        self.follow(formula, weight, gradient, *kept, inner=self.wd, bound=bound)
 
 
 @shown_as("AdaGrad")
@@ -447,12 +466,8 @@ class AdaGradOptimizer(Optimizer):
 
     def rule(self, weight: Any, gradient: Any, states: States, count: int) -> None:
         """See `Optimizer`."""
-        g = self.scaled(gradient)
-        history = states["history"].addcmul_(g, g)
-        root = (history + self.eps).sqrt_()
-        if self.wd:
-            weight.mul_(1 - self.learning_rate * self.wd)
-        weight.addcdiv_(g, root, value=-self.learning_rate)
+        formula = formulas.AdaGradFormula(1.0, 1.0, self.eps, 1 - self.learning_rate * self.wd, -self.learning_rate)
+        self.follow(formula, weight, gradient, states["history"])
 
 
 @dataclass
@@ -464,7 +479,13 @@ class Test(Optimizer):
 
     def rule(self, weight: Any, gradient: Any, states: States, count: int) -> None:
         """See `Optimizer`."""
-        weight.add_(gradient, alpha=self.rescale_grad)
+        update(formulas.StepFormula(self.rescale_grad), [weight], [gradient], [])
+
+
+@cache
+def _rest(beta: float) -> float:
+    """Return one minus beta as MXNet's Adam computes it, in single precision; a step differs by about 1e-5 of it."""
+    return float(np.float32(1) - np.float32(beta))
 
 
 def _alive(stores: Iterable[Any]) -> list[Any]:

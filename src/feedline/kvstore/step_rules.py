@@ -14,6 +14,7 @@ import torch
 
 from feedline.kvstore.base import Key
 from feedline.kvstore.optimizers import Optimizer, States, register_optimizer
+from feedline.updates import formulas
 
 
 @register_optimizer
@@ -40,14 +41,12 @@ class SignumOptimizer(Optimizer):
 
     def rule(self, weight: Any, gradient: Any, states: States, count: int) -> None:
         """See `Optimizer`."""
-        g, lr = self.scaled(gradient), self.learning_rate
+        lr = self.learning_rate
         if "momentum" not in states:
-            weight.mul_(1 - lr * self.wd).sub_(g.sign_(), alpha=lr)
+            self.follow(formulas.SignFormula(1 - lr * self.wd, -lr), weight, gradient)
             return
-        if self.wd:
-            g.add_(weight, alpha=self.wd)
-        mean = states["momentum"].mul_(self.momentum).sub_(g, alpha=1 - self.momentum)
-        weight.mul_(1 - lr * self.wd_lh).add_(mean.sign(), alpha=lr)
+        formula = formulas.SignumFormula(self.momentum, self.momentum - 1, 1 - lr * self.wd_lh, lr)
+        self.follow(formula, weight, gradient, states["momentum"], outer=self.wd)
 
 
 @register_optimizer
@@ -78,14 +77,12 @@ class DCASGDOptimizer(Optimizer):
 
     def rule(self, weight: Any, gradient: Any, states: States, count: int) -> None:
         """See `Optimizer`."""
-        g = self.scaled(gradient)
-        previous = states["previous"]
-        step = (g * g).mul_(weight - previous).mul_(self.lamda).add_(g).add_(weight, alpha=self.wd)
-        step.mul_(-self.learning_rate)
+        numbers = -self.learning_rate, self.lamda, self.wd
         if "momentum" in states:
-            step = states["momentum"].mul_(self.momentum).add_(step)
-        previous.copy_(weight)
-        weight.add_(step)
+            formula = formulas.DCASGDFormula(self.momentum, *numbers)
+            self.follow(formula, weight, gradient, states["previous"], states["momentum"])
+        else:
+            self.follow(formulas.PlainDCASGDFormula(*numbers), weight, gradient, states["previous"])
 
 
 @register_optimizer
@@ -106,11 +103,10 @@ class SGLDOptimizer(Optimizer):
 
     def rule(self, weight: Any, gradient: Any, states: States, count: int) -> None:
         """See `Optimizer`."""
-        g, lr = self.scaled(gradient), self.learning_rate
-        if self.wd:
-            g.add_(weight, alpha=self.wd)
+        lr = self.learning_rate
         noise = torch.randn(weight.shape, generator=drawn_by(self.seed, self.key, count), dtype=weight.dtype)
-        weight.sub_(g, alpha=lr / 2).add_(noise.to(weight.device), alpha=math.sqrt(lr))
+        drawn = {"noise": noise.to(weight.device), "noise_factor": math.sqrt(lr)}
+        self.follow(formulas.StepFormula(-lr / 2), weight, gradient, outer=self.wd, **drawn)
 
 
 def drawn_by(seed: int, key: Key, count: int) -> torch.Generator:

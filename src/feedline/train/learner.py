@@ -12,17 +12,17 @@ gradients were summed (1 for means), w a parameter:
 7. L1: parameters are shrunk towards 0 by ``l1`` times the rate;
 8. the counters advance.
 
-Gradients are read-only. Scaling (step 4) costs no pass over memory: rules multiply it into scalars that they use
-anyway. All parameters of a device and dtype are updated by fused (foreach) operations, on the CPU in pieces that fit a
-core's cache, which makes rules of many operations several times faster than whole parameter lists would. Parameters of
-half precision have their state in float32, in which their rules compute.
+Gradients are read-only. Scaling (step 4) costs nothing: rules multiply it into scalars that they use anyway. On the CPU
+native code does steps 2 to 7 in one pass over memory, for all parameters of a dtype in one call (`feedline.updates`);
+parameters of other devices are updated by fused (foreach) operations of torch. Only norms, and rules that divide by a
+mean over each parameter, need a pass more. Parameters of half precision have their state in float32, in which their
+rules compute.
 """
 
 from __future__ import annotations
 
 import hashlib
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -34,18 +34,24 @@ from feedline.runs.fields import amount, whole
 from feedline.train.parameters import (
     ParameterGroup,
     Tensors,
-    add_noise,
-    clipped,
-    clipping_factor,
+    alike,
     computing_dtype,
     copied,
-    cut_into_pieces,
     named,
-    shrink,
 )
 from feedline.train.schedules import Schedule, Values, at_least_zero, one_of, rates_schedule
 from feedline.train.strategy import Alone, Strategy
 from feedline.train.wrapped import plain_learner
+from feedline.updates import (
+    PLAIN,
+    Formula,
+    UpdateStages,
+    clipping_factors,
+    finish,
+    global_clipping_factor,
+    prepared,
+    update,
+)
 
 try:
     import torch
@@ -76,7 +82,7 @@ class Step:
     scale: float
 
 
-class Learner(ABC):
+class Learner:
     """Updates parameters from gradients by one rule, at the rate of a schedule.
 
     Learners count samples and sweeps, by which schedules are indexed. The state is a few numbers, and tensors of the
@@ -158,11 +164,27 @@ class Learner(ABC):
         self._lr_was_reset = False
         self._state: list[dict[str, torch.Tensor]] = [{} for _ in self._list]
         self._numbers: list[tuple[float, ...]] = [(0,) * len(self.numbers) for _ in self._list]
-        self._pieces: list[list[int]] = []
+        self._alike: list[list[int]] = []
 
-    @abstractmethod
+    # A rule defines one of the next two: most are formulas with numbers; the rest gets whole parameter lists.
+
+    def _formula(self, numbers: tuple[float, ...], step: Step, dtype: torch.dtype) -> tuple[Formula, tuple[float, ...]]:
+        """Return the formula for parameters with these numbers that compute in a dtype, and their new numbers."""
+        raise NotImplementedError(f"the rule {self.rule!r} has no formula")
+
     def _apply(self, batch: ParameterGroup, step: Step) -> tuple[float, ...]:
         """Apply the rule: change ``batch.parameters`` and ``batch.state`` in place; returns the batch's new numbers."""
+        formula, numbers = self._formula(batch.numbers, step, batch.dtype)
+        update(
+            formula,
+            batch.parameters,
+            batch.gradients,
+            batch.state,
+            batch.stages,
+            factors=batch.factors,
+            noise=batch.noise,
+        )
+        return numbers
 
     # ---- what it is -----------------------------------------------------------------------------------------
 
@@ -244,18 +266,23 @@ class Learner(ABC):
         else:
             step = Step(position, samples, rate, 1.0 if averaged else 1.0 / samples)
         counted, std = 1 if averaged else samples, self._noise[position]
+        stages = UpdateStages(
+            limit=self._clip * counted if self._clip_by == "value" else math.inf,
+            outer=self._l2 * counted,
+            shrink=rate * self._l1,
+        )
         with torch.no_grad():
             generators = self._generators() if std > 0 else {}
             factor = self._global_factor(given, counted)
-            for chosen in self._chosen(given):
-                batch = self._batch(chosen, given, counted, factor)
-                numbers = self._apply(batch, step)
+            for chosen in self._chosen(given, one_by_one=std > 0):
+                batch = self._batch(chosen, given, stages, self._factors(chosen, given, counted, factor))
+                if std > 0:
+                    batch.noise = [
+                        torch.empty_like(p).normal_(0.0, std, generator=generators[p.device]) for p in batch.parameters
+                    ]
+                numbers = self._apply_whole(batch, step) if self.whole else self._apply(batch, step)
                 for i in chosen:
                     self._numbers[i] = numbers
-                if std > 0:
-                    add_noise(batch.parameters, std, generators)
-                if self._l1 > 0:
-                    shrink(batch.parameters, rate * self._l1)
         self.samples += samples
         self.minibatches += 1
         self.sweeps += bool(sweep_end)
@@ -317,52 +344,60 @@ class Learner(ABC):
                 "layer with sparse=False, or use SGD without L2 and clipping"
             )
 
-    def _chosen(self, given: list[torch.Tensor | None]) -> Iterator[list[int]]:
-        """Yield indices of parameters that are updated together."""
+    def _chosen(self, given: list[torch.Tensor | None], one_by_one: bool) -> Iterator[list[int]]:
+        """Yield indices of parameters that are updated together; ``one_by_one``: as few as possible on the CPU."""
         if self.whole:
             chosen = [i for i, gradient in enumerate(given) if gradient is not None]
             yield from [chosen] if chosen else []
             return
-        if not self._pieces:
-            self._pieces = cut_into_pieces(self._list, self._passes_often())
-        for piece in self._pieces:
-            alike: dict[tuple[tuple[float, ...], Any], list[int]] = {}
-            for i in piece:
+        if not self._alike:
+            self._alike = alike(self._list)
+        for places in self._alike:
+            groups: dict[tuple[tuple[float, ...], Any], list[int]] = {}
+            for i in places:
                 gradient = given[i]
                 if gradient is not None:
-                    alike.setdefault((self._numbers[i], gradient.layout), []).append(i)
-            yield from alike.values()
+                    groups.setdefault((self._numbers[i], gradient.layout), []).append(i)
+            for group in groups.values():
+                if one_by_one and self._list[group[0]].is_cpu:
+                    yield from ([i] for i in group)
+                else:
+                    yield group
 
-    def _passes_often(self) -> bool:
-        """Whether an update passes over memory more than once, so that pieces that fit a cache pay off."""
-        plain = self._clip == math.inf and self._l1 == self._l2 == 0 and not any(self._noise.numbers)
-        return bool(self.tensors) or not plain
-
-    def _global_factor(self, given: Sequence[Any], counted: int) -> torch.Tensor | None:
+    def _global_factor(self, given: Sequence[Any], counted: int) -> Any:
         """What all gradients are multiplied by, so that their common norm is not above the limit; None: nothing."""
         present = [gradient for gradient in given if gradient is not None]
         if self._clip == math.inf or self._clip_by != "global_norm" or not present:
             return None
-        return clipping_factor(present, self._clip * counted)
+        return global_clipping_factor(present, self._clip * counted)
+
+    def _factors(self, chosen: list[int], given: Sequence[Any], counted: int, factor: Any) -> list[Any] | None:
+        """What each gradient is multiplied by, so that norms are not above the limit; None: nothing."""
+        if factor is not None:
+            return [factor] * len(chosen)
+        if self._clip == math.inf or self._clip_by != "norm":
+            return None
+        return clipping_factors([given[i] for i in chosen], self._clip * counted)
 
     def _batch(
-        self, chosen: list[int], given: Sequence[Any], counted: int, factor: torch.Tensor | None
+        self, chosen: list[int], given: Sequence[Any], stages: UpdateStages, factors: list[Any] | None
     ) -> ParameterGroup:
         parameters, gradients = [self._list[i] for i in chosen], [given[i] for i in chosen]
         dtype = computing_dtype(parameters[0])
-        if not self.whole and any(gradient.dtype is not dtype for gradient in gradients):
-            gradients = [gradient.to(dtype) for gradient in gradients]
-        if factor is not None:
-            gradients = [gradient * factor.to(gradient.device, gradient.dtype) for gradient in gradients]
-        elif self._clip < math.inf:
-            gradients = clipped(gradients, self._clip * counted, self._clip_by == "norm")
-        if self._l2 > 0:
-            gradients = torch._foreach_add(gradients, parameters, alpha=self._l2 * counted)
         for i in chosen:
             if self.tensors and not self._state[i]:
                 self._state[i] = {name: torch.zeros_like(self._list[i], dtype=dtype) for name in self.tensors}
         state = [[self._state[i][name] for i in chosen] for name in self.tensors]
-        return ParameterGroup(parameters, gradients, state, self._numbers[chosen[0]], dtype)
+        return ParameterGroup(parameters, gradients, state, self._numbers[chosen[0]], dtype, stages, factors)
+
+    def _apply_whole(self, batch: ParameterGroup, step: Step) -> tuple[float, ...]:
+        """Apply a rule that is a function of somebody else, between the stages."""
+        stages, noise = batch.stages, batch.noise
+        batch.gradients = prepared(batch.parameters, batch.gradients, stages, batch.factors)
+        batch.stages, batch.factors, batch.noise = PLAIN, None, None
+        numbers = self._apply(batch, step)
+        finish(batch.parameters, stages, noise)
+        return numbers
 
     def _generators(self) -> dict[torch.device, torch.Generator]:
         """Return a generator for each device, seeded from seed and minibatch, so that the state contains none."""

@@ -1,21 +1,16 @@
-"""Parameters of learners: names, groups that are updated together, and fused operations on them."""
+"""Parameters of learners: names, and groups that are updated together."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from feedline.errors import StateError
-from feedline.train.shards import is_sharded
 from feedline.train.wrapped import plain_names
-
-#: Bytes of parameters updated at once on the CPU: with gradients, state and temporaries they fit a core's cache.
-PIECE_BYTES = 1 << 20
-
+from feedline.updates import PLAIN, UpdateStages
 
 Tensors = list[torch.Tensor]
 
@@ -26,10 +21,13 @@ class ParameterGroup:
 
     Attributes:
         parameters: parameters, changed in place.
-        gradients: gradients of dtype ``dtype``, read-only, to be multiplied by `Step.scale`.
+        gradients: gradients, read-only, to be multiplied by `Step.scale`.
         state: a list of tensors of dtype ``dtype`` for each of the rule's `Learner.tensors`, changed in place.
         numbers: a number for each of the rule's `Learner.numbers`, common to these parameters.
         dtype: dtype in which the rule computes: float64 for float64 parameters, otherwise float32.
+        stages: clipping, penalties and noise, which are still to be done; for a rule that is `Learner.whole`, they are.
+        factors: what gradients are multiplied by before all stages; None: 1.
+        noise: what is to be added to each parameter; None: nothing.
     """
 
     parameters: Tensors
@@ -37,6 +35,9 @@ class ParameterGroup:
     state: list[Tensors]
     numbers: tuple[float, ...]
     dtype: torch.dtype
+    stages: UpdateStages = PLAIN
+    factors: list[Any] | None = None
+    noise: Tensors | None = None
 
 
 def copied(name: str, saved: torch.Tensor, like: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
@@ -91,71 +92,9 @@ def computing_dtype(parameter: torch.Tensor) -> torch.dtype:
     return torch.float64 if parameter.dtype == torch.float64 else torch.float32
 
 
-def cut_into_pieces(parameters: Tensors, finely: bool) -> list[list[int]]:
-    """Group indices of parameters by device and dtype; with ``finely``, on the CPU in pieces of `PIECE_BYTES` bytes."""
+def alike(parameters: Tensors) -> list[list[int]]:
+    """Group indices of parameters by device and dtype."""
     groups: dict[tuple[torch.device, torch.dtype], list[int]] = {}
     for i, parameter in enumerate(parameters):
         groups.setdefault((parameter.device, parameter.dtype), []).append(i)
-    pieces: list[list[int]] = []
-    for (device, _), places in groups.items():
-        limit = PIECE_BYTES if finely and device.type == "cpu" else math.inf
-        piece: list[int] = []
-        held = 0
-        for i in places:
-            if piece and held + parameters[i].nbytes > limit:
-                pieces.append(piece)
-                piece, held = [], 0
-            piece.append(i)
-            held += parameters[i].nbytes
-        pieces.append(piece)
-    return pieces
-
-
-def clipped(gradients: Tensors, limit: float, by_norm: bool) -> Tensors:
-    """Clip gradients by value, or each parameter's gradient by its norm."""
-    if by_norm:
-        factors = torch._foreach_reciprocal(_norms(gradients))
-        torch._foreach_mul_(factors, limit)
-        torch._foreach_clamp_max_(factors, 1.0)
-        clipped: Tensors = torch._foreach_mul(gradients, factors)
-    else:
-        clipped = torch._foreach_clamp_min(gradients, -limit)
-        torch._foreach_clamp_max_(clipped, limit)
-    return clipped
-
-
-def clipping_factor(gradients: Tensors, limit: float) -> torch.Tensor:
-    """Return the factor, at most 1, that limits the norm of all gradients together; on the first one's device."""
-    norms = [_whole(norm).float() for norm in _norms(gradients)]
-    together = torch.linalg.vector_norm(torch.stack([norm.to(norms[0].device) for norm in norms]))
-    return (limit / together).clamp_(max=1.0)
-
-
-def _norms(gradients: Tensors) -> Tensors:
-    """The norm of each gradient, over all ranks that hold a part of it."""
-    norms = torch._foreach_norm(gradients)
-    return [norm.redistribute(placements=_everywhere(norm)) if is_sharded(norm) else norm for norm in norms]
-
-
-def _everywhere(norm: Any) -> Any:
-    from torch.distributed.tensor import Replicate
-
-    return [Replicate()] * len(norm.placements)
-
-
-def _whole(norm: Any) -> torch.Tensor:
-    found: torch.Tensor = norm.to_local() if is_sharded(norm) else norm
-    return found
-
-
-def add_noise(parameters: Tensors, std: float, generators: Mapping[torch.device, torch.Generator]) -> None:
-    """Add Gaussian noise."""
-    noise = [torch.empty_like(p).normal_(0.0, std, generator=generators[p.device]) for p in parameters]
-    torch._foreach_add_(parameters, noise)
-
-
-def shrink(parameters: Tensors, by: float) -> None:
-    """Shrink parameters towards 0 by at most ``by``: ``sign(w) * max(|w| - by, 0)``."""
-    cut = torch._foreach_clamp_min(parameters, -by)
-    torch._foreach_clamp_max_(cut, by)
-    torch._foreach_sub_(parameters, cut)
+    return list(groups.values())

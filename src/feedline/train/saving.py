@@ -19,9 +19,10 @@ from feedline.train.agreement import latest
 from feedline.train.checkpoint import Checkpoint, Checkpoints
 from feedline.train.lock import lock_folders
 from feedline.train.progress import SpanMark
-from feedline.train.shards import is_sharded, load_placed, save_shards
+from feedline.train.shards import load_placed, save_shards
 from feedline.train.trainer import Trainer
 from feedline.train.wrapped import unwrapped
+from feedline.updates.arrays import is_sharded
 
 
 @dataclass(slots=True)

@@ -20,11 +20,7 @@ import torch
 
 from feedline.errors import StateError, shown
 from feedline.interop.tensor_file import load_contents
-
-
-def is_sharded(tensor: Any) -> bool:
-    """Whether ranks hold parts of a tensor."""
-    return isinstance(tensor, torch.Tensor) and hasattr(tensor, "device_mesh") and hasattr(tensor, "placements")
+from feedline.updates.arrays import is_sharded
 
 
 def save_shards(folder: Path, tensors: Mapping[str, Any]) -> dict[str, Any]:

@@ -16,7 +16,7 @@ import torch
 
 from feedline.collective.ranks import Ranks
 from feedline.train.distributed.through_model import ThroughModel, in_parallel
-from feedline.train.shards import is_sharded
+from feedline.updates.arrays import is_sharded
 
 
 def sharded(model: torch.nn.Module) -> bool:

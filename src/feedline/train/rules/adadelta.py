@@ -8,8 +8,8 @@ from typing import Any
 import torch
 
 from feedline.train.learner import Learner, Step
-from feedline.train.parameters import ParameterGroup
 from feedline.train.schedules import Schedule, Values
+from feedline.updates import Formula, formulas
 
 
 class AdaDelta(Learner):
@@ -46,19 +46,6 @@ class AdaDelta(Learner):
             raise ValueError(f"expected rho to be between 0 and 1, got {rho}")
         self._rho, self._epsilon = float(rho), float(epsilon)
 
-    def _apply(self, batch: ParameterGroup, step: Step) -> tuple[float, ...]:
-        squares, steps = batch.state
-        torch._foreach_mul_(squares, self._rho)
-        new = (1.0 - self._rho) * step.scale**2
-        torch._foreach_addcmul_(squares, batch.gradients, batch.gradients, value=new)
-        root = torch._foreach_add(squares, self._epsilon)
-        torch._foreach_sqrt_(root)
-        delta = torch._foreach_add(steps, self._epsilon)
-        torch._foreach_sqrt_(delta)
-        torch._foreach_div_(delta, root)
-        torch._foreach_mul_(delta, batch.gradients)
-        # The scale of `delta` is left to the scalars of its two uses.
-        torch._foreach_mul_(steps, self._rho)
-        torch._foreach_addcmul_(steps, delta, delta, value=new)
-        torch._foreach_add_(batch.parameters, delta, alpha=-step.rate * step.scale)
-        return batch.numbers
+    def _formula(self, numbers: tuple[float, ...], step: Step, dtype: torch.dtype) -> tuple[Formula, tuple[float, ...]]:
+        fresh = (1.0 - self._rho) * step.scale**2
+        return formulas.AdaDeltaFormula(self._rho, fresh, self._epsilon, 1.0, -step.rate * step.scale), numbers

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 
 from feedline.train.learner import Learner, Step
-from feedline.train.parameters import ParameterGroup
 from feedline.train.schedules import Schedule, Values
+from feedline.updates import Formula, formulas
 
 FLOOR = 1e-16
 
@@ -37,23 +37,8 @@ class AdaGrad(Learner):
         super().__init__(parameters, lr, **options)
         self._average = bool(average)
 
-    def _apply(self, batch: ParameterGroup, step: Step) -> tuple[float, ...]:
-        (squares,) = batch.state
-        torch._foreach_addcmul_(squares, batch.gradients, batch.gradients, value=step.scale**2)
-        root = torch._foreach_add(squares, FLOOR)
-        torch._foreach_sqrt_(root)
+    def _formula(self, numbers: tuple[float, ...], step: Step, dtype: torch.dtype) -> tuple[Formula, tuple[float, ...]]:
+        fresh, along = step.scale**2, -step.rate * step.scale
         if self._average:
-            torch._foreach_reciprocal_(root)
-            descend_on_average(batch, root, step.rate * step.scale)
-        else:
-            torch._foreach_addcdiv_(batch.parameters, batch.gradients, root, value=-step.rate * step.scale)
-        return batch.numbers
-
-
-def descend_on_average(batch: ParameterGroup, factors: list[torch.Tensor], rate: float) -> None:
-    """``w -= rate * gradient * factor / mean(factor)``, the mean over each parameter; ``factors`` are used up."""
-    means = torch._foreach_norm(factors, 1)  # factors are positive
-    torch._foreach_div_(means, [float(max(factor.numel(), 1)) for factor in factors])
-    torch._foreach_mul_(factors, batch.gradients)
-    torch._foreach_div_(factors, means)
-    torch._foreach_add_(batch.parameters, factors, alpha=-rate)
+            return formulas.AveragedAdaGradFormula(fresh, FLOOR, along), numbers
+        return formulas.AdaGradFormula(1.0, fresh, FLOOR, 1.0, along), numbers

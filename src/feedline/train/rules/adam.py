@@ -8,13 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-import numpy as np
 import torch
 
 from feedline.train.learner import Learner, Step
-from feedline.train.parameters import ParameterGroup
-from feedline.train.rules.momentum_sgd import smooth
+from feedline.train.rules.momentum_sgd import smoothing
 from feedline.train.schedules import Schedule, Values, at_least_zero, momentum_schedule
+from feedline.updates import Formula, complement, formulas
 
 #: CNTK's default for Adam and FSAdaGrad: a time constant of 720,000 samples.
 VARIANCE_MOMENTUM = Schedule.time_constant(720_000)
@@ -62,39 +61,22 @@ class Adam(Learner):
         at_least_zero("epsilon", epsilon)
         self._epsilon, self._adamax, self._unit_gain = float(epsilon), bool(adamax), bool(unit_gain)
 
-    def _apply(self, batch: ParameterGroup, step: Step) -> tuple[float, ...]:
-        updates, weight = batch.numbers
+    def _formula(self, numbers: tuple[float, ...], step: Step, dtype: torch.dtype) -> tuple[Formula, tuple[float, ...]]:
+        updates, weight = numbers
         updates += 1
-        mean, variance = batch.state
         momentum = self._momentum.momentum(step.position, step.samples)
         decay = self._variance.momentum(step.position, step.samples)
-        unbias = 1.0 / (1.0 - momentum**updates)
-        if self._adamax:
-            torch._foreach_mul_(variance, decay)
-            size = torch._foreach_abs(batch.gradients)
-            if step.scale != 1.0:
-                torch._foreach_mul_(size, step.scale)
-            torch._foreach_maximum_(variance, size)
-            del size  # its memory is taken again for the next line's
-            below = torch._foreach_add(variance, self._epsilon)
-        else:
-            unbias *= (1.0 - decay**updates) ** 0.5
-            smooth_squares(variance, decay, batch, step)
-            below = torch._foreach_sqrt(variance)
-            torch._foreach_add_(below, self._epsilon)
         gain = step.scale * (1.0 - momentum if self._unit_gain else 1.0)
-        weight = smooth(mean, weight, momentum, batch.gradients, gain)
-        torch._foreach_addcdiv_(batch.parameters, mean, below, value=-step.rate * unbias * weight)
-        return updates, weight
+        weight, keep, fresh = smoothing(weight, momentum, gain, dtype)
+        along = -step.rate * weight / (1.0 - momentum**updates)
+        if self._adamax:
+            return formulas.AdaMaxFormula(keep, fresh, decay, step.scale, self._epsilon, along), (updates, weight)
+        along *= (1.0 - decay**updates) ** 0.5
+        squares = smoothing_squares(decay, step, dtype)
+        return formulas.AdamFormula(keep, fresh, *squares, 1.0, self._epsilon, along), (updates, weight)
 
 
-def smooth_squares(variance: list[torch.Tensor], decay: float, batch: ParameterGroup, step: Step) -> None:
-    """``v = V v + (1 - V) gradient²``.
-
-    V may be so near 1 that float32 keeps few digits of 1 - V. The multiplication rounds V to float32 in any case;
-    1 - V is made of the same rounded V, so that what is added is what was taken away.
-    """
-    if batch.dtype is torch.float32:
-        decay = float(np.float32(decay))
-    torch._foreach_mul_(variance, decay)
-    torch._foreach_addcmul_(variance, batch.gradients, batch.gradients, value=(1.0 - decay) * step.scale**2)
+def smoothing_squares(decay: float, step: Step, dtype: torch.dtype) -> tuple[float, float]:
+    """``v = V v + (1 - V) gradient²``: what is kept of v, and how much of the given gradients' squares comes to it."""
+    keep, fresh = complement(1.0 - decay, dtype)
+    return keep, fresh * step.scale**2

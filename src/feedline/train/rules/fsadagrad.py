@@ -12,10 +12,10 @@ from typing import Any
 import torch
 
 from feedline.train.learner import Learner, Step
-from feedline.train.parameters import ParameterGroup
-from feedline.train.rules.adam import VARIANCE_MOMENTUM, smooth_squares
-from feedline.train.rules.momentum_sgd import smooth
+from feedline.train.rules.adam import VARIANCE_MOMENTUM, smoothing_squares
+from feedline.train.rules.momentum_sgd import smoothing
 from feedline.train.schedules import Schedule, Values, momentum_schedule
+from feedline.updates import Formula, formulas
 
 #: Gradients are made larger by this much at most.
 LIMIT = 10.0
@@ -56,22 +56,17 @@ class FSAdaGrad(Learner):
         self._variance = momentum_schedule("variance_momentum", variance_momentum, below_one=True)
         self._unit_gain = bool(unit_gain)
 
-    def _apply(self, batch: ParameterGroup, step: Step) -> tuple[float, ...]:
-        count, weight = batch.numbers
-        mean, variance = batch.state
+    def _formula(self, numbers: tuple[float, ...], step: Step, dtype: torch.dtype) -> tuple[Formula, tuple[float, ...]]:
+        count, weight = numbers
         momentum = self._momentum.momentum(step.position, step.samples)
         decay = self._variance.momentum(step.position, step.samples)
         count = decay * count + (1.0 - decay) * step.samples
-        smooth_squares(variance, decay, batch, step)
-        scaled = torch._foreach_sqrt(variance)
-        torch._foreach_reciprocal_(scaled)  # infinite where there never was a gradient: clamped, times 0
-        torch._foreach_mul_(scaled, math.sqrt(count))
-        torch._foreach_clamp_max_(scaled, LIMIT)
-        torch._foreach_mul_(scaled, batch.gradients)
         if momentum > 0:
             gain = step.scale * (1.0 - momentum if self._unit_gain else 1.0)
-            weight = smooth(mean, weight, momentum, scaled, gain)
-            torch._foreach_add_(batch.parameters, mean, alpha=-step.rate * weight)
+            weight, keep, fresh = smoothing(weight, momentum, gain, dtype)
+            along, ahead = -step.rate * weight, 0.0
         else:
-            torch._foreach_add_(batch.parameters, scaled, alpha=-step.rate * step.scale)
-        return count, weight
+            keep, fresh, along, ahead = 1.0, 0.0, 0.0, -step.rate * step.scale
+        squares = smoothing_squares(decay, step, dtype)
+        formula = formulas.FSAdaGradFormula(*squares, math.sqrt(count), LIMIT, keep, fresh, along, ahead)
+        return formula, (count, weight)

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 
 from feedline.train.learner import Learner, Step
-from feedline.train.parameters import ParameterGroup, Tensors
 from feedline.train.schedules import Schedule, Values, momentum_schedule
+from feedline.updates import Formula, complement, formulas
 
 
 class MomentumSGD(Learner):
@@ -48,22 +48,21 @@ class MomentumSGD(Learner):
         super().__init__(parameters, lr, **options)
         self._momentum, self._unit_gain = momentum_schedule("momentum", momentum), bool(unit_gain)
 
-    def _apply(self, batch: ParameterGroup, step: Step) -> tuple[float, ...]:
-        (mean,) = batch.state
-        weight, _, _ = self._smooth(mean, batch, step)
-        torch._foreach_add_(batch.parameters, mean, alpha=-weight)
-        return (weight,)
+    def _formula(self, numbers: tuple[float, ...], step: Step, dtype: torch.dtype) -> tuple[Formula, tuple[float, ...]]:
+        weight, keep, fresh = smoothing(numbers[0], *self._momentum_and_gain(step), dtype)
+        return formulas.MomentumFormula(keep, fresh, -weight), (weight,)
 
-    def _smooth(self, mean: Tensors, batch: ParameterGroup, step: Step) -> tuple[float, float, float]:
-        """Brings the mean up to date; returns its weight, M, and what the gradients are multiplied by."""
-        (weight,) = batch.numbers
+    def _momentum_and_gain(self, step: Step) -> tuple[float, float]:
+        """Return M, and what the gradients are multiplied by."""
         momentum = self._momentum.momentum(step.position, step.samples)
-        gain = step.rate * step.scale * (1.0 - momentum if self._unit_gain else 1.0)
-        return smooth(mean, weight, momentum, batch.gradients, gain), momentum, gain
+        return momentum, step.rate * step.scale * (1.0 - momentum if self._unit_gain else 1.0)
 
 
-def smooth(mean: Tensors, weight: float, momentum: float, gradients: Tensors, gain: float) -> float:
-    """``s = M s + gain gradient``, for an s that is kept as ``weight * mean``; returns the new weight."""
+def smoothing(weight: float, momentum: float, gain: float, dtype: torch.dtype) -> tuple[float, float, float]:
+    """``s = M s + gain gradient``, for an s that is kept as ``weight * mean``.
+
+    Returns:
+        The new weight; and what of the mean is kept, and how much of the gradient comes to it.
+    """
     weight = momentum * weight + gain
-    torch._foreach_lerp_(mean, gradients, gain / weight if gain else 0.0)
-    return weight
+    return weight, *complement(gain / weight if gain else 0.0, dtype)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 
 from feedline.train.learner import Step
-from feedline.train.parameters import ParameterGroup
-from feedline.train.rules.momentum_sgd import MomentumSGD
+from feedline.train.rules.momentum_sgd import MomentumSGD, smoothing
+from feedline.updates import Formula, formulas
 
 
 class Nesterov(MomentumSGD):
@@ -17,9 +17,7 @@ class Nesterov(MomentumSGD):
 
     rule = "nesterov"
 
-    def _apply(self, batch: ParameterGroup, step: Step) -> tuple[float, ...]:
-        (mean,) = batch.state
-        weight, momentum, gain = self._smooth(mean, batch, step)
-        torch._foreach_add_(batch.parameters, mean, alpha=-momentum * weight)
-        torch._foreach_add_(batch.parameters, batch.gradients, alpha=-gain)
-        return (weight,)
+    def _formula(self, numbers: tuple[float, ...], step: Step, dtype: torch.dtype) -> tuple[Formula, tuple[float, ...]]:
+        momentum, gain = self._momentum_and_gain(step)
+        weight, keep, fresh = smoothing(numbers[0], momentum, gain, dtype)
+        return formulas.MomentumFormula(keep, fresh, -momentum * weight, -gain), (weight,)

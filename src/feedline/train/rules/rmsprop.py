@@ -8,9 +8,8 @@ from typing import Any
 import torch
 
 from feedline.train.learner import Learner, Step
-from feedline.train.parameters import ParameterGroup
-from feedline.train.rules.adagrad import descend_on_average
 from feedline.train.schedules import Schedule, Values
+from feedline.updates import Formula, formulas
 
 FLOOR = 1e-6
 FIRST_STEP = 0.02
@@ -68,31 +67,20 @@ class RMSProp(Learner):
         self._gamma, self._inc, self._dec = float(gamma), float(inc), float(dec)
         self._max, self._min, self._average = float(max), float(min), bool(average)
 
-    def _apply(self, batch: ParameterGroup, step: Step) -> tuple[float, ...]:
-        (updates,) = batch.numbers
-        variance, steps, signs = batch.state
-        new = step.scale**2
-        if updates == 0:
-            torch._foreach_addcmul_(variance, batch.gradients, batch.gradients, value=new)
-            torch._foreach_add_(steps, FIRST_STEP)
-        torch._foreach_mul_(variance, self._gamma)
-        torch._foreach_addcmul_(variance, batch.gradients, batch.gradients, value=(1.0 - self._gamma) * new)
-        # 1 where the sign is kept, 0 elsewhere; lerp with these weights takes one end or the other exactly.
-        now = torch._foreach_sign(batch.gradients)
-        torch._foreach_mul_(signs, now)
-        torch._foreach_clamp_min_(signs, 0.0)
-        grown = torch._foreach_mul(steps, self._inc)
-        torch._foreach_clamp_max_(grown, self._max)
-        torch._foreach_mul_(steps, self._dec)
-        torch._foreach_clamp_min_(steps, self._min)
-        torch._foreach_lerp_(steps, grown, signs)
-        torch._foreach_copy_(signs, now)
-        root = torch._foreach_add(variance, FLOOR)
-        torch._foreach_sqrt_(root)
-        factors = torch._foreach_div(steps, root)
-        if self._average:
-            descend_on_average(batch, factors, step.rate * step.scale)
-        else:
-            alpha = -step.rate * step.scale
-            torch._foreach_addcmul_(batch.parameters, batch.gradients, factors, value=alpha)
-        return (updates + 1,)
+    def _formula(self, numbers: tuple[float, ...], step: Step, dtype: torch.dtype) -> tuple[Formula, tuple[float, ...]]:
+        (updates,) = numbers
+        kind = formulas.AveragedRMSPropFormula if self._average else formulas.RMSPropFormula
+        formula = kind(
+            first=1.0 if updates == 0 else 0.0,
+            start=step.scale**2,
+            first_step=FIRST_STEP,
+            keep=self._gamma,
+            fresh=(1.0 - self._gamma) * step.scale**2,
+            grow=self._inc,
+            most=self._max,
+            lessen=self._dec,
+            least=self._min,
+            floor=FLOOR,
+            along=-step.rate * step.scale,
+        )
+        return formula, (updates + 1,)

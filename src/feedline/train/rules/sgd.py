@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from feedline.train.learner import Learner, Step
-from feedline.train.parameters import ParameterGroup
+from feedline.updates import Formula, formulas
 
 
 class SGD(Learner):
@@ -14,6 +14,5 @@ class SGD(Learner):
     rule = "sgd"
     takes_sparse = True
 
-    def _apply(self, batch: ParameterGroup, step: Step) -> tuple[float, ...]:
-        torch._foreach_add_(batch.parameters, batch.gradients, alpha=-step.rate * step.scale)
-        return batch.numbers
+    def _formula(self, numbers: tuple[float, ...], step: Step, dtype: torch.dtype) -> tuple[Formula, tuple[float, ...]]:
+        return formulas.StepFormula(-step.rate * step.scale), numbers

@@ -1,0 +1,34 @@
+"""Tensors as native code gets them: an address and a type, if it can read and write them where they lie."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+#: Types of native updates.
+TYPES = {torch.float32: 0, torch.float64: 1, torch.float16: 2, torch.bfloat16: 3}
+
+#: Classes of tensors whose memory is what they say.
+PLAIN_TYPES = (torch.Tensor, torch.nn.Parameter)
+_FORMATS = {4: torch.channels_last, 5: torch.channels_last_3d}
+
+
+def is_plain(tensor: Any) -> bool:
+    """Whether a tensor is a strided one of a known type in the processor's memory, and of no class of its own."""
+    return (
+        type(tensor) in PLAIN_TYPES and tensor.is_cpu and tensor.layout is torch.strided and tensor.dtype in TYPES
+    ) and not tensor.is_neg()
+
+
+def is_sharded(tensor: Any) -> bool:
+    """Whether ranks hold parts of a tensor."""
+    return isinstance(tensor, torch.Tensor) and hasattr(tensor, "device_mesh") and hasattr(tensor, "placements")
+
+
+def dense_format(tensor: Any) -> Any:
+    """Return the memory format in which a tensor has no gaps; None: in none that is known."""
+    if tensor.is_contiguous():
+        return torch.contiguous_format
+    other = _FORMATS.get(tensor.dim())
+    return other if other is not None and tensor.is_contiguous(memory_format=other) else None

@@ -1,0 +1,138 @@
+"""What surrounds a rule: clipping and penalties of gradients before it, noise, shrinking and bounds of weights after.
+
+Native updates do all of it in their one pass. Here it is in operations of torch, for other devices and for rules that
+are functions of a user; and norms, which have to be known before.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from feedline import _native
+from feedline.updates.arrays import TYPES, dense_format, is_plain, is_sharded
+
+Tensors = list[torch.Tensor]
+#: A number, or a tensor of one on a gradient's device.
+Factor = Any
+
+
+@dataclass(slots=True, eq=False)
+class UpdateStages:
+    """Numbers of an update apart from its rule's; see native/include/feedline/update.h. They stay as they are made.
+
+    Attributes:
+        inner: factor of the weight that is added to the gradient before it is clipped.
+        limit: largest absolute value of a gradient's elements.
+        outer: factor of the weight that is added to the gradient afterwards.
+        noise_factor: factor of the noise that is added to weights.
+        shrink: how far weights move towards 0, at most.
+        bound: largest absolute value of a weight's elements.
+    """
+
+    inner: float = 0.0
+    limit: float = math.inf
+    outer: float = 0.0
+    noise_factor: float = 1.0
+    shrink: float = 0.0
+    bound: float = math.inf
+
+    def numbers(self) -> tuple[float, ...]:
+        """Return the numbers in the native order."""
+        return self.inner, self.limit, self.outer, self.noise_factor, self.shrink, self.bound
+
+
+PLAIN = UpdateStages()
+
+
+def prepared(weights: Tensors, gradients: Tensors, stages: UpdateStages, factors: Sequence[Factor] | None) -> Tensors:
+    """Return gradients times their factors, clipped, with what is added of the weights; never changed in place."""
+    if factors is not None and any(isinstance(factor, torch.Tensor) or factor != 1 for factor in factors):
+        gradients = [gradient * _at(factor, gradient) for gradient, factor in zip(gradients, factors, strict=True)]
+    if stages.inner:
+        gradients = torch._foreach_add(gradients, weights, alpha=stages.inner)
+    if stages.limit < math.inf:
+        gradients = torch._foreach_clamp_min(gradients, -stages.limit)
+        torch._foreach_clamp_max_(gradients, stages.limit)
+    if stages.outer:
+        gradients = torch._foreach_add(gradients, weights, alpha=stages.outer)
+    return gradients
+
+
+def finish(weights: Tensors, stages: UpdateStages, noise: Tensors | None) -> None:
+    """Add noise, shrink weights towards 0 (``sign(w) * max(|w| - shrink, 0)``), and bound them."""
+    if noise is not None:
+        torch._foreach_add_(weights, noise, alpha=stages.noise_factor)
+    if stages.shrink > 0:
+        cut = torch._foreach_clamp_min(weights, -stages.shrink)
+        torch._foreach_clamp_max_(cut, stages.shrink)
+        torch._foreach_sub_(weights, cut)
+    if stages.bound < math.inf:
+        torch._foreach_clamp_min_(weights, -stages.bound)
+        torch._foreach_clamp_max_(weights, stages.bound)
+
+
+def clipping_factors(gradients: Tensors, limit: float) -> list[Factor]:
+    """Return a factor for each gradient, at most 1, that limits its norm; tensors on devices."""
+    squares = _square_sums(gradients)
+    rest = iter(_norms([g for g, square in zip(gradients, squares, strict=True) if square is None]))
+    return [
+        (limit / next(rest)).clamp_(max=1.0) if square is None else _factor(limit, math.sqrt(square))
+        for square in squares
+    ]
+
+
+def global_clipping_factor(gradients: Tensors, limit: float) -> Factor:
+    """Return the factor, at most 1, that limits the norm of all gradients together; a tensor if one is on a device."""
+    squares = _square_sums(gradients)
+    here = math.sqrt(sum(square for square in squares if square is not None))
+    elsewhere = _norms([g for g, square in zip(gradients, squares, strict=True) if square is None])
+    if not elsewhere:
+        return _factor(limit, here)
+    norms = [_whole(norm).float() for norm in elsewhere]
+    norms.append(torch.tensor(here, dtype=torch.float32))
+    together = torch.linalg.vector_norm(torch.stack([norm.to(norms[0].device) for norm in norms]))
+    return (limit / together).clamp_(max=1.0)
+
+
+def _at(factor: Factor, gradient: Any) -> Factor:
+    return factor.to(gradient.device, gradient.dtype) if isinstance(factor, torch.Tensor) else factor
+
+
+def _factor(limit: float, norm: float) -> float:
+    # A NaN stays one.
+    return 1.0 if norm <= limit else limit / norm
+
+
+def _square_sums(gradients: Tensors) -> list[float | None]:
+    """Return the sum of squares of each gradient, natively; None where that cannot be."""
+    found: list[float | None] = [None] * len(gradients)
+    places = [i for i, one in enumerate(gradients) if is_plain(one) and dense_format(one) is not None]
+    jobs = [(gradients[i].numel(), gradients[i].data_ptr(), TYPES[gradients[i].dtype]) for i in places]
+    for i, square in zip(places, _native.square_sums(jobs, torch.get_num_threads()), strict=True):
+        found[i] = square
+    return found
+
+
+def _norms(gradients: Tensors) -> Tensors:
+    """The norm of each gradient, over all ranks that hold a part of it."""
+    if not gradients:
+        return []
+    wide = [gradient if gradient.dtype.itemsize >= 4 else gradient.float() for gradient in gradients]
+    norms = torch._foreach_norm(wide)
+    return [norm.redistribute(placements=_everywhere(norm)) if is_sharded(norm) else norm for norm in norms]
+
+
+def _everywhere(norm: Any) -> Any:
+    from torch.distributed.tensor import Replicate
+
+    return [Replicate()] * len(norm.placements)
+
+
+def _whole(norm: Any) -> torch.Tensor:
+    found: torch.Tensor = norm.to_local() if is_sharded(norm) else norm
+    return found

@@ -1,0 +1,132 @@
+"""Update weights by a formula, with all its stages: natively in one pass, or by torch.
+
+Native code does weights that lie densely in the processor's memory, in float32, float64, float16 or bfloat16, on as
+many threads as torch uses. Torch does weights that are sharded, on other devices or of other layouts or dtypes, and
+those with sparse gradients. Arithmetic of weights in half precision is in float32, of float64 weights in float64.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch.autograd.graph import increment_version
+
+from feedline import _native
+from feedline.updates.arrays import PLAIN_TYPES, TYPES, dense_format, is_plain
+from feedline.updates.formulas import Formula
+from feedline.updates.stages import PLAIN, Factor, UpdateStages, finish, prepared
+
+Tensors = list[torch.Tensor]
+
+#: Whether native code can look at tensors itself, in a tenth of the time that takes from Python; torch 2.10 and later.
+_EXCHANGE = hasattr(torch.Tensor, "__dlpack_c_exchange_api__")
+
+
+def update(
+    formula: Formula,
+    weights: Tensors,
+    gradients: Tensors,
+    states: Sequence[Tensors],
+    stages: UpdateStages = PLAIN,
+    *,
+    factors: list[Factor] | None = None,
+    noise: Tensors | None = None,
+    copies: list[Any] | None = None,
+) -> None:
+    """Change weights and states in place.
+
+    Args:
+        formula: rule with its numbers.
+        weights: floating-point tensors, all float64 or none.
+        gradients: one of each weight's shape; read-only.
+        states: a list of tensors, one for each weight, for each state of the formula.
+        stages: what is done besides.
+        factors: a factor for each gradient; None: 1.
+        noise: what is added to each weight; None: nothing.
+        copies: a tensor for each weight that receives it, rounded to its dtype; None: none.
+    """
+    left = list(range(len(weights)))
+    # Native code would not see a negation that is still to be done.
+    if _EXCHANGE and not any([t.is_neg() for t in (*weights, *gradients)]):  # noqa: C419  # faster than a generator
+        left = _native.update_tensors(
+            PLAIN_TYPES,
+            formula.native,
+            formula.numbers(),
+            stages.numbers(),
+            weights,
+            gradients,
+            states,
+            factors,
+            noise,
+            copies,
+            torch.get_num_threads(),
+        )
+        increment_version(weights)  # or autograd would not notice the change
+    if not left:
+        return
+
+    def arrays_of(i: int) -> list[Any]:
+        others = [None if tensors is None else tensors[i] for tensors in (noise, copies)]
+        return [weights[i], gradients[i], *others, *[state[i] for state in states]]
+
+    jobs, rest, held = [], [], []
+    for i in left:
+        fitted = _fitted(arrays_of(i))
+        if fitted is None:
+            rest.append(i)
+            continue
+        held.append(fitted)  # copies live until the call is over
+        addresses = [x for a in fitted for x in ((0, 0) if a is None else (a.data_ptr(), TYPES[a.dtype]))]
+        jobs.append((weights[i].numel(), 1.0 if factors is None else float(factors[i]), *addresses))
+    if jobs:
+        _native.update(formula.native, formula.numbers(), stages.numbers(), jobs, torch.get_num_threads())
+        for weight, *_ in held:
+            increment_version(weight)
+    if rest:
+        _by_torch(
+            formula, stages, [arrays_of(i) for i in rest], None if factors is None else [factors[i] for i in rest]
+        )
+
+
+def _fitted(arrays: list[Any]) -> list[Any] | None:
+    """Return weight, gradient, noise, copy and states as native code reads them; None: it cannot."""
+    weight = arrays[0]
+    if not is_plain(weight):
+        return None
+    layout = dense_format(weight)
+    if layout is None:
+        return None
+    begin, size = weight.data_ptr(), weight.nbytes
+    for k, array in enumerate(arrays[1:], 1):
+        if array is None:
+            continue
+        if not is_plain(array):
+            return None
+        read_only = k in (1, 2)
+        if not array.is_contiguous(memory_format=layout):
+            if not read_only:
+                return None
+            arrays[k] = array.contiguous(memory_format=layout)
+        elif read_only and begin - array.nbytes < array.data_ptr() < begin + size:
+            arrays[k] = array.clone()  # it shares memory with what is written
+    return arrays
+
+
+def _by_torch(
+    formula: Formula, stages: UpdateStages, arrays: list[list[Any]], factors: Sequence[Factor] | None
+) -> None:
+    """Update by operations of torch; ``arrays``: weight, gradient, noise, copy and states, for each weight."""
+    weights, gradients, noise, copies, *states = (list(tensors) for tensors in zip(*arrays, strict=True))
+    dtype = states[0][0].dtype if states else _arithmetic(weights[0].dtype)
+    gradients = [gradient if gradient.dtype is dtype else gradient.to(dtype) for gradient in gradients]
+    formula.by_torch(weights, prepared(weights, gradients, stages, factors), states)
+    finish(weights, stages, None if noise[0] is None else noise)
+    for copy, weight in zip(copies, weights, strict=True):
+        if copy is not None:
+            copy.copy_(weight)
+
+
+def _arithmetic(dtype: torch.dtype) -> torch.dtype:
+    return torch.float64 if dtype == torch.float64 else torch.float32
