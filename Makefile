@@ -9,13 +9,14 @@
 #   make bench            benchmarks, compared with peers; prints a table, writes benchmarks/results/
 #   make sanitize         native kernels' tests and a short fuzz under ASan and UBSan
 #   make fuzz             ten minutes of fuzzing CTF, five of CBF, MLF, JSON, CSV, gzip, JPEG, some of tar, TFRecord
+#   make docs             the site: build/site/index.html; a link that leads nowhere is an error
 #   make wheel            build the wheel, run the tests against it with src out of reach
 #   make clean            remove everything built (not .venv)
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := test
-.PHONY: demo test kill torture prove check bench sanitize fuzz wheel clean setup
+.PHONY: demo test kill torture prove check bench sanitize fuzz docs wheel clean setup
 
 PYTHON ?= $(firstword $(foreach p,python3.11 python3.12 python3.13 python3,$(shell command -v $(p) 2>/dev/null)))
 VENV := .venv
@@ -83,6 +84,14 @@ fuzz: sanitize
 	build/sanitize/test_pictures $$(($(FUZZ_SECONDS) / 2))
 	build/sanitize/test_tar $$(($(FUZZ_SECONDS) / 4))
 	build/sanitize/test_tfrecord $$(($(FUZZ_SECONDS) / 4))
+
+# Only those who build the site wait for what builds it.
+$(VENV)/.site: $(VENV)/.dependencies
+	$(PIP) install -c constraints.txt $$($(BIN)/python tools/requirements.py docs)
+	touch $@
+
+docs: $(VENV)/.site
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
 
 wheel: setup
 	rm -rf dist build/wheel && mkdir -p build/wheel
