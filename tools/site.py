@@ -29,6 +29,8 @@ ALONE = {"README.md", "docs/index.md"}
 _FENCE = re.compile(r"^```.*?^```[ \t]*$", re.DOTALL | re.MULTILINE)
 _LINK = re.compile(r"(?<=\]\()([^)\s#]+)(?=[)#\s])")
 _SCHEME = re.compile(r"[a-z]+:")
+#: In the repository, a name of the reference has a heading; on the site, one that knows its signature.
+_NAMED = re.compile(r"^## \w+\n\n(?=::: )", re.MULTILINE)
 _LANGUAGES = {".py": "python", ".cpp": "cpp", ".h": "cpp", ".cmake": "cmake", ".toml": "toml", ".c": "c"}
 #: A source page has no title of a section, and nothing that the search should find.
 _HEAD = "---\nsearch:\n  exclude: true\nhide:\n  - toc\n---\n\n"
@@ -127,13 +129,13 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Lead links into sources to the pages that show them."""
+    """Lead links into sources to the pages that show them; leave headings of the reference to mkdocstrings."""
     here = Path(page.file.src_uri)
     if here not in pages():
         return markdown
     if here.as_posix() in ALONE:
         page.meta["hide"] = ["navigation"]
-    return led(markdown, here)
+    return _NAMED.sub("", led(markdown, here))
 
 
 def led(markdown: str, here: Path) -> str:
