@@ -10,13 +10,14 @@
 #   make sanitize         native kernels' tests and a short fuzz under ASan and UBSan
 #   make fuzz             ten minutes of fuzzing CTF, five of CBF, MLF, JSON, CSV, gzip, JPEG, some of tar, TFRecord
 #   make docs             the site: build/site/index.html; a link that leads nowhere is an error
-#   make wheel            build the wheel, run the tests against it with src out of reach
+#   make wheel            dist: a manylinux wheel and an sdist, checked; tests run against the wheel, src out of reach
+#   make extras           each extra in an environment of its own, with the example of its page; EXTRAS='cli zarr'
 #   make clean            remove everything built (not .venv)
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := test
-.PHONY: demo test kill torture prove check bench sanitize fuzz docs wheel clean setup
+.PHONY: demo test kill torture prove check bench sanitize fuzz docs wheel extras clean setup
 
 PYTHON ?= $(firstword $(foreach p,python3.11 python3.12 python3.13 python3,$(shell command -v $(p) 2>/dev/null)))
 VENV := .venv
@@ -93,12 +94,29 @@ $(VENV)/.site: $(VENV)/.dependencies
 docs: $(VENV)/.site
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
 
-wheel: setup
-	rm -rf dist build/wheel && mkdir -p build/wheel
-	$(PIP) wheel --no-build-isolation --no-deps -w dist .
+$(VENV)/.release: $(VENV)/.dependencies
+	$(PIP) install -c constraints.txt $$($(BIN)/python tools/requirements.py release)
+	touch $@
+
+# The sdist is built first, and the wheel from it, in an environment with nothing but what it declares. auditwheel puts
+# libjpeg-turbo inside and finds the oldest glibc that will do: that of the machine, or close to it.
+dist/.made: $(VENV)/.release $(NATIVE) pyproject.toml README.md $(shell find src examples/demo -name '*.py')
+	rm -rf dist build/release && mkdir -p build/release
+	PIP_CONSTRAINT=$(CURDIR)/constraints.txt $(BIN)/python -m build -C cmake.define.FEEDLINE_STATIC_RUNTIME=ON -o build/release
+	PATH=$(CURDIR)/$(BIN):$$PATH $(BIN)/auditwheel repair -w dist build/release/*.whl
+	mv build/release/*.tar.gz dist/
+	$(BIN)/twine check --strict dist/*.whl dist/*.tar.gz
+	$(BIN)/python tools/check_dist.py dist
+	touch $@
+
+wheel: setup dist/.made
+	rm -rf build/wheel && mkdir -p build/wheel
 	$(BIN)/python tools/wheel_venv.py build/wheel dist
 	cp -r tests pyproject.toml *.md docs build/wheel/
 	cd build/wheel && env -u PYTHONPATH venv/bin/python -m pytest $(TESTS) $(PYTEST_ARGS)
+
+extras: dist/.made
+	$(BIN)/python tools/extras.py dist $(EXTRAS)
 
 clean:
 	rm -rf build dist demo-out .pytest_cache .mypy_cache .ruff_cache .hypothesis src/feedline/_native/*.so
