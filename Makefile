@@ -1,7 +1,7 @@
 # Every target sets up what it needs in ./.venv and is quick the second time.
 #
 #   make demo [QUICK=1]   the main job on real data: train, kill, resume, prove it
-#   make test             all tests; TESTS=tests/laws or PYTEST_ARGS='-k resume' narrow them
+#   make test             all tests; TESTS=tests/laws or PYTEST_ARGS='-k resume' narrow them; PYTHON=python3.13
 #   make kill             a training killed at 20 random instants, each time ended as the one that never stopped
 #   make torture          kills, damage, shortages and races for MINUTES=10; SEED=n and CASE=name/n repeat what it found
 #   make prove            the tests of torch's DataLoader that ours has to pass, through torch's own too
@@ -20,7 +20,8 @@ SHELL := /bin/bash
 .PHONY: demo test kill torture prove check bench sanitize fuzz docs wheel extras clean setup
 
 PYTHON ?= $(firstword $(foreach p,python3.11 python3.12 python3.13 python3,$(shell command -v $(p) 2>/dev/null)))
-VENV := .venv
+# One environment for each Python that is asked for: `make test PYTHON=python3.13` leaves .venv as it is.
+VENV := $(if $(filter command,$(firstword $(origin PYTHON))),.venv-$(notdir $(PYTHON)),.venv)
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 NATIVE := $(shell find native -type f 2>/dev/null) CMakeLists.txt
@@ -102,7 +103,7 @@ $(VENV)/.release: $(VENV)/.dependencies
 # libjpeg-turbo inside and finds the oldest glibc that will do: that of the machine, or close to it.
 dist/.made: $(VENV)/.release $(NATIVE) pyproject.toml README.md $(shell find src examples/demo -name '*.py')
 	rm -rf dist build/release && mkdir -p build/release
-	PIP_CONSTRAINT=$(CURDIR)/constraints.txt $(BIN)/python -m build -C cmake.define.FEEDLINE_STATIC_RUNTIME=ON -o build/release
+	PIP_CONSTRAINT=$(CURDIR)/constraints.txt $(BIN)/python -m build -o build/release
 	PATH=$(CURDIR)/$(BIN):$$PATH $(BIN)/auditwheel repair -w dist build/release/*.whl
 	mv build/release/*.tar.gz dist/
 	$(BIN)/twine check --strict dist/*.whl dist/*.tar.gz
@@ -120,4 +121,4 @@ extras: dist/.made
 
 clean:
 	rm -rf build dist demo-out .pytest_cache .mypy_cache .ruff_cache .hypothesis src/feedline/_native/*.so
-	find . -name __pycache__ -not -path './$(VENV)/*' -exec rm -rf {} +
+	find . -name __pycache__ -not -path './.venv*/*' -exec rm -rf {} +

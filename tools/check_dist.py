@@ -31,7 +31,14 @@ for pattern, what in [
         wrong.append(f"{wheel.name} lacks {what}")
 
 members = [name.partition("/")[2] for name in tarfile.open(source).getnames()]
-for name in ("pyproject.toml", "CMakeLists.txt", "constraints.txt", "native/sources.cmake", "tests/conftest.py", "LICENSE"):
+for name in (
+    "pyproject.toml",
+    "CMakeLists.txt",
+    "constraints.txt",
+    "native/sources.cmake",
+    "tests/conftest.py",
+    "LICENSE",
+):
     if name not in members:
         wrong.append(f"{source.name} lacks {name}")
 built = [name for name in members if re.match(r"(build|dist|\.venv|demo-out)/|.*\.so$|.*__pycache__", name)]
@@ -40,4 +47,6 @@ if built:
 
 if wrong:
     sys.exit("\n".join(wrong))
-print(f"{wheel.name}: {wheel.stat().st_size / 1e6:.1f} MB, for {tag[1]}; {source.name}: {source.stat().st_size / 1e6:.1f} MB")
+print(
+    f"{wheel.name}: {wheel.stat().st_size / 1e6:.1f} MB, for {tag[1]}; {source.name}: {source.stat().st_size / 1e6:.1f} MB"
+)
