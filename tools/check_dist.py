@@ -16,8 +16,7 @@ dist = Path(sys.argv[1])
 wrong = []
 
 names = zipfile.ZipFile(wheel).namelist()
-tag = re.search(r"-(manylinux_\d+_\d+_\w+?)[.-]", f"{wheel.stem}-")
-if not tag:
+if not re.search(r"-manylinux_\d+_\d+_\w+$", wheel.stem):
     wrong.append(f"expected a manylinux wheel, got {wheel.name}")
 for pattern, what in [
     (r"feedline/_native/_kernels\..*\.so", "the native module"),
@@ -30,23 +29,15 @@ for pattern, what in [
     if not any(re.fullmatch(pattern, name) for name in names):
         wrong.append(f"{wheel.name} lacks {what}")
 
-members = [name.partition("/")[2] for name in tarfile.open(source).getnames()]
-for name in (
-    "pyproject.toml",
-    "CMakeLists.txt",
-    "constraints.txt",
-    "native/sources.cmake",
-    "tests/conftest.py",
-    "LICENSE",
-):
-    if name not in members:
-        wrong.append(f"{source.name} lacks {name}")
+with tarfile.open(source) as archive:
+    members = [name.partition("/")[2] for name in archive.getnames()]
+needed = ("pyproject.toml", "CMakeLists.txt", "constraints.txt", "native/sources.cmake", "tests/conftest.py", "LICENSE")
+wrong += [f"{source.name} lacks {name}" for name in needed if name not in members]
 built = [name for name in members if re.match(r"(build|dist|\.venv|demo-out)/|.*\.so$|.*__pycache__", name)]
 if built:
     wrong.append(f"{source.name} has what was built: {', '.join(built[:5])}")
 
 if wrong:
     sys.exit("\n".join(wrong))
-print(
-    f"{wheel.name}: {wheel.stat().st_size / 1e6:.1f} MB, for {tag[1]}; {source.name}: {source.stat().st_size / 1e6:.1f} MB"
-)
+for path in (wheel, source):
+    print(f"{path.name}: {path.stat().st_size / 1e6:.1f} MB")

@@ -1,7 +1,7 @@
 """Installs each extra into an environment of its own and runs the page that shows it.
 
-usage: extras.py DIST [EXTRA ...]. Pages are those of the table of extras in docs/index.md; `tests.docs.pages` runs them
-as the tests do, but from the wheel in DIST, and with nothing installed that the extra, or one of `ALSO`, does not bring.
+usage: extras.py DIST [EXTRA ...]. Pages are those of the table of extras in docs/index.md. `tests.docs.pages` runs them
+as in tests, but from the wheel in DIST, and with nothing installed that the extra, or one of `ALSO`, does not bring.
 """
 
 import os
