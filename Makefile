@@ -10,7 +10,7 @@
 #   make sanitize         native kernels' tests and a short fuzz under ASan and UBSan
 #   make fuzz             ten minutes of fuzzing CTF, five of CBF, MLF, JSON, CSV, gzip, JPEG, some of tar, TFRecord
 #   make docs             the site: build/site/index.html; a link that leads nowhere is an error
-#   make wheel            dist: a manylinux wheel and an sdist, checked; tests run against the wheel, src out of reach
+#   make wheel            dist: a manylinux wheel and an sdist, checked; tests and the README run from the wheel
 #   make extras           each extra in an environment of its own, with the example of its page; EXTRAS='cli zarr'
 #   make clean            remove everything built (not .venv)
 SHELL := /bin/bash
@@ -115,6 +115,7 @@ wheel: setup dist/.made
 	$(BIN)/python tools/wheel_venv.py build/wheel dist
 	cp -r tests pyproject.toml *.md docs build/wheel/
 	cd build/wheel && env -u PYTHONPATH venv/bin/python -m pytest $(TESTS) $(PYTEST_ARGS)
+	$(BIN)/python tools/extras.py dist torch
 
 extras: dist/.made
 	$(BIN)/python tools/extras.py dist $(EXTRAS)

@@ -16,7 +16,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 #: Extras that a page needs beside its own: it trains, draws, or calls the command.
 ALSO = {
-    "images": ["cli"],
+    "images": ["torch", "cli"],
     "onnx": ["cntk"],
     "ray": ["torch", "cli"],
     "tensorboard": ["torch", "cli"],
