@@ -1,7 +1,7 @@
 # Every target sets up what it needs in ./.venv and is quick the second time.
 #
 #   make demo [QUICK=1]   the main job on real data: train, kill, resume, prove it
-#   make test             all tests; TESTS=tests/laws or PYTEST_ARGS='-k resume' narrow them
+#   make test             all tests; TESTS=tests/laws or PYTEST_ARGS='-k resume' narrow them; PYTHON=python3.13
 #   make kill             a training killed at 20 random instants, each time ended as the one that never stopped
 #   make torture          kills, damage, shortages and races for MINUTES=10; SEED=n and CASE=name/n repeat what it found
 #   make prove            the tests of torch's DataLoader that ours has to pass, through torch's own too
@@ -9,16 +9,19 @@
 #   make bench            benchmarks, compared with peers; prints a table, writes benchmarks/results/
 #   make sanitize         native kernels' tests and a short fuzz under ASan and UBSan
 #   make fuzz             ten minutes of fuzzing CTF, five of CBF, MLF, JSON, CSV, gzip, JPEG, some of tar, TFRecord
-#   make wheel            build the wheel, run the tests against it with src out of reach
+#   make docs             the site: build/site/index.html; a link that leads nowhere is an error
+#   make wheel            dist: a manylinux wheel and an sdist, checked; tests and the README run from the wheel
+#   make extras           each extra in an environment of its own, with the example of its page; EXTRAS='cli zarr'
 #   make clean            remove everything built (not .venv)
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := test
-.PHONY: demo test kill torture prove check bench sanitize fuzz wheel clean setup
+.PHONY: demo test kill torture prove check bench sanitize fuzz docs wheel extras clean setup
 
 PYTHON ?= $(firstword $(foreach p,python3.11 python3.12 python3.13 python3,$(shell command -v $(p) 2>/dev/null)))
-VENV := .venv
+# One environment for each Python that is asked for: `make test PYTHON=python3.13` leaves .venv as it is.
+VENV := $(if $(filter command,$(firstword $(origin PYTHON))),.venv-$(notdir $(PYTHON)),.venv)
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 NATIVE := $(shell find native -type f 2>/dev/null) CMakeLists.txt
@@ -84,13 +87,39 @@ fuzz: sanitize
 	build/sanitize/test_tar $$(($(FUZZ_SECONDS) / 4))
 	build/sanitize/test_tfrecord $$(($(FUZZ_SECONDS) / 4))
 
-wheel: setup
-	rm -rf dist build/wheel && mkdir -p build/wheel
-	$(PIP) wheel --no-build-isolation --no-deps -w dist .
+# Only those who build the site wait for what builds it.
+$(VENV)/.site: $(VENV)/.dependencies
+	$(PIP) install -c constraints.txt $$($(BIN)/python tools/requirements.py docs)
+	touch $@
+
+docs: $(VENV)/.site
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
+
+$(VENV)/.release: $(VENV)/.dependencies
+	$(PIP) install -c constraints.txt $$($(BIN)/python tools/requirements.py release)
+	touch $@
+
+# The sdist is built first, and the wheel from it, in an environment with nothing but what it declares. auditwheel puts
+# libjpeg-turbo inside and finds the oldest glibc that will do: that of the machine, or close to it.
+dist/.made: $(VENV)/.release $(NATIVE) pyproject.toml README.md $(shell find src examples/demo -name '*.py')
+	rm -rf dist build/release && mkdir -p build/release
+	PIP_CONSTRAINT=$(CURDIR)/constraints.txt $(BIN)/python -m build -o build/release
+	PATH=$(CURDIR)/$(BIN):$$PATH $(BIN)/auditwheel repair -w dist build/release/*.whl
+	mv build/release/*.tar.gz dist/
+	$(BIN)/twine check --strict dist/*.whl dist/*.tar.gz
+	$(BIN)/python tools/check_dist.py dist
+	touch $@
+
+wheel: setup dist/.made
+	rm -rf build/wheel && mkdir -p build/wheel
 	$(BIN)/python tools/wheel_venv.py build/wheel dist
 	cp -r tests pyproject.toml *.md docs build/wheel/
 	cd build/wheel && env -u PYTHONPATH venv/bin/python -m pytest $(TESTS) $(PYTEST_ARGS)
+	$(BIN)/python tools/extras.py dist torch
+
+extras: dist/.made
+	$(BIN)/python tools/extras.py dist $(EXTRAS)
 
 clean:
 	rm -rf build dist demo-out .pytest_cache .mypy_cache .ruff_cache .hypothesis src/feedline/_native/*.so
-	find . -name __pycache__ -not -path './$(VENV)/*' -exec rm -rf {} +
+	find . -name __pycache__ -not -path './.venv*/*' -exec rm -rf {} +

@@ -28,10 +28,11 @@ from tests.warm import IMPORTED, run
 
 ROOT = Path(__file__).resolve().parents[2]
 # Run, and compared with the native kernels, by test_order_page.py; run where frameworks are installed by
-# tests/frameworks.
+# tests/frameworks; run by `make extras`, which installs JAX.
 ELSEWHERE = {
     ROOT / "docs" / "explanation" / "order.md",
     ROOT / "docs" / "how-to" / "frameworks.md",
+    ROOT / "docs" / "how-to" / "jax.md",
     ROOT / "docs" / "how-to" / "pictures-and-datasets.md",
 }
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE

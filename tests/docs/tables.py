@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from feedline._facades import Names
-from tests.docs.reference import wrapped
+
+WIDTH = 120
 
 
 def page(head: str, tables: dict[str, Names]) -> str:
@@ -49,3 +50,16 @@ def said(status: str, sentences: dict[str, str]) -> list[str]:
 def listed(names: list[str]) -> str:
     """Return sorted names, formatted as code."""
     return ", ".join(f"`{name}`" for name in sorted(names, key=lambda name: (name.lower(), name)))
+
+
+def wrapped(part: str) -> str:
+    """Return the text with long list items broken at blanks, behind their indent."""
+    lines = []
+    for line in part.split("\n"):
+        indent = " " * (len(line) - len(line.lstrip()) + 2)
+        while len(line) > WIDTH:
+            at = line.rfind(" ", 0, WIDTH)
+            lines.append(line[:at])
+            line = indent + line[at + 1 :]
+        lines.append(line)
+    return "\n".join(lines)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import runpy
 import tomllib
 from pathlib import Path
 
@@ -160,3 +161,10 @@ def test_pages_install_from_the_clone():
         text = page.read_text("utf-8")
         assert not re.search(r"pip install\s+['\"]?feedline", text), page.name
         assert set(re.findall(r"pip install\s[^\n`]*?'\.\[(\w+)\]'", text)) <= extras.keys(), page.name
+
+
+def test_every_extra_has_a_page_that_shows_it():
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["optional-dependencies"]
+    of = runpy.run_path(str(ROOT / "tools" / "extras.py"))["pages"]()
+    assert {"none", *extras} == {*of, "dev", "docs", "release"}
+    assert [page for page in of.values() if page not in pages() and page.name != "README.md"] == []

@@ -6,6 +6,7 @@ its own label, so that a batch says what it is made of.
 
 from __future__ import annotations
 
+import importlib
 import random
 from typing import Any
 
@@ -15,21 +16,11 @@ from torch.utils.data import BatchSampler, Dataset, DistributedSampler, RandomSa
 from tests.frameworks.at_once import Cell, Made
 
 COUNT, BATCH = 26, 4
-_KEPT: list[Any] = []
-
-
-def declare_operators() -> None:
-    """Let torchvision be imported: its binary is built for CUDA, and lacks its operators beside a torch for CPUs."""
-    declared = torch.library.Library("torchvision", "FRAGMENT")
-    for name in ("nms", "qnms"):
-        if not hasattr(torch.ops.torchvision, name):
-            declared.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-    _KEPT.append(declared)
 
 
 def prepare() -> None:
     """Import what takes long, once for all ranks."""
-    declare_operators()
+    importlib.import_module("tests.frameworks.vision")  # before timm, which imports torchvision
     import timm.data  # noqa: F401
     import torchvision.transforms.v2  # noqa: F401
 

@@ -9,9 +9,8 @@ from tests.oracles import pictures as reference
 @pytest.fixture(scope="module")
 def functional():
     pytest.importorskip("torch")
-    from tests.frameworks.pictures import declare_operators
+    import tests.frameworks.vision  # noqa: F401
 
-    declare_operators()
     return pytest.importorskip("torchvision.transforms.functional")
 
 

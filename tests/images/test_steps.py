@@ -34,9 +34,8 @@ STEPS = [
 @pytest.fixture(scope="module")
 def torchvision():
     pytest.importorskip("torch")
-    from tests.frameworks.pictures import declare_operators
+    import tests.frameworks.vision  # noqa: F401
 
-    declare_operators()
     return pytest.importorskip("torchvision.transforms")
 
 

@@ -493,12 +493,12 @@ class MinibatchSource:
     def seek(self, position: Position | None = None, *, samples: int | None = None) -> None:
         """Seek to a place on the axis, forwards or backwards; reads no data if chunk sizes are known.
 
+        The fingerprint is unknown afterwards (None in the state).
+
         Args:
             position: position to seek to. Its counters are taken as given.
             samples: samples from the start of the axis, instead of a position: seek to the first sequence that
                 starts there or later.
-
-            The fingerprint is unknown afterwards (None in the state).
 
         Raises:
             IndexError: there is no such place.

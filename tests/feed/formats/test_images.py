@@ -48,9 +48,8 @@ def torchvisions(root):
 
 def test_torchvision_itself_orders_a_folder_like_that(tmp_path):
     pytest.importorskip("torch")
-    from tests.frameworks.pictures import declare_operators
+    import tests.frameworks.vision  # noqa: F401
 
-    declare_operators()
     datasets = pytest.importorskip("torchvision.datasets")
     folder_of(tmp_path, ["b/x/1.jpg", "b/x-/1.jpg", "b/2.PNG", "b/10.jpg", "B/é.jpg", "B/f.jpg", "B/.h.jpg", "B/t.txt"])
     folder = datasets.ImageFolder(tmp_path, loader=str)

@@ -1,0 +1,103 @@
+"""The site of `make docs` lists every page, in the order of docs/index.md, and its links into sources lead somewhere.
+
+`mkdocs build` itself, in CI, refuses links and anchors that lead nowhere.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import posixpath
+import re
+from collections import Counter
+
+import pytest
+
+from tests.docs.pages import ROOT
+from tests.docs.pages import pages as pages_with_examples
+
+if not (ROOT / "tools").is_dir():
+    pytest.skip("what makes the site is out of reach of a test of the wheel", allow_module_level=True)
+yaml = pytest.importorskip("yaml", reason="PyYAML is not installed")
+
+SPEC = importlib.util.spec_from_file_location("site_of_feedline", ROOT / "tools" / "site.py")
+site = importlib.util.module_from_spec(SPEC)
+SPEC.loader.exec_module(site)
+
+
+class Loader(yaml.SafeLoader):
+    """YAML with the one tag that names a function of Python."""
+
+
+Loader.add_multi_constructor("tag:yaml.org,2002:python/", lambda loader, tag, node: tag)
+NAV = yaml.load((ROOT / "mkdocs.yml").read_text("utf-8"), Loader)["nav"]  # a subclass of SafeLoader
+SECTIONS = {title: found for section in NAV for title, found in section.items()}
+
+
+def listed():
+    """Pages as `nav` has them."""
+    return [page for found in SECTIONS.values() for page in ([found] if isinstance(found, str) else found)]
+
+
+def linked(text):
+    """Pages of docs in the order of their first links."""
+    return list(dict.fromkeys(re.findall(r"\]\(([\w/-]+\.md)", text)))
+
+
+def test_every_page_is_listed_once():
+    assert Counter(listed()) == Counter(path.as_posix() for path in site.pages())
+
+
+def test_pages_that_run_are_pages_of_the_site():
+    assert {path.relative_to(ROOT) for path in pages_with_examples()} <= set(site.pages())
+
+
+@pytest.mark.parametrize(
+    ("title", "folder"),
+    [("Tutorials", "tutorial"), ("How to", "how-to"), ("Explanation", "explanation"), ("Formats", "formats")],
+)
+def test_pages_are_listed_in_the_order_of_the_index(title, folder):
+    index = (ROOT / "docs" / "index.md").read_text("utf-8")
+    wanted = [f"docs/{page}" for page in linked(index) if page.startswith(f"{folder}/")]
+    # The page that compares formats stands below their table, and before them here.
+    first = "docs/formats/which.md"
+    assert SECTIONS[title] == [page for page in wanted if page == first] + [page for page in wanted if page != first]
+
+
+def test_reference_is_listed_in_the_order_of_its_index():
+    index = (ROOT / "docs" / "reference" / "index.md").read_text("utf-8")
+    wanted = ["docs/reference/index.md", *(f"docs/reference/{page}" for page in linked(index)), "docs/glossary.md"]
+    assert SECTIONS["Reference"] == wanted
+
+
+@pytest.mark.parametrize("page", site.pages(), ids=str)
+def test_links_lead_to_pages(page):
+    """Each relative link is one of a page, a picture, or a source that the site shows."""
+    there = {path.as_posix() for path in site.pages()}
+    there |= {site.source_page(source) for source in site.sources(site.pages())}
+    there |= {path.relative_to(ROOT).as_posix() for path in (ROOT / "docs" / "images").iterdir()}
+    text = site._FENCE.sub("", site.led((ROOT / page).read_text("utf-8"), page))
+    targets = [
+        posixpath.normpath(posixpath.join(page.parent.as_posix(), target))
+        for target in re.findall(r"\]\(([^)\s#]+)", text)
+        if ":" not in target
+    ]
+    assert [target for target in targets if target not in there] == []
+
+
+def test_a_source_is_led_to_the_page_that_shows_it():
+    here = site.Path("docs/how-to/packing.md")
+    text = "[a](../../examples/digits.py), [b](../../tests/laws), [c](../index.md#formats), [d](https://x.y/z.py)\n"
+    fence = "```text\n[a](../../examples/digits.py)\n```\n"
+    assert site.led(text + fence, here) == (
+        "[a](../../examples/digits.py.md), [b](../../tests/laws/index.md), [c](../index.md#formats), "
+        f"[d](https://x.y/z.py)\n{fence}"
+    )
+    assert site.led("[a](../../nowhere.py)", here) == "[a](../../nowhere.py)"
+    assert site.led("[feed](src/feedline/feed)", site.Path("README.md")) == "[feed](src/feedline/feed/README.md)"
+
+
+def test_folders_are_shown_by_what_is_in_them():
+    shown = site.shown(site.Path("tests/oracles"))
+    assert "| `" in shown
+    for path in (ROOT / "tests" / "oracles").glob("[!_]*.py"):
+        assert re.search(rf"^\| `{path.name}` \| \w.+ \|$", shown, re.MULTILINE), path.name

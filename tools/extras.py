@@ -1,0 +1,90 @@
+"""Installs each extra into an environment of its own and runs the page that shows it.
+
+usage: extras.py DIST [EXTRA ...]. Pages are those of the table of extras in docs/index.md. `tests.docs.pages` runs them
+as in tests, but from the wheel in DIST, and with nothing installed that the extra, or one of `ALSO`, does not bring.
+"""
+
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+import venv
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+#: Extras that a page needs beside its own: it trains, draws, or calls the command.
+ALSO = {
+    "images": ["torch", "cli"],
+    "onnx": ["cntk"],
+    "ray": ["torch", "cli"],
+    "tensorboard": ["torch", "cli"],
+    "tokenizers": ["torch", "cli"],
+    "viz": ["cntk"],
+}
+#: Runs a page in a fresh interpreter for each program: pages of the tests are forked from a warm one.
+_RUN = """
+import subprocess, sys
+from tests.docs import pages
+
+def run(arguments, imported, **options):
+    options["env"]["PYTHONPATH"] += ":" + sys.argv[2]
+    return subprocess.run([sys.executable, *arguments], **options)
+
+pages.run = run
+page = pages.Path(sys.argv[1])
+print(pages.Program(page.name).run(page.read_text("utf-8")), "blocks ran")
+"""
+
+
+def pages() -> dict[str, Path]:
+    """Return the page of each extra, in the order of the table; `none` is the wheel alone."""
+    index = ROOT / "docs" / "index.md"
+    table = index.read_text("utf-8").split("## Extras\n", 1)[1].split("\n## ", 1)[0]
+    rows = re.findall(r"^\| `?(\w+)`? \| .+ \| \[.+\]\((.+)\) \|$", table, re.MULTILINE)
+    return {extra: (index.parent / page).resolve() for extra, page in rows}
+
+
+def check(extra: str, page: Path, wheel: Path) -> bool:
+    """Install and run one extra; return whether its page ran."""
+    began = time.monotonic()
+    extras = ",".join([] if extra == "none" else [extra, *ALSO.get(extra, [])])
+    with tempfile.TemporaryDirectory() as folder:
+        venv.create(f"{folder}/venv", with_pip=True)
+        python = f"{folder}/venv/bin/python"
+        wanted = f"{wheel}[{extras}]" if extras else str(wheel)
+        pip = [python, "-m", "pip", "--disable-pip-version-check", "-q", "install", "-c", str(ROOT / "constraints.txt")]
+        environment = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
+        environment |= {"PYTHONPATH": str(ROOT), "XDG_CACHE_HOME": f"{folder}/cache", "PYTHONDONTWRITEBYTECODE": "1"}
+        environment["PATH"] = f"{folder}/venv/bin:{environment['PATH']}"
+        Path(folder, "work").mkdir()
+        subprocess.run([*pip, wanted], check=True, stdout=subprocess.DEVNULL)
+        installed = time.monotonic()
+        done = subprocess.run(
+            [python, "-c", _RUN, str(page), str(ROOT)],
+            cwd=f"{folder}/work",
+            env=environment,
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        )
+    name = page.relative_to(ROOT)
+    seconds = f"{installed - began:.0f} s to install, {time.monotonic() - installed:.0f} s to run"
+    print(f"{'ok  ' if done.returncode == 0 else 'FAIL'} {extras or 'none'}: {name}, {seconds}", flush=True)
+    if done.returncode:
+        print(done.stdout[-3000:], flush=True)
+    return done.returncode == 0
+
+
+def main() -> None:
+    """Check the extras that are named, or all."""
+    (wheel,) = Path(sys.argv[1]).resolve().glob("feedline-*.whl")
+    of = pages()
+    failed = [extra for extra in sys.argv[2:] or of if not check(extra, of[extra], wheel)]
+    if failed:
+        sys.exit(f"failed: {', '.join(failed)}")
+
+
+if __name__ == "__main__":
+    main()
