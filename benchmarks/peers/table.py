@@ -1,0 +1,223 @@
+"""The table of a run, from its JSON: for each peer and number of workers its better setting, beside our better one.
+
+A ratio is the median of ratios within a round, ours to theirs, so that above 1 we are ahead. Where a peer is ahead the
+table says why, from `reasons`; a row that has no reason says that it has none.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from benchmarks.harness import shown, spread
+from benchmarks.peers.contender import OURS
+from benchmarks.peers.reasons import reason
+
+#: By what decides a workload: a turn's figure, more of which is better.
+FIGURES: dict[str, Callable[[dict[str, Any]], float]] = {
+    "rate": lambda turn: turn["units"] / turn["wall_s"],
+    "first_s": lambda turn: 1 / turn["first_s"],
+    "resume_s": lambda turn: 1 / turn["resume_s"],
+}
+COLUMNS = (
+    "contender",
+    "workers",
+    "mixes",
+    "{unit}",
+    "spread",
+    "us of CPU a sample",
+    "first batch, ms",
+    "memory, MB",
+    "evicted, {unit}",
+    "feedline is ahead",
+)
+RESUME_COLUMNS = (
+    "contender",
+    "workers",
+    "next batch after, ms",
+    "spread",
+    "ms of CPU",
+    "state, bytes",
+    "the right batches",
+    "feedline is ahead",
+)
+
+
+@dataclass(frozen=True)
+class Line:
+    """The better setting of a peer for a number of workers.
+
+    Attributes:
+        row: of the report.
+        ratio: ours to theirs within a round; None: it is ours, or there is none to compare with.
+        cold: the same, evicted.
+        against: the setting of ours that it is compared with.
+    """
+
+    row: dict[str, Any]
+    ratio: float | None = None
+    cold: float | None = None
+    against: str = ""
+
+    @property
+    def ahead(self) -> bool:
+        """Whether the peer is ahead of us, in the page cache or evicted."""
+        return any(ratio is not None and ratio < 1 for ratio in (self.ratio, self.cold))
+
+
+def values(row: dict[str, Any], by: str, state: str = "warm") -> list[float]:
+    """What decides, by round; more is better."""
+    return [FIGURES[by](turn) for turn in row[state]]
+
+
+def median(row: dict[str, Any], by: str, state: str = "warm") -> float:
+    """The median of `values`; 0 where there are none."""
+    found = values(row, by, state)
+    return statistics.median(found) if found else 0.0
+
+
+def lines(found: dict[str, Any]) -> list[Line]:
+    """The lines of a workload, ours first, then peers as they come, those with no figure last."""
+    by, best = found["by"], {}
+    for row in found["rows"]:
+        key = row["peer"], row["workers"]
+        if key not in best or median(row, by) > median(best[key], by):
+            best[key] = row
+    made = []
+    for (peer, workers), row in best.items():
+        ours = best.get((OURS, workers))
+        if peer == OURS or ours is None or not row["warm"]:
+            made.append(Line(row))
+            continue
+        made.append(Line(row, ratio(ours, row, by, "warm"), ratio(ours, row, by, "cold"), ours["setting"]))
+    return sorted(made, key=lambda line: (not line.row["warm"], line.row["peer"] != OURS))
+
+
+def ratio(ours: dict[str, Any], theirs: dict[str, Any], by: str, state: str) -> float | None:
+    """The median of ratios within a round; None where one of them was not measured."""
+    pairs = list(zip(values(ours, by, state), values(theirs, by, state), strict=False))
+    return statistics.median(mine / other for mine, other in pairs) if pairs else None
+
+
+def page(report: dict[str, Any]) -> str:
+    """Return the whole page as Markdown."""
+    about = report["machine"]
+    versions = ", ".join(f"{name} {version}" for name, version in about["versions"].items())
+    out = [
+        f"# feedline and its peers, {report['date']}",
+        "",
+        f"{about['processor']}, {about['cores']} cores, {about['memory_gb']} GB; {about['system']}; "
+        f"Python {about['python']}; {versions}.",
+        "",
+        f"Load average before and after: {report['load'][0]}, {report['load'][1]} on {about['cores']} cores"
+        f"{busy(report)}. {report['seconds']} s in all.",
+        "",
+        "Each contender runs in a fresh process, in turn, with what its own documentation recommends; of several "
+        "settings the better one is shown. Rates and times are of the wall clock, medians of rounds; processor time "
+        "is that of all processes and threads; memory is private and shared pages of all processes at their peak, "
+        "without pages of mapped files. *Ahead* is the median of ratios within a round, above 1 feedline is better. "
+        "A contender that is measured has delivered every sample once, in an untimed pass.",
+        *(["", "**Quick run: these figures mean little.**"] if report["quick"] else []),
+        *(f"\n{peer} does not install: {why}" for peer, why in report["refused"].items()),
+    ]
+    for name, found in report["workloads"].items():
+        out += ["", f"## {name}: {found['title']}", "", f"{found['count']:,} samples."]
+        out += ["", *(resumes(found) if found["by"] == "resume_s" else rates(found))]
+        remarks = [*ahead(name, found), *(f"{peer}: {why}" for peer, why in found["absent"].items())]
+        out += ["", *(f"- {remark}" for remark in remarks)] if remarks else []
+    return "\n".join(out) + "\n"
+
+
+def busy(report: dict[str, Any]) -> str:
+    """A warning, if others wanted the cores."""
+    cores = report["machine"]["cores"]
+    # Ours and its workers want the cores themselves, which is what the load average after the run is of.
+    if report["load"][0] is None or report["load"][0] <= 0.5 * cores:
+        return ""
+    return ": **other programs wanted the cores, too, so these figures want repeating on an idle machine**"
+
+
+def rates(found: dict[str, Any]) -> list[str]:
+    """The table of a workload that counts samples."""
+    rows = []
+    for line in lines(found):
+        row = line.row
+        start = [label(row), str(row["workers"])]
+        if not row["warm"]:
+            rows.append([*start, "", *[""] * 6, row["failed"]])
+            continue
+        warm = row["warm"]
+        rows.append(
+            [
+                *start,
+                row["order"],
+                shown(median(row, "rate")),
+                f"{spread(values(row, found['by'])):.0%}",
+                shown(statistics.median(1e6 * turn["cpu_s"] / max(turn["units"], 1) for turn in warm)),
+                shown(statistics.median(1e3 * turn["first_s"] for turn in warm)),
+                shown(statistics.median(turn["private"] / 1e6 for turn in warm)),
+                shown(median(row, "rate", "cold")) if row["cold"] else "",
+                compared(line),
+            ]
+        )
+    columns = [column.format(unit=found["unit"]) for column in COLUMNS]
+    without = [at for at in range(len(columns)) if any(row[at] for row in rows)]
+    return markdown([[row[at] for at in without] for row in [columns, *rows]])
+
+
+def resumes(found: dict[str, Any]) -> list[str]:
+    """The table of a workload that resumes."""
+    rows = []
+    for line in lines(found):
+        row = line.row
+        start = [label(row), str(row["workers"])]
+        if not row["warm"]:
+            rows.append([*start, *[""] * 5, row["failed"]])
+            continue
+        right = all(turn["right"] for turn in row["warm"])
+        rows.append(
+            [
+                *start,
+                shown(statistics.median(1e3 * turn["resume_s"] for turn in row["warm"])),
+                f"{spread(values(row, 'resume_s')):.0%}",
+                shown(statistics.median(1e3 * turn["cpu_s"] for turn in row["warm"])),
+                f"{row['state_bytes']:,}",
+                "yes" if right else "**no**",
+                compared(line),
+            ]
+        )
+    return markdown([list(RESUME_COLUMNS), *rows])
+
+
+def label(row: dict[str, Any]) -> str:
+    """Peer and setting."""
+    name = f"{row['peer']} ({row['setting']})" if row["setting"] else row["peer"]
+    return (
+        f"**{name}**" if row["peer"] == OURS else name + ("" if row["delivers"] == "torch" else f", {row['delivers']}")
+    )
+
+
+def compared(line: Line) -> str:
+    """How far we are ahead, or that we are not."""
+    if line.ratio is None:
+        return ""
+    said = f"{shown(line.ratio)}x" + ("" if line.cold is None else f"; evicted {shown(line.cold)}x")
+    return f"**{said}**" if line.ahead else said
+
+
+def ahead(name: str, found: dict[str, Any]) -> list[str]:
+    """Say why, for each line in which a peer is ahead."""
+    return [
+        f"**{line.row['peer']}, {line.row['workers']} workers, is ahead** ({compared(line).strip('*')}). "
+        + (reason(name, line.row["peer"], line.row["workers"]) or "No reason was looked for yet.")
+        for line in lines(found)
+        if line.ahead
+    ]
+
+
+def markdown(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Rows as a table; the first is its head."""
+    head, *rest = rows
+    return ["| " + " | ".join(row) + " |" for row in (head, ["---"] * len(head), *rest)]
