@@ -123,9 +123,8 @@ def write(name: str, workload: Workload, folder: Path, count: int, forms: set[st
         print(f"  writing {form} ...", end=" ", flush=True)
         began = time.monotonic()
         try:
-            for size, at in ((count, folder / form), (workload.check, folder / f"{form}-check")):
-                if size and not (workload.resumes and at.name.endswith("-check")):
-                    turn([form, name, "--data", str(at), "--make", str(size)], WRITING_S)
+            arguments = [form, name, "--data", str(folder / form), "--make", str(count)]
+            turn([*arguments, *([] if workload.resumes else ["--check", str(folder / f"{form}-check")])], WRITING_S)
             print(f"{time.monotonic() - began:.0f} s", flush=True)
         except TurnError as error:
             failed[form] = str(error)
@@ -139,12 +138,13 @@ def alternated(
     """Turns round by round, in an order that rotates: in the page cache, then evicted."""
     rounds = 1 if options.quick else options.rounds
     plan = [("warm", number) for number in range(rounds)]
-    plan += [("cold", number) for number in range(min(rounds, COLD_ROUNDS))] if workload.cold else []
+    plan += [("cold", 0)] if workload.cold and not options.quick else []
     for state, number in plan:
         print(f"  {state}, round {number + 1}:", flush=True)
         first = number * len(rows) // rounds
+        chosen = rows if number == 0 and state == "warm" else table.worth_repeating(rows, workload.by)
         for row in rows[first:] + rows[:first]:
-            if row["failed"]:
+            if row["failed"] or row not in chosen:
                 continue
             contender = workload.find(row["name"])
             data = folder / row["form"]

@@ -84,11 +84,12 @@ class Workload:
         makers: by format: writes ``count`` samples into a folder.
         count: samples of a full run, and of a quick one.
         batch: samples in a batch.
-        check: samples that are checked one by one in an untimed pass; a multiple of nothing in particular.
+        check: samples that are checked one by one in an untimed pass.
         cold: whether it is measured with evicted files, too.
         seconds: that a turn counts batches for.
+        whole: a turn is one epoch, opening included.
         resumes: whether what is timed is the way to the next batch of a state.
-        by: the figure that decides: "rate", "first_s", "private" or "resume_s".
+        by: the figure that decides: "rate", "first_s" or "resume_s".
         absent: peers that do not take part, and why.
     """
 
@@ -100,7 +101,8 @@ class Workload:
     batch: int
     check: int = 1000
     cold: bool = False
-    seconds: float = 1.0
+    seconds: float = 0.8
+    whole: bool = False
     resumes: bool = False
     by: str = "rate"
     absent: dict[str, str] = field(default_factory=dict)

@@ -1,8 +1,8 @@
-"""How fast are padded minibatches of token sequences: int32, 60 long on average, 64 sequences a batch, shuffled?
+"""How fast are padded minibatches of token sequences: int32, 60 long on average, 64 a batch, shuffled?
 
 Unit: sequences a second of wall time, from the first batch on. Measured: 100,000 sequences, lengths lognormal and at
-most 1,024, 25 MB, in each peer's own format in the page cache; a batch is padded with zeros to its longest sequence, and
-has the lengths and numbers of its sequences. Peers that cannot shuffle as a whole mix as in `dense`.
+most 1,024, 25 MB, in each peer's own format in the page cache; a batch is padded with zeros to its longest sequence,
+and has the lengths and numbers of its sequences. Peers that cannot shuffle as a whole mix as in `dense`.
 """
 
 from __future__ import annotations

@@ -7,7 +7,6 @@ reads up to the state and three batches further, another goes on from the state 
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -87,12 +86,17 @@ def read_again(given: Given) -> Resumed:
             num_workers=given.workers,
             collate_fn=as_it_is,
         )
-        batches, taken = iter(loader), itertools.count()
-        for _ in range(state or 0):
+        batches, taken = iter(loader), state or 0
+        for _ in range(taken):
             next(batches)
-            next(taken)
-        counted = (batch for batch, _ in zip(batches, taken, strict=False))
-        return counted, lambda: taken.__reduce__()[1][0]
+
+        def counted() -> Iterator[Any]:
+            nonlocal taken
+            for batch in batches:
+                taken += 1
+                yield batch
+
+        return counted(), lambda: taken
 
     return resumed
 

@@ -21,6 +21,8 @@ FIGURES: dict[str, Callable[[dict[str, Any]], float]] = {
     "first_s": lambda turn: 1 / turn["first_s"],
     "resume_s": lambda turn: 1 / turn["resume_s"],
 }
+#: Times that a peer is behind us in the first round, beyond which it is not measured again.
+FAR = 6.0
 COLUMNS = (
     "contender",
     "workers",
@@ -95,6 +97,19 @@ def lines(found: dict[str, Any]) -> list[Line]:
     return sorted(made, key=lambda line: (not line.row["warm"], line.row["peer"] != OURS))
 
 
+def worth_repeating(rows: list[dict[str, Any]], by: str) -> list[dict[str, Any]]:
+    """The rows that are measured again: of each peer its better setting, unless it is `FAR` behind ours."""
+    kept = []
+    for row in rows:
+        rivals = [other for other in rows if (other["peer"], other["workers"]) == (row["peer"], row["workers"])]
+        ours = [other for other in rows if (other["peer"], other["workers"]) == (OURS, row["workers"])]
+        best = max(median(other, by) for other in rivals)
+        bar = max((median(other, by) for other in ours), default=0.0) / FAR
+        if row["warm"] and median(row, by) >= best and (row["peer"] == OURS or best >= bar):
+            kept.append(row)
+    return kept
+
+
 def ratio(ours: dict[str, Any], theirs: dict[str, Any], by: str, state: str) -> float | None:
     """The median of ratios within a round; None where one of them was not measured."""
     pairs = list(zip(values(ours, by, state), values(theirs, by, state), strict=False))
@@ -154,7 +169,7 @@ def rates(found: dict[str, Any]) -> list[str]:
                 *start,
                 row["order"],
                 shown(median(row, "rate")),
-                f"{spread(values(row, found['by'])):.0%}",
+                f"{spread(values(row, found['by'])):.0%}" if len(warm) > 1 else "",
                 shown(statistics.median(1e6 * turn["cpu_s"] / max(turn["units"], 1) for turn in warm)),
                 shown(statistics.median(1e3 * turn["first_s"] for turn in warm)),
                 shown(statistics.median(turn["private"] / 1e6 for turn in warm)),

@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 #: Between two looks at a turn's memory.
 LOOK_S = 0.15
 #: For a turn, with its imports and the check.
-PATIENCE_S = 60.0
+PATIENCE_S = 90.0
 
 adopt()
 
