@@ -40,28 +40,26 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--results", type=Path, default=ROOT / "benchmarks" / "results", help="where results go")
     options = parser.parse_args(arguments)
     options.data.mkdir(parents=True, exist_ok=True)
-    began, load_before = time.monotonic(), machine.load()
+    options.results.mkdir(parents=True, exist_ok=True)
+    name = f"{datetime.date.today().isoformat()}-{machine.slug()}-peers{'-quick' if options.quick else ''}"
+    path = options.results / f"{name}.json"
     report: dict[str, Any] = {
-        "date": datetime.date.today().isoformat(),
         "quick": options.quick,
         "machine": machine.describe() | {"versions": install.versions()},
         "refused": install.refused(),
-        "workloads": {},
+        # Workloads of the same day that are not asked for stay as they were measured.
+        "workloads": json.loads(path.read_text())["workloads"] if path.exists() and options.only != WORKLOADS else {},
     }
     try:
-        for name in options.only:
-            report["workloads"][name] = measured(name, load(name), options)
+        for one in options.only:
+            report["workloads"][one] = measured(one, load(one), options)
     finally:
         shutil.rmtree(options.data, ignore_errors=True)
-    report["load"] = [load_before, machine.load()]
-    report["seconds"] = round(time.monotonic() - began)
-    name = f"{report['date']}-{machine.slug()}-peers{'-quick' if options.quick else ''}"
-    options.results.mkdir(parents=True, exist_ok=True)
-    page = table.page(report)
-    write_file(options.results / f"{name}.json", json.dumps(report, indent=1) + "\n")
-    write_file(options.results / f"{name}.md", page)
-    print("\n" + page)
-    print(f"{report['seconds']} s in all; written to {options.results / name}.md and .json")
+    report["workloads"] = {one: report["workloads"][one] for one in WORKLOADS if one in report["workloads"]}
+    write_file(path, json.dumps(report, indent=1) + "\n")
+    write_file(path.with_suffix(".md"), table.page(report))
+    print("\n" + table.page(report))
+    print(f"written to {path.with_suffix('')}.md and .json")
     failed = [row["name"] for found in report["workloads"].values() for row in found["rows"] if failure_of_ours(row)]
     if failed:
         print(f"failed: {', '.join(failed)}", file=sys.stderr)
@@ -76,6 +74,7 @@ def failure_of_ours(row: dict[str, Any]) -> bool:
 def measured(name: str, workload: Workload, options: argparse.Namespace) -> dict[str, Any]:
     """All turns of a workload: its rows, in JSON types."""
     print(f"{name}: {workload.title}", flush=True)
+    began, load_before = time.monotonic(), machine.load()
     rows = list(entries(workload, options.peers))
     count = workload.count[options.quick]
     folder = options.data / name
@@ -86,6 +85,9 @@ def measured(name: str, workload: Workload, options: argparse.Namespace) -> dict
     run(name, workload, rows, folder, count, options)
     shutil.rmtree(folder, ignore_errors=True)
     return {
+        "date": datetime.date.today().isoformat(),
+        "load": [load_before, machine.load()],
+        "seconds": round(time.monotonic() - began),
         "title": workload.title,
         "unit": workload.unit,
         "by": workload.by,

@@ -31,9 +31,12 @@ GROUPS: dict[str, list[list[str]]] = {
     "SPDL": [["spdl", "spdl-io"]],
     "Ray Data": [["ray[data]"]],
     "HF datasets": [["datasets"]],
-    # They pin versions of packages that `datasets` needs in newer ones.
-    "MosaicML Streaming": [["--no-deps", "mosaicml-streaming"]],
-    "LitData": [["--no-deps", "litdata"]],
+    # Its pins (numpy < 2.2, transformers < 5, xxhash < 4) contradict the others; clients of clouds are not imported.
+    "MosaicML Streaming": [
+        ["--no-deps", "mosaicml-streaming"],
+        ["boto3", "brotli", "catalogue", "python-snappy", "torchvision", "tqdm", "transformers", "xxhash", "zstd"],
+    ],
+    "LitData": [["litdata"]],
 }
 #: The distributions whose versions the table gives.
 SHOWN = (

@@ -1,7 +1,7 @@
 """How fast do JPEGs become batches of pixels: 256 x 256, cropped at random to 224, float32 CHW, 64 a batch, shuffled?
 
 Unit: pictures a second of wall time, from the first batch on. Measured: 1,500 made pictures at quality 90, in each
-peer's own format, in the page cache and evicted from it. Python decodes by simplejpeg, which is faster than Pillow and
+peer's own format, in the page cache. Python decodes by simplejpeg, which is faster than Pillow and
 OpenCV here; tf.data decodes and crops natively, as we do. 0 workers are one thread, in the loop or beside it.
 """
 
@@ -142,6 +142,7 @@ class Transform:
     """A function for ``with_transform``."""
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
+        """Return the batch."""
         return {"x": [pixels(content) for content in batch["jpg"]], "id": batch["id"]}
 
 
@@ -199,17 +200,16 @@ WORKLOAD = Workload(
         Contender(OURS, tar, "tar, decoded natively", form="tar"),
         Contender(OURS, ours(Pictures, BATCH), "the dataset, simplejpeg"),
         Contender("torch DataLoader", torch_loader(Pictures, BATCH), "simplejpeg, persistent"),
-        Contender("StatefulDataLoader", torch_loader(Pictures, BATCH, stateful=True), needs=("torchdata",)),
         Contender("torchdata.nodes", nodes(Pictures, BATCH, stacked), needs=("torchdata",), delivers="NumPy"),
         Contender("Grain", grain(Pictures, BATCH), needs=("grain",), workers=(0,), delivers="NumPy"),
         Contender(
             "Grain", grain(Pictures, BATCH, threads=2), "threads", needs=("grain",), workers=(2,), delivers="NumPy"
         ),
         Contender("Grain", grain(Pictures, BATCH), "processes", needs=("grain",), workers=(2,), delivers="NumPy"),
-        Contender("MosaicML Streaming", mosaic, form="MDS", needs=("streaming",)),
-        Contender("LitData", litdata, form="LitData", needs=("litdata",), order="chunks"),
-        Contender("WebDataset", webdataset, form="tar", needs=("webdataset",), order="buffer"),
-        Contender("HF datasets", hugging_face, form="Arrow", needs=("datasets",)),
+        Contender("MosaicML Streaming", mosaic, form="MDS", needs=("streaming",), workers=(2,)),
+        Contender("LitData", litdata, form="LitData", needs=("litdata",), order="chunks", workers=(2,)),
+        Contender("WebDataset", webdataset, form="tar", needs=("webdataset",), order="buffer", workers=(2,)),
+        Contender("HF datasets", hugging_face, form="Arrow", needs=("datasets",), workers=(2,)),
         Contender("SPDL", spdl(Pictures, BATCH, stacked), needs=("spdl",), delivers="NumPy"),
         Contender("tf.data", tensorflow, form="TFRecord", needs=("tensorflow",), order="buffer", delivers="NumPy"),
     ],
@@ -217,9 +217,9 @@ WORKLOAD = Workload(
     count=(1_500, 256),
     batch=BATCH,
     check=200,
-    cold=True,
     seconds=1.5,
     absent={
+        "StatefulDataLoader": "without a state to save it is torch's DataLoader.",
         "Ray Data": "its processes take a core each; two of them and the loop do not fit two cores.",
         "SPDL's own decoder": "spdl.io needs FFmpeg's shared libraries on the system; its threads call simplejpeg.",
     },

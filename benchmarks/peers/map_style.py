@@ -34,6 +34,7 @@ class Gather:
         self.items, self.collate = items, collate
 
     def __call__(self, indices: Sequence[int]) -> Any:
+        """Return the batch."""
         if self.collate is None or self.collate is as_it_is:
             return self.items.__getitems__(indices)
         return self.collate([self.items[int(index)] for index in indices])

@@ -12,15 +12,15 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.loaders import spin
 from benchmarks.peers import vision
 from benchmarks.peers.contender import OURS, Contender, Given, Opened, Workload
 from benchmarks.peers.data import Block, makers, plain, shards
 from benchmarks.peers.map_style import SEED, grain, nodes, ours, spdl, torch_loader
+from benchmarks.peers.work import spin
 
 BATCH, SHAPE = 64, (3, 64, 64)
 #: Loops of `spin`, about 0.24 ms where these figures come from; the same work for all.
-LOOPS = 6_000
+LOOPS = 9_000
 
 
 def blocks(count: int) -> Any:
@@ -114,6 +114,7 @@ class Transform:
     """A function for ``with_transform``: of a batch of columns."""
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
+        """Return the batch."""
         return {"x": [work(np.asarray(x, np.uint8)) for x in batch["x"]], "id": batch["id"]}
 
 
@@ -205,10 +206,10 @@ WORKLOAD = Workload(
         Contender("StatefulDataLoader", torch_loader(Items, BATCH, stateful=True), "persistent", needs=("torchdata",)),
         Contender("torchdata.nodes", nodes(Items, BATCH, stacked, "process"), needs=("torchdata",), delivers="NumPy"),
         Contender("Grain", grain(Items, BATCH), needs=("grain",), delivers="NumPy"),
-        Contender("MosaicML Streaming", mosaic, form="MDS", needs=("streaming",)),
-        Contender("LitData", litdata, form="LitData", needs=("litdata",), order="chunks"),
-        Contender("WebDataset", webdataset, form="tar", needs=("webdataset",), order="buffer"),
-        Contender("HF datasets", hugging_face, form="Arrow", needs=("datasets",)),
+        Contender("MosaicML Streaming", mosaic, form="MDS", needs=("streaming",), workers=(2,)),
+        Contender("LitData", litdata, form="LitData", needs=("litdata",), order="chunks", workers=(2,)),
+        Contender("WebDataset", webdataset, form="tar", needs=("webdataset",), order="buffer", workers=(2,)),
+        Contender("HF datasets", hugging_face, form="Arrow", needs=("datasets",), workers=(2,)),
         Contender("SPDL", spdl(Items, BATCH, stacked, processes=True), needs=("spdl",), delivers="NumPy"),
         Contender("tf.data", tensorflow, needs=("tensorflow",), delivers="NumPy"),
         Contender("Ray Data", ray, form="Parquet", needs=("ray",), order="buffer", workers=(2,)),

@@ -149,7 +149,7 @@ WORKLOAD = Workload(
     check=320,
     whole=True,
     absent={
-        "HF datasets, Ray Data, tf.data": "they read object stores through fsspec, pyarrow or a plugin; not set up here.",
+        "HF datasets, Ray Data, tf.data": "they read object stores by fsspec, pyarrow or a plugin; not set up here.",
         "torch DataLoader, torchdata, Grain, SPDL": "they have no client of an object store.",
     },
 )

@@ -6,9 +6,11 @@ table says why, from `reasons`; a row that has no reason says that it has none.
 
 from __future__ import annotations
 
+import json
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from benchmarks.harness import shown, spread
@@ -17,6 +19,7 @@ from benchmarks.peers.reasons import reason
 
 #: By what decides a workload: a turn's figure, more of which is better.
 FIGURES: dict[str, Callable[[dict[str, Any]], float]] = {
+    "cpu": lambda turn: turn["units"] / max(turn["cpu_s"], 1e-3),
     "rate": lambda turn: turn["units"] / turn["wall_s"],
     "first_s": lambda turn: 1 / turn["first_s"],
     "resume_s": lambda turn: 1 / turn["resume_s"],
@@ -34,6 +37,7 @@ COLUMNS = (
     "memory, MB",
     "evicted, {unit}",
     "feedline is ahead",
+    "by CPU",
 )
 RESUME_COLUMNS = (
     "contender",
@@ -55,12 +59,14 @@ class Line:
         row: of the report.
         ratio: ours to theirs within a round; None: it is ours, or there is none to compare with.
         cold: the same, evicted.
+        cpu: the same by processor time.
         against: the setting of ours that it is compared with.
     """
 
     row: dict[str, Any]
     ratio: float | None = None
     cold: float | None = None
+    cpu: float | None = None
     against: str = ""
 
     @property
@@ -93,7 +99,8 @@ def lines(found: dict[str, Any]) -> list[Line]:
         if peer == OURS or ours is None or not row["warm"]:
             made.append(Line(row))
             continue
-        made.append(Line(row, ratio(ours, row, by, "warm"), ratio(ours, row, by, "cold"), ours["setting"]))
+        spent = ratio(ours, row, "cpu", "warm") if by == "rate" else None
+        made.append(Line(row, ratio(ours, row, by, "warm"), ratio(ours, row, by, "cold"), spent, ours["setting"]))
     return sorted(made, key=lambda line: (not line.row["warm"], line.row["peer"] != OURS))
 
 
@@ -121,37 +128,69 @@ def page(report: dict[str, Any]) -> str:
     about = report["machine"]
     versions = ", ".join(f"{name} {version}" for name, version in about["versions"].items())
     out = [
-        f"# feedline and its peers, {report['date']}",
+        "# feedline and its peers",
         "",
         f"{about['processor']}, {about['cores']} cores, {about['memory_gb']} GB; {about['system']}; "
         f"Python {about['python']}; {versions}.",
         "",
-        f"Load average before and after: {report['load'][0]}, {report['load'][1]} on {about['cores']} cores"
-        f"{busy(report)}. {report['seconds']} s in all.",
-        "",
         "Each contender runs in a fresh process, in turn, with what its own documentation recommends; of several "
         "settings the better one is shown. Rates and times are of the wall clock, medians of rounds; processor time "
         "is that of all processes and threads; memory is private and shared pages of all processes at their peak, "
-        "without pages of mapped files. *Ahead* is the median of ratios within a round, above 1 feedline is better. "
-        "A contender that is measured has delivered every sample once, in an untimed pass.",
+        "without pages of mapped files. *Ahead* is the median of ratios within a round, above 1 feedline is better; "
+        "*by CPU* compares processor time a sample. What was measured once only has no spread: it is far behind. A "
+        "contender that is measured has delivered every sample once, in an untimed pass.",
         *(["", "**Quick run: these figures mean little.**"] if report["quick"] else []),
         *(f"\n{peer} does not install: {why}" for peer, why in report["refused"].items()),
     ]
     for name, found in report["workloads"].items():
-        out += ["", f"## {name}: {found['title']}", "", f"{found['count']:,} samples."]
+        out += ["", f"## {name}: {found['title']}", "", f"{found['count']:,} samples. {circumstances(report, found)}"]
         out += ["", *(resumes(found) if found["by"] == "resume_s" else rates(found))]
         remarks = [*ahead(name, found), *(f"{peer}: {why}" for peer, why in found["absent"].items())]
         out += ["", *(f"- {remark}" for remark in remarks)] if remarks else []
     return "\n".join(out) + "\n"
 
 
-def busy(report: dict[str, Any]) -> str:
-    """A warning, if others wanted the cores."""
+def circumstances(report: dict[str, Any], found: dict[str, Any]) -> str:
+    """When a workload was measured, and whether others wanted the cores, which ours are not yet in the load before."""
+    before, after = found["load"]
+    text = f"{found['date']}, {found['seconds']} s, load average before and after {before}, {after}"
     cores = report["machine"]["cores"]
-    # Ours and its workers want the cores themselves, which is what the load average after the run is of.
-    if report["load"][0] is None or report["load"][0] <= 0.5 * cores:
-        return ""
-    return ": **other programs wanted the cores, too, so these figures want repeating on an idle machine**"
+    # Behind a workload the load average is the contenders' own, so only what exceeds it tells.
+    if before is not None and before > 2 * cores:
+        text += f" on {cores} cores: **others wanted them, so the figures want repeating on an idle machine**"
+    return text + "."
+
+
+README_COLUMNS = ("workload", "feedline", "torch `DataLoader`", "best peer", "feedline to best peer")
+
+
+def readme(report: dict[str, Any]) -> list[str]:
+    """Return the small table: for each workload the best of any number of workers."""
+    rows = [list(README_COLUMNS)]
+    for found in report["workloads"].values():
+        by = found["by"]
+        measured = [row for row in found["rows"] if row["warm"] and trusted(row)]
+        ours = max((row for row in measured if row["peer"] == OURS), key=lambda row: median(row, by))
+        peers = [row for row in measured if row["peer"] != OURS]
+        best = max(peers, key=lambda row: median(row, by))
+        torchs = [row for row in peers if row["peer"] == "torch DataLoader"]
+        usual = said(max(torchs, key=lambda row: median(row, by)), found) if torchs else ""
+        times = ratio(ours, best, by, "warm")
+        rows.append(
+            [found["title"], said(ours, found), usual, f"{best['peer']}: {said(best, found)}", f"{shown(times)}x"]
+        )
+    return markdown(rows)
+
+
+def trusted(row: dict[str, Any]) -> bool:
+    """Whether what came behind a state, where there was one, was what should have come."""
+    return all(turn.get("right", True) for turn in row["warm"])
+
+
+def said(row: dict[str, Any], found: dict[str, Any]) -> str:
+    """What decides a workload, with its unit."""
+    value = median(row, found["by"])
+    return f"{shown(value)} {found['unit']}" if found["by"] == "rate" else f"{shown(1e3 / value)} ms"
 
 
 def rates(found: dict[str, Any]) -> list[str]:
@@ -161,7 +200,7 @@ def rates(found: dict[str, Any]) -> list[str]:
         row = line.row
         start = [label(row), str(row["workers"])]
         if not row["warm"]:
-            rows.append([*start, "", *[""] * 6, row["failed"]])
+            rows.append([*start, *[""] * 7, row["failed"], ""])
             continue
         warm = row["warm"]
         rows.append(
@@ -175,6 +214,7 @@ def rates(found: dict[str, Any]) -> list[str]:
                 shown(statistics.median(turn["private"] / 1e6 for turn in warm)),
                 shown(median(row, "rate", "cold")) if row["cold"] else "",
                 compared(line),
+                "" if line.cpu is None else f"{shown(line.cpu)}x",
             ]
         )
     columns = [column.format(unit=found["unit"]) for column in COLUMNS]
@@ -236,3 +276,17 @@ def markdown(rows: Sequence[Sequence[str]]) -> list[str]:
     """Rows as a table; the first is its head."""
     head, *rest = rows
     return ["| " + " | ".join(row) + " |" for row in (head, ["---"] * len(head), *rest)]
+
+
+def main() -> None:
+    """Write the newest page again, with the reasons that were found since."""
+    folder = Path(__file__).resolve().parent.parent / "results"
+    for path in sorted(folder.glob("*-peers.json")):
+        report = json.loads(path.read_text())
+        if "workloads" in report:
+            path.with_suffix(".md").write_text(page(report))
+            print("\n".join(readme(report)))
+
+
+if __name__ == "__main__":
+    main()

@@ -12,14 +12,14 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.loaders import spin
 from benchmarks.peers.contender import OURS, Contender, Given, Opened, Workload
 from benchmarks.peers.data import Block, makers, plain
 from benchmarks.peers.map_style import as_it_is, grain, nodes, ours, spdl, torch_loader
+from benchmarks.peers.work import spin
 
 BATCH = 32
 #: Loops of `spin`, about 9 us where these figures come from; the same work for all.
-LOOPS = 250
+LOOPS = 330
 
 
 def blocks(count: int) -> Iterator[Block]:

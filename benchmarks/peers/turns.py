@@ -19,7 +19,7 @@ from benchmarks.peers.tree import adopt, end, private_bytes
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 #: Between two looks at a turn's memory.
-LOOK_S = 0.15
+LOOK_S = 0.3
 #: For a turn, with its imports and the check.
 PATIENCE_S = 90.0
 
