@@ -84,6 +84,20 @@ class RecordRows:
         return np.frombuffer(record, np.float32, offset=8), int.from_bytes(record[:8], "little")
 
 
+def arrays(given: Given) -> Opened:
+    """Our loader over arrays, which it gathers natively."""
+    import pyarrow  # noqa: F401
+
+    import feedline as fl
+
+    def opened() -> Any:
+        x = plain(given.data)
+        columns = {"x": x, "id": np.arange(len(x))}
+        return fl.DataLoader(columns, batch_size=BATCH, shuffle=True, seed=SEED, num_workers=given.workers)
+
+    return opened
+
+
 def mosaic(given: Given) -> Opened:
     """MosaicML Streaming over shards that are there."""
     vision.declare()
@@ -205,6 +219,7 @@ WORKLOAD = Workload(
     contenders=[
         Contender(OURS, store(None), "a store", form="store"),
         Contender(OURS, store(32 << 20), "a store, in windows of 32 MiB", form="store", order="windows"),
+        Contender(OURS, arrays, "a mapped array"),
         Contender(OURS, map_style.ours(Batches, BATCH, as_it_is), "the dataset with __getitems__"),
         Contender("torch DataLoader", map_style.torch_loader(Rows, BATCH, persistent=False), "a row a call"),
         Contender("torch DataLoader", map_style.torch_loader(Batches, BATCH, as_it_is), "__getitems__, persistent"),

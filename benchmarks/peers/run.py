@@ -11,7 +11,6 @@ import itertools
 import json
 import os
 import pickle
-import sys
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -20,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.peers.contender import Contender, Given, Workload, ids_of, load, touch
-from benchmarks.peers.tree import cpu_seconds
+from benchmarks.peers.tree import adopt, cpu_seconds, end
 
 #: Share of an epoch behind which a run stops, to be resumed.
 STOP = 0.9
@@ -43,30 +42,37 @@ def main() -> None:
     parser.add_argument("--resume", type=Path, metavar="FILE", help="go on from a state")
     parser.add_argument("--samples", type=int, help="of --data; needed by --save")
     options = parser.parse_args()
+    adopt()
+    try:
+        print("\n" + json.dumps(turn(options)), flush=True)
+    finally:
+        # Not all peers end their threads and processes by themselves.
+        end(os.getpid())
+    os._exit(0)
+
+
+def turn(options: argparse.Namespace) -> dict[str, Any]:
+    """Do what is asked for."""
     workload = load(options.workload)
     if options.make is not None:
         workload.makers[options.contender](options.data, options.make)
         if options.check is not None:
             workload.makers[options.contender](options.check, workload.check)
-        said: dict[str, Any] = {"made": options.make}
-    else:
-        contender = workload.find(options.contender)
-        if contender.delivers == "torch":
-            import torch  # noqa: F401  # no contender pays for its import
-        given = Given(options.data, options.workers, options.scratch or options.data.parent)
-        if options.save is not None:
-            said = save(contender, workload, given, options.samples, options.save)
-        elif options.resume is not None:
-            said = resume(contender, given, options.resume)
-        else:
-            measure = whole if workload.whole else speed
-            said = measure(contender, given, options.seconds or workload.seconds)
-            if options.check is not None:
-                check(contender, given._replace(data=options.check), workload.check)
-                said["checked"] = workload.check
-    print("\n" + json.dumps(said), flush=True)
-    # Not all peers end their threads and processes by themselves; the caller ends what is left.
-    os._exit(0)
+        return {"made": options.make}
+    contender = workload.find(options.contender)
+    if contender.delivers == "torch":
+        import torch  # noqa: F401  # no contender pays for its import
+    given = Given(options.data, options.workers, options.scratch or options.data.parent)
+    if options.save is not None:
+        return save(contender, workload, given, options.samples, options.save)
+    if options.resume is not None:
+        return resume(contender, given, options.resume)
+    measure = whole if workload.whole else speed
+    said = measure(contender, given, options.seconds or workload.seconds)
+    if options.check is not None:
+        check(contender, given._replace(data=options.check), workload.check)
+        said["checked"] = workload.check
+    return said
 
 
 def speed(contender: Contender, given: Given, seconds: float) -> dict[str, Any]:
@@ -157,4 +163,4 @@ def resume(contender: Contender, given: Given, file: Path) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -24,6 +24,7 @@ FIGURES: dict[str, Callable[[dict[str, Any]], float]] = {
     "first_s": lambda turn: 1 / turn["first_s"],
     "resume_s": lambda turn: 1 / turn["resume_s"],
 }
+UNKNOWN = "no reason was looked for yet."
 #: Times that a peer is behind us in the first round, beyond which it is not measured again.
 FAR = 6.0
 COLUMNS = (
@@ -91,7 +92,8 @@ def lines(found: dict[str, Any]) -> list[Line]:
     by, best = found["by"], {}
     for row in found["rows"]:
         key = row["peer"], row["workers"]
-        if key not in best or median(row, by) > median(best[key], by):
+        # One lucky round is not better than several: what was measured again comes first.
+        if key not in best or (len(row["warm"]), median(row, by)) > (len(best[key]["warm"]), median(best[key], by)):
             best[key] = row
     made = []
     for (peer, workers), row in best.items():
@@ -145,7 +147,7 @@ def page(report: dict[str, Any]) -> str:
     for name, found in report["workloads"].items():
         out += ["", f"## {name}: {found['title']}", "", f"{found['count']:,} samples. {circumstances(report, found)}"]
         out += ["", *(resumes(found) if found["by"] == "resume_s" else rates(found))]
-        remarks = [*ahead(name, found), *(f"{peer}: {why}" for peer, why in found["absent"].items())]
+        remarks = [*ahead(name, report), *(f"{peer}: {why}" for peer, why in found["absent"].items())]
         out += ["", *(f"- {remark}" for remark in remarks)] if remarks else []
     return "\n".join(out) + "\n"
 
@@ -154,11 +156,15 @@ def circumstances(report: dict[str, Any], found: dict[str, Any]) -> str:
     """When a workload was measured, and whether others wanted the cores, which ours are not yet in the load before."""
     before, after = found["load"]
     text = f"{found['date']}, {found['seconds']} s, load average before and after {before}, {after}"
-    cores = report["machine"]["cores"]
-    # Behind a workload the load average is the contenders' own, so only what exceeds it tells.
-    if before is not None and before > 2 * cores:
+    if crowded(report, found):
+        cores = report["machine"]["cores"]
         text += f" on {cores} cores: **others wanted them, so the figures want repeating on an idle machine**"
     return text + "."
+
+
+def crowded(report: dict[str, Any], found: dict[str, Any]) -> bool:
+    """Whether more processes wanted the cores than contenders have."""
+    return max(found["load"][0] or 0.0, found["load"][1] or 0.0) > 2 * report["machine"]["cores"]
 
 
 README_COLUMNS = ("workload", "feedline", "torch `DataLoader`", "best peer", "feedline to best peer")
@@ -262,14 +268,25 @@ def compared(line: Line) -> str:
     return f"**{said}**" if line.ahead else said
 
 
-def ahead(name: str, found: dict[str, Any]) -> list[str]:
-    """Say why, for each line in which a peer is ahead."""
+def ahead(name: str, report: dict[str, Any]) -> list[str]:
+    """Say why, for each line of a workload in which a peer is ahead."""
+    found = report["workloads"][name]
     return [
-        f"**{line.row['peer']}, {line.row['workers']} workers, is ahead** ({compared(line).strip('*')}). "
-        + (reason(name, line.row["peer"], line.row["workers"]) or "No reason was looked for yet.")
+        f"**{line.row['peer']}, {line.row['workers']} workers, is ahead** ({compared(line).strip('*')}): "
+        + (reason(name, line.row["peer"], line.row["workers"]) or excuse(report, found, line) or UNKNOWN)
         for line in lines(found)
         if line.ahead
     ]
+
+
+def excuse(report: dict[str, Any], found: dict[str, Any], line: Line) -> str:
+    """What explains a peer's lead if it takes more processor time than we do: others had the processor; or nothing."""
+    if line.cpu is None or line.cpu < 1 or not crowded(report, found):
+        return ""
+    return (
+        f"a sample takes {shown(line.cpu)} times the processor time that it takes us, while other programs wanted the "
+        "cores, so this lead is the machine's doing."
+    )
 
 
 def markdown(rows: Sequence[Sequence[str]]) -> list[str]:

@@ -95,6 +95,8 @@ def groups(files: Sequence[str]) -> Iterator[list[str]]:
 
 def ours(given: Given) -> Opened:
     """JSON Lines, natively."""
+    import pyarrow  # noqa: F401
+
     import feedline as fl
 
     def opened() -> Any:

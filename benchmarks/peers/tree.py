@@ -62,11 +62,6 @@ def end(pid: int) -> None:
             os.kill(each, signal.SIGKILL)
         except ProcessLookupError:
             pass
-    try:
-        while os.waitpid(-1, os.WNOHANG)[0]:
-            pass
-    except ChildProcessError:
-        pass
 
 
 def _stat(pid: int) -> list[str]:

@@ -15,15 +15,13 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.peers.contender import Contender
-from benchmarks.peers.tree import adopt, end, private_bytes
+from benchmarks.peers.tree import end, private_bytes
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 #: Between two looks at a turn's memory.
 LOOK_S = 0.3
 #: For a turn, with its imports and the check.
 PATIENCE_S = 90.0
-
-adopt()
 
 
 class TurnError(Exception):
@@ -48,9 +46,10 @@ def turn(arguments: list[str], limit_s: float = PATIENCE_S) -> dict[str, Any]:
                 time.sleep(LOOK_S)
         finally:
             ended = process.poll() is not None
-            process.kill()
+            if not ended:
+                end(process.pid)
+                process.kill()
             process.wait()
-            end(os.getpid())
         out.seek(0)
         errors.seek(0)
         said = errors.read().strip().splitlines()

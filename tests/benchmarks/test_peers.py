@@ -15,6 +15,7 @@ contender_module = pytest.importorskip("benchmarks.peers.contender", reason="ben
 
 from benchmarks.peers import WORKLOADS, run, table, tree, turns  # noqa: E402
 from benchmarks.peers.contender import OURS, Contender, Given, load  # noqa: E402
+from benchmarks.peers.reasons import REASONS  # noqa: E402
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 TORCH = "torch DataLoader"
@@ -203,13 +204,26 @@ def test_the_better_setting_counts_and_ratios_are_within_a_round():
     assert "module: not installed" in text
 
 
+def report(*rows, load=0.5):
+    found = workload(*rows) | {"load": [load, load], "date": "2030-01-01", "seconds": 1}
+    return {"machine": {"cores": 2}, "workloads": {"dense": found}}
+
+
 def test_a_peer_that_is_ahead_is_named_with_a_reason_or_without_one(monkeypatch):
-    found = workload(row(OURS, "", [10], cold=[10]), row("Peer", "", [9], cold=[11]))
-    assert "No reason was looked for yet." in table.ahead("dense", found)[0]
-    monkeypatch.setitem(table.reason.__globals__["REASONS"], ("dense", "Peer", None), "It does less.")
-    assert table.ahead("dense", found)[0].endswith("It does less.")
-    behind = workload(row(OURS, "", [10], cold=[12]), row("Peer", "", [9], cold=[11]))
-    assert table.ahead("dense", behind) == []
+    given = report(row(OURS, "", [10], cold=[10]), row("Peer", "", [9], cold=[11]))
+    assert table.ahead("dense", given)[0].endswith(table.UNKNOWN)
+    monkeypatch.setitem(REASONS, ("dense", "Peer", None), "It does less.")
+    assert table.ahead("dense", given)[0].endswith("It does less.")
+    assert table.ahead("dense", report(row(OURS, "", [10], cold=[12]), row("Peer", "", [9], cold=[11]))) == []
+
+
+def test_a_busy_machine_excuses_only_what_processor_time_excuses():
+    ours, theirs = row(OURS, "", [10]), row("Peer", "", [11])
+    theirs["warm"][0]["cpu_s"] = 1.1  # twice as much a sample
+    assert "takes 2 times the processor time" in table.ahead("dense", report(ours, theirs, load=9.0))[0]
+    assert table.ahead("dense", report(ours, theirs))[0].endswith(table.UNKNOWN)
+    theirs["warm"][0]["cpu_s"] = 0.4
+    assert table.ahead("dense", report(ours, theirs, load=9.0))[0].endswith(table.UNKNOWN)
 
 
 def test_what_is_far_behind_or_not_the_better_setting_is_not_measured_again():
@@ -242,8 +256,8 @@ def test_a_whole_table_is_committed():
 
 def test_no_peer_is_ahead_without_a_sentence_why():
     _, report = reports()[-1]
-    remarks = [remark for name, found in report["workloads"].items() for remark in table.ahead(name, found)]
-    assert [remark for remark in remarks if "No reason" in remark] == []
+    remarks = [remark for name in report["workloads"] for remark in table.ahead(name, report)]
+    assert [remark for remark in remarks if remark.endswith(table.UNKNOWN)] == []
 
 
 def test_what_the_readme_quotes_is_what_was_measured():
