@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.peers import vision
+from benchmarks.peers import mosaic
 
 SHARD = 32 << 20
 #: Column name to array, list of arrays, or list of bytes.
@@ -111,8 +111,7 @@ def write_store(folder: Path, blocks: Iterator[Block]) -> None:
 
 def write_mds(folder: Path, blocks: Iterator[Block]) -> None:
     """MosaicML's shards."""
-    vision.declare()
-    from streaming import MDSWriter
+    streaming = mosaic.imported()
 
     first = next(blocks)
     columns = {"id": "int"}
@@ -123,7 +122,7 @@ def write_mds(folder: Path, blocks: Iterator[Block]) -> None:
             columns[name] = f"ndarray:{column[0].dtype}"
         elif name != "id":
             columns[name] = f"ndarray:{column.dtype}:{','.join(map(str, column.shape[1:]))}"
-    with MDSWriter(out=str(folder / "mds"), columns=columns, size_limit=SHARD) as writer:
+    with streaming.MDSWriter(out=str(folder / "mds"), columns=columns, size_limit=SHARD) as writer:
         for sample in samples(itertools.chain([first], blocks)):
             writer.write(sample)
 

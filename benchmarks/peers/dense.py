@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.peers import map_style, vision
+from benchmarks.peers import map_style, mosaic
 from benchmarks.peers.contender import OURS, Contender, Given, Opened, Workload
 from benchmarks.peers.data import Block, makers, plain, shards
 from benchmarks.peers.map_style import SEED, as_it_is
@@ -59,9 +59,10 @@ def store(window: int | None) -> Any:
         import pyarrow  # noqa: F401
 
         import feedline as fl
+        from feedline import DataLoader
 
         shuffle = True if window is None else fl.Window(bytes=window)
-        return lambda: fl.DataLoader(
+        return lambda: DataLoader(
             given.data / "store", batch_size=BATCH, shuffle=shuffle, seed=SEED, num_workers=given.workers
         )
 
@@ -88,24 +89,25 @@ def arrays(given: Given) -> Opened:
     """Our loader over arrays, which it gathers natively."""
     import pyarrow  # noqa: F401
 
-    import feedline as fl
+    from feedline import DataLoader
 
     def opened() -> Any:
         x = plain(given.data)
         columns = {"x": x, "id": np.arange(len(x))}
-        return fl.DataLoader(columns, batch_size=BATCH, shuffle=True, seed=SEED, num_workers=given.workers)
+        return DataLoader(columns, batch_size=BATCH, shuffle=True, seed=SEED, num_workers=given.workers)
 
     return opened
 
 
-def mosaic(given: Given) -> Opened:
+def mosaic_loader(given: Given) -> Opened:
     """MosaicML Streaming over shards that are there."""
-    vision.declare()
-    from streaming import StreamingDataLoader, StreamingDataset
+    streaming = mosaic.imported()
 
     def opened() -> Any:
-        rows = StreamingDataset(local=str(given.data / "mds"), shuffle=True, shuffle_seed=SEED, batch_size=BATCH)
-        return StreamingDataLoader(rows, batch_size=BATCH, num_workers=given.workers)
+        rows = streaming.StreamingDataset(
+            local=str(given.data / "mds"), shuffle=True, shuffle_seed=SEED, batch_size=BATCH
+        )
+        return streaming.StreamingDataLoader(rows, batch_size=BATCH, num_workers=given.workers)
 
     return opened
 
@@ -198,8 +200,10 @@ def ray(given: Given) -> Opened:
     """Ray Data: files in random order, then a buffer."""
     import ray
 
+    # A cluster is there before data is opened.
+    ray.init(num_cpus=max(given.workers, 1), include_dashboard=False, log_to_driver=False, ignore_reinit_error=True)
+
     def opened() -> Any:
-        ray.init(num_cpus=max(given.workers, 1), include_dashboard=False, log_to_driver=False)
         rows = ray.data.read_parquet(str(given.data), shuffle="files")
 
         class Epochs:
@@ -239,7 +243,7 @@ WORKLOAD = Workload(
             needs=("grain", "array_record"),
             delivers="NumPy",
         ),
-        Contender("MosaicML Streaming", mosaic, form="MDS", needs=("streaming",)),
+        Contender("MosaicML Streaming", mosaic_loader, form="MDS", needs=("streaming",)),
         Contender("LitData", litdata, form="LitData", needs=("litdata",), order="chunks"),
         Contender("WebDataset", webdataset, form="tar", needs=("webdataset",), order="buffer"),
         Contender("HF datasets", hugging_face(True), "iter", form="Arrow", needs=("datasets",), workers=(0,)),

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.peers import vision
+from benchmarks.peers import mosaic
 from benchmarks.peers.contender import OURS, Contender, Given, Opened, Workload
 from benchmarks.peers.data import Block, makers, plain, shards
 from benchmarks.peers.map_style import SEED, grain, nodes, ours, spdl, torch_loader
@@ -76,12 +76,12 @@ def stacked(samples: Sequence[Any]) -> Any:
 def tar(given: Given) -> Opened:
     """Tar shards, decoded natively in threads."""
     import feedline as fl
-    from feedline import images
+    from feedline import DataLoader, images
 
     def opened() -> Any:
         streams = {"x": fl.Stream(dtype="bytes", field="jpg"), "id": fl.Stream((), "int64", field="cls")}
         steps = images.RandomCrop(SIDE), images.Normalize((0, 0, 0), (1, 1, 1), layout="CHW")
-        return fl.DataLoader(
+        return DataLoader(
             fl.open_corpus(given.data, **streams),
             batch_size=BATCH,
             shuffle=True,
@@ -92,12 +92,11 @@ def tar(given: Given) -> Opened:
     return opened
 
 
-def mosaic(given: Given) -> Opened:
+def mosaic_loader(given: Given) -> Opened:
     """MosaicML Streaming: a dataset's own ``__getitem__``."""
-    vision.declare()
-    from streaming import StreamingDataLoader, StreamingDataset
+    streaming = mosaic.imported()
 
-    class Decoded(StreamingDataset):  # type: ignore[misc]
+    class Decoded(streaming.StreamingDataset):  # type: ignore[misc]
         """Pixels."""
 
         def __getitem__(self, at: Any) -> Any:
@@ -105,7 +104,7 @@ def mosaic(given: Given) -> Opened:
 
     def opened() -> Any:
         rows = Decoded(local=str(given.data / "mds"), shuffle=True, shuffle_seed=SEED, batch_size=BATCH)
-        return StreamingDataLoader(
+        return streaming.StreamingDataLoader(
             rows, batch_size=BATCH, num_workers=given.workers, persistent_workers=given.workers > 0
         )
 
@@ -206,7 +205,7 @@ WORKLOAD = Workload(
             "Grain", grain(Pictures, BATCH, threads=2), "threads", needs=("grain",), workers=(2,), delivers="NumPy"
         ),
         Contender("Grain", grain(Pictures, BATCH), "processes", needs=("grain",), workers=(2,), delivers="NumPy"),
-        Contender("MosaicML Streaming", mosaic, form="MDS", needs=("streaming",), workers=(2,)),
+        Contender("MosaicML Streaming", mosaic_loader, form="MDS", needs=("streaming",), workers=(2,)),
         Contender("LitData", litdata, form="LitData", needs=("litdata",), order="chunks", workers=(2,)),
         Contender("WebDataset", webdataset, form="tar", needs=("webdataset",), order="buffer", workers=(2,)),
         Contender("HF datasets", hugging_face, form="Arrow", needs=("datasets",), workers=(2,)),

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.peers import vision
+from benchmarks.peers import mosaic
 from benchmarks.peers.contender import OURS, Contender, Given, Opened, Workload
 from benchmarks.peers.data import Block, makers, plain, shards
 from benchmarks.peers.map_style import SEED, grain, nodes, ours, spdl, torch_loader
@@ -64,12 +64,11 @@ def stacked(samples: Sequence[Any]) -> Any:
     return np.stack(rows), np.array(ids)
 
 
-def mosaic(given: Given) -> Opened:
+def mosaic_loader(given: Given) -> Opened:
     """MosaicML Streaming: a dataset's own ``__getitem__``."""
-    vision.declare()
-    from streaming import StreamingDataLoader, StreamingDataset
+    streaming = mosaic.imported()
 
-    class Worked(StreamingDataset):  # type: ignore[misc]
+    class Worked(streaming.StreamingDataset):  # type: ignore[misc]
         """Samples with the work done."""
 
         def __getitem__(self, at: Any) -> Any:
@@ -77,7 +76,7 @@ def mosaic(given: Given) -> Opened:
 
     def opened() -> Any:
         rows = Worked(local=str(given.data / "mds"), shuffle=True, shuffle_seed=SEED, batch_size=BATCH)
-        return StreamingDataLoader(
+        return streaming.StreamingDataLoader(
             rows, batch_size=BATCH, num_workers=given.workers, persistent_workers=given.workers > 0
         )
 
@@ -181,8 +180,10 @@ def ray(given: Given) -> Opened:
     """Ray Data: a function of rows in its workers."""
     import ray
 
+    # A cluster is there before data is opened.
+    ray.init(num_cpus=max(given.workers, 1), include_dashboard=False, log_to_driver=False, ignore_reinit_error=True)
+
     def opened() -> Any:
-        ray.init(num_cpus=max(given.workers, 1), include_dashboard=False, log_to_driver=False)
         rows = ray.data.read_parquet(str(given.data), shuffle="files").map(work_on)
 
         class Epochs:
@@ -206,7 +207,7 @@ WORKLOAD = Workload(
         Contender("StatefulDataLoader", torch_loader(Items, BATCH, stateful=True), "persistent", needs=("torchdata",)),
         Contender("torchdata.nodes", nodes(Items, BATCH, stacked, "process"), needs=("torchdata",), delivers="NumPy"),
         Contender("Grain", grain(Items, BATCH), needs=("grain",), delivers="NumPy"),
-        Contender("MosaicML Streaming", mosaic, form="MDS", needs=("streaming",), workers=(2,)),
+        Contender("MosaicML Streaming", mosaic_loader, form="MDS", needs=("streaming",), workers=(2,)),
         Contender("LitData", litdata, form="LitData", needs=("litdata",), order="chunks", workers=(2,)),
         Contender("WebDataset", webdataset, form="tar", needs=("webdataset",), order="buffer", workers=(2,)),
         Contender("HF datasets", hugging_face, form="Arrow", needs=("datasets",), workers=(2,)),

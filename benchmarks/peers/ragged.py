@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.peers import map_style, vision
+from benchmarks.peers import map_style, mosaic
 from benchmarks.peers.contender import OURS, Contender, Given, Opened, Workload
 from benchmarks.peers.data import Block, makers, plain, shards
 from benchmarks.peers.map_style import SEED
@@ -74,21 +74,24 @@ def store(given: Given) -> Opened:
     """A loader over a store, which pads by itself."""
     import pyarrow  # noqa: F401
 
-    import feedline as fl
+    from feedline import DataLoader
 
-    return lambda: fl.DataLoader(
+    return lambda: DataLoader(
         given.data / "store", batch_size=BATCH, shuffle=True, seed=SEED, num_workers=given.workers
     )
 
 
-def mosaic(given: Given) -> Opened:
+def mosaic_loader(given: Given) -> Opened:
     """MosaicML Streaming over shards that are there."""
-    vision.declare()
-    from streaming import StreamingDataLoader, StreamingDataset
+    streaming = mosaic.imported()
 
     def opened() -> Any:
-        rows = StreamingDataset(local=str(given.data / "mds"), shuffle=True, shuffle_seed=SEED, batch_size=BATCH)
-        return StreamingDataLoader(rows, batch_size=BATCH, num_workers=given.workers, collate_fn=padded_dictionaries)
+        rows = streaming.StreamingDataset(
+            local=str(given.data / "mds"), shuffle=True, shuffle_seed=SEED, batch_size=BATCH
+        )
+        return streaming.StreamingDataLoader(
+            rows, batch_size=BATCH, num_workers=given.workers, collate_fn=padded_dictionaries
+        )
 
     return opened
 
@@ -175,7 +178,7 @@ WORKLOAD = Workload(
         Contender("torch DataLoader", map_style.torch_loader(Sequences, BATCH, padded)),
         Contender("torchdata.nodes", map_style.nodes(Sequences, BATCH, padded), needs=("torchdata",)),
         Contender("Grain", map_style.grain(Sequences, BATCH, padded_numpy), needs=("grain",), delivers="NumPy"),
-        Contender("MosaicML Streaming", mosaic, form="MDS", needs=("streaming",)),
+        Contender("MosaicML Streaming", mosaic_loader, form="MDS", needs=("streaming",)),
         Contender("LitData", litdata, form="LitData", needs=("litdata",), order="chunks"),
         Contender("WebDataset", webdataset, form="tar", needs=("webdataset",), order="buffer"),
         Contender("HF datasets", hugging_face, form="Arrow", needs=("datasets",)),

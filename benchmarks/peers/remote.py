@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.peers import vision
+from benchmarks.peers import mosaic
 from benchmarks.peers.contender import OURS, Contender, Given, Opened, Workload
 from benchmarks.peers.data import Block, makers, shards
 from benchmarks.peers.map_style import SEED
@@ -49,37 +49,44 @@ def where(given: Given) -> str:
     return f"{given.data.parent.name}/{given.data.name}"
 
 
-def ours(given: Given) -> Opened:
-    """MDS shards, read in place."""
-    import obstore.store  # noqa: F401
+def ours(window: int | None) -> Any:
+    """MDS shards, read in place, shuffled as a whole or in windows."""
 
-    import feedline as fl
+    def start(given: Given) -> Opened:
+        import pyarrow  # noqa: F401
 
-    server = served(given)
+        import feedline as fl
+        from feedline import DataLoader
 
-    def opened() -> Any:
-        corpus = fl.open_corpus(f"s3://{where(given)}/mds", cache=given.scratch / "cache", storage_options=server.s3())
-        return fl.DataLoader(corpus, batch_size=BATCH, shuffle=True, seed=SEED, num_workers=given.workers)
+        server = served(given)
+        shuffle = True if window is None else fl.Window(bytes=window)
 
-    return opened
+        def opened() -> Any:
+            corpus = fl.open_corpus(
+                f"s3://{where(given)}/mds", cache=given.scratch / given.data.name, storage_options=server.s3()
+            )
+            return DataLoader(corpus, batch_size=BATCH, shuffle=shuffle, seed=SEED, num_workers=given.workers)
+
+        return opened
+
+    return start
 
 
-def mosaic(given: Given) -> Opened:
+def mosaic_loader(given: Given) -> Opened:
     """MosaicML Streaming over the same shards."""
-    vision.declare()
-    from streaming import StreamingDataLoader, StreamingDataset
+    streaming = mosaic.imported()
 
     served(given)
 
     def opened() -> Any:
-        rows = StreamingDataset(
+        rows = streaming.StreamingDataset(
             remote=f"s3://{where(given)}/mds",
-            local=str(given.scratch / "mds"),
+            local=str(given.scratch / given.data.name),
             shuffle=True,
             shuffle_seed=SEED,
             batch_size=BATCH,
         )
-        return StreamingDataLoader(rows, batch_size=BATCH, num_workers=given.workers)
+        return streaming.StreamingDataLoader(rows, batch_size=BATCH, num_workers=given.workers)
 
     return opened
 
@@ -96,7 +103,7 @@ def litdata(given: Given) -> Opened:
     def opened() -> Any:
         rows = StreamingDataset(
             f"s3://{where(given)}",
-            cache_dir=str(given.scratch / "litdata"),
+            cache_dir=str(given.scratch / given.data.name),
             shuffle=True,
             drop_last=False,
             seed=SEED,
@@ -138,8 +145,9 @@ WORKLOAD = Workload(
     title="an object store, the first epoch of samples of 20 KB, 64 a batch",
     unit="samples/s",
     contenders=[
-        Contender(OURS, ours, "MDS", form="MDS"),
-        Contender("MosaicML Streaming", mosaic, form="MDS", needs=("streaming", "boto3")),
+        Contender(OURS, ours(None), "MDS", form="MDS"),
+        Contender(OURS, ours(16 << 20), "MDS, in windows of 16 MiB", form="MDS", order="windows"),
+        Contender("MosaicML Streaming", mosaic_loader, form="MDS", needs=("streaming", "boto3")),
         Contender("LitData", litdata, form="LitData", needs=("litdata", "obstore"), order="chunks"),
         Contender("WebDataset", webdataset, form="tar", needs=("webdataset",), order="buffer"),
     ],

@@ -11,7 +11,10 @@ import itertools
 import json
 import os
 import pickle
+import signal
+import sys
 import time
+import traceback
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -44,11 +47,14 @@ def main() -> None:
     options = parser.parse_args()
     adopt()
     try:
-        print("\n" + json.dumps(turn(options)), flush=True)
-    finally:
-        # Not all peers end their threads and processes by themselves.
-        end(os.getpid())
-    os._exit(0)
+        found, failed = json.dumps(turn(options)), None
+    except BaseException:
+        found, failed = "", traceback.format_exc()
+    # Not all peers end their threads and processes by themselves, and torch raises where a worker is ended.
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    end(os.getpid())
+    print(f"\n{found}" if failed is None else failed, file=sys.stdout if failed is None else sys.stderr, flush=True)
+    os._exit(failed is not None)
 
 
 def turn(options: argparse.Namespace) -> dict[str, Any]:

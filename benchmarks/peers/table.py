@@ -242,7 +242,7 @@ def resumes(found: dict[str, Any]) -> list[str]:
             [
                 *start,
                 shown(statistics.median(1e3 * turn["resume_s"] for turn in row["warm"])),
-                f"{spread(values(row, 'resume_s')):.0%}",
+                f"{spread(values(row, 'resume_s')):.0%}" if len(row["warm"]) > 1 else "",
                 shown(statistics.median(1e3 * turn["cpu_s"] for turn in row["warm"])),
                 f"{row['state_bytes']:,}",
                 "yes" if right else "**no**",

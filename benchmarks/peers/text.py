@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.peers import vision
+from benchmarks.peers import mosaic
 from benchmarks.peers.contender import OURS, Contender, Given, Opened, Workload
 from benchmarks.peers.data import shards
 
@@ -44,13 +44,12 @@ def write_lines(folder: Path, count: int) -> None:
 
 def write_mosaic(folder: Path, count: int) -> None:
     """MosaicML's JSON shards: JSON Lines with an index."""
-    vision.declare()
-    from streaming import JSONWriter
+    streaming = mosaic.imported()
 
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     columns = {"text": "str", "score": "float", "id": "int"}
-    with JSONWriter(out=str(folder / "json"), columns=columns, size_limit=4 << 20) as writer:
+    with streaming.JSONWriter(out=str(folder / "json"), columns=columns, size_limit=4 << 20) as writer:
         for row in lines(count):
             writer.write(row)
 
@@ -98,11 +97,12 @@ def ours(given: Given) -> Opened:
     import pyarrow  # noqa: F401
 
     import feedline as fl
+    from feedline import DataLoader, JSONLinesDeserializer
 
     def opened() -> Any:
         streams = {"text": fl.Stream(dtype="str"), "score": fl.Stream(()), "id": fl.Stream((), "int64")}
-        corpus = fl.JSONLinesDeserializer(shards(given.data, "*.jsonl"), streams)
-        return fl.DataLoader(corpus, batch_size=BATCH, shuffle=False, num_workers=given.workers)
+        corpus = JSONLinesDeserializer(shards(given.data, "*.jsonl"), streams)
+        return DataLoader(corpus, batch_size=BATCH, shuffle=False, num_workers=given.workers)
 
     return opened
 
@@ -151,14 +151,13 @@ class Groups:
         return groups(self.files)
 
 
-def mosaic(given: Given) -> Opened:
+def mosaic_loader(given: Given) -> Opened:
     """MosaicML Streaming over its JSON shards."""
-    vision.declare()
-    from streaming import StreamingDataLoader, StreamingDataset
+    streaming = mosaic.imported()
 
     def opened() -> Any:
-        rows = StreamingDataset(local=str(given.data / "json"), shuffle=False, batch_size=BATCH)
-        return StreamingDataLoader(
+        rows = streaming.StreamingDataset(local=str(given.data / "json"), shuffle=False, batch_size=BATCH)
+        return streaming.StreamingDataLoader(
             rows, batch_size=BATCH, num_workers=given.workers, persistent_workers=given.workers > 0
         )
 
@@ -202,8 +201,10 @@ def ray(given: Given) -> Opened:
     """Ray Data's reader of JSON, by pyarrow."""
     import ray
 
+    # A cluster is there before data is opened.
+    ray.init(num_cpus=max(given.workers, 1), include_dashboard=False, log_to_driver=False, ignore_reinit_error=True)
+
     def opened() -> Any:
-        ray.init(num_cpus=max(given.workers, 1), include_dashboard=False, log_to_driver=False)
         rows = ray.data.read_json(str(given.data), lines=True, file_extensions=["jsonl"])
 
         class Epochs:
@@ -224,7 +225,7 @@ WORKLOAD = Workload(
         Contender(OURS, ours, form="lines", order="none"),
         Contender("torch DataLoader", torch_loader, "json.loads", form="lines", order="none"),
         Contender("torchdata.nodes", nodes, "json.loads", form="lines", needs=("torchdata",), order="none"),
-        Contender("MosaicML Streaming", mosaic, form="MDS JSON", needs=("streaming",), order="none"),
+        Contender("MosaicML Streaming", mosaic_loader, form="MDS JSON", needs=("streaming",), order="none"),
         Contender("HF datasets", hugging_face, "streaming", form="lines", needs=("datasets",), order="none"),
         Contender("SPDL", spdl, "json.loads", form="lines", needs=("spdl",), order="none"),
         Contender("Ray Data", ray, form="lines", needs=("ray",), order="none", workers=(2,), delivers="NumPy"),
