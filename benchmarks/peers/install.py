@@ -1,4 +1,4 @@
-"""``python -m benchmarks.peers.install FOLDER``: an environment with feedline and every peer that installs.
+"""``python -m benchmarks.peers.install FOLDER [PEER ...]``: an environment with feedline and every peer that installs.
 
 Needs nothing but Python. Peers are installed one by one: what pip says of one that does not install is kept, and said
 in the table. A peer whose requirements contradict those of others comes without them, and with what it imports.
@@ -61,14 +61,16 @@ SHOWN = (
 REFUSED = "refused.json"
 
 
-def main(folder: Path) -> int:
-    """Install; the exit code is 1 if feedline itself does not install."""
+def main(folder: Path, peers: list[str]) -> int:
+    """Install those peers, or all; the exit code is 1 if feedline itself does not install."""
     if not (folder / "bin" / "python").exists():
         venv.create(folder, with_pip=True)
-    refused = {}
-    for peer, steps in GROUPS.items():
+    path = folder / REFUSED
+    refused = json.loads(path.read_text()) if path.exists() else {}
+    for peer in peers or GROUPS:
         print(f"installing {peer} ...", flush=True)
-        for step in steps:
+        refused.pop(peer, None)
+        for step in GROUPS[peer]:
             why = pip(folder, step)
             if why and peer == "feedline":
                 print(why, file=sys.stderr)
@@ -77,7 +79,7 @@ def main(folder: Path) -> int:
                 refused[peer] = why
                 print(f"  it does not install: {why}", flush=True)
                 break
-    (folder / REFUSED).write_text(json.dumps(refused) + "\n")
+    path.write_text(json.dumps(refused) + "\n")
     return 0
 
 
@@ -118,4 +120,4 @@ def versions() -> dict[str, str]:
 
 
 if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1]).resolve()))
+    sys.exit(main(Path(sys.argv[1]).resolve(), sys.argv[2:]))

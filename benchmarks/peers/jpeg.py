@@ -76,13 +76,13 @@ def stacked(samples: Sequence[Any]) -> Any:
 def tar(given: Given) -> Opened:
     """Tar shards, decoded natively in threads."""
     import feedline as fl
-    from feedline import DataLoader, images
+    from feedline import DataLoader, images, open_corpus
 
     def opened() -> Any:
         streams = {"x": fl.Stream(dtype="bytes", field="jpg"), "id": fl.Stream((), "int64", field="cls")}
         steps = images.RandomCrop(SIDE), images.Normalize((0, 0, 0), (1, 1, 1), layout="CHW")
         return DataLoader(
-            fl.open_corpus(given.data, **streams),
+            open_corpus(given.data, **streams),
             batch_size=BATCH,
             shuffle=True,
             seed=SEED,

@@ -53,16 +53,17 @@ def ours(window: int | None) -> Any:
     """MDS shards, read in place, shuffled as a whole or in windows."""
 
     def start(given: Given) -> Opened:
+        import obstore.store  # noqa: F401
         import pyarrow  # noqa: F401
 
         import feedline as fl
-        from feedline import DataLoader
+        from feedline import DataLoader, open_corpus
 
         server = served(given)
         shuffle = True if window is None else fl.Window(bytes=window)
 
         def opened() -> Any:
-            corpus = fl.open_corpus(
+            corpus = open_corpus(
                 f"s3://{where(given)}/mds", cache=given.scratch / given.data.name, storage_options=server.s3()
             )
             return DataLoader(corpus, batch_size=BATCH, shuffle=shuffle, seed=SEED, num_workers=given.workers)
