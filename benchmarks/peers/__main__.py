@@ -144,7 +144,9 @@ def alternated(
     for state, number in plan:
         print(f"  {state}, round {number + 1}:", flush=True)
         first = number * len(rows) // rounds
-        chosen = rows if number == 0 and state == "warm" else table.worth_repeating(rows, workload.by)
+        chosen = rows
+        if (state, number) != ("warm", 0):
+            chosen = (table.worth_evicting if state == "cold" else table.worth_repeating)(rows, workload.by)
         for row in rows[first:] + rows[:first]:
             if row["failed"] or row not in chosen:
                 continue

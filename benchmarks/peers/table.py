@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import statistics
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -58,17 +58,17 @@ class Line:
 
     Attributes:
         row: of the report.
+        evicted: the better one with evicted files; None: it was not measured.
         ratio: ours to theirs within a round; None: it is ours, or there is none to compare with.
         cold: the same, evicted.
-        cpu: the same by processor time.
-        against: the setting of ours that it is compared with.
+        cpu: the first by processor time.
     """
 
     row: dict[str, Any]
+    evicted: dict[str, Any] | None = None
     ratio: float | None = None
     cold: float | None = None
     cpu: float | None = None
-    against: str = ""
 
     @property
     def ahead(self) -> bool:
@@ -89,21 +89,41 @@ def median(row: dict[str, Any], by: str, state: str = "warm") -> float:
 
 def lines(found: dict[str, Any]) -> list[Line]:
     """The lines of a workload, ours first, then peers as they come, those with no figure last."""
-    by, best = found["by"], {}
-    for row in found["rows"]:
-        key = row["peer"], row["workers"]
-        # One lucky round is not better than several: what was measured again comes first.
-        if key not in best or (len(row["warm"]), median(row, by)) > (len(best[key]["warm"]), median(best[key], by)):
-            best[key] = row
+    by = found["by"]
+    best, evicted = better(found["rows"], by, "warm"), better(found["rows"], by, "cold")
     made = []
     for (peer, workers), row in best.items():
+        cold = evicted[peer, workers]
+        line = Line(row, cold if cold["cold"] else None)
         ours = best.get((OURS, workers))
-        if peer == OURS or ours is None or not row["warm"]:
-            made.append(Line(row))
-            continue
-        spent = ratio(ours, row, "cpu", "warm") if by == "rate" else None
-        made.append(Line(row, ratio(ours, row, by, "warm"), ratio(ours, row, by, "cold"), spent, ours["setting"]))
+        if peer != OURS and ours is not None and row["warm"]:
+            line = replace(
+                line,
+                ratio=ratio(ours, row, by, "warm"),
+                cold=ratio(evicted[OURS, workers], cold, by, "cold"),
+                cpu=ratio(ours, row, "cpu", "warm") if by == "rate" else None,
+            )
+        made.append(line)
     return sorted(made, key=lambda line: (not line.row["warm"], line.row["peer"] != OURS))
+
+
+def better(rows: Sequence[dict[str, Any]], by: str, state: str) -> dict[tuple[str, int], dict[str, Any]]:
+    """By peer and number of workers: its better setting. One lucky round is not better than several, so what was
+    measured more often comes first.
+    """
+    best: dict[tuple[str, int], dict[str, Any]] = {}
+    for row in rows:
+        key = row["peer"], row["workers"]
+        rank = len(row[state]), median(row, by, state)
+        if key not in best or rank > (len(best[key][state]), median(best[key], by, state)):
+            best[key] = row
+    return best
+
+
+def worth_evicting(rows: list[dict[str, Any]], by: str) -> list[dict[str, Any]]:
+    """The rows that are measured with evicted files: all settings of those that have one in `worth_repeating`."""
+    kept = {(row["peer"], row["workers"]) for row in worth_repeating(rows, by)}
+    return [row for row in rows if row["warm"] and (row["peer"], row["workers"]) in kept]
 
 
 def worth_repeating(rows: list[dict[str, Any]], by: str) -> list[dict[str, Any]]:
@@ -218,7 +238,7 @@ def rates(found: dict[str, Any]) -> list[str]:
                 shown(statistics.median(1e6 * turn["cpu_s"] / max(turn["units"], 1) for turn in warm)),
                 shown(statistics.median(1e3 * turn["first_s"] for turn in warm)),
                 shown(statistics.median(turn["private"] / 1e6 for turn in warm)),
-                shown(median(row, "rate", "cold")) if row["cold"] else "",
+                cold_cell(line),
                 compared(line),
                 "" if line.cpu is None else f"{shown(line.cpu)}x",
             ]
@@ -260,6 +280,14 @@ def label(row: dict[str, Any]) -> str:
     )
 
 
+def cold_cell(line: Line) -> str:
+    """The rate with evicted files, and the setting if it is another one."""
+    if line.evicted is None:
+        return ""
+    rate = shown(median(line.evicted, "rate", "cold"))
+    return rate if line.evicted is line.row else f"{rate} ({line.evicted['setting']})"
+
+
 def compared(line: Line) -> str:
     """How far we are ahead, or that we are not."""
     if line.ratio is None:
@@ -281,7 +309,7 @@ def ahead(name: str, report: dict[str, Any]) -> list[str]:
 
 def excuse(report: dict[str, Any], found: dict[str, Any], line: Line) -> str:
     """What explains a peer's lead if it takes more processor time than we do: others had the processor; or nothing."""
-    if line.cpu is None or line.cpu < 1 or not crowded(report, found):
+    if line.cpu is None or line.cpu < 1 or (line.cold or 1.0) < 1 or not crowded(report, found):
         return ""
     return (
         f"a sample takes {shown(line.cpu)} times the processor time that it takes us, while other programs wanted the "

@@ -204,6 +204,21 @@ def test_the_better_setting_counts_and_ratios_are_within_a_round():
     assert "module: not installed" in text
 
 
+def test_with_evicted_files_another_setting_may_be_the_better_one():
+    found = workload(
+        row(OURS, "whole", [20], cold=[1]),
+        row(OURS, "windows", [10], cold=[10]),
+        row("Peer", "", [5], cold=[5]),
+        row("Far", "", [1]),
+    )
+    ours, peer, _ = table.lines(found)
+    assert ours.row["setting"] == "whole"
+    assert (peer.ratio, peer.cold) == (4, 2)
+    assert "| 10 (windows) |" in "\n".join(table.rates(found))
+    kept = [each["name"] for each in table.worth_evicting(found["rows"], "rate")]
+    assert kept == [f"{OURS}: whole", f"{OURS}: windows", "Peer: "]
+
+
 def report(*rows, load=0.5):
     found = workload(*rows) | {"load": [load, load], "date": "2030-01-01", "seconds": 1}
     return {"machine": {"cores": 2}, "workloads": {"dense": found}}
