@@ -7,6 +7,7 @@
 #   make prove            the tests of torch's DataLoader that ours has to pass, through torch's own too
 #   make check            ruff, mypy --strict, import contracts, stub check
 #   make bench            benchmarks, compared with peers; prints a table, writes benchmarks/results/
+#   make bench-peers      ten libraries in an environment of their own, each in its own format; QUICK=1, ONLY='dense text'
 #   make sanitize         native kernels' tests and a short fuzz under ASan and UBSan
 #   make fuzz             ten minutes of fuzzing CTF, five of CBF, MLF, JSON, CSV, gzip, JPEG, some of tar, TFRecord
 #   make docs             the site: build/site/index.html; a link that leads nowhere is an error
@@ -17,7 +18,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := test
-.PHONY: demo test kill torture prove check bench sanitize fuzz docs wheel extras clean setup
+.PHONY: demo test kill torture prove check bench bench-peers sanitize fuzz docs wheel extras clean setup
 
 PYTHON ?= $(firstword $(foreach p,python3.11 python3.12 python3.13 python3,$(shell command -v $(p) 2>/dev/null)))
 # One environment for each Python that is asked for: `make test PYTHON=python3.13` leaves .venv as it is.
@@ -73,6 +74,22 @@ check: setup
 
 bench: setup
 	$(BIN)/python -m benchmarks
+
+# Apart from .venv: several peers contradict constraints.txt. Nothing but Python is needed to begin with.
+PEERS := build/peers-venv
+
+$(PEERS)/.peers: constraints-peers.txt benchmarks/peers/install.py
+	@echo "installing feedline's peers into $(PEERS): some minutes, once"
+	$(PYTHON) -m benchmarks.peers.install $(PEERS)
+	touch $@
+
+# What is measured is this checkout, as it would be installed.
+$(PEERS)/.installed: $(PEERS)/.peers pyproject.toml $(NATIVE) $(shell find src examples/demo -name '*.py')
+	$(PYTHON) -m benchmarks.peers.install $(PEERS) feedline
+	touch $@
+
+bench-peers: $(PEERS)/.installed
+	$(PEERS)/bin/python -m benchmarks.peers $(if $(QUICK),--quick) $(if $(ONLY),--only $(ONLY))
 
 sanitize: setup
 	cmake -S . -B build/sanitize -DFEEDLINE_SANITIZE=ON -DFEEDLINE_NATIVE_TESTS=ON -DCMAKE_BUILD_TYPE=Debug > /dev/null

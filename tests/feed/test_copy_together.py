@@ -154,7 +154,7 @@ def test_a_text_that_is_damaged_is_an_error_of_its_own_minibatch():
 
 
 def test_layouts_do_not_depend_on_neighbours():
-    """A chunk of single samples beside one of longer sequences: each minibatch has offsets only if its own need them."""
+    """A chunk of single samples beside longer ones: a minibatch has offsets only if its own sequences need them."""
 
     class Mixed(CountedCorpus):
         def _made(self, a, b):

@@ -1,0 +1,153 @@
+"""What a workload and a contender are.
+
+A contender is started in two steps: ``start`` imports what it needs, off the clock, and returns the function that is
+timed: it opens the data and returns what delivers batches.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks.peers import WORKLOADS
+
+OURS = "feedline"
+
+
+class Given(NamedTuple):
+    """What a turn is given.
+
+    Attributes:
+        data: folder of the contender's format.
+        workers: processes or threads beside the loop; 0: none.
+        scratch: an empty folder of the turn.
+    """
+
+    data: Path
+    workers: int
+    scratch: Path
+
+
+#: Opens the data, on the clock; each iteration over what it returns is an epoch.
+Opened = Callable[[], Iterable[Any]]
+#: Opens the data and continues from a state, or begins if it is None: the batches, and what tells the state behind the
+#: last one taken.
+Resumed = Callable[[Any], tuple[Iterator[Any], Callable[[], Any]]]
+
+
+@dataclass(frozen=True)
+class Contender:
+    """One setting of one peer.
+
+    Attributes:
+        peer: its name in the table.
+        start: imports, and returns what is timed: `Opened`, or `Resumed` where the workload resumes.
+        setting: what distinguishes this from the peer's other settings.
+        form: the format of its data, a key of `Workload.makers`.
+        needs: modules that it imports; if one is missing, the table says so.
+        workers: the numbers of workers that it is measured with.
+        order: how it mixes samples: "whole", "buffer", "chunks", or "none".
+        delivers: "torch" or "NumPy".
+        ids: the numbers of a batch's samples; None: `ids_of`.
+    """
+
+    peer: str
+    start: Callable[[Given], Opened | Resumed]
+    setting: str = ""
+    form: str = "raw"
+    needs: tuple[str, ...] = ()
+    workers: tuple[int, ...] = (0, 2)
+    order: str = "whole"
+    delivers: str = "torch"
+    ids: Callable[[Any], NDArray[np.int64]] | None = None
+
+    @property
+    def name(self) -> str:
+        """Peer and setting, which identify it within a workload."""
+        return f"{self.peer}: {self.setting}" if self.setting else self.peer
+
+
+@dataclass(frozen=True)
+class Workload:
+    """One table.
+
+    Attributes:
+        title: as printed.
+        unit: what is counted.
+        contenders: ours are among them.
+        makers: by format: writes ``count`` samples into a folder.
+        count: samples of a full run, and of a quick one.
+        batch: samples in a batch.
+        check: samples that are checked one by one in an untimed pass.
+        cold: whether it is measured with evicted files, too.
+        seconds: that a turn counts batches for.
+        whole: a turn is one epoch, opening included.
+        resumes: whether what is timed is the way to the next batch of a state.
+        by: the figure that decides: "rate", "first_s" or "resume_s".
+        absent: peers that do not take part, and why.
+    """
+
+    title: str
+    unit: str
+    contenders: Sequence[Contender]
+    makers: dict[str, Callable[[Path, int], None]]
+    count: tuple[int, int]
+    batch: int
+    check: int = 1000
+    cold: bool = False
+    seconds: float = 0.8
+    whole: bool = False
+    resumes: bool = False
+    by: str = "rate"
+    absent: dict[str, str] = field(default_factory=dict)
+
+    def find(self, name: str) -> Contender:
+        """The contender of that name.
+
+        Raises:
+            ValueError: there is none.
+        """
+        for contender in self.contenders:
+            if contender.name == name:
+                return contender
+        known = ", ".join(contender.name for contender in self.contenders)
+        raise ValueError(f"expected a contender of this workload ({known}), got {name!r}")
+
+
+def load(name: str) -> Workload:
+    """The workload of that name.
+
+    Raises:
+        ValueError: there is none.
+    """
+    if name not in WORKLOADS:
+        raise ValueError(f"expected a workload, one of {', '.join(WORKLOADS)}, got {name!r}")
+    found: Workload = importlib.import_module(f"benchmarks.peers.{name}").WORKLOAD
+    return found
+
+
+def ids_of(batch: Any) -> NDArray[np.int64]:
+    """The numbers of a batch's samples: what is under "id", or the last of its parts."""
+    found = batch["id"] if hasattr(batch, "keys") else batch[-1]
+    return np.asarray(found).reshape(-1)
+
+
+def parts_of(batch: Any) -> Iterator[Any]:
+    """The arrays of a batch."""
+    for part in batch.values() if hasattr(batch, "keys") else batch:
+        if hasattr(part, "shape"):
+            yield part
+
+
+def touch(batch: Any) -> None:
+    """Read a word of every page of a batch, as some are views of files that nobody has read yet."""
+    for part in parts_of(batch):
+        flat = part.reshape(-1)
+        if len(flat):
+            flat[:: max(1, 2048 // part.dtype.itemsize)].sum()
