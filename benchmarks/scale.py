@@ -1,11 +1,11 @@
-"""What does it cost to feed a thousand ranks with 10^12 tokens in 10^6 chunks, or with 10^5 files?
+"""What does it cost to feed a thousand ranks with 10^12 tokens in 10^6 chunks, or from many files?
 
 Limit: none but the figures themselves; docs/explanation/scale.md says what they mean. Unit: seconds or milliseconds
 of CPU time, all threads counted, MB of private memory, bytes. Measured: each in a fresh process. The chunks exist as
 sizes only (4 MB, 1,000 documents of 1,000 tokens each), since a plan reads nothing: opening a source over them, going
 to 90 % of a sweep and planning there, planning one global minibatch of 8,192 tokens a rank as one of 1,000 ranks, the
-state, and memory, for windows, for `lanes=1024`, and in the order of the corpus. The files are real, of ten JSON lines
-each: opening them for the first time, which reads them all, and again, with what the first one wrote down. And
+state, and memory, for windows, for `lanes=1024`, and in the order of the corpus. The files are real, 10^4 of ten JSON
+lines each: opening them for the first time, which reads them all, and again, with what the first one wrote down. And
 `DataLoader` over 10^9 items: from its constructor to its first batch at 90 %.
 """
 
@@ -71,7 +71,7 @@ class Numbers:
 def run(stage: Stage) -> list[Answer]:
     """Chunks, files, items."""
     chunks = 10**4 if stage.quick else 10**6
-    files = 200 if stage.quick else 10**5
+    files = 200 if stage.quick else 10**4
     items = 10**6 if stage.quick else 10**9
     answers = []
     for order in ORDERS:
