@@ -9,6 +9,10 @@ with fewer operations; torch keeps Adam's state for bfloat16 in bfloat16, ours i
 Expected, from passes over memory: what torch has fused takes the same number of passes (adam 7, adagrad and momentum 5,
 sgd 3), so a ratio of about 1; the foreach forms of adadelta, adamax and nadam take 3 to 6 times as many. The norm of
 all gradients is a pass more for both.
+
+Found, on a busy machine of two cores (AMD EPYC): 0.95 to 1.1 times torch's fused rules, but 0.84 to 0.95 for plain sgd,
+and 0.91 to 0.94 for a store's Adam, as 161 calls cost 1 ms; with all gradients' norm clipped 1.3, for small networks
+1.2 to 2.3. Against foreach 3.2 to 5.6 for adam, 5.5 and more for adadelta, 3 for adamax, 1.8 for rmsprop.
 """
 
 from __future__ import annotations

@@ -243,8 +243,8 @@ def test_a_gradient_may_lie_in_the_weights_memory():
     memory = numbers(3000, 0)
     for shift in (0, 1, 999):
         start = memory.clone()
-        weight, gradient = memory[:2000], memory[shift : shift + 2000]
-        expected = start[:2000] - 0.5 * start[shift : shift + 2000]
+        weight, gradient = memory[shift : shift + 2000], memory[:2000]
+        expected = start[shift : shift + 2000] - 0.5 * start[:2000]
         update(formulas.StepFormula(-0.5), [weight], [gradient], [])
         torch.testing.assert_close(weight, expected)
         memory = start
@@ -254,9 +254,11 @@ def test_weights_that_share_memory_are_updated_one_after_the_other():
     before = torch.get_num_threads()
     torch.set_num_threads(3)
     try:
-        memory = torch.ones(300_000)
-        update(formulas.StepFormula(1.0), [memory, memory.view(-1)], [torch.ones(300_000)] * 2, [])
-        assert (memory == 3).all()
+        memory, times = torch.zeros(30_000), 2000
+        for _ in range(5):
+            views = [memory.view(-1) for _ in range(times)]
+            update(formulas.StepFormula(1.0), views, [torch.ones(30_000)] * times, [])
+        assert (memory == 5 * times).all()
     finally:
         torch.set_num_threads(before)
 
