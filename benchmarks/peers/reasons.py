@@ -4,8 +4,8 @@ from __future__ import annotations
 
 _EVICTED = (
     "in the page cache the same gather takes both the same processor time. Evicted, its map is read in pages, of which "
-    "the kernel fetches 8 MiB at a time here, so that all 126 MB are in the page cache after the first epoch; our stores "
-    "and arrays are read past the page cache, row by row in a whole shuffle, and again in every epoch."
+    "the kernel fetches 8 MiB at a time here, so that all 126 MB are in the page cache after the first epoch; our "
+    "stores and arrays are read past the page cache, row by row in a whole shuffle, and again in every epoch."
 )
 _ITEMS = (
     "it calls the items and stacks them, 1.5 us a sample over the bare items; ours takes 2.2 us, of which a tenth of a "
