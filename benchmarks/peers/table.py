@@ -7,6 +7,7 @@ table says why, from `reasons`; a row that has no reason says that it has none.
 from __future__ import annotations
 
 import json
+import re
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -195,16 +196,17 @@ def readme(report: dict[str, Any]) -> list[str]:
     rows = [list(README_COLUMNS)]
     for found in report["workloads"].values():
         by = found["by"]
-        measured = [row for row in found["rows"] if row["warm"] and trusted(row)]
+        measured = [row for row in better(found["rows"], by, "warm").values() if row["warm"] and trusted(row)]
         ours = max((row for row in measured if row["peer"] == OURS), key=lambda row: median(row, by))
         peers = [row for row in measured if row["peer"] != OURS]
         best = max(peers, key=lambda row: median(row, by))
         torchs = [row for row in peers if row["peer"] == "torch DataLoader"]
         usual = said(max(torchs, key=lambda row: median(row, by)), found) if torchs else ""
-        times = ratio(ours, best, by, "warm")
-        rows.append(
-            [found["title"], said(ours, found), usual, f"{best['peer']}: {said(best, found)}", f"{shown(times)}x"]
-        )
+        # Of the figures shown: these two may differ in their number of workers, so they were no neighbours in a round.
+        times = shown(median(ours, by) / median(best, by))
+        # A title begins with what is delivered; how many of it are in a batch is on the page.
+        title = re.split("[:,] ", found["title"])[0]
+        rows.append([title, said(ours, found), usual, f"{best['peer']}: {said(best, found)}", f"{times}x"])
     return markdown(rows)
 
 

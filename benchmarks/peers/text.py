@@ -219,7 +219,7 @@ def ray(given: Given) -> Opened:
 
 
 WORKLOAD = Workload(
-    title="JSON Lines of a sentence and two numbers, 256 a batch, in order",
+    title="JSON Lines: a sentence and two numbers, 256 a batch, in order",
     unit="lines/s",
     contenders=[
         Contender(OURS, ours, form="lines", order="none"),

@@ -6,6 +6,8 @@ import copy
 import importlib.util
 import json
 import os
+import subprocess
+import time
 from pathlib import Path
 
 import numpy as np
@@ -145,6 +147,15 @@ def test_a_turn_that_does_not_end_is_ended_with_its_processes(tmp_path):
     with pytest.raises(turns.TurnError, match=r"ended after 0\.2 s"):
         turn("raw", "tiny", "--data", tmp_path / "raw", "--make", "100000000", limit_s=0.2)
     assert set(tree.descendants(os.getpid())) <= before
+
+
+def test_what_descends_from_a_process_is_ended():
+    with subprocess.Popen(["sh", "-c", "sleep 100 & sleep 100 & wait"]) as process:
+        while len(tree.descendants(process.pid)) < 2:
+            time.sleep(0.01)
+        tree.end(process.pid)
+        assert process.wait(10) == 0
+        assert tree.descendants(process.pid) == []
 
 
 def test_memory_and_processor_time_of_a_process_are_seen():
