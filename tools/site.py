@@ -63,6 +63,16 @@ def sources(written: list[Path]) -> list[Path]:
     return sorted(found)
 
 
+def tables(written: list[Path]) -> list[Path]:
+    """Return the tables of benchmarks that pages link to, relative to the repository: the pages of one day."""
+    found = {
+        posixpath.normpath(posixpath.join(page.parent.as_posix(), link)) for page in written for link in links(page)
+    }
+    return sorted(
+        Path(target) for target in found if target.startswith("benchmarks/results/") and target.endswith(".md")
+    )
+
+
 def source_page(target: Path) -> str | None:
     """Return the address of the page that shows a source, as mkdocs names sources of pages; None: it needs none."""
     if (ROOT / target).is_dir():
@@ -119,6 +129,10 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     for path in sorted((ROOT / "docs").rglob("*")):
         if path.suffix in {".svg", ".png", ".css", ".js"}:
             files.append(File.generated(config, path.relative_to(ROOT).as_posix(), abs_src_path=str(path)))
+    for path in tables(written):
+        page = File.generated(config, path.as_posix(), abs_src_path=str(ROOT / path))
+        page.inclusion = InclusionLevel.NOT_IN_NAV
+        files.append(page)
     for source in sources(written):
         address = source_page(source)
         if address is not None and not (ROOT / address).is_file():

@@ -72,7 +72,8 @@ def test_reference_is_listed_in_the_order_of_its_index():
 @pytest.mark.parametrize("page", site.pages(), ids=str)
 def test_links_lead_to_pages(page):
     """Each relative link is one of a page, a picture, or a source that the site shows."""
-    there = {path.as_posix() for path in site.pages()}
+    written = site.pages()
+    there = {path.as_posix() for path in [*written, *site.tables(written)]}
     there |= {site.source_page(source) for source in site.sources(site.pages())}
     there |= {path.relative_to(ROOT).as_posix() for path in (ROOT / "docs" / "images").iterdir()}
     text = site._FENCE.sub("", site.led((ROOT / page).read_text("utf-8"), page))
