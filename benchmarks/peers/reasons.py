@@ -25,8 +25,8 @@ REASONS: dict[tuple[str, str, int | None], str] = {
     ("dense", "torchdata.nodes", None): _EVICTED,
     ("dense", "SPDL", None): _EVICTED,
     ("resume", "Grain", 0): (
-        "both take a few milliseconds, most of it for calling things for the first time; of ours, half goes into "
-        "comparing the dataset with the state, and into setting up the generators of random numbers."
+        "both take 10 ms of processor time or less, mostly for calling things for the first time; in one profile of "
+        "ours, half went into comparing the dataset with the state, and setting up generators of random numbers."
     ),
     ("tiny", "torch DataLoader", 2): _ARRAYS,
     ("tiny", "torchdata.nodes", 2): _ARRAYS,

@@ -315,7 +315,7 @@ def excuse(report: dict[str, Any], found: dict[str, Any], line: Line) -> str:
         return ""
     return (
         f"a sample takes {shown(line.cpu)} times the processor time that it takes us, while other programs wanted the "
-        "cores, so this lead is the machine's doing."
+        "cores, so this lead may be the machine's doing."
     )
 
 

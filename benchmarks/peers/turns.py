@@ -5,8 +5,10 @@ A turn that fails or does not end is a result, too: the table says what it said 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -37,7 +39,14 @@ def turn(arguments: list[str], limit_s: float = PATIENCE_S) -> dict[str, Any]:
     command = [sys.executable, "-m", "benchmarks.peers.run", *arguments]
     with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as errors:
         process = subprocess.Popen(
-            command, cwd=ROOT, env=environment(), stdin=subprocess.DEVNULL, stdout=out, stderr=errors, text=True
+            command,
+            cwd=ROOT,
+            env=environment(),
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=errors,
+            text=True,
+            start_new_session=True,
         )
         private, until = 0, time.monotonic() + limit_s
         try:
@@ -50,6 +59,9 @@ def turn(arguments: list[str], limit_s: float = PATIENCE_S) -> dict[str, Any]:
                 end(process.pid)
                 process.kill()
             process.wait()
+            # A process that was started while the others were ended is still in the group.
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
         out.seek(0)
         errors.seek(0)
         said = errors.read().strip().splitlines()
