@@ -271,6 +271,8 @@ class AtOpcode:
         self.left, self.code, self.action = moment, code, action
 
     def __enter__(self):
+        # Python 3.12 tells of opcodes only if some frame has asked for them before.
+        sys._getframe().f_trace_opcodes = True
         sys.settrace(self.call)
         return self
 

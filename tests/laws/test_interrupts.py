@@ -50,6 +50,8 @@ class Interrupt:
 
     def __enter__(self):
         if self.where is None:
+            # Python 3.12 tells of opcodes only if some frame has asked for them before.
+            sys._getframe().f_trace_opcodes = True
             sys.settrace(self.trace)
             sys.setprofile(self.profile)
 
