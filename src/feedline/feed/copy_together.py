@@ -138,22 +138,22 @@ class CopyTogether:
         """Let the values, between stops of the cursor's segment, be what is left."""
         segment, begun, fingerprint = cursor.segment, cursor.samples, cursor.fingerprint
         cuts = [stop - stops[0] for stop in stops]
-        columns = [value.split(cuts) for value in values.values()]
-        if len(columns) == 1:
+        split = [value.split(cuts) for value in values.values()]
+        if len(split) == 1:
             (name,) = values
-            by_name = [{name: value} for value in columns[0]]
+            by_name = [{name: value} for value in split[0]]
         else:
-            by_name = [dict(zip(values, row, strict=True)) for row in zip(*columns, strict=True)]
+            by_name = [dict(zip(values, row, strict=True)) for row in zip(*split, strict=True)]
         samples = stops if segment.bounds is None else [segment.bounds[stop] for stop in stops]
         self._sweep, first = segment.plan.sweep, segment.plan.first + segment.start
         cursors = [_tuple(Cursor, (segment, stop, begun, fingerprint, ())) for stop in stops[1:]]
         self._end = cursors[-1]
-        self._left = zip(
+        columns: list[list[Any]] = [
             [first + stop for stop in stops[:-1]],
             [begun + count for count in samples[:-1]],
             by_name,
             [segment.ordinals[a:b] for a, b in pairwise(stops)],
             [b - a for a, b in pairwise(samples)],
             cursors,
-            strict=True,
-        )
+        ]
+        self._left = zip(*columns, strict=True)

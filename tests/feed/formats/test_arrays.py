@@ -149,14 +149,16 @@ def test_wrong_arguments():
         ArrayDeserializer(x=np.zeros(3)).read(1)
 
 
-@pytest.mark.parametrize("ahead", [False, True])
+@pytest.mark.parametrize("ahead", [False, True, "together"])
 def test_a_mapped_array_that_is_cut_is_told(tmp_path, ahead):
     """By whatever reads it: copies, now or ahead, and the digest in a state; rows that read as zeros too."""
     path = tmp_path / "x.npy"
     np.save(path, np.arange(1, 80_001).reshape(20_000, 4))
     content = path.read_bytes()
     source = fl.MinibatchSource(fl.open_corpus(path), shuffle=False)
-    source._ahead.threshold = 0 if ahead else 1 << 60
+    source._ahead.threshold = 0 if ahead is True else 1 << 60
+    if ahead != "together":
+        source._together = None
     for _ in range(3):
         source.next_minibatch(100)
     source.state_dict()  # holds a digest of the content, which is made once
@@ -165,7 +167,7 @@ def test_a_mapped_array_that_is_cut_is_told(tmp_path, ahead):
         for minibatch in source.minibatches(100):  # those that were copied already
             assert minibatch["x"].rows[:, 0].tolist() == (4 * minibatch.ids + 1).tolist()
     state = source.state_dict()
-    assert state["sequence"] <= 500
+    assert state["sequence"] <= (5000 if ahead == "together" else 500)
     for size in (100, 100, 10_000):
         with pytest.raises(DataError, match="truncated to 160128 bytes") as caught:
             source.next_minibatch(size)

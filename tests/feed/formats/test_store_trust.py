@@ -76,6 +76,7 @@ def expected(whole):
 def source_of(path, ahead=False, streams=None, **options):
     source = fl.MinibatchSource(fl.StoreDeserializer(path, streams), **{"seed": 3, "max_sweeps": 1, **options})
     source._ahead.threshold = 0 if ahead else 1 << 60
+    source._together = None  # else all of it would have been copied before the cut
     return source
 
 
