@@ -4,7 +4,8 @@ What a small minibatch costs is not its bytes but the calls that plan and make i
 are known, as planning is a pure function of the cursor; so after one of them the next ones in the same segment are cut
 and copied at once, into one array per stream and column, and handed out as views of it. Any other request (another
 size, another partition, a seek) leaves the rest. It reads nothing, and keeps away from whatever may differ between one
-minibatch and many: ends of segments and so of windows and sweeps, unreadable sequences, other ranks' parts.
+minibatch and many: ends of segments and so of windows and sweeps, unreadable sequences, other ranks' parts; and
+floating-point numbers, see `INEXACT`.
 
 Memory: `TOGETHER_BYTES` at a time. A minibatch that is kept keeps the array that it is a view of, `TOGETHER_BYTES` at
 most.
@@ -28,11 +29,21 @@ from feedline.feed.prefetch import Reader, errors_among
 #: Most bytes copied together, which a core's second cache holds with room to spare.
 TOGETHER_BYTES = 128 << 10
 
+#: Kinds of dtypes that are copied one minibatch at a time. Libraries of linear algebra add in another order where
+#: numbers begin at another place modulo the width of a vector, so results would differ in their last bits, depending on
+#: where a run began.
+INEXACT = "fc"
+
 # Fewer minibatches are not worth it; more gain nothing.
 _LEAST, _MOST = 4, 64
 
 # Of a named tuple, without its own function of Python's.
 _tuple: Callable[..., Any] = tuple.__new__
+
+
+def may_go_together(schema: Schema) -> bool:
+    """Return whether no stream has numbers that must lie where they always do."""
+    return not any(stream.dtype.kind in INEXACT for stream in schema.values() if not stream.is_bytes)
 
 
 class CopyTogether:
