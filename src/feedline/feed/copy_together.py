@@ -3,7 +3,7 @@
 What a small minibatch costs is not its bytes but the calls that plan and make it. Its successors under the same size
 are known, as planning is a pure function of the cursor; so after one of them the next ones in the same segment are cut
 and copied at once, into one array per stream and column, and handed out as views of it. Any other request (another
-size, another partition, a seek) leaves the rest. It reads nothing, and keeps away from whatever may differ between one
+size, another partition, a seek) drops the rest. It reads nothing, and keeps away from whatever may differ between one
 minibatch and many: ends of segments and so of windows and sweeps, unreadable sequences, other ranks' parts; and
 floating-point numbers, see `INEXACT`.
 
@@ -68,13 +68,13 @@ class CopyTogether:
         self._schema, self._sources = schema, sources
         self._left: Iterator[tuple[Any, ...]] = iter(())
         self._size_before = 0
-        self._sweep, self._first = 0, 0
+        self._sweep = 0
         self._end: Cursor | None = None
         self.cursor: Cursor | None = None
         self.size = self.used = 0
 
     def drop(self) -> None:
-        """Leave what is left: the position has jumped, or the request has changed."""
+        """Drop what is left: the position has jumped, or the request has changed."""
         self.cursor, self._size_before = None, 0
         self._left = iter(())  # last, as freeing arrays may run other code
 
@@ -95,7 +95,7 @@ class CopyTogether:
         at most that is about to be delivered."""
         before, self._size_before = self._size_before, size
         each = sequences * self._chunks.sequence_bytes
-        # Callers that change the size each time would leave every copy.
+        # For callers that change the size each time every copy would be dropped.
         if size != before or each * _LEAST > TOGETHER_BYTES or not self._chunks.alike or self._reader.stages:
             self.cursor = None
             return
@@ -115,8 +115,8 @@ class CopyTogether:
         self.size, self.cursor = size, cursor
 
     def _stops(self, cursor: Cursor, size: int, most: int) -> list[int]:
-        """Return where, in the cursor's segment, it and each of at most ``most`` minibatches after it end: those that
-        end within it, as no budget, axis, break or sweep ends with them."""
+        """Return the cursor's index in its segment, and where each of at most ``most`` minibatches after it ends: those
+        that end before the segment, the sweep, the axis, or a break does."""
         segment, k = cursor.segment, cursor.k
         last = min(segment.n, segment.plan.count - segment.start)
         if segment.closing is not None:
