@@ -12,7 +12,6 @@ Cost: memory for the chunks being decoded, and for `ROOM_BYTES` bytes or one chu
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import mmap
 import os
@@ -136,8 +135,7 @@ class RangeFetcher:
             if job is None:
                 return None
             if job.fetch is None and job.arrival is None:  # still queued, but needed now
-                with contextlib.suppress(ValueError):
-                    self._queue.remove(key)
+                self._begin_before(key)
                 fetch = self._start(job)
             else:
                 fetch = job.fetch
@@ -237,6 +235,18 @@ class RangeFetcher:
                 if self._start(job) is not None or job.arrival is not None:
                     self._used += job.size
             self._queue.popleft()
+
+    def _begin_before(self, key: Hashable) -> None:
+        """Begin what is queued before a chunk, whose threads are just about to take it: what a bounded cache keeps is
+        decided in the order of need, whichever thread comes first."""
+        if key not in self._queue:
+            return
+        while (first := self._queue.popleft()) != key:
+            job = self._jobs.get(first)
+            if job is None or job.fetch is not None or job.arrival is not None:
+                continue
+            if self._start(job) is not None or job.arrival is not None:
+                self._used += job.size
 
     def _start(self, job: _RangeJob) -> _native.Fetch | None:
         """Begin to fetch a chunk, unless the page cache holds it or its files cannot be opened."""

@@ -9,6 +9,7 @@ import pytest
 
 import feedline as fl
 from feedline.feed.fetch_plan import Cluster, fetch_plan
+from feedline.feed.ranges import RangeFetcher
 from feedline.feed.remote import cache as caches
 from feedline.feed.remote import requests
 from feedline.feed.remote.pages import PAGE_BYTES
@@ -103,6 +104,25 @@ def test_what_is_planned_is_what_is_fetched(bucket, opened, share, lanes):
     assert bytes_sent == fetched
     assert abs(requests - sum(one.requests for one in plan.asked.sweeps)) <= 2
     assert plan.asked.peak_bytes <= budget
+
+
+def test_what_is_kept_is_decided_in_the_order_of_need(opened, monkeypatch):
+    """Not in the order in which threads happen to take chunks, or decisions would differ from run to run."""
+    decided, decide = [], RangeFetcher._decided
+
+    def noted(self, job, cache):
+        decided.append(job.chunk)
+        return decide(self, job, cache)
+
+    monkeypatch.setattr(RangeFetcher, "_decided", noted)
+    fetcher = RangeFetcher(opened("small/*.parquet", MIB), room=1)
+    for chunk in range(6):
+        fetcher.want(chunk, chunk)
+    assert decided == [0]
+    for chunk in (3, 1, 5, 0, 2, 4):
+        assert fetcher.take(chunk) is not None
+    assert decided == list(range(6))
+    fetcher.close()
 
 
 @pytest.mark.parametrize("share", [0.2, 0.5, 2])
