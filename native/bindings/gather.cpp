@@ -30,6 +30,9 @@ static constexpr std::size_t kKeepGil = std::size_t{16} << 10;
 static constexpr std::size_t kThreadedBytes = std::size_t{1} << 20;
 // What the background thread copies before it looks whether the rest is still wanted: some ten microseconds.
 static constexpr std::size_t kPartBytes = std::size_t{128} << 10;
+// Where numbers begin that libraries of linear algebra compute with: these add in another order where numbers begin at
+// another place modulo the width of a vector, so results would depend on where a run began.
+static constexpr std::size_t kAlign = 64;
 static constexpr std::size_t kMaxSlots = std::size_t{1} << 24;
 // Sequences whose entries are looked at together once they are copied, while the caches have them.
 static constexpr std::size_t kLookAt = 512;
@@ -46,6 +49,7 @@ struct Stream {
     bool ever_ragged = false;
     bool ever_strided = false;
     bool known = false;          // the first chunk fixes the fields below
+    bool inexact = false;        // not of integers, times or the like
     nb::object dtype;            // of rows, or of values
     nb::object row_shape;        // tuple; empty for a sparse stream
     std::size_t item_bytes = 0;  // of a row, or of a value
@@ -298,6 +302,7 @@ public:
     nb::list slots() const;
     std::int64_t sequences(std::int64_t slot) const;
     nb::list gather(nb::handle slots, nb::handle index, std::int64_t threads);
+    nb::object gather_parts(nb::handle slots, nb::handle index, nb::handle ends);
     Copy* start(nb::handle slots, nb::handle index);
     Staged* stage(nb::handle fetcher, nb::handle slots, nb::handle index, nb::handle counts, nb::sequence keep);
     std::size_t lacking(nb::handle fetcher, nb::handle slots, nb::handle index, nb::handle counts, std::int64_t most,
@@ -606,6 +611,7 @@ void Gatherer::add(std::int64_t slot, nb::sequence values, nb::sequence seals) {
         stream.known = true;
         stream.dtype = arrival.dtype;
         stream.bools = bools_ && arrival.is_bool;
+        stream.inexact = std::string_view("biuSUmM").find(text(arrival.dtype.attr("kind"))) == std::string_view::npos;
         stream.row_shape = arrival.row_shape;
         stream.item_bytes = arrival.item_bytes;
     }
@@ -659,10 +665,9 @@ std::int64_t Gatherer::sequences(std::int64_t slot) const {
                            number(slot) + ", got " + number(picks.index[place]));
 }
 
-// numpy.empty((n, *row_shape), dtype)
-static nb::object new_rows(std::int64_t n, const nb::object& row_shape, const nb::object& dtype) {
+// (n, *row_shape)
+static nb::object shape_of(std::int64_t n, const nb::object& row_shape) {
     const auto axes = static_cast<std::size_t>(PyTuple_Size(row_shape.ptr()));
-    if (axes == 0) return new_array(static_cast<std::size_t>(n), dtype);
     nb::object shape = nb::steal(PyTuple_New(static_cast<Py_ssize_t>(axes + 1)));
     if (!shape.is_valid()) throw nb::python_error();
     PyTuple_SetItem(shape.ptr(), 0, nb::int_(n).release().ptr());
@@ -671,8 +676,83 @@ static nb::object new_rows(std::int64_t n, const nb::object& row_shape, const nb
         Py_INCREF(size);
         PyTuple_SetItem(shape.ptr(), static_cast<Py_ssize_t>(axis + 1), size);
     }
-    return numpy().empty(shape, dtype);
+    return shape;
 }
+
+// What a row of a column of some stream is.
+struct Rows {
+    nb::object shape;  // tuple; empty for a column of numbers
+    nb::object dtype;
+    std::size_t bytes;
+};
+
+static Rows numbers(nb::handle dtype, std::size_t bytes) { return {nb::make_tuple(), nb::borrow(dtype), bytes}; }
+
+// A fresh array (n, *rows.shape).
+static nb::object new_rows(std::int64_t n, const Rows& rows) {
+    if (PyTuple_Size(rows.shape.ptr()) == 0) return new_array(static_cast<std::size_t>(n), rows.dtype);
+    return numpy().empty(shape_of(n, rows.shape), rows.dtype);
+}
+
+// A fresh array of so many bytes that begins at a multiple of kAlign.
+static nb::object aligned(nb::handle shape, nb::handle dtype, std::size_t bytes) {
+    const nb::object whole = new_array(bytes + kAlign - 1, numpy().uint8);
+    const auto address = reinterpret_cast<std::uintptr_t>(memory(whole));
+    return numpy().ndarray(shape, dtype, whole, (kAlign - address % kAlign) % kAlign);
+}
+
+static nb::object aligned_rows(std::int64_t n, const Rows& rows) {
+    return aligned(shape_of(n, rows.shape), rows.dtype, static_cast<std::size_t>(n) * rows.bytes);
+}
+
+// One array that holds those of many parts, each at a multiple of kAlign.
+class Shelf {
+public:
+    explicit Shelf(Rows rows) : rows_(std::move(rows)) {
+        if (rows_.bytes != 0) unit_ = kAlign / std::gcd(rows_.bytes, kAlign);
+        // Numbers are sliced. Rows that are not multiples of kAlign leave less between parts if bytes are counted.
+        by_bytes_ = unit_ != 1 && PyTuple_Size(rows_.shape.ptr()) != 0;
+        if (by_bytes_) unit_ = kAlign;
+    }
+
+    void add(std::int64_t count) {
+        at_.push_back(end_);
+        counts_.push_back(count);
+        end_ += static_cast<std::size_t>(count) * (by_bytes_ ? rows_.bytes : 1);
+        end_ = (end_ + unit_ - 1) / unit_ * unit_;
+    }
+
+    // Once all were added.
+    void make() {
+        const auto size = static_cast<std::int64_t>(end_);
+        array_ = by_bytes_ ? aligned_rows(size, numbers(numpy().uint8, 1)) : aligned_rows(size, rows_);
+        memory_ = feedline::bindings::memory(array_);
+    }
+
+    std::byte* memory(std::size_t part) const { return memory_ + at_[part] * (by_bytes_ ? 1 : rows_.bytes); }
+
+    // (count, *rows.shape), a view.
+    nb::object array(std::size_t part) const {
+        if (by_bytes_) return numpy().ndarray(shape_of(counts_[part], rows_.shape), rows_.dtype, array_, at_[part]);
+        const nb::object begin = nb::int_(at_[part]);
+        const nb::object end = nb::int_(at_[part] + static_cast<std::size_t>(counts_[part]));
+        const nb::object slice = nb::steal(PySlice_New(begin.ptr(), end.ptr(), nullptr));
+        if (!slice.is_valid()) throw nb::python_error();
+        nb::object view = nb::steal(PyObject_GetItem(array_.ptr(), slice.ptr()));
+        if (!view.is_valid()) throw nb::python_error();
+        return view;
+    }
+
+private:
+    Rows rows_;
+    std::size_t unit_ = 1;  // rows, or bytes
+    bool by_bytes_ = false;
+    std::vector<std::size_t> at_;
+    std::vector<std::int64_t> counts_;
+    std::size_t end_ = 0;
+    nb::object array_;
+    std::byte* memory_ = nullptr;
+};
 
 static void run_jobs(const Prepared& prepared, const Picks& picks, std::size_t threads, Outcome& outcome) {
     in_parts(threads, [&](std::size_t k) {
@@ -768,82 +848,103 @@ static void check_picks(const Table& table, const Picks& picks) {
     if (bad >= 0) refuse_pick(table, picks, bad);
 }
 
+static bool is_ragged(const Table& table, std::size_t s, const Picks& picks) {
+    const Stream& stream = table.streams[s];
+    if (!stream.ever_ragged || picks.count == 0) return stream.ever_ragged;
+    return stream.sparse ? any_ragged(picks, table.sparse[s].data()) : any_ragged(picks, table.dense[s].data());
+}
+
+// What one stream of some picks is copied from, and how much that is.
+struct Planned {
+    Job job;
+    std::int64_t rows = 0;
+    std::int64_t values = 0;  // sparse only
+};
+
+// offsets: of the output, filled here; null where every sequence has one row.
+static Planned plan(const Table& table, std::size_t s, const Picks& picks, std::int64_t* offsets) {
+    const Stream& stream = table.streams[s];
+    const std::size_t n = picks.count;
+    Planned planned;
+    Job& job = planned.job;
+    job.is_sparse = stream.sparse;
+    job.bools = stream.bools;
+    job.classes = stream.classes;
+    job.item_bytes = stream.item_bytes;
+    job.offsets = offsets;
+    if (stream.sparse) {
+        job.sparse = table.sparse[s].data();
+    } else {
+        job.dense = table.dense[s].data();
+        job.is_strided = stream.ever_strided;
+    }
+    const auto refuse_source = [&](std::ptrdiff_t fault) {
+        const std::size_t slot = picks.slots == nullptr ? 0 : picks.slots[fault];
+        const std::int64_t index = picks.index[fault];
+        const std::int64_t* bounds = stream.sparse ? job.sparse[slot].offsets : job.dense[slot].offsets;
+        if (bounds == nullptr && stream.sparse)
+            bounds = job.sparse[slot].indptr + (job.sparse[slot].spans ? index : 0);
+        // Without bounds it is the last row that passes the total.
+        raise_fault("changed", bounds != nullptr ? address_of(bounds + index) : address_of(job.dense[slot].rows));
+    };
+    if (stream.sparse) {
+        job.runs = std::unique_ptr<SparseRun[]>(new SparseRun[n + 1]);
+        SparseTotals totals;
+        const void* unreadable = guarded([&] {
+            totals = plan_sparse(picks, job.sparse, stream.item_bytes, job.runs.get(), job.offsets);
+        });
+        if (unreadable != nullptr) raise_fault("unreadable", address_of(unreadable));
+        if (totals.fault >= 0) refuse_source(totals.fault);
+        planned.rows = totals.rows;
+        planned.values = totals.values;
+    } else if (offsets != nullptr) {
+        job.from = std::unique_ptr<const std::byte*[]>(new const std::byte*[n]);
+        std::ptrdiff_t fault = -1;
+        const void* unreadable = guarded([&] {
+            fault = plan_ragged(picks, job.dense, stream.item_bytes, job.from.get(), job.offsets);
+        });
+        if (unreadable != nullptr) raise_fault("unreadable", address_of(unreadable));
+        if (fault >= 0) refuse_source(fault);
+        planned.rows = job.offsets[n];
+    } else {
+        planned.rows = static_cast<std::int64_t>(n);
+    }
+    return planned;
+}
+
+static Rows rows_of(const Stream& stream) { return {stream.row_shape, stream.dtype, stream.item_bytes}; }
+
 static Prepared prepare(std::shared_ptr<const Table> from, const Picks& picks) {
     Prepared prepared;
     prepared.table = std::move(from);
     const std::shared_ptr<const Table>& table = prepared.table;
     check_picks(*table, picks);
 
-    const std::size_t n = picks.count;
     prepared.jobs.reserve(table->streams.size());
     for (std::size_t s = 0; s < table->streams.size(); ++s) {
         const Stream& stream = table->streams[s];
-        Job job;
-        job.is_sparse = stream.sparse;
-        job.bools = stream.bools;
-        job.classes = stream.classes;
-        job.item_bytes = stream.item_bytes;
-        bool ragged = stream.ever_ragged;
-        if (stream.sparse) {
-            job.sparse = table->sparse[s].data();
-            if (ragged && n != 0) ragged = any_ragged(picks, job.sparse);
-        } else {
-            job.dense = table->dense[s].data();
-            job.is_strided = stream.ever_strided;
-            if (ragged && n != 0) ragged = any_ragged(picks, job.dense);
-        }
         nb::object offsets = nb::none();
-        if (ragged) {
-            offsets = new_array(n + 1, numpy().int64);
-            job.offsets = data_of<std::int64_t>(offsets);
-        }
-        const auto refuse_source = [&](std::ptrdiff_t fault) {
-            const std::size_t slot = picks.slots == nullptr ? 0 : picks.slots[fault];
-            const std::int64_t index = picks.index[fault];
-            const std::int64_t* bounds = stream.sparse ? job.sparse[slot].offsets : job.dense[slot].offsets;
-            if (bounds == nullptr && stream.sparse)
-                bounds = job.sparse[slot].indptr + (job.sparse[slot].spans ? index : 0);
-            // Without bounds it is the last row that passes the total.
-            raise_fault("changed", bounds != nullptr ? address_of(bounds + index) : address_of(job.dense[slot].rows));
-        };
-        if (stream.sparse) {
-            job.runs = std::unique_ptr<SparseRun[]>(new SparseRun[n + 1]);
-            SparseTotals totals;
-            const void* unreadable = guarded([&] {
-                totals = plan_sparse(picks, job.sparse, stream.item_bytes, job.runs.get(), job.offsets);
-            });
-            if (unreadable != nullptr) raise_fault("unreadable", address_of(unreadable));
-            if (totals.fault >= 0) refuse_source(totals.fault);
-            const nb::object indptr = new_array(static_cast<std::size_t>(totals.rows) + 1, numpy().int64);
-            const nb::object values = new_array(static_cast<std::size_t>(totals.values), stream.dtype);
+        if (is_ragged(*table, s, picks)) offsets = new_array(picks.count + 1, numpy().int64);
+        Planned planned = plan(*table, s, picks, offsets.is_none() ? nullptr : data_of<std::int64_t>(offsets));
+        Job& job = planned.job;
+        const std::int64_t count = stream.sparse ? planned.values : planned.rows;
+        const nb::object out = stream.inexact ? aligned_rows(count, rows_of(stream)) : new_rows(count, rows_of(stream));
+        job.rows = memory(out);
+        prepared.bytes += static_cast<std::size_t>(count) * stream.item_bytes;
+        if (!stream.sparse) {
+            prepared.result.append(nb::make_tuple(out, offsets));
+        } else {
+            const nb::object indptr = new_array(static_cast<std::size_t>(planned.rows) + 1, numpy().int64);
             job.indptr = data_of<std::int64_t>(indptr);
             job.indptr[0] = 0;  // also when there is no sequence to copy
-            job.rows = memory(values);
-            prepared.bytes += static_cast<std::size_t>(totals.values) * stream.item_bytes;
             if (stream.classes >= 0) {
-                const nb::object columns = new_array(static_cast<std::size_t>(totals.values), numpy().int32);
+                const nb::object columns = new_array(static_cast<std::size_t>(count), numpy().int32);
                 job.indices = data_of<std::int32_t>(columns);
-                prepared.bytes += static_cast<std::size_t>(totals.values) * sizeof(std::int32_t);
-                prepared.result.append(nb::make_tuple(indptr, columns, values, offsets));
+                prepared.bytes += static_cast<std::size_t>(count) * sizeof(std::int32_t);
+                prepared.result.append(nb::make_tuple(indptr, columns, out, offsets));
             } else {
-                prepared.result.append(nb::make_tuple(indptr, values, offsets));
+                prepared.result.append(nb::make_tuple(indptr, out, offsets));
             }
-        } else {
-            std::int64_t rows = static_cast<std::int64_t>(n);
-            if (ragged) {
-                job.from = std::unique_ptr<const std::byte*[]>(new const std::byte*[n]);
-                std::ptrdiff_t fault = -1;
-                const void* unreadable = guarded([&] {
-                    fault = plan_ragged(picks, job.dense, stream.item_bytes, job.from.get(), job.offsets);
-                });
-                if (unreadable != nullptr) raise_fault("unreadable", address_of(unreadable));
-                if (fault >= 0) refuse_source(fault);
-                rows = job.offsets[n];
-            }
-            const nb::object out = new_rows(rows, stream.row_shape, stream.dtype);
-            job.rows = memory(out);
-            prepared.bytes += static_cast<std::size_t>(rows) * stream.item_bytes;
-            prepared.result.append(nb::make_tuple(out, offsets));
         }
         prepared.jobs.push_back(std::move(job));
     }
@@ -868,6 +969,102 @@ nb::list Gatherer::gather(nb::handle slots, nb::handle index, std::int64_t threa
     if (threads < 1) raise<nb::value_error>("expected threads >= 1, got " + number(threads));
     const PickArrays arrays(slots, index);
     return gather_now(table_, arrays.picks, static_cast<std::size_t>(threads));
+}
+
+// ---- many gathers at once -------------------------------------------------------------------------------
+
+namespace {
+
+// One of them.
+struct Part {
+    Picks picks;
+    std::vector<Job> jobs;
+    nb::list result;
+};
+
+}  // namespace
+
+// Plans a stream of all parts, and makes its arrays. Returns how many bytes are to be copied.
+static std::size_t prepare_parts(const Table& table, std::size_t s, std::vector<Part>& parts) {
+    const Stream& stream = table.streams[s];
+    const std::size_t m = parts.size();
+    std::vector<char> ragged(m);
+    Shelf offsets(numbers(numpy().int64, sizeof(std::int64_t)));
+    for (std::size_t p = 0; p < m; ++p) {
+        ragged[p] = is_ragged(table, s, parts[p].picks);
+        offsets.add(ragged[p] ? static_cast<std::int64_t>(parts[p].picks.count) + 1 : 0);
+    }
+    if (stream.ever_ragged) offsets.make();
+    std::vector<Planned> planned;
+    planned.reserve(m);
+    Shelf rows(rows_of(stream)), indptr(numbers(numpy().int64, sizeof(std::int64_t)));
+    Shelf indices(numbers(numpy().int32, sizeof(std::int32_t)));
+    std::size_t bytes = 0;
+    for (std::size_t p = 0; p < m; ++p) {
+        auto* const bounds = ragged[p] ? reinterpret_cast<std::int64_t*>(offsets.memory(p)) : nullptr;
+        planned.push_back(plan(table, s, parts[p].picks, bounds));
+        const std::int64_t count = stream.sparse ? planned[p].values : planned[p].rows;
+        rows.add(count);
+        bytes += static_cast<std::size_t>(count) * stream.item_bytes;
+        if (!stream.sparse) continue;
+        indptr.add(planned[p].rows + 1);
+        indices.add(count);
+    }
+    rows.make();
+    if (stream.sparse) indptr.make();
+    if (stream.classes >= 0) indices.make();
+    for (std::size_t p = 0; p < m; ++p) {
+        Job& job = planned[p].job;
+        job.rows = rows.memory(p);
+        const nb::object bounds = ragged[p] ? offsets.array(p) : nb::none();
+        if (!stream.sparse) {
+            parts[p].result.append(nb::make_tuple(rows.array(p), bounds));
+        } else {
+            job.indptr = reinterpret_cast<std::int64_t*>(indptr.memory(p));
+            job.indptr[0] = 0;
+            if (stream.classes >= 0) {
+                job.indices = reinterpret_cast<std::int32_t*>(indices.memory(p));
+                parts[p].result.append(nb::make_tuple(indptr.array(p), indices.array(p), rows.array(p), bounds));
+            } else {
+                parts[p].result.append(nb::make_tuple(indptr.array(p), rows.array(p), bounds));
+            }
+        }
+        parts[p].jobs.push_back(std::move(job));
+    }
+    return bytes;
+}
+
+nb::object Gatherer::gather_parts(nb::handle slots, nb::handle index, nb::handle ends) {
+    const PickArrays arrays(slots, index);
+    const Picks& picks = arrays.picks;
+    const Ints bounds(ends, "ends", {Ints::kInt64});
+    const std::int64_t* const end = bounds.int64();
+    if (bounds.size() < 1 || first_fault(end, bounds.size() - 1, static_cast<std::int64_t>(picks.count)) >= 0)
+        raise<nb::value_error>("expected `ends` to begin at 0, never fall, and end at " + number(picks.count));
+    const std::shared_ptr<const Table> table = table_;
+    check_picks(*table, picks);
+    std::vector<Part> parts(bounds.size() - 1);
+    for (std::size_t p = 0; p < parts.size(); ++p) {
+        const std::int64_t at = end[p];
+        parts[p].picks = {picks.slots == nullptr ? nullptr : picks.slots + at, picks.index + at,
+                          static_cast<std::size_t>(end[p + 1] - at)};
+    }
+    std::size_t bytes = 0;
+    for (std::size_t s = 0; s < table->streams.size(); ++s) bytes += prepare_parts(*table, s, parts);
+    Outcome outcome;
+    const auto copy = [&] {
+        for (const Part& part : parts) run_part(part.jobs, *table, part.picks, 0, part.picks.count, outcome);
+    };
+    if (bytes <= kKeepGil) {
+        copy();
+    } else {
+        const Unlocked unlocked;
+        copy();
+    }
+    if (!outcome.good()) return nb::none();
+    nb::list results;
+    for (const Part& part : parts) results.append(part.result);
+    return results;
 }
 
 // ---- copies in the background ---------------------------------------------------------------------------
@@ -1150,8 +1347,11 @@ static nb::tuple py_pad(nb::handle rows, nb::handle offsets, nb::handle fill, st
         padded_shape.append(shape[axis]);
         row_bytes *= nb::cast<std::size_t>(shape[axis]);
     }
-    // numpy refuses a shape whose size in bytes does not fit, so the products below cannot overflow.
-    nb::object out = numpy().empty(nb::tuple(padded_shape), dtype);
+    std::size_t bytes;
+    if (__builtin_mul_overflow(n, static_cast<std::size_t>(length), &bytes) ||
+        __builtin_mul_overflow(bytes, row_bytes, &bytes) || bytes > PTRDIFF_MAX - kAlign)
+        raise<nb::value_error>("pad: expected a length whose padded sequences fit into memory, got " + number(length));
+    nb::object out = aligned(nb::tuple(padded_shape), dtype, bytes);
     nb::object mask = numpy().empty(nb::make_tuple(n, length), numpy().boolean);
     const std::byte* from = memory(packed);
     const std::byte* element = memory(filler);
@@ -1348,10 +1548,15 @@ void bind_gather(nb::module_& m) {
              "all streams.\n\n"
              "Returns fresh arrays, a tuple for each stream: dense (rows, offsets), sparse (indptr,\n"
              "indices, values, offsets), bytes (bounds, data, offsets); offsets is None where every chunk involved\n"
-             "has one row a sequence. Copies above 1 MiB use up to `threads` threads; above 16 KiB they release the\n"
+             "has one row a sequence. Floating-point numbers begin at a multiple of 64 bytes. Copies above 1 MiB use up to `threads` threads; above 16 KiB they release the\n"
              "GIL. IndexError for a bad slot or index, before anything is copied. DataError where a file was cut\n"
              "or changed; BadEntriesError (feedline.data.faults), which holds the arrays, for indices out of range\n"
              "and text that is not UTF-8.")
+        .def("gather_parts", &Gatherer::gather_parts, "slots"_a.none(), "index"_a.none(), "ends"_a,
+             "Gather the places ends[i]:ends[i + 1] (ends: int64[m + 1]), for each i, as gather() does.\n\n"
+             "Returns a list of what gather() returns; None if it would raise an error about what was copied. The\n"
+             "arrays are views of one array a column of a stream; each begins at a multiple of 64 bytes. ValueError\n"
+             "for ends that do not divide the places; IndexError, DataError as in gather().")
         .def("start", &Gatherer::start, "slots"_a.none(), "index"_a.none(),
              "Begin a gather and return a Copy at once.\n\n"
              "Sizes are computed and arrays allocated here, with gather()'s errors; one thread of the process,\n"

@@ -132,6 +132,9 @@ class Gatherer:
     def gather(
         self, slots: NDArray[np.uint32] | None, index: NDArray[np.int64], threads: int = 1
     ) -> list[tuple[Any, ...]]: ...
+    def gather_parts(
+        self, slots: NDArray[np.uint32] | None, index: NDArray[np.int64], ends: NDArray[np.int64]
+    ) -> list[list[tuple[Any, ...]]] | None: ...
     def start(self, slots: NDArray[np.uint32] | None, index: NDArray[np.int64]) -> Copy: ...
     def stage(
         self,

@@ -12,7 +12,7 @@ import abc
 import importlib
 import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
@@ -311,11 +311,6 @@ class Value(abc.ABC):
         """
 
     @abc.abstractmethod
-    def split(self, ends: Sequence[int]) -> list[Value]:
-        """Return the `slice` between each of ``ends`` and the next, for less than one call each; offsets are in one
-        array then, too. Only for values in memory, not for views of files."""
-
-    @abc.abstractmethod
     def dense(self) -> DenseValue:
         """Return the value with dense rows; itself if it is dense. Duplicate sparse indices are summed, byte strings
         padded."""
@@ -488,14 +483,6 @@ class DenseValue(Value):
         first, last, offsets = _part(self._offsets, start, stop)
         return DenseValue(self.rows[first:last], offsets)
 
-    def split(self, ends: Sequence[int]) -> list[Value]:
-        """See `Value.split`."""
-        rows = self.rows
-        if self._offsets is None:
-            return [DenseValue(rows[a:b]) for a, b in itertools.pairwise(ends)]
-        at, offsets = _parts(self._offsets, ends)
-        return [DenseValue(rows[a:b], part) for (a, b), part in zip(itertools.pairwise(at), offsets, strict=True)]
-
     def select(self, which: ArrayLike) -> DenseValue:
         """Copy the chosen sequences, in the order of ``which``, into a new value."""
         return DenseValue(*self._gathered(None, which))
@@ -619,18 +606,6 @@ class SparseValue(Value):
             start, stop, offsets = _part(self._offsets, start, stop)
         lo, hi, indptr = _part(self.indptr, start, stop)
         return SparseValue(indptr, self.indices[lo:hi], self.values[lo:hi], self.classes, offsets)
-
-    def split(self, ends: Sequence[int]) -> list[Value]:
-        """See `Value.split`."""
-        offsets: Iterable[NDArray[np.int64] | None] = itertools.repeat(None)
-        if self._offsets is not None:
-            ends, offsets = _parts(self._offsets, ends)
-        at, indptr = _parts(self.indptr, ends)
-        indices, values, classes = self.indices, self.values, self.classes
-        return [
-            SparseValue(ptr, indices[a:b], values[a:b], classes, part)
-            for (a, b), ptr, part in zip(itertools.pairwise(at), indptr, offsets, strict=False)
-        ]
 
     def select(self, which: ArrayLike) -> SparseValue:
         """Copy the chosen sequences, in the order of ``which``, into a new value."""
@@ -797,18 +772,6 @@ class BytesValue(Value):
         low, high, bounds = _part(self.bounds, start, stop)
         return BytesValue(bounds, self.data[low:high], offsets, text=self.text)
 
-    def split(self, ends: Sequence[int]) -> list[Value]:
-        """See `Value.split`."""
-        offsets: Iterable[NDArray[np.int64] | None] = itertools.repeat(None)
-        if self._offsets is not None:
-            ends, offsets = _parts(self._offsets, ends)
-        at, bounds = _parts(self.bounds, ends)
-        data, text = self.data, self.text
-        return [
-            BytesValue(bound, data[a:b], part, text=text)
-            for (a, b), bound, part in zip(itertools.pairwise(at), bounds, offsets, strict=False)
-        ]
-
     def select(self, which: ArrayLike) -> BytesValue:
         """Copy the chosen sequences, in the order of ``which``, into a new value."""
         return BytesValue(*self._gathered(self.kind, which), text=self.text)
@@ -957,18 +920,6 @@ def _part(bounds: NDArray[np.int64], start: int, stop: int) -> tuple[int, int, N
     first, last = int(part[0]), int(part[-1])
     part -= first
     return first, last, part
-
-
-def _parts(bounds: NDArray[np.int64], ends: Sequence[int]) -> tuple[list[int], list[NDArray[np.int64]]]:
-    """Return where the items between each of ``ends`` and the next begin and end, and their bounds, each from 0."""
-    cuts = np.asarray(ends)
-    at = bounds[cuts]
-    counts = np.diff(cuts) + 1
-    # An end of one part is the beginning of the next, so each part is one bound longer than it has items.
-    which = np.arange(cuts[0], cuts[-1] + len(counts)) - np.repeat(np.arange(len(counts)), counts)
-    every = bounds[which] - np.repeat(at[:-1], counts)
-    starts = (cuts - cuts[0] + np.arange(len(cuts))).tolist()
-    return at.tolist(), [every[a:b] for a, b in itertools.pairwise(starts)]
 
 
 def _checked_offsets(offsets: ArrayLike | None, rows: int) -> NDArray[np.int64] | None:

@@ -20,8 +20,6 @@ class ChunkSet:
     Attributes:
         schema: the streams.
         sequence_bytes: mean bytes of a sequence, over all chunks so far; 0 before the first.
-        alike: whether, stream by stream, either all chunks so far have offsets or none has; if so, it does not matter
-            for the layout of sequences which others are copied with them.
     """
 
     __slots__ = (
@@ -31,9 +29,7 @@ class ChunkSet:
         "_makers",
         "_ragged",
         "_sequences",
-        "_single",
         "_top",
-        "alike",
         "schema",
         "sequence_bytes",
     )
@@ -43,8 +39,7 @@ class ChunkSet:
         self._gatherer = gatherer_of(schema)
         self._makers = makers(schema)
         self._free: list[int] = []
-        self._ragged, self._single = [False] * len(schema), [False] * len(schema)
-        self.alike = True
+        self._ragged = [False] * len(schema)
         self._top = self._sequences = self._bytes = 0
         self.sequence_bytes = 0.0
 
@@ -57,9 +52,7 @@ class ChunkSet:
         try:
             give(self._gatherer, slot, chunk)
             for i, value in enumerate(chunk.values.values()):
-                (self._single if value.one_sample_each else self._ragged)[i] = True
-                if self._single[i] and self._ragged[i]:
-                    self.alike = False
+                self._ragged[i] |= not value.one_sample_each
         except BaseException:
             if slot not in self._gatherer.slots:  # an interrupt may have come after it was added
                 self._free.append(slot)
@@ -146,6 +139,18 @@ class ChunkSet:
             ragged = zip(self.schema.items(), self._ragged, strict=True)
             return {name: Value.empty(stream, r) for (name, stream), r in ragged}
         return values_of(self._makers, self._gatherer.gather(slots, index))
+
+    def gather_parts(
+        self, slots: NDArray[np.uint32], index: NDArray[np.int64], ends: NDArray[np.int64]
+    ) -> list[dict[str, Value]] | None:
+        """Return what `gather` does of the places between each of ``ends`` and the next, none of them empty; views of
+        one array for each column of a stream. None: `gather` would raise an error about what was copied.
+
+        Raises:
+            IndexError, DataError: as `gather`.
+        """
+        parts = self._gatherer.gather_parts(slots, index, ends)
+        return None if parts is None else [values_of(self._makers, arrays) for arrays in parts]
 
     def start(self, slots: NDArray[np.uint32], index: NDArray[np.int64]) -> _native.Copy:
         """Begin in a native thread what `gather` does, for at least one sequence; `finish` returns the result.

@@ -4,11 +4,11 @@ What a small minibatch costs is not its bytes but the calls that plan and make i
 are known, as planning is a pure function of the cursor; so after one of them the next ones in the same segment are cut
 and copied at once, into one array per stream and column, and handed out as views of it. Any other request (another
 size, another partition, a seek) drops the rest. It reads nothing, and keeps away from whatever may differ between one
-minibatch and many: ends of segments and so of windows and sweeps, unreadable sequences, other ranks' parts; and
-floating-point numbers, see `INEXACT`.
+minibatch and many: ends of segments and so of windows and sweeps, unreadable sequences, other ranks' parts. Numbers
+begin at multiples of 64 bytes, copied together or not: linear algebra on them gives the same bits.
 
-Memory: `TOGETHER_BYTES` at a time. A minibatch that is kept keeps the array that it is a view of, `TOGETHER_BYTES` at
-most.
+Memory: `TOGETHER_BYTES` at a time, and up to 64 bytes more for each array. A minibatch that is kept keeps the array
+that it is a view of.
 """
 
 from __future__ import annotations
@@ -18,6 +18,9 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from feedline.data import Minibatch, Position, Schema, Value
 from feedline.data.minibatch import Origins, whole_minibatch
@@ -29,21 +32,11 @@ from feedline.feed.prefetch import Reader, errors_among
 #: Most bytes copied together, which a core's second cache holds with room to spare.
 TOGETHER_BYTES = 128 << 10
 
-#: Kinds of dtypes that are copied one minibatch at a time. Libraries of linear algebra add in another order where
-#: numbers begin at another place modulo the width of a vector, so results would differ in their last bits, depending on
-#: where a run began.
-INEXACT = "fc"
-
 # Fewer minibatches are not worth it; more gain nothing.
 _LEAST, _MOST = 4, 64
 
 # Of a named tuple, without its own function of Python's.
 _tuple: Callable[..., Any] = tuple.__new__
-
-
-def may_go_together(schema: Schema) -> bool:
-    """Return whether no stream has numbers that must lie where they always do."""
-    return not any(stream.dtype.kind in INEXACT for stream in schema.values() if not stream.is_bytes)
 
 
 class CopyTogether:
@@ -96,7 +89,7 @@ class CopyTogether:
         before, self._size_before = self._size_before, size
         each = sequences * self._chunks.sequence_bytes
         # For callers that change the size each time every copy would be dropped.
-        if size != before or each * _LEAST > TOGETHER_BYTES or not self._chunks.alike or self._reader.stages:
+        if size != before or each * _LEAST > TOGETHER_BYTES or self._reader.stages:
             self.cursor = None
             return
         most = _MOST if each * _MOST <= TOGETHER_BYTES else int(TOGETHER_BYTES / each)
@@ -105,7 +98,7 @@ class CopyTogether:
             self.cursor = None
             return
         try:
-            values = self._copied(SegmentSlice(cursor.segment, stops[0], stops[-1]))
+            values = self._copied(SegmentSlice(cursor.segment, stops[0], stops[-1]), np.asarray(stops))
         except Exception:
             values = None  # raised when the sequence at fault is requested: those before it are to be delivered
         if values is None:
@@ -135,26 +128,20 @@ class CopyTogether:
             stops.append(k)
         return stops
 
-    def _copied(self, part: SegmentSlice) -> dict[str, Value] | None:
-        """Return the values of sequences of a segment; None if some cannot be read, or would have to be waited for."""
+    def _copied(self, part: SegmentSlice, stops: NDArray[np.int64]) -> list[dict[str, Value]] | None:
+        """Return the values of sequences of a segment, between each of ``stops`` and the next; None if some cannot be
+        read, or would have to be waited for."""
         reader, parts = self._reader, (part,)
         if not reader.holds(part.segment.plan) or not reader.ready(parts):
             return None
         slots, index = reader.take(parts)
         if reader.has_errors and errors_among(reader, slots, index):
             return None
-        return self._chunks.gather(slots, index)
+        return self._chunks.gather_parts(slots, index, stops - stops[0])
 
-    def _keep(self, cursor: Cursor, stops: list[int], values: dict[str, Value]) -> None:
+    def _keep(self, cursor: Cursor, stops: list[int], values: list[dict[str, Value]]) -> None:
         """Let the values, between stops of the cursor's segment, be what is left."""
         segment, begun, fingerprint = cursor.segment, cursor.samples, cursor.fingerprint
-        cuts = [stop - stops[0] for stop in stops]
-        split = [value.split(cuts) for value in values.values()]
-        if len(split) == 1:
-            (name,) = values
-            by_name = [{name: value} for value in split[0]]
-        else:
-            by_name = [dict(zip(values, row, strict=True)) for row in zip(*split, strict=True)]
         samples = stops if segment.bounds is None else [segment.bounds[stop] for stop in stops]
         self._sweep, first = segment.plan.sweep, segment.plan.first + segment.start
         cursors = [_tuple(Cursor, (segment, stop, begun, fingerprint, ())) for stop in stops[1:]]
@@ -162,7 +149,7 @@ class CopyTogether:
         columns: list[list[Any]] = [
             [first + stop for stop in stops[:-1]],
             [begun + count for count in samples[:-1]],
-            by_name,
+            values,
             [segment.ordinals[a:b] for a, b in pairwise(stops)],
             [b - a for a, b in pairwise(samples)],
             cursors,

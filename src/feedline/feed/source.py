@@ -20,7 +20,7 @@ from feedline.errors import StateError
 from feedline.feed import lengths, states
 from feedline.feed.assembly import ChunkSet
 from feedline.feed.copy_ahead import CopyAhead, FirstStage
-from feedline.feed.copy_together import CopyTogether, may_go_together
+from feedline.feed.copy_together import CopyTogether
 from feedline.feed.delivery import Delivery
 from feedline.feed.device import mover
 from feedline.feed.files.remote import settle
@@ -204,7 +204,6 @@ class MinibatchSource:
         self._ahead = CopyAhead(self._packer, self._axis, chunks, self._reader, budget_bytes=budget_bytes, first=first)
         # Minibatches that are copies of whole sequences and nothing else.
         plain = looks and isinstance(self._packer, Whole) and not (made or frame_mode or isinstance(corpus, Skipping))
-        plain = plain and may_go_together(corpus.schema)
         sources = corpus.sources if corpus.composed else None
         self._together = (
             CopyTogether(self._axis, chunks=chunks, reader=self._reader, schema=self.schema, sources=sources)
