@@ -12,6 +12,8 @@ using namespace nb::literals;
 
 namespace {
 
+constexpr std::int64_t kMostRuns = 64;
+
 enum class Method { kBestFit, kFirstFit };
 
 template <class T>
@@ -88,6 +90,25 @@ nb::tuple py_row_contents(nb::handle rows, nb::handle offsets, std::int64_t coun
     return nb::make_tuple(starts, documents);
 }
 
+nb::list py_run_ends(nb::handle ends, std::int64_t at, std::int64_t limit, std::int64_t room, bool alone,
+                     std::int64_t most) {
+    const Ints bounds(ends, "ends", {Ints::kInt64}, "run_ends");
+    const auto n = static_cast<std::int64_t>(bounds.size()) - 1;
+    if (at < 0 || at > limit || limit > n)
+        raise<nb::value_error>("run_ends: expected 0 <= at <= limit <= " + number(n) + ", got at = " + number(at) +
+                               " and limit = " + number(limit));
+    if (room < 0 || most < 1 || most > kMostRuns)
+        raise<nb::value_error>("run_ends: expected room >= 0 and most from 1 to " + number(kMostRuns) +
+                               ", got room = " + number(room) + " and most = " + number(most));
+    std::int64_t out[kMostRuns];
+    const std::size_t count =
+        run_ends(bounds.int64(), static_cast<std::size_t>(at), static_cast<std::size_t>(limit), room, alone,
+                 static_cast<std::size_t>(most), out);
+    nb::list found;
+    for (std::size_t i = 0; i < count; ++i) found.append(out[i]);
+    return found;
+}
+
 }  // namespace
 
 void bind_packing(nb::module_& m) {
@@ -104,4 +125,9 @@ void bind_packing(nb::module_& m) {
           "Return what each of `count` rows holds: (starts int64[count + 1], documents int64[n]). Documents\n"
           "starts[r] … starts[r + 1]-1 are those of row r, by offset.\n\n"
           "rows, offsets: int64[n], as best_fit() returns them. ValueError for a row outside of 0 … count-1.");
+    m.def("run_ends", &py_run_ends, "ends"_a, "at"_a, "limit"_a, "room"_a, "alone"_a = true, "most"_a = 1,
+          "Return where runs of sequences end that hold at most `room` samples each, the first from index `at`.\n\n"
+          "ends: int64[n + 1], samples before each sequence, and of all, ascending. A run stops once it is full. One\n"
+          "sequence that is longer is a run; as the first, only if `alone`. No run passes `limit`, none follows one\n"
+          "that reaches it. At most `most` (1 to 64) are returned. ValueError for an index or number out of range.");
 }

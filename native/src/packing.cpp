@@ -1,6 +1,7 @@
 #include "feedline/packing.h"
 
 #include <algorithm>
+#include <limits>
 #include <vector>
 
 namespace feedline {
@@ -236,5 +237,29 @@ template std::int64_t first_fit(const std::int64_t*, const std::int64_t*, std::s
                                 std::int64_t*);
 template std::int64_t first_fit(const std::int64_t*, const std::uint32_t*, std::size_t, std::int64_t, std::int64_t*,
                                 std::int64_t*);
+
+std::size_t run_ends(const std::int64_t* ends, std::size_t at, std::size_t limit, std::int64_t room, bool alone,
+                     std::size_t most, std::int64_t* out) {
+    std::size_t count = 0;
+    while (count < most && at <= limit) {
+        // The end of the run is near: step by step, each twice as long, then between the last two.
+        std::int64_t target;
+        if (__builtin_add_overflow(ends[at], room, &target)) target = std::numeric_limits<std::int64_t>::max();
+        std::size_t low = at, step = 1;
+        while (low + step <= limit && ends[low + step] < target) {
+            low += step;
+            step *= 2;
+        }
+        const std::int64_t* found = std::lower_bound(ends + low, ends + std::min(low + step, limit + 1), target);
+        auto stop = static_cast<std::size_t>(found - ends);
+        if (stop > limit || *found > target) stop = stop > at ? stop - 1 : at;
+        if (stop == at && (alone || count != 0)) ++stop;
+        stop = std::min(stop, limit);
+        out[count++] = static_cast<std::int64_t>(stop);
+        if (stop == limit || stop == at) break;
+        at = stop;
+    }
+    return count;
+}
 
 }  // namespace feedline

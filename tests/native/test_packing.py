@@ -143,3 +143,45 @@ def test_it_refuses_other_arrays(fit):
 def test_row_contents_refuses(rows, offsets, count, message):
     with pytest.raises(ValueError, match=message):
         _native.row_contents(ints(rows), ints(offsets), count)
+
+
+# ---- minibatches ----------------------------------------------------------------------------------------------
+
+
+def run_ends(ends, at, limit, room, alone, most):
+    """One after the other, sequence by sequence."""
+    found = []
+    while len(found) < most:
+        stop = at
+        while stop < limit and ends[stop] < ends[at] + room and ends[stop + 1] <= ends[at] + room:
+            stop += 1
+        if stop == at and (alone or found):
+            stop = min(at + 1, limit)
+        found.append(stop)
+        if stop in (at, limit):
+            break
+        at = stop
+    return found
+
+
+@given(st.lists(st.one_of(st.integers(0, 9), st.just(0)), max_size=80), st.integers(0, 30), st.booleans(), st.data())
+def test_runs_end_where_the_twin_ends_them(lengths, room, alone, data):
+    limit = data.draw(st.integers(0, len(lengths)))
+    at, most = data.draw(st.integers(0, limit)), data.draw(st.integers(1, 64))
+    ends = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
+    assert _native.run_ends(ends, at, limit, room, alone, most) == run_ends(ends, at, limit, room, alone, most)
+
+
+def test_runs_without_limit():
+    ends = np.arange(0, 10_000, 3)
+    assert _native.run_ends(ends, 7, 3000, 2**62) == [3000]
+    assert _native.run_ends(ends, 7, 3000, 2**63 - 1) == [3000]
+
+
+@pytest.mark.parametrize(
+    "wrong", [(-1, 3, 1, 1), (4, 3, 1, 1), (0, 5, 1, 1), (0, 3, -1, 1), (0, 3, 1, 65)]
+)
+def test_runs_of_impossible_arguments(wrong):
+    at, limit, room, most = wrong
+    with pytest.raises(ValueError, match="run_ends: expected"):
+        _native.run_ends(np.arange(5), at, limit, room, True, most)

@@ -51,4 +51,11 @@ std::ptrdiff_t first_bad_row(const std::int64_t* row_of, std::size_t n, std::int
 void row_contents(const std::int64_t* row_of, const std::int64_t* offset, std::size_t n, std::int64_t rows,
                   std::int64_t* starts, std::int64_t* documents);
 
+// Minibatches: where the runs of sequences end that hold at most `room` samples each, the first from index `at`. Sequence
+// i has the samples ends[i] .. ends[i + 1]. A run stops as soon as it is full; a single longer sequence is a run, the
+// first one only if `alone`. No run passes `limit` <= n, and none follows one that reaches it. At most `most` ends are
+// written to `out`; returns their number. O(log of the sequences in a run) each.
+std::size_t run_ends(const std::int64_t* ends, std::size_t at, std::size_t limit, std::int64_t room, bool alone,
+                     std::size_t most, std::int64_t* out);
+
 }  // namespace feedline

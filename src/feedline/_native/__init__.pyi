@@ -398,6 +398,9 @@ def parquet_page(data: Any) -> tuple[int, int, int, int] | None: ...
 def row_contents(
     rows: NDArray[np.int64], offsets: NDArray[np.int64], count: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]: ...
+def run_ends(
+    ends: NDArray[np.int64], at: int, limit: int, room: int, alone: bool = True, most: int = 1
+) -> list[int]: ...
 def tar_members(
     data: NDArray[np.uint8],
     begin: NDArray[np.int64],

@@ -22,15 +22,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from feedline import _native
 from feedline.data import Minibatch, Position, Schema, Value
 from feedline.data.minibatch import Origins, whole_minibatch
 from feedline.feed.assembly import ChunkSet
 from feedline.feed.packing.axis import Axis, Cursor, SegmentSlice
-from feedline.feed.packing.whole import fit
 from feedline.feed.prefetch import Reader, errors_among
 
 #: Most bytes copied together, which a core's second cache holds with room to spare.
-TOGETHER_BYTES = 128 << 10
+TOGETHER_BYTES = 256 << 10
 
 # Fewer minibatches are not worth it; more gain nothing.
 _LEAST, _MOST = 4, 64
@@ -65,6 +65,11 @@ class CopyTogether:
         self._end: Cursor | None = None
         self.cursor: Cursor | None = None
         self.size = self.used = 0
+
+    @property
+    def is_used_up(self) -> bool:
+        """Whether none is left."""
+        return self.cursor is None
 
     def drop(self) -> None:
         """Drop what is left: the position has jumped, or the request has changed."""
@@ -118,15 +123,12 @@ class CopyTogether:
             last = min(last, self._axis.limit(cursor))
         if segment.breaks is not None and (at := bisect_right(segment.breaks, k)) < len(segment.breaks):
             last = min(last, segment.breaks[at])
-        if segment.bounds is None:
+        if segment.ends is None:
             return list(range(k, last, size))[: most + 1]
-        stops = [k]
-        while len(stops) <= most:
-            k = fit(segment, k, last, size, first=True)
-            if k >= last:
-                break
-            stops.append(k)
-        return stops
+        if k >= last:
+            return [k]
+        stops = _native.run_ends(segment.ends, k, last, size, most=most)
+        return [k, *(stops if stops[-1] < last else stops[:-1])]
 
     def _copied(self, part: SegmentSlice, stops: NDArray[np.int64]) -> list[dict[str, Value]] | None:
         """Return the values of sequences of a segment, between each of ``stops`` and the next; None if some cannot be
@@ -142,7 +144,7 @@ class CopyTogether:
     def _keep(self, cursor: Cursor, stops: list[int], values: list[dict[str, Value]]) -> None:
         """Let the values, between stops of the cursor's segment, be what is left."""
         segment, begun, fingerprint = cursor.segment, cursor.samples, cursor.fingerprint
-        samples = stops if segment.bounds is None else [segment.bounds[stop] for stop in stops]
+        samples = stops if segment.ends is None else segment.ends[stops].tolist()
         self._sweep, first = segment.plan.sweep, segment.plan.first + segment.start
         cursors = [_tuple(Cursor, (segment, stop, begun, fingerprint, ())) for stop in stops[1:]]
         self._end = cursors[-1]

@@ -285,6 +285,10 @@ class MinibatchSource:
                     minibatch, after = together.take(self._place.position.label_samples)
                     if finish is not None:
                         finish(minibatch)
+                    if together.is_used_up:
+                        if self._upcoming is not None:
+                            self._reader.read_on(self._upcoming)
+                        together.refill(after, size, minibatch.num_sequences)
                     stats = self._stats
                     stats.minibatches += 1
                     stats.sequences += minibatch.num_sequences

@@ -8,12 +8,13 @@ of their own, see `arcs`.) Cost: one binary search per minibatch and segment.
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from feedline import _native
 from feedline.feed.packing.axis import Axis, Cursor, SegmentSlice
 from feedline.feed.packing.packer import Plan, nothing_left
 from feedline.feed.timeline import Segment
@@ -106,17 +107,9 @@ def fit(segment: Segment, k: int, limit: int, room: int, first: bool) -> int:
         room: number of samples.
         first: whether to take one sequence even if it is longer than ``room``.
     """
-    bounds = segment.bounds
-    if bounds is None:
-        stop = k + room
-    else:
-        target = bounds[k] + room
-        stop = bisect_left(bounds, target, k)
-        if stop > segment.n or bounds[stop] > target:
-            stop = max(stop - 1, k)
-    if first and stop == k:
-        stop = k + 1
-    return min(stop, limit)
+    if segment.ends is not None:
+        return _native.run_ends(segment.ends, k, limit, max(room, 0), first)[0]
+    return min(k + max(room, int(first)), limit)
 
 
 def share(parts: tuple[SegmentSlice, ...], samples: int, index: int, count: int) -> tuple[SegmentSlice, ...]:

@@ -182,7 +182,6 @@ class Segment:
         place, index: position in ``plan.chunks`` (uint32) and index in that chunk (int64), (n,).
         ordinals: int64 (n,), index of each sequence in the corpus.
         ends: int64 (n + 1,), samples from the segment's first sequence to each boundary; None: one a sequence.
-        bounds: ``ends`` as a list: planning looks up a few numbers per minibatch, for which arrays are slow.
         slots: uint32 (n,), slot of the chunk of each sequence, once it is held.
         taken: int64 (n,), index of each sequence in what its slot holds, if that may differ from ``index``.
         held: object that ``slots`` was computed from; readers compare it to tell whether that is still valid.
@@ -195,7 +194,6 @@ class Segment:
 
     __slots__ = (
         "at",
-        "bounds",
         "breaks",
         "closing",
         "ends",
@@ -217,7 +215,6 @@ class Segment:
         self.place, self.index = plan.locate(start, start + n)
         self.ordinals = chunk_ordinals[self.place] + self.index
         self.ends: Ints | None = None
-        self.bounds: list[int] | None = None
         self.slots: NDArray[np.uint32] | None = None
         self.held: object = None
         self.taken: Ints | None = None
@@ -235,7 +232,7 @@ class Segment:
         part.slots, part.held = None if self.slots is None else self.slots[which], self.held
         part.taken = None if self.taken is None else self.taken[which]
         part.sweeps = None if self.sweeps is None else self.own_sweeps()[which]
-        part.ends = part.bounds = None
+        part.ends = None
         if self.ends is not None:
             part.set_lengths(np.diff(self.ends)[which])
         return part
@@ -261,7 +258,6 @@ class Segment:
         """Set the number of samples of each sequence, int64 (n,), instead of one each."""
         self.ends = np.zeros(self.n + 1, np.int64)
         np.cumsum(lengths, out=self.ends[1:])
-        self.bounds = self.ends.tolist()
 
     def places(self, a: int, b: int) -> Ints:
         """Return the places in the window of the sequences a..b-1."""
@@ -275,7 +271,7 @@ class Segment:
 
     def before(self, k: int) -> int:
         """Return the samples of its sequences before index ``k``."""
-        return k if self.bounds is None else self.bounds[k]
+        return k if self.ends is None else int(self.ends[k])
 
 
 Layout = TypeVar("Layout")
