@@ -30,7 +30,7 @@ from feedline.feed.packing.axis import Axis, Cursor, SegmentSlice
 from feedline.feed.prefetch import Reader, errors_among
 
 #: Most bytes copied together, which a core's second cache holds with room to spare.
-TOGETHER_BYTES = 256 << 10
+TOGETHER_BYTES = 128 << 10
 
 # Fewer minibatches are not worth it; more gain nothing.
 _LEAST, _MOST = 4, 64
