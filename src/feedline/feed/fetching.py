@@ -61,6 +61,8 @@ _CALM_MINIBATCHES = 16
 _CALM_BYTES = 32 << 20
 # Rows up to this many bytes are worth keeping in the page cache: a page holds many of them.
 _SMALL_ROW_BYTES = 512
+# Sequences of so many bytes are read with their neighbours where those are kept, see `_native.Gatherer.stage`.
+_NEAR_BYTES = 64 << 10
 # Rows, 1, and bounds, 2.
 _ALL = 3
 # In order: chunks whose metadata is prefetched.
@@ -451,15 +453,17 @@ class FetchingReader(Reader):
         """Return, for each stream, a bit mask of parts that the page cache should keep, as each would cost another
         read.
 
-        That is everything if it fits well, nobody has said how much memory to take, and it is worth it: in a whole
-        shuffle, as a page holds several sequences, and where the disk is slow. Else small rows, and the offsets of
+        That is everything if it fits well, nobody has said how much memory to take, and it is worth it: where the disk
+        is slow, and in a whole shuffle of sequences that are read with their neighbours. Else small rows, and the offsets of
         sequences and rows, as far as all of them fit; estimated from one chunk.
         """
         if self._keep is None or (self._keeps_all is None and self.waits.slow):
             chunk = self._sample
             assert chunk is not None
-            if self._whole or self.waits.slow:
-                self._keeps_all = self._whole_window and fits_page_cache(int(self._table.bytes.sum()))
+            total_bytes = int(self._table.bytes.sum())
+            scattered = self._whole and total_bytes <= _NEAR_BYTES * self._timeline.table.total_sequences
+            if scattered or self.waits.slow:
+                self._keeps_all = self._whole_window and fits_page_cache(total_bytes)
             if self._keeps_all:
                 self._keep = [_ALL] * len(chunk.values)
                 return self._keep
