@@ -12,7 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 
 import feedline as fl
-from feedline.feed import disk
+from feedline.feed import disk, waiting
+from feedline.feed.workers import limits
 
 MIB = 1 << 20
 ROWS, WIDTH = 6000, 2000  # 48 MB; text of as much
@@ -163,6 +164,34 @@ def test_what_was_in_memory_stays_there(data, shuffle):
     # Where the two halves meet, a piece that is read ahead lies in both.
     assert held(paths, 0, 0.5) >= before - AHEAD
     assert held(paths, 0.52, 1) - others < WINDOW + AHEAD + SLACK
+
+
+@pytest.mark.parametrize("shuffle", [False, fl.Window(bytes=WINDOW), "whole"])
+@pytest.mark.parametrize("why_not", [None, "fast disk", "too large", "read_ahead"])
+def test_what_fits_well_is_read_once_from_a_slow_disk(data, monkeypatch, shuffle, why_not):
+    """The second sweep finds it in the page cache, unless the user has said how much memory to take."""
+    reopen, paths = data
+    corpus = reopen()
+    if shuffle == "whole" and not corpus.random_access:
+        pytest.skip("decoded a chunk at a time")
+    evict(paths)
+    size, before = sum(map(os.path.getsize, paths)), held(paths)  # what another feed still maps stays
+    monkeypatch.setattr(waiting, "SLOW_AFTER_S", 1e9 if why_not == "fast disk" else 0.0)
+    monkeypatch.setattr(waiting, "SLOW_BYTES_S", 1e30)
+    if why_not == "too large":
+        monkeypatch.setattr(limits, "available", lambda: size)
+    more = {"read_ahead": AHEAD} if why_not == "read_ahead" else {}
+    with fl.MinibatchSource(corpus, shuffle=shuffle, max_sweeps=2, partition=(0, 1), threads=1, **more) as feed:
+        for number, _ in enumerate(feed.minibatches(64)):
+            if number % 16 == 0:
+                time.sleep(0.01)
+        disk_bytes, kept = feed.stats().disk_bytes, held(paths) - before  # closing reads for the digest
+    if why_not is None or (why_not == "fast disk" and shuffle == "whole"):
+        assert kept > 0.8 * (size - before)
+        assert disk_bytes < 1.3 * size
+    else:
+        assert kept < WINDOW + AHEAD + SLACK
+        assert disk_bytes > 1.8 * (size - before)
 
 
 def test_building_an_index_leaves_no_trace(tmp_path):

@@ -2,14 +2,15 @@
 
 Sequences of a store are views of mapped files. Data in the page cache is copied from there at memory speed, and nothing
 is fetched. For other data every page fault would wait for the disk; so native threads (native/include/feedline/fetch.h)
-first read it into private memory, bypassing the page cache:
+first read it into private memory:
 
 - of a *window*, its blocks, and those of the next window within the budget: held until the window is done;
 - in the *order of the corpus*, its blocks, as far ahead as the budget allows;
 - of a *whole* shuffle, the sequences of the next minibatches, each by itself (`CopyAhead` requests them).
 
-Processes of one machine that share the data do read blocks through the page cache, so that each comes from the disk
-once, and drop them from it after use.
+They bypass the page cache, unless all of the data fits into it well, ``read_ahead`` is left out, and the disk is slow
+or read at random places: then what is read stays there for the next sweep. Processes of one machine that share the data
+do read blocks through the page cache, so that each comes from the disk once, and drop them from it after use.
 
 Which case applies is determined while reading: the residency of a few pages is checked now and then, at a microsecond
 per check. Order and values are the same either way, and so are errors: a block that cannot be fetched is read sequence
@@ -38,7 +39,7 @@ from feedline.feed.protocol import Deserializer, MappedFile
 from feedline.feed.timeline import Segment, Timeline, WindowPlan
 from feedline.feed.timeline.blocks import Blocks
 from feedline.feed.waiting import BLOCKS, NOT_AHEAD, WHOLE, Waits
-from feedline.feed.workers.limits import available
+from feedline.feed.workers.limits import available, fits_page_cache
 
 Ints = NDArray[np.int64]
 Slots = NDArray[np.uint32]
@@ -60,6 +61,10 @@ _CALM_MINIBATCHES = 16
 _CALM_BYTES = 32 << 20
 # Rows up to this many bytes are worth keeping in the page cache: a page holds many of them.
 _SMALL_ROW_BYTES = 512
+# Sequences of so many bytes are read with their neighbours where those are kept, see `_native.Gatherer.stage`.
+_NEAR_BYTES = 64 << 10
+# Rows, 1, and bounds, 2.
+_ALL = 3
 # In order: chunks whose metadata is prefetched.
 _SOON = 4
 # In order: bytes of blocks kept behind the current place, for minibatches that were copied ahead and dropped.
@@ -171,6 +176,7 @@ class FetchingReader(Reader):
         self._files: dict[int, tuple[MappedFile, int | None]] = {}  # by address; None: it could not be opened
         self._sample: Chunk | None = None  # some chunk: shows the layout of sequences
         self._keep: list[int] | None = None
+        self._keeps_all: bool | None = None  # None: not decided
         self._units: dict[int, _Unit] = {}
         self._ahead = 0  # bytes of those not adopted yet
         self._plans: dict[tuple[int, ...], _Held] = {}
@@ -447,12 +453,20 @@ class FetchingReader(Reader):
         """Return, for each stream, a bit mask of parts that the page cache should keep, as each would cost another
         read.
 
-        These are small rows, and the offsets of sequences and rows, as far as all of them fit; estimated from one
-        chunk.
+        That is everything if it fits well, nobody has said how much memory to take, and it is worth it: where the disk
+        is slow, and in a whole shuffle of sequences that are read with their neighbours. Else small rows, and the offsets of
+        sequences and rows, as far as all of them fit; estimated from one chunk.
         """
-        if self._keep is None:
+        if self._keep is None or (self._keeps_all is None and self.waits.slow):
             chunk = self._sample
             assert chunk is not None
+            total_bytes = int(self._table.bytes.sum())
+            scattered = self._whole and total_bytes <= _NEAR_BYTES * self._timeline.table.total_sequences
+            if scattered or self.waits.slow:
+                self._keeps_all = self._whole_window and fits_page_cache(total_bytes)
+            if self._keeps_all:
+                self._keep = [_ALL] * len(chunk.values)
+                return self._keep
             total = self._timeline.table.total_sequences / max(chunk.num_sequences, 1)
             room = LEAST_AHEAD_BYTES
             if self._whole:

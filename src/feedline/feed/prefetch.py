@@ -34,6 +34,7 @@ from feedline.feed.protocol import CHUNK_MASK, Deserializer
 from feedline.feed.ranges import ROOM_BYTES, RangeFetcher
 from feedline.feed.timeline import Segment, Share, WindowPlan
 from feedline.feed.waiting import BLOCKS, NOT_AHEAD, Waits
+from feedline.feed.workers.limits import fits_page_cache
 
 Ints = NDArray[np.int64]
 
@@ -405,6 +406,7 @@ class BufferedReader(Reader):
         self.ranges = self._fresh()
         lies_in = next(iter(corpus.paths()), corpus.name)
         self.waits = Waits(lies_in, BLOCKS if budget_bytes is None else NOT_AHEAD)
+        self._may_keep: bool | None = None  # what is read, in the page cache; None: not decided
         self._pid = os.getpid()
         self._lock = threading.Lock()  # guards the statistics that threads update
 
@@ -585,6 +587,12 @@ class BufferedReader(Reader):
             # Attribute to the disk the share of this wait that the threads spent waiting for it.
             share = min(1.0, ranges.wait_seconds / max(stats.read_seconds, seconds))
             self.waits.add(seconds * share, ranges.disk_bytes)
+            if self.waits.slow and self._may_keep is None:
+                self._may_keep = self._whole_window and fits_page_cache(self._stored_bytes())
+
+    def _stored_bytes(self) -> int:
+        """Return the size of the corpus; where it is unknown, one that fits nowhere."""
+        return 2**63 if self._stored is None else int(self._stored.sum())
 
     def _fresh(self) -> RangeFetcher:
         return RangeFetcher(self._corpus, ROOM_BYTES if self._whole_window else min(ROOM_BYTES, self._budget_bytes))
@@ -626,7 +634,7 @@ class BufferedReader(Reader):
         if self._pool is None:
             self._pool = Threads(self._threads)
         entry = _HeldChunk(self._estimate(chunk_id))
-        self.ranges.shared = self.shared
+        self.ranges.shared, self.ranges.keeps = self.shared, self._may_keep is True
         self.ranges.want(entry, chunk_id)
         entry.job = self._pool.submit(lambda: self._read(chunk_id, entry))
         self._entries[chunk_id] = entry

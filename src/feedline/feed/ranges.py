@@ -4,7 +4,8 @@ A chunk of text, of Parquet or of a compressed store is read whole, so its parts
 (`Deserializer.extents`). If the page cache holds them, the deserializer reads them as usual. If not, native threads
 read them ahead of the decoding threads, in large pieces, many at a time, bypassing the page cache: the decoders find
 their bytes in memory, and no other pages are evicted. (Processes of one machine that read the same data go through the
-page cache, so that it is read from disk once.) What lies in object stores is fetched from there, or from the cache of
+page cache, so that it is read from disk once; and so does one that waits for a slow disk, if all of it fits well.) What
+lies in object stores is fetched from there, or from the cache of
 this node (`feedline.feed.remote`), in the same order and within the same room.
 
 Cost: memory for the chunks being decoded, and for `ROOM_BYTES` bytes or one chunk ahead of them.
@@ -92,6 +93,7 @@ class RangeFetcher:
     Attributes:
         backend, direct, forced: as in `FetchingReader`.
         shared: whether other processes of this machine read the same data.
+        keeps: whether what is read from now on stays in the page cache.
         wait_seconds: seconds that threads waited for the disk, summed.
         disk_bytes: bytes read from it.
         fetched_bytes, cached_bytes: bytes of objects that came from stores, and that the cache had.
@@ -100,13 +102,13 @@ class RangeFetcher:
 
     def __init__(self, corpus: Deserializer, room: int = ROOM_BYTES) -> None:
         self._corpus, self._room = corpus, room
-        self.backend, self.direct, self.forced, self.shared = "any", True, False, False
+        self.backend, self.direct, self.forced, self.shared, self.keeps = "any", True, False, False, False
         self.wait_seconds, self.disk_bytes = 0.0, 0
         self.fetched_bytes = self.cached_bytes = 0
         self.uses = NextUses(corpus.num_chunks())
         self._lock = threading.Lock()
         self._fetcher: _native.Fetcher | None = None
-        self._files: OrderedDict[str, _RangeFile] = OrderedDict()
+        self._files: OrderedDict[tuple[str, bool], _RangeFile] = OrderedDict()  # by path, and whether it is kept
         self._jobs: dict[Hashable, _RangeJob] = {}
         self._queue: deque[Hashable] = deque()
         self._used = 0  # bytes of jobs that were begun and not taken
@@ -281,11 +283,11 @@ class RangeFetcher:
     def _open(self, path: str) -> _RangeFile:
         if self._fetcher is None:
             self._fetcher = _native.Fetcher(self.backend, _DEPTH, self._room)
-        file = self._files.get(path)
+        key = path, self.keeps
+        file = self._files.get(key)
         if file is None:
-            file = self._files[path] = _RangeFile(
-                self._fetcher, path, self.direct, not self.forced, self.shared and not self.forced
-            )
+            share = (self.shared or self.keeps) and not self.forced
+            file = self._files[key] = _RangeFile(self._fetcher, path, self.direct, not self.forced, share)
             for name, begin, end, error in self._failing:
                 if name == path:
                     self._fetcher.fail(file.number, begin, end, error)
@@ -293,7 +295,7 @@ class RangeFetcher:
                 if len(self._files) <= _FILES:
                     break
                 self._fetcher.close(self._files.pop(old).number)
-        self._files.move_to_end(path)
+        self._files.move_to_end(key)
         return file
 
     def _let_go(self, job: _RangeJob) -> None:

@@ -1,6 +1,6 @@
-"""Warn, once, of a source that waits for the disk most of the time, with advice.
+"""Account for waiting for the disk: whether the page cache should keep what is read, and a warning, once, with advice.
 
-Waiting counts only if it takes most of the time over some seconds: some waiting is normal, above all at the start.
+Waiting is warned of only if it takes most of the time over some seconds: some is normal, above all at the start.
 """
 
 from __future__ import annotations
@@ -10,6 +10,10 @@ import time
 
 # Minimum seconds observed, minimum share of them spent waiting, and seconds after which counting restarts.
 LEAST_S, SHARE, ANEW_S = 10.0, 0.5, 60.0
+
+# A slow disk delivers fewer bytes a second while a source waits for it, seen over so many seconds. A faster one is read
+# past the page cache at almost the speed at which the page cache could be filled, and copied from.
+SLOW_BYTES_S, SLOW_AFTER_S = 500e6, 0.5
 
 _told: set[tuple[str, str]] = set()  # per process, as every sweep of a loader creates a source
 
@@ -28,10 +32,19 @@ class Waits:
         self._name, self._advice = name, advice
         self._began: float | None = None
         self._seconds, self._bytes = 0.0, 0
+        self._all_seconds, self._all_bytes = 0.0, 0
+
+    @property
+    def slow(self) -> bool:
+        """Whether the source waits for a disk that is slower than the page cache by far."""
+        seconds = self._all_seconds
+        return seconds >= SLOW_AFTER_S and self._all_bytes <= seconds * SLOW_BYTES_S
 
     def add(self, seconds: float, disk_bytes: int) -> None:
         """Record a wait of ``seconds``; ``disk_bytes`` is the total that the source has read from the disk so far."""
         now = time.perf_counter()
+        self._all_seconds += seconds
+        self._all_bytes = disk_bytes
         if self._began is None or now - self._began > ANEW_S:
             self._began, self._seconds, self._bytes = now - seconds, 0.0, disk_bytes
         self._seconds += seconds

@@ -39,6 +39,11 @@ def available() -> int | None:
     return min(figures, default=None)
 
 
+def fits_page_cache(size: int) -> bool:
+    """Return whether data of this size may stay in the page cache: it takes half of the available memory at most."""
+    return size <= (available() or 0) // 2
+
+
 def situation() -> str:
     """Describe how much memory is free, for error messages."""
     machine = _machine()
