@@ -12,6 +12,7 @@ from torch.nn import functional
 from feedline.networks.node import Node
 from feedline.networks.ops import edges
 from feedline.networks.ops.align import broadcasting, rowwise
+from feedline.networks.ops.linear import biased
 from feedline.networks.packed import Run
 from feedline.networks.registry import declare, first_axes
 from feedline.networks.shapes import broadcast, from_end, same
@@ -88,7 +89,7 @@ UNARY = {
 }
 
 for _name, _function in BROADCASTING.items():
-    declare(_name, broadcast, broadcasting(_function))
+    declare(_name, broadcast, broadcasting(_function), **({"fuse": biased} if _name == "plus" else {}))
 for _name, _function in UNARY.items():
     declare(_name, same, broadcasting(_function))
 
