@@ -102,3 +102,50 @@ def test_sparse_rows_times_a_matrix_and_a_bias():
     node = given((6,), "s", sparse=True)
     root = apply("plus", [apply("times", [node, weights(w)]), weights(b, "b")])
     np.testing.assert_allclose(Network([root])({node: value})[0].data.detach(), value.dense().rows @ w + b, rtol=1e-12)
+
+
+CONVOLUTION = {"strides": (1, 1), "dilation": (1, 1), "pad": (True, True), "groups": 1}
+
+
+@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize("filters", [2, 17])  # few channels, and enough to pool them last
+def test_convolutions_with_biases_rectified_and_pooled(filters, turned):
+    rng = np.random.default_rng(filters)
+    x = rng.uniform(-1, 1, (4, 3, 7, 8))
+    node, kernel = given((3, 7, 8), "b"), weights(rng.uniform(-1, 1, (filters, 3, 3, 3)))
+    bias = weights(rng.uniform(-1, 1, (filters, 1, 1)), "b")
+    whole = apply("convolution", [kernel, node], CONVOLUTION)
+    plus = apply("plus", [bias, whole] if turned else [whole, bias])
+    relu = apply("relu", [plus])
+    root = apply("max_pooling", [relu], {"window": (3, 2), "strides": (2, 2), "pad": (False, False)})
+    fast, slow = Network([root]), Network([root, whole, plus, relu])
+    assert (len(fast._plan), len(slow._plan)) == (3, 4)
+    found, expected = (network({node: Value.from_dense(x)})[0].data for network in (fast, slow))
+    torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
+    w, b = kernel.weights.tensor, bias.weights.tensor
+    by_hand = torch.nn.functional.conv2d(torch.from_numpy(x), w, b.reshape(-1), padding=1)
+    by_hand = torch.nn.functional.max_pool2d(torch.relu(by_hand), (3, 2), (2, 2))
+    torch.testing.assert_close(found, by_hand, rtol=1e-12, atol=1e-12)
+    slope = torch.from_numpy(rng.uniform(-1, 1, found.shape))
+    gradients = [torch.autograd.grad(y, [w, b], slope) for y in (found, expected, by_hand)]
+    for ours in gradients[:2]:
+        for one, other in zip(ours, gradients[2], strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12)
+
+
+def test_results_that_are_needed_are_not_overwritten():
+    rng = np.random.default_rng(0)
+    x, w = rng.uniform(-1, 1, (4, 3)), rng.uniform(-1, 1, (3, 2))
+    node, matrix = given((3,), "b"), weights(w)
+    product = apply("times", [node, matrix])
+    relu = apply("relu", [product])
+    network = Network([relu, product, apply("relu", [node]), apply("relu", [matrix])])
+    feeds = {node: Value.from_dense(x.copy())}
+    for _ in range(2):
+        found = [result.data.detach() for result in network(feeds)]
+        for one, expected in zip(found, [np.maximum(x @ w, 0), x @ w, np.maximum(x, 0), np.maximum(w, 0)], strict=True):
+            np.testing.assert_allclose(one, expected, rtol=1e-12)
+    exp = apply("exp", [product])
+    y = Network([apply("relu", [exp])])(feeds)[0].data
+    (slope,) = torch.autograd.grad(y.sum(), [matrix.weights.tensor])  # which needs what exp returned
+    np.testing.assert_allclose(slope, x.T @ np.exp(x @ w), rtol=1e-12)

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from operator import itemgetter
 from typing import Any
 
@@ -248,10 +249,17 @@ def _steps(order: Sequence[Node], ends: Sequence[Node]) -> dict[Node, tuple[Sequ
         part, other, run = op(node.op).fuse(node, below) or (None, None, None)
         if part is None or other is None or run is None or readers[part] > 1:
             found[node] = below, op(node.op).lower(node)
+            change = op(node.op).in_place
+            if change is not None and readers[below[0]] == 1 and below[0] in found and op(below[0].op).fresh:
+                found[node] = below, partial(_in_place, change)
         else:
             del found[part]
             found[node] = [*_below(part), other], run
     return found
+
+
+def _in_place(change: Callable[[torch.Tensor], torch.Tensor], batch: PackedBatch, x: torch.Tensor) -> torch.Tensor:
+    return change(x)
 
 
 def _labels(order: Sequence[Node], ends: Sequence[Node]) -> set[Node]:

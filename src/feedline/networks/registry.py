@@ -10,9 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from feedline.networks.node import FREE, UNKNOWN, Node, Type
+
+if TYPE_CHECKING:
+    import torch
 
 Shape = tuple[int, ...]
 
@@ -102,6 +105,8 @@ class Op:
             rows.
         fuse: function of a node and the two that it reads, which returns one of these that the node can compute itself
             if nothing else reads it, the other one, and what to run on the first one's inputs and the other; or None.
+        fresh: whether its result is a new tensor that its gradients do not need, so that another may overwrite it.
+        in_place: what computes it in its input's memory, which gives the same.
     """
 
     name: str
@@ -112,6 +117,8 @@ class Op:
     whole: bool = False
     labels: Callable[[Node], bool] = lambda node: False
     fuse: Fuse = lambda node, below: None
+    fresh: bool = False
+    in_place: Callable[[torch.Tensor], torch.Tensor] | None = None
 
 
 OPS: dict[str, Op] = {}

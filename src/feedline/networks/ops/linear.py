@@ -112,5 +112,5 @@ def _times_transpose(node: Node) -> Run:
     return run
 
 
-declare("times", product, _times)
+declare("times", product, _times, fresh=True)
 declare("times_transpose", times_transpose, _times_transpose)
