@@ -66,6 +66,9 @@ class Network(torch.nn.Module):
         self._kinds: dict[tuple[Any, ...], tuple[Network, dict[Node, Node]]] = {}
         ends = [behind(root) for root in outside(self.roots)]
         order = topological(ends, _below)
+        for node in order:
+            if node.op == "placeholder":
+                raise ValueError(f"expected all placeholders to be replaced, got {node.label}")
         slot = {node: i for i, node in enumerate(order)}
         self.inputs = [node for node in order if node.op == "input"]
         labels = _labels(order, ends)
@@ -83,8 +86,6 @@ class Network(torch.nn.Module):
         steps = {} if self._free else _steps(order, ends)
         last = {slot[child]: slot[node] for node, (below, _) in steps.items() for child in below}
         for i, node in enumerate(order):
-            if node.op == "placeholder":
-                raise ValueError(f"expected all placeholders to be replaced, got {node.label}")
             if node.weights is not None:
                 if node.weights.settled or not self._free:
                     self._hold(i, node)
