@@ -10,9 +10,9 @@ Expected, from passes over memory: what torch has fused takes the same number of
 sgd 3), so a ratio of about 1; the foreach forms of adadelta, adamax and nadam take 3 to 6 times as many. The norm of
 all gradients is a pass more for both.
 
-Found, on a busy machine of two cores (AMD EPYC): 0.95 to 1.1 times torch's fused rules, but 0.84 to 0.95 for plain sgd,
-and 0.91 to 0.94 for a store's Adam, as 161 calls cost 1 ms; with all gradients' norm clipped 1.3, for small networks
-1.2 to 2.3. Against foreach 3.2 to 5.6 for adam, 5.5 and more for adadelta, 3 for adamax, 1.8 for rmsprop.
+Found, on a busy machine of two cores (AMD EPYC): 0.95 to 1.1 times torch's fused rules, 0.96 to 1.02 for plain sgd, and
+0.90 to 0.94 for a store's Adam, as 161 calls cost 1 ms; with all gradients' norm clipped 1.3, for small networks 1.2 to
+2.3. Against foreach 3.2 to 5.6 for adam, 5.5 and more for adadelta, 3 for adamax, 1.7 to 1.8 for rmsprop.
 """
 
 from __future__ import annotations

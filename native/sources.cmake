@@ -14,6 +14,7 @@ set(FEEDLINE_CORE_SOURCES
   native/src/crc32c.cpp
   native/src/merge.cpp
   native/src/quantize.cpp
+  native/src/one_hot.cpp
   native/src/update.cpp
   native/src/codes.cpp
   native/src/parquet.cpp
@@ -58,6 +59,7 @@ set(FEEDLINE_BINDING_SOURCES
   native/bindings/crc32c.cpp
   native/bindings/merge.cpp
   native/bindings/tensors.cpp
+  native/bindings/one_hot.cpp
   native/bindings/update.cpp
   native/bindings/codes.cpp
   native/bindings/parquet.cpp

@@ -88,3 +88,33 @@ def test_import_loads_numpy_alone():
 
 def test_a_framework_is_loaded_when_it_is_used():
     assert "torch" in imported_by("import feedline as fl; fl.Value.from_dense([1.0]).torch()")
+
+
+def test_a_loader_comes_without_what_only_corpora_and_workers_need():
+    """Its import is to be short, and to make so few objects that Python need not look at all of torch's for garbage."""
+    code = "from feedline import DataLoader\nimport sys\nprint(*[m for m in sys.modules if m.startswith('feedline.')])"
+    env = {"PYTHONPATH": IMPORTED_FROM}
+    done = subprocess.run(
+        [sys.executable, "-c", code], check=True, capture_output=True, text=True, timeout=100, env=env
+    )
+    loaded = done.stdout.split()
+    assert "feedline.feed.loader.loader" in loaded
+    absent = (
+        "data",
+        "interop.ray_session",
+        "feed.corpora",
+        "feed.source",
+        "feed.formats",
+        "feed.remote",
+        "feed.prefetch",
+    )
+    absent += (
+        "feed.transforms",
+        "feed.files.digest",
+        "feed.workers.pool",
+        "feed.workers.process_pool",
+        "images",
+        "graph",
+    )
+    names = [f"feedline.{name}" for name in absent]
+    assert [m for m in loaded if any(m == name or m.startswith(f"{name}.") for name in names)] == []

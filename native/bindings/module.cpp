@@ -24,6 +24,7 @@ void bind_tensors(nb::module_& m);
 void bind_tfrecord(nb::module_& m);
 void bind_codes(nb::module_& m);
 void bind_shared_memory(nb::module_& m);
+void bind_one_hot(nb::module_& m);
 void bind_update(nb::module_& m);
 
 NB_MODULE(_kernels, m) {
@@ -50,5 +51,6 @@ NB_MODULE(_kernels, m) {
     bind_tfrecord(m);
     bind_codes(m);
     bind_shared_memory(m);
+    bind_one_hot(m);
     bind_update(m);
 }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, ItemsView, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -49,6 +49,10 @@ class Arguments(Mapping[Hashable, Packed]):
     def __iter__(self) -> Iterator[Hashable]:
         return iter(self._values)
 
+    def items(self) -> ItemsView[Hashable, Packed]:
+        """Return pairs of key and value, sooner than a mapping does."""
+        return self._values.items()
+
     def __len__(self) -> int:
         return len(self._values)
 
@@ -76,25 +80,30 @@ def arguments_of(given: Any, criterion: Any, is_sweep_end: bool | None = None) -
     if says and is_sweep_end is not None:
         raise ValueError(f"expected no is_sweep_end with MinibatchData, which already has it, got {is_sweep_end}")
     values = {key: _value(data) for key, data in given.items()}
-    # Items of a list are sequences already.
-    whole = [key for key in values if not isinstance(given[key], (list, tuple))]
-    variables = dict(zip(whole, _variables(whole, criterion), strict=True))
-    packed = {key: _packed(value, variables.get(key)) for key, value in values.items()}
-    counts = {key: value.num_sequences for key, value in packed.items()}
-    if len(set(counts.values())) > 1:
-        raise ValueError(f"expected one number of sequences for all arguments, got {counts}")
-    if flags is not None and set(counts.values()) != {len(flags)}:
-        raise ValueError(f"expected a bool for each sequence, got {len(flags)} for {counts}")
+    packed = {
+        # Items of a list are sequences already.
+        key: _packed(value, None if isinstance(given[key], (list, tuple)) else _node(key, criterion))
+        for key, value in values.items()
+    }
+    counts = [value.num_sequences for value in packed.values()]
+    if counts and min(counts) != max(counts):
+        raise ValueError(
+            f"expected one number of sequences for all arguments, got {dict(zip(packed, counts, strict=True))}"
+        )
+    if flags is not None and (not counts or counts[0] != len(flags)):
+        got = dict(zip(packed, counts, strict=True))
+        raise ValueError(f"expected a bool for each sequence, got {len(flags)} for {got}")
     lanes, begins = pieces_of(values.values(), flags)
     return Arguments(packed, any(says) or bool(is_sweep_end), lanes, begins)
 
 
-def _variables(keys: Sequence[Hashable], criterion: Any) -> list[Any]:
-    """Return the variables that keys are, or are the names of; other keys as they are."""
-    if all(isinstance(getattr(key, "node", None), Node) for key in keys):
-        return list(keys)  # in most scripts; the arguments of a criterion take a walk through its graph
-    named = {v.name: v for v in getattr(criterion, "arguments", None) or () if getattr(v, "name", "")}
-    return [named.get(str(key), key) for key in keys]
+def _node(key: Hashable, criterion: Any) -> Node | None:
+    """Return the node of the variable that a key is, or is the name of; None for other keys."""
+    node = getattr(key, "node", None)
+    if node is None:  # rare; the arguments of a criterion take a walk through its graph
+        named = {v.name: v for v in getattr(criterion, "arguments", None) or () if getattr(v, "name", "")}
+        node = getattr(named.get(str(key)), "node", None)
+    return node if isinstance(node, Node) else None
 
 
 def keys_of(criterion: Any, count: int, otherwise: str) -> tuple[Hashable, ...]:
@@ -141,11 +150,11 @@ def _value(data: Any) -> Value:
     return data if isinstance(data, Value) else Value.over(data)
 
 
-def _packed(value: Value, key: Any) -> Packed:
-    """Return rows and offsets; rows without offsets are one sequence for a variable that has a sequence axis."""
+def _packed(value: Value, node: Node | None) -> Packed:
+    """Return rows and offsets; rows without offsets are one sequence for a node that has a sequence axis."""
     if value.packed is not None:
         return value.packed
-    array, node = value._held(), getattr(key, "node", None)
-    if isinstance(node, Node) and len(node.axes) > 1 and array.ndim == len(node.shape) + 1:
+    array = value._held()
+    if node is not None and len(node.axes) > 1 and array.ndim == len(node.shape) + 1:
         return Packed.from_sequences([array])
     return Packed.from_scipy(array) if hasattr(array, "tocsr") else Packed.from_dense(array)

@@ -44,7 +44,8 @@ class CriterionNetwork(Network):
         super().__init__([*outputs, *more])
         self._count = len(outputs)
         self._counted = [_counted_by(node) for node in outputs]
-        self.more: list[Any] = []
+        self._by_sample = [bool(node.axes) for node in outputs]
+        self.more: tuple[Any, ...] = ()
         self._states = {node.uid: f"{node.op}{i}" for i, node in enumerate(topological(self.roots))}
         self._by_name = {node.name: node for node in self.inputs if node.name}
 
@@ -64,11 +65,11 @@ class CriterionNetwork(Network):
             if node is not None:
                 feeds[node] = packed_of(value, node)
         results = super().forward(feeds, getattr(minibatch, "lanes", None), getattr(minibatch, "begins", None))
-        self.more = list(results[self._count :])
+        self.__dict__["more"] = results[self._count :]  # see Network.forward
         assert self.batch is not None
         samples = self.batch.rows(self._counted[0 if self.training else -1])
-        pairs = zip(results[: self._count], self.roots, strict=False)
-        return tuple(_numbers(packed.data, bool(root.axes), samples) for packed, root in pairs)
+        pairs = zip(results[: self._count], self._by_sample, strict=True)
+        return tuple([_numbers(packed.data, by_sample, samples) for packed, by_sample in pairs])
 
     def with_outputs(self, more: Sequence[Node]) -> CriterionNetwork:
         """Return a network with the same parameters and states, and further outputs."""
@@ -88,6 +89,8 @@ class CriterionNetwork(Network):
 
 def _numbers(data: torch.Tensor, by_sample: bool, samples: int) -> torch.Tensor:
     """Return one number per sample, without changing their sum: each sample's sum, or the whole sum in the first."""
+    if data.numel() == samples and (by_sample or data.ndim):
+        return data
     numbers = data.reshape(len(data), -1).sum(1) if by_sample else data.reshape(1)
     if len(numbers) == samples:
         return numbers

@@ -26,6 +26,8 @@ def packed_of(data: Any, node: Node) -> Any:
     Raises:
         ValueError: another shape.
     """
+    if isinstance(data, PackedRows) and not data.is_sparse and data.shape == node.shape:
+        return data
     data = getattr(data, "data", data) if hasattr(data, "num_sequences") and not isinstance(data, PackedRows) else data
     if isinstance(data, Value):
         data = data.packed if data.packed is not None else data._held()

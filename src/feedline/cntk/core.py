@@ -420,6 +420,8 @@ class Value:
 
 def _understood(batch: Any, borrow: bool = False) -> tuple[Packed | None, Any]:
     """Return packed and rectangular data, one of them None; with ``borrow``, arrays are not copied."""
+    if type(batch) is np.ndarray and batch.dtype in _TYPES:
+        return None, batch if borrow else np.array(batch)
     if isinstance(batch, Value):
         return batch.packed, batch._array
     if isinstance(batch, Packed):

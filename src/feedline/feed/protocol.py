@@ -10,13 +10,15 @@ from __future__ import annotations
 import abc
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
-from feedline.data import Chunk, Minibatch, Schema
 from feedline.errors import DataError, SchemaError
+
+if TYPE_CHECKING:
+    from feedline.data import Chunk, Minibatch, Schema
 
 _Declared = TypeVar("_Declared")  # a Stream, or what stands for one
 
@@ -293,6 +295,8 @@ def select_by_chunk(
             (int(at[i]), error.located(path=corpus.name, sequence=int(ordinals[at[i]])))
             for i, error in part.errors.items()
         )
+    from feedline.data import Chunk  # which a loader of items has no use for
+
     return Chunk(corpus.schema, parts.gather(slots, index), errors)
 
 

@@ -8,7 +8,9 @@ belong to the graph's leaves: networks compiled from graphs that share leaves sh
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from operator import itemgetter
 from typing import Any
 
@@ -18,7 +20,7 @@ import torch
 from feedline.data.value import Value
 from feedline.networks.loop import operands
 from feedline.networks.node import FREE, Node, Weights, fits, input_node
-from feedline.networks.packed import PackedBatch, PackedRows, Sequences, SparseRows
+from feedline.networks.packed import PackedBatch, PackedRows, Run, Sequences, SparseRows
 from feedline.networks.registry import op
 from feedline.networks.traverse import behind, reads, replace, topological
 from feedline.networks.truncation import BPTTState, TruncatedBatch
@@ -64,28 +66,33 @@ class Network(torch.nn.Module):
         self._kinds: dict[tuple[Any, ...], tuple[Network, dict[Node, Node]]] = {}
         ends = [behind(root) for root in outside(self.roots)]
         order = topological(ends, _below)
+        for node in order:
+            if node.op == "placeholder":
+                raise ValueError(f"expected all placeholders to be replaced, got {node.label}")
         slot = {node: i for i, node in enumerate(order)}
         self.inputs = [node for node in order if node.op == "input"]
-        self._fed = [(slot[node], node) for node in self.inputs]
+        labels = _labels(order, ends)
+        self._fed = [(slot[node], node, node in labels) for node in self.inputs]
         self._held: list[tuple[int, dict[str, Any], str]] = []
         self._plan: list[tuple[int, list[int], Any, list[int]]] = []
-        self._results = [(slot[end], root) for end, root in zip(ends, self.roots, strict=True)]
+        axes = [root.axes[1] if len(root.axes) > 1 else None for root in self.roots]
+        self._results = [(slot[end], axis) for end, axis in zip(ends, axes, strict=True)]
         self.names: dict[Node, str] = {}
         self.memories = {training: BPTTState() for training in (True, False)}
         self.batch: PackedBatch | None = None
         self._whole = [node for node in order if not node.is_leaf and op(node.op).whole]
-        last = {slot[child]: i for i, node in enumerate(order) for child in _below(node)}
         kept = {i for i, _ in self._results}
         self._free = [node for node in self.inputs if FREE in node.shape]
+        steps = {} if self._free else _steps(order, ends)
+        last = {slot[child]: slot[node] for node, (below, _) in steps.items() for child in below}
         for i, node in enumerate(order):
-            if node.op == "placeholder":
-                raise ValueError(f"expected all placeholders to be replaced, got {node.label}")
             if node.weights is not None:
                 if node.weights.settled or not self._free:
                     self._hold(i, node)
-            elif node.op != "input" and not self._free:
-                done = [j for j in {slot[c] for c in _below(node)} if last[j] == i and j not in kept]
-                self._plan.append((i, [slot[c] for c in _below(node)], op(node.op).lower(node), done))
+            elif node in steps:
+                below, run = steps[node]
+                done = [j for j in {slot[c] for c in below} if last[j] == i and j not in kept]
+                self._plan.append((i, [slot[c] for c in below], run, done))
         self._size = len(order)
 
     def _hold(self, i: int, node: Node) -> None:
@@ -109,13 +116,14 @@ class Network(torch.nn.Module):
     @property
     def device(self) -> torch.device:
         """Device of the parameters; the CPU without any."""
-        return next((held[name].device for _, held, name in self._held), torch.device("cpu"))
+        return self._held[0][1][self._held[0][2]].device if self._held else torch.device("cpu")
 
     @property
     def dtype(self) -> torch.dtype:
         """Dtype of the parameters, or of the first input without any."""
-        fed = getattr(torch, self.inputs[0].dtype) if self.inputs else torch.get_default_dtype()
-        return next((held[name].dtype for _, held, name in self._held), fed)
+        if self._held:
+            return self._held[0][1][self._held[0][2]].dtype
+        return getattr(torch, self.inputs[0].dtype) if self.inputs else torch.get_default_dtype()
 
     def forward(
         self, feeds: Mapping[Node, Value | PackedRows], lanes: Any = None, begins: Any = None
@@ -139,7 +147,8 @@ class Network(torch.nn.Module):
         values: list[Any] = [None] * self._size
         for i, held, name in self._held:
             values[i] = held[name]
-        batch = self.batch = self._feed(values, feeds)
+        batch = self._feed(values, feeds)
+        self.__dict__["batch"] = batch  # a module's attributes cost microseconds otherwise
         if begins is not None:
             if self._whole:
                 raise ValueError(
@@ -156,8 +165,7 @@ class Network(torch.nn.Module):
                     target.copy_(value)
             batch.assignments.clear()
         return tuple(
-            PackedRows(values[i], batch.sequences[root.axes[1]] if len(root.axes) > 1 else None)
-            for i, root in self._results
+            [PackedRows(values[i], None if axis is None else batch.sequences[axis]) for i, axis in self._results]
         )
 
     def _of_shapes(self, feeds: Mapping[Node, Any], lanes: Any, begins: Any) -> tuple[PackedRows, ...]:
@@ -191,30 +199,30 @@ class Network(torch.nn.Module):
         sequences: dict[str, Sequences] = {}
         count = 0
         counted: Node | None = None
-        for i, node in self._fed:
+        for i, node, is_labels in self._fed:
             given = feeds.get(node)
             if given is None:
                 raise ValueError(f"expected data for {node.label}, got it for {_names(feeds)}")
-            ragged = len(node.axes) > 1
+            axes = node.axes
             try:
-                packed = _packed(node, given, device, dtype) if isinstance(given, Value) else given
+                packed = _packed(node, given, device, dtype, is_labels) if isinstance(given, Value) else given
             except ValueError as error:
                 raise ValueError(f"{node.label}: {error}") from error
+            data = values[i] = packed.data
             _check_shape(node, packed)
-            values[i] = packed.data
-            if not node.axes:
+            if not axes:
                 continue
-            mine = len(packed.data)
-            if ragged:
+            mine = len(data)
+            if len(axes) > 1:
                 own = packed.sequences
                 if own is None:
                     raise ValueError(f"{node.label}: expected sequences, got rows without offsets")
                 mine = own.count
-                other = sequences.setdefault(node.axes[1], own)
+                other = sequences.setdefault(axes[1], own)
                 if not other.same(own):
                     raise ValueError(
                         f"{node.label}: expected sequences of the same lengths as the other inputs along "
-                        f"{node.axes[1]!r}, got {own.lengths.tolist()[:10]} and {other.lengths.tolist()[:10]}; "
+                        f"{axes[1]!r}, got {own.lengths.tolist()[:10]} and {other.lengths.tolist()[:10]}; "
                         "declare it with a separate axis"
                     )
             if counted is None:
@@ -231,9 +239,44 @@ def _below(node: Node) -> Sequence[Node]:
     return operands(node) if node.op == "loop" else reads(node)
 
 
-def _packed(node: Node, value: Value, device: torch.device, dtype: torch.dtype) -> PackedRows:
+def _steps(order: Sequence[Node], ends: Sequence[Node]) -> dict[Node, tuple[Sequence[Node], Run]]:
+    """Return what each node needs and what to run, in order, without those that run as a part of another."""
+    inner = [node for node in order if not node.is_leaf]
+    readers = Counter(child for node in inner for child in _below(node))
+    readers.update(ends)
+    found: dict[Node, tuple[Sequence[Node], Run]] = {}
+    for node in inner:
+        below = _below(node)
+        part, other, run = op(node.op).fuse(node, below) or (None, None, None)
+        if part is None or other is None or run is None or readers[part] > 1:
+            found[node] = below, op(node.op).lower(node)
+            change = op(node.op).in_place
+            if change is not None and readers[below[0]] == 1 and below[0] in found and op(below[0].op).fresh:
+                found[node] = below, partial(_in_place, change)
+        else:
+            del found[part]
+            found[node] = [*_below(part), other], run
+    return found
+
+
+def _in_place(change: Callable[[torch.Tensor], torch.Tensor], batch: PackedBatch, x: torch.Tensor) -> torch.Tensor:
+    return change(x)
+
+
+def _labels(order: Sequence[Node], ends: Sequence[Node]) -> set[Node]:
+    """Return the inputs of vectors that are fed dense, and needed only as labels of which classes are enough."""
+    found = {n for n in order if n.op == "input" and not n.sparse and n.axes and len(n.shape) == 1 and n.shape[0] > 1}
+    found.difference_update(ends)
+    for node in order if found else ():
+        if not node.is_leaf:
+            below = _below(node)
+            found.difference_update(below[:1] if op(node.op).labels(node) else below)
+    return found
+
+
+def _packed(node: Node, value: Value, device: torch.device, dtype: torch.dtype, labels: bool) -> PackedRows:
     """Convert a value for an input; sparse rows of one declared dense take its shape."""
-    packed = PackedRows.of(value, device, dtype, len(node.axes) > 1, not node.sparse)
+    packed = PackedRows.of(value, device, dtype, len(node.axes) > 1, not node.sparse, labels=labels)
     data = packed.data
     flat = isinstance(data, SparseRows) and not node.sparse and node.shape != (data.width,)
     if flat and math.prod(node.shape) == data.width:
@@ -249,6 +292,9 @@ def _sample_shape(node: Node, given: Any) -> tuple[int, ...]:
 
 
 def _check_shape(node: Node, packed: PackedRows) -> None:
+    data = packed.data
+    if isinstance(data, torch.Tensor) and node.axes and data.shape[1:] == node.shape:
+        return
     shape = _sample_shape(node, packed)
     if shape != node.shape:
         raise ValueError(f"{node.label}: expected samples of shape {node.shape}, got {shape}")

@@ -16,7 +16,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from feedline import _native
 from feedline.data.value import SparseValue, Value
+
+# Element types of dense labels that may become classes.
+_ONE_HOT = (np.dtype(np.float32), np.dtype(np.float64))
 
 
 class Sequences:
@@ -177,7 +181,6 @@ class SparseRows:
     """Rows of a sparse stream on a device: indices and values, dense only on demand.
 
     Attributes:
-        offsets: offsets of each row's entries, int64 (num_rows + 1,).
         indices: column of each entry, int64 (entries,).
         values: value of each entry, (entries,); None: all are 1.
         width: number of columns.
@@ -187,13 +190,37 @@ class SparseRows:
     """
 
     def __init__(
-        self, offsets: torch.Tensor, indices: torch.Tensor, values: torch.Tensor | None, width: int, one_hot: bool
+        self,
+        offsets: torch.Tensor | None,
+        indices: torch.Tensor,
+        values: torch.Tensor | None,
+        width: int,
+        one_hot: bool,
     ) -> None:
-        self.offsets, self.indices, self.values, self.width, self.one_hot = offsets, indices, values, width, one_hot
+        self._offsets, self.indices, self.values, self.width, self.one_hot = offsets, indices, values, width, one_hot
         self.dense_dtype: torch.dtype | None = None
 
+    @property
+    def offsets(self) -> torch.Tensor:
+        """Offsets of each row's entries, int64 (num_rows + 1,)."""
+        if self._offsets is None:
+            self._offsets = torch.arange(len(self.indices) + 1, device=self.indices.device)
+        return self._offsets
+
+    @staticmethod
+    def of_one_hot(rows: NDArray[Any], device: torch.device, dtype: torch.dtype) -> SparseRows | None:
+        """Convert dense rows (num_rows, width) that are all one-hot to a device; None for others."""
+        if rows.ndim != 2 or rows.dtype not in _ONE_HOT or not rows.flags.c_contiguous:
+            return None
+        classes = _native.one_hot_classes(rows)
+        if classes is None:
+            return None
+        found = SparseRows(None, _tensor(classes, device, None), None, rows.shape[1], True)
+        found.dense_dtype = dtype
+        return found
+
     def __len__(self) -> int:
-        return len(self.offsets) - 1
+        return len(self.indices) if self._offsets is None else len(self._offsets) - 1
 
     @property
     def dtype(self) -> torch.dtype:
@@ -220,8 +247,7 @@ class SparseRows:
         assert dim == 0
         if self.one_hot and empty is None:
             taken = self.indices.index_select(0, index)
-            ends = torch.arange(len(index) + 1, device=index.device)
-            return self._like_self(SparseRows(ends, taken, None, self.width, True))
+            return self._like_self(SparseRows(None, taken, None, self.width, True))
         counts = self.offsets.diff().index_select(0, index)
         if empty is not None:
             counts = counts * ~empty
@@ -277,7 +303,15 @@ class PackedRows:
         self.data, self.sequences = data, sequences
 
     @staticmethod
-    def of(value: Value, device: torch.device, dtype: torch.dtype, ragged: bool, dense: bool = False) -> PackedRows:
+    def of(
+        value: Value,
+        device: torch.device,
+        dtype: torch.dtype,
+        ragged: bool,
+        dense: bool = False,
+        *,
+        labels: bool = False,
+    ) -> PackedRows:
         """Convert a feed's value; shares memory if the device is the CPU and the dtype is the same.
 
         Args:
@@ -286,6 +320,7 @@ class PackedRows:
             dtype: target dtype of floating point data.
             ragged: whether it has a sequence axis; otherwise every sequence must have one sample.
             dense: whether operations may make sparse rows dense.
+            labels: whether dense rows that are all one-hot become sparse.
 
         Raises:
             ValueError: sequences of several samples without a sequence axis.
@@ -295,11 +330,14 @@ class PackedRows:
                 f"expected one sample per sequence, got {value.num_samples} in {value.num_sequences} sequences; "
                 "declare the input with a sequence axis"
             )
+        data: Rows | None = None
         if isinstance(value, SparseValue):
-            data: Rows = _sparse(value, device, dtype)
+            data = _sparse(value, device, dtype)
             if dense:
                 data.dense_dtype = dtype
-        else:
+        elif labels:
+            data = SparseRows.of_one_hot(value.rows, device, dtype)
+        if data is None:
             data = _tensor(value.rows, device, dtype)
         return PackedRows(data, Sequences(value.offsets, device) if ragged else None)
 

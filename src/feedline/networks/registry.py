@@ -7,12 +7,15 @@ and returns the function that runs for every minibatch. Rules do not use torch.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from feedline.networks.node import FREE, UNKNOWN, Node, Type
+
+if TYPE_CHECKING:
+    import torch
 
 Shape = tuple[int, ...]
 
@@ -65,6 +68,7 @@ class UnknownShapeError(Exception):
 ShapeRule = Callable[[Site], Shape]
 AxesRule = Callable[[Site], tuple[str, ...] | None]
 Lowering = Callable[[Node], Callable[..., Any]]
+Fuse = Callable[[Node, Sequence[Node]], "tuple[Node, Node, Callable[..., Any]] | None"]
 
 
 def join_axes(site: Site) -> tuple[str, ...] | None:
@@ -97,6 +101,12 @@ class Op:
         axes: rule for the dynamic axes of the result.
         stepwise: whether samples are independent, so that a recurrence can run it one step at a time.
         whole: whether it needs whole sequences, and cannot be run on truncated ones.
+        labels: whether the second input of such a node is labels, which it takes as classes sooner than as one-hot
+            rows.
+        fuse: function of a node and the two that it reads, which returns one of these that the node can compute itself
+            if nothing else reads it, the other one, and what to run on the first one's inputs and the other; or None.
+        fresh: whether its result is a new tensor that its gradients do not need, so that another may overwrite it.
+        in_place: what computes it in its input's memory, which gives the same.
     """
 
     name: str
@@ -105,6 +115,10 @@ class Op:
     axes: AxesRule = join_axes
     stepwise: bool = True
     whole: bool = False
+    labels: Callable[[Node], bool] = lambda node: False
+    fuse: Fuse = lambda node, below: None
+    fresh: bool = False
+    in_place: Callable[[torch.Tensor], torch.Tensor] | None = None
 
 
 OPS: dict[str, Op] = {}

@@ -16,7 +16,6 @@ import contextlib
 import math
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -193,7 +192,8 @@ class Trainer:
                 updated = self._update(total, sweep_end, averaged or total.averaged)
             elif sweep_end:
                 self._skip(0)
-        return replace(total.summary, updated=True) if updated else total.summary
+        summed = total.summary
+        return Summary(summed.loss_sum, summed.metric_sum, summed.samples, True) if updated else summed
 
     def _update(self, total: Total, sweep_end: bool, averaged: bool) -> bool:
         """Update with all learners; False, with nothing counted, if none does."""
@@ -286,8 +286,7 @@ class Trainer:
                             f"{measured.numel()}: exclude the same padding from both"
                         )
                     metric = measured.sum(dtype=torch.float64)
-        # Sums over an epoch exceed the precision of the losses.
-        return Summary(summed.detach().double(), metric, losses.numel()), summed
+        return Summary(_wide(summed.detach()), None if metric is None else _wide(metric), losses.numel()), summed
 
     # ---- state ----------------------------------------------------------------------------------------------
 
@@ -401,6 +400,11 @@ def _check_one_each(what: str, numbers: Any) -> None:
             f'expected one {what} per label sample, got a single number: use reduction="none" and no mean(), so that '
             "every label has the same weight"
         )
+
+
+def _wide(total: torch.Tensor) -> torch.Tensor | float:
+    """Return a sum in double precision, as sums over an epoch exceed that of losses; read if that is no wait."""
+    return total.item() if total.device.type == "cpu" and type(total) is torch.Tensor else total.double()
 
 
 def _tensors(model: torch.nn.Module) -> dict[str, torch.Tensor]:

@@ -9,7 +9,10 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
+from operator import attrgetter
 from typing import Any, ClassVar
 
 import numpy as np
@@ -39,14 +42,20 @@ class Formula(ABC):
     #: Number of state tensors of each weight.
     states: ClassVar[int]
 
-    def numbers(self) -> list[float]:
+    def numbers(self) -> tuple[float, ...]:
         """Return the numbers in the native order."""
-        names: tuple[str, ...] = self.__match_args__  # a dataclass's fields, in order
-        return [getattr(self, name) for name in names]
+        return _reader(type(self))(self)
 
     @abstractmethod
     def by_torch(self, weights: Tensors, gradients: Tensors, states: list[Tensors]) -> None:
         """Change weights and states in place; gradients are read-only, and of the states' dtype."""
+
+
+@cache
+def _reader(kind: type[Formula]) -> Callable[[Formula], tuple[float, ...]]:
+    """Return what reads all numbers of a formula at once: a store does so for each key."""
+    names: tuple[str, ...] = kind.__match_args__  # a dataclass's fields, in order
+    return attrgetter(*names) if len(names) > 1 else lambda formula: (getattr(formula, names[0]),)
 
 
 @dataclass(slots=True)

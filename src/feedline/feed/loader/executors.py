@@ -13,12 +13,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from feedline.feed.loader.fetch import Fetched, unit_of
 from feedline.feed.loader.gather import Columns
 from feedline.feed.loader.order import Planned
-from feedline.feed.workers import Pool
+
+if TYPE_CHECKING:
+    from feedline.feed.workers import Pool
 
 # Maximum of batches in flight per worker if prefetch_factor is omitted; with Ray several travel together.
 MOST_AHEAD, MOST_AHEAD_RAY = 16, 64

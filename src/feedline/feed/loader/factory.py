@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from feedline.feed.loader import collate as collating
 from feedline.feed.loader.batches import Batches, ItemBatches, IterableBatches, PlannedBatches, SamplerBatches
 from feedline.feed.loader.changes import snapshot
-from feedline.feed.loader.corpus import CorpusBatches
 from feedline.feed.loader.executors import (
     MOST_AHEAD,
     MOST_AHEAD_RAY,
@@ -23,10 +22,11 @@ from feedline.feed.loader.gather import columns_of
 from feedline.feed.loader.iterable import DatasetPast, IterableExecutor, IterableFetch
 from feedline.feed.loader.options import LoaderOptions
 from feedline.feed.loader.random import Seeding
-from feedline.feed.loader.staged import StagedExecutor, in_files
 from feedline.feed.loader.state import ResumePoint
 from feedline.feed.partition import Partition
-from feedline.feed.workers import Pool
+
+if TYPE_CHECKING:
+    from feedline.feed.workers import Pool
 
 
 def batches_of(options: LoaderOptions, seed: int) -> Batches:
@@ -36,6 +36,8 @@ def batches_of(options: LoaderOptions, seed: int) -> Batches:
         ValueError, TypeError: the dataset does not support them.
     """
     if options.is_corpus:
+        from feedline.feed.loader.corpus import CorpusBatches  # with all of `MinibatchSource`
+
         return CorpusBatches(options, seed)
     if options.is_iterable:
         return IterableBatches(options, seed)
@@ -83,7 +85,10 @@ class ExecutorFactory:
         """
         if batches is not self._batches or self._stale(batches.options):
             self._adopt(batches)
-        if isinstance(batches, CorpusBatches):
+        if batches.options.is_corpus:
+            from feedline.feed.loader.corpus import CorpusBatches
+
+            assert isinstance(batches, CorpusBatches)
             return batches.executor(place)
         if isinstance(batches, IterableBatches):
             return self._iterable(batches, place)
@@ -92,6 +97,8 @@ class ExecutorFactory:
         if collating.known(options.collate_fn) is collating.collate and options.worker_init_fn is None:
             columns = columns_of(options.dataset)
             if columns is not None:
+                from feedline.feed.loader.staged import StagedExecutor, in_files
+
                 files = in_files(columns)
                 if files is None:
                     return InProcessExecutor(rest, gathered(columns))
@@ -172,6 +179,8 @@ class ExecutorFactory:
     def _pool_of(self, options: LoaderOptions, task: Callable[[], Any]) -> Pool:
         if self.pool is None:
             assert options.kind != "here"
+            from feedline.feed.workers import Pool
+
             self.pool = Pool(
                 task(),
                 options.num_workers,

@@ -15,12 +15,14 @@ import io
 from collections.abc import Callable, Iterable
 from itertools import islice
 from pathlib import PurePath
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from feedline.feed.files.digest import ContentDigest
 from feedline.feed.loader.collate import torch_side
+
+if TYPE_CHECKING:
+    from feedline.feed.files.digest import ContentDigest
 
 ITEMS = 16
 """Items of each of the three blocks of a list."""
@@ -30,6 +32,8 @@ _DEPTH = 8  # of nested lists; anything deeper, or recursive, is not identified
 
 def digest_of(dataset: Any) -> str | None:
     """Return 32 hex digits that identify a dataset; None: it cannot be identified."""
+    from feedline.feed.files.digest import ContentDigest
+
     digest = ContentDigest()
     return digest.hexdigest() if _add(digest, dataset, _DEPTH) else None
 

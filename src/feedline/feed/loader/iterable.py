@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import count, repeat
 from types import GeneratorType
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from feedline import _native
 from feedline.errors import StateError
@@ -31,7 +31,9 @@ from feedline.feed.loader.order import Planned
 from feedline.feed.loader.pipes import is_pipe, seed_pipe, share_out
 from feedline.feed.loader.random import WORKER, Drawn, seed_process
 from feedline.feed.loader.state import whole
-from feedline.feed.workers import Pool
+
+if TYPE_CHECKING:
+    from feedline.feed.workers import Pool
 
 MOST_ITERATORS = 4  # live iterators of one loader per worker
 

@@ -12,7 +12,7 @@ import types
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -32,7 +32,9 @@ from feedline.feed.loader.sweeps import LoaderStanding, SweepProgress, Sweeps
 from feedline.feed.quarantine import Quarantine
 from feedline.feed.showing import Progress
 from feedline.feed.timeline import Window
-from feedline.feed.transforms import Transform
+
+if TYPE_CHECKING:
+    from feedline.feed.transforms import Transform
 
 _torch: Any = collating.torch_side()
 _Base: Any = object if _torch is None else _torch.DataLoader

@@ -17,12 +17,11 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from numpy.typing import ArrayLike
 
 from feedline.errors import shown
-from feedline.feed.corpora import open_corpus
 from feedline.feed.loader import pipes
 from feedline.feed.loader.collate import default_functions, torch_side
 from feedline.feed.loader.ragged import Collate
@@ -31,9 +30,9 @@ from feedline.feed.partition import Partition, checked
 from feedline.feed.protocol import Deserializer, checked_seed, whole_number
 from feedline.feed.showing import Progress, expect_progress
 from feedline.feed.timeline import Window
-from feedline.feed.transforms import Transform
-from feedline.feed.workers import context, prepare
-from feedline.interop import ray_session
+
+if TYPE_CHECKING:
+    from feedline.feed.transforms import Transform
 
 WORKERS = ("auto", "process", "thread", "ray")
 
@@ -91,6 +90,8 @@ class LoaderOptions:
         self.grows = self.prefetch_factor is None
         self._check_workers()
         if isinstance(self.dataset, (str, os.PathLike)):
+            from feedline.feed.corpora import open_corpus  # all formats, which other datasets do without
+
             self.dataset = open_corpus(self.dataset)
         refuse(self.dataset, "DataLoader")
         expect_progress(self.progress)
@@ -194,6 +195,8 @@ class LoaderOptions:
         if self.workers not in WORKERS:
             raise ValueError(f"expected workers to be one of {', '.join(map(repr, WORKERS))}, got {self.workers!r}")
         if self.workers == "ray":
+            from feedline.interop import ray_session
+
             ray_session.check()
             if self.multiprocessing_context is not None:
                 raise ValueError(
@@ -373,6 +376,8 @@ def expect_processes(options: LoaderOptions) -> None:
     workers = options.num_workers
     chosen = options.multiprocessing_context or multiprocessing
     if chosen.get_start_method(allow_none=True) == "forkserver":  # None: the program may still choose
+        from feedline.feed.workers import context, prepare
+
         prepare(context(options.multiprocessing_context))
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     if cores is not None and workers > cores:

@@ -32,7 +32,6 @@ from feedline.feed.per_process import PerProcess
 
 T = TypeVar("T")
 
-_numpy_random: Any = np.random  # untyped: its stubs lack some functions
 
 # Levels of the key for each kind of random number; orders, transforms and draws have the lower levels.
 ITEM, BATCH, COLLATE, SAMPLER, WORKER = 4, 5, 6, 7, 8
@@ -64,6 +63,11 @@ class _Place(threading.local):
 
 
 _place = _Place()
+
+
+def _numpy_random() -> Any:
+    """Return `numpy.random`, which is imported at first use; untyped, as its stubs lack some functions."""
+    return np.random
 
 
 def sample_rng() -> np.random.Generator:
@@ -221,7 +225,7 @@ class _NumpyByState:
             np.random.set_state(mark[1])
 
     def seed(self, number: int) -> None:
-        if type(_numpy_random.get_bit_generator()) is np.random.MT19937:
+        if type(_numpy_random().get_bit_generator()) is np.random.MT19937:
             np.random.seed(number & 0xFFFFFFFF)
 
     def save(self) -> dict[str, Any] | None:
@@ -234,7 +238,7 @@ class _NumpyByState:
 
     def load(self, saved: Mapping[str, Any]) -> None:
         words, at, normal = _twister(saved)
-        if type(_numpy_random.get_bit_generator()) is np.random.MT19937:
+        if type(_numpy_random().get_bit_generator()) is np.random.MT19937:
             np.random.set_state(("MT19937", words, at, int(normal is not None), normal or 0.0))
 
 
@@ -249,7 +253,7 @@ class _Numpy(_NumpyByState):
         self._state: Any = None
 
     def witness(self) -> Any:
-        bits = _numpy_random.get_bit_generator()
+        bits = _numpy_random().get_bit_generator()
         if bits is not self._bits:
             head = position = None
             if type(bits) is np.random.MT19937:

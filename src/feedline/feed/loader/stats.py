@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from feedline.feed.workers import WorkerStats
+if TYPE_CHECKING:
+    from feedline.feed.workers import WorkerStats
 
 
 @dataclass(slots=True)

@@ -5,9 +5,24 @@ ray_actor → message | queue | control_block | failure | interrupts → memory 
 imported, and never imported.
 """
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from feedline.feed.workers.message import empty
-from feedline.feed.workers.pool import Pool, Task
-from feedline.feed.workers.results import PoolStats, WorkerStats
-from feedline.feed.workers.start_methods import context, prepare
+
+if TYPE_CHECKING:
+    from feedline.feed.workers.pool import Pool, Task
+    from feedline.feed.workers.results import PoolStats, WorkerStats
+    from feedline.feed.workers.start_methods import context, prepare
 
 __all__ = ["Pool", "PoolStats", "Task", "WorkerStats", "context", "empty", "prepare"]
+
+# What starts workers comes when somebody asks for it: many programs have none.
+_MODULES = {"pool": ("Pool", "Task"), "results": ("PoolStats", "WorkerStats"), "start_methods": ("context", "prepare")}
+
+
+def __getattr__(name: str) -> Any:
+    for module, names in _MODULES.items():
+        if name in names:
+            return getattr(import_module(f"{__name__}.{module}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -18,13 +18,15 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from feedline.feed.workers.interrupts import SigintDeferred, at_rest
-from feedline.feed.workers.process_pool import ProcessPool
-from feedline.feed.workers.ray_pool import RayPool
 from feedline.feed.workers.results import Outcome, PoolStats
-from feedline.feed.workers.threads import ThreadPool
+
+if TYPE_CHECKING:
+    from feedline.feed.workers.process_pool import ProcessPool
+    from feedline.feed.workers.ray_pool import RayPool
+    from feedline.feed.workers.threads import ThreadPool
 
 
 class Task(Protocol):
@@ -87,11 +89,18 @@ class Pool:
         self._done: dict[int, Outcome] = {}
         self._orphans: deque[int] = deque()  # abandoned tickets, to be cancelled by the next call
         self._backend: ProcessPool | ThreadPool | RayPool
+        # Each kind is imported when it is asked for: most programs need one, or none.
         if kind == "ray":
+            from feedline.feed.workers.ray_pool import RayPool
+
             self._backend = RayPool(task, workers, budget_bytes)
         elif kind == "thread":
+            from feedline.feed.workers.threads import ThreadPool
+
             self._backend = ThreadPool(task, workers)
         else:
+            from feedline.feed.workers.process_pool import ProcessPool
+
             self._backend = ProcessPool(task, workers, method, max(depth, 1), shared_memory)
         self._end = weakref.finalize(self, self._backend.close)
         self._end.atexit = False  # `_close_all` runs before multiprocessing terminates its children

@@ -119,18 +119,31 @@ def _convolution(node: Node) -> Run:
     symmetric = all(a == b >= 0 for a, b in pads)
     padding = [a for a, _ in pads] if symmetric else 0
 
-    def run(batch: PackedBatch, w: Any, x: Any) -> Any:
+    def run(batch: PackedBatch, w: Any, x: Any, bias: Any = None) -> Any:
         x = dense(x, node)
         rows = x if node.axes else x[None]
         if not symmetric:
             rows = functional.pad(rows, _flat(pads))
-        y = function(rows, w[None] if single else w, None, strides, padding, dilation, groups)
+        if bias is not None:
+            bias = bias.reshape(-1)
+        y = function(rows, w[None] if single else w, bias, strides, padding, dilation, groups)
         return y if node.axes else y[0]
 
     return run
 
 
-declare("convolution", _convolved, _convolution)
+def filtered(node: Node, below: Sequence[Node]) -> tuple[Node, Node, Run] | None:
+    """Run the sum of a convolution and a number for each filter as one operation."""
+    for part, bias in (below, below[::-1]):
+        if part.op == "convolution" and bias.weights is not None and part.shape == node.shape:
+            kernel = part.inputs[0]
+            one_each = (part.shape[0], *(1,) * (len(part.shape) - 1))
+            if bias.shape == one_each and kernel.weights is not None and kernel.weights.dtype == bias.weights.dtype:
+                return part, bias, _convolution(part)
+    return None
+
+
+declare("convolution", _convolved, _convolution, fresh=True)
 
 
 def _transposed_shape(site: Site) -> Shape:
@@ -198,6 +211,8 @@ def _pooling(how: Callable[..., Any]) -> Callable[[Node], Run]:
 
         def run(batch: PackedBatch, x: Any) -> Any:
             x = dense(x, node)
+            if x.ndim == rank + 2:  # a minibatch of channels, as convolutions return it
+                return pool(_by_channels(x))
             lead = x.shape[: x.ndim - rank]
             y = pool(x.reshape(-1, 1, *sizes))
             return y.reshape(*lead, *y.shape[2:])
@@ -205,6 +220,16 @@ def _pooling(how: Callable[..., Any]) -> Callable[[Node], Run]:
         return run
 
     return lower
+
+
+def _by_channels(x: torch.Tensor) -> torch.Tensor:
+    """Return rows with their channels last in memory if torch pools these faster: up to 10 times on the CPU."""
+    if x.ndim == 4 and x.is_cpu and x.shape[1] >= _MANY_CHANNELS:
+        return x.contiguous(memory_format=torch.channels_last)
+    return x
+
+
+_MANY_CHANNELS = 16
 
 
 def _maximum(rank: int, size: list[int], strides: list[int], pads: list[int], padded: bool) -> Callable[..., Any]:

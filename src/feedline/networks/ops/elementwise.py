@@ -12,6 +12,8 @@ from torch.nn import functional
 from feedline.networks.node import Node
 from feedline.networks.ops import edges
 from feedline.networks.ops.align import broadcasting, rowwise
+from feedline.networks.ops.convolution import filtered
+from feedline.networks.ops.linear import biased
 from feedline.networks.packed import Run
 from feedline.networks.registry import declare, first_axes
 from feedline.networks.shapes import broadcast, from_end, same
@@ -87,10 +89,15 @@ UNARY = {
     "straight_through": edges.binary,
 }
 
+SETTINGS: dict[str, dict[str, Any]] = {
+    "plus": {"fuse": lambda node, below: biased(node, below) or filtered(node, below), "fresh": True},
+    "relu": {"in_place": torch.relu_},
+}
+
 for _name, _function in BROADCASTING.items():
-    declare(_name, broadcast, broadcasting(_function))
+    declare(_name, broadcast, broadcasting(_function), **SETTINGS.get(_name, {}))
 for _name, _function in UNARY.items():
-    declare(_name, same, broadcasting(_function))
+    declare(_name, same, broadcasting(_function), **SETTINGS.get(_name, {}))
 
 
 def _cast(node: Node) -> Callable[..., Any]:

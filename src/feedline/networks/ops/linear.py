@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch.nn import functional
 
 from feedline.networks.node import Node
 from feedline.networks.ops.align import adapter, dense
@@ -26,14 +27,14 @@ def _product(node: Node, inner: int, turn: Callable[[torch.Tensor], torch.Tensor
 
     def run(batch: PackedBatch, x: Any, w: Any) -> Any:
         w = turn(dense(w, node))
+        if plain and type(x) is not SparseRows:
+            return _rows_times(x, w)
         if isinstance(x, SparseRows) and (right.axes or len(outer) != (0 if left.axes else 1)):
             x = dense(x, node)
         if isinstance(x, SparseRows):
             y = x.matmul(w.reshape(width, -1))
             y = y.reshape(len(x), *result) if left.axes else y.reshape(result)
             return y if to_left is None else to_left(batch, y)
-        if plain:
-            return x @ w
         rows = x.shape[:1] if left.axes else ()
         if not right.axes:
             y = x.reshape(-1, width) @ w.reshape(width, -1)
@@ -48,6 +49,42 @@ def _product(node: Node, inner: int, turn: Callable[[torch.Tensor], torch.Tensor
         else:
             y = torch.matmul(x.reshape(-1, width), w)
         return y.reshape(w.shape[0], *result)
+
+    return run
+
+
+# Up to so many columns, and from so many numbers in a matrix of rows, BLAS takes up to twice the time of a copy of the
+# columns as rows and a product with that.
+_NARROW, _WORTH = 10, 1 << 13
+
+
+def _rows_times(x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+    """Multiply rows by a matrix, and add a bias."""
+    if 1 < w.shape[1] <= _NARROW and w.is_cpu and x.numel() >= _WORTH:
+        return functional.linear(x, w.t().contiguous(), bias)
+    return x @ w if bias is None else torch.addmm(bias, x, w)
+
+
+def biased(node: Node, below: Sequence[Node]) -> tuple[Node, Node, Run] | None:
+    """Run the sum of a product of rows and a matrix, and of a vector of parameters, as one operation."""
+    for part, bias in (below, below[::-1]):
+        if part.op != "times" or bias.weights is None or len(node.shape) != 1:
+            continue
+        left, right = part.inputs
+        if not (len(left.shape) == 1 and len(right.shape) == 2 and left.axes and not right.axes):
+            continue
+        if bias.shape == part.shape == node.shape:
+            return part, bias, _affine(part)
+    return None
+
+
+def _affine(part: Node) -> Run:
+    multiply = _times(part)
+
+    def run(batch: PackedBatch, x: Any, w: Any, bias: torch.Tensor) -> Any:
+        if type(x) is SparseRows or type(w) is SparseRows or w.dtype is not bias.dtype:
+            return multiply(batch, x, w) + bias
+        return _rows_times(x, w, bias)
 
     return run
 
@@ -75,5 +112,5 @@ def _times_transpose(node: Node) -> Run:
     return run
 
 
-declare("times", product, _times)
+declare("times", product, _times, fresh=True)
 declare("times_transpose", times_transpose, _times_transpose)

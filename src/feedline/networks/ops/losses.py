@@ -77,7 +77,7 @@ def _cross_entropy(node: Node) -> Run:
 
     def run(scores: torch.Tensor, target: Any) -> torch.Tensor:
         if isinstance(target, SparseRows):
-            flat = scores.reshape(-1, scores.shape[-1])
+            flat = scores if scores.ndim == 2 else scores.reshape(-1, scores.shape[-1])
             return _sparse_cross_entropy(flat, target.repeated(math.prod(own))).reshape(-1, *own)
         if plain:
             return _entropy(scores, target, (-1,), keep=True)
@@ -111,10 +111,10 @@ def _relative(scores: torch.Tensor, dims: tuple[int, ...]) -> tuple[torch.Tensor
 
 def _sparse_cross_entropy(scores: torch.Tensor, target: SparseRows) -> torch.Tensor:
     if target.one_hot:
-        return functional.cross_entropy(scores, target.indices, reduction="none")[:, None]
+        return functional.cross_entropy(scores, target.indices, reduction="none")
     moved, top = _relative(scores, (-1,))
     rest = top[:, 0] * (1 - target.weighted(torch.ones_like(scores[:1]).expand_as(scores)))
-    return (torch.logsumexp(moved, -1) - target.weighted(moved) + rest)[:, None]
+    return torch.logsumexp(moved, -1) - target.weighted(moved) + rest
 
 
 def _classification_error(node: Node) -> Run:
@@ -161,7 +161,7 @@ def _one_hot_best(scores: torch.Tensor, rank: int) -> torch.Tensor:
 
 def _sparse_error(scores: torch.Tensor, target: SparseRows) -> torch.Tensor:
     if target.one_hot:
-        return (scores.argmax(-1) != target.indices).to(scores.dtype)[:, None]
+        return (scores.argmax(-1, keepdim=True) != target.indices[:, None]).to(scores.dtype)
     return 1 - target.weighted(_one_hot_best(scores, 1))[:, None]
 
 
@@ -299,8 +299,14 @@ def _same_shapes(site: Site) -> Shape:
     return scalar(site)
 
 
-declare("cross_entropy_with_softmax", _scored, _cross_entropy)
-declare("classification_error", _error_shape, _classification_error, axes=_error_axes)
+declare("cross_entropy_with_softmax", _scored, _cross_entropy, labels=lambda node: _axis(node) == LAST)
+declare(
+    "classification_error",
+    _error_shape,
+    _classification_error,
+    axes=_error_axes,
+    labels=lambda node: _axis(node) == LAST and node.attributes.get("top", 1) == 1,
+)
 declare("squared_error", _checked, _sum_of(lambda a, b: torch.square(a - b)))
 declare("binary_cross_entropy", broadcast, broadcasting(_binary))
 declare("weighted_binary_cross_entropy", _single, _weighted_binary, axes=_of_minibatch, stepwise=False)
