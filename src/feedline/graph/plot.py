@@ -195,17 +195,25 @@ class _Drawing:
         return f'<<table border="0" cellspacing="0" cellpadding="1" color="{GREY}">{lines}{legend}</table>>'
 
     def scope(self, path: Path, into: Any = None) -> None:
-        """Draw the operations directly in a scope, and a frame for each subscope."""
+        """Draw the operations directly in a scope, and a frame for each subscope, with the names of all that it is."""
         into = into or self.picture
         for operation in self._inside.get(path, ()):
             self.operation(operation, into)
         for inner in self._scopes.get(path, ()):
             frame = type(self.picture)(name=f"cluster_{self._number[inner]}")
-            label = self.quoted(frame_label(inner, self.graph.scopes[inner]))
+            nested = self._nested(inner)
+            label = self.quoted("\n".join(frame_label(own, self.graph.scopes[own]) for own in nested))
             frame.attr("graph", label=label, style="rounded,dashed", color=GREY, fontcolor=GREY, fontsize="11")
             frame.attr("graph", labeljust="l", margin="6")
-            self.scope(inner, frame)
+            self.scope(nested[-1], frame)
             into.subgraph(frame)
+
+    def _nested(self, path: Path) -> list[Path]:
+        """Return a scope and those inside of it that have everything that it has: one frame does for all."""
+        found = [path]
+        while len(inner := self._scopes.get(found[-1], {})) == 1 and not self._inside.get(found[-1]):
+            found += inner
+        return found
 
     def operation(self, operation: Operation, into: Any) -> None:
         """Draw a box, and cylinders for its parameters if weights are shown."""
@@ -292,5 +300,6 @@ class _Drawing:
 def _style(kin: str) -> dict[str, str]:
     style = STYLES[kin]
     # dot adds room for slanted sides by itself.
-    narrow = {"margin": "0,0"} if style.shape in ("invtrapezium", "parallelogram") else {}
+    slanted = ("invtrapezium", "parallelogram", "hexagon", "octagon", "doubleoctagon")
+    narrow = {"margin": "0,0"} if style.shape in slanted else {}
     return {"shape": style.shape, "fillcolor": style.fill, "style": style.style, **narrow}
