@@ -22,6 +22,7 @@ class ChunkSet:
         sequence_bytes: mean bytes of a sequence, over all chunks so far; 0 before the first.
         alike: whether, stream by stream, either all chunks so far have offsets or none has; if so, it does not matter
             for the layout of sequences which others are copied with them.
+        copied_bytes: bytes of the values that were returned so far.
     """
 
     __slots__ = (
@@ -34,6 +35,7 @@ class ChunkSet:
         "_single",
         "_top",
         "alike",
+        "copied_bytes",
         "schema",
         "sequence_bytes",
     )
@@ -45,7 +47,7 @@ class ChunkSet:
         self._free: list[int] = []
         self._ragged, self._single = [False] * len(schema), [False] * len(schema)
         self.alike = True
-        self._top = self._sequences = self._bytes = 0
+        self._top = self._sequences = self._bytes = self.copied_bytes = 0
         self.sequence_bytes = 0.0
 
     def add(self, chunk: Chunk) -> int:
@@ -105,7 +107,7 @@ class ChunkSet:
         Raises:
             BadEntriesError, DataError: as `gather`.
         """
-        return values_of(self._makers, staged.gather(which))
+        return self._counted(values_of(self._makers, staged.gather(which)))
 
     def adopt(self, staged: _native.Staged, run: int) -> int:
         """Add a staged run as a chunk and return its slot."""
@@ -145,7 +147,7 @@ class ChunkSet:
         if len(index) == 0:
             ragged = zip(self.schema.items(), self._ragged, strict=True)
             return {name: Value.empty(stream, r) for (name, stream), r in ragged}
-        return values_of(self._makers, self._gatherer.gather(slots, index))
+        return self._counted(values_of(self._makers, self._gatherer.gather(slots, index)))
 
     def start(self, slots: NDArray[np.uint32], index: NDArray[np.int64]) -> _native.Copy:
         """Begin in a native thread what `gather` does, for at least one sequence; `finish` returns the result.
@@ -163,4 +165,9 @@ class ChunkSet:
         Raises:
             DataError: as `gather`.
         """
-        return values_of(self._makers, copy.result())
+        return self._counted(values_of(self._makers, copy.result()))
+
+    def _counted(self, values: dict[str, Value]) -> dict[str, Value]:
+        for value in values.values():
+            self.copied_bytes += value.nbytes
+        return values

@@ -230,6 +230,11 @@ class FetchingReader(Reader):
             return all(unit is not None and unit.group.staged.done for unit in units)
         return all(self.prepared(segment) for segment, _, _ in parts)
 
+    @property
+    def asked_bytes(self) -> int:
+        """See `Reader.asked_bytes`."""
+        return self._chunks.copied_bytes
+
     def take(self, parts: Sequence[SegmentSlice]) -> tuple[Slots, Ints]:
         """See `Reader.take`."""
         take = self._take_in_order if self._in_place else self._take_of_window

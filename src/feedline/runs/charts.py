@@ -182,6 +182,8 @@ def _sources(history: History) -> list[Chart]:
     """Return the charts of where bytes came from, and of what decoding took; as far as the log tells."""
     timed = [span for span in history.spans if span.seconds > 0]
     disk = [(span.samples, span.disk / 1e6 / span.seconds) for span in timed if span.disk is not None]
+    read = [span for span in history.spans if span.asked and span.disk is not None]
+    in_memory = [(span.samples, 100 * max(0.0, 1 - (span.disk or 0.0) / (span.asked or 1.0))) for span in read]
     from_stores = [(span, (span.fetched or 0.0) + (span.cached or 0.0)) for span in history.spans]
     hits = [(span.samples, 100 * (span.cached or 0.0) / remote) for span, remote in from_stores if remote]
     busy = [(span.samples, span.reading / span.seconds) for span in timed if span.reading is not None]
@@ -190,6 +192,11 @@ def _sources(history: History) -> list[Chart]:
             *("disk", "Read from the disk"),
             "What the page cache did not hold, per second; 0 where it held everything.",
             *("MB/s", {"disk": disk}),
+        ),
+        (
+            *("pages", "Hits of the page cache"),
+            "The share of the bytes asked for that the disk did not have to give: it gives whole pages.",
+            *("%", {"hits": in_memory if any(span.disk for span in read) else []}),
         ),
         (
             *("hits", "Hits of the cache of objects"),
@@ -205,7 +212,7 @@ def _sources(history: History) -> list[Chart]:
     return [
         chart
         for key, title, says, unit, columns in charts
-        if key == "hits" or any(number for pairs in columns.values() for _, number in pairs)
+        if key in ("pages", "hits") or any(number for pairs in columns.values() for _, number in pairs)
         for chart in _line(history, key, title, says, unit, columns)
     ]
 

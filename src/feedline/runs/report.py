@@ -151,11 +151,17 @@ def _read(history: History) -> str:
     """Return how much came from where, and what decoding took, as far as the log tells."""
     sums = {
         name: sum(getattr(span, name) or 0.0 for span in history.spans)
-        for name in ("disk", "fetched", "cached", "reading")
+        for name in ("asked", "disk", "fetched", "cached", "reading")
     }
     told = []
     if sums["disk"]:
         told.append(f"{_size(sums['disk'])} were fetched from the disk, as the page cache did not hold them.")
+    if sums["disk"] and sums["asked"]:
+        held = max(0.0, 1 - sums["disk"] / sums["asked"])
+        told.append(
+            f"Of {_size(sums['asked'])} that were asked for, {held:.0%} came out of the page cache."
+            + (" A disk gives whole pages, which were more than was asked for." if sums["disk"] > sums["asked"] else "")
+        )
     remote = sums["fetched"] + sums["cached"]
     if remote:
         hits = sums["cached"] / remote

@@ -134,7 +134,9 @@ def _unchanged(model: torch.nn.Module, runs: bool) -> Iterator[None]:
     tensors = {t: t.detach().clone() for t in held_by if not is_lazy(t) and not t.is_meta}
     attributes = [(module, dict(vars(module))) for module in model.modules()]
     # torch.export, for one, leaves substitutes for weights in a list of LSTMs.
-    held = [(v, v.copy() if v else ()) for _, before in attributes for v in before.values() if isinstance(v, (list, dict))]
+    held = [
+        (v, v.copy() if v else ()) for _, before in attributes for v in before.values() if isinstance(v, (list, dict))
+    ]
     try:
         with torch.random.fork_rng(devices=_devices(model)):
             yield
