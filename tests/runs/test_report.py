@@ -427,6 +427,9 @@ def test_where_bytes_came_from(tmp_path):
     other = page_of(write(tmp_path / "run.jsonl", [start(), line(100, asked_bytes=5, disk_bytes=0, read_seconds=0.0)]))
     assert "fetched from the disk" not in other.text
     assert not {"disk", "pages", "hits", "reading"} & set(other.tables)
+    idle = page_of(write(tmp_path / "run.jsonl", [start(), line(100, read_seconds=0.01)]))
+    assert "threads busy" not in idle.text
+    assert "reading" not in idle.tables
     small = page_of(write(tmp_path / "run.jsonl", [start(), line(100, asked_bytes=1000, disk_bytes=4096)]))
     assert "Of 1 kB that were asked for, 0% came out of the page cache. A disk gives whole pages" in small.text
 

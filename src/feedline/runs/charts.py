@@ -17,7 +17,8 @@ from feedline.runs.table import ChartTable, Number, joined, thinned
 
 Pairs = Sequence[tuple[Number, Number | None]]
 _MAY_SPAN_DECADES = ("loss", "metric", "rate")  # for others, the distance from zero matters
-_MAY_BE_NOISY = ("loss", "metric", "speed", "waiting")
+_MAY_BE_NOISY = ("loss", "metric", "speed", "waiting", "disk", "pages")
+LEAST_BUSY = 0.01  # threads that read and decode; fewer are not worth telling: mapping a store takes next to nothing
 _NOISY_FROM = 30  # numbers
 MOST_COLUMNS = 6  # as many as colours and dashes can distinguish
 
@@ -187,6 +188,7 @@ def _sources(history: History) -> list[Chart]:
     from_stores = [(span, (span.fetched or 0.0) + (span.cached or 0.0)) for span in history.spans]
     hits = [(span.samples, 100 * (span.cached or 0.0) / remote) for span, remote in from_stores if remote]
     busy = [(span.samples, span.reading / span.seconds) for span in timed if span.reading is not None]
+    busy = busy if any(number >= LEAST_BUSY for _, number in busy) else []
     charts = [
         (
             *("disk", "Read from the disk"),

@@ -15,7 +15,15 @@ from typing import Any
 
 from feedline._version import __version__
 from feedline.runs import comparison, page
-from feedline.runs.charts import Chart, constant_rates, feed_charts, learning_charts, seconds_by_part, time_charts
+from feedline.runs.charts import (
+    LEAST_BUSY,
+    Chart,
+    constant_rates,
+    feed_charts,
+    learning_charts,
+    seconds_by_part,
+    time_charts,
+)
 from feedline.runs.compared import read_compared
 from feedline.runs.drawing import figure
 from feedline.runs.findings import findings
@@ -166,8 +174,8 @@ def _read(history: History) -> str:
     if remote:
         hits = sums["cached"] / remote
         told.append(f"{_size(remote)} of chunks came from object stores, {hits:.0%} of them out of the cache.")
-    if sums["reading"] and history.seconds:
-        threads = sums["reading"] / history.seconds
+    threads = sums["reading"] / history.seconds if history.seconds else 0.0
+    if threads >= LEAST_BUSY:
         told.append(f"Reading and decoding chunks kept {threads:.2g} threads busy, {sums['reading']:,.4g} s in all.")
     return " ".join(told)
 
