@@ -16,6 +16,7 @@ except ModuleNotFoundError as error:
     raise ModuleNotFoundError("graphviz is not installed; run: pip install 'feedline[viz]'") from error
 
 from feedline.graph.frame_names import FrameNames, Wish
+from feedline.graph.labels import printable
 
 WITHOUT_DOT = (
     "The program `dot` is not installed, so there is no picture: install Graphviz (Debian: apt-get install graphviz). "
@@ -88,4 +89,4 @@ def _as_laid_out(graph: bytes, format: str, quiet: bool) -> bytes:
 
 def quoted(text: str) -> Any:
     """Quote a text so that nothing in it is read as an escape or HTML."""
-    return graphviz.escape(text.replace("&", "&amp;"))  # DOT decodes HTML entities
+    return graphviz.escape(printable(text).replace("&", "&amp;"))  # DOT decodes HTML entities

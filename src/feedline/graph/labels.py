@@ -8,7 +8,13 @@ import textwrap
 from feedline.graph.graph import Graph, Operation, Parameter, Path, Scope, called, number, total
 from feedline.graph.settings import brief
 
+_NO_XML = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]")
 SETTINGS = 28  # characters in a line of settings
+
+
+def printable(text: str) -> str:
+    """Return a text with U+FFFD in place of what SVG and HTML cannot have."""
+    return _NO_XML.sub("\ufffd", text)
 
 
 def box_lines(graph: Graph, operation: Operation) -> list[str]:

@@ -22,7 +22,7 @@ from feedline.graph.fitting import fitted
 from feedline.graph.folding import collapsed, folded
 from feedline.graph.graph import Edge, Graph, Operation, Path, named_after_parameters, number
 from feedline.graph.importers import graph_of
-from feedline.graph.labels import box_lines, frame_label, training_note
+from feedline.graph.labels import box_lines, frame_label, printable, training_note
 from feedline.graph.levels import Levels, levels
 from feedline.graph.network_page import PageLook, network_page
 from feedline.graph.op_families import family
@@ -189,7 +189,8 @@ class _Drawing:
         ]
         rows = ["".join(cells[n : n + in_a_row]) for n in range(0, len(cells), in_a_row)]
         table = "".join(f"<tr>{row}</tr>" for row in rows)
-        lines = "".join(f"<tr><td>{html.escape(line)}</td></tr>" for line in caption.split("\n"))
+        words = html.escape(printable(caption))
+        lines = "".join(f"<tr><td>{line}</td></tr>" for line in words.split("\n"))
         legend = f'<table border="0" cellborder="0" cellspacing="3" cellpadding="1">{table}</table>'
         legend = f"<tr><td>{legend}</td></tr>" if cells else ""
         return f'<<table border="0" cellspacing="0" cellpadding="1" color="{GREY}">{lines}{legend}</table>>'
