@@ -984,7 +984,7 @@ struct Part {
 
 }  // namespace
 
-// Plans a stream of all parts, and makes its arrays. Returns how many bytes are to be copied.
+// Plans a stream of all parts, and makes its arrays. Returns how many bytes they have.
 static std::size_t prepare_parts(const Table& table, std::size_t s, std::vector<Part>& parts) {
     const Stream& stream = table.streams[s];
     const std::size_t m = parts.size();
@@ -1006,7 +1006,10 @@ static std::size_t prepare_parts(const Table& table, std::size_t s, std::vector<
         const std::int64_t count = stream.sparse ? planned[p].values : planned[p].rows;
         rows.add(count);
         bytes += static_cast<std::size_t>(count) * stream.item_bytes;
+        if (ragged[p]) bytes += (parts[p].picks.count + 1) * sizeof(std::int64_t);
         if (!stream.sparse) continue;
+        bytes += static_cast<std::size_t>(planned[p].rows + 1) * sizeof(std::int64_t);
+        if (stream.classes >= 0) bytes += static_cast<std::size_t>(count) * sizeof(std::int32_t);
         indptr.add(planned[p].rows + 1);
         indices.add(count);
     }
@@ -1064,7 +1067,7 @@ nb::object Gatherer::gather_parts(nb::handle slots, nb::handle index, nb::handle
     if (!outcome.good()) return nb::none();
     nb::list results;
     for (const Part& part : parts) results.append(part.result);
-    return results;
+    return nb::make_tuple(results, bytes);
 }
 
 // ---- copies in the background ---------------------------------------------------------------------------
@@ -1554,9 +1557,9 @@ void bind_gather(nb::module_& m) {
              "and text that is not UTF-8.")
         .def("gather_parts", &Gatherer::gather_parts, "slots"_a.none(), "index"_a.none(), "ends"_a,
              "Gather the places ends[i]:ends[i + 1] (ends: int64[m + 1]), for each i, as gather() does.\n\n"
-             "Returns a list of what gather() returns; None if it would raise an error about what was copied. The\n"
-             "arrays are views of one array a column of a stream; each begins at a multiple of 64 bytes. ValueError\n"
-             "for ends that do not divide the places; IndexError, DataError as in gather().")
+             "Returns a list of what gather() returns, and the bytes of all arrays; None if it would raise an error\n"
+             "about what was copied. The arrays are views of one array a column of a stream; each begins at a multiple\n"
+             "of 64 bytes. ValueError for ends that do not divide the places; IndexError, DataError as in gather().")
         .def("start", &Gatherer::start, "slots"_a.none(), "index"_a.none(),
              "Begin a gather and return a Copy at once.\n\n"
              "Sizes are computed and arrays allocated here, with gather()'s errors; one thread of the process,\n"

@@ -202,6 +202,19 @@ def test_memory_is_the_window_and_what_is_read_ahead(folder, shuffle):
     assert stats.held_bytes == 0
 
 
+@pytest.mark.parametrize("shuffle", SHUFFLES)
+@pytest.mark.parametrize("forced", [False, True])
+def test_what_was_asked_for_is_counted_wherever_it_was(folder, shuffle, forced):
+    with source(folder, shuffle) as feed:
+        feed._reader.forced = forced
+        assert feed.stats().asked_bytes == 0
+        half = sum(feed.next_minibatch(16).num_sequences for _ in range(ROWS // 32))
+        assert feed.stats().asked_bytes >= half * (WIDTH * 4 + 8)  # what is copied ahead counts, too
+        assert sum(minibatch.num_sequences for minibatch in feed.minibatches(16)) == ROWS - half
+        assert feed.stats().asked_bytes == pytest.approx(ROWS * (WIDTH * 4 + 8), rel=0.05)
+        assert (feed.stats().disk_bytes > 0) == forced
+
+
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 @pytest.mark.parametrize("backend", ["any", "threads"])

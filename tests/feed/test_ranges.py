@@ -93,6 +93,19 @@ def test_fetched_chunks_are_those_of_the_file(files, backend, shuffle, read_ahea
         assert fetched.stats().disk_bytes > 0
 
 
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("forced", [False, True])
+def test_what_was_asked_for_is_counted_wherever_it_was(kind, forced, tmp_path):
+    opened, _ = written(kind, tmp_path)
+    corpus = opened()
+    parts = sum(extent.size for chunk in range(len(corpus.chunks())) for extent in corpus.extents(chunk))
+    with fl.MinibatchSource(corpus, max_sweeps=1) as feed:
+        feed._reader.ranges.forced = forced
+        assert sum(minibatch.num_sequences for minibatch in feed) == ROWS
+        assert feed.stats().asked_bytes == parts > 0
+        assert (feed.stats().disk_bytes > 0) == forced
+
+
 def test_what_is_fetched_resumes(files):
     """From every minibatch, as ever."""
     reopen, _ = files

@@ -126,7 +126,7 @@ def test_inceptions_picture_fits_on_a_screen():
     width, height = map(int, re.search(r'width="(\d+)pt" height="(\d+)pt"', svg).groups())
     assert width <= 1200
     assert height <= 1600
-    assert svg.count('class="node"') == 20 + 2 + 1  # boxes, the two ends where it goes on, the legend
+    assert svg.count('class="node"') == 20 + 2  # boxes, and the two ends where it goes on
     assert "mixed_10" in svg
 
 

@@ -49,7 +49,7 @@ def test_the_page_has_boxes_frames_and_costs(resnet):
     assert len(data["boxes"]) == 43
     assert [frame["lines"][0] for frame in data["frames"][:2]] == ["layer1: Sequential", "0 … 1: BasicBlock ×2"]
     first = data["boxes"][1]
-    assert first["lines"] == ["Conv2d", "conv1", "7×7, stride 2, padding 3, 64 filters", "9,408 parameters"]
+    assert first["lines"] == ["Conv2d", "conv1", "7×7, stride 2, padding 3,", "64 filters", "9,408 parameters"]
     assert ["output", "1×64×112×112"] in first["facts"]
     assert ["multiply-adds", "118,013,952"] in first["facts"]
     assert ["input", "1×3×224×224 from x"] in first["facts"]
@@ -156,6 +156,24 @@ OVERLAPS = f"""(() => {{
 }})()"""
 
 
+# Names of open frames through which a line runs.
+CROSSED = """(() => {
+  const names = [...document.querySelectorAll('#picture .frame')].map(one => [one.item.lines.join(' '),
+    [...one.querySelectorAll(':scope > text')].map(text => text.getBoundingClientRect())]);
+  const found = new Set();
+  for (const way of document.querySelectorAll('#picture path.way')) {
+    const place = way.getScreenCTM(), long = way.getTotalLength();
+    for (let at = 0; at <= long; at += 2) {
+      const p = way.getPointAtLength(at).matrixTransform(place);
+      for (const [name, lines] of names) {
+        if (lines.some(b => p.x > b.left && p.x < b.right && p.y > b.top && p.y < b.bottom)) found.add(name);
+      }
+    }
+  }
+  return [names.length, ...found];
+})()"""
+
+
 @cache
 def networks():
     """Graphs with frames in frames, ways around, and a layer of several operations; read once."""
@@ -181,6 +199,18 @@ def test_boxes_stand_apart_and_in_their_frames(browser, tmp_path, direction):
             counts.append(browser.value(f"{ITEMS}.length"))
         assert counts[0] > counts[1]
         assert browser.console == []
+
+
+@needs_chromium
+@pytest.mark.parametrize("direction", ["TB", "BT", "LR"])
+def test_no_line_runs_through_the_name_of_a_frame(browser, tmp_path, direction):
+    """Which stands in several lines, or in a wider frame, where it would not have room."""
+    for graph in networks()[:2]:
+        browser.open(fl.plot_network(graph, to=tmp_path / "net.html", direction=direction))
+        browser.value("document.getElementById('open').click()")
+        frames, *found = browser.value(CROSSED)
+        assert frames > 3
+        assert found == []
 
 
 @needs_chromium

@@ -76,13 +76,14 @@ def test_any_name_is_shown_as_it_is(name):
         {("s",): Scope(name)},
     )
     picture = fl.plot_network(graph, title=name, hide_weights=False)
-    shown = {
+    shown = [
         text.text for text in ElementTree.fromstring(picture.pipe(format="svg")).iter() if text.tag.endswith("}text")
-    }
+    ]
     words = {" ".join((text or "").split()) for text in shown}
-    wanted = " ".join(name.split())
+    wanted = " ".join(name.replace("\ufffe", "\ufffd").replace("\uffff", "\ufffd").split())
     assert wanted in words
-    assert f"s: {wanted}".strip() in {word.strip() for word in words} or wanted == ""
+    # The name of a frame may be broken into lines.
+    assert f"s: {wanted}".strip() in " ".join(" ".join(text or "" for text in shown).split())
 
 
 @pytest.mark.parametrize(

@@ -137,7 +137,7 @@ def test_mxnet():
 def test_they_are_shown():
     assert "3×3, stride 2, padding 1, 2 groups, 8 filters" in str(fl.summary(LAYERS, IMAGE))
     source = fl.plot_network(LAYERS, IMAGE).source
-    assert "3×3, stride 2, padding 1, 2 groups,\n8 filters" in source
+    assert "3×3, stride 2, padding 1,\n2 groups, 8 filters" in source
     assert "rate 0.25" in source
 
 

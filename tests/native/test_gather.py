@@ -171,8 +171,9 @@ def test_gather(dense, sparse, sizes, n, by_slot, seed):
         same(value, expected)
 
     ends = ints([0, *sorted(rng.integers(0, len(index) + 1, rng.integers(0, 9))), len(index)])
-    parts = gatherer.gather_parts(picked.astype(np.uint32) if by_slot else None, index, ends)
+    parts, nbytes = gatherer.gather_parts(picked.astype(np.uint32) if by_slot else None, index, ends)
     assert len(parts) == len(ends) - 1
+    assert nbytes == sum(a.nbytes for part in parts for stream in part for a in stream if a is not None)
     for part, a, b in zip(parts, ends, ends[1:], strict=False):
         for one, other in zip(part, gatherer.gather(picked[a:b].astype(np.uint32), index[a:b]), strict=True):
             view(one, other)
@@ -194,7 +195,7 @@ def test_parts_share_no_memory():
     gatherer = _native.Gatherer([None, 9])
     csr = (ints([0, 1, 1, 3]), np.array([1, 2, 3], np.int32), np.ones(3, np.float32), ints([0, 2, 3]))
     gatherer.add(0, [(np.arange(6.0).reshape(2, 3), None), csr])
-    parts = gatherer.gather_parts(None, ints([0, 1, 0, 1]), ints([0, 1, 2, 4]))
+    parts, _ = gatherer.gather_parts(None, ints([0, 1, 0, 1]), ints([0, 1, 2, 4]))
     arrays = [array for part in parts for stream in part for array in stream if array is not None]
     for i, array in enumerate(arrays):
         before = [other.copy() for other in arrays]

@@ -178,9 +178,7 @@ def test_runs_without_limit():
     assert _native.run_ends(ends, 7, 3000, 2**63 - 1) == [3000]
 
 
-@pytest.mark.parametrize(
-    "wrong", [(-1, 3, 1, 1), (4, 3, 1, 1), (0, 5, 1, 1), (0, 3, -1, 1), (0, 3, 1, 65)]
-)
+@pytest.mark.parametrize("wrong", [(-1, 3, 1, 1), (4, 3, 1, 1), (0, 5, 1, 1), (0, 3, -1, 1), (0, 3, 1, 65)])
 def test_runs_of_impossible_arguments(wrong):
     at, limit, room, most = wrong
     with pytest.raises(ValueError, match="run_ends: expected"):

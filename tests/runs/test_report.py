@@ -406,22 +406,32 @@ def test_where_bytes_came_from(tmp_path):
 
     lines = [
         start(),
-        line(100, disk_bytes=3_000_000, read_seconds=5.0, fetched_bytes=1000, cached_bytes=0),
-        line(200, disk_bytes=5_000_000, read_seconds=9.0, fetched_bytes=1000, cached_bytes=2000),
+        line(100, asked_bytes=4_000_000, disk_bytes=3_000_000, read_seconds=5.0, fetched_bytes=1000, cached_bytes=0),
+        line(
+            200, asked_bytes=20_000_000, disk_bytes=5_000_000, read_seconds=9.0, fetched_bytes=1000, cached_bytes=2000
+        ),
         start(200),
-        line(300, disk_bytes=2_000_000, read_seconds=6.0, fetched_bytes=0, cached_bytes=1000),
+        line(300, asked_bytes=1_000_000, disk_bytes=2_000_000, read_seconds=6.0, fetched_bytes=0, cached_bytes=1000),
     ]
     page = page_of(write(tmp_path / "run.jsonl", lines))
     text = page.text
-    charts = {key: [row[1] for row in page.tables[key][1:]] for key in ("disk", "hits", "reading")}
+    charts = {key: [row[1] for row in page.tables[key][1:]] for key in ("disk", "pages", "hits", "reading")}
+    assert charts.pop("pages") == ["25", "87.5", "0"]
     assert charts == {"disk": ["0.3", "0.2", "0.2"], "hits": ["0", "100", "100"], "reading": ["0.5", "0.4", "0.6"]}
     assert "What the page cache did not hold, per second; 0 where it held everything." in text
     assert "7 MB were fetched from the disk" in text
+    assert "Of 21 MB that were asked for, 67% came out of the page cache." in text
+    assert "more than was asked for" not in text
     assert "4 kB of chunks came from object stores, 75% of them out of the cache." in text
     assert "kept 0.5 threads busy, 15 s in all" in text
-    other = page_of(write(tmp_path / "run.jsonl", [start(), line(100, disk_bytes=0, read_seconds=0.0)]))
+    other = page_of(write(tmp_path / "run.jsonl", [start(), line(100, asked_bytes=5, disk_bytes=0, read_seconds=0.0)]))
     assert "fetched from the disk" not in other.text
-    assert not {"disk", "hits", "reading"} & set(other.tables)
+    assert not {"disk", "pages", "hits", "reading"} & set(other.tables)
+    idle = page_of(write(tmp_path / "run.jsonl", [start(), line(100, read_seconds=0.01)]))
+    assert "threads busy" not in idle.text
+    assert "reading" not in idle.tables
+    small = page_of(write(tmp_path / "run.jsonl", [start(), line(100, asked_bytes=1000, disk_bytes=4096)]))
+    assert "Of 1 kB that were asked for, 0% came out of the page cache. A disk gives whole pages" in small.text
 
 
 def test_all_lines_of_a_chart_differ_in_more_than_colour():

@@ -20,6 +20,7 @@ class ChunkSet:
     Attributes:
         schema: the streams.
         sequence_bytes: mean bytes of a sequence, over all chunks so far; 0 before the first.
+        copied_bytes: bytes of the values that were returned so far.
     """
 
     __slots__ = (
@@ -30,6 +31,7 @@ class ChunkSet:
         "_ragged",
         "_sequences",
         "_top",
+        "copied_bytes",
         "schema",
         "sequence_bytes",
     )
@@ -40,7 +42,7 @@ class ChunkSet:
         self._makers = makers(schema)
         self._free: list[int] = []
         self._ragged = [False] * len(schema)
-        self._top = self._sequences = self._bytes = 0
+        self._top = self._sequences = self._bytes = self.copied_bytes = 0
         self.sequence_bytes = 0.0
 
     def add(self, chunk: Chunk) -> int:
@@ -98,7 +100,7 @@ class ChunkSet:
         Raises:
             BadEntriesError, DataError: as `gather`.
         """
-        return values_of(self._makers, staged.gather(which))
+        return self._counted(values_of(self._makers, staged.gather(which)))
 
     def adopt(self, staged: _native.Staged, run: int) -> int:
         """Add a staged run as a chunk and return its slot."""
@@ -138,7 +140,7 @@ class ChunkSet:
         if len(index) == 0:
             ragged = zip(self.schema.items(), self._ragged, strict=True)
             return {name: Value.empty(stream, r) for (name, stream), r in ragged}
-        return values_of(self._makers, self._gatherer.gather(slots, index))
+        return self._counted(values_of(self._makers, self._gatherer.gather(slots, index)))
 
     def gather_parts(
         self, slots: NDArray[np.uint32], index: NDArray[np.int64], ends: NDArray[np.int64]
@@ -149,8 +151,12 @@ class ChunkSet:
         Raises:
             IndexError, DataError: as `gather`.
         """
-        parts = self._gatherer.gather_parts(slots, index, ends)
-        return None if parts is None else [values_of(self._makers, arrays) for arrays in parts]
+        found = self._gatherer.gather_parts(slots, index, ends)
+        if found is None:
+            return None
+        parts, nbytes = found
+        self.copied_bytes += nbytes
+        return [values_of(self._makers, arrays) for arrays in parts]
 
     def start(self, slots: NDArray[np.uint32], index: NDArray[np.int64]) -> _native.Copy:
         """Begin in a native thread what `gather` does, for at least one sequence; `finish` returns the result.
@@ -168,4 +174,9 @@ class ChunkSet:
         Raises:
             DataError: as `gather`.
         """
-        return values_of(self._makers, copy.result())
+        return self._counted(values_of(self._makers, copy.result()))
+
+    def _counted(self, values: dict[str, Value]) -> dict[str, Value]:
+        for value in values.values():
+            self.copied_bytes += value.nbytes
+        return values

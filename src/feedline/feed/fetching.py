@@ -236,6 +236,11 @@ class FetchingReader(Reader):
             return all(unit is not None and unit.group.staged.done for unit in units)
         return all(self.prepared(segment) for segment, _, _ in parts)
 
+    @property
+    def asked_bytes(self) -> int:
+        """See `Reader.asked_bytes`."""
+        return self._chunks.copied_bytes
+
     def take(self, parts: Sequence[SegmentSlice]) -> tuple[Slots, Ints]:
         """See `Reader.take`."""
         take = self._take_in_order if self._in_place else self._take_of_window
@@ -454,8 +459,8 @@ class FetchingReader(Reader):
         read.
 
         That is everything if it fits well, nobody has said how much memory to take, and it is worth it: where the disk
-        is slow, and in a whole shuffle of sequences that are read with their neighbours. Else small rows, and the offsets of
-        sequences and rows, as far as all of them fit; estimated from one chunk.
+        is slow, and in a whole shuffle of sequences that are read with their neighbours. Else small rows, and the
+        offsets of sequences and rows, as far as all of them fit; estimated from one chunk.
         """
         if self._keep is None or (self._keeps_all is None and self.waits.slow):
             chunk = self._sample

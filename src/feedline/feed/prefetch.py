@@ -61,7 +61,10 @@ class Stats:
         transform_seconds: time spent in transforms, summed over threads; decoding pictures is one.
         minibatches, sequences, samples: number delivered to this rank.
         skipped: unreadable sequences skipped by this rank.
-        disk_bytes: bytes fetched, mostly past the page cache, as it did not hold them.
+        asked_bytes: bytes of local files that were asked for, wherever they were: of mapped files, such as stores, the
+            values that were copied, of others the parts that chunks lie in; 0 where a format does not tell.
+        disk_bytes: bytes fetched, mostly past the page cache, as it did not hold them: whole pages, so that it may be
+            more than was asked for.
         fetched_bytes, cached_bytes: bytes of chunks that came from object stores, and that the cache of objects had.
         corpora: what each corpus of a mixture has given since the beginning of the order, over all ranks, beside the
             share that its weights declare; empty for other corpora.
@@ -77,6 +80,7 @@ class Stats:
     sequences: int = 0
     samples: int = 0
     skipped: int = 0
+    asked_bytes: int = 0
     disk_bytes: int = 0
     fetched_bytes: int = 0
     cached_bytes: int = 0
@@ -145,6 +149,11 @@ class Reader(abc.ABC):
     """
 
     shared = False
+
+    @property
+    def asked_bytes(self) -> int:
+        """Bytes of local files that were asked for so far, see `Stats`; 0 if unknown."""
+        return 0
 
     @property
     def scattered(self) -> bool:
@@ -411,6 +420,11 @@ class BufferedReader(Reader):
         self._lock = threading.Lock()  # guards the statistics that threads update
 
     # ---- called by the source ---------------------------------------------------------------------
+
+    @property
+    def asked_bytes(self) -> int:
+        """See `Reader.asked_bytes`."""
+        return self.ranges.asked_bytes
 
     def prepare(self, segment: Segment) -> None:
         """Hold the chunks of the segment's window, reading those that are missing, and set its ``slots``."""

@@ -95,7 +95,8 @@ class RangeFetcher:
         shared: whether other processes of this machine read the same data.
         keeps: whether what is read from now on stays in the page cache.
         wait_seconds: seconds that threads waited for the disk, summed.
-        disk_bytes: bytes read from it.
+        asked_bytes: bytes of local files in the chunks that were taken.
+        disk_bytes: bytes read from the disk.
         fetched_bytes, cached_bytes: bytes of objects that came from stores, and that the cache had.
         uses: when chunks are needed next.
     """
@@ -103,7 +104,7 @@ class RangeFetcher:
     def __init__(self, corpus: Deserializer, room: int = ROOM_BYTES) -> None:
         self._corpus, self._room = corpus, room
         self.backend, self.direct, self.forced, self.shared, self.keeps = "any", True, False, False, False
-        self.wait_seconds, self.disk_bytes = 0.0, 0
+        self.wait_seconds, self.asked_bytes, self.disk_bytes = 0.0, 0, 0
         self.fetched_bytes = self.cached_bytes = 0
         self.uses = NextUses(corpus.num_chunks())
         self._lock = threading.Lock()
@@ -150,6 +151,8 @@ class RangeFetcher:
                 return self._arrived(job, job.arrival)
             with self._lock:
                 self.cached_bytes += job.size
+        with self._lock:
+            self.asked_bytes += job.size
         return None if fetch is None else self._result(job, fetch)
 
     def _arrived(self, job: _RangeJob, arrival: Arrival) -> list[Piece]:

@@ -662,6 +662,7 @@ class MinibatchSource:
     def stats(self) -> Stats:
         """Return what was read, held and delivered so far in this process; of a mixture, what each corpus gave."""
         self._stats.corpora = self._timeline.shares(*self.position[:2])
+        self._stats.asked_bytes = self._reader.asked_bytes
         return self._stats
 
     def close(self) -> None:

@@ -1,7 +1,7 @@
 """A `graphviz.Digraph` that notebooks can show even without the program `dot`; requires the package graphviz.
 
-Graphviz lays it out first; then the names of frames are moved to where no arrow crosses them, and the rest is drawn as
-it was laid out, in any format.
+Graphviz lays it out first, again where names of frames have no room; then these are moved to where no arrow crosses
+them, and the rest is drawn as it was laid out, in any format.
 """
 
 from __future__ import annotations
@@ -15,13 +15,16 @@ try:
 except ModuleNotFoundError as error:
     raise ModuleNotFoundError("graphviz is not installed; run: pip install 'feedline[viz]'") from error
 
-from feedline.graph.frame_names import with_names_apart
+from feedline.graph.frame_names import FrameNames, Wish
+from feedline.graph.labels import printable
 
 WITHOUT_DOT = (
     "The program `dot` is not installed, so there is no picture: install Graphviz (Debian: apt-get install graphviz). "
     "Its source, for any Graphviz viewer:"
 )
 _FRAME = "subgraph cluster_"
+_TRIES = 5  # layouts, at most, until all names of frames have room
+_LONG = 200_000  # characters of a graph that is laid out once: dot takes seconds
 
 
 class Picture(graphviz.Digraph):
@@ -32,12 +35,22 @@ class Picture(graphviz.Digraph):
         if args or settings.keys() - {"encoding", "quiet"} or _FRAME not in self.source:
             return super().pipe(format, *args, **settings)
         quiet = bool(settings.get("quiet"))
-        laid_out = graphviz.pipe(self.engine, "dot", self.source.encode(), quiet=quiet)
-        laid_out = _as_laid_out(laid_out, "dot", quiet)  # which moves the origin, once
-        places = json.loads(_as_laid_out(laid_out, "json0", quiet))
-        drawn = _as_laid_out(with_names_apart(laid_out.decode(), places).encode(), format or self.format, quiet)
+        drawn = _as_laid_out(self._with_names(quiet).encode(), format or self.format, quiet)
         encoding = settings.get("encoding")
         return drawn if encoding is None else drawn.decode(encoding)
+
+    def _with_names(self, quiet: bool) -> str:
+        """Return the graph with places, and names of frames that have one each."""
+        source, wishes, found = self.source, dict[str, Wish](), list[FrameNames]()
+        for _ in range(_TRIES if len(source) < _LONG else 1):
+            laid_out = graphviz.pipe(self.engine, "dot", source.encode(), quiet=quiet)
+            laid_out = _as_laid_out(laid_out, "dot", quiet)  # which moves the origin, once
+            names = FrameNames(laid_out.decode(), json.loads(_as_laid_out(laid_out, "json0", quiet)), wishes)
+            found.append(names)
+            if not names.crossed:
+                break
+            source, wishes = names.wished(self.source)
+        return min(found, key=lambda names: names.crossed).drawn()
 
     def render(self, *args: Any, **settings: Any) -> str:
         """Write a file and return its path, as `graphviz.Digraph.render` does."""
@@ -76,4 +89,4 @@ def _as_laid_out(graph: bytes, format: str, quiet: bool) -> bytes:
 
 def quoted(text: str) -> Any:
     """Quote a text so that nothing in it is read as an escape or HTML."""
-    return graphviz.escape(text.replace("&", "&amp;"))  # DOT decodes HTML entities
+    return graphviz.escape(printable(text).replace("&", "&amp;"))  # DOT decodes HTML entities

@@ -1,15 +1,17 @@
 """Names of frames where no arrow crosses them: dot has them all in a corner, under the arrows.
 
 Works on a graph that dot has laid out. A name stands as far left in its frame as no arrow runs through it, on white and
-in front of everything, for a frame without room for that. Linear in frames times points of arrows.
+in front of everything. Where a frame has no such place, its name is broken into shorter lines, or else the frame made
+wider, and the graph laid out again. Linear in frames times points of arrows.
 """
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 Box = tuple[float, float, float, float]  # left, bottom, right, top, in points
 Place = tuple[float, float]
@@ -17,60 +19,169 @@ Place = tuple[float, float]
 _STEP, _AROUND = 6.0, 3.0  # points: between the places that are tried, and free space beside a name
 _PIECES = 12  # of a curve, in straight lines
 _LETTER, _LINE = 5.5, 12.0  # points: of an arrow's label
+# Widths of letters in the font of the pictures, by those of most; and what a line may be wider than they say.
+_NARROW, _WIDE, _WIDER = set(" \u00a0ijlt.,:;'!|I()[]fr-/"), set("mwMW…"), 1.04
+_BLANK = "\u00a0"
+_BLANK_WIDTH = 3.0  # points
+_INDENT = 2 * _BLANK  # of a line that continues another
 
 
-def with_names_apart(laid_out: str, places: Mapping[str, Any]) -> str:
-    """Return a graph in which the names of frames are boxes in front, where nothing runs through them.
+class Wish(NamedTuple):
+    """How a frame's name is to be laid out.
+
+    Attributes:
+        lines: of the name.
+        letter: width of a usual letter, in points.
+        least: width that the frame has at least, in points; 0: any.
+    """
+
+    lines: tuple[str, ...]
+    letter: float
+    least: float = 0.0
+
+    @property
+    def width(self) -> float:
+        """Width of the lines, in points."""
+        return _WIDER * self.letter * max(map(_letters, self.lines))
+
+    @property
+    def label(self) -> str:
+        """The name for dot, as wide as the frame is to be."""
+        first = self.lines[0]
+        blanks = math.ceil((self.least - self.letter * _letters(first)) / _BLANK_WIDTH)
+        return "\n".join([first + _BLANK * blanks, *self.lines[1:]])
+
+
+class FrameNames:
+    """The names of frames in a graph that dot has laid out.
 
     Args:
         laid_out: the graph in DOT, with places.
         places: the same graph as Graphviz' JSON.
+        wishes: those with which it was laid out, by the frame's name.
     """
-    objects: Sequence[Mapping[str, Any]] = places.get("objects", ())
-    frames = {o["_gvid"]: o for o in objects if str(o["name"]).startswith("cluster_") and o.get("label")}
-    if not frames:
-        return laid_out
-    parents = {inner: o["_gvid"] for o in objects for inner in o.get("subgraphs", ())}
-    arrows = [curve for edge in places.get("edges", ()) for curve in _curves(edge.get("pos", ""))]
-    labels = [_label_box(edge) for edge in places.get("edges", ()) if edge.get("lp")]
-    added = ["outputorder=edgesfirst"]
-    for number, frame in frames.items():
-        added.append(_without_label(number, frames, parents))
-        x, y = _free_place(frame, arrows, labels)
-        width, height = float(frame["lwidth"]), float(frame["lheight"])
-        name, label = (str(frame[key]).replace('"', '\\"') for key in ("name", "label"))
-        added.append(
-            f'"name of {name}" [label="{label}", pos="{x:.2f},{y:.2f}", width={width:.3f}, height={height:.3f}, '
-            f'shape=box, style=filled, color="#ffffff", fillcolor="#ffffff", fontcolor="{frame["fontcolor"]}", '
-            f"fontsize={frame['fontsize']}, margin=0, fixedsize=true, penwidth=0]"
-        )
-    end = laid_out.rindex("}")
-    return laid_out[:end] + "\n".join(added) + "\n}\n"
+
+    def __init__(self, laid_out: str, places: Mapping[str, Any], wishes: Mapping[str, Wish] | None = None) -> None:
+        self._laid_out, self._wishes = laid_out, dict(wishes or {})
+        objects: Sequence[Mapping[str, Any]] = places.get("objects", ())
+        self._frames = {o["_gvid"]: o for o in objects if str(o["name"]).startswith("cluster_") and o.get("label")}
+        self._parents = {inner: o["_gvid"] for o in objects for inner in o.get("subgraphs", ())}
+        edges = places.get("edges", ())
+        self._arrows = [curve for edge in edges for curve in _curves(edge.get("pos", ""))]
+        self._labels = [_label_box(edge) for edge in edges if edge.get("lp")]
+        self._free = {number: self._free_place(frame) for number, frame in self._frames.items()}
+        self.crossed = sum(place is None for place in self._free.values())  # names that have no place
+
+    def drawn(self) -> str:
+        """Return the graph in which the names are boxes in front, where nothing runs through them if possible."""
+        if not self._frames:
+            return self._laid_out
+        added = ["outputorder=edgesfirst"]
+        for number, frame in self._frames.items():
+            added.append(self._relabelled(number, ""))
+            name, lines = (text.replace('"', '\\"') for text in (frame["name"], "\\l".join(self._wish(frame).lines)))
+            x, y = self._free[number] or self._corner(frame)
+            added.append(
+                f'"name of {name}" [label="{lines}\\l", pos="{x:.2f},{y:.2f}", width={self._width(frame) / 72:.3f}, '
+                f'height={frame["lheight"]}, shape=box, style=filled, color="#ffffff", fillcolor="#ffffff", '
+                f'fontcolor="{frame["fontcolor"]}", fontsize={frame["fontsize"]}, margin=0, fixedsize=true, penwidth=0]'
+            )
+        return _with(self._laid_out, added)
+
+    def wished(self, source: str) -> tuple[str, dict[str, Wish]]:
+        """Return a graph in DOT with other lines for the names that have no place, and these wishes."""
+        wishes = self._wishes | {
+            frame["name"]: self._other(frame) for number, frame in self._frames.items() if self._free[number] is None
+        }
+        labels = {n: wishes[frame["name"]].label for n, frame in self._frames.items() if frame["name"] in wishes}
+        quoted = {number: label.replace('"', '\\"') for number, label in labels.items()}
+        return _with(source, [self._relabelled(number, label) for number, label in quoted.items()]), wishes
+
+    def _other(self, frame: Mapping[str, Any]) -> Wish:
+        """Return how to lay out a name that has no place: in the widest one that is free, or in a wider frame."""
+        wish = self._wish(frame)
+        room = max((end - start for start, end in self._gaps(frame)), default=0.0) - 2 * _AROUND
+        broken = wish._replace(lines=_broken(wish.lines, room / wish.letter / _WIDER))
+        if broken.width <= room and broken != wish:
+            return broken
+        longest = max(_letters(word) for line in wish.lines for word in line.split(" "))
+        wish = wish._replace(lines=_broken(wish.lines, longest + _letters(_INDENT)))
+        return wish._replace(least=max(1.1 * wish.least, 2 * (wish.width + 2 * _AROUND)))
+
+    def _wish(self, frame: Mapping[str, Any]) -> Wish:
+        lines = tuple(str(frame["label"]).split("\n"))
+        return self._wishes.get(frame["name"]) or Wish(lines, float(frame["lwidth"]) * 72 / max(map(_letters, lines)))
+
+    def _width(self, frame: Mapping[str, Any]) -> float:
+        return self._wish(frame).width
+
+    def _relabelled(self, number: int, label: str) -> str:
+        """Return the statement that changes a frame's label: the frame again, in those around it."""
+        text = f'graph [label="{label}"]'
+        inner: int | None = number
+        while inner is not None and inner in self._frames:
+            text = f"subgraph {self._frames[inner]['name']} {{ {text} }}"
+            inner = self._parents.get(inner)
+        return text
+
+    def _corner(self, frame: Mapping[str, Any]) -> Place:
+        """Return where a name's middle is in the left corner of its frame."""
+        (x, y), half = _numbers(frame["lp"]), float(frame["lwidth"]) * 36
+        return x - half + self._width(frame) / 2, y
+
+    def _free_place(self, frame: Mapping[str, Any]) -> Place | None:
+        """Return the middle of a name: the leftmost one without an arrow or a label of one."""
+        half = self._width(frame) / 2
+        x, y = self._corner(frame)
+        for start, end in self._gaps(frame):
+            at = max(x, start + _AROUND + half)
+            if at + half + _AROUND <= end:
+                return at, y
+        return None
+
+    def _gaps(self, frame: Mapping[str, Any]) -> Iterator[tuple[float, float]]:
+        """Iterate over the free places for a name, as intervals of x, from the left."""
+        y, half = _numbers(frame["lp"])[1], float(frame["lheight"]) * 36
+        band = y - half - 1, y + half + 1
+        left, _, right, _ = _numbers(frame["bb"])
+        labels = [(a, c) for a, b, c, d in self._labels if b < band[1] and d > band[0]]
+        at = left
+        for start, end in sorted([*_crossings(self._arrows, band), *labels]):
+            if left < end and start < right:
+                if start > at:
+                    yield at, start
+                at = max(at, end)
+        if at < right:
+            yield at, right
 
 
-def _without_label(number: int, frames: Mapping[int, Mapping[str, Any]], parents: Mapping[int, int]) -> str:
-    """Return the statement that removes a frame's label: the frame again, in those around it."""
-    text = 'graph [label=""]'
-    inner: int | None = number
-    while inner is not None and inner in frames:
-        text = f"subgraph {frames[inner]['name']} {{ {text} }}"
-        inner = parents.get(inner)
-    return text
+def _with(graph: str, statements: Sequence[str]) -> str:
+    """Return a graph in DOT with more statements at its end."""
+    end = graph.rindex("}")
+    return graph[:end] + "\n".join(statements) + "\n}\n"
 
 
-def _free_place(frame: Mapping[str, Any], arrows: Sequence[Sequence[Place]], labels: Sequence[Box]) -> Place:
-    """Return the middle of a name: the leftmost one without an arrow or a label of one, else dot's own."""
-    x, y = _numbers(frame["lp"])
-    right = _numbers(frame["bb"])[2]
-    wide, high = (float(frame[key]) * 72 / 2 for key in ("lwidth", "lheight"))
-    band = y - high - 1, y + high + 1
-    taken = [*_crossings(arrows, band), *((a, c) for a, b, c, d in labels if b < band[1] and d > band[0])]
-    at = x
-    while at + wide <= right - _AROUND:
-        if all(end <= at - wide - _AROUND or start >= at + wide + _AROUND for start, end in taken):
-            return at, y
-        at += _STEP
-    return x, y
+def _letters(text: str) -> float:
+    """Return how many usual letters are as wide as a text."""
+    return sum(0.5 if c in _NARROW else 1.6 if c in _WIDE else 1.2 if c.isupper() else 1.0 for c in text)
+
+
+def _broken(lines: Sequence[str], letters: float) -> tuple[str, ...]:
+    """Return lines of so many letters, or of a single word: broken after colons and commas, or else at spaces."""
+    letters -= _letters(_INDENT)
+    found: list[str] = []
+    for line in lines:
+        own: list[str] = []
+        for part in re.split(r"(?<=[:,]) ", line):
+            whole = not own or _letters(f"{own[-1]} {part}") > letters
+            for word in [part] if _letters(part) <= letters else part.split(" "):
+                if whole or _letters(f"{own[-1]} {word}") > letters:
+                    own.append(_INDENT * bool(own) + word)
+                else:
+                    own[-1] += f" {word}"
+                whole = False
+        found += own
+    return tuple(found)
 
 
 def _crossings(arrows: Sequence[Sequence[Place]], band: tuple[float, float]) -> Iterator[tuple[float, float]]:

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 
 from feedline.graph.graph import Graph, Operation, Parameter, Path, Scope, called, number, total
 from feedline.graph.settings import brief
 
-SETTINGS = 36  # characters in a line of settings
+_NO_XML = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]")
+SETTINGS = 28  # characters in a line of settings
+
+
+def printable(text: str) -> str:
+    """Return a text with U+FFFD in place of what SVG and HTML cannot have."""
+    return _NO_XML.sub("\ufffd", text)
 
 
 def box_lines(graph: Graph, operation: Operation) -> list[str]:
@@ -34,11 +41,15 @@ def box_lines(graph: Graph, operation: Operation) -> list[str]:
 
 
 def _wrapped(settings: str) -> list[str]:
-    """Break a line that is too long, first of all before what follows the operation itself."""
+    """Break a line that is too long: before what follows the operation itself, then after commas, then at spaces."""
     own, then, after = settings.partition(", then ")
-    if len(settings) <= SETTINGS or not then:
-        return textwrap.wrap(settings, SETTINGS)
-    return [*textwrap.wrap(f"{own},", SETTINGS), *textwrap.wrap(f"then {after}", SETTINGS)]
+    if len(settings) > SETTINGS and then:
+        return [*_wrapped(f"{own},"), *_wrapped(f"then {after}")]
+    lines = [""]
+    for part in re.findall(r"[^,]+,?", settings):
+        longer = lines[-1] + part
+        lines[-1:] = [longer] if len(longer) <= SETTINGS else [lines[-1], part.strip()]
+    return [short for line in lines for short in textwrap.wrap(line, SETTINGS)]
 
 
 def training_note(parameter: Parameter) -> str:

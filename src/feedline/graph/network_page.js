@@ -496,14 +496,40 @@
       size(one);
     }
     item.content = arrange(item);
-    item.top = item === root ? 8 : TITLE + LINE * (item.lines.length - 1) + 6;
     const pad = item === root ? 8 : 12;
     item.w = Math.max(item.content.w + 2 * pad, widest + 2 * PAD + 14);
-    item.h = item.content.h + item.top + pad;
     item.left = (item.w - item.content.w) / 2;
+    if (item === root) item.top = 8;
+    else entitle(item);
+    item.h = item.content.h + item.top + pad;
     // Along the border, from the corner: x in a picture from top to bottom, y in one from side to side.
     const inset = flat ? item.top : item.left;
     item.ports = new Map([...item.content.ports].map(([key, at]) => [key, at + inset]));
+  }
+
+  // The name of an open frame stands left of where a tensor enters: in shorter lines if need be, or else in a wider frame.
+  function entitle(frame) {
+    const entry = backwards !== Boolean(frame.flipped) ? "out " : "in ", BEGIN = 23, BESIDE = 6;
+    const ways = flat ? [] : [...frame.content.ports].filter(([key]) => key.startsWith(entry)).map(([, x]) => x + frame.left);
+    const room = Math.min(...ways, frame.w) - BEGIN - BESIDE;
+    frame.name = broken(frame.lines.map((text, n) => [text, n === 0]), room);
+    const lacking = Math.max(0, ...frame.name.map(([text, bold]) => width(text, bold) - room));
+    frame.left += lacking;
+    frame.w += lacking;
+    frame.top = TITLE + LINE * (frame.name.length - 1) + 6;
+  }
+
+  // Lines, each [text, bold], in a width; words that are wider stay whole.
+  function broken(parts, room) {
+    return parts.flatMap(([text, bold]) => {
+      const found = [];
+      for (const word of text.split(" ")) {
+        const longer = found.length ? `${found[found.length - 1]} ${word}` : word;
+        if (found.length && width(longer, bold) <= room) found[found.length - 1] = longer;
+        else found.push(word);
+      }
+      return found.map((line) => [line, bold]);
+    });
   }
 
   function element(name, attributes = {}, text) {
@@ -597,16 +623,18 @@
     if (item.isFrame && item.open) {
       group.append(element("rect", { class: "title", x: 2, y: 2, width: item.w - 4, height: item.top - 4, rx: 7 }));
     }
-    lines(item).forEach((line, n) => {
-      const at = item.isFrame ? { x: 23 } : { x: item.w / 2, "text-anchor": "middle" };
-      group.append(element("text", { ...at, y: PAD + 9 + LINE * n, class: n ? "line" : "line first" }, line));
+    const parts = item.isFrame && item.open ? item.name : lines(item).map((line, n) => [line, n === 0]);
+    parts.forEach(([line, bold], n) => {
+      const at = !item.isFrame ? { x: item.w / 2, "text-anchor": "middle" } : { x: 23 };
+      group.append(element("text", { ...at, y: PAD + 9 + LINE * n, class: bold ? "line first" : "line" }, line));
     });
     group.item = item;
     return group;
   }
 
   function spoken(item) {
-    return [...item.said, ...item.facts.map(([name, text]) => `${name} ${text}`)].join(", ");
+    const said = item.said.map((line) => line.replace(/,$/, "")); // where a list is broken
+    return [...said, ...item.facts.map(([name, text]) => `${name} ${text}`)].join(", ");
   }
 
   // The panel beside the picture.

@@ -7,6 +7,7 @@ takes the time; writing DOT is linear.
 
 from __future__ import annotations
 
+import html
 import importlib
 import os
 import textwrap
@@ -21,7 +22,7 @@ from feedline.graph.fitting import fitted
 from feedline.graph.folding import collapsed, folded
 from feedline.graph.graph import Edge, Graph, Operation, Path, named_after_parameters, number
 from feedline.graph.importers import graph_of
-from feedline.graph.labels import box_lines, frame_label, training_note
+from feedline.graph.labels import box_lines, frame_label, printable, training_note
 from feedline.graph.levels import Levels, levels
 from feedline.graph.network_page import PageLook, network_page
 from feedline.graph.op_families import family
@@ -116,16 +117,15 @@ def plot_network(
     digraph = importlib.import_module("feedline.graph.digraph")  # the only one that needs the package graphviz
     picture = digraph.Picture(name=digraph.quoted(title), filename=f"{title}.gv", format=save_format)
     drawing = _Drawing(drawn, picture, digraph.quoted, dict(node_attrs or {}), hide_weights)
-    drawing.settings(_caption(title, graph, remark), direction)
-    drawing.scope(())
     parts = columns(drawn, height) if height is not None else []
     beside = levels(drawn) if len(parts) > 1 else None
+    wide = direction in ("LR", "RL") or (len(parts) > 1 and beside is None)
+    drawing.settings(_caption(title, graph, remark), direction, (4 if wide else 2) if legend else 0)
+    drawing.scope(())
     if beside is None:
         drawing.edges(parts)
     else:
         drawing.levels(beside)
-    if legend:
-        drawing.legend()
     return picture if to is None else picture.write(FilePath(to))
 
 
@@ -145,7 +145,6 @@ class _Drawing:
         self.graph, self.picture, self.quoted = graph, picture, quoted
         self.node_attrs, self.hide_weights = node_attrs, hide_weights
         self._many = len(graph.operations) > MANY
-        self._families: dict[str, None] = {}
         self._users = Counter(name for operation in graph.operations for name in operation.parameters)
         named: list[Path | str] = [*graph.scopes, *graph.parameters]
         self._number = {name: i for i, name in enumerate(named)}
@@ -157,57 +156,80 @@ class _Drawing:
             for n in range(len(around)):
                 self._scopes.setdefault(around[:n], {})[around[: n + 1]] = None
 
-    def settings(self, caption: str, direction: str) -> None:
-        """Set the attributes of the picture."""
+    def settings(self, caption: str, direction: str, in_a_row: int) -> None:
+        """Set the attributes of the picture, with so many families in a row of its legend; 0: no legend."""
         fonts = {"fontname": "Helvetica,Arial,sans-serif"}
         many = {"splines": "line", "nslimit": "0.1", "nslimit1": "1", "mclimit": "0.1"}
         self.picture.attr(
             "graph",
-            label=self.quoted(caption),
+            label=self._with_legend(caption, in_a_row) if in_a_row else self.quoted(caption),
             labelloc="t",
             rankdir=direction,
             bgcolor="#ffffff",
             pad="0.15",
             fontcolor=GREY,
             color=GREY,
-            ranksep="0.3",
-            nodesep="0.3",
+            ranksep="0.2",
+            nodesep="0.2",
             **fonts,
             **(many if self._many else {}),
         )
-        self.picture.attr("node", style="filled", color=GREY, fontcolor=INK, fontsize="11", margin="0.12,0.06", **fonts)
+        self.picture.attr("node", style="filled", color=GREY, fontcolor=INK, fontsize="11", margin="0.08,0.05", **fonts)
         self.picture.attr("edge", color=GREY, fontcolor=GREY, fontsize="10", arrowsize="0.7", **fonts)
 
+    def _with_legend(self, caption: str, in_a_row: int) -> str:
+        """Return a caption, in HTML as Graphviz has it, with a table of the families that occur."""
+        occur = {family(operation.kind) for operation in self.graph.operations}
+        occur |= {"parameter"} if self._users and not self.hide_weights else set()
+        cells = [
+            f'<td border="1" bgcolor="{STYLES[kin].fill}" width="18"></td>'
+            f'<td align="left"><font point-size="9">{kin}: {STYLES[kin].words}</font></td>'
+            for kin in STYLES
+            if kin in occur
+        ]
+        rows = ["".join(cells[n : n + in_a_row]) for n in range(0, len(cells), in_a_row)]
+        table = "".join(f"<tr>{row}</tr>" for row in rows)
+        words = html.escape(printable(caption))
+        lines = "".join(f"<tr><td>{line}</td></tr>" for line in words.split("\n"))
+        legend = f'<table border="0" cellborder="0" cellspacing="3" cellpadding="1">{table}</table>'
+        legend = f"<tr><td>{legend}</td></tr>" if cells else ""
+        return f'<<table border="0" cellspacing="0" cellpadding="1" color="{GREY}">{lines}{legend}</table>>'
+
     def scope(self, path: Path, into: Any = None) -> None:
-        """Draw the operations directly in a scope, and a frame for each subscope."""
+        """Draw the operations directly in a scope, and a frame for each subscope, with the names of all that it is."""
         into = into or self.picture
         for operation in self._inside.get(path, ()):
             self.operation(operation, into)
         for inner in self._scopes.get(path, ()):
             frame = type(self.picture)(name=f"cluster_{self._number[inner]}")
-            label = self.quoted(frame_label(inner, self.graph.scopes[inner]))
+            nested = self._nested(inner)
+            label = self.quoted("\n".join(frame_label(own, self.graph.scopes[own]) for own in nested))
             frame.attr("graph", label=label, style="rounded,dashed", color=GREY, fontcolor=GREY, fontsize="11")
-            frame.attr("graph", labeljust="l")
-            self.scope(inner, frame)
+            frame.attr("graph", labeljust="l", margin="6")
+            self.scope(nested[-1], frame)
             into.subgraph(frame)
+
+    def _nested(self, path: Path) -> list[Path]:
+        """Return a scope and those inside of it that have everything that it has: one frame does for all."""
+        found = [path]
+        while len(inner := self._scopes.get(found[-1], {})) == 1 and not self._inside.get(found[-1]):
+            found += inner
+        return found
 
     def operation(self, operation: Operation, into: Any) -> None:
         """Draw a box, and cylinders for its parameters if weights are shown."""
-        kin = family(operation.kind)
-        self._families.setdefault(kin)
         into.node(
             operation.key,
             **{
                 "label": self.quoted("\n".join(box_lines(self.graph, operation))),
                 "tooltip": self.quoted(self._tooltip(operation)),
-                **_style(kin),
+                **_style(family(operation.kind)),
                 **self.node_attrs,
             },
         )
         if self.hide_weights:
             return
         for name in operation.parameters:
-            self._families.setdefault("parameter")
             # A shared parameter is one node, outside all frames.
             shared = self._users[name] > 1
             parameter = self.graph.parameters[name]
@@ -275,20 +297,10 @@ class _Drawing:
         for left, right in pairwise(tops):
             self.picture.edge(left, right, style="invis")
 
-    def legend(self) -> None:
-        """Draw a table of the families that occur."""
-        rows = "".join(
-            f'<tr><td border="1" color="{GREY}" bgcolor="{STYLES[kin].fill}" width="18"></td>'
-            f'<td align="left"><font color="{GREY}">{kin}: {STYLES[kin].words}</font></td></tr>'
-            for kin in STYLES
-            if kin in self._families
-        )
-        table = f'<<table border="0" cellborder="0" cellspacing="3" cellpadding="1">{rows}</table>>'
-        self.picture.node("legend of families", label=table, shape="plain", style="", fontsize="9", tooltip="legend")
-
 
 def _style(kin: str) -> dict[str, str]:
     style = STYLES[kin]
     # dot adds room for slanted sides by itself.
-    narrow = {"margin": "0,0"} if style.shape in ("invtrapezium", "parallelogram") else {}
+    slanted = ("invtrapezium", "parallelogram", "hexagon", "octagon", "doubleoctagon")
+    narrow = {"margin": "0,0"} if style.shape in slanted else {}
     return {"shape": style.shape, "fillcolor": style.fill, "style": style.style, **narrow}

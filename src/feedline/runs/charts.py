@@ -17,7 +17,8 @@ from feedline.runs.table import ChartTable, Number, joined, thinned
 
 Pairs = Sequence[tuple[Number, Number | None]]
 _MAY_SPAN_DECADES = ("loss", "metric", "rate")  # for others, the distance from zero matters
-_MAY_BE_NOISY = ("loss", "metric", "speed", "waiting")
+_MAY_BE_NOISY = ("loss", "metric", "speed", "waiting", "disk", "pages")
+LEAST_BUSY = 0.01  # threads that read and decode; fewer are not worth telling: mapping a store takes next to nothing
 _NOISY_FROM = 30  # numbers
 MOST_COLUMNS = 6  # as many as colours and dashes can distinguish
 
@@ -182,14 +183,22 @@ def _sources(history: History) -> list[Chart]:
     """Return the charts of where bytes came from, and of what decoding took; as far as the log tells."""
     timed = [span for span in history.spans if span.seconds > 0]
     disk = [(span.samples, span.disk / 1e6 / span.seconds) for span in timed if span.disk is not None]
+    read = [span for span in history.spans if span.asked and span.disk is not None]
+    in_memory = [(span.samples, 100 * max(0.0, 1 - (span.disk or 0.0) / (span.asked or 1.0))) for span in read]
     from_stores = [(span, (span.fetched or 0.0) + (span.cached or 0.0)) for span in history.spans]
     hits = [(span.samples, 100 * (span.cached or 0.0) / remote) for span, remote in from_stores if remote]
     busy = [(span.samples, span.reading / span.seconds) for span in timed if span.reading is not None]
+    busy = busy if any(number >= LEAST_BUSY for _, number in busy) else []
     charts = [
         (
             *("disk", "Read from the disk"),
             "What the page cache did not hold, per second; 0 where it held everything.",
             *("MB/s", {"disk": disk}),
+        ),
+        (
+            *("pages", "Hits of the page cache"),
+            "The share of the bytes asked for that the disk did not have to give: it gives whole pages.",
+            *("%", {"hits": in_memory if any(span.disk for span in read) else []}),
         ),
         (
             *("hits", "Hits of the cache of objects"),
@@ -205,7 +214,7 @@ def _sources(history: History) -> list[Chart]:
     return [
         chart
         for key, title, says, unit, columns in charts
-        if key == "hits" or any(number for pairs in columns.values() for _, number in pairs)
+        if key in ("pages", "hits") or any(number for pairs in columns.values() for _, number in pairs)
         for chart in _line(history, key, title, says, unit, columns)
     ]
 

@@ -59,7 +59,8 @@ class ProgressLine(NamedTuple):
         time: Unix time of its end, in seconds.
         done: share of the whole run that was done, 0 to 1; None: the run's end is unknown.
         reading: seconds that reading and decoding of chunks took in the span, summed over threads.
-        disk: bytes fetched from the disk in the span, as the page cache did not hold them.
+        asked: bytes of local files that were asked for in the span, wherever they were.
+        disk: bytes fetched from the disk in the span, as the page cache did not hold them; whole pages.
         fetched, cached: bytes of chunks in the span that came from object stores, and from the cache of objects.
     """
 
@@ -81,6 +82,7 @@ class ProgressLine(NamedTuple):
     time: float | None = None
     done: float | None = None
     reading: float | None = None
+    asked: float | None = None
     disk: float | None = None
     fetched: float | None = None
     cached: float | None = None
@@ -214,8 +216,9 @@ def history_of(path: Path, log: RunLog[LogEvent | None]) -> History:
     return history
 
 
+_BYTES = ("asked", "disk", "fetched", "cached")  # statistics of where data came from
 # Statistics of the process that a line repeats with what was added.
-_CUMULATIVE = ("transforming", "reading", "disk", "fetched", "cached")
+_CUMULATIVE = ("transforming", "reading", *_BYTES)
 
 
 def event_of(line: dict[str, Any]) -> LogEvent | None:
@@ -245,7 +248,7 @@ def _span(line: dict[str, Any]) -> ProgressLine:
         maybe(moment, line.get("time"), "time"),
         maybe(amount, line.get("done"), "done"),
         maybe(amount, stats.get("read_seconds"), "stats.read_seconds"),
-        *(maybe(amount, stats.get(f"{name}_bytes"), f"stats.{name}_bytes") for name in ("disk", "fetched", "cached")),
+        *(maybe(amount, stats.get(f"{name}_bytes"), f"stats.{name}_bytes") for name in _BYTES),
     )
 
 

@@ -15,7 +15,15 @@ from typing import Any
 
 from feedline._version import __version__
 from feedline.runs import comparison, page
-from feedline.runs.charts import Chart, constant_rates, feed_charts, learning_charts, seconds_by_part, time_charts
+from feedline.runs.charts import (
+    LEAST_BUSY,
+    Chart,
+    constant_rates,
+    feed_charts,
+    learning_charts,
+    seconds_by_part,
+    time_charts,
+)
 from feedline.runs.compared import read_compared
 from feedline.runs.drawing import figure
 from feedline.runs.findings import findings
@@ -151,17 +159,23 @@ def _read(history: History) -> str:
     """Return how much came from where, and what decoding took, as far as the log tells."""
     sums = {
         name: sum(getattr(span, name) or 0.0 for span in history.spans)
-        for name in ("disk", "fetched", "cached", "reading")
+        for name in ("asked", "disk", "fetched", "cached", "reading")
     }
     told = []
     if sums["disk"]:
         told.append(f"{_size(sums['disk'])} were fetched from the disk, as the page cache did not hold them.")
+    if sums["disk"] and sums["asked"]:
+        held = max(0.0, 1 - sums["disk"] / sums["asked"])
+        told.append(
+            f"Of {_size(sums['asked'])} that were asked for, {held:.0%} came out of the page cache."
+            + (" A disk gives whole pages, which were more than was asked for." if sums["disk"] > sums["asked"] else "")
+        )
     remote = sums["fetched"] + sums["cached"]
     if remote:
         hits = sums["cached"] / remote
         told.append(f"{_size(remote)} of chunks came from object stores, {hits:.0%} of them out of the cache.")
-    if sums["reading"] and history.seconds:
-        threads = sums["reading"] / history.seconds
+    threads = sums["reading"] / history.seconds if history.seconds else 0.0
+    if threads >= LEAST_BUSY:
         told.append(f"Reading and decoding chunks kept {threads:.2g} threads busy, {sums['reading']:,.4g} s in all.")
     return " ".join(told)
 

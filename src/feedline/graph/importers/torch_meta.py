@@ -78,6 +78,7 @@ class TrueDevice:
     """
 
     def __init__(self, device: torch.device) -> None:
+        self.device = device
         self._answers: dict[Any, Any] = {
             torch.Tensor.device.__get__: device,
             torch.Tensor.is_meta.__get__: device.type == "meta",

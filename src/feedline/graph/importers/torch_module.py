@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import gc
 import io
 import logging
 import threading
@@ -50,7 +51,7 @@ def from_module(model: torch.nn.Module, inputs: Any = None) -> Graph:
             f"expected a module of Python code, got {type(model).__name__} with TorchScript in it: "
             "pass the module that was scripted or traced"
         )
-    with _ONE_AT_A_TIME:
+    with _ONE_AT_A_TIME, _collecting_later():
         return _read(model, inputs)
 
 
@@ -89,6 +90,18 @@ def _made(model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any])
 
 
 @contextlib.contextmanager
+def _collecting_later() -> Iterator[None]:
+    """Put off the collection of cycles: among all of torch's objects, one takes as long as a dry run."""
+    was = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was:
+            gc.enable()
+
+
+@contextlib.contextmanager
 def _told(model: torch.nn.Module) -> Iterator[None]:
     """Convert exceptions of a run to a ValueError about the inputs."""
     try:
@@ -121,7 +134,9 @@ def _unchanged(model: torch.nn.Module, runs: bool) -> Iterator[None]:
     tensors = {t: t.detach().clone() for t in held_by if not is_lazy(t) and not t.is_meta}
     attributes = [(module, dict(vars(module))) for module in model.modules()]
     # torch.export, for one, leaves substitutes for weights in a list of LSTMs.
-    held = [(v, v.copy()) for _, before in attributes for v in before.values() if isinstance(v, (list, dict))]
+    held = [
+        (v, v.copy() if v else ()) for _, before in attributes for v in before.values() if isinstance(v, (list, dict))
+    ]
     try:
         with torch.random.fork_rng(devices=_devices(model)):
             yield

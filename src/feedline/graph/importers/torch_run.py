@@ -220,7 +220,8 @@ class _Record(TorchFunctionMode):
         return result
 
     def _result(self, func: Any, args: Any, kwargs: Any) -> Any:
-        made = result_of(func, args, kwargs) if self._dry else None
+        device = None if self._device is None else self._device.device
+        made = result_of(func, args, kwargs, device) if self._dry else None
         if made is None and self._device is not None and func in DIFFER:
             raise NoTwinError(f"{func.__name__} depends on the device")
         return func(*args, **kwargs) if made is None else made
