@@ -59,7 +59,11 @@ def filled(store, tmp_path):
 
 
 def on_disk(folder) -> int:
-    return sum(file.stat().st_blocks * 512 for file in folder.glob("objects/*/data"))
+    """Bytes of all files at one moment: chunks are fetched meanwhile, and others dropped for them before."""
+    before = None
+    while (now := {file: file.stat().st_blocks for file in folder.glob("objects/*/data")}) != before:
+        before = now
+    return 512 * sum(now.values())
 
 
 @pytest.mark.usefixtures("small")
