@@ -1,5 +1,6 @@
-// Documents into rows without Python: on memory that ends where the data ends, rows hold what they should, none holds
-// too much, and the number of rows of best fit does not depend on the order. Meant for ASan + UBSan (`make sanitize`).
+// Documents into rows, and sequences into minibatches, without Python: on memory that ends where the data ends, rows and
+// minibatches hold what they should, none holds too much, and the number of rows of best fit does not depend on the
+// order. Meant for ASan + UBSan (`make sanitize`).
 #include "feedline/packing.h"
 
 #include <algorithm>
@@ -76,8 +77,36 @@ static void test_checks() {
     CHECK(first_bad_row(rows.data() + 3, 1, 3) == 0);
 }
 
+// Runs hold as many sequences as fit, and read no bound past the limit.
+static void test_runs() {
+    for (int turn = 0; turn < 2000; ++turn) {
+        const std::size_t n = rng() % 40;
+        std::vector<std::int64_t> ends(n + 1);
+        for (std::size_t i = 0; i < n; ++i) ends[i + 1] = ends[i] + static_cast<std::int64_t>(rng() % 6);
+        const std::size_t begin = rng() % (n + 1);
+        const auto room = static_cast<std::int64_t>(rng() % 20);
+        std::int64_t out[8];
+        const std::size_t count = run_ends(ends.data(), begin, n, room, true, 8, out);
+        CHECK(count >= 1 && count <= 8);
+        std::size_t at = begin;
+        for (std::size_t i = 0; i < count; ++i) {
+            const auto stop = static_cast<std::size_t>(out[i]);
+            CHECK(stop >= at && stop <= n && (stop > at || at == n));
+            CHECK(ends[stop] - ends[at] <= room || stop == at + 1);
+            // What follows does not fit, or the run was full before it.
+            CHECK(stop == n || ends[stop + 1] - ends[at] > room || ends[stop] - ends[at] >= room);
+            at = stop;
+        }
+        CHECK(count == 8 || at == n);
+    }
+    const std::vector<std::int64_t> ends{0, 1, 2};
+    std::int64_t out[1];
+    CHECK(run_ends(ends.data(), 1, 2, INT64_MAX, false, 1, out) == 1 && out[0] == 2);
+}
+
 int main() {
     test_placement();
     test_checks();
+    test_runs();
     std::puts("test_packing: ok");
 }
