@@ -6,6 +6,7 @@ The fixture has the signatures of CNTK 2.7 by `inspect`, with defaults that are 
 from __future__ import annotations
 
 import ast
+import enum
 import importlib
 import inspect
 import json
@@ -72,7 +73,7 @@ def differences(name, text):
     function = ours(name)
     if function is None or not callable(function):
         return []
-    if inspect.isclass(function) and issubclass(function, (int, str, tuple, BaseException)):
+    if inspect.isclass(function) and issubclass(function, (int, str, tuple, enum.Enum, BaseException)):
         return []  # enumerations and records
     theirs = [part.partition("=") for part in text.split(" | ") if part]
     mine = parameters_of(function)
