@@ -152,3 +152,14 @@ def test_how_often_a_run_resumed_is_told_in_words(tmp_path):
         paths.append(write(tmp_path / f"{n}" / "run.jsonl", lines))
     page = compared(*[path.parent for path in paths])
     assert "resumedneveronce2 times" in page.text.replace("\n", "")
+
+
+def test_who_is_faster_is_told_by_the_figures_of_the_table(tmp_path):
+    """Many slow short spans and a long fast one: the speed is that of the whole time."""
+    for name, seconds in (("a", [8.0, 1.0, 1.0]), ("b", [4.0, 4.0, 4.0])):
+        (tmp_path / name).mkdir()
+        lines = [progress(100 * i, seconds=s) for i, s in enumerate(seconds, 1)]
+        write(tmp_path / name / "run.jsonl", [start(), *lines])
+    page = compared(tmp_path / "a", tmp_path / "b")
+    assert "label samples a second3025" in page.text.replace("\n", "")
+    assert "a is 1.2 times as fast as b." in page.text

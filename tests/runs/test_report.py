@@ -440,3 +440,33 @@ def test_all_lines_of_a_chart_differ_in_more_than_colour():
     dashes = dict(re.findall(r"\.line\.(s\d), \.s\d \.line \{ stroke-dasharray: ([\d. ]+) \}", style))
     assert len(set(dashes.values())) == len(dashes) == MOST_COLUMNS - 1  # the first is solid
     assert "dasharray" not in re.search(r"\.line\.faint.*?\}", style)[0]
+
+
+def test_wall_time_ends_with_the_run(tmp_path):
+    """A last validation, its checkpoint and the test come after the last span: they count, once, in every process."""
+    from feedline.runs.history import read_history
+
+    average = {"loss": 0.5, "metric": None, "counted": 10}
+    lines = [
+        start(time=0.0),
+        progress(100, seconds=10.0, waiting=0.0, saving=0.0, time=10.0),
+        {"event": "validation", "samples": 100, "time": 16.0, **average},
+        {"event": "checkpoint", "samples": 100, "time": 17.0, "path": "c"},
+        {"event": "test", "samples": 100, "time": 20.0, **average},
+        {"event": "end", "samples": 100, "time": 20.0, "interrupted": False},
+    ]
+    path = write(tmp_path / "run.jsonl", lines)
+    page = page_of(path)
+    assert "Wall time: 20 s" in page.text
+    assert "evaluating: 9 s, 45.0%" in page.text
+    assert "saving: 1 s" in page.text
+    # More sweeps: what the checkpoint has is in the next span, the test after it is not.
+    more = [
+        start(100, time=1000.0),
+        progress(200, seconds=17.0, waiting=0.0, saving=0.0, time=1010.0),
+        {"event": "end", "samples": 250, "time": 1015.0, "interrupted": True},
+    ]
+    history = read_history(write(path, lines + more))
+    assert history.after == {"evaluating": 3.0, "training": 5.0}
+    assert history.seconds == 10 + 17 + 3 + 5
+    assert history.counted == 250

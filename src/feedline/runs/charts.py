@@ -12,7 +12,7 @@ from itertools import groupby
 import numpy as np
 
 from feedline.runs.feeding import Fed
-from feedline.runs.history import History, ProgressLine
+from feedline.runs.history import History, ProgressLine, added
 from feedline.runs.table import ChartTable, Number, joined, thinned
 
 Pairs = Sequence[tuple[Number, Number | None]]
@@ -335,6 +335,11 @@ def spans_decades(table: ChartTable) -> bool:
 
 def _percent(share: float | None) -> float | None:
     return None if share is None else 100 * share
+
+
+def whole_by_part(history: History) -> dict[str, float]:
+    """Wall time of a run by what it was spent on, as `seconds_by_part`, to its end."""
+    return {"training": 0.0, **added(seconds_by_part(history.spans), history.after)}
 
 
 def seconds_by_part(spans: Iterable[ProgressLine]) -> dict[str, float]:

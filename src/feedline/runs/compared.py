@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from feedline.runs.charts import seconds_by_part
+from feedline.runs.charts import whole_by_part
 from feedline.runs.drawing import exact
 from feedline.runs.event_files import Curve, event_curves, holds_events
 from feedline.runs.folder import read_run
@@ -30,6 +30,7 @@ class ComparedRun:
         curves: (place, number) pairs by name.
         facts: what it was made with, as text by name.
         results: what came of it, as text by name.
+        speed: samples per second of its whole wall time; None: unknown.
     """
 
     name: str
@@ -38,6 +39,7 @@ class ComparedRun:
     curves: dict[str, Curve]
     facts: dict[str, str]
     results: dict[str, str]
+    speed: float | None = None
 
 
 def read_compared(paths: Sequence[str | os.PathLike[str]]) -> list[ComparedRun]:
@@ -70,7 +72,8 @@ def _read(place: Path, name: str) -> ComparedRun:
     run = read_run(place)
     history = run.history
     curves = _curves(history)
-    return ComparedRun(name, history.path, history.counts, curves, _facts(history), _results(history, curves))
+    facts, results = _facts(history), _results(history, curves)
+    return ComparedRun(name, history.path, history.counts, curves, facts, results, history.speed)
 
 
 def _curves(history: History) -> dict[str, Curve]:
@@ -129,11 +132,10 @@ def _results(history: History, curves: dict[str, Curve]) -> dict[str, str]:
     for name in (f"{kind} {what}" for kind in ("training", "validation", "test") for what in ("loss", "metric")):
         if name in curves:
             found[f"{name}, last"] = exact(curves[name][-1][1])
-    counted, seconds = sum(span.counted for span in history.spans), history.seconds
-    waiting = seconds_by_part(history.spans).get("waiting for data", 0.0)
+    seconds, waiting = history.seconds, whole_by_part(history).get("waiting for data", 0.0)
     found[history.counts] = f"{history.samples:,}"
     if seconds:
-        found |= {"wall time": f"{seconds:,.4g} s", f"{history.counts} a second": f"{counted / seconds:,.0f}"}
+        found |= {"wall time": f"{seconds:,.4g} s", f"{history.counts} a second": f"{history.speed:,.0f}"}
         found["time spent waiting"] = f"{waiting / seconds:.1%}"
     found["resumed"] = history.resumed
     ended = history.ended

@@ -87,7 +87,7 @@ def _findings(runs: Sequence[ComparedRun]) -> list[str]:
             said.append(f"Lowest {name}: {exact(lowest[best])}, of {' and '.join(tied)}.")
             break
     said += [text for before, after in pairwise(runs) if (text := _agreement(before, after))]
-    speeds = {run.name: float(_mean_speed(run)) for run in runs if "throughput" in run.curves}
+    speeds = {run.name: run.speed for run in runs if run.speed is not None}
     if len(speeds) > 1 and min(speeds.values()) > 0:
         slow, fast = (choose(speeds, key=lambda run: speeds[run]) for choose in (min, max))
         ratio = speeds[fast] / speeds[slow]
@@ -97,11 +97,6 @@ def _findings(runs: Sequence[ComparedRun]) -> list[str]:
     if len(digests) > 1:
         said.append("They were trained on different data.")
     return said or ["Nothing stands out."]
-
-
-def _mean_speed(run: ComparedRun) -> float:
-    curve = run.curves["throughput"]
-    return sum(number for _, number in curve) / len(curve)
 
 
 def _agreement(one: ComparedRun, other: ComparedRun) -> str:

@@ -6,7 +6,7 @@ shuffle.
 
 from __future__ import annotations
 
-from feedline.runs.charts import ragged_streams, seconds_by_part
+from feedline.runs.charts import ragged_streams, whole_by_part
 from feedline.runs.folder import Run
 from feedline.runs.history import History
 
@@ -43,7 +43,7 @@ def _course(history: History) -> list[str]:
 
 
 def _time(history: History) -> list[str]:
-    parts, found = seconds_by_part(history.spans), []
+    parts, found = whole_by_part(history), []
     whole = sum(parts.values())
     if whole and parts.get("waiting for data", 0.0) > _WAITING * whole:
         found.append(

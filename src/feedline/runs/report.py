@@ -21,8 +21,8 @@ from feedline.runs.charts import (
     constant_rates,
     feed_charts,
     learning_charts,
-    seconds_by_part,
     time_charts,
+    whole_by_part,
 )
 from feedline.runs.compared import read_compared
 from feedline.runs.drawing import figure
@@ -221,9 +221,8 @@ def _tiles(run: Run) -> list[tuple[str, str]]:
             metric = "" if last.metric is None else f", metric {last.metric:.4g}"
             tiles.append((f"{last.loss:.4g}", f"{kind} loss{metric}"))
     if history.seconds:
-        counted = sum(span.counted for span in history.spans)
-        tiles.append((f"{counted / history.seconds:,.0f}", f"{history.counts} a second"))
-        waiting = seconds_by_part(history.spans).get("waiting for data", 0.0) / history.seconds
+        tiles.append((f"{history.speed:,.0f}", f"{history.counts} a second"))
+        waiting = whole_by_part(history).get("waiting for data", 0.0) / history.seconds
         tiles.append((f"{waiting:.1%}", "of the time waiting for data"))
         if history.transforming:
             busy = history.transforming / history.seconds
@@ -239,7 +238,7 @@ def _tiles(run: Run) -> list[tuple[str, str]]:
 def _spent(run: Run) -> str:
     """Return the whole wall time, as one bar with a legend that is also its table."""
     end = run.history.ended or {}
-    parts = end["seconds_by_part"] if "seconds_by_part" in end else seconds_by_part(run.history.spans)
+    parts = end["seconds_by_part"] if "seconds_by_part" in end else whole_by_part(run.history)
     whole = sum(parts.values())
     if not whole:
         return ""
