@@ -26,7 +26,7 @@ def figure(chart: Chart, restarts: Sequence[int] = ()) -> str:
         chart: chart to show, with at least one number.
         restarts: places on the axis where the run resumed after an interruption.
     """
-    across, up = (_bands(chart) if chart.bars else _along(chart.table)), _upward(chart)
+    across, up = (_bands(chart) if chart.bars else _along(chart)), _upward(chart)
     marks = [] if chart.bars else [at for at in restarts if 0 <= across(at) <= _SIDE]
     drawn = _bars(chart.table, across, up) if chart.bars else _lines(chart, across, up)
     key = escape(chart.key)
@@ -111,9 +111,9 @@ def exact(number: Number | None) -> str:
     return str(number) if isinstance(number, int) else f"{number:.6g}"
 
 
-def _along(table: ChartTable) -> Scale:
-    scale = Scale.__new__(Scale)
-    low, high = float(table.rows[0].at), float(table.rows[-1].at)
+def _along(chart: Chart) -> Scale:
+    scale, rows = Scale.__new__(Scale), chart.table.rows
+    low, high = float(rows[0].at), float(rows[-1].at if chart.until is None else max(chart.until, rows[-1].at))
     _, _, ticks = rounded(0.0 if low <= 0.6 * high else low, high)
     # The picture ends where the run ends: round bounds would leave an empty part that looks like an aborted run.
     scale._log, scale._low, scale._high = False, min(low, ticks[0]), high if high > ticks[0] else ticks[-1]
@@ -136,19 +136,23 @@ def _bands(chart: Chart) -> Callable[[Number], float]:
 
 def _lines(chart: Chart, across: Callable[[Number], float], up: Scale) -> str:
     table, found = chart.table, []
-    for k in range(len(table.columns)):
+    # The first in the legend is drawn on top, or the last.
+    order = sorted(range(len(table.columns)), key=lambda k: (table.columns[k] not in chart.faint, k))
+    for k in order if chart.last_on_top else range(len(table.columns))[::-1]:
         at = [(across(row.at), _SIDE - up(number)) for row in table.rows if (number := row.values[k]) is not None]
         path = "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in at)
         if len(at) > 1:
             found.append(f'<path class="{_line_class(chart, k)}" d="{path}"/>')
         if len(at) <= _MOST_POINTS and table.columns[k] not in chart.faint:
             points = "".join(f"M{x:.1f} {y:.1f}h0" for x, y in at)
-            found.append(f'<path class="point s{k + 1}" d="{points}"/>')
-    return "\n".join(reversed(found))  # the first in the legend is drawn on top
+            over = " over" if chart.last_on_top and k else ""
+            found.append(f'<path class="point{over} s{chart.colour(k)}" d="{points}"/>')
+    return "\n".join(found)
 
 
 def _line_class(chart: Chart, k: int) -> str:
-    return f"line s{k + 1}" + (" faint" if chart.table.columns[k] in chart.faint else "")
+    under = " under" if chart.last_on_top and k == 0 else ""
+    return f"line s{chart.colour(k)}" + (" faint" if chart.table.columns[k] in chart.faint else under)
 
 
 def _bars(table: ChartTable, across: Callable[[Number], float], up: Scale) -> str:
@@ -166,7 +170,10 @@ def _bars(table: ChartTable, across: Callable[[Number], float], up: Scale) -> st
 def _legend(chart: Chart, marked: bool) -> str:
     shape = '<rect width="24" height="10" y="1"/>' if chart.bars else '<path class="line" d="M1 6H23"/>'
     thin = shape.replace('"line"', '"line faint"')
-    items = [(f"s{k + 1}", thin if name in chart.faint else shape, name) for k, name in enumerate(chart.table.columns)]
+    items = [
+        (f"s{chart.colour(k)}", thin if name in chart.faint else shape, name)
+        for k, name in enumerate(chart.table.columns)
+    ]
     if marked:
         items.append(("", '<path class="mark" d="M12 0V12"/>', "resumed after an interruption"))
     return f"""<ul class="legend">{

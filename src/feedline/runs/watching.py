@@ -57,8 +57,9 @@ class WatchedRun:
     def silent_s(self) -> float:
         """Seconds since the last line."""
         history = self.history
-        events = (*history.spans[-1:], *history.saved[-1:], *history.averages[-1:])
-        times = [event.time for event in events] + [history.about.get("time"), (history.ended or {}).get("time")]
+        times = [history.about.get("time"), (history.ended or {}).get("time")]
+        for events in (history.spans, history.saved, history.averages):
+            times += [event.time for event in events[-1:]]
         known = [time for time in times if time is not None]
         return max(0.0, self.now - max(known)) if known else 0.0
 
