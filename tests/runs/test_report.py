@@ -381,6 +381,7 @@ def test_noisy_curves_have_a_moving_mean(tmp_path):
     losses = [float(n) for n in table["training"]]
     assert float(table["training, mean of 5 spans"][50]) == pytest.approx(sum(losses[48:53]) / 5, rel=1e-4)
     assert float(table["training, mean of 5 spans"][0]) == losses[0]
+    assert float(table["training, mean of 5 spans"][-1]) == pytest.approx(sum(losses[-3:]) / 3, rel=1e-4)
     assert "throughput, mean of 5 spans" in page.columns("speed")
     # A mean that lagged would make a straight line, and a bend, noisy.
     line = [progress(100 * i, loss=3 - i / 50) for i in range(1, 101)]

@@ -334,8 +334,9 @@ def _lost(history: History, what: str) -> list[int]:
 def moving_means(pairs: Pairs) -> tuple[Pairs, int]:
     """Return the moving means of a curve that is too noisy to be read, and over how many numbers; else nothing, and 0.
 
-    A mean is that of a number and as many before as after it, a twentieth of all together, and fewer near the ends: so
-    it does not lag. A curve is noisy if it lies, on average, further than a twentieth of the means' range from them.
+    A mean is that of a number and as many before as after it, a twentieth of all together: so it does not lag. Near the
+    beginning, where curves bend, these are fewer; near the end, where noise would look like a change, there are fewer
+    after it. A curve is noisy if it lies, on average, further than a twentieth of the means' range from them.
     """
     known = [(at, number) for at, number in pairs if number is not None]
     if len(known) < _NOISY_FROM:
@@ -344,8 +345,8 @@ def moving_means(pairs: Pairs) -> tuple[Pairs, int]:
     width = 2 * half + 1
     numbers = np.array([number for _, number in known], np.float64)
     index = np.arange(len(numbers))
-    sides = np.minimum(half, np.minimum(index, index[::-1]))
-    starts, ends = index - sides, index + sides + 1
+    sides = np.minimum(half, index)
+    starts, ends = index - sides, np.minimum(len(numbers), index + sides + 1)
     with np.errstate(over="ignore", invalid="ignore"):  # of numbers that are too large to be added
         sums = np.concatenate([[0.0], np.cumsum(numbers)])
         means = (sums[ends] - sums[starts]) / (ends - starts)

@@ -36,9 +36,9 @@ def figure(chart: Chart, restarts: Sequence[int] = ()) -> str:
 {_legend(chart, bool(marks))}
 <figure><div class="plot">
 <div class="ys" aria-hidden="true">{"".join(_tick("bottom", up(at) / 10, text) for at, text in up.ticks)}</div>
-<div class="area"><svg viewBox="0 0 1000 1000" preserveAspectRatio="none" role="img"
+<div class="area"{_scales(across, up)}><svg viewBox="0 0 1000 1000" preserveAspectRatio="none" role="img"
 aria-label="{escape(_told(chart))}">
-{"".join(f'<path class="grid" d="M0 {_SIDE - up(at):.1f}H1000"/>' for at, _ in up.ticks)}
+<g class="grids">{"".join(f'<path class="grid" d="M0 {_SIDE - up(at):.1f}H1000"/>' for at, _ in up.ticks)}</g>
 {"".join(f'<path class="mark" d="M{across(at):.1f} 0V1000"/>' for at in marks)}
 {drawn}
 </svg><div class="cursor" hidden></div></div>
@@ -71,6 +71,11 @@ class Scale:
     def __call__(self, number: Number) -> float:
         """Return the place of a number."""
         return _SIDE * (self._place(number) - self._low) / (self._high - self._low)
+
+    @property
+    def ends(self) -> tuple[float, float, str]:
+        """The numbers at both ends, of a logarithmic scale as powers of ten; and which kind it is."""
+        return self._low, self._high, "log" if self._log else "linear"
 
     def _place(self, number: Number) -> float:
         return math.log10(tame(number)) if self._log else tame(number)
@@ -126,6 +131,16 @@ def _upward(chart: Chart) -> Scale:
     if chart.bars or chart.unit == "%":
         return Scale(min(0.0, *numbers), max(numbers))
     return Scale(min(numbers), max(numbers), chart.logarithmic)
+
+
+def _scales(across: Callable[[Number], float], up: Scale) -> str:
+    """Return attributes by which the script of the page chooses ticks again; of classes, nothing is zoomed."""
+    if not isinstance(across, Scale):
+        return ""
+    return "".join(
+        f' data-{name}="{low!r} {high!r} {kind}"'
+        for name, (low, high, kind) in (("across", across.ends), ("up", up.ends))
+    )
 
 
 def _bands(chart: Chart) -> Callable[[Number], float]:
