@@ -301,6 +301,30 @@ def test_a_page_of_several_runs(browser, tmp_path):
     assert browser.console == []
 
 
+def test_words_are_not_broken_on_a_phone(browser, tmp_path):
+    """Of the results of four runs; what does not fit scrolls within its box."""
+    places = [tmp_path / name for name in ("a", "b", "uninterrupted", "d")]
+    for place in places:
+        place.mkdir()
+        lines = [progress(100 * i, loss=0.1234567 * i) for i in range(1, 4)]
+        write(place / "run.jsonl", [start(), *lines, {"event": "end", "samples": 300, "interrupted": True}])
+    browser.open(fl.report(places), width=400)
+    broken = """[...document.querySelectorAll('#results th, #results td')].flatMap(cell => {
+      const text = cell.firstChild?.textContent ?? "";
+      const top = (i) => {
+        const range = document.createRange();
+        range.setStart(cell.firstChild, i);
+        range.setEnd(cell.firstChild, i + 1);
+        return range.getBoundingClientRect().top;
+      };
+      return [...text].map((_, i) => i).slice(1)
+        .filter(i => /\\w\\w/.test(text.slice(i - 1, i + 1)) && top(i) > top(i - 1) + 4).map(() => text);
+    })"""
+    assert browser.value("document.querySelectorAll('#results td').length") > 20
+    assert browser.value(broken) == []
+    assert browser.value("document.documentElement.scrollWidth") <= 400
+
+
 def test_every_part_of_a_chart_is_inside_of_it(browser, page):
     """Heading, explanation, legend, picture, table: within their card, below each other, nothing over another card."""
     browser.open(page, width=1100)
