@@ -263,7 +263,7 @@ def test_long_curves_of_several_runs_are_averaged(tmp_path):
     lines = [progress(100 * i + 50, loss=1.0 - i / 2000) for i in range(1000)]
     write(tmp_path / "b" / "run.jsonl", [start(), *lines])
     page = compared(a, tmp_path / "b")
-    assert "Each point is the average of about 7 of them." in page.text
+    assert "Each point is the average of about 7 numbers." in page.text
     for name in "ab":
         numbers = [float(n) for n in page.columns("curve-0")[name] if n]
         assert numbers == sorted(numbers, reverse=True)

@@ -104,7 +104,7 @@ def _chart(runs: Sequence[ComparedRun], having: Sequence[ComparedRun], name: str
     lost = [(run.name, run.lost[name]) for run in having if name in run.lost]
     says += [f"{run} is {_lost(gone, having[0].axis)}." for run, gone in lost]
     if len(table.rows) > MOST_ROWS:
-        says.append(f"Each point is the average of about {round(len(table.rows) / MOST_ROWS)} of them.")
+        says.append(f"Each point is the average of about {round(len(table.rows) / MOST_ROWS)} numbers.")
     return Chart(
         key,
         name.capitalize() if known and ":" not in name else name[:1].upper() + name[1:] if known else name,
