@@ -125,7 +125,7 @@ def test_a_killed_run_is_watched_on(tmp_path):
     assert "no news for 3" in told
     assert told.endswith("watching on, in case it is resumed; Ctrl-C ends this\n")
     once = feedline("watch", path, "--once").stdout
-    assert "after 3 s of training" in once
+    assert "killed, stuck, or evaluating, after 3 s" in once
     assert "left" not in once
     assert "wrong" in once
     append(path, begun(300, time=time.time()), progress(400, seconds=1.0, time=time.time(), done=0.4), END)

@@ -160,10 +160,8 @@ def _progress(seen: WatchedRun, width: int) -> Any:
 
 def _when(seen: WatchedRun) -> str:
     took, left = seen.elapsed_s, seen.remaining_s
-    if seen.history.ended is not None:
-        told = f"after {spoken(took)}"
-    else:
-        told = f"after {spoken(took)} of training" if seen.is_silent else f"{spoken(took)} so far"
+    is_over = seen.history.ended is not None or seen.is_silent
+    told = f"after {spoken(took)}" if is_over else f"{spoken(took)} so far"
     parts = [seen.state, told if took else ""]
     if seen.history.ended is None and left is not None:
         parts.append(f"about {spoken(max(1.0, left))} left")
