@@ -112,6 +112,28 @@ def test_without_a_terminal_there_are_lines(tmp_path):
     assert (process.returncode, err) == (0, "")
 
 
+def test_a_killed_run_is_watched_on(tmp_path):
+    """Without news the lines say so once, and what happens then; the metric has its name; a resumed run goes on."""
+    now = time.time()
+    lines = [begun(time=now - 40, metric_name="wrong")]
+    lines += [progress(100 * i, metric=0.5, seconds=1.0, time=now - 40 + i, done=i / 10) for i in range(1, 4)]
+    path = write(tmp_path / "run.jsonl", lines)
+    process = start("watch", path)
+    for _ in range(3):
+        process.stdout.readline()
+    told = process.stdout.readline()
+    assert "no news for 3" in told
+    assert told.endswith("watching on, in case it is resumed; Ctrl-C ends this\n")
+    once = feedline("watch", path, "--once").stdout
+    assert "killed, stuck, or evaluating, after 3 s" in once
+    assert "left" not in once
+    assert "wrong" in once
+    append(path, begun(300, time=time.time()), progress(400, seconds=1.0, time=time.time(), done=0.4), END)
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, err) == (0, "")
+    assert [line.split(",")[0] for line in out.splitlines()] == ["40.0%", "ended"]
+
+
 def test_once(tmp_path):
     write(tmp_path / "run.jsonl", LINES)
     done = feedline("watch", tmp_path, "--once")

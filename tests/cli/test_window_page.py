@@ -81,3 +81,27 @@ def test_advice_heeds_labels(corpus):
     by_distance = window_page._advice(window_page.choices(corpus, 64, 0, None))
     by_labels = window_page._advice(window_page.choices(corpus, 64, 0, "s"))
     assert by_distance.split(" is ")[0] != by_labels.split(" is ")[0]
+
+
+def test_all_samples_of_a_sequence_count(tmp_path):
+    """Sequences that begin alike, sorted by what comes after; one without a sample has no class."""
+    lines = []
+    for i in range(COUNT):
+        k = 1 + i * CLASSES // COUNT
+        lines += [f"{i} |x {i} |s 0:1\n", f"{i} |s {k}:1\n", f"{i} |s {k}:1\n"] if i % 100 else [f"{i} |x {i}\n"]
+    path = tmp_path / "sequences.ctf"
+    path.write_text("".join(lines))
+    streams = {"s": fl.Stream(CLASSES + 1, sparse=True), "x": fl.Stream(1)}
+    corpus = fl.CTFDeserializer(str(path), chunk_size=1024, **streams)
+    labels = window_page._labels(corpus, "s")
+    shares = labels.shares()
+    assert shares == pytest.approx([1 / 3, *[2 / 3 / CLASSES] * CLASSES])
+    assert labels.shares(np.array([1, 0])) == pytest.approx([1 / 3, 2 / 3, *[0] * (CLASSES - 1)])
+    assert labels.shares(np.array([0])) == pytest.approx([0] * (CLASSES + 1))
+    assert len(labels.classes) == 3 * COUNT * 99 // 100
+    found = window_page.choices(corpus, 192, 0, "s")
+    assert np.mean(found[0].odd) == pytest.approx(2 / 3 * (1 - 1 / CLASSES), abs=0.05)
+    assert np.mean(found[-1].odd) < 0.15
+    page = window_page.html(corpus, found, 192)
+    assert "All samples of a sequence count." in page
+    assert window_page.counted(1, "chunk") == "1 chunk"

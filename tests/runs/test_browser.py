@@ -220,9 +220,10 @@ def test_a_chart_is_zoomed_by_dragging_and_by_keys(browser, page):
     left, _, width, _ = browser.value(VIEW)
     assert left == pytest.approx(250, abs=5)
     assert width == pytest.approx(500, abs=10)
-    shown = browser.value("[...document.querySelectorAll('#loss .xs span')].map(tick => !tick.hidden)")
-    assert True in shown
-    assert False in shown
+    ticks = "[...document.querySelectorAll('#loss .%s span')].map(t => [t.textContent, parseFloat(t.style.%s)])"
+    shown = browser.value(ticks % ("xs", "left"))
+    assert len(shown) > 2
+    assert all(0 <= place <= 100 for _, place in shown)
     places = browser.value("[...document.querySelectorAll('#loss tbody tr')].map(row => Number(row.dataset.x))")
     inside = [i for i, place in enumerate(places) if left <= place <= left + width]
     focus = f"{SCREEN}.focus()"
@@ -238,6 +239,43 @@ def test_a_chart_is_zoomed_by_dragging_and_by_keys(browser, page):
     browser.press("Escape")
     assert browser.value(VIEW) == [0, 0, 1000, 1000]
     browser.drag("#loss .area", 0.5, 0.505)  # a click is no zoom
+    assert browser.value(VIEW) == [0, 0, 1000, 1000]
+    assert browser.console == []
+
+
+def ticks(browser, chart, axis, side):
+    """Texts of the ticks of a chart, and their places in percent."""
+    spans = f"[...document.querySelectorAll('#{chart} .{axis} span')]"
+    return browser.value(f"{spans}.map(tick => [tick.textContent, parseFloat(tick.style.{side})])")
+
+
+@pytest.mark.parametrize("base", [1.0, 10.0])
+def test_a_zoomed_chart_is_scaled_to_what_is_in_sight(browser, tmp_path, base):
+    """A loss that falls to a thousandth (drawn by powers of ten with base 10), with a little hill at its end."""
+    losses = [1.0, 0.9] + [0.5 * base**-3 + (0.001 * base**-3 if 10 <= i < 15 else 0) for i in range(2, 21)]
+    lines = [progress(100 * i, loss=loss) for i, loss in enumerate(losses)]
+    browser.console.clear()
+    browser.open(fl.report(write(tmp_path / "run.jsonl", [start(), *lines])))
+    before = [ticks(browser, "loss", *axis) for axis in (("xs", "left"), ("ys", "bottom"))]
+    browser.drag("#loss .area", 0.4, 0.9)
+    _, top, _, height = browser.value(VIEW)
+    assert height < 20  # of 1000
+    assert top > 0
+    across, upward = (ticks(browser, "loss", *axis) for axis in (("xs", "left"), ("ys", "bottom")))
+    for found in (across, upward):
+        assert len(found) > 2
+        assert len({text for text, _ in found}) == len(found)
+        assert all(-0.1 <= place <= 100.1 for _, place in found)
+    assert [text for text, _ in across[:2]] == ["800", "1k"]
+    numbers = [float(text) for text, _ in upward]
+    assert numbers == sorted(numbers)
+    assert losses[5] * 0.99 < numbers[0] < numbers[-1] < losses[12] * 1.01
+    grids = browser.value("document.querySelectorAll('#loss .grid').length")
+    assert grids == len(upward)
+    browser.value(f"{SCREEN}.focus()")
+    browser.press("Escape")
+    browser.press("Escape")
+    assert [ticks(browser, "loss", *axis) for axis in (("xs", "left"), ("ys", "bottom"))] == before
     assert browser.value(VIEW) == [0, 0, 1000, 1000]
     assert browser.console == []
 
@@ -261,6 +299,30 @@ def test_a_page_of_several_runs(browser, tmp_path):
     browser.drag("#curve-0 .area", 0.2, 0.6)
     assert browser.value("document.querySelector('#curve-0 .area').classList.contains('zoomed')")
     assert browser.console == []
+
+
+def test_words_are_not_broken_on_a_phone(browser, tmp_path):
+    """Of the results of four runs; what does not fit scrolls within its box."""
+    places = [tmp_path / name for name in ("a", "b", "uninterrupted", "d")]
+    for place in places:
+        place.mkdir()
+        lines = [progress(100 * i, loss=0.1234567 * i) for i in range(1, 4)]
+        write(place / "run.jsonl", [start(), *lines, {"event": "end", "samples": 300, "interrupted": True}])
+    browser.open(fl.report(places), width=400)
+    broken = """[...document.querySelectorAll('#results th, #results td')].flatMap(cell => {
+      const text = cell.firstChild?.textContent ?? "";
+      const top = (i) => {
+        const range = document.createRange();
+        range.setStart(cell.firstChild, i);
+        range.setEnd(cell.firstChild, i + 1);
+        return range.getBoundingClientRect().top;
+      };
+      return [...text].map((_, i) => i).slice(1)
+        .filter(i => /\\w\\w/.test(text.slice(i - 1, i + 1)) && top(i) > top(i - 1) + 4).map(() => text);
+    })"""
+    assert browser.value("document.querySelectorAll('#results td').length") > 20
+    assert browser.value(broken) == []
+    assert browser.value("document.documentElement.scrollWidth") <= 400
 
 
 def test_every_part_of_a_chart_is_inside_of_it(browser, page):

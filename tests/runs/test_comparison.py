@@ -60,7 +60,15 @@ def test_equal_runs_are_called_equal_and_others_part_somewhere(tmp_path):
     c, d = run(tmp_path, "c", [3.0, 2.0, 1.5]), run(tmp_path, "d", [9.0, 8.0, 7.0])
     assert "a and b have equal training losses, to the last digit, at all 3 places" in compared(a, b).text
     assert "Nothing that the logs tell." in compared(a, b).text
-    assert "a and c have equal training losses before 300 label samples" in compared(a, c).text
+    parted = "a and c have equal training losses, to the last digit, before 300 label samples"
+    assert f"{parted}; from there on they differ by at most 0.5." in compared(a, c).text
+    assert "Lowest validation loss: 1.5, of a and b, equal." in compared(a, b).text
+    near = run(tmp_path, "near", [3.0, 2.0, 1.000001])
+    page = compared(a, near)
+    assert "they differ by at most 1e-06, no more than rounding makes." in page.text
+    assert "Lowest validation loss: 1.5, of a and near, about equal." in page.text
+    other = run(tmp_path, "other", [3.000001, 2.0, 1.000001])
+    assert "about equal training losses: they differ by at most 1e-06." in compared(a, other).text
     assert "equal training losses" not in compared(a, d).text
 
 
@@ -133,6 +141,7 @@ def test_event_files_of_tensorboard(tmp_path):
     charts = [page.columns(chart) for chart in page.tables]
     assert {"label samples": ["100", "200", "300"], "log": ["25", "25", "25"], "ours": ["25", "50", ""]} in charts
     assert {"steps": ["1", "3"], "other": ["0.5", "0.75"]} in charts
+    assert "other: train/acc is NaN or ∞ at 1 place, first at 2 steps." in page.text
     empty = tmp_path / "empty"
     empty.mkdir()
     (empty / "events.out.tfevents.1").write_bytes(b"")
@@ -152,3 +161,110 @@ def test_how_often_a_run_resumed_is_told_in_words(tmp_path):
         paths.append(write(tmp_path / f"{n}" / "run.jsonl", lines))
     page = compared(*[path.parent for path in paths])
     assert "resumedneveronce2 times" in page.text.replace("\n", "")
+
+
+def test_who_is_faster_is_told_by_the_figures_of_the_table(tmp_path):
+    """Many slow short spans and a long fast one: the speed is that of the whole time."""
+    for name, seconds in (("a", [8.0, 1.0, 1.0]), ("b", [4.0, 4.0, 4.0])):
+        (tmp_path / name).mkdir()
+        lines = [progress(100 * i, seconds=s) for i, s in enumerate(seconds, 1)]
+        write(tmp_path / name / "run.jsonl", [start(), *lines])
+    page = compared(tmp_path / "a", tmp_path / "b")
+    assert "label samples a second3025" in page.text.replace("\n", "")
+    assert "a is 1.2 times as fast as b, over its whole wall time." in page.text
+
+
+def test_results_of_other_programs(tmp_path):
+    """Last and best of every tag; of those whose direction is unknown, both extremes. What differs is told."""
+    p = events(tmp_path / "p", {"Loss/train": [(1, 2.0), (2, 1.0)], "acc": [(1, 0.5), (2, 0.9)], "lr": [(1, 0.1)]})
+    q = events(tmp_path / "q", {"Loss/train": [(1, 2.0), (2, 1.5)], "acc": [(1, 0.8), (2, 0.7)], "lr": [(1, 0.1)]})
+    page = compared(p, q)
+    rows = page.text.replace("\n", "")
+    for told in (
+        "Loss/train, lowest1 at 21.5 at 2",
+        "Loss/train, last11.5",
+        "acc, lowest0.5 at 10.7 at 2",
+        "acc, highest0.9 at 20.8 at 1",
+        "acc, last0.90.7",
+        "Lowest Loss/train: 1, of p.",
+        "Acc ends at 0.9 in p, 0.7 in q.",
+    ):
+        assert told in rows
+    assert "Loss/train, highest" not in rows
+    assert "Lr ends" not in rows
+
+
+def test_metrics_have_their_names(tmp_path):
+    """Those of event files have none: beside logs that agree, they have theirs."""
+    log, second = (run(tmp_path, name, metric_name="wrong") for name in ("log", "second"))
+    ours = events(
+        tmp_path / "ours",
+        {"summary/avg_loss": [(100, 4.0), (200, 3.0)], "validation/avg_metric": [(100, 0.25), (300, 0.125)]},
+    )
+    page = compared(log, second, ours)
+    assert "Validation metric: wrong" in page.text
+    assert "↑ wrong" in page.text
+    assert "validation metric: wrong, last0.50.50.125" in page.text.replace("\n", "")
+    other = run(tmp_path, "third", metric_name="right")
+    assert "training metric: right, last" in compared(log, other).text
+
+
+def test_a_loss_that_became_nan_is_shown_as_such(tmp_path):
+    good, bad = run(tmp_path, "good", [3.0, 2.0, 1.0, 0.5]), tmp_path / "bad"
+    bad.mkdir()
+    lines = [progress(100 * i, loss=loss) for i, loss in enumerate([1.5, 1.5, None, None], 1)]
+    write(bad / "run.jsonl", [start(), *lines, {"event": "end", "samples": 400, "interrupted": True}])
+    page = compared(good, bad)
+    assert "bad: training loss is NaN or ∞ from 300 label samples on." in page.text
+    assert "training loss, last0.5NaN or ∞, 1.5 at 200" in page.text.replace("\n", "")
+    assert "bad was interrupted at 400 label samples." in page.text
+    assert "good has no end in its log after 400 label samples" in page.text
+    assert "metric, last" in page.text
+    lost = tmp_path / "lost"
+    lost.mkdir()
+    write(lost / "run.jsonl", [start(), progress(100, loss=None), progress(200, loss=None)])
+    assert "lost: training loss is NaN or ∞ from 100 label samples on." in compared(good, lost).text
+
+
+def test_constant_rates_are_a_sentence(tmp_path):
+    a, b = run(tmp_path, "a"), run(tmp_path, "b")
+    page = compared(a, b)
+    assert "The learning rate is 0.1 throughout, in a, b." in page.text
+    assert "Learning rate" not in page.text
+    (tmp_path / "c").mkdir()
+    lines = [progress(100 * i, rates=[0.2]) for i in (1, 2)]
+    write(tmp_path / "c" / "run.jsonl", [start(), *lines])
+    assert "The learning rate is 0.1 in a, 0.2 in c, throughout." in compared(a, tmp_path / "c").text
+    write(tmp_path / "c" / "run.jsonl", [start(), *lines, progress(300, rates=[0.1])])
+    assert "Learning rate" in compared(a, tmp_path / "c").text
+
+
+def test_the_same_run_twice_is_refused(tmp_path):
+    a, b = run(tmp_path, "a"), run(tmp_path, "b")
+    for runs in ((a, b, a), (a, a / "run.jsonl"), (a, tmp_path / "b" / ".." / "a")):
+        with pytest.raises(ValueError, match=r"expected different runs to compare, got .*a/run\.jsonl twice"):
+            fl.report(runs)
+
+
+def test_noisy_curves_have_moving_means_in_the_colour_of_their_run(tmp_path):
+    noisy = [1 / i + 0.2 * (i % 2) for i in range(1, 101)]
+    path = fl.report([run(tmp_path, "a", noisy), run(tmp_path, "b", [4.0, 3.0]), run(tmp_path, "c", noisy[::-1])])
+    text = path.read_text("utf-8")
+    assert list(Page(text).columns("curve-0"))[1:] == ["a, mean of 5", "b", "c, mean of 5", "a", "c"]
+    chart = text[text.index('id="curve-0"') : text.index('id="curve-1"')]
+    lines = [part[: part.index('"')] for part in chart[chart.index("<figure>") :].split('class="line ')[1:]]
+    assert lines == ["s1 faint", "s3 faint", "s1 under", "s2", "s3"]  # the last on top
+
+
+def test_long_curves_of_several_runs_are_averaged(tmp_path):
+    """Rows of one run among those of another would make teeth of extremes."""
+    a = run(tmp_path, "a", [1.0 - i / 2000 for i in range(1000)])
+    (tmp_path / "b").mkdir()
+    lines = [progress(100 * i + 50, loss=1.0 - i / 2000) for i in range(1000)]
+    write(tmp_path / "b" / "run.jsonl", [start(), *lines])
+    page = compared(a, tmp_path / "b")
+    assert "Each point is the average of about 7 numbers." in page.text
+    for name in "ab":
+        numbers = [float(n) for n in page.columns("curve-0")[name] if n]
+        assert numbers == sorted(numbers, reverse=True)
+        assert len(numbers) > 250

@@ -111,7 +111,7 @@ def test_a_run_that_ended_tells_of_nothing(tmp_path):
     [
         ({"waiting": 0.5}, "50% of the time was spent waiting for data"),
         ({"saving": 0.5}, "50% of the time went into checkpoints"),
-        ({"loss": None}, "no finite number in 1 of 1 spans"),
+        ({"loss": None}, "The loss is NaN or ∞ from the span that ends at 100 label samples on"),
         ({"fed": {"jumps": 100}}, "Sequences delivered one after the other lie 10% as far apart"),
         ({"fed": {"streams": {"words": {"samples": 30, "padded": 120, "lengths": [0, 3, 9]}}}}, "75% of the rows"),
         ({"stats": {"skipped": 3}}, "3 sequences were unreadable"),
@@ -379,9 +379,13 @@ def test_noisy_curves_have_a_moving_mean(tmp_path):
     table = page.columns("loss")
     assert list(table)[1:] == ["training, mean of 5 spans", "training"]
     losses = [float(n) for n in table["training"]]
-    assert float(table["training, mean of 5 spans"][50]) == pytest.approx(sum(losses[46:51]) / 5, rel=1e-4)
+    assert float(table["training, mean of 5 spans"][50]) == pytest.approx(sum(losses[48:53]) / 5, rel=1e-4)
     assert float(table["training, mean of 5 spans"][0]) == losses[0]
+    assert float(table["training, mean of 5 spans"][-1]) == pytest.approx(sum(losses[-3:]) / 3, rel=1e-4)
     assert "throughput, mean of 5 spans" in page.columns("speed")
+    # A mean that lagged would make a straight line, and a bend, noisy.
+    line = [progress(100 * i, loss=3 - i / 50) for i in range(1, 101)]
+    assert list(page_of(write(tmp_path / "run.jsonl", [start(), *line])).columns("loss"))[1:] == ["training"]
     smooth = [progress(100 * i, loss=1 / i) for i in range(1, 101)]
     assert list(page_of(write(tmp_path / "run.jsonl", [start(), *smooth])).columns("loss"))[1:] == ["training"]
 
@@ -440,3 +444,76 @@ def test_all_lines_of_a_chart_differ_in_more_than_colour():
     dashes = dict(re.findall(r"\.line\.(s\d), \.s\d \.line \{ stroke-dasharray: ([\d. ]+) \}", style))
     assert len(set(dashes.values())) == len(dashes) == MOST_COLUMNS - 1  # the first is solid
     assert "dasharray" not in re.search(r"\.line\.faint.*?\}", style)[0]
+
+
+def test_wall_time_ends_with_the_run(tmp_path):
+    """A last validation, its checkpoint and the test come after the last span: they count, once, in every process."""
+    from feedline.runs.history import read_history
+
+    average = {"loss": 0.5, "metric": None, "counted": 10}
+    lines = [
+        start(time=0.0),
+        progress(100, seconds=10.0, waiting=0.0, saving=0.0, time=10.0),
+        {"event": "validation", "samples": 100, "time": 16.0, **average},
+        {"event": "checkpoint", "samples": 100, "time": 17.0, "path": "c"},
+        {"event": "test", "samples": 100, "time": 20.0, **average},
+        {"event": "end", "samples": 100, "time": 20.0, "interrupted": False},
+    ]
+    path = write(tmp_path / "run.jsonl", lines)
+    page = page_of(path)
+    assert "Wall time: 20 s" in page.text
+    assert "evaluating: 9 s, 45.0%" in page.text
+    assert "saving: 1 s" in page.text
+    # More sweeps: what the checkpoint has is in the next span, the test after it is not.
+    more = [
+        start(100, time=1000.0),
+        progress(200, seconds=17.0, waiting=0.0, saving=0.0, time=1010.0),
+        {"event": "end", "samples": 250, "time": 1015.0, "interrupted": True},
+    ]
+    history = read_history(write(path, lines + more))
+    assert history.after == {"evaluating": 3.0, "training": 5.0}
+    assert history.seconds == 10 + 17 + 3 + 5
+    assert history.counted == 250
+
+
+def test_a_loss_that_became_nan_is_shown_as_such(tmp_path):
+    """In the tile, in short, and on the axis, which ends where the run does."""
+    lines = [progress(100 * i, loss=1.5 if i < 4 else None) for i in range(1, 9)]
+    page = page_of(write(tmp_path / "run.jsonl", [start(), *lines]))
+    assert "NaN or ∞training loss, last span: 1.5 at 300, the last finite one" in page.text
+    assert "The loss is NaN or ∞ from the span that ends at 400 label samples on: a smaller" in page.text
+    assert "In training it is NaN or ∞ from 400 label samples on." in page.text
+    text = (tmp_path / "report.html").read_text("utf-8")
+    assert text[text.index('id="loss"') :].index(">800</span>") > 0  # a tick
+    again = [*lines, progress(900, loss=1.0)]
+    page = page_of(write(tmp_path / "run.jsonl", [start(), *again]))
+    assert "1training loss, last span" in page.text
+    assert "no finite number in 5 of 9 spans, first at 400" in page.text
+
+
+def test_order_and_settings_of_a_run_are_told_in_words(tmp_path):
+    state = {"order": "feedline-2", "seed": "000000000000000f", "shuffle": "all", "corpus": "c0ffee"}
+    settings = {
+        "minibatch size": "[(22153, 4096), 6144], epoch_size=1",
+        "variance": "0.9999986111120757, reference=1",
+        "note": "[1, 2",
+    }
+    about = start(feed={"state": state}, settings=settings, metric_name="wrong", time=0.0)
+    page = page_of(write(tmp_path / "run.jsonl", [about, progress(100, metric=0.5)]))
+    rows = page.text.replace("\n", "")
+    for told in (
+        "orderfeedline-2",
+        "seed of the order15",
+        "shuffleall",
+        "digest of the corpusc0ffee",
+        "minibatch size4096 for 22,153 label samples, then 6144",
+        "variance0.999998611",
+        "note[1, 2",
+        "↑ wrong",
+    ):
+        assert told in rows
+    assert "last process" not in page.text
+    assert "variance0.999998611," not in rows
+    mixed = progress(100, stats={"corpora": {"a": {"sequences": 1, "delivered": 1.0, "declared": 1.0}}})
+    assert "0 sweeps" not in page_of(write(tmp_path / "run.jsonl", [start(), mixed])).text
+    assert "0 sweeps" in page_of(write(tmp_path / "run.jsonl", [start(), progress(100)])).text

@@ -28,7 +28,30 @@ def test_how_far_and_how_long(tmp_path):
     assert run.speed() == 10.0
     assert run.state == "running"
     later = seen(tmp_path, [start(time=0.0), *spans(8)], now=100.0)
-    assert later.remaining_s == pytest.approx(12 * 10 - 20)
+    assert later.remaining_s == pytest.approx(11 * 10)  # the present span takes longer than usual: it stands still
+
+
+def test_time_left_with_evaluations_and_at_the_end(tmp_path):
+    """Every fifth span has an evaluation of 40 s; the recent ones may have none. Nothing counts down to 0."""
+    seconds = [50.0 if i % 5 == 0 else 2.0 for i in range(1, 13)]
+    times = [sum(seconds[:i]) for i in range(1, 13)]
+    lines = [
+        progress(100 * i, seconds=s, time=t, done=i / 20) for i, s, t in zip(range(1, 13), seconds, times, strict=True)
+    ]
+    seen_one = {"event": "validation", "samples": 500, "loss": 1.0, "metric": None, "counted": 1, "time": 56.0}
+    run = seen(tmp_path, [start(time=0.0), *lines, seen_one], now=times[-1])
+    assert run.remaining_s == pytest.approx(8 * times[-1] / 12)
+    late = seen(tmp_path, [start(time=0.0), *lines, seen_one], now=times[-1] + 100)
+    assert late.remaining_s == pytest.approx(7 * times[-1] / 12)
+    assert late.elapsed_s == pytest.approx(times[-1] + 100)
+    nearly = [
+        *lines,
+        *(progress(100 * i, seconds=2.0, time=times[-1] + 2 * (i - 12), done=i / 20) for i in range(13, 20)),
+    ]
+    assert seen(tmp_path, [start(time=0.0), *nearly, seen_one], now=times[-1] + 60).remaining_s > 0
+    last = progress(2000, seconds=2.0, time=times[-1] + 16, done=1.0)
+    run = seen(tmp_path, [start(time=0.0), *nearly, last, seen_one], now=times[-1] + 30)
+    assert (run.remaining_s, run.state) == (None, "running, all trained: evaluating or saving")
 
 
 def test_a_single_span_is_compared_with_the_start(tmp_path):
@@ -56,7 +79,21 @@ def test_ends(tmp_path):
 def test_a_killed_run_says_nothing_more(tmp_path):
     lines = [start(time=0.0), *spans(3)]
     assert seen(tmp_path, lines, now=80.0).state == "running"
-    assert seen(tmp_path, lines, now=30.0 + 3700).state == "no news for 1 h 1 min: killed, or stuck"
+    dead = seen(tmp_path, lines, now=30.0 + 3700)
+    assert dead.state == "no news for 1 h 1 min: killed, or stuck"
+    assert (dead.remaining_s, dead.elapsed_s) == (None, 30.0)
+
+
+def test_how_long_silence_is_usual_depends_on_the_spans(tmp_path):
+    quick = [start(time=0.0), *spans(8, every=0.5)]
+    assert seen(tmp_path, quick, now=13.0).state == "running"
+    assert seen(tmp_path, quick, now=16.0).state == "no news for 12 s: killed, stuck, or evaluating"
+    assert seen(tmp_path, quick, now=70.0).state == "no news for 1 min 6 s: killed, or stuck"
+    evaluated = {"event": "validation", "samples": 800, "loss": 1.0, "metric": None, "counted": 1, "time": 12.0}
+    assert seen(tmp_path, [*quick, evaluated], now=20.0).state == "running"  # an evaluation is news
+    assert seen(tmp_path, [start(time=0.0)], now=50.0).state == "running"
+    slow = [start(time=0.0), *spans(3, every=100.0)]
+    assert seen(tmp_path, slow, now=700.0).state == "running"
 
 
 def test_older_logs_have_no_end_in_sight(tmp_path):

@@ -1,7 +1,8 @@
 """``feedline watch RUN``: a run in the terminal, while it happens.
 
 On a terminal the screen is drawn anew every second, at its present size, until the run ends; elsewhere there is a line
-for each progress span. Only the log is read, so it works over ssh, beside the run or after it.
+for each progress span. A run that was killed may be resumed, so it is watched on, which the screen says. Only the log
+is read, so it works over ssh, beside the run or after it.
 """
 
 from __future__ import annotations
@@ -23,10 +24,10 @@ from rich.table import Table
 from rich.text import Text
 
 from feedline.cli.console import Debug, Json, print_json, stdout
-from feedline.runs.drawing import short
 from feedline.runs.watching import RunWatch, WatchedRun, sparkline, spoken
 
 _POLL_S = 0.5
+_WATCHING_ON = "watching on, in case it is resumed; Ctrl-C ends this"
 _NAME, _VALUE = 12, 14  # widths of the first columns
 
 
@@ -79,6 +80,8 @@ def _on_terminal(log: RunWatch) -> None:
         while seen is None or seen.history.ended is None:
             seen = log.look(time.time())
             shown: Any = Text(f"waiting for a log: {log.path}") if seen is None else frame(seen, console.width)
+            if seen is not None and seen.is_silent:
+                shown = Group(shown, Text(_WATCHING_ON))
             live.update(shown, refresh=True)
             if seen is None or seen.history.ended is None:
                 time.sleep(_POLL_S)
@@ -86,7 +89,7 @@ def _on_terminal(log: RunWatch) -> None:
 
 
 def _in_lines(log: RunWatch) -> None:
-    shown, seen = -1, None
+    shown, seen, silent = -1, None, False
     while seen is None or seen.history.ended is None:
         seen = log.look(time.time())
         for span in [] if seen is None else seen.history.spans:
@@ -97,6 +100,9 @@ def _in_lines(log: RunWatch) -> None:
                 speed = f"{span.counted / span.seconds:,.0f}" if span.seconds else "-"
                 waiting = "" if span.waiting is None else f", {span.waiting:.1%} waiting for data"
                 print(f"{done}{span.samples:,} label samples, loss {loss}, {speed} samples/s{waiting}", flush=True)
+        if seen is not None and seen.is_silent and not silent:
+            print(f"{seen.state}; {_WATCHING_ON}", flush=True)
+        silent = seen is not None and seen.is_silent
         if seen is None or seen.history.ended is None:
             time.sleep(_POLL_S)
     print(seen.state)
@@ -153,11 +159,12 @@ def _progress(seen: WatchedRun, width: int) -> Any:
 
 
 def _when(seen: WatchedRun) -> str:
-    took, left = seen.history.seconds, seen.remaining_s
-    ended = seen.history.ended is not None
-    parts = [seen.state, (f"after {spoken(took)}" if ended else f"{spoken(took)} so far") if took else ""]
-    if seen.state == "running" and left is not None:
-        parts.append(f"about {spoken(left)} left")
+    took, left = seen.elapsed_s, seen.remaining_s
+    is_over = seen.history.ended is not None or seen.is_silent
+    told = f"after {spoken(took)}" if is_over else f"{spoken(took)} so far"
+    parts = [seen.state, told if took else ""]
+    if seen.history.ended is None and left is not None:
+        parts.append(f"about {spoken(max(1.0, left))} left")
     return ", ".join(part for part in parts if part)
 
 
@@ -165,20 +172,21 @@ def _rows(seen: WatchedRun, room: int) -> Iterator[tuple[str, str, str]]:
     """Yield name, value and sparkline with remark of each row."""
     history = seen.history
     spans = history.spans
+    metric_name = history.about.get("metric_name", "metric")
     for name in ("loss", "metric"):
         numbers = [getattr(span, name) for span in spans]
         known = [(number, span.samples) for number, span in zip(numbers, spans, strict=True) if number is not None]
         if known:
             lowest, at = min(known)
-            remark = f"lowest {lowest:.4g} at {short(at)}" if name == "loss" else ""
+            remark = f"lowest {lowest:.4g} at {at:,}" if name == "loss" else ""
             last = "not finite" if numbers[-1] is None else f"{numbers[-1]:.5g}"
-            yield name, last, _line(numbers, room, remark)
+            yield name if name == "loss" else metric_name[:_NAME], last, _line(numbers, room, remark)
     for kind in ("validation", "test"):
         averages = [one for one in history.averages if one.kind == kind]
         losses = [one.loss for one in averages]
         if any(loss is not None for loss in losses):
             metric = averages[-1].metric
-            remark = "" if metric is None else f"metric {metric:.4g}"
+            remark = "" if metric is None else f"{metric_name} {metric:.4g}"
             yield kind, "not finite" if losses[-1] is None else f"{losses[-1]:.5g}", _line(losses, room, remark)
     speed = seen.speed()
     if speed is not None:

@@ -1,7 +1,7 @@
 """``feedline plan PATH --html PAGE``: how well each shuffle window mixes, and what it costs, so that one can be chosen.
 
 Windows are compared by planning minibatches of the first sweep, which reads no data; only ``--label`` reads the corpus,
-once, for one number of each sequence.
+once, for the class of each sample.
 """
 
 from __future__ import annotations
@@ -56,6 +56,28 @@ class WindowChoice:
     odd: list[float]
 
 
+@dataclass(frozen=True, slots=True)
+class SampleClasses:
+    """The classes of a corpus' samples.
+
+    Attributes:
+        offsets: int64 (number of sequences + 1,): the samples of sequence i are ``offsets[i]:offsets[i + 1]``.
+        classes: int64, of each sample.
+    """
+
+    offsets: NDArray[np.int64]
+    classes: NDArray[np.int64]
+
+    def shares(self, ids: NDArray[np.int64] | None = None) -> NDArray[np.float64]:
+        """Return the share of each class among the samples of some sequences; None: of all."""
+        taken = self.classes
+        if ids is not None:
+            starts, counts = self.offsets[ids], self.offsets[ids + 1] - self.offsets[ids]
+            shift = starts - (np.cumsum(counts) - counts)
+            taken = taken[np.repeat(shift, counts) + np.arange(counts.sum())]
+        return np.bincount(taken, minlength=int(self.classes.max()) + 1) / max(1, len(taken))
+
+
 def choices(corpus: Deserializer, size: int, seed: int, label: str | None) -> list[WindowChoice]:
     """Return windows from none to all, about a factor of four apart.
 
@@ -77,13 +99,13 @@ def choices(corpus: Deserializer, size: int, seed: int, label: str | None) -> li
 
 
 def _choice(
-    corpus: Deserializer, name: str, shuffle: Any, held: int, size: int, seed: int, labels: NDArray[np.int64] | None
+    corpus: Deserializer, name: str, shuffle: Any, held: int, size: int, seed: int, labels: SampleClasses | None
 ) -> WindowChoice:
     source = MinibatchSource(corpus, seed=seed, shuffle=shuffle, partition=(0, 1), max_sweeps=1)
     sequences, starts = source.num_sequences, chunk_starts(corpus)
     jumps = pairs = neighbours = chunks = taken = 0
     places, odd = [], []
-    whole = None if labels is None else _shares(labels, int(labels.max()) + 1)
+    whole = None if labels is None else labels.shares()
     for planned in islice(source.plan(size), _MOST_STEPS):
         ids = planned.ids
         steps = np.abs(np.diff(ids))
@@ -91,7 +113,7 @@ def _choice(
         chunks += len(np.unique(np.searchsorted(starts, ids, side="right")))
         places.append(float(ids.mean()) / max(1, sequences - 1))
         if labels is not None and whole is not None:
-            odd.append(float(np.abs(_shares(labels[ids], len(whole)) - whole).sum()) / 2)
+            odd.append(float(np.abs(labels.shares(ids) - whole).sum()) / 2)
         taken += len(ids)
         if taken >= _MOST_SEQUENCES:
             break
@@ -107,30 +129,31 @@ def _choice(
     )
 
 
-def _shares(labels: NDArray[np.int64], classes: int) -> NDArray[np.float64]:
-    return np.bincount(labels, minlength=classes) / max(1, len(labels))
-
-
-def _labels(corpus: Deserializer, name: str) -> NDArray[np.int64]:
-    """Return the class of the first sample of each sequence; reads the corpus once."""
+def _labels(corpus: Deserializer, name: str) -> SampleClasses:
+    """Return the classes of all samples; reads the corpus once. A sparse sample without a value has none."""
     if name not in corpus.schema:
         raise UsageError(f"expected --label of {', '.join(corpus.schema)}, got {name!r}")
-    found = []
+    found, counts = [], []
     for number in range(len(corpus.chunks())):
         value = corpus.read(number)[name]
-        first = np.arange(value.num_sequences) if value.one_sample_each else value.offsets[:-1]
+        offsets = np.arange(value.num_sequences + 1) if value.one_sample_each else np.asarray(value.offsets)
         if value.is_sparse:
-            found.append(np.asarray(value.indices)[np.minimum(value.indptr[first], len(value.indices) - 1)])
-            continue
-        rows = np.asarray(value.rows)[np.minimum(first, max(0, value.num_samples - 1))].reshape(len(first), -1)
-        found.append(rows[:, 0] if rows.shape[1] == 1 else rows.argmax(1))
+            held = np.diff(value.indptr) > 0
+            found.append(np.asarray(value.indices)[value.indptr[:-1][held]])
+            offsets = np.concatenate([[0], np.cumsum(held)])[offsets]
+        else:
+            rows = np.asarray(value.rows).reshape(value.num_samples, -1)
+            found.append(rows[:, 0] if rows.shape[1] == 1 else rows.argmax(1))
+        counts.append(np.diff(offsets))
     labels = np.concatenate(found)
+    if not len(labels):
+        raise UsageError(f"expected classes in stream {name}, got no samples")
     if labels.dtype.kind not in "iub" and not np.array_equal(labels, labels.astype(np.int64)):
         raise UsageError(f"expected classes in stream {name}, got numbers such as {labels[0]}")
     _, classes = np.unique(labels.astype(np.int64), return_inverse=True)
-    if classes.max(initial=0) >= _MOST_LABELS:
+    if classes.max() >= _MOST_LABELS:
         raise UsageError(f"expected at most {_MOST_LABELS} classes in stream {name}, got {int(classes.max()) + 1}")
-    return classes.astype(np.int64)
+    return SampleClasses(np.concatenate([[0], *counts]).cumsum(), classes.astype(np.int64))
 
 
 def html(corpus: Deserializer, found: Sequence[WindowChoice], size: int) -> str:
@@ -151,7 +174,8 @@ def html(corpus: Deserializer, found: Sequence[WindowChoice], size: int) -> str:
     ]
     title = f"Which window? {corpus.name}"
     body = f"""<header><h1>{escape(title)}</h1>
-<p class="soft">{len(corpus.chunks()):,} chunks, {show_bytes(stored)}; minibatches of {size} samples.</p></header>
+<p class="soft">{counted(len(corpus.chunks()), "chunk")}, {show_bytes(stored)}; minibatches of {size}
+samples.</p></header>
 <main>
 <section id="summary" aria-labelledby="summary-title"><h2 id="summary-title">In short</h2>
 <ul class="findings"><li>{escape(_advice(found))}</li></ul></section>
@@ -186,6 +210,11 @@ def _advice(found: Sequence[WindowChoice]) -> str:
     )
 
 
+def counted(number: int, what: str) -> str:
+    """Format a count: ``1 chunk``, ``2,000 chunks``."""
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
+
+
 def _charts(found: Sequence[WindowChoice]) -> list[Chart]:
     shown = found[:MOST_COLUMNS]
     parts = [
@@ -197,7 +226,10 @@ def _charts(found: Sequence[WindowChoice]) -> list[Chart]:
         )
     ]
     if found[0].odd:
-        says = "How far the labels of a minibatch are from those of the corpus: 0 % is the same mixture."
+        says = (
+            "How far the labels of a minibatch's samples are from those of the corpus: 0 % is the same mixture. "
+            "All samples of a sequence count."
+        )
         odd = {choice.name: [(i, 100 * off) for i, off in enumerate(choice.odd)] for choice in shown}
         parts.append(("labels", "Labels", says, odd))
     return [

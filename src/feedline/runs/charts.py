@@ -5,6 +5,7 @@ A chart without numbers is omitted. Nothing here draws; see `drawing`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -12,7 +13,7 @@ from itertools import groupby
 import numpy as np
 
 from feedline.runs.feeding import Fed
-from feedline.runs.history import History, ProgressLine
+from feedline.runs.history import History, ProgressLine, added
 from feedline.runs.table import ChartTable, Number, joined, thinned
 
 Pairs = Sequence[tuple[Number, Number | None]]
@@ -20,6 +21,7 @@ _MAY_SPAN_DECADES = ("loss", "metric", "rate")  # for others, the distance from 
 _MAY_BE_NOISY = ("loss", "metric", "speed", "waiting", "disk", "pages")
 LEAST_BUSY = 0.01  # threads that read and decode; fewer are not worth telling: mapping a store takes next to nothing
 _NOISY_FROM = 30  # numbers
+NOT_FINITE = "NaN or ∞"  # logs do not say which
 MOST_COLUMNS = 6  # as many as colours and dashes can distinguish
 
 
@@ -37,6 +39,9 @@ class Chart:
         bars: whether rows are classes named by `labels`, not places along the run.
         labels: names of the rows, with `bars`.
         faint: columns drawn thin, behind their moving means.
+        colours: the colour of each column, from 1; empty: in order.
+        until: where the axis ends, if later than the last number, as after it the numbers are not finite.
+        last_on_top: whether later columns are drawn over earlier ones, dashed, so that equal ones are both seen.
     """
 
     key: str
@@ -48,6 +53,13 @@ class Chart:
     bars: bool = False
     labels: tuple[str, ...] = ()
     faint: tuple[str, ...] = ()
+    colours: tuple[int, ...] = ()
+    until: Number | None = None
+    last_on_top: bool = False
+
+    def colour(self, k: int) -> int:
+        """Return the colour of a column, from 1."""
+        return self.colours[k] if self.colours else k + 1
 
 
 def constant_rates(history: History) -> str:
@@ -63,6 +75,7 @@ def constant_rates(history: History) -> str:
 def learning_charts(history: History) -> list[Chart]:
     """Return the charts of loss, metric and learning rates; of the latter only if they change."""
     metric, loss = (_called(history, name) for name in ("metric", "loss"))
+    unit = history.about.get("metric_name", "metric")
     rates = {} if constant_rates(history) else _rates(history)
     return [
         *_line(
@@ -78,7 +91,7 @@ def learning_charts(history: History) -> list[Chart]:
             "metric",
             f"Metric{metric}",
             "Average metric per label sample.",
-            "metric",
+            unit,
             _averages(history, "metric"),
         ),
         *_line(
@@ -302,26 +315,42 @@ def _line(history: History, key: str, title: str, says: str, unit: str, columns:
     if len(columns) > MOST_COLUMNS:
         says += f" {MOST_COLUMNS} of {len(columns)} are shown."
     steep = key in _MAY_SPAN_DECADES and spans_decades(table)
-    return [Chart(key, title, says, unit, thinned(table), steep, faint=faint)]
+    lost = _lost(history, key)
+    if lost:
+        says += f" In training it is {NOT_FINITE} from {lost[0]:,} {history.counts} on."
+    until = lost[-1] if lost else None
+    return [Chart(key, title, says, unit, thinned(table), steep, faint=faint, until=until)]
+
+
+def _lost(history: History, what: str) -> list[int]:
+    """Return the places at the end where the training loss or metric is not finite, after one where it was."""
+    if what not in ("loss", "metric") or history.is_feed:
+        return []
+    numbers = [(span.samples, getattr(span, what)) for span in history.spans if span.counted]
+    last = max((at for at, number in numbers if number is not None), default=math.inf)
+    return [at for at, _ in numbers if at > last]
 
 
 def moving_means(pairs: Pairs) -> tuple[Pairs, int]:
     """Return the moving means of a curve that is too noisy to be read, and over how many numbers; else nothing, and 0.
 
-    A mean is that of a number and those before it, a twentieth of all. A curve is noisy if it lies, on average, further
-    than a twentieth of the means' range from them.
+    A mean is that of a number and as many before as after it, a twentieth of all together: so it does not lag. Near the
+    beginning, where curves bend, these are fewer; near the end, where noise would look like a change, there are fewer
+    after it. A curve is noisy if it lies, on average, further than a twentieth of the means' range from them.
     """
     known = [(at, number) for at, number in pairs if number is not None]
     if len(known) < _NOISY_FROM:
         return [], 0
-    width = max(5, len(known) // 20)
+    half = max(2, len(known) // 40)
+    width = 2 * half + 1
     numbers = np.array([number for _, number in known], np.float64)
-    ends = np.arange(1, len(numbers) + 1)
-    starts = np.maximum(0, ends - width)
+    index = np.arange(len(numbers))
+    sides = np.minimum(half, index)
+    starts, ends = index - sides, np.minimum(len(numbers), index + sides + 1)
     with np.errstate(over="ignore", invalid="ignore"):  # of numbers that are too large to be added
         sums = np.concatenate([[0.0], np.cumsum(numbers)])
         means = (sums[ends] - sums[starts]) / (ends - starts)
-        noise, span = np.abs(numbers - means)[width:].mean(), np.ptp(means[width - 1 :])
+        noise, span = np.abs(numbers - means)[half:-half].mean(), np.ptp(means[half:-half])
     if not np.isfinite([noise, span, *means]).all() or noise <= 0.05 * span:
         return [], 0
     return [(at, float(mean)) for (at, _), mean in zip(known, means, strict=True)], width
@@ -335,6 +364,11 @@ def spans_decades(table: ChartTable) -> bool:
 
 def _percent(share: float | None) -> float | None:
     return None if share is None else 100 * share
+
+
+def whole_by_part(history: History) -> dict[str, float]:
+    """Wall time of a run by what it was spent on, as `seconds_by_part`, to its end."""
+    return {"training": 0.0, **added(seconds_by_part(history.spans), history.after)}
 
 
 def seconds_by_part(spans: Iterable[ProgressLine]) -> dict[str, float]:

@@ -2,21 +2,44 @@
 
 from __future__ import annotations
 
+import ast
+import math
 import os
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from feedline.runs.charts import seconds_by_part
+from feedline.runs.charts import NOT_FINITE, whole_by_part
 from feedline.runs.drawing import exact
 from feedline.runs.event_files import Curve, event_curves, holds_events
 from feedline.runs.folder import read_run
-from feedline.runs.history import Average, History
+from feedline.runs.history import History
 
 _OF_STATE = {"order": "order", "seed": "seed of the order", "shuffle": "shuffle", "corpus": "digest of the corpus"}
 _HEX = re.compile(r"[0-9a-f]{16}")
+_LOWER_IS_BETTER = re.compile(r"loss|error|perplexity|(?<![a-z])(err|mse|mae|rmse|nll|wer|ppl)(?![a-z])", re.IGNORECASE)
+T = TypeVar("T")
+_METRIC = re.compile(r"^(training|validation|test) metric")
+_LONG_NUMBER = re.compile(r"\d*\.\d{9,}(?![\de])")
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """Numbers of a curve that are not finite.
+
+    Attributes:
+        first: first place of those at the end; if the last number is finite, of all.
+        last: last place of all numbers.
+        count: how many there are.
+        to_the_end: whether the last number is one.
+    """
+
+    first: int
+    last: int
+    count: int
+    to_the_end: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +53,10 @@ class ComparedRun:
         curves: (place, number) pairs by name.
         facts: what it was made with, as text by name.
         results: what came of it, as text by name.
+        lost: what is not finite, by the name of its curve.
+        speed: samples per second of its whole wall time; None: unknown.
+        early: how it ended before its end; empty if it did not.
+        metric: name of its metric; empty if unknown.
     """
 
     name: str
@@ -38,6 +65,10 @@ class ComparedRun:
     curves: dict[str, Curve]
     facts: dict[str, str]
     results: dict[str, str]
+    lost: dict[str, Lost]
+    speed: float | None = None
+    early: str = ""
+    metric: str = ""
 
 
 def read_compared(paths: Sequence[str | os.PathLike[str]]) -> list[ComparedRun]:
@@ -46,10 +77,34 @@ def read_compared(paths: Sequence[str | os.PathLike[str]]) -> list[ComparedRun]:
     Raises:
         FileNotFoundError: no such folder, or no log in it.
         DataError: several logs to choose from, or a file that is not a log.
+        ValueError: the same run twice.
         ModuleNotFoundError: an event file, and tensorboard is not installed.
     """
     places = [Path(path) for path in paths]
-    return [_read(place, name) for place, name in zip(places, _names(places), strict=True)]
+    found = [_read(place, name) for place, name in zip(places, _names(places), strict=True)]
+    logs = [run.path.resolve() for run in found]
+    twice = next((log for i, log in enumerate(logs) if log in logs[:i]), None)
+    if twice is not None:
+        raise ValueError(f"expected different runs to compare, got {twice} twice")
+    # Event files do not say what the metric is: beside logs that agree on it, it is theirs.
+    known = {run.metric for run in found if run.metric}
+    return [_with_metric(run, run.metric or (next(iter(known)) if len(known) == 1 else "")) for run in found]
+
+
+def lower_is_better(name: str) -> bool:
+    """Return whether a curve is a loss or an error by its name; of others it is unknown."""
+    return _LOWER_IS_BETTER.search(name) is not None
+
+
+def _with_metric(run: ComparedRun, name: str) -> ComparedRun:
+    """Return a run with the name of its metric in the names of curves and results."""
+    if not name:
+        return run
+
+    def named(part: dict[str, T]) -> dict[str, T]:
+        return {_METRIC.sub(lambda found: f"{found[0]}: {name}", key): value for key, value in part.items()}
+
+    return replace(run, curves=named(run.curves), results=named(run.results), lost=named(run.lost))
 
 
 def _names(places: Sequence[Path]) -> list[str]:
@@ -64,46 +119,101 @@ def _names(places: Sequence[Path]) -> list[str]:
 
 def _read(place: Path, name: str) -> ComparedRun:
     if holds_events(place) and not any(place.glob("*.jsonl")):
-        curves, ours = event_curves(place)
-        results = {f"{key}, last": exact(curve[-1][1]) for key, curve in curves.items() if key.endswith("loss")}
-        return ComparedRun(name, place, "label samples" if ours else "steps", curves, {}, _lowest(curves) | results)
-    run = read_run(place)
-    history = run.history
-    curves = _curves(history)
-    return ComparedRun(name, history.path, history.counts, curves, _facts(history), _results(history, curves))
+        told, ours = event_curves(place)
+        curves, lost = _finite(told)
+        shown = [key for key in told if not ours or key.rpartition(" ")[2] in ("loss", "metric")]
+        axis = "label samples" if ours else "steps"
+        return ComparedRun(name, place, axis, curves, {}, _outcome(curves, lost, shown), lost)
+    history = read_run(place).history
+    curves, lost = _finite(_curves(history))
+    facts, results = _facts(history), _results(history, curves, lost)
+    ended, counts, about = history.ended, history.counts, history.about
+    early = ""
+    if ended is None:
+        early = f"has no end in its log after {history.samples:,} {counts}: it is still running, or was killed"
+    elif ended.get("interrupted"):
+        early = f"was interrupted at {ended['samples']:,} {counts}"
+    made = ComparedRun(name, history.path, counts, curves, facts, results, lost)
+    return replace(made, speed=history.speed, early=early, metric=about.get("metric_name") or "")
+
+
+def _finite(told: dict[str, Curve]) -> tuple[dict[str, Curve], dict[str, Lost]]:
+    """Return curves without what is not finite, and where that is."""
+    curves, lost = {}, {}
+    for name, curve in told.items():
+        finite = [(at, n) for at, n in curve if math.isfinite(n)]
+        bad = [at for at, n in curve if not math.isfinite(n)]
+        if finite:
+            curves[name] = finite
+        if bad:
+            last = finite[-1][0] if finite else -1
+            to_the_end = bad[-1] > last
+            first = next(at for at in bad if at > last) if to_the_end else bad[0]
+            lost[name] = Lost(first, curve[-1][0], len(bad), to_the_end)
+    return curves, lost
 
 
 def _curves(history: History) -> dict[str, Curve]:
     spans = history.spans
-    found: dict[str, list[tuple[int, float | None]]] = {
-        "training loss": [(span.samples, span.loss) for span in spans],
-        "training metric": [(span.samples, span.metric) for span in spans],
+    found: dict[str, Iterable[tuple[int, float | None]]] = {
+        "training loss": [(span.samples, span.loss) for span in spans if span.counted],
+        "training metric": [(span.samples, span.metric) for span in spans if span.counted],
         "learning rate": [(span.samples, span.rates[0]) for span in spans if span.rates],
         "throughput": [(span.samples, span.counted / span.seconds) for span in spans if span.seconds > 0],
-        "waiting for data": [(span.samples, None if s is None else 100 * s) for span in spans for s in [span.waiting]],
+        "waiting for data": [(span.samples, 100 * span.waiting) for span in spans if span.waiting is not None],
     }
     for kind in ("validation", "test"):
-        averages: list[Average] = [average for average in history.averages if average.kind == kind]
+        averages = [average for average in history.averages if average.kind == kind and average.counted]
         found[f"{kind} loss"] = [(average.samples, average.loss) for average in averages]
         found[f"{kind} metric"] = [(average.samples, average.metric) for average in averages]
-    known = {name: [(at, n) for at, n in curve if n is not None] for name, curve in found.items()}
-    return {name: curve for name, curve in known.items() if curve}
+    known = {name: [(at, math.nan if n is None else n) for at, n in curve] for name, curve in found.items()}
+    # Without a metric, or with a feed that trains nothing, there is no number at all.
+    trains = not history.is_feed
+    return {
+        name: curve
+        for name, curve in known.items()
+        if any(math.isfinite(n) for _, n in curve) or (curve and name.endswith("loss") and trains)
+    }
 
 
-def _facts(history: History) -> dict[str, str]:
-    about = history.about
+def order_facts(about: dict[str, Any]) -> dict[str, Any]:
+    """Return order, seed, shuffle and digest of the data, as far as a "start" line has them."""
     state: dict[str, Any] = (about.get("feed") or {}).get("state") or {}
     seed = state.get("seed")
     if isinstance(seed, str) and _HEX.fullmatch(seed):
         state = {**state, "seed": int(seed, 16)}
+    return {words: state.get(name) for name, words in _OF_STATE.items()}
+
+
+def setting_in_words(text: str) -> str:
+    """Return a setting as it is read: schedules in words, numbers without digits that say nothing.
+
+    ``[(22153, 4096), 6144], epoch_size=1`` becomes ``4096 for 22,153 label samples, then 6144``.
+    """
+    text = _LONG_NUMBER.sub(lambda found: f"{float(found[0]):.9g}", text)
+    steps, _, rest = text.partition("], epoch_size=")
+    size, _, reference = rest.partition(", reference=")
+    if not (steps.startswith("[") and size.isdigit()):
+        return text.removesuffix(", reference=1") if text.endswith(", reference=1") and text[:1] != "[" else text
+    try:
+        pairs = [pair if isinstance(pair, tuple) else (1, pair) for pair in ast.literal_eval(f"{steps}]")]
+        told = [f"{number:.9g} for {int(size) * count:,} label samples" for count, number in pairs[:-1]]
+    except (ValueError, TypeError, SyntaxError):  # another setting that looks like it
+        return text
+    last = f"{pairs[-1][1]:.9g}"
+    return ", then ".join([*told, last]) + (f", per {reference} samples" if reference else "")
+
+
+def _facts(history: History) -> dict[str, str]:
+    about = history.about
     found: dict[str, Any] = {
         "model": about.get("model"),
         "parameters": about.get("parameters"),
         "learners": ", ".join(about.get("learners", [])),
-        **(about.get("settings") or {}),
+        **{name: setting_in_words(text) for name, text in (about.get("settings") or {}).items()},
         "workers": about.get("workers"),
         **{f"{name} a sweep": count for name, count in (about.get("corpus") or {}).items()},
-        **{words: state.get(name) for name, words in _OF_STATE.items()},
+        **order_facts(about),
         **{f"stream {name}": text for name, text in (about.get("streams") or {}).items()},
         "feedline": about.get("feedline"),
         **(about.get("versions") or {}),
@@ -115,25 +225,30 @@ def _facts(history: History) -> dict[str, str]:
     return {name: str(value) for name, value in found.items() if value not in (None, "")}
 
 
-def _lowest(curves: dict[str, Curve]) -> dict[str, str]:
+def _outcome(curves: dict[str, Curve], lost: dict[str, Lost], names: Iterable[str]) -> dict[str, str]:
+    """Return the last and the best number of curves; both extremes where it is unknown which is the best."""
     found = {}
-    for name in ("training loss", "validation loss"):
-        if name in curves:
-            at, lowest = min(curves[name], key=lambda pair: pair[1])
-            found[f"{name}, lowest"] = f"{exact(lowest)} at {at:,}"
+    for name in names:
+        curve, gone = curves.get(name, []), lost.get(name)
+        last = f"{exact(curve[-1][1])}" if curve else ""
+        if gone is not None and gone.to_the_end:
+            last = NOT_FINITE + (f", {last} at {curve[-1][0]:,}" if curve else "")
+        if not name.startswith("test "):
+            ends = {"lowest": min} if lower_is_better(name) else {"lowest": min, "highest": max}
+            for end, choose in ends.items() if curve else ():
+                at, number = choose(curve, key=lambda pair: pair[1])
+                found[f"{name}, {end}"] = f"{exact(number)} at {at:,}"
+        found[f"{name}, last"] = last
     return found
 
 
-def _results(history: History, curves: dict[str, Curve]) -> dict[str, str]:
-    found = _lowest(curves)
-    for name in (f"{kind} {what}" for kind in ("training", "validation", "test") for what in ("loss", "metric")):
-        if name in curves:
-            found[f"{name}, last"] = exact(curves[name][-1][1])
-    counted, seconds = sum(span.counted for span in history.spans), history.seconds
-    waiting = seconds_by_part(history.spans).get("waiting for data", 0.0)
+def _results(history: History, curves: dict[str, Curve], lost: dict[str, Lost]) -> dict[str, str]:
+    names = [f"{kind} {what}" for what in ("loss", "metric") for kind in ("training", "validation", "test")]
+    found = _outcome(curves, lost, [name for name in names if name in curves or name in lost])
+    seconds, waiting = history.seconds, whole_by_part(history).get("waiting for data", 0.0)
     found[history.counts] = f"{history.samples:,}"
     if seconds:
-        found |= {"wall time": f"{seconds:,.4g} s", f"{history.counts} a second": f"{counted / seconds:,.0f}"}
+        found |= {"wall time": f"{seconds:,.4g} s", f"{history.counts} a second": f"{history.speed:,.0f}"}
         found["time spent waiting"] = f"{waiting / seconds:.1%}"
     found["resumed"] = history.resumed
     ended = history.ended

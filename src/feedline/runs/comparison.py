@@ -5,22 +5,27 @@ Like the page of a single run it is self-contained, and long curves are thinned.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Sequence
 from html import escape
 from itertools import pairwise
 
 from feedline._version import __version__
 from feedline.runs import page
-from feedline.runs.charts import MOST_COLUMNS, Chart, spans_decades
-from feedline.runs.compared import ComparedRun
+from feedline.runs.charts import MOST_COLUMNS, NOT_FINITE, Chart, Pairs, moving_means, spans_decades
+from feedline.runs.compared import ComparedRun, Lost, lower_is_better
 from feedline.runs.drawing import exact, figure
-from feedline.runs.table import joined, thinned
+from feedline.runs.table import MOST_ROWS, averaged, joined
 
 _UNITS = {"throughput": "samples/s", "waiting for data": "%", "learning rate": "rate"}
 _ORDER = (
     *("training loss", "validation loss", "training metric", "validation metric"),
     *("learning rate", "throughput", "waiting for data"),
 )
+_ASIDE = ("learning rate", "throughput", "waiting for data")
+_HELD_OUT = re.compile(r"valid|(?<![a-z])(val|test|eval|dev)(?![a-z])", re.IGNORECASE)
+_MOST_TOLD = 3  # curves of other programs
+_EQUAL = 1e-4  # relative; less is rounding, such as that of sums over another number of workers
 
 
 def check_count(count: int) -> None:
@@ -34,10 +39,12 @@ def html(runs: Sequence[ComparedRun]) -> str:
     names = [run.name for run in runs]
     findings = "".join(f"<li>{escape(text)}</li>" for text in _findings(runs))
     charts = "".join(figure(chart) for chart in _charts(runs))
+    rates = _constant_rates(runs)
+    curves = f'<div class="charts">\n{charts}</div>' if charts else ""
     parts = [
         ("summary", "In short", f'<ul class="findings">{findings}</ul>'),
         ("results", "What came of them", _table("Results", names, [run.results for run in runs])),
-        ("curves", "Curves", f'<div class="charts">\n{charts}</div>' if charts else ""),
+        ("curves", "Curves", curves + (f"<p>{escape(rates)}</p>" if rates else "")),
         ("differences", "What differs", _differences(runs)),
         ("same", "What is the same in all", _same(runs)),
     ]
@@ -61,47 +68,127 @@ use the arrow keys; the numbers are below each.</footer>"""
 
 def _charts(runs: Sequence[ComparedRun]) -> list[Chart]:
     """Return a chart for each curve that a run has, over each axis."""
-    names = dict.fromkeys([*_ORDER, *(name for run in runs for name in run.curves)])
     found: list[Chart] = []
-    for name in names:
+    for name in _curve_names(runs):
+        if name == "learning rate" and _constant_rates(runs):
+            continue  # a sentence
         for axis in dict.fromkeys(run.axis for run in runs if name in run.curves):
-            columns = {run.name: run.curves[name] for run in runs if name in run.curves and run.axis == axis}
-            if all(len(curve) < 2 for curve in columns.values()):
-                continue  # a single number is in the table of results
-            table = joined(axis, columns)
-            unit = _UNITS.get(name, name.rpartition(" ")[2])
-            steep = name not in ("throughput", "waiting for data") and spans_decades(table)
-            title = name.capitalize() if name in _ORDER else name
-            says = "" if len(columns) == len(runs) else f"Of {', '.join(columns)}."
-            found.append(Chart(f"curve-{len(found)}", title, says, unit, thinned(table), steep))
+            having = [run for run in runs if name in run.curves and run.axis == axis]
+            if any(len(run.curves[name]) > 1 for run in having):  # single numbers are in the table of results
+                found.append(_chart(runs, having, name, f"curve-{len(found)}"))
     return found
 
 
+def _curve_names(runs: Sequence[ComparedRun]) -> list[str]:
+    names = dict.fromkeys(name for run in runs for name in run.curves)
+    known = {name: i for i, name in enumerate(_ORDER)}
+    return sorted(names, key=lambda name: known.get(name.partition(":")[0], len(known)))
+
+
+def _chart(runs: Sequence[ComparedRun], having: Sequence[ComparedRun], name: str, key: str) -> Chart:
+    """Return the chart of a curve; a run has one colour on the whole page."""
+    smooth = {run.name: moving_means(run.curves[name]) for run in having}
+    smooth = {run: (means, width) for run, (means, width) in smooth.items() if means and name != "learning rate"}
+    columns: dict[str, Pairs] = {}
+    colours = []
+    for run in having:
+        means, width = smooth.get(run.name, (run.curves[name], 0))
+        columns[f"{run.name}, mean of {width}" if width else run.name] = means
+        colours.append(1 + runs.index(run))
+    faint = [run for run in having if run.name in smooth] if len(having) + len(smooth) <= MOST_COLUMNS else []
+    columns |= {run.name: run.curves[name] for run in faint}
+    colours += [1 + runs.index(run) for run in faint]
+    table = joined(having[0].axis, columns)
+    known = name.partition(":")[0] in _ORDER
+    says = [] if len(having) == len(runs) else [f"Of {', '.join(run.name for run in having)}."]
+    lost = [(run.name, run.lost[name]) for run in having if name in run.lost]
+    says += [f"{run} is {_lost(gone, having[0].axis)}." for run, gone in lost]
+    if len(table.rows) > MOST_ROWS:
+        says.append(f"Each point is the average of about {round(len(table.rows) / MOST_ROWS)} numbers.")
+    return Chart(
+        key,
+        name.capitalize() if known and ":" not in name else name[:1].upper() + name[1:] if known else name,
+        " ".join(says),
+        _UNITS.get(name, name.rpartition(": ")[2] if ":" in name else name.rpartition(" ")[2]),
+        averaged(table),
+        name not in ("throughput", "waiting for data") and spans_decades(table),
+        faint=tuple(run.name for run in faint),
+        colours=tuple(colours),
+        until=max((gone.last for _, gone in lost), default=None),
+        last_on_top=True,
+    )
+
+
+def _lost(gone: Lost, axis: str) -> str:
+    if gone.to_the_end:
+        return f"{NOT_FINITE} from {gone.first:,} {axis} on"
+    return f"{NOT_FINITE} at {gone.count:,} place{'s' * (gone.count > 1)}, first at {gone.first:,} {axis}"
+
+
+def _constant_rates(runs: Sequence[ComparedRun]) -> str:
+    """Return what the learning rates are if none of them changes, in a sentence; otherwise nothing."""
+    rates = {
+        run.name: {rate for _, rate in run.curves["learning rate"]} for run in runs if "learning rate" in run.curves
+    }
+    if not rates or any(len(seen) != 1 for seen in rates.values()):
+        return ""
+    values = {run: f"{next(iter(seen)):.6g}" for run, seen in rates.items()}
+    if len(set(values.values())) == 1:
+        return f"The learning rate is {next(iter(values.values()))} throughout, in {', '.join(values)}."
+    return f"The learning rate is {', '.join(f'{rate} in {run}' for run, rate in values.items())}, throughout."
+
+
 def _findings(runs: Sequence[ComparedRun]) -> list[str]:
-    said = []
-    for name in ("validation loss", "training loss"):
-        lowest = {run.name: min(n for _, n in run.curves[name]) for run in runs if name in run.curves}
-        if len(lowest) > 1:
-            best = min(lowest, key=lambda run: lowest[run])
-            tied = [run for run, loss in lowest.items() if loss == lowest[best]]
-            said.append(f"Lowest {name}: {exact(lowest[best])}, of {' and '.join(tied)}.")
-            break
+    said = [f"{run.name} {run.early}." for run in runs if run.early]
+    said += [f"{run.name}: {name} is {_lost(gone, run.axis)}." for run in runs for name, gone in run.lost.items()]
+    said += _best(runs)
     said += [text for before, after in pairwise(runs) if (text := _agreement(before, after))]
-    speeds = {run.name: float(_mean_speed(run)) for run in runs if "throughput" in run.curves}
+    speeds = {run.name: run.speed for run in runs if run.speed is not None}
     if len(speeds) > 1 and min(speeds.values()) > 0:
         slow, fast = (choose(speeds, key=lambda run: speeds[run]) for choose in (min, max))
         ratio = speeds[fast] / speeds[slow]
         if ratio > 1.1:
-            said.append(f"{fast} is {ratio:.1f} times as fast as {slow}.")
+            said.append(f"{fast} is {ratio:.1f} times as fast as {slow}, over its whole wall time.")
     digests = {run.facts["digest of the corpus"] for run in runs if "digest of the corpus" in run.facts}
     if len(digests) > 1:
         said.append("They were trained on different data.")
     return said or ["Nothing stands out."]
 
 
-def _mean_speed(run: ComparedRun) -> float:
-    curve = run.curves["throughput"]
-    return sum(number for _, number in curve) / len(curve)
+def _best(runs: Sequence[ComparedRun]) -> list[str]:
+    """Return which run has the lowest loss, and where others that several have end: it is unknown what is better."""
+    shared = [name for name in _curve_names(runs) if sum(name in run.curves for run in runs) > 1]
+    shared = [name for name in shared if name not in _ASIDE]
+    shared.sort(key=lambda name: (_HELD_OUT.search(name) is None, name.startswith("test ")))
+    losses = [name for name in shared if lower_is_better(name)]
+    others = [name for name in shared if not lower_is_better(name)]
+    said = []
+    for name in losses[:1]:
+        lowest = {run.name: min(n for _, n in run.curves[name]) for run in runs if name in run.curves}
+        best = min(lowest.values())
+        tied = [run for run, loss in lowest.items() if _about_equal(loss, best)]
+        said.append(
+            f"Lowest {name}: {exact(best)}, of {tied[0]}."
+            if len(tied) == 1
+            else f"Lowest {name}: {best:.4g}, of {' and '.join(tied)}, {_how_equal(lowest[run] for run in tied)}."
+        )
+    if any(_HELD_OUT.search(name) for name in others):
+        others = [name for name in others if _HELD_OUT.search(name)]
+    for name in others[:_MOST_TOLD]:
+        last = {run.name: run.curves[name][-1][1] for run in runs if name in run.curves}
+        if not all(_about_equal(number, max(last.values())) for number in last.values()):
+            said.append(
+                f"{name[:1].upper()}{name[1:]} ends at {', '.join(f'{exact(n)} in {run}' for run, n in last.items())}."
+            )
+    return said
+
+
+def _about_equal(one: float, other: float) -> bool:
+    return abs(one - other) <= _EQUAL * max(abs(one), abs(other))
+
+
+def _how_equal(numbers: Iterable[float]) -> str:
+    return "equal" if len(set(numbers)) == 1 else "about equal"
 
 
 def _agreement(one: ComparedRun, other: ComparedRun) -> str:
@@ -110,14 +197,18 @@ def _agreement(one: ComparedRun, other: ComparedRun) -> str:
     common = sorted(losses[0].keys() & losses[1].keys())
     if len(common) < 2 or one.axis != other.axis:
         return ""
+    both = f"{one.name} and {other.name}"
     parted = next((at for at in common if losses[0][at] != losses[1][at]), None)
     if parted is None:
-        return (
-            f"{one.name} and {other.name} have equal training losses, to the last digit, at all {len(common)} places."
-        )
+        return f"{both} have equal training losses, to the last digit, at all {len(common)} places."
+    most = max(abs(losses[0][at] - losses[1][at]) for at in common)
+    about = all(_about_equal(losses[0][at], losses[1][at]) for at in common)
     if parted == common[0]:
-        return ""
-    return f"{one.name} and {other.name} have equal training losses before {parted:,} {one.axis}."
+        return f"{both} have about equal training losses: they differ by at most {most:.2g}." if about else ""
+    return (
+        f"{both} have equal training losses, to the last digit, before {parted:,} {one.axis}; from there on they "
+        f"differ by at most {most:.2g}{', no more than rounding makes' if about else ''}."
+    )
 
 
 def _table(title: str, names: Sequence[str], columns: Sequence[dict[str, str]]) -> str:

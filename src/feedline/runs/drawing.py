@@ -26,7 +26,7 @@ def figure(chart: Chart, restarts: Sequence[int] = ()) -> str:
         chart: chart to show, with at least one number.
         restarts: places on the axis where the run resumed after an interruption.
     """
-    across, up = (_bands(chart) if chart.bars else _along(chart.table)), _upward(chart)
+    across, up = (_bands(chart) if chart.bars else _along(chart)), _upward(chart)
     marks = [] if chart.bars else [at for at in restarts if 0 <= across(at) <= _SIDE]
     drawn = _bars(chart.table, across, up) if chart.bars else _lines(chart, across, up)
     key = escape(chart.key)
@@ -36,9 +36,9 @@ def figure(chart: Chart, restarts: Sequence[int] = ()) -> str:
 {_legend(chart, bool(marks))}
 <figure><div class="plot">
 <div class="ys" aria-hidden="true">{"".join(_tick("bottom", up(at) / 10, text) for at, text in up.ticks)}</div>
-<div class="area"><svg viewBox="0 0 1000 1000" preserveAspectRatio="none" role="img"
+<div class="area"{_scales(across, up)}><svg viewBox="0 0 1000 1000" preserveAspectRatio="none" role="img"
 aria-label="{escape(_told(chart))}">
-{"".join(f'<path class="grid" d="M0 {_SIDE - up(at):.1f}H1000"/>' for at, _ in up.ticks)}
+<g class="grids">{"".join(f'<path class="grid" d="M0 {_SIDE - up(at):.1f}H1000"/>' for at, _ in up.ticks)}</g>
 {"".join(f'<path class="mark" d="M{across(at):.1f} 0V1000"/>' for at in marks)}
 {drawn}
 </svg><div class="cursor" hidden></div></div>
@@ -71,6 +71,11 @@ class Scale:
     def __call__(self, number: Number) -> float:
         """Return the place of a number."""
         return _SIDE * (self._place(number) - self._low) / (self._high - self._low)
+
+    @property
+    def ends(self) -> tuple[float, float, str]:
+        """The numbers at both ends, of a logarithmic scale as powers of ten; and which kind it is."""
+        return self._low, self._high, "log" if self._log else "linear"
 
     def _place(self, number: Number) -> float:
         return math.log10(tame(number)) if self._log else tame(number)
@@ -111,9 +116,9 @@ def exact(number: Number | None) -> str:
     return str(number) if isinstance(number, int) else f"{number:.6g}"
 
 
-def _along(table: ChartTable) -> Scale:
-    scale = Scale.__new__(Scale)
-    low, high = float(table.rows[0].at), float(table.rows[-1].at)
+def _along(chart: Chart) -> Scale:
+    scale, rows = Scale.__new__(Scale), chart.table.rows
+    low, high = float(rows[0].at), float(rows[-1].at if chart.until is None else max(chart.until, rows[-1].at))
     _, _, ticks = rounded(0.0 if low <= 0.6 * high else low, high)
     # The picture ends where the run ends: round bounds would leave an empty part that looks like an aborted run.
     scale._log, scale._low, scale._high = False, min(low, ticks[0]), high if high > ticks[0] else ticks[-1]
@@ -128,6 +133,16 @@ def _upward(chart: Chart) -> Scale:
     return Scale(min(numbers), max(numbers), chart.logarithmic)
 
 
+def _scales(across: Callable[[Number], float], up: Scale) -> str:
+    """Return attributes by which the script of the page chooses ticks again; of classes, nothing is zoomed."""
+    if not isinstance(across, Scale):
+        return ""
+    return "".join(
+        f' data-{name}="{low!r} {high!r} {kind}"'
+        for name, (low, high, kind) in (("across", across.ends), ("up", up.ends))
+    )
+
+
 def _bands(chart: Chart) -> Callable[[Number], float]:
     """Return a map from a class to its middle."""
     first, count = chart.table.rows[0].at, len(chart.table.rows)
@@ -136,19 +151,23 @@ def _bands(chart: Chart) -> Callable[[Number], float]:
 
 def _lines(chart: Chart, across: Callable[[Number], float], up: Scale) -> str:
     table, found = chart.table, []
-    for k in range(len(table.columns)):
+    # The first in the legend is drawn on top, or the last.
+    order = sorted(range(len(table.columns)), key=lambda k: (table.columns[k] not in chart.faint, k))
+    for k in order if chart.last_on_top else range(len(table.columns))[::-1]:
         at = [(across(row.at), _SIDE - up(number)) for row in table.rows if (number := row.values[k]) is not None]
         path = "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in at)
         if len(at) > 1:
             found.append(f'<path class="{_line_class(chart, k)}" d="{path}"/>')
         if len(at) <= _MOST_POINTS and table.columns[k] not in chart.faint:
             points = "".join(f"M{x:.1f} {y:.1f}h0" for x, y in at)
-            found.append(f'<path class="point s{k + 1}" d="{points}"/>')
-    return "\n".join(reversed(found))  # the first in the legend is drawn on top
+            over = " over" if chart.last_on_top and k else ""
+            found.append(f'<path class="point{over} s{chart.colour(k)}" d="{points}"/>')
+    return "\n".join(found)
 
 
 def _line_class(chart: Chart, k: int) -> str:
-    return f"line s{k + 1}" + (" faint" if chart.table.columns[k] in chart.faint else "")
+    under = " under" if chart.last_on_top and k == 0 else ""
+    return f"line s{chart.colour(k)}" + (" faint" if chart.table.columns[k] in chart.faint else under)
 
 
 def _bars(table: ChartTable, across: Callable[[Number], float], up: Scale) -> str:
@@ -166,7 +185,10 @@ def _bars(table: ChartTable, across: Callable[[Number], float], up: Scale) -> st
 def _legend(chart: Chart, marked: bool) -> str:
     shape = '<rect width="24" height="10" y="1"/>' if chart.bars else '<path class="line" d="M1 6H23"/>'
     thin = shape.replace('"line"', '"line faint"')
-    items = [(f"s{k + 1}", thin if name in chart.faint else shape, name) for k, name in enumerate(chart.table.columns)]
+    items = [
+        (f"s{chart.colour(k)}", thin if name in chart.faint else shape, name)
+        for k, name in enumerate(chart.table.columns)
+    ]
     if marked:
         items.append(("", '<path class="mark" d="M12 0V12"/>', "resumed after an interruption"))
     return f"""<ul class="legend">{

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -32,7 +31,7 @@ def event_curves(path: Path) -> tuple[dict[str, Curve], bool]:
     """Return the scalars of event files as (step, value) by tag, and whether feedline's reporter wrote them.
 
     Steps of feedline's reporter are label samples. What a resumed run wrote again counts once, as it was written last;
-    values that are not finite are left out.
+    values that are not finite are among them.
 
     Raises:
         ModuleNotFoundError: tensorboard is not installed (``pip install tensorboard``).
@@ -62,5 +61,4 @@ def event_curves(path: Path) -> tuple[dict[str, Curve], bool]:
 
 
 def _once(curve: Curve) -> Curve:
-    last = {step: value for step, value in curve if math.isfinite(value)}
-    return sorted(last.items())
+    return sorted(dict(curve).items())

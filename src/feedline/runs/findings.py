@@ -6,7 +6,7 @@ shuffle.
 
 from __future__ import annotations
 
-from feedline.runs.charts import ragged_streams, seconds_by_part
+from feedline.runs.charts import NOT_FINITE, ragged_streams, whole_by_part
 from feedline.runs.folder import Run
 from feedline.runs.history import History
 
@@ -35,15 +35,21 @@ def _course(history: History) -> list[str]:
         found.append(f"{lines} of the log could not be read, as a kill leaves them; they are not shown.")
     diverged = [span.samples for span in history.spans if span.loss is None and span.counted and not history.is_feed]
     if diverged:
+        at_end = [span.samples for span in history.spans if span.samples >= diverged[0] and span.counted] == diverged
         found.append(
-            f"The loss was no finite number in {len(diverged)} of {len(history.spans)} spans, first at "
-            f"{diverged[0]:,} label samples: a smaller learning rate, or gradient clipping, may help."
+            (
+                f"The loss is {NOT_FINITE} from the span that ends at {diverged[0]:,} label samples on"
+                if at_end
+                else f"The loss was no finite number in {len(diverged)} of {len(history.spans)} spans, first at "
+                f"{diverged[0]:,} label samples"
+            )
+            + ": a smaller learning rate, or gradient clipping, may help."
         )
     return found
 
 
 def _time(history: History) -> list[str]:
-    parts, found = seconds_by_part(history.spans), []
+    parts, found = whole_by_part(history), []
     whole = sum(parts.values())
     if whole and parts.get("waiting for data", 0.0) > _WAITING * whole:
         found.append(

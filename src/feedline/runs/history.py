@@ -5,7 +5,7 @@ Fields that older logs lack are None. Cost: about a kilobyte for a progress line
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -25,6 +25,7 @@ class Average(NamedTuple):
     loss: float | None
     metric: float | None
     counted: int
+    time: float | None = None
 
 
 class Given(NamedTuple):
@@ -121,6 +122,8 @@ class History:
         ended: the "end" line, if nothing came after it.
         skipped: how often an unreadable sequence was skipped, by all processes.
         sweeps: sweeps trained when the last process began or ended.
+        after: seconds by part that belong to no span: from the last one to the end of the run, such as its test.
+        unreported: label samples trained after the last span, by a run that was interrupted.
         lines, torn: number of lines in the file, and of those torn by a kill.
     """
 
@@ -133,6 +136,8 @@ class History:
     ended: dict[str, Any] | None = None
     skipped: int = 0
     sweeps: int = 0
+    after: dict[str, float] = field(default_factory=dict)
+    unreported: int = 0
     lines: int = 0
     torn: int = 0
 
@@ -160,8 +165,18 @@ class History:
 
     @property
     def seconds(self) -> float:
-        """Wall time of all spans."""
-        return sum(span.seconds for span in self.spans)
+        """Wall time of all spans, and of what came after the last one."""
+        return sum(span.seconds for span in self.spans) + sum(self.after.values())
+
+    @property
+    def counted(self) -> int:
+        """Label samples trained in this time."""
+        return sum(span.counted for span in self.spans) + self.unreported
+
+    @property
+    def speed(self) -> float | None:
+        """Label samples per second of the whole wall time; None: no time passed."""
+        return self.counted / self.seconds if self.seconds else None
 
     @property
     def transforming(self) -> float:
@@ -213,7 +228,45 @@ def history_of(path: Path, log: RunLog[LogEvent | None]) -> History:
             else:
                 history.ended = event.line
     history.skipped += skipped
+    if not history.is_feed:
+        history.after = _after_spans(log.events, history.ended is not None)
+        if history.ended is not None and history.spans:
+            history.unreported = max(0, history.ended["samples"] - history.spans[-1].samples)
     return history
+
+
+def _after_spans(events: Iterable[LogEvent | None], ended: bool) -> dict[str, float]:
+    """Return the seconds by part that no span has: of the run's end, and after the last checkpoint of each process.
+
+    A process that resumes counts what came before the checkpoint in its first span.
+    """
+    total: dict[str, float] = {}  # counted for good
+    kept: dict[str, float] = {}  # in the last checkpoint
+    loose: dict[str, float] = {}  # after it
+    at: float | None = None
+    samples = 0
+    for event in events:
+        if event is None:
+            continue
+        time = event.line.get("time") if isinstance(event, LoggedEvent) else event.time
+        is_start = isinstance(event, LoggedEvent) and event.event == "start"
+        if isinstance(event, ProgressLine):
+            kept, loose = {}, {}
+        elif not is_start and at is not None and time is not None:
+            kinds = {Saved: "saving", Average: "evaluating"}
+            part = "training" if event.samples > samples else kinds.get(type(event), "training")
+            loose = added(loose, {part: max(0.0, time - at)})
+        if isinstance(event, Saved):
+            kept, loose = added(kept, loose), {}
+        elif isinstance(event, LoggedEvent) and not is_start:
+            total, loose = added(total, loose), {}
+        at, samples = time, event.samples
+    return added(total, kept) if ended else total
+
+
+def added(one: dict[str, float], other: dict[str, float]) -> dict[str, float]:
+    """Return the sums of seconds by part; parts that took none are left out."""
+    return {part: n for part in {**one, **other} if (n := one.get(part, 0.0) + other.get(part, 0.0))}
 
 
 _BYTES = ("asked", "disk", "fetched", "cached")  # statistics of where data came from
@@ -263,7 +316,8 @@ def _given(data: Any, name: str) -> Given:
 
 def _average(line: dict[str, Any]) -> Average:
     loss, metric = average(line["loss"], "loss"), average(line["metric"], "metric")
-    return Average(line["event"], line["samples"], loss, metric, whole(line["counted"], "counted"))
+    counted, time = whole(line["counted"], "counted"), maybe(moment, line.get("time"), "time")
+    return Average(line["event"], line["samples"], loss, metric, counted, time)
 
 
 def _saved(line: dict[str, Any]) -> Saved:

@@ -1,5 +1,34 @@
 // Reads values off a chart: by pointer, or with the arrow keys once it has the focus. All it knows stands in the table.
 // Zooms in: by dragging, or with + and - around the value that is read; Escape or a double click shows everything again.
+// Zoomed, the height is that of the numbers in sight, and both scales get ticks of their own.
+
+// Round numbers between two others, about five.
+const rounded = (low, high) => {
+  const rough = (high - low) / 5;
+  const unit = 10 ** Math.floor(Math.log10(rough));
+  const step = [1, 2, 2.5, 5, 10].map((k) => unit * k).find((width) => width >= 0.999 * rough);
+  const found = [];
+  for (let k = Math.ceil(low / step - 1e-9); k * step <= high + 1e-9 * step; k += 1) {
+    found.push(Number((k * step).toPrecision(12)));
+  }
+  return found;
+};
+// Ticks of a scale between two of its places, 0 to 1000, as [place, number].
+const ticksOf = (scale, from, to) => {
+  const [low, high] = scale.slice(0, 2).map(Number);
+  const at = (place) => low + ((high - low) * place) / 1000;
+  const [first, last] = [at(from), at(to)];
+  if (scale[2] !== "log") return rounded(first, last).map((n) => [(1000 * (n - low)) / (high - low), n]);
+  const whole = rounded(first, last).filter(Number.isInteger).map((power) => 10 ** power);
+  const chosen = whole.length > 1 ? whole : rounded(10 ** first, 10 ** last);
+  return chosen.map((n) => [(1000 * (Math.log10(n) - low)) / (high - low), n]);
+};
+const short = (number) => {
+  const units = [[1e12, "T"], [1e9, "G"], [1e6, "M"], [1e3, "k"]];
+  const [size, name] = units.find(([unit]) => Math.abs(number) >= unit) ?? [1, ""];
+  return `${Number((number / size).toPrecision(6))}${name}`;
+};
+
 for (const chart of document.querySelectorAll(".chart")) {
   const area = chart.querySelector(".area");
   const cursor = chart.querySelector(".cursor");
@@ -8,7 +37,34 @@ for (const chart of document.querySelectorAll(".chart")) {
   const rows = [...chart.querySelectorAll("tbody tr")];
   const places = rows.map((row) => Number(row.dataset.x));
   const svg = area.querySelector("svg");
-  const ticks = [...chart.querySelectorAll(".xs span")].map((tick) => [tick, 10 * parseFloat(tick.style.left)]);
+  const [across, up] = ["across", "up"].map((name) => (area.dataset[name] ?? "").split(" "));
+  const drawn = [".xs", ".ys", ".grids"].map((part) => chart.querySelector(part)).map((part) => [part, part.innerHTML]);
+  const rising = (number) => {
+    const [low, high] = up.slice(0, 2).map(Number);
+    return (1000 * ((up[2] === "log" ? Math.log10(number) : number) - low)) / (high - low);
+  };
+  // Of each line, [place, height] of its numbers.
+  const lines = heads.slice(1).map((_, k) => rows
+    .map((row, i) => [places[i], row.cells[k + 1].textContent])
+    .filter(([, text]) => text !== "").map(([x, text]) => [x, rising(Number(text))]));
+  // The lowest and highest place that a line has in sight, also where it enters and leaves, with some room.
+  const heights = (left, right) => {
+    const seen = lines.flatMap((line) => line.flatMap(([x, y], i) => {
+      const found = x >= left && x <= right ? [y] : [];
+      const [x2, y2] = line[i + 1] ?? [x, y];
+      const cuts = [left, right].filter((edge) => x < edge && edge < x2);
+      return [...found, ...cuts.map((edge) => y + ((y2 - y) * (edge - x)) / (x2 - x))];
+    }));
+    const [low, high] = seen.length ? [Math.min(...seen), Math.max(...seen)] : [0, 1000];
+    const room = Math.max(0.05 * (high - low), 0.5);
+    return [Math.max(0, low - room), Math.min(1000, high + room)];
+  };
+  const tick = (side, share, number) => {
+    const made = document.createElement("span");
+    made.style[side] = `${100 * share}%`;
+    made.textContent = short(number);
+    return made;
+  };
   const selection = document.createElement("div");
   selection.className = "selection";
   selection.hidden = true;
@@ -22,11 +78,16 @@ for (const chart of document.querySelectorAll(".chart")) {
     from = Math.max(0, left);
     to = Math.min(1000, right);
     const whole = from === 0 && to === 1000;
-    svg.setAttribute("viewBox", `${from} 0 ${to - from} 1000`);
+    const [low, high] = whole ? [0, 1000] : heights(from, to);
+    svg.setAttribute("viewBox", `${from} ${1000 - high} ${to - from} ${high - low}`);
     area.classList.toggle("zoomed", !whole);
-    for (const [tick, place] of ticks) {
-      tick.style.left = `${(100 * (place - from)) / (to - from)}%`;
-      tick.hidden = place < from || place > to;
+    for (const [part, text] of drawn) part.innerHTML = text;
+    if (!whole) {
+      const [[xs], [ys], [grids]] = drawn;
+      const upward = ticksOf(up, low, high);
+      xs.replaceChildren(...ticksOf(across, from, to).map(([x, n]) => tick("left", (x - from) / (to - from), n)));
+      ys.replaceChildren(...upward.map(([y, n]) => tick("bottom", (y - low) / (high - low), n)));
+      grids.innerHTML = upward.map(([y]) => `<path class="grid" d="M${from} ${1000 - y}H${to}"/>`).join("");
     }
     if (!cursor.hidden) show(current);
   };

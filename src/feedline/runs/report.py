@@ -17,14 +17,15 @@ from feedline._version import __version__
 from feedline.runs import comparison, page
 from feedline.runs.charts import (
     LEAST_BUSY,
+    NOT_FINITE,
     Chart,
     constant_rates,
     feed_charts,
     learning_charts,
-    seconds_by_part,
     time_charts,
+    whole_by_part,
 )
-from feedline.runs.compared import read_compared
+from feedline.runs.compared import order_facts, read_compared, setting_in_words
 from feedline.runs.drawing import figure
 from feedline.runs.findings import findings
 from feedline.runs.folder import MOST_LISTED, Run, read_run
@@ -204,26 +205,32 @@ def _lead(run: Run) -> str:
     size = f" of {about['parameters']:,} parameters" if "parameters" in about else ""
     model = f"{about['model']}{size}, " if "model" in about else ""
     times = [_moment(time) for time in (about.get("time"), (history.ended or {}).get("time")) if time]
-    when = f", last process {' to '.join(dict.fromkeys(times))}" if times else ""
-    sweeps = "1 sweep" if history.sweeps == 1 else f"{history.sweeps:,} sweeps"
-    return f"{model}{history.samples:,} label samples, {sweeps}{when}"
+    process = "last process " if history.restarts else ""
+    when = f", {process}{' to '.join(dict.fromkeys(times))}" if times else ""
+    sweeps = ", 1 sweep" if history.sweeps == 1 else f", {history.sweeps:,} sweeps"
+    is_mixture = any(span.corpora for span in history.spans)  # whose corpora have sweeps of their own
+    return f"{model}{history.samples:,} label samples{'' if is_mixture and not history.sweeps else sweeps}{when}"
 
 
 def _tiles(run: Run) -> list[tuple[str, str]]:
     history = run.history
     tiles: list[tuple[str, str]] = []
-    losses = [span.loss for span in history.spans if span.loss is not None]
-    if losses:
-        tiles.append((f"{losses[-1]:.4g}", "training loss, last span"))
+    losses = [(span.samples, span.loss) for span in history.spans if span.counted and not history.is_feed]
+    finite = [(at, loss) for at, loss in losses if loss is not None]
+    if finite and losses[-1][1] is not None:
+        tiles.append((f"{finite[-1][1]:.4g}", "training loss, last span"))
+    elif losses:
+        was = f": {finite[-1][1]:.4g} at {finite[-1][0]:,}, the last finite one" if finite else ""
+        tiles.append((NOT_FINITE, f"training loss, last span{was}"))
     for kind in ("validation", "test"):
-        last = next((one for one in reversed(history.averages) if one.kind == kind and one.loss is not None), None)
+        last = next((one for one in reversed(history.averages) if one.kind == kind and one.counted), None)
         if last is not None:
-            metric = "" if last.metric is None else f", metric {last.metric:.4g}"
-            tiles.append((f"{last.loss:.4g}", f"{kind} loss{metric}"))
+            metric_name = history.about.get("metric_name", "metric")
+            metric = "" if last.metric is None else f", {metric_name} {last.metric:.4g}"
+            tiles.append((NOT_FINITE if last.loss is None else f"{last.loss:.4g}", f"{kind} loss{metric}"))
     if history.seconds:
-        counted = sum(span.counted for span in history.spans)
-        tiles.append((f"{counted / history.seconds:,.0f}", f"{history.counts} a second"))
-        waiting = seconds_by_part(history.spans).get("waiting for data", 0.0) / history.seconds
+        tiles.append((f"{history.speed:,.0f}", f"{history.counts} a second"))
+        waiting = whole_by_part(history).get("waiting for data", 0.0) / history.seconds
         tiles.append((f"{waiting:.1%}", "of the time waiting for data"))
         if history.transforming:
             busy = history.transforming / history.seconds
@@ -239,7 +246,7 @@ def _tiles(run: Run) -> list[tuple[str, str]]:
 def _spent(run: Run) -> str:
     """Return the whole wall time, as one bar with a legend that is also its table."""
     end = run.history.ended or {}
-    parts = end["seconds_by_part"] if "seconds_by_part" in end else seconds_by_part(run.history.spans)
+    parts = end["seconds_by_part"] if "seconds_by_part" in end else whole_by_part(run.history)
     whole = sum(parts.values())
     if not whole:
         return ""
@@ -316,7 +323,8 @@ def _about(run: Run) -> list[tuple[str, str]]:
         ("parameters", f"{about['parameters']:,}" if "parameters" in about else None),
         ("learners", ", ".join(about.get("learners", []))),
         ("workers", about.get("workers")),
-        *((name, value) for name, value in (about.get("settings") or {}).items()),
+        *((name, setting_in_words(value)) for name, value in (about.get("settings") or {}).items()),
+        *order_facts(about).items(),
         ("command", about.get("command")),
         ("commit", about.get("commit")),
         ("machine", about.get("machine")),

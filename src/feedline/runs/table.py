@@ -2,10 +2,12 @@
 
 Thinning keeps rows whole. Law (tests/runs/test_table.py): the first, last, lowest and highest number of every column
 are kept, overall and in each stretch of the axis, in order; nothing is averaged, so every number shown is in the log.
+Curves of several runs over each other are averaged instead: extremes of one among those of another would be teeth.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -63,6 +65,21 @@ def thinned(table: ChartTable, most: int = MOST_ROWS) -> ChartTable:
     for i in range(stretches):
         keep |= _telling(table.rows, i * len(table.rows) // stretches, (i + 1) * len(table.rows) // stretches)
     return ChartTable(table.axis, table.columns, tuple(table.rows[i] for i in sorted(keep)), table.total)
+
+
+def averaged(table: ChartTable, most: int = MOST_ROWS) -> ChartTable:
+    """Average a table in stretches, to ``most`` rows, between its first and last; one small enough is unchanged."""
+    rows = table.rows
+    if len(rows) <= most:
+        return table
+    inner, count = rows[1:-1], most - 2
+    found = [rows[0]]
+    for i in range(count):
+        stretch = inner[i * len(inner) // count : (i + 1) * len(inner) // count]
+        there = [[n for row in stretch if (n := row.values[k]) is not None] for k in range(len(table.columns))]
+        means = tuple(math.fsum(numbers) / len(numbers) if numbers else None for numbers in there)
+        found.append(TableRow(stretch[len(stretch) // 2].at, means))
+    return ChartTable(table.axis, table.columns, (*found, rows[-1]), table.total)
 
 
 def _telling(rows: Sequence[TableRow], start: int, stop: int) -> set[int]:

@@ -21,7 +21,8 @@ from feedline.runs.log import LogReader
 _RECENT = 10  # spans at least, and a tenth of all
 _WAITING_SHARE = 0.1  # share of the time from which waiting for data limits a run
 _LASTING_SHARE = 0.3  # and from which evaluating or saving does
-_SILENT_S, _SILENT_SPANS = 60.0, 5.0
+# Without news for this long a run may be dead: before the first span, after it, and in times the longest span.
+_SILENT_AT_FIRST_S, _SILENT_S, _SILENT_SPANS = 60.0, 10.0, 5.0
 _LEVELS = "▁▂▃▄▅▆▇█"
 
 
@@ -55,26 +56,64 @@ class WatchedRun:
     @property
     def silent_s(self) -> float:
         """Seconds since the last line."""
-        times = [span.time for span in self.history.spans[-1:]] + [saved.time for saved in self.history.saved[-1:]]
-        times += [self.history.about.get("time"), (self.history.ended or {}).get("time")]
+        history = self.history
+        times = [history.about.get("time"), (history.ended or {}).get("time")]
+        for events in (history.spans, history.saved, history.averages):
+            times += [event.time for event in events[-1:]]
         known = [time for time in times if time is not None]
         return max(0.0, self.now - max(known)) if known else 0.0
 
     @property
     def remaining_s(self) -> float | None:
-        """Estimate of the seconds left, at the speed of the recent spans; None: unknown."""
+        """Estimate of the seconds left; None: unknown, also after a kill and once only the end's evaluation is left.
+
+        The pace is that of the recent spans; where there are evaluations, which are rare and long, of all that this
+        process did. While a span takes longer than usual, the time left stands still.
+        """
         if self.history.ended is not None:
             return 0.0
-        marks = [(span.time, span.done) for span in self.recent()]
+        if self.is_silent:
+            return None
+        marks = [(span.time, span.done) for span in (self.present() if self._evaluates else self.recent())]
         began = self.history.about.get("time")
-        if len(marks) < 2 and began is not None and not self.history.restarts:
-            marks.insert(0, (began, 0.0))
+        if began is not None and (self._evaluates or len(marks) < 2):
+            marks.insert(0, (began, self._done_at_start()))
         known = [(time, done) for time, done in marks if time is not None and done is not None]
         if len(known) < 2 or known[-1][1] <= known[0][1] or known[-1][0] <= known[0][0]:
             return None
         (first_time, first), (last_time, last) = known[0], known[-1]
         left = (1 - min(1.0, last)) * (last_time - first_time) / (last - first)
-        return max(0.0, left - (self.now - last_time))
+        usual = (last_time - first_time) / (len(known) - 1)
+        return left - min(max(0.0, self.now - last_time), usual, 0.9 * left) or None
+
+    @property
+    def _evaluates(self) -> bool:
+        return any(average.kind != "update" for average in self.history.averages)
+
+    def _done_at_start(self) -> float | None:
+        """Return the share that was done when the present process began; None: unknown."""
+        if not self.history.restarts:
+            return 0.0
+        before = [span for span in self.history.spans if span.samples <= self.history.restarts[-1]]
+        return before[-1].done if before else None
+
+    @property
+    def elapsed_s(self) -> float:
+        """Wall time so far; of a run that says nothing more, to its last span."""
+        spans, last = self.present(), self.history.about.get("time")
+        if self.history.ended is not None or self.is_silent:
+            return self.history.seconds
+        if spans:
+            last = spans[-1].time
+        return self.history.seconds + (0.0 if last is None else max(0.0, self.now - last))
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether nothing was written for a few times as long as the longest span of this process."""
+        if self.history.ended is not None:
+            return False
+        longest = max((span.seconds for span in self.present()), default=None)
+        return self.silent_s > (_SILENT_AT_FIRST_S if longest is None else max(_SILENT_S, _SILENT_SPANS * longest))
 
     @property
     def state(self) -> str:
@@ -82,17 +121,21 @@ class WatchedRun:
         ended = self.history.ended
         if ended is not None:
             return "interrupted, saved" if ended.get("interrupted") else "ended"
-        spans = self.recent()
-        usual = max((span.seconds for span in spans), default=0.0)
-        if self.silent_s > max(_SILENT_S, _SILENT_SPANS * usual):
-            return f"no news for {spoken(self.silent_s)}: killed, or stuck"
+        if self.is_silent:
+            first = not self._evaluates and self.silent_s < _SILENT_AT_FIRST_S
+            return f"no news for {spoken(self.silent_s)}: killed, {'stuck, or evaluating' if first else 'or stuck'}"
+        if self.done == 1.0:
+            return "running, all trained: evaluating or saving"
         return "running"
+
+    def present(self) -> list[ProgressLine]:
+        """Return the spans of the present process."""
+        spans, restarts = self.history.spans, self.history.restarts
+        return [span for span in spans if span.samples > restarts[-1]] if restarts else spans
 
     def recent(self) -> list[ProgressLine]:
         """Return the last spans, of the present process: the last tenth, but at least ten."""
-        spans = self.history.spans
-        if self.history.restarts:
-            spans = [span for span in spans if span.samples > self.history.restarts[-1]]
+        spans = self.present()
         return spans[-max(_RECENT, len(spans) // 10) :]
 
     def speed(self) -> float | None:
