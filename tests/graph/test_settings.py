@@ -134,6 +134,14 @@ def test_mxnet():
     assert told(graph_of(x.tojson()))[:3] == expected[:3]
 
 
+@pytest.mark.parametrize("kind", ["elu", "prelu", "gelu", "selu"])
+def test_a_kind_in_the_midst_of_a_word_is_told(kind):
+    """LeakyReLU has "elu" in its name, and means something else."""
+    graph = graph_of(mx.sym.LeakyReLU(mx.sym.Variable("data"), act_type=kind), {"data": (2, 3)})
+    assert told(graph) == [kind]
+    assert [brief(settings_of(k, {"mode": "max"})) for k in ("MaxPool", "max_pool2d", "Maxout_pool")] == ["", "", "max"]
+
+
 def test_they_are_shown():
     assert "3×3, stride 2, padding 1, 2 groups, 8 filters" in str(fl.summary(LAYERS, IMAGE))
     source = fl.plot_network(LAYERS, IMAGE).source

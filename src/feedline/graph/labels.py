@@ -25,7 +25,7 @@ def box_lines(graph: Graph, operation: Operation) -> list[str]:
         scope = graph.scopes[operation.scope]
         lines = [f"{scope.kind}{times(scope)}", scope_name(operation.scope, scope)]
         lines += _only_first(operation.scope, scope)
-    elif operation.name:
+    elif operation.name not in ("", operation.kind):
         lines.append(operation.name)
     if operation.role == "input":
         lines = [operation.name or operation.kind, *[str(t) for t in operation.outputs[:1] if t.shape is not None]]

@@ -76,6 +76,8 @@ def settings_of(kind: str, given: Mapping[str, Any], around: Around = Around()) 
     """
     kin = family(kind)
     found = {name: _value(name, given) for name in _OF_FAMILY.get(kin, ())}
+    if kin == "activation" and [_parsed(str(given.get(name))) for name in ("min", "max")] == [0, 6]:
+        found["kind"] = "relu6"
     whole = base(kind).startswith("global") or _parsed(str(given.get("global_pool"))) in (True, 1)
     _complete(kin, kind, found, around, whole)
     rank = _rank(kind, found)
@@ -191,6 +193,12 @@ def _counted(number: str, noun: str) -> str:
     return f"{number} {noun}" if number == "1" else f"{number} {noun}s"
 
 
+def _words_of(kind: str) -> set[str]:
+    """Return the words in a kind: ``max_pool2d`` and ``MaxPool2d`` say max, ``LeakyReLU`` does not say elu."""
+    words = re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+", kind)
+    return {base(kind), *(word.lower().replace("average", "avg") for word in words)}
+
+
 _USUAL = {"stride": "1", "padding": "0", "dilation": "1", "groups": "1", "layers": "1"}
 
 
@@ -202,7 +210,7 @@ def _words(kin: str, kind: str, name: str, text: str) -> str:
     if name == "kind":
         # What the kind of the operation says already.
         word = text.replace("average", "avg")
-        return "" if word in base(kind).replace("average", "avg") else text
+        return "" if word in _words_of(kind) else text
     if name == "units":
         return _counted(text, "filter" if kin == "convolution" else "unit")
     return {
