@@ -47,12 +47,12 @@ def seen_by_hooks(model, inputs):
             n = calls[name] = calls.get(name, -1) + 1
             first = result[0] if isinstance(result, tuple) else result
             if isinstance(first, torch.Tensor):
-                seen[f"{name}@{n}" if n else name] = tuple(first.shape)
+                seen[f"{name}@{n}" if n else name or type(module).__name__] = tuple(first.shape)
 
         return hook
 
     for name, module in model.named_modules():
-        if name:
+        if name or not list(model.children()):
             hooks.append(module.register_forward_hook(note(name)))
     try:
         model(*args, **kwargs)

@@ -96,7 +96,7 @@ def test_weights_are_shown_on_demand(tmp_path):
 def test_other_endings_are_graphviz(tmp_path):
     written = fl.plot_network(nn.Linear(2, 3), (1, 2), to=tmp_path / "net.svg")
     assert written == tmp_path / "net.svg"
-    assert ">linear<" in written.read_text("utf-8")
+    assert ">Linear<" in written.read_text("utf-8")
     assert [path.name for path in tmp_path.iterdir()] == ["net.svg"]
     with pytest.raises(ValueError, match=r"expected an ending \.html or one of Graphviz' formats, got .*\.nonsense"):
         fl.plot_network(nn.Linear(2, 3), (1, 2), to=tmp_path / "net.nonsense")
@@ -263,7 +263,10 @@ def test_pointing_tells_shapes_and_costs(browser, resnet):
     assert browser.value("told.textContent") == ""
     browser.point(".f-convolution")
     said = browser.value("told.textContent")
-    assert all(text in said for text in ("Conv2d", "1×64×112×112", "multiply-adds118,013,952", "kernel_size=(7, 7)"))
+    assert all(
+        text in said for text in ("Conv2d", "1×64×112×112", "multiply-adds118,013,952", "7×7, stride 2, padding 3")
+    )
+    assert "kernel_size" not in said
     assert browser.value("document.querySelectorAll('.way.near').length") == 2
     browser.point("h1")
     assert browser.value("told.textContent") == ""

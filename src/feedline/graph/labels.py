@@ -23,7 +23,8 @@ def box_lines(graph: Graph, operation: Operation) -> list[str]:
     lines = [operation.kind]
     if operation.whole:
         scope = graph.scopes[operation.scope]
-        lines = [f"{scope.kind}{times(scope)}", scope_name(operation.scope, scope)]
+        name = scope_name(operation.scope, scope)
+        lines = [f"{scope.kind}{times(scope)}", *([name] if name != scope.kind else [])]
         lines += _only_first(operation.scope, scope)
     elif operation.name not in ("", operation.kind):
         lines.append(operation.name)

@@ -130,8 +130,8 @@ def plot_network(
 
 
 def _caption(title: str, graph: Graph, remark: str) -> str:
-    by = f", read by {graph.importer}" if graph.importer else ""
-    lines = [title, f"{number(graph.num_parameters())} parameters{by}"]
+    counted = f"{number(graph.num_parameters())} parameters"
+    lines = [title, ", ".join([counted, graph.origin] if graph.origin else [counted])]
     lines += [remark] if remark else []
     return "\n".join([*lines, *(line for note in graph.notes for line in textwrap.wrap(note, WORDS))])
 

@@ -29,7 +29,7 @@ _ALIASES: dict[str, tuple[str, ...]] = {
     "heads": ("num_heads", "nhead", "heads"),
     "layers": ("num_layers",),
     "directions": ("bidirectional", "direction"),
-    "rate": ("p", "rate", "ratio", "drop_prob"),
+    "rate": ("p", "rate", "ratio", "drop_prob", "dropout", "dropout_p"),
 }
 # Settings of each family, in the order of display.
 _OF_FAMILY: dict[str, tuple[str, ...]] = {
@@ -37,8 +37,8 @@ _OF_FAMILY: dict[str, tuple[str, ...]] = {
     "pooling": ("kind", "kernel", "size", "stride", "padding"),
     "activation": ("kind",),
     "dropout": ("rate",),
-    "recurrent": ("kind", "units", "layers", "directions"),
-    "attention": ("heads",),
+    "recurrent": ("kind", "units", "layers", "directions", "rate"),
+    "attention": ("heads", "rate"),
     "product": ("units",),
     "normalisation": ("groups",),
 }
@@ -125,6 +125,10 @@ def _complete(kin: str, kind: str, found: dict[str, Any], around: Around, whole:
         _read_kernel(kind, found, matrices[0])
     if kin == "product" and found["units"] is None and matrices and around.output:
         found["units"] = around.output[-1]
+    if kind == "lstm" and found["units"] is None and matrices and around.operands[0]:
+        rows, given = matrices[0][0], matrices[0][-1]
+        if isinstance(rows, int) and rows % 4 == 0 and given == around.operands[0][-1]:
+            found["units"] = rows // 4  # of torch's four gates; outputs may be projected to fewer
     if kin == "recurrent" and found["units"] is None and matrices and around.output:
         out, two = around.output[-1], found["directions"] in (True, "bidirectional")
         found["units"] = out // 2 if two and isinstance(out, int) else out
@@ -205,6 +209,8 @@ _USUAL = {"stride": "1", "padding": "0", "dilation": "1", "groups": "1", "layers
 def _words(kin: str, kind: str, name: str, text: str) -> str:
     if name == "stride" and kin == "pooling":
         return f"stride {text}"
+    if name == "rate" and text == "0" and kin != "dropout":
+        return ""
     if _USUAL.get(name) == text or (name == "padding" and text.lower() in ("notset", "valid")):
         return ""
     if name == "kind":
