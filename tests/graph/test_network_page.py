@@ -335,6 +335,48 @@ def test_the_search_opens_what_it_finds(browser, resnet):
 
 
 @needs_chromium
+def test_the_search_takes_an_x_for_times_and_several_words(browser, resnet):
+    browser.open(resnet, width=1600)
+    counts = []
+    for words in ("3×3", "3x3", "3X3 stride", "3x3 stride 128", "1x64x112X112"):
+        browser.value("search.value = ''")
+        browser.press("/")
+        browser.write(words)
+        counts.append(int(browser.value("found.textContent").split()[0]))
+    assert counts[0] == counts[1] > counts[2] > counts[3] > 0
+    assert counts[4] > 0
+
+
+@needs_chromium
+def test_typing_scrolls_to_what_is_found(browser, resnet):
+    browser.open(resnet, width=1600)
+    assert browser.value("picture.parentElement.scrollTop") == 0
+    browser.press("/")
+    browser.write("layer4.0 conv2")
+    found = "document.querySelector('.hit').getBoundingClientRect()"
+    room = "picture.parentElement.getBoundingClientRect()"
+    assert browser.value(f"{found}.top >= {room}.top && {found}.bottom <= {room}.bottom")
+    assert browser.value("document.activeElement.id") == "search"
+
+
+@needs_chromium
+def test_what_fits_can_be_read(browser, tmp_path):
+    """A long picture is as wide as there is room, or at seven tenths of its size; closed, it fits anew."""
+    long = nn.Sequential(*[nn.Linear(4 + n, 5 + n) for n in range(24)])
+    browser.open(fl.plot_network(nn.Sequential(long, nn.Linear(28, 2)), (1, 4), to=tmp_path / "net.html"), width=1600)
+    zoom = "picture.clientWidth / picture.viewBox.baseVal.width"
+    browser.value("document.getElementById('fit').click()")
+    assert 0.69 < browser.value(zoom) < 0.72
+    assert browser.value("picture.parentElement.scrollHeight > picture.parentElement.clientHeight")
+    browser.value("document.getElementById('close').click()")
+    assert browser.value(zoom) > 1
+    browser.press("-")
+    smaller = browser.value(zoom)
+    browser.value("document.getElementById('open').click()")
+    assert browser.value(zoom) == pytest.approx(smaller, abs=0.01)
+
+
+@needs_chromium
 def test_light_dark_and_paper(browser, resnet):
     """The schemes differ; paper has neither tools nor panel, is white, and no picture is wider than the page."""
     fills = []
