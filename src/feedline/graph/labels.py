@@ -76,9 +76,11 @@ def scope_name(path: Path, scope: Scope) -> str:
     return f"{name} … {called(scope.last)}" if scope.repeats > 1 else name
 
 
-def frame_label(path: Path, scope: Scope) -> str:
-    """Return the title of a frame: one line, or more."""
+def frame_label(path: Path, scope: Scope, continues: bool = False) -> str:
+    """Return the title of a frame, or of its part in another column: one line, or more."""
     name = scope_name(path, scope)
     label = f"{scope.kind}{times(scope)}" if name == scope.kind else f"{name}: {scope.kind}{times(scope)}"
+    if continues:
+        return f"{label}, continued"
     alike = [f"numbers of parameters: those of {called(path[-1])}"] if scope.alike else []
     return "\n".join([label, *_only_first(path, scope), *alike])
