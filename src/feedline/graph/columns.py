@@ -17,7 +17,7 @@ from feedline.graph.labels import box_lines
 
 # Points, as dot has them on average: a box with an arrow and its label, a line of a box, an end of a frame; and the
 # caption, the legend, and the circles at which columns begin and end.
-_BOX, _LINE, _FRAME, _AROUND = 56.0, 7.0, 18.0, 160.0
+_BOX, _LINE, _FRAME, _AROUND = 56.0, 7.0, 22.0, 160.0
 _MOST_CROSSING = 6  # tensors; more circles with numbers would hide what goes where
 _TOO_HIGH = 1.4
 _MORE = 2  # columns than would do if parts could be divided
