@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 import torch
+from torch import nn
 
 from feedline.graph.fitting import fitted
 from feedline.graph.folding import collapsed, folded
@@ -44,12 +47,12 @@ def seen_by_hooks(model, inputs):
             n = calls[name] = calls.get(name, -1) + 1
             first = result[0] if isinstance(result, tuple) else result
             if isinstance(first, torch.Tensor):
-                seen[f"{name}@{n}" if n else name] = tuple(first.shape)
+                seen[f"{name}@{n}" if n else name or type(module).__name__] = tuple(first.shape)
 
         return hook
 
     for name, module in model.named_modules():
-        if name:
+        if name or not list(model.children()):
             hooks.append(module.register_forward_hook(note(name)))
     try:
         model(*args, **kwargs)
@@ -135,6 +138,101 @@ def test_fx_sees_the_same_where_it_can(case, graph):
 def test_every_operation_leads_to_an_output(graph):
     used = {source.key for o in graph.operations for source in o.inputs}
     assert all(o.key in used or o.role != "operation" for o in graph.operations)
+
+
+def dead_ends(graph):
+    """Operations on which nothing depends."""
+    used = {source.key for o in graph.operations for source in o.inputs}
+    return {o.key for o in graph.operations if o.key not in used and o.role == "operation"}
+
+
+def kernels(graph, path):
+    """How often each kind of operation, with its kernel, is inside of a module."""
+    inside = [o for o in graph.operations if o.scope[: len(path)] == path]
+    return Counter((o.kind, *(s.value for s in o.settings if s.name == "kernel")) for o in inside)
+
+
+def expect_true_to(graph, small):
+    """Folding adds no dead end, and the blocks of a run have the same kinds and kernels."""
+    assert dead_ends(small) <= dead_ends(graph)
+    for path, scope in small.scopes.items():
+        if scope.repeats > 1 and path in graph.scopes:
+            ran = dict.fromkeys(o.scope[: len(path)] for o in graph.operations if o.scope[: len(path) - 1] == path[:-1])
+            names = [p[-1] for p in ran if len(p) == len(path)]
+            run = names[names.index(path[-1]) : names.index(scope.last) + 1]
+            first, *others = (kernels(graph, (*path[:-1], name)) for name in run)
+            assert len(run) == scope.repeats
+            assert all(other == others[0] for other in others)
+            assert others[0] <= first
+            assert scope.first_only or others[0] == first
+
+
+@pytest.mark.parametrize("alike", [False, True])
+def test_folding_is_true_to_the_network(graph, alike):
+    for depth in (None, 1, 2):
+        whole = collapsed(graph, depth)
+        expect_true_to(whole, folded(whole, alike))
+
+
+class Block(nn.Sequential):
+    """A convolution, normalised and activated unless it is bare."""
+
+    def __init__(self, i, o, stride=1, bare=False, **more):
+        more = {"kernel_size": 3, "padding": 1, **more}
+        rest = [] if bare else [nn.BatchNorm2d(o), nn.ReLU()]
+        super().__init__(nn.Conv2d(i, o, stride=stride, **more), *rest)
+
+
+class Deep(nn.Sequential):
+    """A module in which a run of others differs in length from one such module to the next."""
+
+    def __init__(self, i, o, stride, times):
+        inner = [Block(o, o) for _ in range(times)]
+        super().__init__(nn.Conv2d(i, o, 3, stride, 1), nn.Sequential(*inner))
+
+
+POINT = {"kernel_size": 1, "padding": 0}
+# Chains in which the second block is not the first one with another stride.
+NO_STAGES = {
+    "the second lacks what ends the first": [Block(3, 16, 2), Block(16, 16, bare=True)],
+    "kernel": [Block(3, 16, 2), Block(16, 16, **POINT)],
+    "groups": [Block(4, 16, 2, groups=4), Block(16, 16, groups=2)],
+    "grouped, then 1×1 without activation": [Block(16, 16, 2, groups=4), Block(16, 16, bare=True, **POINT)],
+    "bias": [Block(3, 16, 2, bias=False), Block(16, 16)],
+    "an inner run of another length": [Deep(3, 16, 2, 3), Deep(16, 16, 1, 2)],
+}
+
+
+@pytest.mark.parametrize("alike", [False, True])
+@pytest.mark.parametrize("name", NO_STAGES)
+def test_what_is_no_stage_does_not_fold(name, alike):
+    model = nn.Sequential(nn.Sequential(*NO_STAGES[name]), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, 10))
+    graph = collapsed(graph_of(model, (1, model[0][0][0].in_channels, 32, 32)))
+    small = folded(graph, alike)
+    expect_true_to(graph, small)
+    assert [scope.repeats for path, scope in small.scopes.items() if path[0] == "0" and len(path) == 2] == [1, 1]
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "only"),
+    [
+        (Block(3, 16, 2), Block(16, 16), ("stride 2",)),
+        (Block(3, 16, 2), Block(16, 16, dilation=2, padding=2), ("stride 2", "padding 1", "dilation 1")),
+        (Block(16, 16, 2, groups=16), Block(16, 16, groups=16), ("stride 2",)),
+        (
+            nn.Sequential(Block(8, 48, **POINT), Block(48, 48, 2, groups=48), Block(48, 16, bare=True, **POINT)),
+            nn.Sequential(Block(16, 96, **POINT), Block(96, 96, groups=96), Block(96, 16, bare=True, **POINT)),
+            ("other widths", "stride 2"),
+        ),
+    ],
+)
+def test_the_first_of_a_stage_is_told_apart(first, second, only):
+    convolutions = [m for m in first.modules() if isinstance(m, nn.Conv2d)]
+    model = nn.Sequential(nn.Sequential(first, second), nn.Flatten(), nn.LazyLinear(2))
+    graph = collapsed(graph_of(model, (1, convolutions[0].in_channels, 16, 16)))
+    small = folded(graph)
+    expect_true_to(graph, small)
+    assert (small.scopes[("0", "0")].repeats, small.scopes[("0", "0")].first_only) == (2, only)
 
 
 class Ravel(torch.nn.Module):

@@ -48,6 +48,12 @@ def test_alike_blocks_are_one_with_the_widths_of_all():
     assert not any(scope.alike for scope in equal.scopes.values())
 
 
+def test_nothing_is_said_of_modules_that_are_not_there():
+    layers = [layer for n in range(40) for layer in (nn.Linear(4 + n, 5 + n), nn.Tanh())]
+    drawn, remark = fitted(graph_of(nn.Sequential(*layers), (1, 4)), height=1600)
+    assert (len(drawn.operations), remark) == (82, "")
+
+
 def test_what_leaves_alike_blocks_is_what_the_last_gives():
     graph = read(nn.Sequential(chain(8, 16, ends=(6, 5)), nn.Tanh()), (1, 4))
     (edge,) = [edge for edge in graph.edges() if graph[edge.head].kind == "Tanh"]

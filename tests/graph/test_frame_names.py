@@ -129,3 +129,11 @@ def test_names_of_any_letters():
 def test_graphs_without_frames_are_left_as_they_are():
     laid_out = subprocess.run(["dot"], input="digraph { a -> b }", capture_output=True, text=True, check=True).stdout
     assert FrameNames(laid_out, {"objects": [{"_gvid": 0, "name": "a"}]}).drawn() == laid_out
+
+
+def test_graphviz_warns_of_no_name(capfd):
+    """One line of the frame's name is wider than it is estimated to be from the other."""
+    inner = nn.Sequential(OrderedDict([("名前" * 12, nn.Sequential(nn.Linear(4, 4), nn.ReLU()))]))
+    model = nn.Sequential(OrderedDict([("a" * 40, inner), ("x", nn.Linear(4, 2))]))
+    assert fl.plot_network(model, (1, 4)).pipe(format="svg")
+    assert capfd.readouterr().err == ""

@@ -14,6 +14,7 @@ from torch import nn
 
 import feedline as fl
 import feedline.cntk as C
+import feedline.mxnet as mx
 from feedline.graph.costs import activations, multiply_adds
 from feedline.graph.graph import OutputReference, TensorType
 from feedline.graph.importers import graph_of
@@ -129,6 +130,18 @@ def test_older_keys_of_settings():
         nodes = [{"op": "null", "name": "x", "inputs": []}, {**node, key: {"act_type": "relu"}}]
         graph = graph_of(json.dumps({"nodes": nodes, "arg_nodes": [0], "heads": [[1, 0]]}))
         assert operations(graph)[0].detail == "act_type=relu"
+
+
+@pytest.mark.parametrize(("how", "trains"), [({}, False), ({"fix_gamma": True}, False), ({"fix_gamma": False}, True)])
+def test_gammas_that_are_fixed_do_not_train(how, trains):
+    graph = graph_of(mx.sym.BatchNorm(mx.sym.Variable("data"), name="bn", **how), {"data": (2, 5, 3, 3)})
+    assert {name: p.trains for name, p in graph.parameters.items() if not p.buffer} == {
+        "bn_gamma": trains,
+        "bn_beta": True,
+    }
+    assert (graph.num_parameters(), graph.num_parameters(trains=True)) == (10, 10 if trains else 5)
+    source = fl.plot_network(graph).source
+    assert "read from an MXNet symbol" in source
 
 
 @pytest.mark.parametrize(

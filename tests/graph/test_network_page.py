@@ -96,7 +96,7 @@ def test_weights_are_shown_on_demand(tmp_path):
 def test_other_endings_are_graphviz(tmp_path):
     written = fl.plot_network(nn.Linear(2, 3), (1, 2), to=tmp_path / "net.svg")
     assert written == tmp_path / "net.svg"
-    assert ">linear<" in written.read_text("utf-8")
+    assert ">Linear<" in written.read_text("utf-8")
     assert [path.name for path in tmp_path.iterdir()] == ["net.svg"]
     with pytest.raises(ValueError, match=r"expected an ending \.html or one of Graphviz' formats, got .*\.nonsense"):
         fl.plot_network(nn.Linear(2, 3), (1, 2), to=tmp_path / "net.nonsense")
@@ -263,7 +263,10 @@ def test_pointing_tells_shapes_and_costs(browser, resnet):
     assert browser.value("told.textContent") == ""
     browser.point(".f-convolution")
     said = browser.value("told.textContent")
-    assert all(text in said for text in ("Conv2d", "1×64×112×112", "multiply-adds118,013,952", "kernel_size=(7, 7)"))
+    assert all(
+        text in said for text in ("Conv2d", "1×64×112×112", "multiply-adds118,013,952", "7×7, stride 2, padding 3")
+    )
+    assert "kernel_size" not in said
     assert browser.value("document.querySelectorAll('.way.near').length") == 2
     browser.point("h1")
     assert browser.value("told.textContent") == ""
@@ -329,6 +332,48 @@ def test_the_search_opens_what_it_finds(browser, resnet):
     assert browser.value("search.value + found.textContent + document.querySelectorAll('.hit').length") == "0"
     browser.write("no such layer")
     assert browser.value("found.textContent") == "nothing found"
+
+
+@needs_chromium
+def test_the_search_takes_an_x_for_times_and_several_words(browser, resnet):
+    browser.open(resnet, width=1600)
+    counts = []
+    for words in ("3×3", "3x3", "3X3 stride", "3x3 stride 128", "1x64x112X112"):
+        browser.value("search.value = ''")
+        browser.press("/")
+        browser.write(words)
+        counts.append(int(browser.value("found.textContent").split()[0]))
+    assert counts[0] == counts[1] > counts[2] > counts[3] > 0
+    assert counts[4] > 0
+
+
+@needs_chromium
+def test_typing_scrolls_to_what_is_found(browser, resnet):
+    browser.open(resnet, width=1600)
+    assert browser.value("picture.parentElement.scrollTop") == 0
+    browser.press("/")
+    browser.write("layer4.0 conv2")
+    found = "document.querySelector('.hit').getBoundingClientRect()"
+    room = "picture.parentElement.getBoundingClientRect()"
+    assert browser.value(f"{found}.top >= {room}.top && {found}.bottom <= {room}.bottom")
+    assert browser.value("document.activeElement.id") == "search"
+
+
+@needs_chromium
+def test_what_fits_can_be_read(browser, tmp_path):
+    """A long picture is as wide as there is room, or at seven tenths of its size; closed, it fits anew."""
+    long = nn.Sequential(*[nn.Linear(4 + n, 5 + n) for n in range(24)])
+    browser.open(fl.plot_network(nn.Sequential(long, nn.Linear(28, 2)), (1, 4), to=tmp_path / "net.html"), width=1600)
+    zoom = "picture.clientWidth / picture.viewBox.baseVal.width"
+    browser.value("document.getElementById('fit').click()")
+    assert 0.69 < browser.value(zoom) < 0.72
+    assert browser.value("picture.parentElement.scrollHeight > picture.parentElement.clientHeight")
+    browser.value("document.getElementById('close').click()")
+    assert browser.value(zoom) > 1
+    browser.press("-")
+    smaller = browser.value(zoom)
+    browser.value("document.getElementById('open').click()")
+    assert browser.value(zoom) == pytest.approx(smaller, abs=0.01)
 
 
 @needs_chromium

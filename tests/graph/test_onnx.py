@@ -7,6 +7,7 @@ import pytest
 import feedline as fl
 from feedline.graph.folding import collapsed, folded
 from feedline.graph.importers import graph_of
+from feedline.graph.op_families import family
 from feedline.graph.settings import brief
 
 onnx = pytest.importorskip("onnx", reason="onnx is not installed")
@@ -101,6 +102,67 @@ def test_recurrent_layers_count_what_torch_counts():
     (lstm,) = [o for o in graph.operations if o.kind == "LSTM"]
     assert lstm.multiply_adds == 14 * 2 * 20 * (3 + 5)
     assert brief(lstm.settings) == "5 units, both directions"
+
+
+def small(nodes, held, shape=(2, 3, 4, 4), opset=13):
+    """The graph of some nodes after each other, from x to y."""
+    value = helper.make_tensor_value_info
+    inputs, outputs = [value("x", TensorProto.FLOAT, list(shape))], [value("y", TensorProto.FLOAT, None)]
+    made = helper.make_graph(nodes, "net", inputs, outputs, held)
+    return helper.make_model(made, opset_imports=[helper.make_opsetid("", opset)])
+
+
+def test_settings_are_no_parameters():
+    """Bounds, rates and shapes were attributes once; later files have them as inputs, with initializers."""
+    number, whole = TensorProto.FLOAT, TensorProto.INT64
+    made = helper.make_tensor
+    held = [
+        *(tensor("w", (5, 3, 3, 3)), tensor("b", (5,))),
+        *(made("lo", number, (), [0.0]), made("hi", number, (), [6.0]), made("ratio", number, (), [0.25])),
+        *(made("pads", whole, (8,), [0, 0, 1, 1, 0, 0, 1, 1]), made("fill", number, (), [0.5])),
+        *(made("roi", number, (0,), []), made("scales", number, (4,), [1.0, 1.0, 2.0, 2.0])),
+        *(made("two", number, (), [2.0]), made("shape", whole, (2,), [2, -1])),
+    ]
+    nodes = [
+        helper.make_node("Conv", ["x", "w", "b"], ["c"], "first"),
+        helper.make_node("Clip", ["c", "lo", "hi"], ["d"], "/block/Clip"),
+        helper.make_node("Dropout", ["d", "ratio"], ["e"], "/block/Dropout"),
+        helper.make_node("Pad", ["e", "pads", "fill"], ["f"]),
+        helper.make_node("Resize", ["f", "roi", "scales"], ["g"]),
+        helper.make_node("Pow", ["g", "two"], ["h"]),
+        helper.make_node("Reshape", ["h", "shape"], ["y"]),
+    ]
+    model = small(nodes, held)
+    graph = graph_of(model)
+    assert (graph.num_parameters(), graph.num_parameters(trains=True)) == (140, 140)
+    assert [o.parameters for o in graph.operations if o.parameters] == [("w", "b")]
+    rows = {row.kind: row for row in fl.summary(model).rows}
+    assert [(kind, row.name, row.parameters) for kind, row in rows.items() if kind in ("Conv", "Clip", "Dropout")] == [
+        ("Conv", "first", 140),
+        ("Clip", "Clip", 0),
+        ("Dropout", "Dropout", 0),
+    ]
+    assert brief(rows["Conv"].settings) == "3×3, 5 filters"
+    assert [brief(rows[kind].settings) for kind in ("Clip", "Dropout")] == ["relu6", "rate 0.25"]
+    assert [family(kind) for kind in ("Clip", "clamp")] == ["activation"] * 2
+    assert "min=0.0, max=6.0" in [o.detail for o in graph.operations]
+
+
+def test_a_constant_node_may_give_settings():
+    rate = helper.make_node("Constant", [], ["ratio"], value=helper.make_tensor("v", TensorProto.FLOAT, (), [0.5]))
+    bound = helper.make_node("Constant", [], ["six"], value_float=6.0)
+    nodes = [rate, bound, helper.make_node("Dropout", ["x", "ratio"], ["d"])]
+    graph = graph_of(small([*nodes, helper.make_node("Clip", ["d", "", "six"], ["y"])], []))
+    assert [brief(o.settings) for o in graph.operations if o.role == "operation"] == ["rate 0.5", ""]
+    assert "max=6.0" in [o.detail for o in graph.operations]
+
+
+def test_what_is_a_setting_here_and_a_weight_there_is_a_parameter():
+    two = helper.make_tensor("two", TensorProto.FLOAT, (), [2.0])
+    nodes = [helper.make_node("Pow", ["x", "two"], ["p"]), helper.make_node("Mul", ["p", "two"], ["y"])]
+    graph = graph_of(small(nodes, [two]))
+    assert [o.parameters for o in graph.operations if o.role == "operation"] == [(), ("two",)]
+    assert graph.num_parameters(trains=True) == 1
 
 
 def test_what_is_no_model_or_does_not_fit(path, tmp_path):

@@ -226,3 +226,46 @@ def test_anything_else_is_no_network(model):
 def test_inputs_that_do_not_fit():
     with pytest.raises(ValueError, match="inputs that Sequential can be run on"):
         fl.plot_network(TWICE, (2, 4))
+
+
+def vgg(deep):
+    """Layers in one frame, or in one for each stage inside of that, and a head."""
+    stages = [
+        [layer for m in range(4) for layer in (nn.Conv2d(w if m else before, w, 3, padding=1), nn.ReLU())]
+        for before, w in ((3, 8), (8, 12), (12, 16), (16, 20), (20, 24))
+    ]
+    inner = [nn.Sequential(*stage) for stage in stages] if deep else [layer for stage in stages for layer in stage]
+    body = nn.Module()
+    body.features, body.pool, body.fc = nn.Sequential(*inner), nn.AdaptiveAvgPool2d(1), nn.Linear(24, 10)
+    body.forward = lambda x: body.fc(body.pool(body.features(x)).flatten(1))
+    return body
+
+
+@pytest.mark.skipif(shutil.which("dot") is None, reason="the program dot is not installed")
+@pytest.mark.parametrize("deep", [False, True])
+def test_a_long_frame_goes_on_beside_itself(deep, capfd):
+    picture = fl.plot_network(vgg(deep), (1, 3, 8, 8))
+    assert picture.source.count("features: Sequential") > 1
+    assert picture.source.count("features: Sequential") == 1 + picture.source.count("features: Sequential, continued")
+    svg = picture.pipe(format="svg", encoding="utf-8")
+    assert capfd.readouterr().err == ""
+    assert int(re.search(r'height="(\d+)pt"', svg)[1]) < 1700
+    assert "continued" not in fl.plot_network(vgg(deep), (1, 3, 8, 8), height=None).source
+
+
+def test_no_frame_that_stands_for_several_is_cut():
+    def block():
+        return nn.Sequential(*[layer for _ in range(18) for layer in (nn.Linear(4, 4), nn.Tanh(), nn.Dropout())])
+
+    source = fl.plot_network(nn.Sequential(block(), block(), block(), nn.Linear(4, 2)), (1, 4)).source
+    assert "0 … 2: Sequential ×3" in source
+    assert "continued" not in source
+
+
+@pytest.mark.skipif(shutil.which("dot") is None, reason="the program dot is not installed")
+def test_a_box_of_thousands_of_parameters_is_drawn():
+    """Graphviz reads no text of more than 16 KiB."""
+    model = nn.Sequential(nn.Sequential(*[nn.Linear(2, 2) for _ in range(400)]))
+    picture = fl.plot_network(model, (1, 2), depth=0)
+    assert "and 780 more parameters" in picture.source
+    assert picture.pipe(format="svg")

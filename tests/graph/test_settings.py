@@ -73,6 +73,22 @@ def test_torch_functions():
     assert told(graph_of(Functions(), IMAGE)) == WORDS
 
 
+@pytest.mark.parametrize(
+    ("layer", "shape"),
+    [
+        (nn.LSTM(8, 4), (5, 3, 8)),
+        (nn.Conv1d(4, 8, 3, padding="same", padding_mode="circular"), (2, 4, 9)),
+        (nn.MultiheadAttention(8, 2), [(5, 3, 8)] * 3),
+    ],
+)
+def test_a_layer_given_alone_is_one(layer, shape):
+    kind = type(layer).__name__
+    rows = fl.summary(layer, shape).rows
+    assert [(row.name, row.kind) for row in rows if row.kind != "input"] == [(kind, kind)]
+    assert sum(f'label="{kind}' in line for line in fl.plot_network(layer, shape).source.splitlines()) == 1
+    assert len(graph_of(layer, shape).operations) > 3  # which `expand` shows
+
+
 def test_other_importers_tell_the_same(monkeypatch):
     def fail(*_):
         raise RuntimeError
@@ -91,9 +107,14 @@ def test_recurrent_layers_and_attention():
     assert found == "5 units, 2 layers, both directions"
     elman = nn.Sequential(nn.RNN(3, 5, nonlinearity="relu"))
     assert told(graph_of(elman, (4, 1, 3))) == ["relu, 5 units"]
-    assert told(graph_of(nn.RNN(3, 5, nonlinearity="relu"), (4, 1, 3))) == ["5 units"]  # rnn_relu says the rest
+    assert told(graph_of(nn.RNN(3, 5, nonlinearity="relu"), (4, 1, 3))) == ["relu, 5 units"]
     layer = nn.TransformerEncoderLayer(8, 4, 16, dropout=0.2)
-    assert told(graph_of(layer, (3, 1, 8)))[:2] == ["4 heads", "rate 0.2"]
+    assert told(graph_of(layer, (3, 1, 8)))[:2] == ["4 heads, rate 0.2", "rate 0.2"]
+    assert told(graph_of(nn.LSTM(8, 4, proj_size=2, num_layers=2), (5, 3, 8))) == ["4 units, 2 layers"]
+    assert told(graph_of(nn.GRU(8, 4, num_layers=2, dropout=0.2), (5, 3, 8))) == ["4 units, 2 layers, rate 0.2"]
+    three = [(5, 3, 8)] * 3
+    assert told(graph_of(nn.MultiheadAttention(8, 2, dropout=0.1), three)) == ["2 heads, rate 0.1"]
+    assert told(graph_of(nn.MultiheadAttention(8, 2), three)) == ["2 heads"]
 
     class Dot(nn.Module):
         def forward(self, x):
@@ -132,6 +153,14 @@ def test_mxnet():
     expected = ["5×5, stride 2, padding 1×2, 20 filters", "tanh", "max, 2×2, stride 2", "average, to 1×1"]
     assert told(graph_of(x, {"data": (1, 1, 28, 28)})) == [*expected, "500 units", "rate 0.5"]
     assert told(graph_of(x.tojson()))[:3] == expected[:3]
+
+
+@pytest.mark.parametrize("kind", ["elu", "prelu", "gelu", "selu"])
+def test_a_kind_in_the_midst_of_a_word_is_told(kind):
+    """LeakyReLU has "elu" in its name, and means something else."""
+    graph = graph_of(mx.sym.LeakyReLU(mx.sym.Variable("data"), act_type=kind), {"data": (2, 3)})
+    assert told(graph) == [kind]
+    assert [brief(settings_of(k, {"mode": "max"})) for k in ("MaxPool", "max_pool2d", "Maxout_pool")] == ["", "", "max"]
 
 
 def test_they_are_shown():

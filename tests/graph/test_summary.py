@@ -101,8 +101,12 @@ def test_columns_are_chosen():
     ]
     assert read(table._repr_html_()).rows[0] == list(table.head)
     assert fl.summary(model, (1, 1, 6, 6), columns=()).head == ("Layer",)
-    for wrong in (("kernels",), "kernel", ("kernel", "KERNEL")):
-        with pytest.raises(ValueError, match="expected a sequence of columns 'settings', 'kernel', 'stride'"):
+    for wrong, named in (
+        (("kernels",), "'kernels'"),
+        ("kernel", "the text 'kernel'"),
+        (("kernel", "KERNEL"), "'KERNEL'"),
+    ):
+        with pytest.raises(ValueError, match=f"expected a sequence of columns 'settings', 'kernel', .*, got {named}$"):
             fl.summary(model, (1, 1, 6, 6), columns=wrong)
 
 

@@ -1,20 +1,26 @@
 """Columns of a picture: where a long network may be cut, so that it continues at the top beside itself.
 
-A cut is between two operations outside of all frames, or between frames, where a single tensor goes on; or a few, if
-that leaves columns too high. Heights are estimates, in points: dot decides. Linear in operations and edges.
+A cut is between two operations outside of all frames, or between frames, where a single tensor goes on; inside of
+frames, which then continue, too, if columns are too high otherwise; or where a few tensors go on. No cut is inside of a
+frame that stands for several. Heights are estimates, in points: dot decides. Linear in operations and edges, for each
+depth of frames.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
 from feedline.graph.graph import Graph, Operation, Path
+from feedline.graph.labels import box_lines
 
-_BOX, _GAP = 44.0, 40.0  # points: a box of two lines, and an arrow with its label
+# Points, as dot has them on average: a box with an arrow and its label, a line of a box, an end of a frame; and the
+# caption, the legend, and the circles at which columns begin and end.
+_BOX, _LINE, _FRAME, _AROUND = 56.0, 7.0, 22.0, 160.0
 _MOST_CROSSING = 6  # tensors; more circles with numbers would hide what goes where
 _TOO_HIGH = 1.4
+_MORE = 2  # columns than would do if parts could be divided
 _WORTH_IT = 0.9  # of the height without these cuts
 
 
@@ -24,14 +30,18 @@ def columns(graph: Graph, height: float) -> list[list[Operation]]:
     Fewer and higher ones, where the network has no place to be cut. Within a column they are in order; an input stands
     in the column in which it is used first.
     """
-    found, highest = [list(graph.operations)], _height(graph.operations)
+    height = max(height - _AROUND, height / 2)
+    own = {operation.key: _BOX + _LINE * len(box_lines(graph, operation)) for operation in graph.operations}
+    found, highest = [list(graph.operations)], _height(graph.operations, own)
+    deepest = max((len(operation.scope) for operation in graph.operations), default=0)
     for crossing in range(1, _MOST_CROSSING + 1):
-        if highest <= (height if crossing == 1 else _TOO_HIGH * height):
-            break
-        other = _columns(graph, height, crossing)
-        high = max(map(_height, other), default=0.0)
-        if high < _WORTH_IT * highest:
-            found, highest = other, high
+        for depth in range(deepest + 1):
+            if highest <= (height if crossing == 1 else _TOO_HIGH * height):
+                return _inputs_moved(graph, found)
+            other = _columns(graph, height, own, _cuts(graph, crossing, depth))
+            high = max((_height(part, own) for part in other), default=0.0)
+            if high < _WORTH_IT * highest:
+                found, highest = other, high
     return _inputs_moved(graph, found)
 
 
@@ -47,12 +57,27 @@ def _inputs_moved(graph: Graph, parts: Sequence[Sequence[Operation]]) -> list[li
     return [part for part in found if part]
 
 
-def _columns(graph: Graph, height: float, crossing: int) -> list[list[Operation]]:
+def _columns(graph: Graph, height: float, own: Mapping[str, float], cuts: Sequence[int]) -> list[list[Operation]]:
     operations = graph.operations
-    cuts = [0, *_cuts(graph, crossing), len(operations)]
+    cuts = [0, *cuts, len(operations)]
     parts = [operations[a:b] for a, b in pairwise(cuts)]
-    heights = [_height(part) for part in parts]
-    count = max(1, math.ceil(sum(heights) / height))
+    continued = [0, *(len(_common_frames(operations[n - 1], operations[n])) for n in cuts[1:-1]), 0]
+    # What a part adds to a column that has the frames around its ends already.
+    heights = [_height(part, own) - _FRAME * sum(ends) for part, ends in zip(parts, pairwise(continued), strict=True)]
+    least = max(1, math.ceil(sum(heights) / height))
+    found, highest = [list(operations)], math.inf
+    for count in range(least, least + _MORE + 1):
+        other = _into(count, parts, heights)
+        high = max(_height(part, own) for part in other)
+        if high < _WORTH_IT * highest:
+            found, highest = other, high
+        if highest <= height:
+            break
+    return found
+
+
+def _into(count: int, parts: Sequence[Sequence[Operation]], heights: Sequence[float]) -> list[list[Operation]]:
+    """Return so many columns at most, about equally high."""
     limit = max([sum(heights) / count, *heights])
     while len(found := _filled(parts, heights, limit)) > count:
         limit *= 1.05
@@ -71,8 +96,14 @@ def _filled(parts: Sequence[Sequence[Operation]], heights: Sequence[float], limi
     return found
 
 
-def _cuts(graph: Graph, crossing: int) -> list[int]:
-    """Return the places, before an operation, at which a picture may be cut, with so many tensors going on at most."""
+def _cuts(graph: Graph, crossing: int, depth: int) -> list[int]:
+    """Return the places, before an operation, at which a picture may be cut.
+
+    Args:
+        graph: graph of the picture.
+        crossing: most tensors that go on.
+        depth: most frames that continue, without those around everything.
+    """
     operations = graph.operations
     around = _common([o.scope for o in operations if o.role == "operation"])
     place = {o.key: i for i, o in enumerate(operations)}
@@ -85,8 +116,11 @@ def _cuts(graph: Graph, crossing: int) -> list[int]:
     for i, operation in enumerate(operations):
         going = {j: end for j, end in going.items() if end >= i}
         before = operations[i - 1]
-        unit, earlier = _unit(operation, around), _unit(before, around)
-        if i and 1 <= len(going) <= crossing and (unit != earlier or not unit) and before.role != "input":
+        continued = _common_frames(before, operation)
+        outside = len(continued) <= len(around) + depth and not any(
+            graph.scopes[continued[:n]].repeats > 1 for n in range(1, len(continued) + 1)
+        )
+        if i and 1 <= len(going) <= crossing and outside and before.role != "input":
             found.append(i)
         if reach[i] > i:
             going[i] = reach[i]
@@ -104,17 +138,32 @@ def _common(paths: Sequence[Path]) -> Path:
     return shortest[:n]
 
 
-def _unit(operation: Operation, around: Path) -> Path:
-    """Return the frame, directly inside of ``around``, in which an operation stands; empty: none."""
-    outer = operation.scope[:-1] if operation.whole else operation.scope
-    return outer[len(around) : len(around) + 1]
+def frames_around(operation: Operation) -> Path:
+    """Return the path of the innermost frame in which an operation stands."""
+    return operation.scope[:-1] if operation.whole else operation.scope
 
 
-def _height(part: Sequence[Operation]) -> float:
-    """Return the length of the longest path through some operations, in points."""
+def _common_frames(a: Operation, b: Operation) -> Path:
+    """Return the path of the innermost frame in which two operations stand."""
+    one, other = frames_around(a), frames_around(b)
+    n = 0
+    while n < min(len(one), len(other)) and one[n] == other[n]:
+        n += 1
+    return one[:n]
+
+
+def _height(part: Sequence[Operation], own: Mapping[str, float]) -> float:
+    """Return the length of the longest path through some operations and the ends of their frames, in points."""
     lengths: dict[str, float] = {}
+    inside = {operation.key: operation for operation in part}
     for operation in part:
-        before = max((lengths[s.key] for s in operation.inputs if s.key in lengths), default=0.0)
-        lines = bool(operation.settings) + bool(operation.parameters)
-        lengths[operation.key] = before + _BOX + 13.0 * lines + _GAP
-    return max(lengths.values(), default=0.0)
+        frames = len(frames_around(operation))
+        lengths[operation.key] = own[operation.key] + max(
+            (
+                lengths[s.key] + _FRAME * (frames + len(frames_around(tail)) - 2 * len(_common_frames(tail, operation)))
+                for s in operation.inputs
+                if s.key in lengths and (tail := inside[s.key])
+            ),
+            default=_FRAME * frames,
+        )
+    return max((length + _FRAME * len(frames_around(inside[key])) for key, length in lengths.items()), default=0.0)

@@ -15,7 +15,7 @@ from itertools import pairwise
 
 from feedline.graph.alike import are_alike, of_all
 from feedline.graph.branches import branches
-from feedline.graph.graph import Graph, Operation, OutputReference, Path, Setting, total
+from feedline.graph.graph import Graph, Operation, OutputReference, Path, Scope, Setting, total
 
 
 def collapsed(graph: Graph, depth: int | None = None, expand: bool = False) -> Graph:
@@ -200,26 +200,33 @@ def _stage(graph: Graph, first: Block, second: Block, users: Mapping[str, set[st
     kept = [o for o in before if _inner(o, path) not in extra]
     twin = {a.key: b.key for a, b in zip(kept, after, strict=False)}
     if len(kept) != len(after) or not all(
-        _like_but_for_shape(a, path, b, own) for a, b in zip(kept, after, strict=True)
+        _like_but_for_shape(graph, a, path, b, own) for a, b in zip(kept, after, strict=True)
     ):
         return None
     here, there = {o.key for o in before}, set(twin.values())
+    outer = {a.key: (a, b) for a, b in zip(kept, after, strict=True) if users.get(b.key, set()) - there}
+    fed = False
     for a, b in zip(kept, after, strict=True):
         for s, t in zip(a.inputs, b.inputs, strict=True):
-            inside = t.key in there
-            if inside and (twin.get(s.key) != t.key or s.index != t.index):
+            if t.key in there:
+                if twin.get(s.key) != t.key or s.index != t.index:
+                    return None
+            elif s.key in twin:
                 return None
-            if not inside and s.key in twin:
+            elif t.key in here:
+                if t.key not in outer:
+                    return None  # what goes from block to block has to be what leaves the last one
+                fed = True
+            elif s != t:
                 return None
-    outer = [(a, b) for a, b in zip(kept, after, strict=True) if users.get(b.key, set()) - there]
-    fed = any(t.key in here for b in after for t in b.inputs if t.key not in there)
-    if not fed or any(a.outputs != b.outputs for a, b in outer):
+    if not fed or any(a.outputs != b.outputs for a, b in outer.values()):
         return None
     if any(users.get(key, set()) - here - there for key in here):
         return None
-    only = [*sorted(extra), *_settings_of_first(kept, after)]
-    if not only:
+    changed = _changes(kept, after)
+    if not extra and all(setting.name != "stride" for setting in changed):
         return None  # shapes alone make no stage: a pyramid's levels are worth seeing
+    only = dict.fromkeys([*sorted(extra), *(_told(setting) for setting in changed)])
     smaller = _without(graph, own, after, {b: a for a, b in twin.items()})
     last = tail.last if tail.repeats > 1 else own[-1]
     scope = replace(head, repeats=1 + tail.repeats, last=last, first_only=tuple(only))
@@ -236,20 +243,68 @@ def _inner(operation: Operation, path: Path) -> str:
     return operation.name if operation.parameters else ""
 
 
-def _like_but_for_shape(a: Operation, path: Path, b: Operation, own: Path) -> bool:
-    same = (a.kind, a.role, len(a.inputs), len(a.outputs)) == (b.kind, b.role, len(b.inputs), len(b.outputs))
-    return same and _inside_of(a, path) == _inside_of(b, own)
-
-
-def _settings_of_first(kept: Sequence[Operation], after: Sequence[Operation]) -> list[str]:
-    """Return the settings of the first block that the others do not have, in words."""
-    changed = [
-        setting.words
-        for a, b in zip(kept, after, strict=True)
-        for setting in a.settings
-        if setting.words and setting not in b.settings and setting.name == "stride"
+def _like_but_for_shape(graph: Graph, a: Operation, path: Path, b: Operation, own: Path) -> bool:
+    """Return whether operations differ in shapes only, and in settings of which the first block can be told."""
+    if (a.kind, a.role, a.whole, len(a.inputs), len(a.outputs)) != (
+        b.kind,
+        b.role,
+        b.whole,
+        len(b.inputs),
+        len(b.outputs),
+    ):
+        return False
+    weights = [
+        [(p.trains, len(p.type.shape or ())) for p in (graph.parameters[n] for n in o.parameters)] for o in (a, b)
     ]
-    return list(dict.fromkeys(changed))
+    if weights[0] != weights[1] or _inside_of(a, path) != _inside_of(b, own):
+        return False
+    if [_run_of(graph.scopes[p]) for p in _deeper(a, path)] != [_run_of(graph.scopes[p]) for p in _deeper(b, own)]:
+        return False
+    if [kind for kind, _ in a.members] != [kind for kind, _ in b.members]:
+        return False
+    return all(_settings_like(one, other) for one, other in _settings(a, b))
+
+
+def _deeper(operation: Operation, path: Path) -> list[Path]:
+    """Return the paths of the scopes around an operation that are inside of a scope."""
+    return [operation.scope[:n] for n in range(len(path) + 1, len(operation.scope) + 1)]
+
+
+def _run_of(scope: Scope) -> tuple[object, ...]:
+    return (scope.kind, scope.builtin, scope.repeats, scope.last, scope.first_only)
+
+
+def _settings(a: Operation, b: Operation) -> list[tuple[tuple[Setting, ...], tuple[Setting, ...]]]:
+    """Return pairs of the settings of two operations, and of those inside of them."""
+    inside = [(one, other) for (_, one), (_, other) in zip(a.members, b.members, strict=True)]
+    return [(a.settings, b.settings), *inside]
+
+
+def _settings_like(one: tuple[Setting, ...], other: tuple[Setting, ...]) -> bool:
+    told = (*_TOLD, "groups") if _is_depthwise(one) and _is_depthwise(other) else _TOLD
+    return [s.name if s.name in told else s for s in one] == [s.name if s.name in told else s for s in other]
+
+
+def _is_depthwise(settings: tuple[Setting, ...]) -> bool:
+    values = {setting.name: setting.value for setting in settings}
+    return "groups" in values and values["groups"] == values.get("units")
+
+
+# Settings in which the first block of a stage may differ, as a picture tells them.
+_TOLD = ("stride", "padding", "dilation", "rate", "units")
+
+
+def _changes(kept: Sequence[Operation], after: Sequence[Operation]) -> list[Setting]:
+    """Return the settings of the first block that the others do not have."""
+    pairs = [pair for a, b in zip(kept, after, strict=True) for pair in _settings(a, b)]
+    return [s for one, other in pairs for s, t in zip(one, other, strict=True) if s != t]
+
+
+def _told(setting: Setting) -> str:
+    """Return a setting of the first block in words; widths without their numbers, of which there are many."""
+    if setting.name in ("units", "groups"):
+        return "other widths"
+    return setting.words or f"{setting.name} {setting.value}"
 
 
 def _without(graph: Graph, path: Path, block: Sequence[Operation], twin: Mapping[str, str]) -> Graph:
@@ -291,7 +346,18 @@ def _runs(graph: Graph, blocks: Sequence[Block], users: Mapping[str, set[str]], 
             runs.append(current)
             current = [block]
     runs.append(current)
+    runs = [run[:-1] if _ends_elsewhere(run, users) else run for run in runs]
     return [run for run in runs if len(run) > 1]
+
+
+def _ends_elsewhere(run: Sequence[Block], users: Mapping[str, set[str]]) -> bool:
+    """Return whether the last block does not end where those before it are connected to the next."""
+    if len(run) < 2:
+        return False
+    (_, before), (_, last) = run[-2:]
+    own = {o.key for o in last}
+    ends = [bool(users.get(o.key, set()) - own) for o in last]
+    return any(ends) and any(users.get(o.key, set()) & own and not end for o, end in zip(before, ends, strict=True))
 
 
 def _users(graph: Graph) -> dict[str, set[str]]:

@@ -84,7 +84,9 @@ class FrameNames:
             added.append(
                 f'"name of {name}" [label="{lines}\\l", pos="{x:.2f},{y:.2f}", width={self._width(frame) / 72:.3f}, '
                 f'height={frame["lheight"]}, shape=box, style=filled, color="#ffffff", fillcolor="#ffffff", '
-                f'fontcolor="{frame["fontcolor"]}", fontsize={frame["fontsize"]}, margin=0, fixedsize=true, penwidth=0]'
+                f'fontcolor="{frame["fontcolor"]}", fontsize={frame["fontsize"]}, margin=0, penwidth=0, '
+                # With fixedsize=true, Graphviz warns of names that are wider than estimated.
+                "fixedsize=shape]"
             )
         return _with(self._laid_out, added)
 

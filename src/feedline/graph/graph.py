@@ -18,6 +18,7 @@ Path = tuple[str, ...]
 Shape = tuple[int | str, ...]
 
 _KEY = re.compile(r"[\w.@-]+")
+_READERS = ("a dry run", "a run", "torch.export", "torch.fx")  # importers that are no sources
 ROLES = ("input", "operation", "output")
 
 
@@ -236,6 +237,11 @@ class Graph:
         for depth in range(1, len(operation.scope) + 1):
             if operation.scope[:depth] not in self.scopes:
                 raise ValueError(f"{where}: expected one of the graph's scopes, got {operation.scope[:depth]}")
+
+    @property
+    def origin(self) -> str:
+        """How, or from what, the network was read, in words; empty if nothing says it."""
+        return f"read {'by' if self.importer in _READERS else 'from'} {self.importer}" if self.importer else ""
 
     def __getitem__(self, key: str) -> Operation:
         """Return the operation with this key; raises KeyError if there is none."""

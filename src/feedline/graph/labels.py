@@ -23,9 +23,10 @@ def box_lines(graph: Graph, operation: Operation) -> list[str]:
     lines = [operation.kind]
     if operation.whole:
         scope = graph.scopes[operation.scope]
-        lines = [f"{scope.kind}{times(scope)}", scope_name(operation.scope, scope)]
+        name = scope_name(operation.scope, scope)
+        lines = [f"{scope.kind}{times(scope)}", *([name] if name != scope.kind else [])]
         lines += _only_first(operation.scope, scope)
-    elif operation.name:
+    elif operation.name not in ("", operation.kind):
         lines.append(operation.name)
     if operation.role == "input":
         lines = [operation.name or operation.kind, *[str(t) for t in operation.outputs[:1] if t.shape is not None]]
@@ -75,9 +76,11 @@ def scope_name(path: Path, scope: Scope) -> str:
     return f"{name} … {called(scope.last)}" if scope.repeats > 1 else name
 
 
-def frame_label(path: Path, scope: Scope) -> str:
-    """Return the title of a frame: one line, or more."""
+def frame_label(path: Path, scope: Scope, continues: bool = False) -> str:
+    """Return the title of a frame, or of its part in another column: one line, or more."""
     name = scope_name(path, scope)
     label = f"{scope.kind}{times(scope)}" if name == scope.kind else f"{name}: {scope.kind}{times(scope)}"
+    if continues:
+        return f"{label}, continued"
     alike = [f"numbers of parameters: those of {called(path[-1])}"] if scope.alike else []
     return "\n".join([label, *_only_first(path, scope), *alike])

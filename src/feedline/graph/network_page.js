@@ -9,9 +9,12 @@
   const search = document.getElementById("search"), found = document.getElementById("found");
   const pencil = document.createElement("canvas").getContext("2d");
   const FONT = "system-ui, -apple-system, 'Segoe UI', sans-serif";
-  const LINE = 15, PAD = 9, TITLE = 24, APART = 22, GAP = 26, DUMMY = 6;
+  const LEGIBLE = 0.7, LINE = 15, PAD = 9, TITLE = 24, APART = 22, GAP = 26, DUMMY = 6;
   const flat = data.direction === "LR" || data.direction === "RL";
   const backwards = data.direction === "BT" || data.direction === "RL";
+
+  // A text as the search compares it: 3x3 finds 3×3.
+  const sought = (text) => text.toLowerCase().replace(/(\d)x(?=\d)/g, "$1×");
 
   // Items: boxes and frames, each with the chain of frames around it.
   const root = { isFrame: true, open: true, items: [], chain: [], level: 0 };
@@ -24,7 +27,7 @@
     item.said = [...item.lines, ...(item.isFrame ? item.closed : [`${item.family}`])];
     // Where an input comes from is no property of a box that somebody looks for.
     const told = item.facts.filter(([name]) => name !== "input").map(([, text]) => text);
-    item.text = [...item.lines, item.names, item.family || "", ...told].join(" ").toLowerCase();
+    item.text = sought([...item.lines, item.names, item.family || "", ...told].join(" "));
   }
   // In order of their first box, so that a frame stands where it begins.
   for (const box of boxes) {
@@ -540,7 +543,7 @@
   }
 
   // Boxes in the order of reading, by which the keyboard goes.
-  let order = [], current = null, hits = [], zoom = 0;
+  let order = [], current = null, hits = [], zoom = 0, fits = false;
 
   function draw() {
     root.lines = [""];
@@ -671,6 +674,9 @@
     mark();
     if (!item) return;
     if (focus) item.drawn.focus({ preventScroll: true });
+    reveal(item);
+  }
+  function reveal(item) {
     const box = item.drawn.querySelector(".body").getBoundingClientRect(), room = view.getBoundingClientRect();
     const top = item.isFrame && item.open ? Math.min(box.height, 40) : box.height;
     if (box.top < room.top + 8) view.scrollTop -= room.top + 8 - box.top;
@@ -698,11 +704,12 @@
     const shown = current && [...current.chain.slice(1), current].find((one) => one === current || !one.open);
     current = shown || null;
     redraw(current);
+    if (fits) fit();
     if (current) choose(current, false);
   }
 
   function seek(next = 0) {
-    const words = search.value.toLowerCase().split(/\s+/).filter(Boolean);
+    const words = sought(search.value).split(/\s+/).filter(Boolean);
     const every = [...frames, ...boxes].filter((item) => words.length && words.every((word) => item.text.includes(word)));
     const reading = (item) => [...item.chain.slice(1), item].map((one) => one.parent.items.indexOf(one));
     const compare = (a, b) => { for (let n = 0; n < Math.min(a.length, b.length); n++) if (a[n] !== b[n]) return a[n] - b[n];
@@ -721,6 +728,8 @@
     } else {
       found.textContent = !words.length ? "" : hits.length ? `${hits.length} found` : "nothing found";
       mark();
+      const first = hits.length && [...hits[0].chain.slice(1), hits[0]].find((one) => one === hits[0] || !one.open);
+      if (first) reveal(first);
     }
   }
 
@@ -767,7 +776,17 @@
     if (event.key === "+" || event.key === "=") sized(1.2);
     if (event.key === "-") sized(1 / 1.2);
   });
+  // All of the picture, if that can be read; else as wide as there is room, or as high, and the rest scrolls.
+  function fit() {
+    // The height that it may have: what it has now is that of a picture that is smaller.
+    const room = parseFloat(getComputedStyle(view).maxHeight) || innerHeight;
+    const wide = view.clientWidth / root.w, high = Math.max(200, room) / root.h;
+    zoom = Math.min(1.5, Math.max(Math.min(wide, high), Math.min(Math.max(wide, high), LEGIBLE)));
+    fits = true;
+    scale();
+  }
   function sized(by) {
+    fits = false;
     zoom = Math.max(0.1, Math.min(4, zoom * by));
     scale();
     if (current) choose(current, false);
@@ -777,6 +796,6 @@
   button("close", () => all(false));
   button("larger", () => sized(1.2));
   button("smaller", () => sized(1 / 1.2));
-  button("fit", () => { zoom = Math.min(1.5, view.clientWidth / root.w, Math.max(200, view.clientHeight) / root.h); scale(); });
+  button("fit", fit);
   draw();
 })();

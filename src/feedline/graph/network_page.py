@@ -67,7 +67,7 @@ def network_page(graph: Graph, drawn: Graph, look: PageLook) -> str:
     ]
     tiles = "".join(f"<li><b>{escape(value)}</b> {name}</li>" for value, name in totals)
     notes = "".join(f"<p>{escape(note)}</p>" for note in graph.notes)
-    read_by = f"Read by {escape(graph.importer)}." if graph.importer else ""
+    read_by = f"{escape(graph.origin.capitalize())}." if graph.origin else ""
     return f"""<!doctype html>
 <html lang="en">
 <head>
@@ -186,7 +186,7 @@ class _Content:
         if not self._look.hide_weights:
             lines += weights
         facts: Facts = [("module", ".".join(operation.scope))]
-        facts += [("settings", operation.detail)]
+        facts += [("settings", brief(operation.settings) if operation.settings else operation.detail)]
         facts += [("input", self._source(e)) for e in self._into.get(operation.key, ())]
         facts += [("output", str(t)) for t in operation.outputs if t.shape is not None]
         facts += [("parameter", text) for text in weights]
@@ -208,7 +208,7 @@ class _Content:
         facts: Facts = [
             ("module", ".".join(path)),
             ("class", scope.kind),
-            ("settings", brief(scope.settings) or scope.detail),
+            ("settings", brief(scope.settings) if scope.settings else scope.detail),
         ]
         facts += [("input", self._source(edge)) for edge in going_in.values()]
         facts += [("output", str(edge.type)) for edge in out.values() if edge.type.shape is not None]

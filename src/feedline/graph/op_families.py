@@ -18,7 +18,7 @@ _WORDS = (
     (
         "activation",
         r".*relu6?|.*elu|.*sigmoid|.*tanh|.*softmax|.*softplus|hardmax|.*swish|.*shrink|softsign|mish|silu|glu"
-        r"|activation|hardtanh|threshold|gelu|prelu|leakyrelu",
+        r"|activation|hardtanh|threshold|gelu|prelu|leakyrelu|clip|clamp.*",
     ),
     (
         "product",

@@ -12,12 +12,12 @@ import importlib
 import os
 import textwrap
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path as FilePath
 from typing import Any
 
-from feedline.graph.columns import columns
+from feedline.graph.columns import columns, frames_around
 from feedline.graph.fitting import fitted
 from feedline.graph.folding import collapsed, folded
 from feedline.graph.graph import Edge, Graph, Operation, Path, named_after_parameters, number
@@ -28,6 +28,7 @@ from feedline.graph.network_page import PageLook, network_page
 from feedline.graph.op_families import family
 from feedline.graph.styles import GREY, INK, STYLES
 
+TOLD = 20  # parameters of a box that its tooltip names; dot reads no text of more than 16 KiB
 WORDS = 70  # characters in a line of a note
 # Number of operations above which dot gets a lower effort, and shapes become head labels, which, unlike edge labels,
 # add no nodes to its layout.
@@ -121,7 +122,7 @@ def plot_network(
     beside = levels(drawn) if len(parts) > 1 else None
     wide = direction in ("LR", "RL") or (len(parts) > 1 and beside is None)
     drawing.settings(_caption(title, graph, remark), direction, (4 if wide else 2) if legend else 0)
-    drawing.scope(())
+    drawing.content(parts if beside is None and parts else [drawn.operations])
     if beside is None:
         drawing.edges(parts)
     else:
@@ -130,10 +131,30 @@ def plot_network(
 
 
 def _caption(title: str, graph: Graph, remark: str) -> str:
-    by = f", read by {graph.importer}" if graph.importer else ""
-    lines = [title, f"{number(graph.num_parameters())} parameters{by}"]
+    counted = f"{number(graph.num_parameters())} parameters"
+    lines = [title, ", ".join([counted, graph.origin] if graph.origin else [counted])]
     lines += [remark] if remark else []
     return "\n".join([*lines, *(line for note in graph.notes for line in textwrap.wrap(note, WORDS))])
+
+
+class _Column:
+    """Operations of a column by the frame in which they stand, and frames by the one around them."""
+
+    def __init__(self, operations: Sequence[Operation]) -> None:
+        self.inside: dict[Path, list[Operation]] = {}
+        self.scopes: dict[Path, dict[Path, None]] = {}
+        for operation in operations:
+            around = frames_around(operation)
+            self.inside.setdefault(around, []).append(operation)
+            for n in range(len(around)):
+                self.scopes.setdefault(around[:n], {})[around[: n + 1]] = None
+
+    def nested(self, path: Path) -> list[Path]:
+        """Return a scope and those inside of it that have everything that it has: one frame does for all."""
+        found = [path]
+        while len(inner := self.scopes.get(found[-1], {})) == 1 and not self.inside.get(found[-1]):
+            found += inner
+        return found
 
 
 class _Drawing:
@@ -148,13 +169,6 @@ class _Drawing:
         self._users = Counter(name for operation in graph.operations for name in operation.parameters)
         named: list[Path | str] = [*graph.scopes, *graph.parameters]
         self._number = {name: i for i, name in enumerate(named)}
-        self._inside: dict[Path, list[Operation]] = {}
-        self._scopes: dict[Path, dict[Path, None]] = {}
-        for operation in graph.operations:
-            around = operation.scope[:-1] if operation.whole else operation.scope
-            self._inside.setdefault(around, []).append(operation)
-            for n in range(len(around)):
-                self._scopes.setdefault(around[:n], {})[around[: n + 1]] = None
 
     def settings(self, caption: str, direction: str, in_a_row: int) -> None:
         """Set the attributes of the picture, with so many families in a row of its legend; 0: no legend."""
@@ -195,26 +209,27 @@ class _Drawing:
         legend = f"<tr><td>{legend}</td></tr>" if cells else ""
         return f'<<table border="0" cellspacing="0" cellpadding="1" color="{GREY}">{lines}{legend}</table>>'
 
-    def scope(self, path: Path, into: Any = None) -> None:
+    def content(self, parts: Sequence[Sequence[Operation]]) -> None:
+        """Draw all operations, and a frame for each scope in each column in which it has some."""
+        drawn: set[Path] = set()
+        for i, operations in enumerate(parts):
+            column = _Column(operations)
+            self._scope(column, (), self.picture, f"_{i}" if i else "", drawn)
+            drawn |= {path for inner in column.scopes.values() for path in inner}
+
+    def _scope(self, column: _Column, path: Path, into: Any, suffix: str, before: Collection[Path]) -> None:
         """Draw the operations directly in a scope, and a frame for each subscope, with the names of all that it is."""
-        into = into or self.picture
-        for operation in self._inside.get(path, ()):
+        for operation in column.inside.get(path, ()):
             self.operation(operation, into)
-        for inner in self._scopes.get(path, ()):
-            frame = type(self.picture)(name=f"cluster_{self._number[inner]}")
-            nested = self._nested(inner)
-            label = self.quoted("\n".join(frame_label(own, self.graph.scopes[own]) for own in nested))
+        for inner in column.scopes.get(path, ()):
+            frame = type(self.picture)(name=f"cluster_{self._number[inner]}{suffix}")
+            nested = column.nested(inner)
+            titles = [frame_label(own, self.graph.scopes[own], own in before) for own in nested]
+            label = self.quoted("\n".join(titles))
             frame.attr("graph", label=label, style="rounded,dashed", color=GREY, fontcolor=GREY, fontsize="11")
             frame.attr("graph", labeljust="l", margin="6")
-            self.scope(nested[-1], frame)
+            self._scope(column, nested[-1], frame, suffix, before)
             into.subgraph(frame)
-
-    def _nested(self, path: Path) -> list[Path]:
-        """Return a scope and those inside of it that have everything that it has: one frame does for all."""
-        found = [path]
-        while len(inner := self._scopes.get(found[-1], {})) == 1 and not self._inside.get(found[-1]):
-            found += inner
-        return found
 
     def operation(self, operation: Operation, into: Any) -> None:
         """Draw a box, and cylinders for its parameters if weights are shown."""
@@ -240,7 +255,9 @@ class _Drawing:
 
     def _tooltip(self, operation: Operation) -> str:
         lines = [".".join(operation.scope) or operation.key, operation.detail]
-        lines += [f"{name}: {self.graph.parameters[name].type}" for name in operation.parameters]
+        lines += [f"{name}: {self.graph.parameters[name].type}" for name in operation.parameters[:TOLD]]
+        more = len(operation.parameters) - TOLD
+        lines += [f"and {more} more parameters"] if more > 0 else []
         if operation.multiply_adds:
             lines.append(f"{number(operation.multiply_adds)} multiply-adds")
         return "\n".join(line for line in lines if line)

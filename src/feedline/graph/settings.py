@@ -29,7 +29,7 @@ _ALIASES: dict[str, tuple[str, ...]] = {
     "heads": ("num_heads", "nhead", "heads"),
     "layers": ("num_layers",),
     "directions": ("bidirectional", "direction"),
-    "rate": ("p", "rate", "ratio", "drop_prob"),
+    "rate": ("p", "rate", "ratio", "drop_prob", "dropout", "dropout_p"),
 }
 # Settings of each family, in the order of display.
 _OF_FAMILY: dict[str, tuple[str, ...]] = {
@@ -37,8 +37,8 @@ _OF_FAMILY: dict[str, tuple[str, ...]] = {
     "pooling": ("kind", "kernel", "size", "stride", "padding"),
     "activation": ("kind",),
     "dropout": ("rate",),
-    "recurrent": ("kind", "units", "layers", "directions"),
-    "attention": ("heads",),
+    "recurrent": ("kind", "units", "layers", "directions", "rate"),
+    "attention": ("heads", "rate"),
     "product": ("units",),
     "normalisation": ("groups",),
 }
@@ -76,6 +76,8 @@ def settings_of(kind: str, given: Mapping[str, Any], around: Around = Around()) 
     """
     kin = family(kind)
     found = {name: _value(name, given) for name in _OF_FAMILY.get(kin, ())}
+    if kin == "activation" and [_parsed(str(given.get(name))) for name in ("min", "max")] == [0, 6]:
+        found["kind"] = "relu6"
     whole = base(kind).startswith("global") or _parsed(str(given.get("global_pool"))) in (True, 1)
     _complete(kin, kind, found, around, whole)
     rank = _rank(kind, found)
@@ -123,6 +125,10 @@ def _complete(kin: str, kind: str, found: dict[str, Any], around: Around, whole:
         _read_kernel(kind, found, matrices[0])
     if kin == "product" and found["units"] is None and matrices and around.output:
         found["units"] = around.output[-1]
+    if kind == "lstm" and found["units"] is None and matrices and around.operands[0]:
+        rows, given = matrices[0][0], matrices[0][-1]
+        if isinstance(rows, int) and rows % 4 == 0 and given == around.operands[0][-1]:
+            found["units"] = rows // 4  # of torch's four gates; outputs may be projected to fewer
     if kin == "recurrent" and found["units"] is None and matrices and around.output:
         out, two = around.output[-1], found["directions"] in (True, "bidirectional")
         found["units"] = out // 2 if two and isinstance(out, int) else out
@@ -191,18 +197,26 @@ def _counted(number: str, noun: str) -> str:
     return f"{number} {noun}" if number == "1" else f"{number} {noun}s"
 
 
+def _words_of(kind: str) -> set[str]:
+    """Return the words in a kind: ``max_pool2d`` and ``MaxPool2d`` say max, ``LeakyReLU`` does not say elu."""
+    words = re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+", kind)
+    return {base(kind), *(word.lower().replace("average", "avg") for word in words)}
+
+
 _USUAL = {"stride": "1", "padding": "0", "dilation": "1", "groups": "1", "layers": "1"}
 
 
 def _words(kin: str, kind: str, name: str, text: str) -> str:
     if name == "stride" and kin == "pooling":
         return f"stride {text}"
+    if name == "rate" and text == "0" and kin != "dropout":
+        return ""
     if _USUAL.get(name) == text or (name == "padding" and text.lower() in ("notset", "valid")):
         return ""
     if name == "kind":
         # What the kind of the operation says already.
         word = text.replace("average", "avg")
-        return "" if word in base(kind).replace("average", "avg") else text
+        return "" if word in _words_of(kind) else text
     if name == "units":
         return _counted(text, "filter" if kin == "convolution" else "unit")
     return {

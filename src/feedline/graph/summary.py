@@ -128,7 +128,7 @@ class Summary:
             f"{as_bytes(self.parameter_bytes)}",
             f"multiply-adds  {number(self.multiply_adds)}",
             f"activations    {as_bytes(self.activations)}, with their gradients {as_bytes(self.both_directions)}",
-            f"read by        {self.graph.importer}",
+            *([_origin(self.graph)] if self.graph.importer else []),
             *self.graph.notes,
         ]
 
@@ -207,14 +207,21 @@ def summary(
         TypeError: a model of another type.
         ValueError: inputs that do not fit, a negative depth, or an unknown column.
     """
-    if isinstance(columns, str) or not set(columns or ()) <= set(COLUMNS):
-        raise ValueError(f"expected a sequence of columns {', '.join(map(repr, COLUMNS))}, got {columns!r}")
+    unknown = [columns] if isinstance(columns, str) else [name for name in columns or () if name not in COLUMNS]
+    if unknown:
+        got = f"the text {columns!r}" if isinstance(columns, str) else ", ".join(map(repr, unknown))
+        raise ValueError(f"expected a sequence of columns {', '.join(map(repr, COLUMNS))}, got {got}")
     graph = graph_of(model, inputs)
     shown = named_after_parameters(collapsed(graph, depth, expand))
     rows = tuple(_rows(graph, shown))
     if columns is None:
         columns = DEFAULT if any(brief(row.settings) for row in rows) else DEFAULT[1:]
     return Summary(graph, rows, tuple(columns))
+
+
+def _origin(graph: Graph) -> str:
+    how = graph.origin.removesuffix(graph.importer).strip()
+    return f"{how:<13}  {graph.importer}"
 
 
 def _rows(graph: Graph, shown: Graph) -> Iterator[SummaryRow]:

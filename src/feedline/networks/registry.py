@@ -10,12 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 from feedline.networks.node import FREE, UNKNOWN, Node, Type
-
-if TYPE_CHECKING:
-    import torch
 
 Shape = tuple[int, ...]
 
@@ -106,7 +103,7 @@ class Op:
         fuse: function of a node and the two that it reads, which returns one of these that the node can compute itself
             if nothing else reads it, the other one, and what to run on the first one's inputs and the other; or None.
         fresh: whether its result is a new tensor that its gradients do not need, so that another may overwrite it.
-        in_place: what computes it in its input's memory, which gives the same.
+        in_place: function of a tensor that computes it in that tensor's memory, and returns the same.
     """
 
     name: str
@@ -118,7 +115,7 @@ class Op:
     labels: Callable[[Node], bool] = lambda node: False
     fuse: Fuse = lambda node, below: None
     fresh: bool = False
-    in_place: Callable[[torch.Tensor], torch.Tensor] | None = None
+    in_place: Callable[[Any], Any] | None = None
 
 
 OPS: dict[str, Op] = {}

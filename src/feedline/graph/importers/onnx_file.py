@@ -1,11 +1,13 @@
 """Import of ONNX files and models. Weights kept in other files are not read: a graph needs only shapes.
 
-Initializers are parameters, except integers and running statistics, which count as buffers; what a Constant node makes
-is a constant. Requires the package onnx, which infers the shapes.
+Initializers are parameters. Integers and running statistics count as buffers, and so does what an operation takes as a
+setting, such as the bounds of a Clip. What a Constant node makes is a constant. Requires the package onnx, which infers
+the shapes.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from collections.abc import Mapping
@@ -32,6 +34,36 @@ except ModuleNotFoundError as error:
     raise ModuleNotFoundError("onnx is not installed; run: pip install 'feedline[onnx]'") from error
 
 _DTYPES = {"FLOAT": "float32", "DOUBLE": "float64"}
+# Inputs that are settings, by their place, under the names that they had while they were attributes.
+_AXES = {1: "axes"}
+_SETTINGS: dict[str, dict[int, str]] = {
+    "Clip": {1: "min", 2: "max"},
+    "ConstantOfShape": {0: "shape"},
+    "CumSum": {1: "axis"},
+    "DequantizeLinear": {1: "scale", 2: "zero_point"},
+    "Dropout": {1: "ratio", 2: "training_mode"},
+    "Expand": {1: "shape"},
+    "OneHot": {1: "depth", 2: "values"},
+    "Pad": {1: "pads", 2: "value", 3: "axes"},
+    "Pow": {1: "exponent"},
+    "QuantizeLinear": {1: "scale", 2: "zero_point"},
+    "Range": {0: "start", 1: "limit", 2: "delta"},
+    "Reshape": {1: "shape"},
+    "Resize": {1: "roi", 2: "scales", 3: "sizes"},
+    "Slice": {1: "starts", 2: "ends", 3: "axes", 4: "steps"},
+    "Split": {1: "split"},
+    "Squeeze": _AXES,
+    "Tile": {1: "repeats"},
+    "TopK": {1: "k"},
+    "Trilu": {1: "k"},
+    "Unsqueeze": _AXES,
+    "Upsample": {1: "scales"},
+    **{
+        f"Reduce{name}": _AXES
+        for name in ("L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "Sum", "SumSquare")
+    },
+}
+_MOST_VALUES = 16  # of a setting that is told
 _STATISTICS = re.compile(r"running_(mean|var)|moving_(mean|variance|var)|num_batches_tracked")
 
 
@@ -106,7 +138,10 @@ class _OnnxImporter:
         self._types = {v.name: _type_of(v.type) for v in (*graph.value_info, *graph.input, *graph.output)}
         self._sources: dict[str, OutputReference] = {}
         self._keys: set[str] = set()
+        self._values: dict[str, Any] = {}  # of small constants
+        self._settings = _only_settings(graph)
         for tensor in graph.initializer:
+            self._remember(tensor.name, tensor)
             self._hold(tensor.name, TensorType(tuple(tensor.dims), _dtype(tensor.data_type)))
         for tensor in graph.sparse_initializer:
             self._hold(tensor.values.name, TensorType(tuple(tensor.dims), _dtype(tensor.values.data_type)))
@@ -117,9 +152,15 @@ class _OnnxImporter:
                 self.operations.append(Operation(key, "input", value.name, "input", outputs=(self._types[value.name],)))
 
     def _hold(self, name: str, type_: TensorType, constant: bool = False) -> None:
+        constant = constant or name in self._settings
         buffer = constant or not type_.dtype.startswith(("float", "bfloat")) or bool(_STATISTICS.search(name))
         self.parameters[name] = Parameter(name, type_, trains=not buffer, buffer=buffer)
         self._types[name] = type_
+
+    def _remember(self, name: str, tensor: Any) -> None:
+        """Keep the value of a small tensor that is in the file itself."""
+        if tensor.data_location != onnx.TensorProto.EXTERNAL and math.prod(tensor.dims) <= _MOST_VALUES:
+            self._values[name] = onnx.numpy_helper.to_array(tensor).tolist()
 
     def _key(self, wanted: str) -> str:
         key = unique(re.sub(r"[^\w.@-]+", "_", wanted).strip("_") or "n", self._keys)
@@ -129,7 +170,12 @@ class _OnnxImporter:
     def add(self, i: int, node: Any) -> None:
         """Node ``i``."""
         if node.op_type == "Constant":
+            attributes = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
             for name in node.output:
+                if "value" in attributes:
+                    self._remember(name, attributes["value"])
+                else:
+                    self._values[name] = next(iter(attributes.values()), None)  # value_float, value_ints, …
                 self._hold(name, self._types.get(name, TensorType()), constant=True)
             return
         given = [name for name in node.input if name]
@@ -138,7 +184,8 @@ class _OnnxImporter:
                 # Of a file that is not in order, or of what surrounds the body of a loop: nothing is known of it.
                 self._hold(name, self._types.get(name, TensorType()), constant=True)
         outputs = tuple(self._types.get(name, TensorType()) for name in node.output if name)
-        weights = [name for name in given if name in self.parameters]
+        taken = {name: node.input[i] for i, name in _SETTINGS.get(node.op_type, {}).items() if i < len(node.input)}
+        weights = [name for name in given if name in self.parameters and name not in taken.values()]
         around = Around(
             [self._types.get(name, TensorType()).shape for name in given],
             [self.parameters[name].type.shape for name in weights],
@@ -146,13 +193,14 @@ class _OnnxImporter:
         )
         attributes = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
         told = {name: v.decode("utf-8", "replace") if isinstance(v, bytes) else v for name, v in attributes.items()}
+        told |= {name: self._values[own] for name, own in taken.items() if own in self._values}
         key = self._key(node.name or f"{node.op_type}_{i}")
         scope, name = self._place(node.name)
         self.operations.append(
             Operation(
                 key=key,
                 kind=node.op_type,
-                name="" if name == node.op_type else name,
+                name=name,
                 scope=scope,
                 inputs=tuple(self._sources[name] for name in given if name in self._sources),
                 outputs=outputs,
@@ -179,6 +227,16 @@ class _OnnxImporter:
         sources = (self._sources[name],) if name in self._sources else ()
         own = (name,) if name in self.parameters else ()
         self.operations.append(output_operation(i, name, sources, own))
+
+
+def _only_settings(graph: Any) -> set[str]:
+    """Return the names of what operations of a graph take as settings, and as nothing else."""
+    taken, others = set[str](), {value.name for value in graph.output}
+    for node in graph.node:
+        places = _SETTINGS.get(node.op_type, {})
+        for i, name in enumerate(node.input):
+            (taken if i in places else others).add(name)
+    return taken - others
 
 
 def _type_of(type_: Any) -> TensorType:

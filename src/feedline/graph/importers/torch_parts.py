@@ -130,6 +130,7 @@ class Scopes:
 
     def __init__(self, model: torch.nn.Module) -> None:
         self._modules = dict(model.named_modules(remove_duplicate=False))
+        self._alone = _is_layer(model) and len(self._modules) - isinstance(model, torch.nn.MultiheadAttention) == 1
         self.table: dict[Path, Scope] = {}
 
     def path(self, calls: Iterable[str]) -> Path:
@@ -139,6 +140,9 @@ class Scopes:
         for call in calls:
             name, _, number = call.partition("@")
             if not name:
+                if self._alone:
+                    path = (type(self._modules[""]).__name__,)  # a layer given as the whole network
+                    self.table.setdefault(path, self._scope(self._modules[""]))
                 continue
             inside = bool(outer) and name.startswith(f"{outer}.")
             last = name[len(outer) + 1 :] if inside else name
@@ -152,9 +156,13 @@ class Scopes:
     def _scope(module: torch.nn.Module | None) -> Scope:
         if module is None:
             return Scope("module")
-        builtin = type(module).__module__.startswith("torch.nn.modules.")
+        builtin = _is_layer(module)
         kind = type(module).__name__
         return Scope(kind, builtin, module.extra_repr(), layer_settings(module)) if builtin else Scope(kind)
+
+
+def _is_layer(module: torch.nn.Module) -> bool:
+    return type(module).__module__.startswith("torch.nn.modules.")
 
 
 class OperationList:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from feedline.graph.costs import activations, multiply_adds
@@ -20,6 +21,7 @@ TRAINED = ("_weight", "_bias", "_beta", "_gamma", "_parameters")
 ONLY_GIVEN = "JSON contains no shapes: pass mxnet.symbol.load_json(text), which infers the missing ones"
 MOST_OUTPUTS = 1 << 16
 STATISTICS = ("_moving_var", "_moving_mean", "_running_var", "_running_mean")
+NORMALISES = ("BatchNorm", "BatchNorm_v1", "_contrib_SyncBatchNorm")
 KEPT = (*STATISTICS, "_state", "_state_cell")
 
 
@@ -95,7 +97,7 @@ def _read(text: str, shapes: dict[str, list[Shape]], all_are: bool = True) -> Gr
         importer.expect_all_asked()
     notes = (ONLY_GIVEN,) if shapes and importer.unknown else ()
     operations, scopes = scoped(importer.operations)
-    return Graph(tuple(operations), importer.parameters, scopes, "MXNet symbol", notes)
+    return Graph(tuple(operations), importer.parameters, scopes, "an MXNet symbol", notes)
 
 
 class _SymbolImporter:
@@ -124,6 +126,8 @@ class _SymbolImporter:
             return
         below = [(n, out) for n, out in given if n not in self._names]
         weights = [n for n, _ in given if n in self._names]
+        if kind in NORMALISES and attributes.get("fix_gamma", "True").lower() in ("true", "1"):
+            self._freeze([self._names[n] for n, _ in given[1:2] if n in self._names])
         self._types[i] = types = self._outputs(i, kind, name)
         operands = [self._types[n][min(out, len(self._types[n]) - 1)].shape for n, out in given]
         shapes = [self._types[n][0].shape for n in weights]
@@ -142,6 +146,10 @@ class _SymbolImporter:
                 detail=", ".join(f"{k}={v}" for k, v in attributes.items() if not k.startswith("__")),
             )
         )
+
+    def _freeze(self, names: Sequence[str]) -> None:
+        """Gammas that stay 1, as they do unless a symbol says otherwise."""
+        self.parameters |= {name: replace(self.parameters[name], trains=False) for name in names}
 
     def _read(self, i: int) -> tuple[str, str, Mapping[str, str], list[tuple[int, int]]]:
         node = self.nodes[i]
