@@ -28,9 +28,9 @@ class Failure:
     ranks: tuple[int, ...]
 
 
-# Of each process that runs tests a thousand of its own, below those that the system gives to connections: a port must
-# still be free when the rank that it is meant for gets to it, seconds later.
-_FIRST = 10_000 + int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:]) % 20 * 1000
+# Of each process that runs tests a thousand of its own, below those that the system gives to connections and above those
+# that Ray gives to its workers: a port must still be free when the rank that it is meant for gets to it, seconds later.
+_FIRST = 20_000 + int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:]) % 12 * 1000
 _turns = itertools.count(os.getpid() * 37)
 
 
@@ -93,7 +93,14 @@ class Job:
     def results(self, seconds=DEADLINE):
         """What all ranks say next, or how they ended."""
         until = time.monotonic() + seconds
-        return [self.heard(rank, max(0.1, until - time.monotonic())) for rank in range(len(self.ranks))]
+        found = []
+        for rank in range(len(self.ranks)):
+            try:
+                found.append(self.heard(rank, max(0.1, until - time.monotonic())))
+            except TimeoutError as error:
+                error.add_note(f"ranks before it said {found}")
+                raise
+        return found
 
     def kill(self, rank, signum=signal.SIGKILL):
         os.kill(self.ranks[rank][0].pid, signum)
