@@ -28,8 +28,9 @@ class Failure:
     ranks: tuple[int, ...]
 
 
-# Of each process that runs tests a thousand of its own, below those that the system gives to connections and above those
-# that Ray gives to its workers: a port must still be free when the rank that it is meant for gets to it, seconds later.
+# Of each process that runs tests a thousand of its own, below those that the system gives to connections and above
+# those that Ray gives to its workers: a port must still be free when the rank that it is meant for gets to it, seconds
+# later.
 _FIRST = 20_000 + int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:]) % 12 * 1000
 _turns = itertools.count(os.getpid() * 37)
 
