@@ -1551,10 +1551,10 @@ void bind_gather(nb::module_& m) {
              "all streams.\n\n"
              "Returns fresh arrays, a tuple for each stream: dense (rows, offsets), sparse (indptr,\n"
              "indices, values, offsets), bytes (bounds, data, offsets); offsets is None where every chunk involved\n"
-             "has one row a sequence. Floating-point numbers begin at a multiple of 64 bytes. Copies above 1 MiB use up to `threads` threads; above 16 KiB they release the\n"
-             "GIL. IndexError for a bad slot or index, before anything is copied. DataError where a file was cut\n"
-             "or changed; BadEntriesError (feedline.data.faults), which holds the arrays, for indices out of range\n"
-             "and text that is not UTF-8.")
+             "has one row a sequence. Floating-point numbers begin at a multiple of 64 bytes. Copies above 1 MiB use\n"
+             "up to `threads` threads; above 16 KiB they release the GIL. IndexError for a bad slot or index, before\n"
+             "anything is copied. DataError where a file was cut or changed; BadEntriesError (feedline.data.faults),\n"
+             "which holds the arrays, for indices out of range and text that is not UTF-8.")
         .def("gather_parts", &Gatherer::gather_parts, "slots"_a.none(), "index"_a.none(), "ends"_a,
              "Gather the places ends[i]:ends[i + 1] (ends: int64[m + 1]), for each i, as gather() does.\n\n"
              "Returns a list of what gather() returns, and the bytes of all arrays; None if it would raise an error\n"
