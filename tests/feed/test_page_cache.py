@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import time
 
@@ -12,10 +11,10 @@ import pyarrow.parquet as pq
 import pytest
 
 import feedline as fl
-from feedline.feed import disk, waiting
+from feedline.feed import waiting
 from feedline.feed.workers import limits
+from tests.feed.page_cache import MIB, evict, held
 
-MIB = 1 << 20
 ROWS, WIDTH = 6000, 2000  # 48 MB; text of as much
 WINDOW, AHEAD = 2 * MIB, MIB
 KINDS = ["store", "npy", "ctf", "parquet", "lz4"]
@@ -61,37 +60,9 @@ def data(request, tmp_path_factory):
             return fl.StoreDeserializer(folder / "data")
 
     paths = [str(file) for file in files]
-    evict(paths)
-    if held(paths) > MIB:
+    if not evict(paths):
         pytest.skip("the file system lets go of no pages")
     return reopen, paths
-
-
-def evict(paths):
-    """Have the page cache drop the files; what an earlier feed still maps stays, until that is collected."""
-    for _ in range(20):
-        gc.collect()
-        disk.evict(paths)
-        if held(paths) <= MIB:
-            return
-        time.sleep(0.05)
-
-
-def held(paths, begin=0.0, end=1.0):
-    """Bytes of (a part of) the files that the page cache holds; looking reads nothing."""
-    from feedline import _native
-
-    total = 0
-    for path in paths:
-        size = os.path.getsize(path)
-        first, last = int(size * begin), int(size * end)
-        if last - first < 1:
-            continue
-        mapped = np.memmap(path, np.uint8, "r")
-        fetcher = _native.Fetcher(depth=1)
-        number = fetcher.add(path, size, mapped.ctypes.data, None, False)
-        total += 4096 * fetcher.held(number, first, last - first, 1 << 30)
-    return total
 
 
 def mapped_in_memory(paths):
@@ -200,8 +171,7 @@ def test_building_an_index_leaves_no_trace(tmp_path):
     fl.write_ctf(text, x=fl.Value.from_dense(np.random.default_rng(0).random((4000, 500), np.float32)))
     stream = {"x": fl.Stream(500)}
     expected = fl.CTFDeserializer(text, cache=False, chunk_size=MIB, **stream)
-    evict([str(text)])
-    if held([str(text)]) > MIB:
+    if not evict([str(text)]):
         pytest.skip("the file system lets go of no pages")
     corpus = fl.CTFDeserializer(text, cache=False, chunk_size=MIB, **stream)
     assert held([str(text)]) < 2 * MIB
