@@ -67,9 +67,11 @@ def _collate(samples: Sequence[Any], torch: ModuleType | None) -> Any:
     if kind is np.ndarray:
         stacked = _stack(samples, torch)
     elif kind is tuple:
-        if len(set(map(len, samples))) > 1:
-            raise _uneven(samples)
-        return [_collate(column, torch) for column in zip(*samples, strict=True)]
+        try:
+            columns = [*zip(*samples, strict=True)]
+        except ValueError:
+            raise _uneven(samples) from None
+        return [_collate(column, torch) for column in columns]
     elif torch is not None and kind is torch.Tensor:
         stacked = torch.stack(samples, empty)
     elif kind in _NUMBERS or isinstance(first, np.generic):
@@ -103,27 +105,35 @@ def _stack(arrays: Sequence[Any], torch: ModuleType | None) -> Any:
     shape, dtype, n = first.shape, first.dtype, len(arrays)
     if (torch is not None and dtype not in torch.DTYPES) or (dtype.kind not in _KINDS and torch is None):
         return None
-    if len(set(map(type, arrays))) > 1 or [array.shape for array in arrays].count(shape) < n:
+    if len(set(map(type, arrays))) > 1:
         return None
-    if [array.dtype for array in arrays].count(dtype) < n:
+    try:
+        if not shape or not shape[0]:
+            out = empty((n, *shape), dtype)
+            np.stack(arrays, out=out, casting="no")
+        elif len(set(map(len, arrays))) == 1:
+            # A third of the time of np.stack; other dimensions and the dtype are checked here.
+            out = empty((n * shape[0], *shape[1:]), dtype)
+            np.concatenate(arrays, out=out, casting="no")
+            out = out.reshape(n, *shape)
+        else:
+            return None
+    except (TypeError, ValueError):  # other shapes or dtypes
         return None
-    out = empty((n, *shape), dtype)
-    if first.ndim and shape[0]:
-        np.concatenate(arrays, out=out.reshape(n * shape[0], *shape[1:]))  # three times faster than np.stack
-    else:
-        np.stack(arrays, out=out)
     return out if torch is None else torch.from_numpy(out)
 
 
-_NUMBERS = {int: np.int64, float: np.float64, bool: np.bool_}
+_NUMBERS = {kind: np.dtype(name) for kind, name in ((int, "int64"), (float, "float64"), (bool, "bool"))}
 
 
 def _numbers(numbers: Sequence[Any], kind: type, torch: ModuleType | None) -> Any:
     if len(set(map(type, numbers))) > 1:
         return None
-    dtype = np.dtype(_NUMBERS.get(kind, kind))
-    if (torch is not None and dtype not in torch.DTYPES) or dtype.kind not in _KINDS:
-        return None
+    dtype = _NUMBERS.get(kind)
+    if dtype is None:
+        dtype = np.dtype(kind)
+        if (torch is not None and dtype not in torch.DTYPES) or dtype.kind not in _KINDS:
+            return None
     try:
         array = np.array(numbers, dtype)
     except OverflowError:  # torch raises the error its users know

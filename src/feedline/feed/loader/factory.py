@@ -17,7 +17,7 @@ from feedline.feed.loader.executors import (
     RemainingBatches,
     gathered,
 )
-from feedline.feed.loader.fetch import Fetch, unit_of
+from feedline.feed.loader.fetch import Fetch
 from feedline.feed.loader.gather import columns_of
 from feedline.feed.loader.iterable import DatasetPast, IterableExecutor, IterableFetch
 from feedline.feed.loader.options import LoaderOptions
@@ -113,8 +113,7 @@ class ExecutorFactory:
         if options.kind == "here":
             fetch = _fetch_of(batches)
             self._seeding = fetch.seed_with(self._seeding)  # the trial of generators is run once
-            run = fetch.run
-            return InProcessExecutor(rest, lambda planned: run(unit_of(planned)))
+            return InProcessExecutor(rest, fetch.run)
         return self._pooled(batches, rest, place, share, beyond)
 
     def _pooled(

@@ -46,12 +46,12 @@ class WorkUnit(NamedTuple):
     indices: Any
     keys: Any
     spare: Any
-    place: int
+    start: int
 
     def __repr__(self) -> str:
         """For errors of workers."""
         indices = self.indices.tolist() if isinstance(self.indices, np.ndarray) else self.indices
-        return f"<items {indices} at place {self.place} of sweep {self.sweep}>"
+        return f"<items {indices} at place {self.start} of sweep {self.sweep}>"
 
 
 def unit_of(planned: Planned) -> WorkUnit:
@@ -85,6 +85,7 @@ class Fetch:
     ) -> None:
         self.dataset, self._collate, self._batched, self._skip = dataset, collate, batched, skip
         self._seed, self._init, self._where = seed, init, place
+        self._own = collating.known(collate)
         self._together: bool | None = None
         self._seeding: Seeding | None = self._made() if place == "thread" else None
 
@@ -105,11 +106,11 @@ class Fetch:
         start_worker(self.dataset, seed=self._seed, init=self._init, where=self._where, worker=worker, workers=workers)
         self.seed_with(None)
 
-    def run(self, unit: WorkUnit) -> Fetched:
+    def run(self, unit: WorkUnit | Planned) -> Fetched:
         """See `Task.run`."""
         began = time.perf_counter()
         read = began
-        dataset, own = self.dataset, collating.known(self._collate)
+        dataset, own = self.dataset, self._own
         together = own or self._collate
         bad: list[tuple[int, str, str]] = []
         count = 1
@@ -126,17 +127,17 @@ class Fetch:
             if not count and (bad or unit.spare is None):
                 return None
             if not count and own is not None:
-                at(unit.place, BATCH)
+                at(unit.start, BATCH)
                 return collating.emptied(own([dataset[unit.spare]]))
             if own is None:
-                at(unit.place, COLLATE)
+                at(unit.start, COLLATE)
             return self._collated(together, samples, unit)
 
         assert self._seeding is not None
         batch = self._seeding.run(unit.sweep, work)
         return Fetched(batch, count, bad, read - began, time.perf_counter() - read)
 
-    def _collated(self, together: Callable[[Any], Any], samples: Sequence[Any], unit: WorkUnit) -> Any:
+    def _collated(self, together: Callable[[Any], Any], samples: Sequence[Any], unit: WorkUnit | Planned) -> Any:
         try:
             return together(samples if self._batched else samples[0])
         except Exception as error:
@@ -150,21 +151,23 @@ class Fetch:
             # A dataset that reads together may return other than what was asked for; unreadable items are missing.
             known = len(indices) == len(samples)
             items = [f"item {shown(_plain(indices[i]), 60)}" if known else f"sample {i}" for i in range(len(samples))]
-            own = collating.known(self._collate)
+            own = self._own
             if own is None or not self._batched:
                 blame.in_collate(error, items)
             else:
                 blame.in_default_collate(error, samples, items, ragged=isinstance(own, Collate))
             raise
 
-    def _samples(self, dataset: Any, unit: WorkUnit, at: At, bad: list[tuple[int, str, str]]) -> Any:
-        indices = unit.indices
+    def _samples(self, dataset: Any, unit: WorkUnit | Planned, at: At, bad: list[tuple[int, str, str]]) -> Any:
+        indices, keys = unit.indices, unit.keys
         if isinstance(indices, np.ndarray):
             indices = indices.tolist()
+            if keys is unit.indices:
+                keys = indices
         if self._together is None:
             self._together = reads_together(dataset)
         if self._together and not self._skip and len(indices):
-            at(unit.place, BATCH)
+            at(unit.start, BATCH)
             try:
                 return dataset.__getitems__(indices)
             except Exception as error:
@@ -172,8 +175,10 @@ class Fetch:
                 if isinstance(error, StopIteration):
                     raise _no_end(error) from error
                 raise
-        keys = unit.keys
-        keys = range(keys, keys + len(indices)) if isinstance(keys, int) else keys.tolist()
+        if isinstance(keys, int):
+            keys = range(keys, keys + len(indices))
+        elif keys is not indices:
+            keys = keys.tolist()
         samples: list[Any] = []
         add = samples.append
         if not self._skip:
@@ -199,7 +204,7 @@ class Fetch:
                 bad.append((key, repr(index), f"{type(error).__name__}: {error}"))
         return samples
 
-    def _sample(self, dataset: Any, unit: WorkUnit, at: At, bad: list[tuple[int, str, str]]) -> Any:
+    def _sample(self, dataset: Any, unit: WorkUnit | Planned, at: At, bad: list[tuple[int, str, str]]) -> Any:
         at(unit.keys, ITEM)
         try:
             return dataset[unit.indices]

@@ -41,28 +41,13 @@ TRIAL = 2  # batches of a process before unused generators are no longer seeded
 _MT_WORDS = 624
 
 
-class _Place(threading.local):
-    """The sample that this thread is making; ``words`` is None outside of any.
+class _Thread(threading.local):
+    """What this thread is doing; ``names`` is None while it makes no sample."""
 
-    Its key is ``key``, or is looked up on demand: the entry of ``keys`` at the number of samples made so far.
-    """
-
-    words: tuple[int, int, int] | None = None  # seed, sweep, level
-    keys: Any = None
-    samples: Any = None
-    key = 0
-    made: tuple[Any, int, np.random.Generator] | None = None
-
-    def current(self) -> int:
-        """Return the key of the current sample."""
-        return self.key if self.keys is None else self.keys[len(self.samples)]
-
-    def leave(self) -> None:
-        """End the current sample."""
-        self.words = self.keys = self.samples = self.made = None
+    names: _Names | None = None
 
 
-_place = _Place()
+_thread = _Thread()
 
 
 def _numpy_random() -> Any:
@@ -80,17 +65,17 @@ def sample_rng() -> np.random.Generator:
     Raises:
         RuntimeError: no `DataLoader` is making a sample in this thread.
     """
-    words = _place.words
-    if words is None:
+    names = _thread.names
+    if names is None:
         raise RuntimeError(
             "expected to be called while a DataLoader makes a sample (in __getitem__, __getitems__ or collate_fn); "
             "elsewhere create your own generator: np.random.default_rng(seed)"
         )
-    key, made = _place.current(), _place.made
-    if made is None or made[0] is not words or made[1] != key:
-        bits = np.random.Philox(key=_native.hash_key([*words, key, 1]))
-        made = _place.made = (words, key, np.random.Generator(bits))
-    return made[2]
+    key, made = names.current(), names.made
+    if made is None or made[0] != key:
+        bits = np.random.Philox(key=_native.hash_key([*key, 1]))
+        made = names.made = (key, np.random.Generator(bits))
+    return made[1]
 
 
 class Global(Protocol):
@@ -388,7 +373,7 @@ class Seeding:
         except Exception as raised:  # unseeded numbers may have caused it
             error = raised
         finally:
-            _place.leave()
+            _thread.names = None
             with self._undoing:
                 self._running.remove(own)
                 drawn = self._drawn(self._all, own.marks)
@@ -415,7 +400,7 @@ class Seeding:
             self._drawn(self._all, before)
             raise
         finally:
-            _place.leave()
+            _thread.names = None
         for g, mark in zip(self._all, before, strict=True):
             if g.changed(mark):
                 return self._after(sweep, work, before, None, result)
@@ -463,7 +448,7 @@ class Seeding:
             except Exception as raised:  # unseeded numbers may have caused it
                 error = raised
             finally:
-                _place.leave()
+                _thread.names = None
             if trial:
                 at.look()
                 self._used |= at.used
@@ -556,22 +541,34 @@ class At(Protocol):
 
 
 class _Names:
-    """Sets the key for `sample_rng`, and seeds nothing."""
+    """Names the sample that this thread makes, for `sample_rng`, and seeds nothing.
+
+    The sample's key is ``_key``, or is looked up on demand: the entry of ``_keys`` at the number of samples made so
+    far.
+    """
+
+    __slots__ = ("_key", "_keys", "_level", "_samples", "_seed", "_sweep", "made")
 
     used: set[int] = frozenset()  # type: ignore[assignment]
 
     def __init__(self, seed: int, sweep: int) -> None:
         self._seed, self._sweep, self._level = seed, sweep, 0
+        self.made: tuple[tuple[int, ...], np.random.Generator] | None = None
 
     def __call__(self, key: int, level: int = ITEM) -> None:
-        if level != self._level:
-            self._level, _place.words = level, (self._seed, self._sweep, level)
-        _place.key, _place.keys, _place.made = key, None, None
+        self._level, self._key, self._keys, self.made = level, key, None, None
+        _thread.names = self
 
     def many(self, keys: Any, samples: list[Any]) -> bool:
         """See `At.many`."""
-        _place.words, _place.keys, _place.samples = (self._seed, self._sweep, ITEM), keys, samples
+        self._level, self._keys, self._samples = ITEM, keys, samples
+        _thread.names = self
         return True
+
+    def current(self) -> tuple[int, ...]:
+        """Return what determines the random numbers of the current sample: seed, sweep, level and key."""
+        key = self._key if self._keys is None else self._keys[len(self._samples)]
+        return self._seed, self._sweep, self._level, key
 
     def look(self) -> None:
         """Do nothing: no generator is seeded."""
@@ -609,8 +606,8 @@ class _Seeds(_Names):
 
 def _number() -> int:
     """Return the seed of a thread's own generator for its current sample."""
-    assert _place.words is not None
-    return _native.hash_key([*_place.words, _place.current()])
+    assert _thread.names is not None
+    return _native.hash_key([*_thread.names.current()])
 
 
 class _Gate:
