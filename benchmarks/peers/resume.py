@@ -63,6 +63,15 @@ def ours(given: Given) -> Resumed:
     return lambda state: kept_by(DataLoader(Rows(given.data), num_workers=given.workers, **options), state)
 
 
+def threads(given: Given) -> Resumed:
+    """The same, whose workers are threads, as those of nodes and of a store are."""
+    from feedline import DataLoader
+
+    options: dict[str, Any] = {"batch_size": BATCH, "shuffle": True, "seed": SEED, "collate_fn": as_it_is}
+    options |= {"num_workers": given.workers, "workers": "thread"}
+    return lambda state: kept_by(DataLoader(Rows(given.data), **options), state)
+
+
 def store(given: Given) -> Resumed:
     """Our loader over a store."""
     import pyarrow  # noqa: F401
@@ -228,6 +237,7 @@ WORKLOAD = Workload(
     unit="ms",
     contenders=[
         Contender(OURS, ours, "the dataset"),
+        Contender(OURS, threads, "the dataset, threads", workers=(2,)),
         Contender(OURS, store, "a store", form="store"),
         Contender("torch DataLoader", read_again, "read again up to there"),
         Contender("StatefulDataLoader", stateful, needs=("torchdata",)),

@@ -13,7 +13,6 @@ from typing import Any, BinaryIO, Protocol
 import numpy as np
 
 from feedline import _native
-from feedline.feed.files.mapped_arrays import in_reach
 
 BLOCK_BYTES = 64 << 10
 """Bytes of each of the three blocks."""
@@ -43,6 +42,9 @@ class ContentDigest:
 
     def array(self, array: Rows) -> None:
         """Add the size of an array, and whole rows from its head, middle and tail."""
+        # With all of `feedline.data`: most datasets of a loader are digested without an array, or not at all.
+        from feedline.feed.files.mapped_arrays import in_reach
+
         self.numbers(array.nbytes, len(array))
         if array.nbytes == 0:
             return

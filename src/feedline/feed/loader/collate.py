@@ -123,7 +123,9 @@ def _stack(arrays: Sequence[Any], torch: ModuleType | None) -> Any:
     return out if torch is None else torch.from_numpy(out)
 
 
-_NUMBERS = {kind: np.dtype(name) for kind, name in ((int, "int64"), (float, "float64"), (bool, "bool"))}
+_NUMBERS: dict[type, np.dtype[Any]] = {
+    kind: np.dtype(name) for kind, name in ((int, "int64"), (float, "float64"), (bool, "bool"))
+}
 
 
 def _numbers(numbers: Sequence[Any], kind: type, torch: ModuleType | None) -> Any:

@@ -25,6 +25,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol, TypeVar, cast
 
 import numpy as np
+import numpy.random  # at 5 ms, and NumPy itself imports it at its first use: in the first batch
 from numpy.typing import NDArray
 
 from feedline import _native
