@@ -12,7 +12,7 @@ from functools import cache
 from typing import Any, ClassVar
 
 from feedline.collective.refusal import RefusedError
-from feedline.kvstore.optimizers import Optimizer, States, register_optimizer
+from feedline.kvstore.optimizers import Optimizer, States, ends_in_formula, register_optimizer
 from feedline.updates import formulas
 
 
@@ -49,6 +49,7 @@ class AdaDeltaOptimizer(_Decaying):
     rho: float = 0.9
     epsilon: float = 1e-5
 
+    @ends_in_formula
     def rule(self, weight: Any, gradient: Any, states: States, count: int) -> None:
         """See `Optimizer`."""
         formula = formulas.AdaDeltaFormula(self.rho, 1 - self.rho, self.epsilon, 1 - self.wd, -1.0)
@@ -75,6 +76,7 @@ class AdamaxOptimizer(_Decaying):
     beta1: float = 0.9
     beta2: float = 0.999
 
+    @ends_in_formula
     def rule(self, weight: Any, gradient: Any, states: States, count: int) -> None:
         """See `Optimizer`."""
         rate = self.learning_rate / (1 - self.beta1**count)
@@ -107,6 +109,7 @@ class NadamOptimizer(_Decaying):
     epsilon: float = 1e-8
     schedule_decay: float = 0.004
 
+    @ends_in_formula
     def rule(self, weight: Any, gradient: Any, states: States, count: int) -> None:
         """See `Optimizer`."""
         now, later = (_nesterov(self.beta1, self.schedule_decay, t) for t in (count, count + 1))
@@ -166,6 +169,7 @@ class FTMLOptimizer(_Decaying):
     beta2: float = 0.999
     epsilon: float = 1e-8
 
+    @ends_in_formula
     def rule(self, weight: Any, gradient: Any, states: States, count: int) -> None:
         """See `Optimizer`."""
         formula = formulas.FTMLFormula(
@@ -202,6 +206,7 @@ class FtrlOptimizer(Optimizer):
     lamda1: float = 0.01
     beta: float = 1.0
 
+    @ends_in_formula
     def rule(self, weight: Any, gradient: Any, states: States, count: int) -> None:
         """See `Optimizer`."""
         formula = formulas.FtrlFormula(self.learning_rate, self.lamda1, self.beta, self.wd)

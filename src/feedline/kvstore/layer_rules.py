@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from feedline.collective.refusal import RefusedError
-from feedline.kvstore.optimizers import Optimizer, SGDOptimizer, States, register_optimizer
+from feedline.kvstore.optimizers import Optimizer, SGDOptimizer, States, ends_in_formula, register_optimizer
 from feedline.updates import formulas
 from feedline.updates.formulas import norm
 
@@ -51,6 +51,7 @@ class LAMBOptimizer(Optimizer):
             raise RefusedError(f"expected {name} of {self.name} from 0 to below 1, got {value}")
         return value
 
+    @ends_in_formula
     def rule(self, weight: Any, gradient: Any, states: States, count: int) -> None:
         """See `Optimizer`."""
         whole1, whole2 = (1 - self.beta1**count, 1 - self.beta2**count) if self.bias_correction else (1.0, 1.0)
@@ -110,6 +111,7 @@ class LARSOptimizer(_LargeBatch):
         super().forget()
         self._last.clear()
 
+    @ends_in_formula
     def rule(self, weight: Any, gradient: Any, states: States, count: int) -> None:
         """See `Optimizer`."""
         rate, last = self.learning_rate, self._last.get(self.key, self.learning_rate)
@@ -166,6 +168,7 @@ class LBSGDOptimizer(_LargeBatch):
             raise RefusedError(f"expected a whole number from 1 as batch_scale of {self.name}, got {value}")
         return value
 
+    @ends_in_formula
     def rule(self, weight: Any, gradient: Any, states: States, count: int) -> None:
         """See `Optimizer`."""
         seen = self.begin_epoch * self.updates_per_epoch + count

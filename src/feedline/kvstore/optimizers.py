@@ -20,7 +20,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from functools import cache
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -31,6 +31,7 @@ from feedline.kvstore.base import Key
 from feedline.updates import Formula, UpdateStages, formulas, update
 
 T = TypeVar("T")
+Rule = TypeVar("Rule", bound=Callable[..., None])
 States = dict[str, Any]
 
 #: Name of the state that is a copy of a weight in single precision.
@@ -38,6 +39,15 @@ MASTER = "master"
 
 #: Largest absolute value of a parameter, so that products with weights fit into single precision.
 MOST = 1e30
+
+
+def ends_in_formula(rule: Rule) -> Rule:
+    """Mark an `Optimizer.rule` that does nothing after `Optimizer.follow`, which may then do many weights at once.
+
+    A class that overrides such a rule does not inherit the mark.
+    """
+    rule.ends_in_formula = True  # type: ignore[attr-defined]
+    return rule
 
 
 @dataclass
@@ -56,6 +66,7 @@ class Optimizer(ABC):
         key: key of the update that is going on, for rules that depend on it.
         rounded: weight of the update that is going on, if the rule gets its copy in single precision, until the rule
             has written both.
+        together: what `follow` puts off until all weights of `update_all` are known, by numbers; None: nothing.
     """
 
     #: Name of the rule in `optimizer`.
@@ -78,13 +89,17 @@ class Optimizer(ABC):
     _counts: dict[Key, int] = field(default_factory=dict, init=False, repr=False, compare=False)
     #: Weak references to the stores that use this rule.
     _stores: list[Any] = field(default_factory=list, init=False, repr=False, compare=False)
+    #: Weak references to weights whose states fit, by key; empty once something that decides it has changed.
+    _prepared: dict[Key, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
     key: ClassVar[Key] = ""
     rounded: ClassVar[Any] = None
+    together: ClassVar[dict[Any, _Together] | None] = None
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name in self.__dataclass_fields__ and not name.startswith("_"):
             value = self.checked(name, value)
             self.before_change()
+            self.__dict__["_prepared"] = {}
         super().__setattr__(name, value)
 
     def before_change(self) -> None:
@@ -97,7 +112,7 @@ class Optimizer(ABC):
             store._before_numbers_change()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_stores": []}
+        return {**self.__dict__, "_stores": [], "_prepared": {}}
 
     def checked(self, name: str, value: Any) -> Any:
         """Return a parameter's value, normalized.
@@ -134,6 +149,7 @@ class Optimizer(ABC):
             raise RefusedError(f"expected parameters of {self.name}, got {', '.join(unknown)}")
         for name, value in {name: self.checked(name, value) for name, value in parameters.items()}.items():
             super().__setattr__(name, value)
+        self._prepared = {}
 
     # ---- stores ---------------------------------------------------------------------------------------------
 
@@ -149,6 +165,7 @@ class Optimizer(ABC):
     def release(self, store: Any) -> None:
         """Unregister a store."""
         self._stores = [one for one in self._stores if one() not in (None, store)]
+        self._prepared = {}
 
     @abstractmethod
     def rule(self, weight: Any, gradient: Any, states: States, count: int) -> None:
@@ -172,6 +189,9 @@ class Optimizer(ABC):
             RefusedError: the weight is not floating point.
             StateError: loaded states have another shape.
         """
+        fitting = self._prepared.get(key)
+        if fitting is not None and fitting() is weight:
+            return
         if not weight.dtype.is_floating_point:
             raise RefusedError(f"expected floating point for key {key!r} under {self.name}, got {weight.dtype}")
         # Which states a rule keeps depends on its parameters, which may have changed.
@@ -190,7 +210,7 @@ class Optimizer(ABC):
                     current={"shape": tuple(weight.shape)},
                 )
             states[name] = state.to(weight.device, dtype)  # loaded states come from the CPU
-        self._states[key] = states
+        self._states[key], self._prepared[key] = states, weakref.ref(weight)
 
     def initial(self, name: str, weight: Any) -> Any:
         """Return the state of that name before the first update: zeros, in a new tensor like the weight."""
@@ -234,6 +254,25 @@ class Optimizer(ABC):
         self.__dict__["rounded"] = None
         self._counts[key] = count
 
+    def update_all(self, updates: Iterable[tuple[Key, Any, Any]]) -> None:
+        """Update many weights, as calls with (key, gradient, weight) would; keys differ.
+
+        Those that a marked rule (`ends_in_formula`) does by a formula with the same numbers are done by one native
+        call.
+        """
+        together: dict[Any, _Together] = {}
+        marked = getattr(type(self).rule, "ends_in_formula", False)
+        try:
+            for key, gradient, weight in updates:
+                # Rows of a sparse gradient are put back into the weight afterwards.
+                puts_off = marked and gradient.layout is torch.strided
+                self.__dict__["together"] = together if puts_off else None
+                self(key, gradient, weight)
+        finally:
+            self.__dict__["together"] = None
+        for one in together.values():
+            one.run()
+
     def follow(
         self,
         formula: Formula,
@@ -260,16 +299,25 @@ class Optimizer(ABC):
             bound: largest absolute value of the weight's elements.
         """
         limit = math.inf if self.clip_gradient is None else self.clip_gradient
-        update(
-            formula,
-            [weight],
-            [gradient],
-            [[state] for state in states],
-            UpdateStages(inner, limit, outer, noise_factor, 0.0, bound),
-            factors=[self.rescale_grad],
-            noise=None if noise is None else [noise],
-            copies=None if self.rounded is None else [self.rounded],
-        )
+        stages = UpdateStages(inner, limit, outer, noise_factor, 0.0, bound)
+        together, rounded = self.together, self.rounded
+        if together is None or noise is not None:
+            update(
+                formula,
+                [weight],
+                [gradient],
+                [[state] for state in states],
+                stages,
+                factors=[self.rescale_grad],
+                noise=None if noise is None else [noise],
+                copies=None if rounded is None else [rounded],
+            )
+        else:
+            kind = type(formula), weight.dtype, weight.device, rounded is None
+            numbers = *kind, formula.numbers(), stages.numbers()
+            if numbers not in together:
+                together[numbers] = _Together(formula, stages, [])
+            together[numbers].parts.append((weight, gradient, self.rescale_grad, rounded, *states))
         self.__dict__["rounded"] = None
 
     # ---- states ---------------------------------------------------------------------------------------------
@@ -292,12 +340,33 @@ class Optimizer(ABC):
                     saved={"states": sorted(states)},
                     current={"states": sorted(self.keeps)},
                 )
+        self._prepared = {}
         for key, (states, count) in found.items():
             self._states[key], self._counts[key] = dict(states), count
 
     def forget(self) -> None:
         """Drop all states and counts."""
-        self._states, self._counts = {}, {}
+        self._states, self._counts, self._prepared = {}, {}, {}
+
+
+class _Together(NamedTuple):
+    """Weights that are updated by one formula with the same numbers, in one native call.
+
+    Attributes:
+        formula: formula.
+        stages: what is done besides.
+        parts: weight, gradient, factor, copy or None, and states of each.
+    """
+
+    formula: Formula
+    stages: UpdateStages
+    parts: list[tuple[Any, ...]]
+
+    def run(self) -> None:
+        """Update them."""
+        weights, gradients, factors, copies, *states = map(list, zip(*self.parts, strict=True))
+        rounded = None if copies[0] is None else copies
+        update(self.formula, weights, gradients, states, self.stages, factors=factors, copies=rounded)
 
 
 def shown_as(name: str) -> Callable[[type[T]], type[T]]:
@@ -330,6 +399,7 @@ class SGDOptimizer(Optimizer):
         """See `Optimizer`."""
         return ("momentum",) if self.momentum else ()
 
+    @ends_in_formula
     def rule(self, weight: Any, gradient: Any, states: States, count: int) -> None:
         """See `Optimizer`."""
         self.step(weight, gradient, states, self.learning_rate, self.momentum)
@@ -359,6 +429,7 @@ class NAGOptimizer(SGDOptimizer):
     name: ClassVar[str] = "nag"
     lazy_update: bool = False
 
+    @ends_in_formula
     def rule(self, weight: Any, gradient: Any, states: States, count: int) -> None:
         """See `Optimizer`."""
         if "momentum" not in states:
@@ -397,6 +468,7 @@ class AdamOptimizer(Optimizer):
             raise RefusedError(f"expected {name} of {self.name} from 0 to below 1, got {value}")
         return value
 
+    @ends_in_formula
     def rule(self, weight: Any, gradient: Any, states: States, count: int) -> None:
         """See `Optimizer`."""
         beta1, beta2 = self.beta1, self.beta2
@@ -435,6 +507,7 @@ class RMSPropOptimizer(Optimizer):
         """See `Optimizer`."""
         return ("square", "mean", "step") if self.centered else ("square",)
 
+    @ends_in_formula
     def rule(self, weight: Any, gradient: Any, states: States, count: int) -> None:
         """See `Optimizer`."""
         keep, fresh, along = self.gamma1, 1 - self.gamma1, -self.learning_rate
@@ -464,6 +537,7 @@ class AdaGradOptimizer(Optimizer):
     eps: float = 1e-7
     lazy_update: bool = True
 
+    @ends_in_formula
     def rule(self, weight: Any, gradient: Any, states: States, count: int) -> None:
         """See `Optimizer`."""
         formula = formulas.AdaGradFormula(1.0, 1.0, self.eps, 1 - self.learning_rate * self.wd, -self.learning_rate)

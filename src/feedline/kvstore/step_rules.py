@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import torch
 
 from feedline.kvstore.base import Key
-from feedline.kvstore.optimizers import Optimizer, States, register_optimizer
+from feedline.kvstore.optimizers import Optimizer, States, ends_in_formula, register_optimizer
 from feedline.updates import formulas
 
 
@@ -39,6 +39,7 @@ class SignumOptimizer(Optimizer):
         """See `Optimizer`."""
         return ("momentum",) if self.momentum else ()
 
+    @ends_in_formula
     def rule(self, weight: Any, gradient: Any, states: States, count: int) -> None:
         """See `Optimizer`."""
         lr = self.learning_rate
@@ -75,6 +76,7 @@ class DCASGDOptimizer(Optimizer):
         """See `Optimizer`."""
         return weight.clone() if name == "previous" else super().initial(name, weight)
 
+    @ends_in_formula
     def rule(self, weight: Any, gradient: Any, states: States, count: int) -> None:
         """See `Optimizer`."""
         numbers = -self.learning_rate, self.lamda, self.wd

@@ -283,13 +283,13 @@ class Table:
 
     def _merged(self, groups: Sequence[Group]) -> list[tuple[Entry, Any]]:
         """Return the sum of each key's values, as the updater receives it."""
-        jobs, sums = [], []
+        jobs, sums, trusted = [], [], self.trusted
         for entry, values in groups:
             sparse = [value for value in values if value.layout is not torch.strided]
             dense = [value for value in values if value.layout is torch.strided] if sparse else values
             if not dense:
                 sums.append((entry, rows.merged(sparse, entry.stored.device)))
-            elif self.trusted and len(values) == 1 and dense[0].device == entry.stored.device:
+            elif trusted and len(values) == 1 and dense[0].device == entry.stored.device:
                 sums.append((entry, dense[0]))
             else:
                 if entry.merged is None:
@@ -329,8 +329,11 @@ class Table:
         self.updating = True
         try:
             with torch.no_grad():
-                for entry, merged in sums:
-                    updater(entry.key, merged, entry.stored)
+                if isinstance(updater, Optimizer):
+                    updater.update_all([(entry.key, merged, entry.stored) for entry, merged in sums])
+                else:
+                    for entry, merged in sums:
+                        updater(entry.key, merged, entry.stored)
         finally:
             self.updating = False
 
