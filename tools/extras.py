@@ -23,6 +23,9 @@ ALSO = {
     "tokenizers": ["torch", "cli"],
     "viz": ["cntk"],
 }
+#: Modules that every interpreter of an extra's environment imports first. PyPI's torchvision is built for CUDA; over a
+#: torch that is built for CPUs it can be imported only once its operators are declared.
+FIRST = {"frameworks": "tests.frameworks.vision"}
 #: Runs a page in a fresh interpreter for each program: pages of the tests are forked from a warm one.
 _RUN = """
 import subprocess, sys
@@ -60,6 +63,9 @@ def check(extra: str, page: Path, wheel: Path) -> bool:
         environment["PATH"] = f"{folder}/venv/bin:{environment['PATH']}"
         Path(folder, "work").mkdir()
         subprocess.run([*pip, wanted], check=True, stdout=subprocess.DEVNULL)
+        if extra in FIRST:
+            (packages,) = Path(folder, "venv", "lib").glob("python*/site-packages")
+            (packages / "first.pth").write_text(f"import {FIRST[extra]}\n")
         installed = time.monotonic()
         done = subprocess.run(
             [python, "-c", _RUN, str(page), str(ROOT)],
