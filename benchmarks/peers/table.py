@@ -201,12 +201,13 @@ def readme(report: dict[str, Any]) -> list[str]:
         peers = [row for row in measured if row["peer"] != OURS]
         best = max(peers, key=lambda row: median(row, by))
         torchs = [row for row in peers if row["peer"] == "torch DataLoader"]
-        usual = said(max(torchs, key=lambda row: median(row, by)), found) if torchs else ""
+        usual = said(max(torchs, key=lambda row: median(row, by)), by) if torchs else ""
         # Of the figures shown: these two may differ in their number of workers, so they were no neighbours in a round.
         times = shown(median(ours, by) / median(best, by))
         # A title begins with what is delivered; how many of it are in a batch is on the page.
         title = re.split("[:,] ", found["title"])[0]
-        rows.append([title, said(ours, found), usual, f"{best['peer']}: {said(best, found)}", f"{times}x"])
+        unit = f" {found['unit']}" if by == "rate" else ""
+        rows.append([title, f"{said(ours, by)}{unit}", usual, f"{best['peer']}: {said(best, by)}", f"{times}x"])
     return markdown(rows)
 
 
@@ -215,10 +216,10 @@ def trusted(row: dict[str, Any]) -> bool:
     return all(turn.get("right", True) for turn in row["warm"])
 
 
-def said(row: dict[str, Any], found: dict[str, Any]) -> str:
-    """What decides a workload, with its unit."""
-    value = median(row, found["by"])
-    return f"{shown(value)} {found['unit']}" if found["by"] == "rate" else f"{shown(1e3 / value)} ms"
+def said(row: dict[str, Any], by: str) -> str:
+    """What decides a workload: a rate, or milliseconds."""
+    value = median(row, by)
+    return shown(value) if by == "rate" else f"{shown(1e3 / value)} ms"
 
 
 def rates(found: dict[str, Any]) -> list[str]:
