@@ -224,6 +224,63 @@ def test_one_gradient_of_one_key_is_checked_as_several_are():
     assert pulled(one, "w", (3,)) != pulled(listed, "w", (3,))
 
 
+def pushed(name, given_, apart, dtypes, alone):
+    """Weights after some pushes of all keys, a call for all or one for each; key 2 had one before, key 3 gets rows."""
+    rng = np.random.default_rng(5)
+    shapes = [(3,), (70_001,), (2, 5), (40, 3), (1,), (4, 4)]
+    store = create("local")
+    store.set_optimizer(optimizer(name, **given_))
+    keys = list(range(len(shapes)))
+    draw = [lambda s=s, d=d: torch.tensor(rng.normal(size=s)).to(d) for s, d in zip(shapes, dtypes, strict=True)]
+    store.init(keys, [make() for make in draw])
+    store.push(2, draw[2]())
+    outs = [make() for make in draw]
+    for _ in range(3):
+        gradients = [make() for make in draw]
+        if not apart:
+            gradients[3] = torch.sparse_coo_tensor(
+                torch.tensor([[1, 7]]), gradients[3][:2], shapes[3], check_invariants=True
+            ).coalesce()
+        if alone:
+            for key, gradient in zip(keys, gradients, strict=True):
+                store.push(key, gradient)
+        else:
+            store.push(keys, gradients)
+    store.pull(keys, outs)
+    return outs
+
+
+@pytest.mark.parametrize(("name", "given_"), [*RULES, *MORE_RULES])
+@pytest.mark.parametrize("rows", [False, True])
+@pytest.mark.parametrize("wide", [False, True])
+def test_many_keys_of_a_push_are_updated_as_each_alone(name, given_, rows, wide):
+    """Bit for bit, whatever their counts, shapes, dtypes and layouts."""
+    types = [torch.float32, torch.float32, torch.float64, torch.float32, torch.bfloat16, torch.float16]
+    options = {**given_, "multi_precision": wide}
+    together, alone = (pushed(name, options, not rows, types, each) for each in (False, True))
+    assert all(map(torch.equal, together, alone))
+
+
+def test_a_rule_that_goes_on_after_a_formula_is_not_put_off():
+    """A subclass that changes the weight after its parent's rule sees what that has done."""
+
+    @dataclass
+    class Bounded(rules.SGDOptimizer):
+        name: ClassVar[str] = "bounded"
+
+        def rule(self, weight, gradient, states, count):
+            super().rule(weight, gradient, states, count)
+            weight.clamp_(-1, 1)
+
+    store = create("local")
+    store._set_updater(Bounded(learning_rate=1.0))
+    store.init([0, 1], [torch.zeros(3), torch.zeros(2)])
+    store.push([0, 1], [torch.full((3,), -5.0), torch.full((2,), 0.5)])
+    outs = [torch.empty(3), torch.empty(2)]
+    store.pull([0, 1], outs)
+    assert [out.tolist() for out in outs] == [[1.0] * 3, [-0.5] * 2]
+
+
 def test_sums_over_devices_are_rescaled():
     store = create()
     store.init("w", torch.zeros(1))
