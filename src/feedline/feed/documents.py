@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from feedline.feed.distinct import distinct
 from feedline.feed.lru import LruCache
 from feedline.feed.protocol import CHUNK_MASK, Deserializer, chunk_starts
 
@@ -56,7 +57,7 @@ class PackedDocuments:
             return None
         counts = np.zeros(len(ids), np.int64)
         found: list[tuple[Ints, Ints, Ints]] = []
-        for chunk in np.unique(chunks).tolist():
+        for chunk in distinct(chunks).tolist():
             ordinals, bounds = self._chunks.get(chunk)
             at = np.flatnonzero(chunks == chunk)
             rows = ids[at] - self._starts[chunk & CHUNK_MASK]

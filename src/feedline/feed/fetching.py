@@ -34,6 +34,7 @@ from feedline.data import Chunk, Value
 from feedline.data.value import BytesValue, SparseValue
 from feedline.errors import DataError
 from feedline.feed.assembly import ChunkSet
+from feedline.feed.distinct import distinct
 from feedline.feed.prefetch import LEAST_AHEAD_BYTES, Reader, SegmentSlice, Stats, Upcoming, together
 from feedline.feed.protocol import Deserializer, MappedFile
 from feedline.feed.timeline import Segment, Timeline, WindowPlan
@@ -231,7 +232,7 @@ class FetchingReader(Reader):
         """See `Reader.ready`."""
         if self._in_place and (self._cold or self.forced):
             units = (
-                self._units.get(u) for s, a, b in parts for u in np.unique(self._units_of(s.ordinals[a:b])).tolist()
+                self._units.get(u) for s, a, b in parts for u in distinct(self._units_of(s.ordinals[a:b])).tolist()
             )
             return all(unit is not None and unit.group.staged.done for unit in units)
         return all(self.prepared(segment) for segment, _, _ in parts)
@@ -411,7 +412,7 @@ class FetchingReader(Reader):
         """Return the slots of the mapped ``chunks``, mapping them if necessary."""
         slots = self._mapped[chunks]
         if len(slots) and slots.min() < 0:
-            missing = np.unique(chunks[slots < 0]).tolist()
+            missing = distinct(chunks[slots < 0]).tolist()
             soon = range(missing[-1] + 1, min(missing[-1] + 1 + _SOON, len(self._mapped))) if self._in_place else ()
             for file in self._corpus.files([*missing, *soon]):
                 self._know(file)
@@ -652,7 +653,7 @@ class FetchingReader(Reader):
 
     def _blocks_in_order(self, ordinals: Ints) -> tuple[Slots, Ints]:
         units = self._units_of(ordinals)
-        needed = np.unique(units).tolist()
+        needed = distinct(units).tolist()
         if any(unit not in self._units for unit in needed):
             # A seek, or the first read: fetch what is needed now before anything ahead of it.
             self._begin(needed)

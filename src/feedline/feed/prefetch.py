@@ -29,6 +29,7 @@ from feedline import _native
 from feedline.data import Chunk
 from feedline.errors import DataError
 from feedline.feed.assembly import ChunkSet
+from feedline.feed.distinct import distinct
 from feedline.feed.jobs import Job, Threads
 from feedline.feed.protocol import CHUNK_MASK, Deserializer
 from feedline.feed.ranges import ROOM_BYTES, RangeFetcher
@@ -325,7 +326,7 @@ class MappedReader(Reader):
     def prepared(self, segment: Segment) -> bool:
         """See `Reader.prepared`."""
         if segment.slots is None:
-            if not self._slots.keys() >= set(segment.plan.chunks[np.unique(segment.place)].tolist()):
+            if not self._slots.keys() >= set(segment.plan.chunks[distinct(segment.place)].tolist()):
                 return False
             self.prepare(segment)
         return True
@@ -690,7 +691,7 @@ class BufferedReader(Reader):
 def errors_among(reader: Reader, slots: NDArray[np.uint32], index: Ints) -> dict[int, DataError]:
     """Return the errors of unreadable sequences among those at ``index`` of the chunks at ``slots``, by place."""
     found: dict[int, DataError] = {}
-    for slot in np.unique(slots).tolist():
+    for slot in distinct(slots).tolist():
         chunk = reader.chunk(slot)
         if chunk is not None:
             at = np.flatnonzero(slots == slot)

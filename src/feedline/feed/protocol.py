@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline.errors import DataError, SchemaError
+from feedline.feed.distinct import distinct
 
 if TYPE_CHECKING:
     from feedline.data import Chunk, Minibatch, Schema
@@ -287,7 +288,7 @@ def select_by_chunk(
     slots = np.zeros(len(ordinals), np.uint32)
     index = np.zeros(len(ordinals), np.int64)
     errors: dict[int, DataError] = {}
-    for chunk in np.unique(chunk_of).tolist():
+    for chunk in distinct(chunk_of).tolist():
         at = np.flatnonzero(chunk_of == chunk)
         part = (read or corpus.read)(chunk).take(ordinals[at] - starts[chunk])
         slots[at], index[at] = parts.add(part), np.arange(len(at))

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from feedline.data import Chunk
 from feedline.errors import DataError
+from feedline.feed.distinct import distinct
 from feedline.feed.files.paths import open_file
 from feedline.feed.formats.concat import Concat
 from feedline.feed.formats.forwarding import Forwarding
@@ -53,7 +54,7 @@ class Skipping(Forwarding):
         self._starts = chunk_starts(corpus)
         paths = [skip] if isinstance(skip, (str, os.PathLike)) else list(skip)
         listed = [_listed(Path(path), int(self._starts[-1])) for path in paths]
-        self.listed: NDArray[np.int64] = np.unique(np.concatenate([before, *listed]))
+        self.listed: NDArray[np.int64] = distinct(np.concatenate([before, *listed]))
         # A chunk that is not read is no view of a mapped file.
         counts = np.diff(np.searchsorted(self.listed, self._starts))
         self._unread = frozenset(np.flatnonzero((counts > 0) & (counts == np.diff(self._starts))).tolist())

@@ -7,6 +7,8 @@ from collections.abc import Iterable
 import numpy as np
 from numpy.typing import NDArray
 
+from feedline.feed.distinct import distinct
+
 Ints = NDArray[np.int64]
 
 # Lengths that may become a boundary, at most. Where there are more, those that as many sequences lie between are taken.
@@ -37,7 +39,7 @@ def least_padding(lengths: Ints, counts: Ints, buckets: int) -> list[int]:
     total = np.cumsum(counts)
     if len(lengths) > _MOST_CANDIDATES:
         wanted = (np.arange(1, _MOST_CANDIDATES + 1) * (int(total[-1]) / _MOST_CANDIDATES)).astype(np.int64)
-        at = np.unique(np.minimum(np.searchsorted(total, wanted), len(lengths) - 1))
+        at = distinct(np.minimum(np.searchsorted(total, wanted), len(lengths) - 1))
         at[-1] = len(lengths) - 1
     else:
         at = np.arange(len(lengths))

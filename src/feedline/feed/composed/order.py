@@ -22,6 +22,7 @@ from feedline.errors import DataError, StateError, shown
 from feedline.feed.composed.one_source import OneSourceStages, check_place
 from feedline.feed.composed.schedule import Ints
 from feedline.feed.composed.stages import LAST_PLACE, Declared, Places, Stages
+from feedline.feed.distinct import distinct
 from feedline.feed.protocol import whole_number
 from feedline.feed.timeline import ChunkTable, Segment, Share, Timeline, Window, WindowPlan
 from feedline.feed.timeline.blocks import Blocks
@@ -360,8 +361,8 @@ class MixtureOrder(Timeline):
             return np.arange(len(part.table), dtype=np.int64)
         plan, _ = self.part_window(k, low)
         if self._holds_all(k, plan):
-            return np.unique(plan.chunks)
-        return np.unique(np.concatenate([plan.chunks for plan, _, _ in self.runs(k, low, high)]))
+            return distinct(plan.chunks)
+        return distinct(np.concatenate([plan.chunks for plan, _, _ in self.runs(k, low, high)]))
 
 
 class _MixtureWindow(WindowPlan):

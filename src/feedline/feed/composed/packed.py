@@ -23,6 +23,7 @@ from feedline.data.value import DenseValue
 from feedline.errors import DataError, SchemaError
 from feedline.feed.composed.swept import SweptOrder, number_of, sweep_of
 from feedline.feed.composed.unpacking import NONE, PIECES, Unpacking
+from feedline.feed.distinct import distinct
 from feedline.feed.formats.concat import check_part
 from feedline.feed.protocol import ChunkInfo, Deserializer, Extent, Piece, checked_seed, whole_number
 from feedline.feed.timeline import ChunkTable, Timeline, Window
@@ -227,7 +228,7 @@ class Packed(Deserializer):
         order = _native.fisher_yates(key, len(lengths)).astype(np.int64)
         ends = np.cumsum(lengths[order])
         total = int(ends[-1]) if len(ends) else 0
-        cuts = np.unique(np.concatenate([ends, np.arange(self.row, total, self.row, dtype=np.int64), [0]]))
+        cuts = distinct(np.concatenate([ends, np.arange(self.row, total, self.row, dtype=np.int64), [0]]))
         starts, stops = cuts[:-1], cuts[1:]
         which = np.searchsorted(ends, starts, side="right")
         document = order[which]

@@ -29,6 +29,7 @@ from feedline.data.faults import BadEntriesError
 from feedline.errors import DataError
 from feedline.feed.assembly import ChunkSet
 from feedline.feed.byte_strings import TooLargeError
+from feedline.feed.distinct import distinct
 from feedline.feed.files.digest import ContentDigest
 from feedline.feed.files.paths import list_files, looking, open_file
 from feedline.feed.formats import arrow_columns
@@ -438,7 +439,7 @@ class ArrowDeserializer(Deserializer):
     def _gathered(self, rows: Ints) -> Chunk:
         """Copy rows natively, out of batches that stay registered: there may be few rows of each."""
         chunks = np.searchsorted(self._starts, rows, side="right") - 1
-        needed = np.unique(chunks)
+        needed = distinct(chunks)
         with self._lock:
             if self._held is None:
                 self._held, self._slots = ChunkSet(self.schema), np.full(len(self._starts) - 1, -1, np.int64)

@@ -22,6 +22,7 @@ from feedline import _native
 from feedline.data import Chunk, Schema, Stream, Value
 from feedline.data.value import DenseValue, SparseValue
 from feedline.errors import DataError, SchemaError
+from feedline.feed.distinct import distinct
 from feedline.feed.files.digest import ContentDigest
 from feedline.feed.files.paths import PathLike, list_files, name_of, open_file, read_at, reading, status_of
 from feedline.feed.files.remote import object_at
@@ -153,7 +154,7 @@ class CBFDeserializer(Deserializer):
         ordinals = np.asarray(ordinals, np.int64)
         found = np.empty(len(ordinals), np.int64)
         file_of = np.searchsorted(self._starts, ordinals, side="right") - 1
-        for number in np.unique(file_of).tolist():
+        for number in distinct(file_of).tolist():
             at = np.flatnonzero(file_of == number)
             found[at] = self._files[number].lengths(ordinals[at] - self._starts[number])
         return found
@@ -381,7 +382,7 @@ class _CbfFile:
     def lengths(self, ordinals: NDArray[np.int64]) -> NDArray[np.int64]:
         chunk_of = np.searchsorted(self._starts, ordinals, side="right") - 1
         found = self.table["samples"][chunk_of].astype(np.int64)  # right where a chunk is one sequence
-        for chunk in np.unique(chunk_of[self.table["sequences"][chunk_of] > 1]).tolist():
+        for chunk in distinct(chunk_of[self.table["sequences"][chunk_of] > 1]).tolist():
             at = np.flatnonzero(chunk_of == chunk)
             found[at] = self._chunk_lengths(chunk)[ordinals[at] - self._starts[chunk]]
         return found

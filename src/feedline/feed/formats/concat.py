@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from feedline.data import Chunk, Schema, Stream
 from feedline.errors import SchemaError
+from feedline.feed.distinct import distinct
 from feedline.feed.protocol import (
     CHUNK_MASK,
     ChunkInfo,
@@ -146,7 +147,7 @@ class Concat(Deserializer):
         of = np.searchsorted(self._chunks, numbers, side="right") - 1
         return [
             file
-            for k in np.unique(of).tolist()
+            for k in distinct(of).tolist()
             for file in self.parts[k].files((numbers[of == k] - self._chunks[k]).tolist())
         ]
 

@@ -25,6 +25,7 @@ from feedline.data import Chunk, Schema, Stream, Value
 from feedline.data.value import DenseValue, SparseValue
 from feedline.errors import DataError, SchemaError
 from feedline.feed.assembly import ChunkSet
+from feedline.feed.distinct import distinct
 from feedline.feed.files.buffers import ReadBuffers
 from feedline.feed.files.paths import PathLike, list_files, name_of, open_file, size_of, status_of
 from feedline.feed.files.reading import read_exactly, read_most
@@ -567,7 +568,7 @@ def by_file(ordinals: Ints, starts: Ints) -> Iterator[tuple[int, Ints, Ints]]:
         yield 0, np.arange(len(ordinals)), ordinals
         return
     file_of = np.searchsorted(starts, ordinals, side="right") - 1
-    for number in np.unique(file_of).tolist():
+    for number in distinct(file_of).tolist():
         at = np.flatnonzero(file_of == number)
         yield number, at, ordinals[at] - starts[number]
 

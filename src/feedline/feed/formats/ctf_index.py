@@ -36,6 +36,7 @@ from numpy.typing import NDArray
 
 from feedline import _native
 from feedline.errors import DataError
+from feedline.feed.distinct import distinct
 from feedline.feed.files.atomic import atomic_file, room_for
 from feedline.feed.files.cache import READ_ONLY, is_trusted, own_folder, refuse_foreign, user_cache
 from feedline.feed.files.packed import MOST_SPAN, POINT, WINDOW_BYTES, Unpacker
@@ -267,7 +268,7 @@ class CtfIndex:
         """
         self._look_again()
         if not self._checked.all():
-            for chunk in np.unique(np.searchsorted(self.first, ordinals, side="right") - 1).tolist():
+            for chunk in distinct(np.searchsorted(self.first, ordinals, side="right") - 1).tolist():
                 self.entries(chunk)
         return self._entries[ordinals] if field is None else self._entries[field][ordinals]
 

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline.errors import DataError
+from feedline.feed.distinct import distinct
 from feedline.feed.files.paths import open_file
 from feedline.feed.files.remote import pread
 
@@ -38,7 +39,7 @@ def check_heaps(dataset: Any, path: str, start: int, stop: int) -> None:
     base = int(dataset.file.userblock_size)
     with open_file(path) as file:
         size = os.fstat(file.fileno()).st_size
-        for address in np.unique(references["address"][references["count"] > 0]).tolist():
+        for address in distinct(references["address"][references["count"] > 0]).tolist():
             at = address + base
             if not _sound(file, at, size):
                 raise DataError("expected a heap of strings or vectors, got a damaged one", path=path, byte=at)

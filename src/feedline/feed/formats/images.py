@@ -23,6 +23,7 @@ from feedline import _native
 from feedline.data import Chunk, Schema, Stream, Value
 from feedline.data.value import BytesValue, DenseValue, SparseValue, strings_from_list
 from feedline.errors import DataError, SchemaError
+from feedline.feed.distinct import distinct
 from feedline.feed.files.archives import open_archive, read_member
 from feedline.feed.files.digest import ContentDigest
 from feedline.feed.files.paths import PathLike, looking, open_file, open_regular, size_of
@@ -137,7 +138,7 @@ class _ImageFiles(_Images):
         self._bounds = np.concatenate([[0], np.cumsum([len(name) for name in names], dtype=np.int64)])
         self._names, self._labels = b"".join(names), labels
         self._archives = LruCache(open_archive, lambda _: 1, _ARCHIVES)
-        looked_at = np.unique(np.linspace(0, len(names) - 1, min(len(names), _LOOKED_AT)).astype(np.int64))
+        looked_at = distinct(np.linspace(0, len(names) - 1, min(len(names), _LOOKED_AT)).astype(np.int64))
         self._sizes = np.array([self._size(i) for i in looked_at.tolist()], np.int64)
         mean = max(1, int(self._sizes.mean()))
         counts = [min(CHUNK_FILES, len(names) - first) for first in range(0, len(names), CHUNK_FILES)]

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from feedline.data import Chunk, Schema, Value
 from feedline.errors import DataError, SchemaError
+from feedline.feed.distinct import distinct
 from feedline.feed.files.cache import user_cache
 from feedline.feed.formats.fetched_views import in_parts
 from feedline.feed.formats.frames import repeated
@@ -140,7 +141,7 @@ class Join(Deserializer):
             h.update(f"{part.digest()} {part.schema.digest} {len(infos)};".encode())
             h.update(np.array(infos, "<i8").tobytes())
             # Joins of the same data by different columns must not share a table; the parts' digests may not differ.
-            some = np.unique(np.linspace(0, max(starts[-1] - 1, 0), _SAMPLED).astype(np.int64))[: starts[-1]]
+            some = distinct(np.linspace(0, max(starts[-1] - 1, 0), _SAMPLED).astype(np.int64))[: starts[-1]]
             h.update(np.ascontiguousarray(part.keys(some), "<u8").tobytes())
             lengths = part.lengths(some)
             h.update(b"" if lengths is None else np.ascontiguousarray(lengths, "<i8").tobytes())

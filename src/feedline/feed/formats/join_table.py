@@ -31,6 +31,7 @@ from numpy.typing import NDArray
 
 from feedline import _native
 from feedline.errors import DataError
+from feedline.feed.distinct import distinct
 from feedline.feed.files.cache import cached_file
 from feedline.feed.files.replaced import Watched
 from feedline.feed.protocol import ChunkInfo, Deserializer
@@ -133,7 +134,7 @@ class JoinTable:
         if self._watched.changed():
             self._checked[:] = False
         if not self._checked.all():
-            for block in np.unique(ordinals // _CRC_ROWS).tolist():
+            for block in distinct(ordinals // _CRC_ROWS).tolist():
                 if not self._checked[block]:
                     if not self._good(block):
                         return False
@@ -335,7 +336,7 @@ def _ranges(keys: NDArray[np.uint64], edges: list[int]) -> Iterator[list[tuple[i
     count = len(edges) - 1
     step = max(1, BLOCK_KEYS // count)
     samples = np.sort(np.concatenate([keys[a:b:step] for a, b in itertools.pairwise(edges)]))
-    splitters = np.unique(samples[count::count])
+    splitters = distinct(samples[count::count])
     bounds = [
         np.concatenate([[a], a + np.searchsorted(keys[a:b], splitters, side="left"), [b]])
         for a, b in itertools.pairwise(edges)

@@ -27,6 +27,7 @@ from feedline.data import Chunk, Schema, Stream, Value
 from feedline.data.faults import check_seals
 from feedline.data.scattered import ScatteredBytes, without_gaps
 from feedline.errors import DataError, SchemaError
+from feedline.feed.distinct import distinct
 from feedline.feed.files.cache import user_cache
 from feedline.feed.files.digest import ContentDigest
 from feedline.feed.files.paths import PathLike, open_file, read_at, reading, status_of
@@ -205,7 +206,7 @@ class OffsetShards(Deserializer):
         """Return what the first samples declare of an array: of different sizes, they are sequences."""
         field = self._fields[number]
         found, sizes = self._declared(number)
-        if field.array is not None and field.array.any_length and found.shape and len(np.unique(sizes)) > 1:
+        if field.array is not None and field.array.any_length and found.shape and len(distinct(sizes)) > 1:
             return Stream(found.shape[1:], found.dtype)
         return found
 

@@ -24,6 +24,7 @@ from feedline.data.maps import MappedRange
 from feedline.data.value import BytesValue, DenseValue, as_arrays, strings_from_list
 from feedline.errors import DataError, SchemaError
 from feedline.feed.byte_strings import from_array
+from feedline.feed.distinct import distinct
 from feedline.feed.files.digest import ContentDigest
 from feedline.feed.files.paths import PathLike, name_of
 from feedline.feed.formats.arrays import ArrayDeserializer
@@ -416,7 +417,7 @@ class StoredArrays(Deserializer):
 
     def files(self, chunks: Sequence[int]) -> Sequence[MappedRange]:
         """Return the mapped parts of files that ``chunks`` are views of."""
-        numbers = np.unique(np.searchsorted(self._first, np.asarray(chunks, np.int64), side="right") - 1)
+        numbers = distinct(np.searchsorted(self._first, np.asarray(chunks, np.int64), side="right") - 1)
         return [found for number in numbers.tolist() for found in self._parts[number].files(())]
 
     def lengths(self, ordinals: NDArray[np.int64]) -> NDArray[np.int64] | None:
@@ -427,7 +428,7 @@ class StoredArrays(Deserializer):
         ordinals = np.asarray(ordinals, np.int64)
         found = np.ones(len(ordinals), np.int64)
         part_of = np.searchsorted(self._starts, ordinals, side="right") - 1
-        for number in np.unique(part_of).tolist():
+        for number in distinct(part_of).tolist():
             at = np.flatnonzero(part_of == number)
             lengths = self._parts[number].lengths(ordinals[at] - self._starts[number])
             if lengths is not None:

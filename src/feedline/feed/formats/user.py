@@ -22,6 +22,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from feedline.data import Chunk, Schema, Stream
 from feedline.errors import DataError, FeedlineError, WorkerError
+from feedline.feed.distinct import distinct
 from feedline.feed.lru import LruCache
 from feedline.feed.per_process import PerProcess
 from feedline.feed.protocol import ChunkInfo, Deserializer
@@ -173,7 +174,7 @@ class UserDeserializer(Deserializer):
             return None
         out = np.empty(len(ordinals), np.int64)
         chunk_of = np.searchsorted(self._starts, ordinals, side="right") - 1
-        for chunk in np.unique(chunk_of).tolist():
+        for chunk in distinct(chunk_of).tolist():
             at = chunk_of == chunk
             out[at] = self._lengths.get(chunk)[ordinals[at] - self._starts[chunk]]
         return out

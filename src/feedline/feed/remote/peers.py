@@ -27,6 +27,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from feedline.feed.distinct import distinct
 from feedline.feed.remote.holders import any_alive
 from feedline.feed.remote.pages import PAGE_BYTES, checksums
 from feedline.feed.remote.requests import PART_BYTES, TRAFFIC
@@ -127,7 +128,7 @@ class NodeCache:
                 table = np.fromfile(place / "pages", np.uint32)
             except OSError:
                 continue
-            parts += [(place.name, int(number)) for number in np.unique(np.flatnonzero(table) // _PART)]
+            parts += [(place.name, int(number)) for number in distinct(np.flatnonzero(table) // _PART)]
         ray_session.join().ray.get(self._directory.note.remote(self._name, parts))
 
     def pid(self) -> int:

@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline import _native
+from feedline.feed.distinct import distinct
 from feedline.feed.timeline.blocks import Blocks
 from feedline.feed.timeline.feedline import CHUNKS, identity, permutation
 from feedline.feed.timeline.plan import ChunkTable, Ints, Timeline, Window, WindowPlan, with_sweep
@@ -194,7 +195,7 @@ class _ArcSweep:
         self._stride = total // arcs + 2
         self._keys: Ints = self.arc * self._stride + self.begin
         self._by_round = np.argsort(self.begin, kind="stable")
-        self.rounds: Ints = np.unique(self.begin)
+        self.rounds: Ints = distinct(self.begin)
         self._shares: dict[tuple[int, int], _ArcShare] = {}
         self._cuts: dict[int, Cut] = {}
 
