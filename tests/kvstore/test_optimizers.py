@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import sys
+import threading
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -261,24 +263,80 @@ def test_many_keys_of_a_push_are_updated_as_each_alone(name, given_, rows, wide)
     assert all(map(torch.equal, together, alone))
 
 
-def test_a_rule_that_goes_on_after_a_formula_is_not_put_off():
-    """A subclass that changes the weight after its parent's rule sees what that has done."""
+@pytest.mark.parametrize("overridden", ["rule", "step", "__call__"])
+def test_a_rule_that_goes_on_after_a_formula_is_not_put_off(overridden):
+    """A subclass that changes the weight after its parent's update sees what that has done."""
 
-    @dataclass
     class Bounded(rules.SGDOptimizer):
-        name: ClassVar[str] = "bounded"
+        pass
 
-        def rule(self, weight, gradient, states, count):
-            super().rule(weight, gradient, states, count)
-            weight.clamp_(-1, 1)
+    def bounded(self, *arguments):
+        getattr(super(Bounded, self), overridden)(*arguments)
+        arguments[2 if overridden == "__call__" else 0].clamp_(-1, 1)
 
+    setattr(Bounded, overridden, bounded)
     store = create("local")
     store._set_updater(Bounded(learning_rate=1.0))
     store.init([0, 1], [torch.zeros(3), torch.zeros(2)])
-    store.push([0, 1], [torch.full((3,), -5.0), torch.full((2,), 0.5)])
     outs = [torch.empty(3), torch.empty(2)]
+    for _ in range(2):
+        store.push([0, 1], [torch.full((3,), -5.0), torch.full((2,), 0.5)])
+        store.push(0, torch.full((3,), -5.0))
     store.pull([0, 1], outs)
-    assert [out.tolist() for out in outs] == [[1.0] * 3, [-0.5] * 2]
+    assert [out.tolist() for out in outs] == [[1.0] * 3, [-1.0] * 2]
+
+
+def test_a_push_that_fails_within_counts_what_it_has_done():
+    """Weights and counts agree: keys before the one that failed are updated."""
+    store, rule = create("local"), optimizer("adam", learning_rate=0.1)
+    store.set_optimizer(rule)
+    store.init([0, 1, 2], [torch.zeros(2) for _ in range(3)])
+    held, usual = store._table.updater, type(rule).at
+
+    def failing(self, key, count):
+        if key == 1:
+            raise RuntimeError("no rate for 1")
+        return usual(self, key, count)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(type(held), "at", failing)
+        with pytest.raises(RuntimeError, match="no rate for 1"):
+            store.push([0, 1, 2], [torch.ones(2) for _ in range(3)])
+    outs = [torch.empty(2) for _ in range(3)]
+    store.pull([0, 1, 2], outs)
+    counted = [held.states()[key][1] for key in range(3)]
+    assert counted == [1, 0, 0]
+    assert [bool(out.any()) for out in outs] == [count > 0 for count in counted]
+
+
+def test_threads_share_an_optimizer_without_states():
+    """What one store puts off is not another's."""
+    rule = optimizer("sgd", learning_rate=1.0)
+    keys, pushes = list(range(8)), 400
+    stores = [create("local") for _ in range(2)]
+    for store in stores:
+        store._set_updater(rule)
+        store.init(keys, [torch.zeros(3) for _ in keys])
+    gradients = [torch.full((3,), -1.0) for _ in keys]
+
+    def work(store):
+        for _ in range(pushes):
+            store.push(keys, gradients)
+
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        threads = [threading.Thread(target=work, args=(store,)) for store in stores]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(before)
+    for store in stores:
+        outs = [torch.empty(3) for _ in keys]
+        store.pull(keys, outs)
+        assert [out.tolist() for out in outs] == [[float(pushes)] * 3] * len(keys)
 
 
 def test_sums_over_devices_are_rescaled():

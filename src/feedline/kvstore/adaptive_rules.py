@@ -31,6 +31,7 @@ class _Decaying(Optimizer):
 
 @register_optimizer
 @dataclass
+@ends_in_formula
 class AdaDeltaOptimizer(_Decaying):
     """AdaDelta (Zeiler, 2012), without a learning rate, which is ignored.
 
@@ -49,7 +50,6 @@ class AdaDeltaOptimizer(_Decaying):
     rho: float = 0.9
     epsilon: float = 1e-5
 
-    @ends_in_formula
     def rule(self, weight: Any, gradient: Any, states: States, count: int) -> None:
         """See `Optimizer`."""
         formula = formulas.AdaDeltaFormula(self.rho, 1 - self.rho, self.epsilon, 1 - self.wd, -1.0)
@@ -58,6 +58,7 @@ class AdaDeltaOptimizer(_Decaying):
 
 @register_optimizer
 @dataclass
+@ends_in_formula
 class AdamaxOptimizer(_Decaying):
     """Adamax (Kingma and Ba, 2015): ``m = beta1 m + (1 - beta1) g``, ``u = max(beta2 u, |g|)``.
 
@@ -76,7 +77,6 @@ class AdamaxOptimizer(_Decaying):
     beta1: float = 0.9
     beta2: float = 0.999
 
-    @ends_in_formula
     def rule(self, weight: Any, gradient: Any, states: States, count: int) -> None:
         """See `Optimizer`."""
         rate = self.learning_rate / (1 - self.beta1**count)
@@ -86,6 +86,7 @@ class AdamaxOptimizer(_Decaying):
 
 @register_optimizer
 @dataclass
+@ends_in_formula
 class NadamOptimizer(_Decaying):
     """Nadam (Dozat, 2016): Adam with Nesterov's momentum, ``b_t = beta1 (1 - 0.96^(schedule_decay t) / 2)``.
 
@@ -109,7 +110,6 @@ class NadamOptimizer(_Decaying):
     epsilon: float = 1e-8
     schedule_decay: float = 0.004
 
-    @ends_in_formula
     def rule(self, weight: Any, gradient: Any, states: States, count: int) -> None:
         """See `Optimizer`."""
         now, later = (_nesterov(self.beta1, self.schedule_decay, t) for t in (count, count + 1))
@@ -150,6 +150,7 @@ def _nesterov_product(beta1: float, decay: float, t: int) -> float:
 
 @register_optimizer
 @dataclass
+@ends_in_formula
 class FTMLOptimizer(_Decaying):
     """FTML, follow the moving leader (Zheng and Kwok, 2017); ``g`` includes weight decay.
 
@@ -169,7 +170,6 @@ class FTMLOptimizer(_Decaying):
     beta2: float = 0.999
     epsilon: float = 1e-8
 
-    @ends_in_formula
     def rule(self, weight: Any, gradient: Any, states: States, count: int) -> None:
         """See `Optimizer`."""
         formula = formulas.FTMLFormula(
@@ -187,6 +187,7 @@ class FTMLOptimizer(_Decaying):
 
 @register_optimizer
 @dataclass
+@ends_in_formula
 class FtrlOptimizer(Optimizer):
     """FTRL, follow the regularized leader (McMahan et al., 2013).
 
@@ -206,7 +207,6 @@ class FtrlOptimizer(Optimizer):
     lamda1: float = 0.01
     beta: float = 1.0
 
-    @ends_in_formula
     def rule(self, weight: Any, gradient: Any, states: States, count: int) -> None:
         """See `Optimizer`."""
         formula = formulas.FtrlFormula(self.learning_rate, self.lamda1, self.beta, self.wd)

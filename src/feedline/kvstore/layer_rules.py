@@ -18,6 +18,7 @@ from feedline.updates.formulas import norm
 
 @register_optimizer
 @dataclass
+@ends_in_formula
 class LAMBOptimizer(Optimizer):
     """LAMB (You et al., 2020): Adam's step, as long as the weight.
 
@@ -51,7 +52,6 @@ class LAMBOptimizer(Optimizer):
             raise RefusedError(f"expected {name} of {self.name} from 0 to below 1, got {value}")
         return value
 
-    @ends_in_formula
     def rule(self, weight: Any, gradient: Any, states: States, count: int) -> None:
         """See `Optimizer`."""
         whole1, whole2 = (1 - self.beta1**count, 1 - self.beta2**count) if self.bias_correction else (1.0, 1.0)
@@ -85,6 +85,7 @@ class _LargeBatch(SGDOptimizer):
 
 @register_optimizer
 @dataclass
+@ends_in_formula
 class LARSOptimizer(_LargeBatch):
     """LARS (You et al., 2017): SGD with the learning rate times ``eta |w| / (|g| + wd |w| + eps)``.
 
@@ -111,7 +112,6 @@ class LARSOptimizer(_LargeBatch):
         super().forget()
         self._last.clear()
 
-    @ends_in_formula
     def rule(self, weight: Any, gradient: Any, states: States, count: int) -> None:
         """See `Optimizer`."""
         rate, last = self.learning_rate, self._last.get(self.key, self.learning_rate)
@@ -126,6 +126,7 @@ class LARSOptimizer(_LargeBatch):
 
 @register_optimizer
 @dataclass
+@ends_in_formula
 class LBSGDOptimizer(_LargeBatch):
     """SGD for large batches: the mean of ``batch_scale`` gradients, with a learning rate that warms up.
 
@@ -168,7 +169,6 @@ class LBSGDOptimizer(_LargeBatch):
             raise RefusedError(f"expected a whole number from 1 as batch_scale of {self.name}, got {value}")
         return value
 
-    @ends_in_formula
     def rule(self, weight: Any, gradient: Any, states: States, count: int) -> None:
         """See `Optimizer`."""
         seen = self.begin_epoch * self.updates_per_epoch + count

@@ -15,6 +15,7 @@ rules treat all other rows as zeros.
 from __future__ import annotations
 
 import math
+import threading
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
@@ -31,7 +32,7 @@ from feedline.kvstore.base import Key
 from feedline.updates import Formula, UpdateStages, formulas, update
 
 T = TypeVar("T")
-Rule = TypeVar("Rule", bound=Callable[..., None])
+RuleType = TypeVar("RuleType", bound="type[Optimizer]")
 States = dict[str, Any]
 
 #: Name of the state that is a copy of a weight in single precision.
@@ -41,12 +42,21 @@ MASTER = "master"
 MOST = 1e30
 
 
-def ends_in_formula(rule: Rule) -> Rule:
-    """Mark an `Optimizer.rule` that does nothing after `Optimizer.follow`, which may then do many weights at once.
+class _Now(threading.local):
+    """What a thread's updates put off until all of them are known, by their numbers; None: nothing."""
 
-    A class that overrides such a rule does not inherit the mark.
+    together: dict[Any, _Together] | None = None
+
+
+_now = _Now()
+
+
+def ends_in_formula(rule: RuleType) -> RuleType:
+    """Mark a class whose `Optimizer.rule` does nothing after `Optimizer.follow`, which may do many weights at once then.
+
+    Subclasses do not inherit the mark, whatever they override.
     """
-    rule.ends_in_formula = True  # type: ignore[attr-defined]
+    rule._ends_in_formula = rule
     return rule
 
 
@@ -66,7 +76,6 @@ class Optimizer(ABC):
         key: key of the update that is going on, for rules that depend on it.
         rounded: weight of the update that is going on, if the rule gets its copy in single precision, until the rule
             has written both.
-        together: what `follow` puts off until all weights of `update_all` are known, by numbers; None: nothing.
     """
 
     #: Name of the rule in `optimizer`.
@@ -93,7 +102,7 @@ class Optimizer(ABC):
     _prepared: dict[Key, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
     key: ClassVar[Key] = ""
     rounded: ClassVar[Any] = None
-    together: ClassVar[dict[Any, _Together] | None] = None
+    _ends_in_formula: ClassVar[type[Optimizer] | None] = None
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name in self.__dataclass_fields__ and not name.startswith("_"):
@@ -113,6 +122,9 @@ class Optimizer(ABC):
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_stores": [], "_prepared": {}}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update({"_prepared": {}} | state)  # versions before 1.0 had none
 
     def checked(self, name: str, value: Any) -> Any:
         """Return a parameter's value, normalized.
@@ -257,21 +269,21 @@ class Optimizer(ABC):
     def update_all(self, updates: Iterable[tuple[Key, Any, Any]]) -> None:
         """Update many weights, as calls with (key, gradient, weight) would; keys differ.
 
-        Those that a marked rule (`ends_in_formula`) does by a formula with the same numbers are done by one native
+        Those that a marked class (`ends_in_formula`) updates by a formula with the same numbers are done by one native
         call.
         """
         together: dict[Any, _Together] = {}
-        marked = getattr(type(self).rule, "ends_in_formula", False)
+        marked = self._ends_in_formula is type(self)
         try:
             for key, gradient, weight in updates:
                 # Rows of a sparse gradient are put back into the weight afterwards.
-                puts_off = marked and gradient.layout is torch.strided
-                self.__dict__["together"] = together if puts_off else None
+                _now.together = together if marked and gradient.layout is torch.strided else None
                 self(key, gradient, weight)
         finally:
-            self.__dict__["together"] = None
-        for one in together.values():
-            one.run()
+            # If one has failed, those before it are done, as their counts say.
+            _now.together = None
+            for one in together.values():
+                one.run()
 
     def follow(
         self,
@@ -300,7 +312,7 @@ class Optimizer(ABC):
         """
         limit = math.inf if self.clip_gradient is None else self.clip_gradient
         stages = UpdateStages(inner, limit, outer, noise_factor, 0.0, bound)
-        together, rounded = self.together, self.rounded
+        together, rounded = _now.together, self.rounded
         if together is None or noise is not None:
             update(
                 formula,
@@ -381,6 +393,7 @@ def shown_as(name: str) -> Callable[[type[T]], type[T]]:
 
 @shown_as("SGD")
 @dataclass
+@ends_in_formula
 class SGDOptimizer(Optimizer):
     """SGD: ``v = momentum v - lr (g + wd w)``, ``w += v``; stateless without momentum.
 
@@ -399,7 +412,6 @@ class SGDOptimizer(Optimizer):
         """See `Optimizer`."""
         return ("momentum",) if self.momentum else ()
 
-    @ends_in_formula
     def rule(self, weight: Any, gradient: Any, states: States, count: int) -> None:
         """See `Optimizer`."""
         self.step(weight, gradient, states, self.learning_rate, self.momentum)
@@ -413,6 +425,7 @@ class SGDOptimizer(Optimizer):
             self.follow(formulas.StepFormula(-rate), weight, gradient, outer=self.wd)
 
 
+@ends_in_formula
 @dataclass
 class Momentum(SGDOptimizer):
     """`SGDOptimizer` with a default momentum of 0.9."""
@@ -423,13 +436,13 @@ class Momentum(SGDOptimizer):
 
 @shown_as("NAG")
 @dataclass
+@ends_in_formula
 class NAGOptimizer(SGDOptimizer):
     """Nesterov's: ``v = momentum v - lr (g + wd w)``, ``w += momentum v - lr (g + wd w)``; SGD without momentum."""
 
     name: ClassVar[str] = "nag"
     lazy_update: bool = False
 
-    @ends_in_formula
     def rule(self, weight: Any, gradient: Any, states: States, count: int) -> None:
         """See `Optimizer`."""
         if "momentum" not in states:
@@ -442,6 +455,7 @@ class NAGOptimizer(SGDOptimizer):
 
 @shown_as("Adam")
 @dataclass
+@ends_in_formula
 class AdamOptimizer(Optimizer):
     """Adam with bias correction in the learning rate; weight decay is added to the gradient before clipping.
 
@@ -468,7 +482,6 @@ class AdamOptimizer(Optimizer):
             raise RefusedError(f"expected {name} of {self.name} from 0 to below 1, got {value}")
         return value
 
-    @ends_in_formula
     def rule(self, weight: Any, gradient: Any, states: States, count: int) -> None:
         """See `Optimizer`."""
         beta1, beta2 = self.beta1, self.beta2
@@ -479,6 +492,7 @@ class AdamOptimizer(Optimizer):
 
 @shown_as("RMSProp")
 @dataclass
+@ends_in_formula
 class RMSPropOptimizer(Optimizer):
     """RMSProp: ``n = gamma1 n + (1 - gamma1) g^2``, ``w -= lr g / sqrt(n + epsilon)``; ``g`` includes weight decay.
 
@@ -507,7 +521,6 @@ class RMSPropOptimizer(Optimizer):
         """See `Optimizer`."""
         return ("square", "mean", "step") if self.centered else ("square",)
 
-    @ends_in_formula
     def rule(self, weight: Any, gradient: Any, states: States, count: int) -> None:
         """See `Optimizer`."""
         keep, fresh, along = self.gamma1, 1 - self.gamma1, -self.learning_rate
@@ -523,6 +536,7 @@ class RMSPropOptimizer(Optimizer):
 
 @shown_as("AdaGrad")
 @dataclass
+@ends_in_formula
 class AdaGradOptimizer(Optimizer):
     """AdaGrad: ``h += g^2``, ``w -= lr (g / sqrt(h + eps) + wd w)``.
 
@@ -537,7 +551,6 @@ class AdaGradOptimizer(Optimizer):
     eps: float = 1e-7
     lazy_update: bool = True
 
-    @ends_in_formula
     def rule(self, weight: Any, gradient: Any, states: States, count: int) -> None:
         """See `Optimizer`."""
         formula = formulas.AdaGradFormula(1.0, 1.0, self.eps, 1 - self.learning_rate * self.wd, -self.learning_rate)

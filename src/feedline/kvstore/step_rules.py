@@ -19,6 +19,7 @@ from feedline.updates import formulas
 
 @register_optimizer
 @dataclass
+@ends_in_formula
 class SignumOptimizer(Optimizer):
     """Signum (Bernstein et al., 2018): ``m = momentum m - (1 - momentum) (g + wd w)``.
 
@@ -39,7 +40,6 @@ class SignumOptimizer(Optimizer):
         """See `Optimizer`."""
         return ("momentum",) if self.momentum else ()
 
-    @ends_in_formula
     def rule(self, weight: Any, gradient: Any, states: States, count: int) -> None:
         """See `Optimizer`."""
         lr = self.learning_rate
@@ -52,6 +52,7 @@ class SignumOptimizer(Optimizer):
 
 @register_optimizer
 @dataclass
+@ends_in_formula
 class DCASGDOptimizer(Optimizer):
     """SGD that compensates for delay (Zheng et al., 2017), for asynchronous stores.
 
@@ -76,7 +77,6 @@ class DCASGDOptimizer(Optimizer):
         """See `Optimizer`."""
         return weight.clone() if name == "previous" else super().initial(name, weight)
 
-    @ends_in_formula
     def rule(self, weight: Any, gradient: Any, states: States, count: int) -> None:
         """See `Optimizer`."""
         numbers = -self.learning_rate, self.lamda, self.wd
