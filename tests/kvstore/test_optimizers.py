@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import sys
 import threading
 from dataclasses import dataclass
 from typing import ClassVar
@@ -20,6 +19,7 @@ from feedline.interop.tensor_file import load_tensors, replace_tensors
 from feedline.kvstore import Optimizer, RefusedError, create, optimizer, register_optimizer
 from feedline.kvstore import optimizers as rules
 from feedline.kvstore.step_rules import drawn_by
+from feedline.updates import formulas
 from tests.oracles.update_rules import follow
 
 RULES = [
@@ -309,34 +309,47 @@ def test_a_push_that_fails_within_counts_what_it_has_done():
     assert [bool(out.any()) for out in outs] == [count > 0 for count in counted]
 
 
-def test_threads_share_an_optimizer_without_states():
-    """What one store puts off is not another's."""
+def test_threads_share_an_optimizer_without_states(monkeypatch):
+    """What one store puts off is not another's, however their threads take turns."""
     rule = optimizer("sgd", learning_rate=1.0)
-    keys, pushes = list(range(8)), 400
-    stores = [create("local") for _ in range(2)]
-    for store in stores:
+    stores = {name: create("local") for name in ("first", "second")}
+    for store in stores.values():
         store._set_updater(rule)
-        store.init(keys, [torch.zeros(3) for _ in keys])
-    gradients = [torch.full((3,), -1.0) for _ in keys]
+        store.init([0, 1], [torch.zeros(3), torch.zeros(2)])
+    second_began, first_reads, second_ended = (threading.Event() for _ in range(3))
+    at, numbers = type(rule).at, formulas.StepFormula.numbers
 
-    def work(store):
-        for _ in range(pushes):
-            store.push(keys, gradients)
+    def paused_at(self, key, count):
+        if threading.current_thread().name == "second":
+            second_began.set()
+            first_reads.wait(5)
+        else:
+            second_began.wait(5)
+        return at(self, key, count)
 
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    try:
-        threads = [threading.Thread(target=work, args=(store,)) for store in stores]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    finally:
-        sys.setswitchinterval(before)
-    for store in stores:
-        outs = [torch.empty(3) for _ in keys]
-        store.pull(keys, outs)
-        assert [out.tolist() for out in outs] == [[float(pushes)] * 3] * len(keys)
+    def paused_numbers(self):
+        if threading.current_thread().name == "first":
+            first_reads.set()
+            second_ended.wait(5)
+        return numbers(self)
+
+    monkeypatch.setattr(type(rule), "at", paused_at)
+    monkeypatch.setattr(formulas.StepFormula, "numbers", paused_numbers)
+
+    def work(name):
+        stores[name].push([0, 1], [torch.full((3,), -1.0), torch.full((2,), -1.0)])
+        if name == "second":
+            second_ended.set()
+
+    threads = [threading.Thread(target=work, args=(name,), name=name) for name in stores]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for store in stores.values():
+        outs = [torch.empty(3), torch.empty(2)]
+        store.pull([0, 1], outs)
+        assert [out.tolist() for out in outs] == [[1.0] * 3, [1.0] * 2]
 
 
 def test_sums_over_devices_are_rescaled():

@@ -52,7 +52,7 @@ _now = _Now()
 
 
 def ends_in_formula(rule: RuleType) -> RuleType:
-    """Mark a class whose `Optimizer.rule` does nothing after `Optimizer.follow`, which may do many weights at once then.
+    """Mark a class whose `Optimizer.rule` does nothing after `Optimizer.follow`: that may then do many weights at once.
 
     Subclasses do not inherit the mark, whatever they override.
     """

@@ -15,9 +15,10 @@ import os
 import re
 import stat
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 
 from feedline.errors import DataError
 
@@ -123,11 +124,47 @@ def _lock(handle: int) -> bool | None:
     return True
 
 
+class _Listing(NamedTuple):
+    """Temporary files that a folder had when it was listed, by the beginning of their names."""
+
+    folder: Path
+    files: dict[str, list[str]]
+    until: float  # when it is to be listed again
+
+
+_LISTED_SHARE = 0.05
+"""Share of the time that may go into listing a folder: with an index for each of 10^5 files in one, each would list it
+for as long as it takes to write 50."""
+
+_SHORT_S = 0.0005
+"""Listing that takes less is always done again: that finds what a writer has left a moment ago."""
+
+_TEMPORARY = re.compile(r"(\..*\.)[a-z0-9_]{8}\.tmp", re.DOTALL)
+
+_listing: _Listing | None = None  # of the folder that was last written to
+
+
+def _listed(folder: Path) -> _Listing:
+    """Return the temporary files of a folder; they may have been listed a moment ago."""
+    global _listing
+    now, listing = time.monotonic(), _listing
+    if listing is None or listing.folder != folder or now >= listing.until:
+        files: dict[str, list[str]] = {}
+        for entry in os.scandir(folder):
+            found = _TEMPORARY.fullmatch(entry.name)
+            if found:
+                files.setdefault(found[1], []).append(entry.path)
+        listed = time.monotonic()
+        # Replaced, not changed: other threads may be reading it.
+        took = listed - now if listed - now > _SHORT_S else 0.0
+        _listing = listing = _Listing(folder, files, listed + took / _LISTED_SHARE)
+    return listing
+
+
 def _remove_leftovers(path: Path) -> None:
     """Remove temporary files for ``path`` whose writers are gone."""
-    pattern = re.compile(re.escape(_prefix(path)) + r"[a-z0-9_]{8}\.tmp")
     try:
-        found = [entry.path for entry in os.scandir(path.parent) if pattern.fullmatch(entry.name)]
+        found = _listed(path.parent).files.get(_prefix(path), ())
     except OSError:
         return  # a folder that may be written but not listed
     for name in found:
