@@ -23,8 +23,8 @@ from benchmarks.peers import WORKLOADS, install, table
 from benchmarks.peers.contender import OURS, Contender, Workload, load
 from benchmarks.peers.turns import ROOT, TurnError, command_of, turn
 
-#: Turns of each contender: in the page cache, evicted.
-ROUNDS, COLD_ROUNDS = 3, 1
+#: Turns of each contender in the page cache; evicted there is one.
+ROUNDS = 3
 #: For writing a format's data.
 WRITING_S = 240.0
 

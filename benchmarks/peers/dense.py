@@ -49,7 +49,7 @@ class Batches(Rows):
         import torch
 
         chosen = np.asarray(indices)
-        return torch.from_numpy(self.x[chosen]), torch.from_numpy(chosen)
+        return torch.from_numpy(np.take(self.x, chosen, axis=0)), torch.from_numpy(chosen)
 
 
 def store(window: int | None) -> Any:
@@ -67,6 +67,26 @@ def store(window: int | None) -> Any:
         )
 
     return start
+
+
+def hugging_face_iterable(given: Given) -> Opened:
+    """``datasets`` as an iterable, whose files and buffer are shuffled."""
+    import datasets
+
+    class Epochs:
+        """Another order each time."""
+
+        def __init__(self) -> None:
+            rows = datasets.load_from_disk(str(given.data / "arrow")).with_format("torch")
+            self.rows = rows.to_iterable_dataset(num_shards=8).shuffle(seed=SEED, buffer_size=BUFFER)
+            self.epoch = -1
+
+        def __iter__(self) -> Iterator[Any]:
+            self.epoch += 1
+            self.rows.set_epoch(self.epoch)
+            return iter(self.rows.iter(BATCH))
+
+    return Epochs
 
 
 class RecordRows:
@@ -247,6 +267,15 @@ WORKLOAD = Workload(
         Contender("LitData", litdata, form="LitData", needs=("litdata",), order="chunks"),
         Contender("WebDataset", webdataset, form="tar", needs=("webdataset",), order="buffer"),
         Contender("HF datasets", hugging_face(True), "iter", form="Arrow", needs=("datasets",), workers=(0,)),
+        Contender(
+            "HF datasets",
+            hugging_face_iterable,
+            "an iterable",
+            form="Arrow",
+            needs=("datasets",),
+            workers=(0,),
+            order="buffer",
+        ),
         Contender("HF datasets", hugging_face(False), "torch's loader", form="Arrow", needs=("datasets",)),
         Contender("SPDL", map_style.spdl(Batches, BATCH, as_it_is), needs=("spdl",)),
         Contender("tf.data", tensorflow, form="TFRecord", needs=("tensorflow",), order="buffer", delivers="NumPy"),

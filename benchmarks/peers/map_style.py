@@ -80,7 +80,14 @@ def torch_loader(
     return start
 
 
-def nodes(dataset: Dataset, batch: int, collate: Collate, method: str = "thread", shuffle: bool = True) -> Start:
+def nodes(
+    dataset: Dataset,
+    batch: int,
+    collate: Collate,
+    method: str = "thread",
+    shuffle: bool = True,
+    in_order: bool = True,
+) -> Start:
     """torchdata's nodes: a sampler, batches of indices, and a mapper that makes them, in threads or processes."""
 
     def start(given: Given) -> Opened:
@@ -94,7 +101,8 @@ def nodes(dataset: Dataset, batch: int, collate: Collate, method: str = "thread"
             gather = Gather(items, collate)
             if not given.workers:
                 return Loader(Mapper(node, gather))
-            return Loader(Prefetcher(ParallelMapper(node, gather, num_workers=given.workers, method=method), 4))
+            mapper = ParallelMapper(node, gather, num_workers=given.workers, method=method, in_order=in_order)
+            return Loader(Prefetcher(mapper, 4))
 
         return opened
 
@@ -102,9 +110,15 @@ def nodes(dataset: Dataset, batch: int, collate: Collate, method: str = "thread"
 
 
 def grain(
-    dataset: Dataset, batch: int, collate: Collate | None = None, threads: int = 0, shuffle: bool = True
+    dataset: Dataset,
+    batch: int,
+    collate: Collate | None = None,
+    threads: int = 0,
+    shuffle: bool = True,
+    late: bool = False,
 ) -> Start:
-    """Grain: an index shuffle, batches before the iterator; processes for workers, or threads."""
+    """Grain: an index shuffle, batches before the iterator, or, of what threads have read ahead, behind it; processes
+    for workers, or threads."""
 
     def start(given: Given) -> Opened:
         import grain
@@ -112,6 +126,8 @@ def grain(
         def opened() -> Any:
             samples = grain.MapDataset.source(dataset(given.data))
             samples = samples.shuffle(seed=SEED) if shuffle else samples
+            if late:
+                return samples.to_iter_dataset(grain.ReadOptions(threads, 500)).batch(batch, batch_fn=collate)
             batches = samples.batch(batch, batch_fn=collate)
             # The documentation has no threads for sources that are in memory.
             batches = batches.to_iter_dataset(grain.ReadOptions(threads, 4 * threads))
@@ -139,8 +155,16 @@ def _gathered(indices: Sequence[int]) -> Any:
     return _gather(indices)
 
 
-def spdl(dataset: Dataset, batch: int, collate: Collate, processes: bool = False, shuffle: bool = True) -> Start:
+def spdl(
+    dataset: Dataset,
+    batch: int,
+    collate: Collate,
+    processes: bool = False,
+    shuffle: bool = True,
+    in_order: bool = True,
+) -> Start:
     """SPDL: batches of indices, made by threads, or by a process pool that outlives the epochs."""
+    output = "input" if in_order else "completion"
 
     def start(given: Given) -> Opened:
         from spdl.pipeline import PipelineBuilder
@@ -162,9 +186,9 @@ def spdl(dataset: Dataset, batch: int, collate: Collate, processes: bool = False
                 builder = PipelineBuilder().add_source(order[at : at + batch] for at in range(0, count, batch))
                 if self.pool is None:
                     gather = Gather(self.items, collate)
-                    builder = builder.pipe(gather, concurrency=threads, output_order="input")
+                    builder = builder.pipe(gather, concurrency=threads, output_order=output)
                 else:
-                    builder = builder.pipe(_gathered, executor=self.pool, concurrency=threads + 1, output_order="input")
+                    builder = builder.pipe(_gathered, executor=self.pool, concurrency=threads + 1, output_order=output)
                 with (pipeline := builder.add_sink(4).build(num_threads=threads)).auto_stop():
                     yield from pipeline
 

@@ -45,7 +45,7 @@ class Rows:
         import torch
 
         chosen = np.asarray(indices)
-        return torch.from_numpy(self.x[chosen]), torch.from_numpy(chosen)
+        return torch.from_numpy(np.take(self.x, chosen, axis=0)), torch.from_numpy(chosen)
 
 
 def kept_by(loader: Any, state: Any) -> tuple[Iterator[Any], Any]:

@@ -2,7 +2,8 @@
 
 Unit: samples a second of wall time, from the first batch on; two workers that never wait would deliver 1,340. Measured:
 samples that wait, as one does for a disk or a network, so that the figure is about who works when, not about cores; 4 a
-batch, by 2 workers, delivered in order unless a setting says otherwise, through as many epochs of 800 as a turn lasts.
+batch, by 2 workers, delivered in order, or, in a setting of each that has one, as they come, through as many epochs of
+800 as a turn lasts.
 """
 
 from __future__ import annotations
@@ -52,10 +53,26 @@ WORKLOAD = Workload(
     unit="samples/s",
     contenders=[
         Contender(OURS, ours(Uneven, BATCH), workers=(2,)),
+        Contender(OURS, ours(Uneven, BATCH, in_order=False), "out of order", workers=(2,)),
         Contender(OURS, ours(Uneven, BATCH, workers="thread"), "threads", workers=(2,)),
         Contender("torch DataLoader", torch_loader(Uneven, BATCH), "persistent", workers=(2,)),
         Contender("torch DataLoader", torch_loader(Uneven, BATCH, in_order=False), "out of order", workers=(2,)),
         Contender("StatefulDataLoader", torch_loader(Uneven, BATCH, stateful=True), needs=("torchdata",), workers=(2,)),
+        Contender(
+            "StatefulDataLoader",
+            torch_loader(Uneven, BATCH, stateful=True, in_order=False),
+            "out of order",
+            needs=("torchdata",),
+            workers=(2,),
+        ),
+        Contender(
+            "torchdata.nodes",
+            nodes(Uneven, BATCH, stacked, in_order=False),
+            "threads, out of order",
+            needs=("torchdata",),
+            workers=(2,),
+            delivers="NumPy",
+        ),
         Contender(
             "torchdata.nodes",
             nodes(Uneven, BATCH, stacked),
@@ -67,6 +84,22 @@ WORKLOAD = Workload(
         Contender("Grain", grain(Uneven, BATCH), "processes", needs=("grain",), workers=(2,), delivers="NumPy"),
         Contender(
             "Grain", grain(Uneven, BATCH, threads=2), "threads", needs=("grain",), workers=(2,), delivers="NumPy"
+        ),
+        Contender(
+            "Grain",
+            grain(Uneven, BATCH, threads=2, late=True),
+            "threads, batches behind them",
+            needs=("grain",),
+            workers=(2,),
+            delivers="NumPy",
+        ),
+        Contender(
+            "SPDL",
+            spdl(Uneven, BATCH, stacked, in_order=False),
+            "threads, out of order",
+            needs=("spdl",),
+            workers=(2,),
+            delivers="NumPy",
         ),
         Contender("SPDL", spdl(Uneven, BATCH, stacked), "threads", needs=("spdl",), workers=(2,), delivers="NumPy"),
     ],

@@ -160,8 +160,11 @@ def page(report: dict[str, Any]) -> str:
         "settings the better one is shown. Rates and times are of the wall clock, medians of rounds; processor time "
         "is that of all processes and threads; memory is private and shared pages of all processes at their peak, "
         "without pages of mapped files. *Ahead* is the median of ratios within a round, above 1 feedline is better; "
-        "*by CPU* compares processor time a sample. What was measured once only has no spread: it is far behind. A "
-        "contender that is measured has delivered every sample once, in an untimed pass.",
+        "*by CPU* compares processor time a sample. What was measured once only has no spread: it is far behind, or "
+        "evicted. Before it is measured, a contender delivers less data, and every number of a sample must come once; "
+        "one that resumes must deliver the batches of a run that was not stopped. Workers are processes or threads "
+        "that call the dataset; 0 may include threads of a loader's own, as ours that reads and copies ahead from "
+        "files. What delivers NumPy arrays does without torch, which takes 120 MB.",
         *(["", "**Quick run: these figures mean little.**"] if report["quick"] else []),
         *(f"\n{peer} does not install: {why}" for peer, why in report["refused"].items()),
     ]
