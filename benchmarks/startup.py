@@ -1,6 +1,6 @@
 """How long does it take to start: importing, and opening a source?
 
-Limit: 150 ms for ``import feedline`` over NumPy; opening costs O(chunks). Unit: milliseconds of CPU time. Measured:
+Limit: 40 ms for ``import feedline`` over NumPy; opening costs O(chunks). Unit: milliseconds of CPU time. Measured:
 the import in fresh processes that have imported NumPy; opening a source over corpora of 10^3 to 10^5 chunks without
 data, where the figure is nanoseconds a chunk and the ratio says how it grows from the smallest to the largest.
 """
@@ -31,7 +31,7 @@ def run(stage: Stage) -> list[Answer]:
             question="import feedline, over numpy",
             unit="ms",
             ours=statistics.median(took),
-            target=Target("ours", "<=", 150, "150 ms"),
+            target=Target("ours", "<=", 40, "40 ms"),
             spread=spread(took),
             detail={"ms": took},
         )
