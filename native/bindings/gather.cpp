@@ -353,7 +353,7 @@ struct Arrival {
     nb::object dtype, row_shape;
     std::size_t item_bytes = 0;
     std::int64_t sequences = 0;
-    bool is_bool = false;
+    bool is_bool = false, is_inexact = false;
     nb::capsule layout;  // owner of dense.layout, if there is one
 };
 
@@ -572,6 +572,8 @@ void Gatherer::add(std::int64_t slot, nb::sequence values, nb::sequence seals) {
         arrivals.push_back(!is_sparse(s)         ? examine_dense(where(s), value)
                            : classes_[s] >= 0    ? examine_sparse(where(s), value)
                                                  : examine_bytes(where(s), value));
+        const std::string kind = text(arrivals.back().dtype.attr("kind"));
+        arrivals.back().is_inexact = std::string_view("biuSUmM").find(kind) == std::string_view::npos;
         for (const nb::handle array : value)
             if (!array.is_none()) owners.push_back(nb::borrow(array));
         if (arrivals.back().layout.is_valid()) owners.push_back(arrivals.back().layout);
@@ -594,7 +596,8 @@ void Gatherer::add(std::int64_t slot, nb::sequence values, nb::sequence seals) {
                                    " sequences as in stream 0, got " + number(arrival.sequences));
     }
 
-    // From here on nothing but memory can fail, and room is made before anything is set.
+    // From here on nothing but memory can fail, and room is made before anything is set. Not even str() may be called,
+    // which handles signals.
     Table& table = with_room(slot);
     const auto at = static_cast<std::size_t>(slot);
     table.sealed_by[at] = table.place_of(sealed);
@@ -611,7 +614,7 @@ void Gatherer::add(std::int64_t slot, nb::sequence values, nb::sequence seals) {
         stream.known = true;
         stream.dtype = arrival.dtype;
         stream.bools = bools_ && arrival.is_bool;
-        stream.inexact = std::string_view("biuSUmM").find(text(arrival.dtype.attr("kind"))) == std::string_view::npos;
+        stream.inexact = arrival.is_inexact;
         stream.row_shape = arrival.row_shape;
         stream.item_bytes = arrival.item_bytes;
     }

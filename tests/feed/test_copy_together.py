@@ -276,3 +276,38 @@ def test_an_interrupted_minibatch_is_delivered_next(monkeypatch, where):
     assert source.position == before
     for _ in range(20):
         assert told(source.next_minibatch(8)) == told(other.next_minibatch(8))
+
+
+class InterruptedBehind:
+    """An iterator whose next item is taken when the interrupt comes: signals are handled after a call into C."""
+
+    def __init__(self, items):
+        self.items, self.interrupts = items, True
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        found = next(self.items)
+        if self.interrupts:
+            self.interrupts = False
+            raise KeyboardInterrupt
+        return found
+
+
+def test_an_interrupt_behind_a_minibatch_loses_none():
+    """Taken, but not handed over: it is delivered by the next call."""
+
+    def source():
+        corpus = fl.ArrayDeserializer(x=np.arange(2000, dtype=np.float32)[:, None])
+        return fl.MinibatchSource(corpus, shuffle=True, seed=3, max_sweeps=1)
+
+    with source() as plain, source() as interrupted:
+        expected = [minibatch["x"].rows.tolist() for minibatch in plain.minibatches(5)]
+        found = [interrupted.next_minibatch(5)["x"].rows.tolist() for _ in range(20)]
+        assert interrupted._together.cursor is not None
+        interrupted._together._left = InterruptedBehind(interrupted._together._left)
+        with pytest.raises(KeyboardInterrupt):
+            interrupted.next_minibatch(5)
+        found += [minibatch["x"].rows.tolist() for minibatch in interrupted.minibatches(5)]
+        assert found == expected

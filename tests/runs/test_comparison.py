@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 import feedline as fl
+from feedline.runs.compared import order_facts
 from tests.runs.logs import Page, progress, start, write
 
 STATE = {"order": "feedline-1", "seed": "0000000000000001", "shuffle": "all", "corpus": "c0ffee"}
@@ -268,3 +269,9 @@ def test_long_curves_of_several_runs_are_averaged(tmp_path):
         numbers = [float(n) for n in page.columns("curve-0")[name] if n]
         assert numbers == sorted(numbers, reverse=True)
         assert len(numbers) > 250
+
+
+@pytest.mark.parametrize("feed", [None, {}, {"state": None}, {"state": "../.."}, {"state": [1]}, {"state": {}}])
+def test_a_state_that_is_none_says_nothing_of_the_order(feed):
+    """A log that was damaged is shown as far as it can be read."""
+    assert {*order_facts({"feed": feed}).values()} == {None}

@@ -78,6 +78,7 @@ class CopyTogether:
 
     def take(self, label_samples: int) -> tuple[Minibatch, Cursor]:
         """Return the minibatch at `cursor`, whose position carries ``label_samples``, and the cursor after it."""
+        self.cursor = None  # an interrupt between these lines drops what is left, where it could lose one minibatch
         place, samples, values, ids, count, after = next(self._left)
         self.cursor = None if after is self._end else after
         self.used += 1

@@ -178,7 +178,9 @@ def _curves(history: History) -> dict[str, Curve]:
 
 def order_facts(about: dict[str, Any]) -> dict[str, Any]:
     """Return order, seed, shuffle and digest of the data, as far as a "start" line has them."""
-    state: dict[str, Any] = (about.get("feed") or {}).get("state") or {}
+    state = (about.get("feed") or {}).get("state")
+    if not isinstance(state, dict):
+        state = {}
     seed = state.get("seed")
     if isinstance(seed, str) and _HEX.fullmatch(seed):
         state = {**state, "seed": int(seed, 16)}
