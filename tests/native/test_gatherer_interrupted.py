@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+
 import numpy as np
 import pytest
 
@@ -11,8 +13,6 @@ from tests.torture.interruption import Interrupter
 
 @pytest.fixture
 def interrupter():
-    import signal
-
     before = signal.getsignal(signal.SIGINT)
     yield Interrupter()
     signal.signal(signal.SIGINT, before)

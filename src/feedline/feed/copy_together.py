@@ -78,7 +78,9 @@ class CopyTogether:
 
     def take(self, label_samples: int) -> tuple[Minibatch, Cursor]:
         """Return the minibatch at `cursor`, whose position carries ``label_samples``, and the cursor after it."""
-        self.cursor = None  # an interrupt between these lines drops what is left, where it could lose one minibatch
+        # Cleared first: after an interrupt behind `next` all that is left is dropped and planned again. With the cursor
+        # still here, the next call would skip the minibatch that was taken.
+        self.cursor = None
         place, samples, values, ids, count, after = next(self._left)
         self.cursor = None if after is self._end else after
         self.used += 1
