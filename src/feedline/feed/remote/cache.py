@@ -373,6 +373,7 @@ class Cache:
                 pages.close()
             self._open.clear()
             os.close(self._lock)
+            self._lock = -1
         if not _caches:
             rest()
 
@@ -440,6 +441,15 @@ class Cache:
             room = self._reserved(pages)
         return room
 
+    async def room(self, pages: int, victims: Iterable[Sequence[Extent]] = (), *, must: bool = False) -> Room | None:
+        """Reserve room as `reserve` does, in a thread; whoever is cancelled meanwhile has reserved nothing."""
+        made = asyncio.ensure_future(asyncio.to_thread(self.reserve, pages, victims, must))
+        try:
+            return await asyncio.shield(made)
+        except asyncio.CancelledError:
+            made.add_done_callback(_given_back)
+            raise
+
     def _reserved(self, pages: int) -> Room | None:
         with self._locked():
             if self._short(pages, self._views()) > 0:
@@ -448,9 +458,11 @@ class Cache:
             return Room(self, pages)
 
     def given_back(self, pages: int) -> None:
-        """Take pages off what is reserved."""
-        with self._locked():
-            self._holder.reserve(-pages)
+        """Take pages off what is reserved, unless the cache has been left meanwhile, and all of it with that."""
+        with self._mutex:
+            if self._lock >= 0:
+                with self._locked():
+                    self._holder.reserve(-pages)
 
     def _views(self) -> list[HolderView]:
         return [self._holder.own, *(view for _, view in self._holder.others())]
@@ -552,7 +564,7 @@ class Cache:
         with self.opened(found) as pages:
             missing = sum(b - a for a, b in pages.missing(first, end))
             data = np.empty(pages.bytes_of(first, end), np.uint8).data
-        room = await asyncio.to_thread(self.reserve, missing, (), False) if missing else None
+        room = await self.room(missing) if missing else None
         try:
             await self.into_memory(found, first, end, data, room=room)
         finally:
@@ -654,7 +666,7 @@ class Cache:
     async def _room_for(self, pages: int, patient: bool) -> Room | None:
         """Reserve room for pages that have to be in the file; what others are using may be free in a moment."""
         for left in range(_ROOM_TRIES if patient else 1, 0, -1):
-            room = await asyncio.to_thread(self.reserve, pages, (), True)
+            room = await self.room(pages, must=True)
             if room is not None or left == 1:
                 return room
             await asyncio.sleep(_ROOM_S / _ROOM_TRIES)
@@ -780,6 +792,7 @@ class Arrival:
         self._objects: Mapping[str, RemoteObject | None] = known or now
         self._ranges = together(extents, self._objects)
         self._leases: list[Lease] = []
+        self._rooms: list[Coming] = []
         self._started = self._dropped = False
         try:
             if fate is None:
@@ -810,48 +823,59 @@ class Arrival:
 
     async def _run(self) -> list[Piece]:
         buffers, work = [], []
-        rooms: list[Coming] = []
         try:
+            decided: Coming = None
             if self._fate is not None:
                 await self._begin_in_turn()
-            for found, first, end in self._ranges:
+                if self._fate.keeps and self._missing():
+                    decided = asyncio.ensure_future(self._decided_room())  # the bytes come meanwhile
+                    self._rooms.append(decided)
+            for one in self._ranges:
+                found, first, end = one
                 with found.cache.opened(found) as pages:
-                    size = pages.bytes_of(first, end)
-                    missing = pages.missing(first, end)
-                buffers.append(np.empty(size, np.uint8).data)
-                room: Coming = None
-                if self._fate is None and missing:
-                    wanted = sum(b - a for a, b in missing)
-                    room = await asyncio.to_thread(found.cache.reserve, wanted, self._victims, self._must)
-                elif self._fate is not None and self._fate.keeps and missing:
-                    room = asyncio.ensure_future(self._room(found, first, end))  # the bytes come meanwhile
-                if room is not None:
-                    rooms.append(room)
+                    buffers.append(np.empty(pages.bytes_of(first, end), np.uint8).data)
+                room = decided
+                if self._fate is None and (missing := self._missing(one)):
+                    room = await found.cache.room(missing, self._victims, must=self._must)
+                    self._rooms.append(room)
                 work.append(found.cache.into_memory(found, first, end, buffers[-1], room=room))
             self._started = True
             self.fetched_bytes = sum(await _all(work))
             self.cached_bytes = sum(map(len, buffers)) - self.fetched_bytes
         finally:
-            for given in rooms:
+            for given in self._rooms:
                 await _closed(given)
             if self._fate is not None:
                 self._release()  # what is in memory need not be in the file, as nobody else reads it
         return self._pieces(buffers)
 
-    async def _room(self, found: CachedObject, first: int, end: int) -> Room | None:
-        """Make room for pages that are not in the file, as was decided; None: there is none."""
-        cache = found.cache
+    def _missing(self, *ranges: tuple[CachedObject, int, int]) -> int:
+        """Return how many pages of these ranges, or of all, are not in the files."""
+        missing = 0
+        for found, first, end in ranges or self._ranges:
+            with found.cache.opened(found) as pages:
+                missing += sum(b - a for a, b in pages.missing(first, end))
+        return missing
+
+    async def _decided_room(self) -> Room | None:
+        """Make room for all pages that are not in the files, as was decided; None: there is none."""
         # What was decided before this has to be done before: all arrivals only wait for earlier ones.
         for one in self._before:
             while not one.ended and not self._dropped and one.overlaps(self.drops):
                 await asyncio.sleep(_ORDER_S)
         if not self._dropped:
             await asyncio.to_thread(self._drop_now)
+        # What later ones drop was counted on by still later ones: whoever took room out of turn would take an earlier
+        # one's, for which none would be left.
+        for one in self._before:
+            while not one.ended and not one.has_room:
+                await asyncio.sleep(_ORDER_S)
         while True:
-            room = await asyncio.to_thread(cache.reserve, _lacking(found, first, end), (), False)
-            waiting = [one for one in self._before if not one.ended]
-            if room is not None or not waiting:
-                self.drifted = self.drifted or room is None
+            # Asked first: one that ends while room is looked for gives back what it had too much of, a shared page.
+            last = all(one.ended for one in self._before)
+            room = await self._ranges[0][0].cache.room(self._missing())
+            if room is not None or last:
+                self.drifted = room is None
                 return room
             await asyncio.sleep(_ORDER_S)
 
@@ -863,6 +887,11 @@ class Arrival:
     def overlaps(self, ranges: Sequence[tuple[CachedObject, int, int]]) -> bool:
         """Return whether any of these pages are on their way."""
         return any(one is other and first < b and a < end for one, first, end in self._ranges for other, a, b in ranges)
+
+    @property
+    def has_room(self) -> bool:
+        """Whether it needs no room, or has got it, or has found that there is none."""
+        return self._started and all(not isinstance(room, asyncio.Future) or room.done() for room in self._rooms)
 
     @property
     def ended(self) -> bool:
@@ -900,6 +929,12 @@ class Arrival:
                 self._leases.pop().release()
 
 
+def _given_back(made: asyncio.Future[Room | None]) -> None:
+    """Give back room that nobody waits for any more."""
+    if not made.cancelled() and made.exception() is None and (room := made.result()) is not None:
+        room.close()
+
+
 async def _closed(room: Coming) -> None:
     """Give back what is left of room, also if it is being made."""
     made: object = room
@@ -909,11 +944,6 @@ async def _closed(room: Coming) -> None:
         room = made if isinstance(made, Room) else None
     if room is not None:
         room.close()
-
-
-def _lacking(found: CachedObject, first: int, end: int) -> int:
-    with found.cache.opened(found) as pages:
-        return sum(b - a for a, b in pages.missing(first, end))
 
 
 _caches: dict[Path, Cache] = {}
