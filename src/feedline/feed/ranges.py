@@ -26,7 +26,7 @@ import numpy as np
 from feedline import _native
 from feedline.feed.files.paths import open_regular
 from feedline.feed.files.remote import object_at
-from feedline.feed.keeping import Keeping, Range
+from feedline.feed.keeping import KeepDecision, Keeping, Range
 from feedline.feed.next_uses import NextUses
 from feedline.feed.protocol import Deserializer, Extent, Piece, Unread
 from feedline.feed.remote.cache import Arrival, Cache, CachedObject, together
@@ -38,6 +38,8 @@ ROOM_BYTES = 64 << 20
 _DEPTH = 64
 _FILES = 32  # open files, besides those in use
 _LOOK_AT = 64  # pages of an extent checked for residency
+
+_STAYS = KeepDecision(missing=[], keeps=True, drops=[])  # of objects of which nothing is dropped
 
 _log = logging.getLogger("feedline")
 
@@ -146,7 +148,8 @@ class RangeFetcher:
             self._begin()
         if job.remote:
             if job.arrival is None and not all(one.has(*span) for one, span in job.spans()):
-                job.arrival = self._begin_arrival(job)
+                with self._lock:
+                    job.arrival = self._begin_arrival(job)
             if job.arrival is not None:
                 return self._arrived(job, job.arrival)
             with self._lock:
@@ -168,25 +171,31 @@ class RangeFetcher:
 
     def _begin_arrival(self, job: _RangeJob) -> Arrival:
         caches = {one.cache for one in job.remote}
-        if not self.shared and len(caches) == 1 and not all(one.stays for one in job.remote):
-            return self._decided(job, caches.pop())
-        self.uses.begin(job.chunk)
-        later = self.uses.needed_later_than(job.chunk, all_of_them=self.shared)
-        victims = (self._corpus.extents(chunk) for chunk in later)
-        return Arrival(job.extents, victims, must_keep=self.shared, known=job.known)
-
-    def _decided(self, job: _RangeJob, cache: Cache) -> Arrival:
-        """Begin to fetch a chunk once it is decided whether it is kept; decisions are made in the order of need."""
+        if self.shared or len(caches) > 1:
+            self.uses.begin(job.chunk)
+            later = self.uses.needed_later_than(job.chunk, all_of_them=self.shared)
+            victims = (self._corpus.extents(chunk) for chunk in later)
+            return Arrival(job.extents, victims, must_keep=self.shared, known=job.known)
         if any(one.drifted for one in self._before):
             self._keeping = None
-        if self._keeping is None or self._keeping[0] is not cache:
-            budget = cache.budget_bytes // PAGE_BYTES
-            self._keeping = cache, Keeping(budget, self._together, cache.tables(), cache.held())
-        fate = self._keeping[1].begin(job.chunk, self.uses)
+        if all(one.stays for one in job.remote):
+            self.uses.begin(job.chunk)
+            fate = _STAYS
+        else:
+            fate = self._decided(job, caches.pop())
+        # Each begins after those before it, or which of two neighbours fetches the page that they share, and in how
+        # many requests, would depend on threads.
         self._before = [one for one in self._before if not one.ended]
         arrival = Arrival(job.extents, fate=fate, before=tuple(self._before), known=job.known)
         self._before.append(arrival)
         return arrival
+
+    def _decided(self, job: _RangeJob, cache: Cache) -> KeepDecision:
+        """Decide whether a chunk is kept, in the order of need."""
+        if self._keeping is None or self._keeping[0] is not cache:
+            budget = cache.budget_bytes // PAGE_BYTES
+            self._keeping = cache, Keeping(budget, self._together, cache.tables(), cache.held())
+        return self._keeping[1].begin(job.chunk, self.uses)
 
     def _together(self, chunk: int) -> list[Range]:
         return together(self._corpus.extents(chunk))

@@ -116,10 +116,33 @@ def test_what_is_planned_is_what_is_fetched(bucket, opened, share, lanes):
     check_planned(bucket, opened, share, lanes)
 
 
-@pytest.mark.parametrize("share", [0.2, 0.35, 0.5, 0.7])
+@pytest.mark.parametrize("share", [0.2, 0.35, 0.5, 0.7, 2])
 @pytest.mark.parametrize("lanes", [None, 4])
 def test_however_late_answers_come(bucket, opened, delayed, share, lanes):
     check_planned(bucket, opened, share, lanes)
+
+
+@pytest.mark.parametrize("share", [0.5, 2])
+def test_the_same_ranges_are_asked_for_however_late_threads_are(bucket, opened, monkeypatch, share):
+    """A page that two chunks share comes with the first of them in the order, not with the first that finds room."""
+
+    def asked(folder):
+        corpus = opened("small/*.parquet", int(share * total(bucket)), folder)
+        with fl.MinibatchSource(corpus, max_sweeps=2, **OPTIONS) as source:
+            source.state_dict()
+            bucket.reset()
+            for _ in source.minibatches(7):
+                pass
+        return sorted((entry.name, entry.span) for entry in bucket.log() if entry.kind == "GET")
+
+    ranges, reserve, rng = asked("at once"), caches.Cache.reserve, random.Random(5)
+
+    def late(*given):
+        time.sleep(rng.choice([0, 0.03]))
+        return reserve(*given)
+
+    monkeypatch.setattr(caches.Cache, "reserve", late)
+    assert asked("late") == ranges
 
 
 def test_nothing_stays_reserved_by_what_is_no_longer_wanted(bucket, opened, delayed):
