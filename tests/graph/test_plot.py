@@ -10,7 +10,7 @@ from xml.etree import ElementTree
 import graphviz
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import nn
 
@@ -64,6 +64,7 @@ def test_kinds_of_all_libraries_find_their_family(kinds, expected):
 @needs_dot
 @settings(max_examples=30)
 @given(st.text(st.characters(blacklist_categories=["Cs", "Cc"]), min_size=1, max_size=12))
+@example("s")
 def test_any_name_is_shown_as_it_is(name):
     graph = Graph(
         (
@@ -82,8 +83,9 @@ def test_any_name_is_shown_as_it_is(name):
     words = {" ".join((text or "").split()) for text in shown}
     wanted = " ".join(name.replace("\ufffe", "\ufffd").replace("\uffff", "\ufffd").split())
     assert wanted in words
-    # The name of a frame may be broken into lines.
-    assert f"s: {wanted}".strip() in " ".join(" ".join(text or "" for text in shown).split())
+    # A frame that is called as its class says so once; its name may be broken into lines.
+    framed = "s" if name == "s" else f"s: {wanted}".strip()
+    assert framed in " ".join(" ".join(text or "" for text in shown).split())
 
 
 @pytest.mark.parametrize(
