@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, TypeGuard
+from typing import Any, TypeGuard
 
 from feedline.data import Stream
 from feedline.errors import SchemaError
@@ -33,7 +33,6 @@ def open_corpus(
     cache_bytes: int | None = None,
     storage_options: Mapping[str, Any] | None = None,
     deadline_s: float = DEADLINE_S,
-    cache_peers: Literal["ray"] | None = None,
     **streams: Stream | str | Sequence[str],
 ) -> Deserializer:
     """Return a deserializer for what is at a path or an address, whatever its format.
@@ -77,8 +76,6 @@ def open_corpus(
         cache_bytes: the most that it keeps; None: 16 GiB.
         storage_options: of addresses, options for obstore or fsspec, such as credentials.
         deadline_s: of addresses, seconds after which bytes that a store does not deliver are an error.
-        cache_peers: of addresses, ``"ray"``: nodes of a Ray cluster fetch from each other's caches before they fetch
-            from the store. Ray is the one that the program has initialised, or at ``RAY_ADDRESS``.
         streams: declarations. Text is read with exactly these; for other formats they select streams, which must
             match. Streams of CSV may also be the name of a column, or a list of names.
 
@@ -86,14 +83,11 @@ def open_corpus(
         DataError: nothing is there, its format is unknown or not read, files are of several formats, or one is damaged.
         SchemaError: a stream is missing or not as declared.
         ValueError: ``cache_bytes`` is less than 64 MiB.
-        ModuleNotFoundError, ConnectionError: Ray is not installed, or there is no cluster.
     """
     whole_number("memory", memory, 1)
     if cache_bytes is not None:
         whole_number("cache_bytes", cache_bytes, 1)
-    if cache_peers not in (None, "ray"):
-        raise ValueError(f"expected cache_peers 'ray' or None, got {cache_peers!r}")
-    stores = Stores(cache, cache_bytes, storage_options or {}, Patience.until(deadline_s), cache_peers)
+    stores = Stores(cache, cache_bytes, storage_options or {}, Patience.until(deadline_s))
     declared: dict[str, Any] = dict(streams)
     with through(stores):
         if is_address(what):
@@ -103,10 +97,10 @@ def open_corpus(
             if form.name != "csv":
                 check_streams(declared)
             corpus = form.open(paths, declared, memory)
-    of_addresses = (cache, cache_bytes, storage_options, cache_peers)
+    of_addresses = (cache, cache_bytes, storage_options)
     if not stores.used and any(given is not None for given in of_addresses):
         corpus.close()
-        raise ValueError("expected an address for cache=, cache_bytes=, cache_peers= and storage_options=, got paths")
+        raise ValueError("expected an address for cache=, cache_bytes= and storage_options=, got paths")
     _check_declared(corpus, declared)
     return corpus
 

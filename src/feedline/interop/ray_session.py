@@ -111,12 +111,6 @@ def leave() -> None:
             own.close()
 
 
-def is_there() -> bool:
-    """Return whether this process has joined Ray, or the user's cluster runs; without importing it."""
-    ray = sys.modules.get("ray")
-    return (ray is not None and ray.is_initialized()) or running() is not None
-
-
 def running() -> str | None:
     """Return the address of the user's cluster: of ``RAY_ADDRESS``, or of the last ``ray start`` on this machine.
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
-import functools
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -24,7 +23,6 @@ from feedline.feed.formats.store.bucket import unfinished_store
 from feedline.feed.formats.store.manifest import MANIFEST
 from feedline.feed.protocol import Deserializer, Extent, Piece, select_by_chunk
 from feedline.feed.remote.mirror import LookedUp, Mirror, look_up, look_up_listed
-from feedline.feed.remote.peers import RayPeers
 from feedline.feed.remote.requests import Patience
 from feedline.feed.remote.stores import without_credentials
 
@@ -34,7 +32,7 @@ class Stores:
     """How addresses are opened; see `open_corpus`.
 
     Attributes:
-        cache, cache_bytes, cache_peers, storage_options, patience: as there.
+        cache, cache_bytes, storage_options, patience: as there.
         used: whether an address was opened.
     """
 
@@ -42,7 +40,6 @@ class Stores:
     cache_bytes: int | None = None
     storage_options: Mapping[str, Any] = field(default_factory=dict)
     patience: Patience = field(default_factory=Patience)
-    cache_peers: str | None = None
     used: bool = False
 
 
@@ -70,7 +67,7 @@ def open_addresses(what: Any, streams: Mapping[str, Any], memory_bytes: int) -> 
     stores.used = True
     looked = look_up(what, stores.storage_options, stores.patience)
     _refuse_unfinished(looked)
-    return _of_objects(looked, stores.cache, stores.cache_bytes, memory_bytes, dict(streams), peers=stores.cache_peers)
+    return _of_objects(looked, stores.cache, stores.cache_bytes, memory_bytes, dict(streams))
 
 
 def _refuse_unfinished(looked: LookedUp) -> None:
@@ -110,9 +107,6 @@ def _of_objects(
     cache_bytes: int | None,
     memory_bytes: int,
     streams: Mapping[str, Any],
-    *,
-    peers: str | None,
-    cluster: str | None = None,
 ) -> RemoteCorpus:
     """Open what was looked up; also in another process, which asks the stores nothing."""
     mirror = Mirror(looked, cache, cache_bytes)
@@ -122,10 +116,6 @@ def _of_objects(
             mirror.close()
             looked, mirror = more, Mirror(more, cache, cache_bytes)
             form, paths = recognise(mirror.paths)
-        if peers is not None:
-            own = mirror.cache
-            own.peers = own.peers or RayPeers(own.folder, cluster)
-            cluster = own.peers.address
         if form.name != "csv":
             check_streams(streams)
         corpus = form.open(paths, streams, memory_bytes)
@@ -135,8 +125,7 @@ def _of_objects(
     except BaseException:
         mirror.close()
         raise
-    again = functools.partial(_of_objects, peers=peers, cluster=cluster)
-    return RemoteCorpus(corpus, mirror, form.name, (again, (looked, cache, cache_bytes, memory_bytes, streams)))
+    return RemoteCorpus(corpus, mirror, form.name, (_of_objects, (looked, cache, cache_bytes, memory_bytes, streams)))
 
 
 def _of_views(corpus: Deserializer, mirror: Mirror, form: Format, again: Callable[[], Deserializer]) -> Deserializer:

@@ -65,25 +65,6 @@ Coming = Union["Room", "asyncio.Future[Room | None]", None]
 """Room for pages that are to be kept, or what will make it; None: they are not kept."""
 
 
-class Peers(Protocol):
-    """Caches of other nodes.
-
-    Attributes:
-        address: what another process of this node needs to use them, too.
-    """
-
-    address: str
-
-    async def fetch(self, key: str, first: int, end: int, size: int) -> Any | None:
-        """Return the pages ``first:end`` of the object ``key``, a buffer of ``size`` bytes; None: nobody has them.
-
-        They lie within one multiple of `PART_BYTES`. Never raises, and never waits for long.
-        """
-
-    def keeps(self, key: str, first: int) -> None:
-        """Note that pages from ``first`` on, up to the next multiple of `PART_BYTES`, are in this node's cache."""
-
-
 class CachedObject:
     """An object of which parts are in a cache; see `files.remote.RemoteObject`.
 
@@ -246,12 +227,10 @@ class Cache:
         folder: its path.
         budget_bytes: the most that is kept.
         pid: the process.
-        peers: caches of other nodes, which are asked before the store; None: there are none.
     """
 
     def __init__(self, folder: Path, budget_bytes: int) -> None:
         self.folder, self.budget_bytes = folder, budget_bytes
-        self.peers: Peers | None = None
         self.pid = os.getpid()
         self._mutex = threading.RLock()
         self._depth = 0
@@ -646,18 +625,12 @@ class Cache:
             try:
                 if into is None and own is None:
                     raise self.too_small(b - a)
-                there = None if self.peers is None else await self.peers.fetch(found.key, a, b, size)
-                if there is not None:
-                    data[:] = there
-                else:
-                    await fetched(found.store, found.info, at, at + size, into=data, patience=found.patience)
+                await fetched(found.store, found.info, at, at + size, into=data, patience=found.patience)
                 given = own or (await asyncio.shield(room) if isinstance(room, asyncio.Future) else room)
                 if given is not None:
                     kept = await asyncio.to_thread(self._keep, pages, a, b, data, given)
                     if not kept and into is None and not await asyncio.to_thread(self._keep_at_last, pages, a, b, data):
                         raise self.too_small(b - a)
-                    if self.peers is not None and (kept or into is None):
-                        self.peers.keeps(found.key, a)
             finally:
                 if own is not None:
                     own.close()
@@ -768,7 +741,7 @@ class Arrival:
         known: the objects by the paths in ``extents``; None: those that are known now.
 
     Attributes:
-        fetched_bytes: bytes that came from stores, or from caches of other nodes.
+        fetched_bytes: bytes that came from stores.
         cached_bytes: bytes that were in the cache.
         drifted: whether what was decided could not be done.
     """

@@ -127,26 +127,6 @@ def _remove(holder: Path) -> None:
             path.unlink()
 
 
-def any_alive(folder: Path) -> bool:
-    """Return whether any process uses the cache whose holders are in ``folder``."""
-    try:
-        names = os.listdir(folder)
-    except FileNotFoundError:
-        return False
-    for name in names:
-        if not name.endswith(_CLAIMS):
-            try:
-                descriptor = os.open(folder / name, os.O_RDWR | os.O_CLOEXEC)
-            except OSError:
-                continue
-            try:
-                if not _is_dead(descriptor):
-                    return True
-            finally:
-                os.close(descriptor)
-    return False
-
-
 def _is_dead(descriptor: int) -> bool:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -79,7 +79,6 @@ class Traffic:
     Attributes:
         requests: requests for bytes, repeated ones included.
         fetched_bytes: bytes that came.
-        peer_bytes: bytes that came from caches of other nodes instead.
         lookups: requests for names and sizes.
         failed: requests that failed and were made again.
         hedged: requests that were made a second time since the first was slow.
@@ -87,7 +86,6 @@ class Traffic:
 
     requests: int = 0
     fetched_bytes: int = 0
-    peer_bytes: int = 0
     lookups: int = 0
     failed: int = 0
     hedged: int = 0
