@@ -1,7 +1,8 @@
-# Every target sets up what it needs in ./.venv and is quick the second time.
+# Every target sets up what it needs, in ./.venv or an environment over it, and is quick the second time.
 #
 #   make demo [QUICK=1]   the main job on real data: train, kill, resume, prove it
-#   make test             all tests; TESTS=tests/laws or PYTEST_ARGS='-k resume' narrow them; PYTHON=python3.13
+#   make test             the tests that a change has to pass; TESTS=tests/laws or PYTEST_ARGS='-k resume' narrow them; PYTHON=python3.13
+#   make frameworks       tests that need other people's frameworks: Ray, Lightning, transformers, datasets, moto ...
 #   make kill             a training killed at 20 random instants, each time ended as the one that never stopped
 #   make torture          kills, damage, shortages and races for MINUTES=10; SEED=n and CASE=name/n repeat what it found
 #   make prove            the tests of torch's DataLoader that ours has to pass, through torch's own too
@@ -18,13 +19,17 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := test
-.PHONY: demo test kill torture prove check bench bench-peers sanitize fuzz docs wheel extras clean setup
+.PHONY: demo test frameworks kill torture prove check bench bench-peers sanitize fuzz docs wheel extras clean
 
 PYTHON ?= $(firstword $(foreach p,python3.11 python3.12 python3.13 python3,$(shell command -v $(p) 2>/dev/null)))
+ifneq ($(shell $(PYTHON) -c 'import sys; print(sys.version_info >= (3, 11))' 2>&1),True)
+$(error expected Python 3.11 or later as python3; on Debian, run: apt-get install python3 python3-venv, elsewhere name \
+one by `make ... PYTHON=python3.12`)
+endif
 # One environment for each Python that is asked for: `make test PYTHON=python3.13` leaves .venv as it is.
 VENV := $(if $(filter command,$(firstword $(origin PYTHON))),.venv-$(notdir $(PYTHON)),.venv)
 BIN := $(VENV)/bin
-PIP := $(BIN)/python -m pip --disable-pip-version-check -q
+ENVIRONMENT := @$(PYTHON) tools/environment.py
 NATIVE := $(shell find native -type f 2>/dev/null) CMakeLists.txt
 TESTS ?= tests
 # Four at a time on two cores: many tests wait for processes, and for each other's time limits. A file's tests stay
@@ -37,43 +42,65 @@ export PYTHONDONTWRITEBYTECODE :=
 # Everything prints without colour codes when nobody looks at a terminal.
 export PYTHONUNBUFFERED := 1
 
-setup: $(VENV)/.installed
+$(VENV)/.packages: pyproject.toml constraints.txt tools/environment.py
+	$(ENVIRONMENT) $(VENV) core demo
+	@touch $@
 
-$(VENV)/.dependencies: pyproject.toml constraints.txt
-	@echo "installing what $^ name into $(VENV): some minutes, once"
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(PIP) install -c constraints.txt $$($(BIN)/python tools/requirements.py dev)
-	touch $@
+# The demo needs no more. Everything else runs over this environment, and its packages are not installed twice.
+$(VENV)/.core: $(VENV)/.packages $(NATIVE)
+	$(ENVIRONMENT) $(VENV) --core
+	@touch $@
 
-$(VENV)/.installed: $(VENV)/.dependencies $(NATIVE)
-	$(PIP) install --no-build-isolation --no-deps -c constraints.txt -e .
-	touch $@
+# Tests are compiled here, once, and not by each of the processes that run them.
+$(VENV)/.test: $(VENV)/.core
+	$(ENVIRONMENT) $(VENV) test
+	@$(BIN)/python -m pytest tests --collect-only -qq > /dev/null
+	@touch $@
 
-demo: setup
+$(VENV)-check/.packages: $(VENV)/.core
+	$(ENVIRONMENT) $(VENV)-check --over $(VENV) check
+	@touch $@
+
+$(VENV)-frameworks/.packages: $(VENV)/.test
+	$(ENVIRONMENT) $(VENV)-frameworks --over $(VENV) frameworks
+	@touch $@
+
+$(VENV)-docs/.packages: pyproject.toml constraints.txt
+	$(ENVIRONMENT) $(VENV)-docs docs
+	@touch $@
+
+$(VENV)-release/.packages: pyproject.toml constraints.txt
+	$(ENVIRONMENT) $(VENV)-release release
+	@touch $@
+
+demo: $(VENV)/.core
 	$(BIN)/feedline demo $(if $(QUICK),--quick) --out demo-out
 
-test: setup
-	$(BIN)/python -m pytest $(TESTS) $(PYTEST_ARGS)
+test: $(VENV)/.test
+	$(BIN)/python -m pytest $(TESTS) $(PYTEST_ARGS) -m "not frameworks"
 
-kill: setup
+frameworks: $(VENV)-frameworks/.packages
+	$(VENV)-frameworks/bin/python -m pytest $(TESTS) $(PYTEST_ARGS) -m frameworks
+
+kill: $(VENV)/.test
 	FEEDLINE_KILLS=20 $(BIN)/python -m pytest tests/train/test_session.py::test_killed_anywhere_it_ends_the_same --timeout 900
 
-torture: setup
-	$(BIN)/python -m tests.torture --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) $(if $(CASE),--case $(CASE)) \
+torture: $(VENV)-frameworks/.packages
+	$(VENV)-frameworks/bin/python -m tests.torture --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) $(if $(CASE),--case $(CASE)) \
 	    $(if $(ONLY),--only $(ONLY))
 
-prove: setup
+prove: $(VENV)/.test
 	FEEDLINE_PROVE=1 $(BIN)/python -m pytest tests/feed/loader
 
-check: setup
-	$(BIN)/ruff check .
-	$(BIN)/ruff format --check .
-	$(BIN)/mypy
-	$(BIN)/lint-imports
+check: $(VENV)-check/.packages
+	$(VENV)-check/bin/ruff check .
+	$(VENV)-check/bin/ruff format --check .
+	$(VENV)-check/bin/mypy
+	$(VENV)-check/bin/lint-imports
 	$(BIN)/python tools/check_stub.py
 
-bench: setup
-	$(BIN)/python -m benchmarks
+bench: $(VENV)-frameworks/.packages
+	$(VENV)-frameworks/bin/python -m benchmarks
 
 # Apart from .venv: several peers contradict constraints.txt. Nothing but Python is needed to begin with.
 PEERS := build/peers-venv
@@ -91,7 +118,7 @@ $(PEERS)/.installed: $(PEERS)/.peers pyproject.toml $(NATIVE) $(shell find src e
 bench-peers: $(PEERS)/.installed
 	$(PEERS)/bin/python -m benchmarks.peers $(if $(QUICK),--quick) $(if $(ONLY),--only $(ONLY))
 
-sanitize: setup
+sanitize:
 	cmake -S . -B build/sanitize -DFEEDLINE_SANITIZE=ON -DFEEDLINE_NATIVE_TESTS=ON -DCMAKE_BUILD_TYPE=Debug > /dev/null
 	cmake --build build/sanitize -j 2
 	ctest --test-dir build/sanitize --output-on-failure
@@ -104,38 +131,29 @@ fuzz: sanitize
 	build/sanitize/test_tar $$(($(FUZZ_SECONDS) / 4))
 	build/sanitize/test_tfrecord $$(($(FUZZ_SECONDS) / 4))
 
-# Only those who build the site wait for what builds it.
-$(VENV)/.site: $(VENV)/.dependencies
-	$(PIP) install -c constraints.txt $$($(BIN)/python tools/requirements.py docs)
-	touch $@
-
-docs: $(VENV)/.site
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
-
-$(VENV)/.release: $(VENV)/.dependencies
-	$(PIP) install -c constraints.txt $$($(BIN)/python tools/requirements.py release)
-	touch $@
+docs: $(VENV)-docs/.packages
+	NO_MKDOCS_2_WARNING=1 $(VENV)-docs/bin/mkdocs build
 
 # The sdist is built first, and the wheel from it, in an environment with nothing but what it declares. auditwheel puts
 # libjpeg-turbo inside and finds the oldest glibc that will do: that of the machine, or close to it.
-dist/.made: $(VENV)/.release $(NATIVE) pyproject.toml README.md $(shell find src examples/demo -name '*.py')
+dist/.made: $(VENV)-release/.packages $(NATIVE) pyproject.toml README.md $(shell find src examples/demo -name '*.py')
 	rm -rf dist build/release && mkdir -p build/release
-	PIP_CONSTRAINT=$(CURDIR)/constraints.txt $(BIN)/python -m build -o build/release
-	PATH=$(CURDIR)/$(BIN):$$PATH $(BIN)/auditwheel repair -w dist build/release/*.whl
+	PIP_CONSTRAINT=$(CURDIR)/constraints.txt $(VENV)-release/bin/python -m build -o build/release
+	PATH=$(CURDIR)/$(VENV)-release/bin:$$PATH $(VENV)-release/bin/auditwheel repair -w dist build/release/*.whl
 	mv build/release/*.tar.gz dist/
-	$(BIN)/twine check --strict dist/*.whl dist/*.tar.gz
-	$(BIN)/python tools/check_dist.py dist
+	$(VENV)-release/bin/twine check --strict dist/*.whl dist/*.tar.gz
+	$(PYTHON) tools/check_dist.py dist
 	touch $@
 
-wheel: setup dist/.made
+wheel: $(VENV)/.test dist/.made
 	rm -rf build/wheel && mkdir -p build/wheel
 	$(BIN)/python tools/wheel_venv.py build/wheel dist
 	cp -r tests pyproject.toml *.md docs build/wheel/
-	cd build/wheel && env -u PYTHONPATH venv/bin/python -m pytest $(TESTS) $(PYTEST_ARGS)
-	$(BIN)/python tools/extras.py dist torch
+	cd build/wheel && env -u PYTHONPATH venv/bin/python -m pytest $(TESTS) $(PYTEST_ARGS) -m "not frameworks"
+	$(PYTHON) tools/extras.py dist torch
 
 extras: dist/.made
-	$(BIN)/python tools/extras.py dist $(EXTRAS)
+	$(PYTHON) tools/extras.py dist $(EXTRAS)
 
 clean:
 	rm -rf build dist demo-out .pytest_cache .mypy_cache .ruff_cache .hypothesis src/feedline/_native/*.so

@@ -22,8 +22,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 # CI machines are shared and noisy: time limits of single examples would fail there without a defect.
 usual = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
 settings.register_profile("ci", max_examples=examples(60), print_blob=True, **usual)
-settings.register_profile("long", max_examples=2000, **usual)
-settings.load_profile(os.environ.get("FEEDLINE_HYPOTHESIS", "ci"))
+settings.load_profile("ci")
 
 # Whichever test starts the server of this process: ranks and workers come out of it with their imports done, among
 # them what torch imports only when it is first used in earnest.
@@ -76,6 +75,13 @@ def pytest_collection_modifyitems(items):
     items.sort(
         key=lambda item: next((i for i, start in enumerate(starts) if item.nodeid.startswith(start)), len(starts))
     )
+
+
+def pytest_runtest_setup(item):
+    """Skip what needs a package that is not installed, and name it."""
+    for mark in item.iter_markers("frameworks"):
+        for module in mark.args:
+            pytest.importorskip(module, reason=f"{module} is not installed here: make frameworks")
 
 
 def pytest_collection_finish():

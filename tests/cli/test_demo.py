@@ -19,7 +19,7 @@ import typer
 from feedline_demo import command, large, processes, words
 from feedline_demo.ledger import Digest, LedgerWriter, columns_of, digest, merge, read_ledger
 from feedline_demo.processes import Child
-from feedline_demo.report import from_the_disk, write_report
+from feedline_demo.report import from_the_disk, write_proof
 from feedline_demo.run import QUICK, Outcome, Settings, work_folder
 from hypothesis import given
 from hypothesis import strategies as st
@@ -203,16 +203,16 @@ def test_killed_and_resumed(monkeypatch, capsys, tmp_path):
     assert sorted(p.name for p in (tmp_path / "out").iterdir()) == [
         "comparison.html",
         "interrupted",
-        "loss.png",
-        "loss.svg",
         *drawn,
         "proof.html",
         "report.html",
         "run.jsonl",
         "uninterrupted",
     ]
-    assert (tmp_path / "out" / "loss.png").read_bytes().startswith(b"\x89PNG")
-    assert "resumed stream identical: yes" in (tmp_path / "out" / "proof.html").read_text()
+    proof = (tmp_path / "out" / "proof.html").read_text()
+    assert "resumed stream identical: yes" in proof
+    assert "one process, killed" in proof
+    assert 'class="mark"' in proof
     page = (tmp_path / "out" / "report.html").read_text()
     assert "The run resumed once after its process had ended" in page
     assert ("data:image/svg+xml" in page) == bool(drawn)
@@ -384,7 +384,7 @@ def test_the_report_escapes_what_it_shows(tmp_path):
         large=None,
         seconds=1.0,
     )
-    write_report(outcome, tmp_path)
+    write_proof(outcome, tmp_path)
     page = (tmp_path / "proof.html").read_text()
     assert "resumed stream identical: no" in page
     assert "same parameters: no" in page

@@ -20,6 +20,7 @@ import feedline.cntk as C
 from feedline.cntk.io._user import sequences_of
 from feedline.testing import assert_resumes
 from tests.compat.golden import ROOT, cases
+from tests.effort import examples
 
 
 def deserializer(path, streams, options):
@@ -647,7 +648,7 @@ def test_a_sparse_minibatch_may_be_all_zeros():
     assert data.is_sparse
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(
     lengths=st.lists(st.integers(1, 4), min_size=1, max_size=9),
     workers=st.integers(1, 4),

@@ -17,6 +17,7 @@ from feedline.mxnet.symbol._make import FUNCTIONS
 from feedline.mxnet.symbol._operator import OPERATORS, Operator
 from feedline.mxnet.symbol._parameters import dims, ends, integer, real
 from tests.compat.test_mxnet_operators import HEADS, TABLE, symbol_of
+from tests.effort import examples
 
 MOST = 10_000  # limit on the numbers in an array that is actually allocated
 
@@ -148,7 +149,7 @@ def use(text):
         array.asnumpy()
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 @given(changed())
 def test_what_comes_of_changed_json_is_an_mxnet_error(document):
     text = json.dumps(document)

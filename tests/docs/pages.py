@@ -35,6 +35,11 @@ ELSEWHERE = {
     ROOT / "docs" / "how-to" / "jax.md",
     ROOT / "docs" / "how-to" / "pictures-and-datasets.md",
 }
+#: Packages of other people that the programs of a page need.
+FRAMEWORKS = {
+    ROOT / "docs" / "how-to" / "kvstore-async.md": "ray",
+    ROOT / "docs" / "how-to" / "ray-workers.md": "ray",
+}
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 # Commands run elsewhere than where the tests were started: a relative PYTHONPATH would lead nowhere.
 IMPORTED_FROM = str(Path(feedline.__file__).resolve().parents[1])

@@ -139,6 +139,16 @@ def test_the_table_of_laws_is_that_of_the_tests():
     assert set(linked) == {path.name for path in (ROOT / "tests" / "laws").glob("test_*.py")}
 
 
+def test_what_is_tried_in_numbers_scales_with_the_effort():
+    literal = [
+        f"{path.relative_to(ROOT)}: {line.strip()}"
+        for path in (ROOT / "tests").rglob("*.py")
+        for line in path.read_text("utf-8").splitlines()
+        if re.search(r"max_examples=\d", line)
+    ]
+    assert literal == []
+
+
 # ---- targets and packages ---------------------------------------------------------------------------------------
 
 
@@ -146,7 +156,7 @@ def test_targets_are_listed_where_they_are_looked_for():
     text = (ROOT / "Makefile").read_text("utf-8")
     head = set(re.findall(r"^#   make ([\w-]+)", text, re.MULTILINE))
     phony = set(re.search(r"^\.PHONY: (.+)$", text, re.MULTILINE)[1].split())
-    assert head == phony - {"setup"}
+    assert head == phony
     for page in ("README.md", "CONTRIBUTING.md"):
         named = set(re.findall(r"^\$ make ([\w-]+)", (ROOT / page).read_text("utf-8"), re.MULTILINE))
         assert named <= head
@@ -166,5 +176,5 @@ def test_pages_install_from_the_clone():
 def test_every_extra_has_a_page_that_shows_it():
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["optional-dependencies"]
     of = runpy.run_path(str(ROOT / "tools" / "extras.py"))["pages"]()
-    assert {"none", *extras} == {*of, "dev", "docs", "release"}
+    assert {"none", *extras} == {*of}
     assert [page for page in of.values() if page not in pages() and page.name != "README.md"] == []

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from tests.docs.pages import ELSEWHERE, ROOT, Program, blocks, check_output, pages
+from tests.docs.pages import ELSEWHERE, FRAMEWORKS, ROOT, Program, blocks, check_output, pages
 
 LONGEST_LINE = 120
 
@@ -22,7 +22,13 @@ def name(page):
     return page.relative_to(ROOT).as_posix()
 
 
-@pytest.mark.parametrize("page", RUN, ids=name)
+def needing(page):
+    """A page, marked with the package of others that it needs."""
+    package = FRAMEWORKS.get(page)
+    return pytest.param(page, marks=pytest.mark.frameworks(package) if package else (), id=name(page))
+
+
+@pytest.mark.parametrize("page", [needing(page) for page in RUN])
 def test_page_runs(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / ".cache"))

@@ -154,9 +154,7 @@ def test_picture_classifier():
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(
-    importlib.util.find_spec("ray") is None, reason="Ray is not installed (pip install 'feedline[async]')"
-)
+@pytest.mark.frameworks("ray")
 def test_async_lstm():
     found = re.findall(r"worker (\d) of 2: ([\d.]+)% of the sentences wrong", run("async_lstm"))
     assert sorted(rank for rank, _ in found) == ["0", "1"]

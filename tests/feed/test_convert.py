@@ -18,6 +18,7 @@ from feedline.feed.formats.ctf_write import write_ctf
 from feedline.feed.formats.parquet import ParquetDeserializer
 from feedline.feed.formats.store import StoreDeserializer
 from feedline.feed.protocol import ChunkInfo, Deserializer
+from tests.effort import examples
 from tests.feed.formats.corpora import assert_same, corpora, everything
 
 
@@ -51,7 +52,7 @@ class Counted(Torn):
 
 
 @given(corpora(), st.integers(1, 6))
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=examples(40))
 def test_a_converted_corpus_is_the_same(tmp_path_factory, data, chunk_sequences):
     folder = tmp_path_factory.mktemp("convert")
     source = ArrayDeserializer(data, chunk_sequences=chunk_sequences)

@@ -290,8 +290,10 @@ def test_killed_it_starts_again(tmp_path, shuffle):
 # ---- Hugging Face -----------------------------------------------------------------------------------
 
 
+@pytest.mark.frameworks("datasets")
 def test_datasets_of_hugging_face(tmp_path):
-    datasets = pytest.importorskip("datasets")
+    import datasets
+
     rows = {"ids": [[1, 2], [3], [], [4, 5, 6]] * 20, "label": list(range(80)), "text": ["a"] * 80}
     data = datasets.Dataset.from_dict(rows)
     fl.convert(data, tmp_path / "a")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import subprocess
 import sys
 import textwrap
@@ -162,7 +161,7 @@ TORCHDATA = """
 """
 
 
-@pytest.mark.skipif(importlib.util.find_spec("torchdata") is None, reason="torchdata is not installed")
+@pytest.mark.frameworks("torchdata")
 def test_a_state_of_torchdatas_is_called_that(tmp_path):
     program = tmp_path / "program.py"
     program.write_text(textwrap.dedent(TORCHDATA))

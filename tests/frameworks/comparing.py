@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import importlib.util
 import json
 import os
 import subprocess
@@ -18,13 +17,6 @@ from tests.warm import run
 
 worlds = pytest.mark.parametrize("world", WORLDS)
 numbers_of_workers = pytest.mark.parametrize("workers", WORKERS)
-
-
-def needs(*modules: str) -> Any:
-    """Skip a test module whose packages are missing."""
-    missing = [name for name in modules if importlib.util.find_spec(name) is None]
-    why = f"{', '.join(missing)} not installed: pip install 'feedline[frameworks]'"
-    return pytest.mark.skipif(bool(missing), reason=why)
 
 
 class Cells:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.frameworks.comparing import Cells, by_epoch_alone, counts, needs, numbers_of_workers, samples, steps, worlds
+from tests.frameworks.comparing import Cells, by_epoch_alone, counts, numbers_of_workers, samples, steps, worlds
 
-pytestmark = needs("datasets")
+pytestmark = pytest.mark.frameworks("datasets")
 
 BY_INDEX = ["formatted", "transformed", "split"]
 STREAMED = ["streamed", "shuffled", "without_epochs", "from_rows"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import importlib.util
 
 import pytest
 
@@ -13,10 +12,7 @@ from tests.frameworks.cells import ROWS, WORKERS, WORLDS, judged, training
 from tests.frameworks.run import run
 
 MODULES = ("accelerate", "pytorch_lightning", "transformers", "torchdata")
-MISSING = [name for name in MODULES if importlib.util.find_spec(name) is None]
-needs_frameworks = pytest.mark.skipif(
-    bool(MISSING), reason=f"{', '.join(MISSING)}: not installed; pip install 'feedline[frameworks]'"
-)
+needs_frameworks = pytest.mark.frameworks(*MODULES)
 
 
 def tried(world):

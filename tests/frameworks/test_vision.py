@@ -8,10 +8,10 @@ import sys
 import pytest
 
 from tests.docs.pages import ROOT
-from tests.frameworks.comparing import Cells, by_epoch_alone, counts, needs, numbers_of_workers, samples, steps, worlds
+from tests.frameworks.comparing import Cells, by_epoch_alone, counts, numbers_of_workers, samples, steps, worlds
 from tests.warm import run
 
-pytestmark = needs("timm", "torchvision")
+pytestmark = pytest.mark.frameworks("timm", "torchvision")
 
 TIMM = ["timm_train", "timm_no_prefetcher", "timm_multi_epochs", "timm_repeated", "timm_scheduled", "timm_eval"]
 TORCHVISION = ["classification", "repeated", "detection", "detection_in_batches", "segmentation", "evaluation"]
@@ -28,7 +28,7 @@ def cells(tmp_path_factory):
     return Cells("pictures", tmp_path_factory.mktemp("pictures"))
 
 
-@needs("datasets")
+@pytest.mark.frameworks("datasets")
 def test_the_page_runs(tmp_path):
     page = ROOT / "docs" / "how-to" / "pictures-and-datasets.md"
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HOME": str(tmp_path), "HF_HUB_OFFLINE": "1"}

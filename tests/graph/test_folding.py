@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from feedline.graph.folding import collapsed, folded
 from feedline.graph.graph import Graph, Operation, OutputReference, Parameter, Scope, TensorType
+from tests.effort import examples
 
 WIDE = TensorType((2, 3))
 
@@ -41,7 +42,7 @@ def image(graph, small):
     return found
 
 
-@settings(max_examples=400)  # scopes that wait for each other are rare
+@settings(max_examples=examples(400))  # scopes that wait for each other are rare
 @given(graphs(), st.none() | st.integers(0, 3), st.booleans())
 def test_collapsing_keeps_edges_between_what_is_left(graph, depth, expand):
     small = collapsed(graph, depth, expand)  # Graph itself refuses cycles and missing sources

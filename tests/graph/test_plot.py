@@ -20,6 +20,7 @@ from feedline.graph.op_families import FAMILIES, family
 from feedline.graph.plot import MANY
 from feedline.graph.styles import GREY, INK, STYLES
 from tests.contrast import contrast
+from tests.effort import examples
 from tests.graph.dot import parsed
 
 needs_dot = pytest.mark.skipif(shutil.which("dot") is None, reason="the program dot is not installed")
@@ -62,7 +63,7 @@ def test_kinds_of_all_libraries_find_their_family(kinds, expected):
 
 
 @needs_dot
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 @given(st.text(st.characters(blacklist_categories=["Cs", "Cc"]), min_size=1, max_size=12))
 @example("s")
 def test_any_name_is_shown_as_it_is(name):

@@ -33,10 +33,11 @@ STEPS = [
 
 @pytest.fixture(scope="module")
 def torchvision():
-    pytest.importorskip("torch")
+    from torchvision import transforms
+
     import tests.frameworks.vision  # noqa: F401
 
-    return pytest.importorskip("torchvision.transforms")
+    return transforms
 
 
 def draws(step, n, seed=0):
@@ -98,6 +99,7 @@ def test_plans_leave_their_arguments_alone():
 # ---- sizes and places as torchvision's -------------------------------------------------------------------
 
 
+@pytest.mark.frameworks("torch", "torchvision")
 @pytest.mark.parametrize(("size", "max_size"), [(50, None), (7, 9), (224, 225), (1, None), (100, 3000)])
 def test_resize_has_torchvisions_sizes(torchvision, size, max_size):
     sides = np.array(list(itertools.product([1, 2, 3, 49, 50, 51, 99, 100, 224, 375, 500, 1999], repeat=2)))
@@ -107,6 +109,7 @@ def test_resize_has_torchvisions_sizes(torchvision, size, max_size):
         assert found == [max(side, 1) for side in rule[::-1]]
 
 
+@pytest.mark.frameworks("torch", "torchvision")
 def test_center_crop_is_torchvisions(torchvision):
     import torch
 
@@ -117,6 +120,7 @@ def test_center_crop_is_torchvisions(torchvision):
         assert (apply(pixels, ops) == expected.permute(1, 2, 0).numpy()).all(), (width, height)
 
 
+@pytest.mark.frameworks("torch", "torchvision")
 @pytest.mark.parametrize("mode", ["constant", "edge", "reflect", "symmetric"])
 @pytest.mark.parametrize("padding", [2, [3], (3, 1), (4, 1, 2, 3)])
 def test_pad_is_torchvisions(torchvision, padding, mode):
@@ -202,6 +206,7 @@ def test_random_resized_crop_follows_the_rule(scale, ratio):
     assert ops[0].params.tolist() == expected
 
 
+@pytest.mark.frameworks("torch", "torchvision")
 @pytest.mark.parametrize(("width", "height"), [(500, 375), (100, 300), (60, 400)])
 def test_random_resized_crop_has_torchvisions_distribution(torchvision, width, height):
     import torch
@@ -253,6 +258,7 @@ def test_flips_are_as_likely_as_they_should_be():
         assert (ops[0].params == [p, 0]).all()
 
 
+@pytest.mark.frameworks("torch", "torchvision")
 @pytest.mark.parametrize(
     "given", [(0.4, 0.4, 0.4, 0.1), (1.5, (0.2, 3.0), 0, (-0.5, 0.2)), ((0.0, 0.5), 0, 2, 0), (0, 0, 0, 0.5)]
 )
@@ -271,6 +277,7 @@ def test_color_jitter_has_torchvisions_ranges(torchvision, given):
     assert (np.bincount(op.params[:, 4].astype(int), minlength=24) > n / 24 / 2).all()
 
 
+@pytest.mark.frameworks("torch", "torchvision")
 def test_normalize_is_torchvisions_up_to_rounding(torchvision):
     import torch
 

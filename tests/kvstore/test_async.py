@@ -26,11 +26,8 @@ from tests.docs.pages import IMPORTED_FROM, ROOT
 from tests.kvstore import async_worker as program
 from tests.warm import Python
 
-# Not imported, as it would read its settings before they are set.
-if importlib.util.find_spec("ray") is None:
-    pytest.skip("Ray is not installed (pip install 'feedline[async]')", allow_module_level=True)
-
 pytestmark = [
+    pytest.mark.frameworks("ray"),
     pytest.mark.slow,
     # Ray's own.
     pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning", "ignore::ResourceWarning"),

@@ -100,7 +100,7 @@ SHUFFLES = st.sampled_from(
     direct=st.booleans(),
     lanes=st.sampled_from([None, None, 3, 20]),
 )
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 def test_fetched_sequences_are_those_of_the_corpus(
     reopen, corpus, backend, seed, shuffle, sizes, read_ahead, partition, direct, lanes
 ):

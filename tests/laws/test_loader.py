@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import feedline as fl
+from tests.effort import examples
 from tests.laws.items import Augmented, Killing, Plain, Rare, content
 
 sizes = st.integers(1, 12)
@@ -190,7 +191,7 @@ class Late(Plain):
         return super().__getitem__(index)
 
 
-@settings(max_examples=5)
+@settings(max_examples=examples(5))
 @given(st.integers(0, 2**64 - 1), st.integers(5, 7))
 def test_out_of_order_loses_nothing(seed, stop):
     """A batch delivered out of order is in the state, and is not delivered again."""

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 import feedline as fl
 from feedline.testing import assert_resumes, sequences_of
+from tests.effort import examples
 from tests.laws.corpora import CountedCorpus, axis_of, whole_order, worlds
 from tests.oracles.packing import local_minibatches
 
@@ -45,7 +46,7 @@ def test_minibatches_are_those_of_the_twin(world, size, count, data):
     assert got == list(local_minibatches(axis, room, world.settings["shuffle"] is not False))
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(worlds(), st.integers(1, 4), st.data())
 def test_resumes(world, count, data):
     """From every minibatch, under another size too."""

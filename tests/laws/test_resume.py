@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 import feedline as fl
 from feedline.testing import assert_resumes, sequences_of
+from tests.effort import examples
 from tests.laws.corpora import CountedCorpus, chunks_of_windows, worlds
 
 
@@ -53,7 +54,7 @@ def test_restoring_reads_at_most_one_window(world, size, stop):
     assert len(restored.corpus.reads) <= chunks_of_windows(source, len(minibatch.ids))
 
 
-@settings(max_examples=15)
+@settings(max_examples=examples(15))
 @given(worlds())
 def test_public_assert(world):
     """The public law holds for our own source."""

@@ -15,6 +15,7 @@ from feedline.data import Value
 from feedline.networks import BATCH, apply, clone, find_all, leaves, replace, topological
 from feedline.networks.compile import Network
 from feedline.networks.node import UNKNOWN, Weights, input_node, parameter_node, placeholder_node
+from tests.effort import examples
 from tests.graph.worlds import given, packed, run, weights
 
 
@@ -138,7 +139,7 @@ def graphs(draw):
 
 
 @drawn(graphs())
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 def test_inputs_come_before_those_who_use_them(nodes):
     order = topological(nodes[-1:])
     place = {node: i for i, node in enumerate(order)}
@@ -150,7 +151,7 @@ def test_inputs_come_before_those_who_use_them(nodes):
 
 
 @drawn(graphs(), st.sampled_from(["share", "clone", "freeze"]))
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 def test_clones_compute_the_same(nodes, method):
     (copy,) = clone(nodes[-1:], method)
     feeds = {
@@ -165,7 +166,7 @@ def test_clones_compute_the_same(nodes, method):
 
 
 @drawn(graphs())
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 def test_what_does_not_depend_on_a_replacement_is_shared(nodes):
     other = given((2,), "s", "other")
     (root,) = replace(nodes[-1:], {nodes[0]: other})

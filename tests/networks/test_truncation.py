@@ -15,6 +15,7 @@ from feedline.networks.compile import Network
 from feedline.networks.node import placeholder_node
 from feedline.networks.traverse import close
 from feedline.networks.truncation import BPTTState
+from tests.effort import examples
 from tests.graph import worlds
 from tests.graph.test_recurrence import INPUTS, looped_lstm, lstm_weights, matmul, number, plus, tanh
 from tests.graph.worlds import given, weights
@@ -62,7 +63,7 @@ def source(rows, **options):
     length=st.integers(1, 4),
     sizes=st.lists(st.integers(1, 12), min_size=1, max_size=4),
 )
-@settings(deadline=None, max_examples=20)
+@settings(deadline=None, max_examples=examples(20))
 def test_pieces_give_what_the_whole_gives(name, lengths, length, sizes):
     """Whatever the lengths, where they are cut, and how the number of lanes changes."""
     rng = np.random.default_rng(0)

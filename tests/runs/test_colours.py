@@ -7,7 +7,6 @@ import re
 from importlib.resources import files
 
 import pytest
-from feedline_demo.report import _STYLE
 
 from feedline.graph.styles import STYLES, dark
 from tests.contrast import contrast, over, palettes
@@ -19,7 +18,6 @@ NETWORK = files("feedline.graph").joinpath("network_page.css").read_text("utf-8"
 TEXT = {
     "report": (SHARED, "ink soft s1 s2 s3 s4 s5 s6", "card paper"),
     "network": (NETWORK, "ink soft", "card paper"),
-    "demo": (_STYLE, "ink good bad", "paper"),
 }
 LINES = {
     "report": (SHARED, "s1 s2 s3 s4 s5 s6 focus soft", "card paper"),
@@ -69,7 +67,7 @@ def test_tags_on_pictures():
 
 def test_paper_has_the_light_colours():
     """Browsers leave out backgrounds in print: the light words of the dark would be gone."""
-    for css in (SHARED, PICTURES, NETWORK, _STYLE):
+    for css in (SHARED, PICTURES, NETWORK):
         assert re.findall(r"@media (?!screen and )[^{]*prefers-color-scheme", css) == []
     for css in (SHARED, NETWORK):
         printed = css[css.index("@media print") :]

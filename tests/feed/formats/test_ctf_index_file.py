@@ -18,6 +18,7 @@ from feedline import _native
 from feedline.feed.formats import ctf_index
 from feedline.feed.formats.ctf_index import CHUNK, ENTRY, Header
 from tests import warm
+from tests.effort import examples
 
 STREAMS = {"x": fl.Stream(2)}
 TEXT = "".join(f"{i} |x {i} {i}\n" + (f"{i} |x 7 7\n" if i % 3 == 0 else "") for i in range(200))
@@ -96,7 +97,7 @@ def test_stale_index_is_built_anew(text_file, builds, change):
 
 
 @given(data=st.data())
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=150)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=examples(150))
 def test_flipped_bits_never_change_what_is_read(data, tmp_path):
     path = tmp_path / "data.ctf"
     if not path.exists():

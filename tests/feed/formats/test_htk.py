@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 import feedline as fl
 from feedline.testing import assert_resumes, sequences_of
+from tests.effort import examples
 from tests.feed.formats.corpora import everything
 from tests.oracles.cntk_files import htk, mlf, windows
 
@@ -140,7 +141,7 @@ def test_chunks_are_full_beyond_so_many_frames(tmp_path):
     assert sizes == {1: [1, 2, 1, 1, 1, 1], 4: [2, 1, 2, 1, 1], 5: [3, 3, 1], 12: [4, 3], 90_000: [7]}
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(
     st.lists(st.integers(1, 6), min_size=1, max_size=12),
     st.integers(1, 4),

@@ -14,6 +14,7 @@ import feedline as fl
 from feedline.feed.files import cache
 from feedline.feed.formats import join_table
 from feedline.testing import assert_resumes, sequences_of
+from tests.effort import examples
 
 from .keyed import KeyedCorpus, SelectingCorpus
 
@@ -83,7 +84,7 @@ def plain(chunk):
     return [list(row) for row in zip(*columns, strict=True)]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(corpora(), st.data())
 def test_equals_a_dict_join(parts, data):
     chunks = twin(parts)

@@ -17,6 +17,7 @@ from feedline.feed.fetching import FetchingReader
 from feedline.feed.files import mapped_arrays as file_maps
 from feedline.feed.loader.iterator import LoaderIterator
 from feedline.feed.loader.staged import StagedExecutor
+from tests.effort import examples
 from tests.feed.page_cache import evict
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
@@ -85,7 +86,7 @@ def same(one, two):
     share=st.sampled_from([None, (0, 2), (2, 3)]),
     sweeps=st.integers(1, 2),
 )
-@settings(max_examples=12)
+@settings(max_examples=examples(12))
 def test_batches_are_those_of_arrays_in_memory(folder, backend, seed, size, kind, share, sweeps):
     """In order, shuffled, weighted and by a sampler of the user's; a rank's part too."""
     options = {"batch_size": size, "seed": seed}

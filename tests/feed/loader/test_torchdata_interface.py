@@ -6,7 +6,6 @@ function of the class alone, called here with ours, and in a fresh process with 
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import sys
@@ -160,7 +159,7 @@ def Loader():
     return fl.DataLoader
 
 
-@pytest.mark.skipif(importlib.util.find_spec("torchdata") is None, reason="torchdata is not installed")
+@pytest.mark.frameworks("torchdata")
 @pytest.mark.parametrize("name", [test.__name__ for test in TESTS])
 def test_in_torchdata(name):
     script = (
@@ -174,7 +173,7 @@ def test_in_torchdata(name):
     assert ran.returncode == 0, ran.stderr
 
 
-@pytest.mark.skipif(importlib.util.find_spec("torchdata") is None, reason="torchdata is not installed")
+@pytest.mark.frameworks("torchdata")
 def test_torchdatas_loader_over_ours():
     """Where ours was put in the place of torch's before torchdata was imported, theirs is a subclass of it."""
     script = """

@@ -29,6 +29,7 @@ if importlib.util.find_spec("ray") is None:
     pytest.skip("Ray is not installed (pip install 'feedline[ray]')", allow_module_level=True)
 
 pytestmark = [
+    pytest.mark.frameworks("ray"),
     pytest.mark.slow,
     # Ray's own.
     pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning", "ignore::ResourceWarning"),

@@ -17,6 +17,8 @@ from tests.feed.remote.conftest import delivered
 from tests.feed.remote.test_faults import STREAMS, archive, lines, rows
 from tests.servers import real
 
+pytestmark = pytest.mark.frameworks
+
 FILES = {"a.jsonl": lines(), "b.tar": archive(60, 20_000), "c.parquet": rows(4)}
 DECLARED = {"a.jsonl": STREAMS, "b.tar": {}, "c.parquet": {}}
 
