@@ -49,7 +49,6 @@ def test_blocks_that_are_not_run_are_few_and_say_why():
         "docs/how-to/kvstore-async.md: it needs several machines",
         "docs/how-to/object-stores.md: needs a bucket",
         "docs/how-to/object-stores.md: needs a bucket",
-        "docs/how-to/ray-workers.md: needs a cluster and a bucket",
         # Run unchanged by tests/kvstore/test_hosts.py.
         "docs/how-to/several-workers.md: takes two machines",
         # Run with another program by tests/train/test_elastic.py.

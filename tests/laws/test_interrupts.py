@@ -39,7 +39,7 @@ needs_torch = pytest.mark.skipif(torch is None, reason="torch is not installed")
 WATCHED = (str(Path(fl.__file__).parent), items.__file__)
 
 #: Distance between the moments that are tried; FEEDLINE_INTERRUPTS=1: all of them.
-STRIDE = int(os.environ.get("FEEDLINE_INTERRUPTS", str(stride(13))))
+STRIDE = int(os.environ.get("FEEDLINE_INTERRUPTS", str(stride(41))))
 
 
 class Interrupt:

@@ -71,7 +71,7 @@ def test_failed_loops(through, torch):
         f"""
         {torch}
         before = len(descriptors()) + 8, 0  # what multiprocessing keeps once it has started
-        for _ in range(3):
+        for _ in range(2):
             for _ in range(3):
                 try:
                     loader = fl.DataLoader(Failing(40, 20), batch_size=4, num_workers=2)
@@ -89,38 +89,35 @@ def test_failed_loops(through, torch):
     assert done.stderr == ""
 
 
-@pytest.mark.parametrize("kind", ["here", "thread", "process"])
-def test_by_hand_in_every_order(through, kind):
+def test_by_hand_in_every_order(through):
     """Call the finalisers of all parts of a loader in every order."""
-    through(f"""
+    through("""
         before = len(descriptors()) + 8, 0
-        found = 0
-        for order in range(6):
-            loader = fl.DataLoader(Rows(60), batch_size=4, **KINDS[{kind!r}])
+        finalisers = dict.fromkeys(KINDS, 0)
+        for kind, order in itertools.product(KINDS, range(5)):
+            loader = fl.DataLoader(Rows(60), batch_size=4, **KINDS[kind])
             iterators = [iter(loader), iter(loader)]
             batches = [next(iterator) for iterator in iterators]
             print(*loader.pids)
             gc.collect()
             every = ((type(o), o) for o in gc.get_objects())
-            ours = [o for kind, o in every if hasattr(kind, "__del__") and "feedline" in str(kind.__module__)]
+            ours = [o for t, o in every if hasattr(t, "__del__") and "feedline" in str(t.__module__)]
             random.Random(order).shuffle(ours)
-            found += len(ours)
+            finalisers[kind] += len(ours)
             for each in ours:
                 each.__del__()
             for batch in batches:
                 assert np.isfinite(np.asarray(batch)).all()
             del loader, iterators, batches, ours
             each = None
-        assert found or {kind!r} == "here"
+        assert finalisers["thread"] and finalisers["process"], finalisers
         nothing_left(before)
     """)
 
 
-@pytest.mark.parametrize("kind", ["here", "thread", "process"])
-@pytest.mark.parametrize("first", [True, False])
-def test_with_finalisers_of_the_user(through, kind, first):
+def test_with_finalisers_of_the_user(through):
     """An object that is garbage together with a loader, older or younger than it, and still uses it."""
-    through(f"""
+    through("""
         before = len(descriptors()) + 8, 0
         told = []
 
@@ -141,9 +138,9 @@ def test_with_finalisers_of_the_user(through, kind, first):
                     except (RuntimeError, StopIteration) as error:
                         told[-1].append(str(error))
 
-        for round in range(3):
-            using = Using() if {first} else None
-            loader = fl.DataLoader(Rows(60), batch_size=4, **KINDS[{kind!r}])
+        for round, (kind, first) in enumerate(itertools.product(KINDS, [True, False] * 2)):
+            using = Using() if first else None
+            loader = fl.DataLoader(Rows(60), batch_size=4, **KINDS[kind])
             iterator = iter(loader)
             kept = [next(iterator) for _ in range(3)]
             print(*loader.pids)
@@ -229,22 +226,24 @@ def test_in_a_thread_of_the_pool_that_holds_its_lock(through):
     """)
 
 
-@pytest.mark.parametrize("kind", ["here", "thread", "process"])
 @pytest.mark.parametrize("ending", ["pass", "sys.exit(0)", "gc.disable()", "del Rows, np, fl, Pool, gc"])
-def test_the_end_of_the_interpreter(through, kind, ending):
-    """With everything still in the module, in a cycle, and in a thread that continues reading."""
+def test_the_end_of_the_interpreter(through, ending):
+    """With everything still in the module, in a cycle, and in threads that continue reading."""
     done = through(f"""
-        loader = fl.DataLoader(Rows(4000), batch_size=4, **KINDS[{kind!r}])
-        iterator = iter(loader)
-        kept = [next(iterator) for _ in range(3)]
-        loader.own = kept.append((loader, iterator)) or kept
-        # No torch in that thread: it aborts a process that ends while a daemon thread is in a call of its own.
-        reading = fl.DataLoader(Rows(100000), batch_size=4, collate_fn=list, **KINDS[{kind!r}])
-        threading.Thread(target=lambda: sum(1 for _ in reading), daemon=True).start()
-        assert eventually(lambda: reading.stats().batches > 3)
+        everything = []
+        for kind in KINDS.values():
+            loader = fl.DataLoader(Rows(4000), batch_size=4, **kind)
+            iterator = iter(loader)
+            kept = [next(iterator) for _ in range(3)]
+            loader.own = kept.append((loader, iterator)) or kept
+            # No torch in that thread: it aborts a process that ends while a daemon thread is in a call of its own.
+            reading = fl.DataLoader(Rows(100000), batch_size=4, collate_fn=list, **kind)
+            threading.Thread(target=sum, args=((1 for _ in reading),), daemon=True).start()
+            assert eventually(lambda: reading.stats().batches > 3)
+            everything.append((loader, iterator, kept, reading))
+            print(*loader.pids, *reading.pids)
         source = fl.MinibatchSource(fl.ArrayDeserializer(x=np.ones((4000, 500), np.float32)))
         copied = [source.next_minibatch(512) for _ in range(3)]
-        print(*loader.pids, *reading.pids)
         print("through", flush=True)
         {ending}
     """)
