@@ -21,7 +21,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 # CI machines are shared and noisy: time limits of single examples would fail there without a defect.
 usual = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
-settings.register_profile("ci", max_examples=examples(60), print_blob=True, **usual)
+settings.register_profile("ci", max_examples=examples(30), print_blob=True, **usual)
 settings.load_profile("ci")
 
 # Whichever test starts the server of this process: ranks and workers come out of it with their imports done, among

@@ -14,7 +14,7 @@ import pytest
 
 def ip(*words: str) -> None:
     """Run `ip`."""
-    subprocess.run(["ip", *words], check=True, capture_output=True, text=True, timeout=20)
+    subprocess.run(["ip", *words], check=True, capture_output=True, text=True, timeout=150)
 
 
 class Hosts:
@@ -51,14 +51,14 @@ class Hosts:
     def empty(self) -> None:
         """End all processes in them: ranks outlive a killed launcher."""
         for name in self.names:
-            found = subprocess.run(["ip", "netns", "pids", name], capture_output=True, text=True, timeout=20)
+            found = subprocess.run(["ip", "netns", "pids", name], capture_output=True, text=True, timeout=150)
             for pid in found.stdout.split():
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(int(pid), signal.SIGKILL)
 
     def remove(self) -> None:
         for name in self.names:
-            subprocess.run(["ip", "netns", "del", name], capture_output=True, timeout=20)
+            subprocess.run(["ip", "netns", "del", name], capture_output=True, timeout=150)
 
 
 @contextlib.contextmanager

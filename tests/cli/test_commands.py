@@ -467,7 +467,7 @@ def test_ctrl_c(tmp_path):
     try:
         wait_until(lambda: list(tmp_path.glob("*.feedline-index")))  # the command is at work
         os.killpg(process.pid, signal.SIGINT)
-        out, err = process.communicate(timeout=30)
+        out, err = process.communicate(timeout=150)
     finally:
         process.kill()
     assert process.returncode == 130
@@ -510,7 +510,7 @@ def test_bars_on_a_terminal_and_json_beside_them(ctf, tmp_path):
     assert b"indexing" in drawn
 
 
-def wait_until(condition, seconds=60):
+def wait_until(condition, seconds=150):
     stop = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < stop, "waited in vain"

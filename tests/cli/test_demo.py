@@ -250,7 +250,7 @@ def at_work(tmp_path):
         env=ENV,
         start_new_session=True,
     )
-    stop = time.monotonic() + 60
+    stop = time.monotonic() + 150
     try:
         # Between two trainings there is one process for a moment.
         while not (
@@ -268,7 +268,7 @@ def at_work(tmp_path):
         process.communicate()
 
 
-def gone(word, seconds=20):
+def gone(word, seconds=120):
     stop = time.monotonic() + seconds
     while naming(word) and time.monotonic() < stop:
         time.sleep(0.05)
@@ -280,7 +280,7 @@ def gone(word, seconds=20):
 def test_interrupted_it_leaves_nothing(at_work, number, code):
     process, folder = at_work
     os.killpg(process.pid, number)
-    assert process.wait(timeout=30) == code
+    assert process.wait(timeout=150) == code
     assert naming(str(folder)) == []
     assert list((folder / "demo-out").iterdir()) == []
     assert "Traceback" not in process.stderr.read()
@@ -290,7 +290,7 @@ def test_interrupted_it_leaves_nothing(at_work, number, code):
 def test_killed_it_leaves_no_process_and_the_next_one_clears_up(at_work):
     process, folder = at_work
     os.kill(process.pid, signal.SIGKILL)
-    process.wait(timeout=30)
+    process.wait(timeout=150)
     assert gone(str(folder))
     (left,) = (folder / "demo-out").iterdir()
     with work_folder(folder / "demo-out", 0):
@@ -318,7 +318,7 @@ def test_a_silent_process_ends_with_its_parent():
         assert child.stdout.readline() == b"up\n"
         assert child.poll() is None
         child.stdin.close()  # as when the parent is gone
-        assert child.wait(timeout=20) == 1
+        assert child.wait(timeout=150) == 1
     finally:
         child.kill()
         child.wait()

@@ -37,12 +37,12 @@ class Terminal:
     def __call__(self, *args):
         # A size that shells may export, and which is wrong once the terminal is resized.
         env = {**ENV, "COLUMNS": "100", "LINES": "24", "TERM": "xterm-256color", "LC_ALL": "C.UTF-8"}
-        done = subprocess.run([*self._tmux, *args], env=env, capture_output=True, text=True, check=True, timeout=30)
+        done = subprocess.run([*self._tmux, *args], env=env, capture_output=True, text=True, check=True, timeout=150)
         return done.stdout
 
     def until(self, wanted, without=""):
         """The screen, once it has some words and lacks others."""
-        end = time.monotonic() + 60
+        end = time.monotonic() + 150
         while True:
             screen = self("capture-pane", "-p")
             if wanted in screen and not (without and without in screen):

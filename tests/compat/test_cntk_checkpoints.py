@@ -145,7 +145,7 @@ values = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) 
 states = st.recursive(values, lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner), max_leaves=8)
 
 
-@settings(max_examples=examples(40), deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 @given(external=st.dictionaries(st.text(), states))
 def test_external_state_comes_back(tmp_path_factory, external):
     name = str(tmp_path_factory.mktemp("external") / "m")

@@ -648,7 +648,7 @@ def test_a_sparse_minibatch_may_be_all_zeros():
     assert data.is_sparse
 
 
-@settings(max_examples=examples(40))
+@settings(max_examples=examples(20))
 @given(
     lengths=st.lists(st.integers(1, 4), min_size=1, max_size=9),
     workers=st.integers(1, 4),

@@ -86,7 +86,7 @@ DTYPES = pytest.mark.parametrize("dtype", [np.float32, np.float64])
 
 
 @DTYPES
-@settings(max_examples=examples(60), deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(batches(ELEMENTS, "k", "k"))
 def test_cross_entropy_of_any_vectors(dtype, given_arrays):
     scores, targets = given_arrays
@@ -99,7 +99,7 @@ def test_cross_entropy_of_any_vectors(dtype, given_arrays):
 
 
 @DTYPES
-@settings(max_examples=examples(40), deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 @given(batches(ELEMENTS, "ak", "bk"))
 def test_cross_entropy_of_any_matrices(dtype, given_arrays):
     value, _ = found(C.cross_entropy_with_softmax, given_arrays, dtype)
@@ -108,7 +108,7 @@ def test_cross_entropy_of_any_matrices(dtype, given_arrays):
 
 @DTYPES
 @pytest.mark.parametrize("axis", [0, 1, None])
-@settings(max_examples=examples(30), deadline=None)
+@settings(max_examples=examples(15), deadline=None)
 @given(batches(ELEMENTS, "ak", "ak"))
 def test_criteria_along_any_axis(dtype, axis, given_arrays):
     chosen = C.Axis.all_static_axes() if axis is None else axis
@@ -120,7 +120,7 @@ def test_criteria_along_any_axis(dtype, axis, given_arrays):
 
 
 @DTYPES
-@settings(max_examples=examples(60), deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(batches(ELEMENTS, "ak", "bk"), batches(ELEMENTS, "k", "k"))
 def test_classification_error_of_any_targets(dtype, matrices, vectors):
     for given_arrays in (matrices, vectors):
@@ -132,7 +132,7 @@ def test_classification_error_of_any_targets(dtype, matrices, vectors):
             expect(for_targets, [-criteria.first_largest(o) for o in cast[0]], dtype)
 
 
-@settings(max_examples=examples(60), deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(batches(ELEMENTS, "k", "k"), st.integers(2, 5))
 def test_errors_among_the_best_of_any_targets(given_arrays, top):
     scores, targets = given_arrays
@@ -145,7 +145,7 @@ def test_errors_among_the_best_of_any_targets(given_arrays, top):
 
 
 @DTYPES
-@settings(max_examples=examples(60), deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(batches(PROBABILITIES, "k", "k"))
 def test_binary_cross_entropy_of_any_targets(dtype, given_arrays):
     outputs, targets = (a.astype(dtype) for a in given_arrays)
@@ -161,7 +161,7 @@ def test_binary_cross_entropy_of_any_targets(dtype, given_arrays):
 
 
 @DTYPES
-@settings(max_examples=examples(40), deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 @given(batches(ELEMENTS, "ak", "ak"))
 def test_squared_errors_of_any_samples(dtype, given_arrays):
     value, (left, right) = found(C.squared_error, given_arrays, dtype)
@@ -172,7 +172,7 @@ def test_squared_errors_of_any_samples(dtype, given_arrays):
 
 
 @DTYPES
-@settings(max_examples=examples(40), deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 @given(batches(ELEMENTS, "ak", "ak"))
 def test_cosines_of_any_samples(dtype, given_arrays):
     shifted = [np.sign(x) + x + 0.5 for x in given_arrays]  # none is 0

@@ -379,7 +379,7 @@ def expected_of(size, max_samples, checkpoint, progress, validation, stop_at=Non
     return events
 
 
-@settings(max_examples=examples(30), deadline=None)
+@settings(max_examples=examples(15), deadline=None)
 @given(st.integers(1, 30), st.integers(1, 70), frequencies, frequencies, frequencies, st.none() | st.integers(1, 5))
 def test_order_of_events(tmp_path_factory, size, max_samples, checkpoint, progress, validation, stop_at):
     given = (size, max_samples, checkpoint, progress, validation, stop_at)

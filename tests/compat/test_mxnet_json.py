@@ -149,7 +149,7 @@ def use(text):
         array.asnumpy()
 
 
-@settings(max_examples=examples(400), deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(changed())
 def test_what_comes_of_changed_json_is_an_mxnet_error(document):
     text = json.dumps(document)

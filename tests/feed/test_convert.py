@@ -52,7 +52,7 @@ class Counted(Torn):
 
 
 @given(corpora(), st.integers(1, 6))
-@settings(deadline=None, max_examples=examples(40))
+@settings(deadline=None, max_examples=examples(20))
 def test_a_converted_corpus_is_the_same(tmp_path_factory, data, chunk_sequences):
     folder = tmp_path_factory.mktemp("convert")
     source = ArrayDeserializer(data, chunk_sequences=chunk_sequences)

@@ -26,7 +26,7 @@ def source(**settings):
 
 
 def wait_for(condition):
-    end = time.monotonic() + 20
+    end = time.monotonic() + 120
     while not condition() and time.monotonic() < end:
         time.sleep(0.01)
     assert condition()

@@ -81,7 +81,7 @@ def source(corpus, backend="any", forced=True, **options):
     room=st.sampled_from([1, 6000, 1 << 20]),
     direct=st.booleans(),
 )
-@settings(max_examples=examples(12))
+@settings(max_examples=examples(6))
 def test_fetched_chunks_are_those_of_the_file(files, backend, shuffle, read_ahead, threads, size, room, direct):
     """Two sweeps, however much is fetched ahead."""
     reopen, _ = files

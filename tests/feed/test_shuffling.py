@@ -37,7 +37,7 @@ def expected_order(seed, count):
 
 
 @given(corpora(), st.integers(1, 6), st.integers(0, 2**64 - 1), st.sampled_from([1, 60, 400, 1 << 20]))
-@settings(deadline=None, max_examples=examples(40))
+@settings(deadline=None, max_examples=examples(20))
 def test_it_holds_the_same_sequences_in_the_order_of_their_keys(tmp_path_factory, data, step, seed, memory):
     """Whatever the memory and the chunks of the source are."""
     folder = tmp_path_factory.mktemp("shuffle")

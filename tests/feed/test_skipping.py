@@ -48,7 +48,7 @@ def _unreadable(chunk):
     stop=st.integers(0, 5),
     store=st.booleans(),
 )
-@settings(deadline=None, max_examples=examples(60))
+@settings(deadline=None, max_examples=examples(30))
 def test_the_same_minibatches_as_if_it_were_unreadable(
     tmp_path_factory, data, step, size, bad, shuffle, lanes, stop, store
 ):

@@ -63,7 +63,7 @@ def test_kinds_of_all_libraries_find_their_family(kinds, expected):
 
 
 @needs_dot
-@settings(max_examples=examples(30))
+@settings(max_examples=examples(15))
 @given(st.text(st.characters(blacklist_categories=["Cs", "Cc"]), min_size=1, max_size=12))
 @example("s")
 def test_any_name_is_shown_as_it_is(name):

@@ -157,7 +157,7 @@ def test_random_crop_decodes_no_more_than_it_needs():
 
 def test_every_place_of_a_random_crop_is_equally_likely():
     step = images.RandomCrop(5)
-    n = examples(6000)
+    n = examples(3000)
     ops, _ = step.plan(np.tile([7, 8], (n, 1)), draws(step, n))
     counts = np.zeros((3, 4))
     np.add.at(counts, tuple(ops[0].params[:, :2].astype(int).T), 1)
@@ -212,7 +212,7 @@ def test_random_resized_crop_has_torchvisions_distribution(torchvision, width, h
     import torch
 
     torch.manual_seed(1)
-    n = examples(1500)
+    n = examples(750)
     blank = torch.empty(3, height, width)
     theirs = np.array([torchvision.RandomResizedCrop.get_params(blank, [0.08, 1.0], [3 / 4, 4 / 3]) for _ in range(n)])
     step = images.RandomResizedCrop(24)
@@ -248,7 +248,7 @@ def test_our_exponential_is_exact_to_an_ulp():
 
 
 def test_flips_are_as_likely_as_they_should_be():
-    step, n = images.Flip(0.3, 0.6), examples(5000)
+    step, n = images.Flip(0.3, 0.6), examples(2500)
     ops, _ = step.plan(np.ones((n, 2), np.int64), draws(step, n))
     both = ops[0].params.mean(axis=0)
     assert abs(both - [0.3, 0.6]).max() < 5 * 0.5 / math.sqrt(n)

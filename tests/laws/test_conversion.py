@@ -115,7 +115,7 @@ def assert_equal(got, expected):
 
 
 @given(datasets(), st.integers(1, 7))
-@settings(max_examples=examples(80))
+@settings(max_examples=examples(40))
 def test_a_loader_over_the_store_has_the_samples_of_the_dataset(tmp_path_factory, data, size):
     samples, parts = data
     path = tmp_path_factory.mktemp("converted") / "store"
@@ -135,7 +135,7 @@ def test_a_loader_over_the_store_has_the_samples_of_the_dataset(tmp_path_factory
 
 
 @given(datasets())
-@settings(max_examples=examples(15))
+@settings(max_examples=examples(8))
 def test_a_generator_is_converted_as_a_list_is(tmp_path_factory, data):
     samples, _ = data
     folder = tmp_path_factory.mktemp("converted")

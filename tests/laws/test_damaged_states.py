@@ -64,7 +64,7 @@ def ids(minibatch):
 
 
 @pytest.mark.parametrize("kind", FEEDS)
-@settings(max_examples=examples(60))
+@settings(max_examples=examples(30))
 @given(data=st.data())
 def test_a_damaged_state_is_refused_before_anything_moves_or_is_a_state(kind, data):
     """An accepted state continues like any other, and can be saved and loaded again."""

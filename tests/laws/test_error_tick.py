@@ -17,7 +17,7 @@ from tests.effort import examples
 from tests.laws.corpora import CountedCorpus, worlds
 
 
-@settings(max_examples=examples(60))
+@settings(max_examples=examples(30))
 @given(worlds(), st.integers(1, 30), st.integers(1, 3), st.data())
 def test_a_skipped_sequence_shifts_nothing(tmp_path_factory, world, size, count, data):
     """Positions, fingerprints and all other sequences are those of the undamaged corpus, on every rank."""

@@ -160,7 +160,7 @@ def windows_between(source, position):
         place = fl.Position(sweep, ordinal)
 
 
-@settings(max_examples=examples(60))
+@settings(max_examples=examples(30))
 @given(worlds(), lengths, sizes, st.integers(1, 4))
 def test_parts_in_rank_order_are_the_global_minibatch(world, length, sizes, count):
     """Lanes are shared out whole; all ranks step equally often and have one state."""
@@ -182,7 +182,7 @@ def test_parts_in_rank_order_are_the_global_minibatch(world, length, sizes, coun
             assert part.position == expected.position
 
 
-@settings(max_examples=examples(60))
+@settings(max_examples=examples(30))
 @given(worlds(), lengths, st.integers(1, 30), st.integers(0, 8), st.integers(1, 4))
 def test_any_rank_may_be_asked_for_at_any_time(world, length, size, stop, count):
     """A part asked for out of turn, or under another world size after a restart, is that rank's part."""
@@ -237,7 +237,7 @@ def test_own_lanes_of_workers_are_those_of_the_twin(world, length, size, data):
     assert with_sweep_ends(source, [size]) == without_sweeps(expected)
 
 
-@settings(max_examples=examples(60))
+@settings(max_examples=examples(30))
 @given(worlds(), lengths, st.integers(1, 40), st.integers(0, 12), st.data())
 def test_own_lanes_of_workers_resume(world, length, size, stop, data):
     """Each worker from its own state."""
@@ -300,7 +300,7 @@ def test_max_samples_is_checked_before_each_sequence(world, length, size, limit)
     assert not source.next_minibatch(size)
 
 
-@settings(max_examples=examples(60))
+@settings(max_examples=examples(30))
 @given(worlds(), lengths, st.integers(1, 30), st.integers(1, 3), st.data())
 def test_a_skipped_sequence_shifts_nothing(tmp_path_factory, world, length, size, count, data):
     """Its pieces are skipped on every rank, and all others keep their places, even after a restart."""
@@ -512,7 +512,7 @@ def test_lanes_of_another_rank_are_read_from_windows_let_go():
         assert sequences_of([got]) == sequences_of([expected])[got.num_sequences * -1 :]
 
 
-@settings(max_examples=examples(60))
+@settings(max_examples=examples(30))
 @given(worlds(order="feedline", unit=False), lengths, sizes, st.integers(0, 12), st.booleans(), st.data())
 def test_unsized_corpora_resume(world, length, sizes, stop, shuffle, data):
     """Entries name their window; the rest is the rest, whoever owns the lanes."""

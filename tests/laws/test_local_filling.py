@@ -46,7 +46,7 @@ def test_minibatches_are_those_of_the_twin(world, size, count, data):
     assert got == list(local_minibatches(axis, room, world.settings["shuffle"] is not False))
 
 
-@settings(max_examples=examples(40))
+@settings(max_examples=examples(20))
 @given(worlds(), st.integers(1, 4), st.data())
 def test_resumes(world, count, data):
     """From every minibatch, under another size too."""

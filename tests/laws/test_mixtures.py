@@ -245,7 +245,7 @@ def test_a_ramp_leads_from_weights_to_weights(after, start, steps):
         fl.Mixture.ramp((0, {"a": 0}), (100, {"b": 1}))
 
 
-@settings(max_examples=examples(25))  # each starts a hundred times from a state
+@settings(max_examples=examples(12))  # each starts a hundred times from a state
 @given(mixtures(), st.integers(1, 9), st.lists(st.integers(3, 40), min_size=2, max_size=4), st.data())
 def test_batches_of_one_source(world, batch, sizes, data):
     """Places of the specification are batches; minibatches are whole ones, pieces if less is asked for."""

@@ -35,7 +35,7 @@ def alone(inner, share, window, count):
         return [x for minibatch in found.minibatches(50) for x in minibatch["x"].rows.tolist()]
 
 
-@settings(max_examples=examples(30))
+@settings(max_examples=examples(15))
 @given(
     st.lists(st.sampled_from(["array", "read"]), min_size=2, max_size=2),
     st.lists(st.integers(1, 90), min_size=2, max_size=2),

@@ -103,7 +103,7 @@ def test_a_rank_takes_the_places_of_its_own_lanes(world, size, count, ahead):
     assert at == 2 * world.total
 
 
-@settings(max_examples=examples(30))
+@settings(max_examples=examples(15))
 @given(
     lane_worlds(), st.lists(st.tuples(st.integers(1, 30), st.integers(1, 9), st.integers(1, 4)), min_size=1, max_size=5)
 )
@@ -211,7 +211,7 @@ def test_shares_are_about_equal(world, size, count):
         assert max(shares) - min(shares) <= sweeps * (1 if lanes % count == 0 else per_lane + 1)
 
 
-@settings(max_examples=examples(30))
+@settings(max_examples=examples(15))
 @given(lane_worlds(), st.lists(st.integers(1, 40), min_size=1, max_size=4), st.integers(1, 4), st.integers(1, 9))
 def test_order_depends_on_the_lanes_alone(world, sizes, threads, count):
     """Sizes, threads, read-ahead and the world change nothing."""
@@ -225,7 +225,7 @@ def test_order_depends_on_the_lanes_alone(world, sizes, threads, count):
     assert found == whole
 
 
-@settings(max_examples=examples(30))
+@settings(max_examples=examples(15))
 @given(lane_worlds(), st.integers(1, 30))
 def test_every_sweep_delivers_each_sequence_once(world, size):
     """Whatever the lanes, a sweep is a permutation of the corpus."""
@@ -235,7 +235,7 @@ def test_every_sweep_delivers_each_sequence_once(world, size):
     assert sorted(ids[:n]) == sorted(ids[n:]) == list(range(n))
 
 
-@settings(max_examples=examples(30))
+@settings(max_examples=examples(15))
 @given(lane_worlds(), st.integers(1, 40))
 def test_plan_is_what_is_delivered(world, size):
     """Without reading."""
@@ -243,7 +243,7 @@ def test_plan_is_what_is_delivered(world, size):
     test_one_order.test_values_are_those_of_the_corpus.hypothesis.inner_test(world, size)
 
 
-@settings(max_examples=examples(30))
+@settings(max_examples=examples(15))
 @given(lane_worlds(), st.integers(1, 25), st.integers(0, 30), st.integers(1, 25))
 def test_resumes_from_every_point(world, size, stop, other):
     """The laws of resuming and seeking hold as for any order."""
@@ -257,20 +257,20 @@ def test_public_assert(world):
     assert_resumes(lambda: world.source(), sizes=(1, 5, 30), minibatches=2)
 
 
-@settings(max_examples=examples(30))
+@settings(max_examples=examples(15))
 @given(lane_worlds(), st.lists(st.integers(1, 40), min_size=1, max_size=8))
 def test_budget(world, sizes):
     """As many whole sequences as fit."""
     test_partition.test_budget.hypothesis.inner_test(world, sizes)
 
 
-@settings(max_examples=examples(30))
+@settings(max_examples=examples(15))
 @given(lane_worlds(), st.integers(1, 20), st.integers(1, 150))
 def test_max_samples(world, size, limit):
     test_partition.test_max_samples_is_checked_before_each_sequence.hypothesis.inner_test(world, size, limit)
 
 
-@settings(max_examples=examples(40))
+@settings(max_examples=examples(20))
 @given(
     lane_worlds(),
     st.lists(st.tuples(st.integers(0, 99), st.integers(1, 70)), max_size=3),
@@ -292,7 +292,7 @@ def test_places_jumped_over(world, bounds, size, count):
         assert found == [order[k] for k in left if k % world.total % lanes % count == rank]
 
 
-@settings(max_examples=examples(40))
+@settings(max_examples=examples(20))
 @given(lane_worlds(), st.integers(1, 30), st.integers(1, 4), st.data())
 def test_a_skipped_sequence_shifts_nothing(tmp_path_factory, world, size, count, data):
     """Bad sequences keep their ticks: what every rank gets is what it would get, without them."""

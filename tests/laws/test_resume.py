@@ -54,7 +54,7 @@ def test_restoring_reads_at_most_one_window(world, size, stop):
     assert len(restored.corpus.reads) <= chunks_of_windows(source, len(minibatch.ids))
 
 
-@settings(max_examples=examples(15))
+@settings(max_examples=examples(8))
 @given(worlds())
 def test_public_assert(world):
     """The public law holds for our own source."""

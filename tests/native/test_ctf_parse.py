@@ -135,7 +135,7 @@ def test_tidy_texts_are_read_without_errors(text, lenient):
 @example(b"0 |A 1\n0 |A 1 2 3 4\n0 |A x", FIELDS[:1], 9, False, False, False, True)
 @example(b"0 |A 1\n0 |A 1 2 3\n0 |A", FIELDS[:1], 9, False, False, False, False)
 @example(b"1 |A 1\n5", FIELDS[:1], 9, False, False, False, True)
-@settings(max_examples=examples(200))
+@settings(max_examples=examples(100))
 def test_equals_oracle(text, fields, allowed_errors, sized, skip_ids, lenient, fill):
     check(text, fields, allowed_errors, 0 if sized else -1, skip_ids, lenient, fill)
 

@@ -88,7 +88,7 @@ def same(got, expected):
 
 
 @given(st.lists(st.lists(st.binary(max_size=9), min_size=1, max_size=6), min_size=1, max_size=3), st.data())
-@settings(max_examples=examples(60))
+@settings(max_examples=examples(30))
 def test_byte_strings_with_gaps(chunks, data):
     """In any order and overlapping in memory, beside chunks without gaps: as if they had none."""
     gatherer = _native.Gatherer(["bytes"])
@@ -139,7 +139,7 @@ def test_spans_that_change_are_refused():
     st.booleans(),
     st.integers(0, 2**32),
 )
-@settings(max_examples=examples(200))
+@settings(max_examples=examples(100))
 def test_gather(dense, sparse, sizes, n, by_slot, seed):
     """Any streams, any chunks, ragged or not chunk by chunk; slots with gaps."""
     rng = np.random.default_rng(seed)
@@ -246,7 +246,7 @@ def views(draw):
 
 
 @given(st.lists(views(), min_size=1, max_size=3), st.integers(0, 30), st.integers(0, 2**32), st.booleans())
-@settings(max_examples=examples(300))
+@settings(max_examples=examples(150))
 def test_rows_may_be_any_view(arrays, n, seed, ragged):
     """Views are copied row by row from where they lie; chunks with and without strides or offsets may be mixed."""
     rng = np.random.default_rng(seed)
@@ -669,7 +669,7 @@ def test_a_copy_of_an_array(dtype, shape, n):
     st.sampled_from([1, 3, 2000]),
     st.integers(0, 2**32),
 )
-@settings(max_examples=examples(100))
+@settings(max_examples=examples(50))
 def test_bad_entries_are_told_and_mended(sizes, n, classes, ragged, threads, seed):
     """Sparse indices and bools: which sequences have bad ones, what the first was, and 0 in their place."""
     rng = np.random.default_rng(seed)

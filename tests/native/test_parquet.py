@@ -108,7 +108,7 @@ def test_figures_are_those_of_pyarrow(kind):
 
 
 @given(st.sampled_from(sorted(KINDS)), st.integers(0, 2**32))
-@settings(max_examples=examples(1500))
+@settings(max_examples=examples(750))
 def test_damaged_footers_are_read_as_the_twin_reads_them(kind, seed):
     data = damaged(footer_of(written(kind)), seed)
     assert native_footer(data) == twin_footer(data)
@@ -127,7 +127,7 @@ def test_a_cut_footer_is_damage_at_every_byte(kind):
 
 
 @given(st.sampled_from(sorted(KINDS)), st.integers(0, 2**32), st.integers(0, 2), st.integers(1, 200))
-@settings(max_examples=examples(500))
+@settings(max_examples=examples(250))
 def test_page_headers_are_read_as_the_twin_reads_them(kind, seed, column, size):
     data = written(kind)
     begin = native_footer(footer_of(data))[1][0][column][3]

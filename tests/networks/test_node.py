@@ -139,7 +139,7 @@ def graphs(draw):
 
 
 @drawn(graphs())
-@settings(deadline=None, max_examples=examples(60))
+@settings(deadline=None, max_examples=examples(30))
 def test_inputs_come_before_those_who_use_them(nodes):
     order = topological(nodes[-1:])
     place = {node: i for i, node in enumerate(order)}
@@ -151,7 +151,7 @@ def test_inputs_come_before_those_who_use_them(nodes):
 
 
 @drawn(graphs(), st.sampled_from(["share", "clone", "freeze"]))
-@settings(deadline=None, max_examples=examples(60))
+@settings(deadline=None, max_examples=examples(30))
 def test_clones_compute_the_same(nodes, method):
     (copy,) = clone(nodes[-1:], method)
     feeds = {
@@ -166,7 +166,7 @@ def test_clones_compute_the_same(nodes, method):
 
 
 @drawn(graphs())
-@settings(deadline=None, max_examples=examples(60))
+@settings(deadline=None, max_examples=examples(30))
 def test_what_does_not_depend_on_a_replacement_is_shared(nodes):
     other = given((2,), "s", "other")
     (root,) = replace(nodes[-1:], {nodes[0]: other})

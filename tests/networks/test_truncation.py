@@ -63,7 +63,7 @@ def source(rows, **options):
     length=st.integers(1, 4),
     sizes=st.lists(st.integers(1, 12), min_size=1, max_size=4),
 )
-@settings(deadline=None, max_examples=examples(20))
+@settings(deadline=None, max_examples=examples(10))
 def test_pieces_give_what_the_whole_gives(name, lengths, length, sizes):
     """Whatever the lengths, where they are cut, and how the number of lanes changes."""
     rng = np.random.default_rng(0)

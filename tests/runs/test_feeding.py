@@ -52,7 +52,7 @@ def minibatch(ids, ragged, sometimes):
 
 
 @given(minibatches(), st.integers(0, 12), st.integers(1, 5))
-@settings(max_examples=examples(150), deadline=None)
+@settings(max_examples=examples(75), deadline=None)
 def test_sums_are_the_oracles(made, cut, at_once):
     """At any number looked at together, and after a checkpoint anywhere."""
     saved = feeding._AT_ONCE

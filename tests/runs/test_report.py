@@ -30,7 +30,7 @@ spans = st.lists(st.tuples(st.integers(1, 1000), finite, finite, st.floats(0.001
 
 
 @given(spans)
-@settings(max_examples=examples(150), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(75), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_tables_are_the_log(tmp_path, given_spans):
     """The table of each chart contains exactly the numbers of the log."""
     samples, lines = 0, [start()]
@@ -304,7 +304,7 @@ FIELDS = [(i, path) for i, line in enumerate(WHOLE) for path in places(line)]
 
 
 @given(st.sampled_from(FIELDS), wrong)
-@settings(max_examples=examples(400), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(200), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_any_field_may_be_anything(tmp_path, field, value):
     """A page, or a DataError that names the line, whatever a log contains."""
     lines = json.loads(json.dumps(WHOLE))

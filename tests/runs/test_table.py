@@ -24,7 +24,7 @@ def column(rows, k):
 
 
 @given(tables, st.integers(2, 60))
-@settings(max_examples=examples(200), deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 def test_first_last_lowest_highest_stay(table, most):
     """In every column; rows stay whole, in order, and there are few."""
     found = thinned(table, most)

@@ -169,7 +169,7 @@ def _signed_put(url: str, server: Server) -> None:
 
 def _put(url: str, headers: dict[str, str]) -> None:
     host, _, path = url.removeprefix("http://").partition("/")
-    with contextlib.closing(http.client.HTTPConnection(host, timeout=30)) as connection:
+    with contextlib.closing(http.client.HTTPConnection(host, timeout=150)) as connection:
         connection.request("PUT", f"/{path}", b"", headers)
         answer = connection.getresponse()
         text = answer.read()

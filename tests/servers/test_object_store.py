@@ -68,7 +68,7 @@ class Client:
     """A connection that is kept."""
 
     def __init__(self, store):
-        self.connection = http.client.HTTPConnection(store.address, store.port, timeout=30)
+        self.connection = http.client.HTTPConnection(store.address, store.port, timeout=150)
 
     def __enter__(self):
         return self

@@ -112,7 +112,7 @@ def test_what_a_dead_namesake_left_is_removed(tmp_path):
     assert sorted(os.listdir(tmp_path)) == [f".writing-{os.getppid()}-0", "checkpoint-000001-1"]
 
 
-@settings(max_examples=examples(150))
+@settings(max_examples=examples(75))
 @given(st.data())
 def test_damage_anywhere_is_noticed(tmp_path_factory, data):
     """Any file cut or any bytes changed, moved or added: the checkpoint before it is used, or nothing was changed."""

@@ -121,7 +121,7 @@ SHARED = {
 
 
 @pytest.mark.parametrize("rule", RULES)
-@settings(max_examples=examples(30))
+@settings(max_examples=examples(15))
 @given(data=st.data(), averaged=st.booleans(), without=st.integers(0, 12))
 def test_a_rule_does_what_its_oracle_does(rule, data, averaged, without):
     """Also where a parameter has no gradient now and then: it and its state stay as they are."""

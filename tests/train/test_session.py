@@ -167,7 +167,7 @@ def spans(largest):
     )
 
 
-@settings(max_examples=examples(25))
+@settings(max_examples=examples(12))
 @given(st.data())
 def test_the_law_for_any_spans(tmp_path_factory, data):
     """Random spans, limits, numbers of kept checkpoints and stops: same parameters, same last events."""

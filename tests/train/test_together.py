@@ -312,7 +312,7 @@ def test_what_is_sent_and_what_is_left_is_what_was_given(bits):
     st.integers(1, 16),
     st.lists(st.lists(st.floats(-1e3, 1e3, width=32), min_size=5, max_size=5), min_size=1, max_size=4),
 )
-@settings(max_examples=examples(60), deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 def test_codes_decode_to_near_what_was_coded(bits, rows):
     value = torch.tensor(rows)
     code = Code(bits)

@@ -626,7 +626,7 @@ def test_any_byte_changed_is_data_or_a_data_error(tmp_path, options):
     good = write(path, SMALL, rows=15, **options).read_bytes()
     draw = random.Random(9)
     heads = [i for i in range(len(good)) if good[i] or i % 8 == 0]
-    for at in draw.sample(heads, examples(120)):
+    for at in draw.sample(heads, examples(60)):
         bad = bytearray(good)
         bad[at] = draw.choice([bad[at] ^ 1 << draw.randrange(8), 0, 255, 127, 128])
         path.write_bytes(bad)

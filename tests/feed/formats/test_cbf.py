@@ -161,7 +161,7 @@ def test_files_are_a_concatenation(dense, mixed, tmp_path):
         fl.CBFDeserializer([dense, mixed])
 
 
-@settings(max_examples=examples(60), deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(corpora(["float32", "float64"], smallest=1), st.integers(1, 400), st.booleans())
 def test_what_is_written_is_read(tmp_path_factory, streams, chunk_size, through):
     """Any corpus, from arrays or a deserializer; names are ASCII in this format."""

@@ -170,7 +170,7 @@ dtypes = st.sampled_from(["str", "float64", "float32", "int64", "int32", "uint8"
 
 
 @given(data=st.data())
-@settings(max_examples=examples(150))
+@settings(max_examples=examples(75))
 def test_any_table_is_read_as_by_the_csv_module(data):
     kinds = data.draw(st.lists(dtypes, min_size=1, max_size=4))
     rows = data.draw(st.lists(st.lists(cells, min_size=1, max_size=len(kinds) + 1), max_size=5))
@@ -348,7 +348,7 @@ def test_flipped_bytes_of_packed_tables(tmp_path):
         ("a.csv.zst", pa.compress(TEXT, codec="zstd", asbytes=True)),
     ):
         draw = random.Random(4)
-        for _ in range(examples(60)):
+        for _ in range(examples(30)):
             damaged = bytearray(packed)
             for _ in range(draw.choice([1, 1, 3])):
                 damaged[draw.randrange(len(packed))] ^= 1 << draw.randrange(8)
@@ -364,7 +364,7 @@ def test_flipped_bytes_of_packed_tables(tmp_path):
 
 def test_the_first_rows_are_cut_as_by_python():
     draw = random.Random(3)
-    for _ in range(examples(3000)):
+    for _ in range(examples(1500)):
         parts = (draw.choice(['"', '""', ",", "\n", "\r\n", "a", "1", " ", "é"]) for _ in range(draw.randrange(14)))
         text = "".join(parts)
         theirs = [row for row in csv.reader(io.StringIO(text, newline="")) if row]

@@ -97,7 +97,7 @@ def test_stale_index_is_built_anew(text_file, builds, change):
 
 
 @given(data=st.data())
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=examples(150))
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=examples(75))
 def test_flipped_bits_never_change_what_is_read(data, tmp_path):
     path = tmp_path / "data.ctf"
     if not path.exists():

@@ -141,7 +141,7 @@ def test_chunks_are_full_beyond_so_many_frames(tmp_path):
     assert sizes == {1: [1, 2, 1, 1, 1, 1], 4: [2, 1, 2, 1, 1], 5: [3, 3, 1], 12: [4, 3], 90_000: [7]}
 
 
-@settings(max_examples=examples(40), deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 @given(
     st.lists(st.integers(1, 6), min_size=1, max_size=12),
     st.integers(1, 4),

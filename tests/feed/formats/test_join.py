@@ -84,7 +84,7 @@ def plain(chunk):
     return [list(row) for row in zip(*columns, strict=True)]
 
 
-@settings(max_examples=examples(150), deadline=None)
+@settings(max_examples=examples(75), deadline=None)
 @given(corpora(), st.data())
 def test_equals_a_dict_join(parts, data):
     chunks = twin(parts)

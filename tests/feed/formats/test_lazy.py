@@ -92,7 +92,7 @@ def test_no_view_is_copied(view):
 
 
 @given(views(), st.integers(1, 9), st.integers(0, 99))
-@settings(max_examples=examples(50), deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 def test_any_view_is_fed_as_its_copy_is(view, chunk_sequences, seed):
     if not len(view) or view.dtype.kind not in "biufc":
         return

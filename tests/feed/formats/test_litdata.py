@@ -486,7 +486,7 @@ TREES = st.recursive(
 )
 
 
-@settings(max_examples=examples(60))
+@settings(max_examples=examples(30))
 @given(TREES)
 @example([{"a": 1, "b": None}, {"a": "é", "b": True}])
 def test_lists_and_dicts_are_their_json_text(value):
@@ -495,7 +495,7 @@ def test_lists_and_dicts_are_their_json_text(value):
         assert json.loads(litdata_json.json_text(json.dumps(value).encode())) == value  # as older versions wrote
 
 
-@settings(max_examples=examples(60))
+@settings(max_examples=examples(30))
 @given(TREES, st.integers(0, 400), st.integers(0, 255), st.booleans())
 @example([{"a": 1}], 5, 0, False)
 def test_damaged_lists_and_dicts_are_a_value_or_refused(value, at, byte, cut):

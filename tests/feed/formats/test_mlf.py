@@ -132,7 +132,7 @@ def test_chunks_are_cut_between_utterances(files, chunk_size):
     assert sum(info.samples for info in corpus.chunks()) == 11
 
 
-@settings(max_examples=examples(50), deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(
     st.lists(st.lists(st.tuples(st.integers(1, 9), st.sampled_from(STATES)), min_size=1, max_size=6), min_size=1),
     st.integers(1, 300),

@@ -87,7 +87,7 @@ def test_round_trip(tmp_path_factory, data, chunk_bytes, part_bytes, draw):
 
 
 @given(corpora(), st.integers(1, 400), st.data())
-@settings(deadline=None, max_examples=examples(40))
+@settings(deadline=None, max_examples=examples(20))
 def test_chunks_do_not_depend_on_how_sequences_were_handed_over(tmp_path_factory, data, chunk_bytes, draw):
     count = next(iter(data.values())).num_sequences
     cuts = draw.draw(st.lists(st.integers(0, count), max_size=6))
@@ -99,7 +99,7 @@ def test_chunks_do_not_depend_on_how_sequences_were_handed_over(tmp_path_factory
 
 
 @given(corpora(), st.data())
-@settings(deadline=None, max_examples=examples(40))
+@settings(deadline=None, max_examples=examples(20))
 def test_a_subset_of_streams_counts_its_own_samples(tmp_path_factory, data, draw):
     names = draw.draw(st.lists(st.sampled_from(list(data)), min_size=1, unique=True))
     path = write(tmp_path_factory.mktemp("store") / "a", data, chunk_bytes=200)

@@ -20,7 +20,7 @@ from tests.feed.formats.corpora import assert_same, corpora, everything
 
 
 @given(corpora(), st.sampled_from(["lz4", "zstd", "auto"]), st.sampled_from([1, 100, None]))
-@settings(deadline=None, max_examples=examples(60))
+@settings(deadline=None, max_examples=examples(30))
 def test_round_trip(tmp_path_factory, data, compression, chunk_bytes):
     """Data is read back: dense, sparse, ragged, empty; by chunk and by ordinal."""
     path = tmp_path_factory.mktemp("c") / "s"
@@ -80,7 +80,7 @@ def test_auto_looks_at_the_data(tmp_path):
 
 
 @given(st.data())
-@settings(deadline=None, max_examples=examples(150))
+@settings(deadline=None, max_examples=examples(75))
 def test_damage_is_told(tmp_path_factory, data):
     """A byte changed anywhere in the chunks is a DataError that names file and byte, never other data."""
     folder = tmp_path_factory.mktemp("d")
@@ -98,7 +98,7 @@ def test_damage_is_told(tmp_path_factory, data):
 
 
 @given(st.data())
-@settings(deadline=None, max_examples=examples(300))
+@settings(deadline=None, max_examples=examples(150))
 def test_sizes_that_lie_are_told_before_memory_is_asked_for(tmp_path_factory, data):
     """With a checksum that fits, a change of a message's head or of the sizes in its body is an error or harmless."""
     batch = pa.record_batch({"x": pa.array(np.arange(64) % 3), "y": pa.array(np.zeros(64, np.float32))})

@@ -211,7 +211,7 @@ def test_a_store_that_is_whole_again_goes_on(store, expected):
     assert found == expected
 
 
-@settings(max_examples=examples(60), deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(st.integers(0, 2**32), st.booleans())
 def test_other_bytes_of_the_same_size(whole, tmp_path_factory, seed, ahead):
     """A part overwritten while mapped: perhaps other numbers, but no errors except DataError."""
@@ -243,7 +243,7 @@ def test_other_bytes_of_the_same_size(whole, tmp_path_factory, seed, ahead):
     shutil.rmtree(folder)
 
 
-@settings(max_examples=examples(60), deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(st.data())
 def test_slices_of_chunks_are_slices(whole, data):
     """Read singly, they equal slices of the chunk, with separate offsets."""

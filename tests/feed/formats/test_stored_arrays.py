@@ -154,7 +154,7 @@ class InMemory(StoredArrays):
         digest.numbers(int(part.digest(), 16))
 
 
-@settings(max_examples=examples(40))
+@settings(max_examples=examples(20))
 @given(
     st.integers(1, 200),
     st.lists(st.tuples(st.integers(1, 40), st.integers(1, 9)), min_size=1, max_size=3),
@@ -275,7 +275,7 @@ def test_chunks_follow_the_blocks():
     assert rows_of((1 << 20, 1 << 10)) == 1 << 20
 
 
-@settings(max_examples=examples(60))
+@settings(max_examples=examples(30))
 @given(
     st.lists(st.tuples(st.integers(1, 5000), st.integers(1, 20000)), min_size=1, max_size=4),
     st.integers(1, 1 << 28),

@@ -266,7 +266,7 @@ def expected_of(name, message):
     return part if part is not None and (name in ("x", "t") or len(part) == stream.size) else None
 
 
-@settings(max_examples=examples(300))
+@settings(max_examples=examples(150))
 @given(messages(), st.data())
 def test_messages_are_read_as_protobuf_reads_them(tmp_path_factory, drawn, data):
     """Damaged ones, too: where protobuf reads one, so do we, and find the same."""

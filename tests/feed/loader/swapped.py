@@ -42,7 +42,7 @@ both = pytest.mark.parametrize(
 workers = pytest.mark.parametrize("workers", [0, 2])
 
 #: Limit on the duration of anything in another process, far above the actual one.
-PATIENCE = 30.0
+PATIENCE = 75.0
 
 Pair = namedtuple("Pair", ["data", "label"])
 

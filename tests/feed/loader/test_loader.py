@@ -669,7 +669,7 @@ def test_a_mixture_under_other_weights_is_refused_by_a_loader():
 
 @pytest.mark.parametrize("options", [{}, {"when_empty": "stop"}, {"when_empty": "drop", "max_sweeps": 2}])
 @given(data=st.data())
-@settings(max_examples=examples(30))
+@settings(max_examples=examples(15))
 def test_weights_changed_in_a_loader(options, data):
     """As in a source, wherever loops are left and states are taken."""
     ends = "when_empty" in options

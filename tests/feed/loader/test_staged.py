@@ -86,7 +86,7 @@ def same(one, two):
     share=st.sampled_from([None, (0, 2), (2, 3)]),
     sweeps=st.integers(1, 2),
 )
-@settings(max_examples=examples(12))
+@settings(max_examples=examples(6))
 def test_batches_are_those_of_arrays_in_memory(folder, backend, seed, size, kind, share, sweeps):
     """In order, shuffled, weighted and by a sampler of the user's; a rank's part too."""
     options = {"batch_size": size, "seed": seed}

@@ -165,7 +165,7 @@ def test_a_program_that_is_killed_takes_its_workers_along(Loader, number, tmp_pa
     pids = [int(pid) for pid in program.line().split()]
     assert pids
     os.kill(program.process.pid, number)
-    program.process.communicate(timeout=30)
+    program.process.communicate(timeout=150)
     assert program.process.returncode != 0
     assert wait_until(lambda: not any(map(alive, pids)))
 

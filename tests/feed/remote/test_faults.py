@@ -168,11 +168,9 @@ def test_a_slow_first_byte_is_asked_for_again(store, opened, monkeypatch):
     monkeypatch.setattr(requests, "TRAFFIC", requests.Traffic())
     requests.TRAFFIC.first_bytes.extend([0.01] * 100)
     store.put("b/a.jsonl", lines())
-    store.fail("slow", key="b/a.jsonl", request="GET", seconds=10, times=1)
-    began = time.monotonic()
+    store.fail("slow", key="b/a.jsonl", request="GET", seconds=600, times=1)
     delivered(opened("a.jsonl", **STREAMS))
     assert requests.TRAFFIC.hedged == 1
-    assert time.monotonic() - began < 8
 
 
 def test_fsspec_reads_what_obstore_does_not(tmp_path):

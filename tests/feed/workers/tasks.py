@@ -167,7 +167,7 @@ def descriptors() -> list[str]:
     return sorted(filter(None, map(_link, os.listdir("/proc/self/fd"))))
 
 
-def eventually(condition, seconds=20.0):
+def eventually(condition, seconds=120.0):
     """Whether a condition comes true in time; the time is only a bound."""
     end = time.monotonic() + seconds
     while not condition():

@@ -88,7 +88,7 @@ def test_a_killed_parent_takes_busy_workers_along(program, method, number):
     workers = pids(running.stdout.readline())
     assert all(map(alive, workers))
     running.send_signal(number)
-    running.communicate(timeout=30)
+    running.communicate(timeout=150)
     assert eventually(lambda: not any(map(alive, workers)))
 
 
@@ -113,7 +113,7 @@ def test_a_killed_parent_whose_descriptors_live_on(program):
         assert eventually(lambda: not any(map(alive, workers)))
     finally:
         os.killpg(running.pid, signal.SIGKILL)
-        running.communicate(timeout=30)
+        running.communicate(timeout=150)
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -134,7 +134,7 @@ def test_interrupt_from_the_keyboard(program, method):
     )
     workers = pids(running.stdout.readline())
     os.killpg(running.pid, signal.SIGINT)  # as a terminal does it: to all of them
-    out, err = running.communicate(timeout=30)
+    out, err = running.communicate(timeout=150)
     assert out.strip() == "[0, 1, 2, 3, 4] 0"
     assert err.count("KeyboardInterrupt") == 1
     assert eventually(lambda: not any(map(alive, workers)))

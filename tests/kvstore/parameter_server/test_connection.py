@@ -168,7 +168,7 @@ def test_whichever_message_kills_it_two_workers_lose_nothing(how, every, tmp_pat
     st.booleans(),
     st.sampled_from([0.0, 1e9]),
 )
-@settings(max_examples=examples(40), suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(max_examples=examples(20), suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 def test_however_often_and_whenever_servers_die(tmp_path_factory, dies, away, eager, every):
     folder = tmp_path_factory.mktemp("store")
     expected, _ = played(folder / "alive")
