@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -43,6 +44,8 @@ def assert_resumes(
 ) -> None:
     """Check that a feed resumes from every minibatch, also under another minibatch size.
 
+    At each minibatch of each size a feed is restored, and continues under the next of the sizes.
+
     Args:
         make_feed: function that creates a feed with ``next_minibatch(size)``, ``state_dict`` and ``load_state_dict``.
         sizes: minibatch sizes to stop and to continue with.
@@ -52,20 +55,20 @@ def assert_resumes(
         AssertionError: a restored feed delivers anything other than the one that never stopped.
     """
     whole = sequences_of(_take(make_feed(), max(sizes), minibatches))
-    for size in sizes:
+    for first, size in enumerate(sizes):
         feed = make_feed()
         passed = 0
-        while passed < len(whole):
-            state = json.loads(json.dumps(feed.state_dict()))
-            for other in sizes:
-                restored = make_feed()
-                restored.load_state_dict(state)
-                got = sequences_of(_take(restored, other, 2))
-                expected = whole[passed : passed + len(got)]
-                assert got[: len(expected)] == expected, (
-                    f"expected the feed to continue at sequence {passed} with ordinals {[o for o, _ in expected][:8]}, "
-                    f"got {[o for o, _ in got][:8]} (stopped under size {size}, continued under size {other})"
-                )
+        for other in itertools.islice(itertools.cycle(sizes), first, None):
+            if passed >= len(whole):
+                break
+            restored = make_feed()
+            restored.load_state_dict(json.loads(json.dumps(feed.state_dict())))
+            got = sequences_of(_take(restored, other, 2))
+            expected = whole[passed : passed + len(got)]
+            assert got[: len(expected)] == expected, (
+                f"expected the feed to continue at sequence {passed} with ordinals {[o for o, _ in expected][:8]}, "
+                f"got {[o for o, _ in got][:8]} (stopped under size {size}, continued under size {other})"
+            )
             minibatch = feed.next_minibatch(size)
             if not minibatch:
                 break

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import importlib.util
 import json
 import os
 import subprocess
@@ -96,15 +95,17 @@ def test_a_turn_resumes_with_the_right_batches(tmp_path, name):
     assert turn(*given, "--resume", tmp_path / "state")["right"] is True
 
 
+def needing(workload):
+    """Peers of a workload, marked with the packages that they need."""
+    packages = {contender.peer: contender.needs for contender in load(workload).contenders if contender.needs}
+    return [pytest.param(peer, marks=pytest.mark.frameworks(*needs), id=peer) for peer, needs in packages.items()]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("peer", dict.fromkeys(c.peer for c in load("python_work").contenders if c.needs))
+@pytest.mark.parametrize("peer", needing("python_work"))
 def test_each_peer_that_is_installed_delivers_every_sample(tmp_path, peer):
     workload = load("python_work")
     chosen = next(each for each in workload.contenders if each.peer == peer)
-    # LitData and MDS need their package to write, too.
-    for module in chosen.needs:
-        if importlib.util.find_spec(module) is None:
-            pytest.skip(f"{module} is not installed")
     turn(chosen.form, "python_work", "--data", tmp_path / "data", "--check", tmp_path / "check", "--make", "320")
     given = ["--data", tmp_path / "data", "--check", tmp_path / "check", "--scratch", tmp_path, "--seconds", "0.1"]
     found = turn(chosen.name, "python_work", *given, "--workers", str(chosen.workers[0]))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 
 import pytest
 
@@ -12,6 +11,7 @@ import feedline as fl
 from feedline.mxnet._launch import launched
 from tests.docs.pages import IMPORTED_FROM
 from tests.ranks import free_port
+from tests.warm import Python
 
 WORKER = {
     "DMLC_ROLE": "worker", "DMLC_NUM_WORKER": "3", "DMLC_NUM_SERVER": "1", "DMLC_TASK_ID": "2",
@@ -83,8 +83,8 @@ def test_a_script_launched_as_launch_py_does(tmp_path):
     }  # fmt: skip
     roles = [("scheduler", ""), *(("worker" if i < 2 else "server", str(i)) for i in range(4))]
     started = [
-        subprocess.Popen(
-            [sys.executable, "-m", "feedline", "run", "--as", "mxnet", str(tmp_path / "script.py")],
+        Python(
+            ["-m", "feedline", "run", "--as", "mxnet", str(tmp_path / "script.py")],
             env={**common, "DMLC_ROLE": role, **({"DMLC_TASK_ID": number} if number else {})},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -92,7 +92,7 @@ def test_a_script_launched_as_launch_py_does(tmp_path):
         )
         for role, number in roles
     ]
-    said = [process.communicate(timeout=100)[0] for process in started]
+    said = [process.communicate(timeout=150)[0] for process in started]
     assert [process.returncode for process in started] == [0] * 5, said
     assert [said[0], said[3], said[4]] == [""] * 3
     assert sorted(said[1:3]) == ["0 2 [3.0, 3.0]\n", "1 2 [3.0, 3.0]\n"]
