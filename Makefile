@@ -54,6 +54,7 @@ $(VENV)/.core: $(VENV)/.packages $(NATIVE)
 # Tests are compiled here, once, and not by each of the processes that run them.
 $(VENV)/.test: $(VENV)/.core
 	$(ENVIRONMENT) $(VENV) test
+	@echo "compiling the tests"
 	@$(BIN)/python -m pytest tests --collect-only -qq > /dev/null
 	@touch $@
 

@@ -2,9 +2,9 @@
 
 usage: environment.py FOLDER [--over BASE] [--core] [NAME ...]
 
-Names are dependency groups or extras of pyproject.toml, at the versions of constraints.txt. With `--over`, the packages of another
-environment are seen from the new one, so that they are not installed twice. With `--core`, feedline itself is compiled
-and installed, editable. What is missing on the machine is said first, with the command that installs it.
+Names are dependency groups or extras of pyproject.toml, at the versions of constraints.txt. With `--over`, the packages
+of another environment are seen from the new one, so that they are not installed twice. With `--core`, feedline itself
+is compiled and installed, editable. What is missing on the machine is said first, with the command that installs it.
 """
 
 import argparse
@@ -131,7 +131,7 @@ def main() -> None:
     parser.add_argument("--over", type=Path)
     parser.add_argument("--core", action="store_true")
     parser.add_argument("names", nargs="*")
-    options = parser.parse_args()
+    options = parser.parse_intermixed_args()
     check_machine()
     python = options.folder / "bin" / "python"
     if not python.exists():
