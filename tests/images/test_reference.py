@@ -8,11 +8,9 @@ from tests.oracles import pictures as reference
 
 @pytest.fixture(scope="module")
 def functional():
-    from torchvision.transforms import functional
+    from tests.frameworks.vision import torchvision
 
-    import tests.frameworks.vision  # noqa: F401
-
-    return functional
+    return torchvision.transforms.functional
 
 
 @pytest.mark.frameworks("torch", "torchvision")

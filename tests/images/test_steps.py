@@ -33,11 +33,9 @@ STEPS = [
 
 @pytest.fixture(scope="module")
 def torchvision():
-    from torchvision import transforms
+    from tests.frameworks.vision import torchvision
 
-    import tests.frameworks.vision  # noqa: F401
-
-    return transforms
+    return torchvision.transforms
 
 
 def draws(step, n, seed=0):

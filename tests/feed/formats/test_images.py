@@ -48,12 +48,10 @@ def torchvisions(root):
 
 @pytest.mark.frameworks("torch", "torchvision")
 def test_torchvision_itself_orders_a_folder_like_that(tmp_path):
-    from torchvision import datasets
-
-    import tests.frameworks.vision  # noqa: F401
+    from tests.frameworks.vision import torchvision
 
     folder_of(tmp_path, ["b/x/1.jpg", "b/x-/1.jpg", "b/2.PNG", "b/10.jpg", "B/é.jpg", "B/f.jpg", "B/.h.jpg", "B/t.txt"])
-    folder = datasets.ImageFolder(tmp_path, loader=str)
+    folder = torchvision.datasets.ImageFolder(tmp_path, loader=str)
     samples = [(os.path.relpath(path, tmp_path), label) for path, label in folder.samples]
     assert (samples, folder.classes) == torchvisions(tmp_path)
 
