@@ -90,6 +90,10 @@ struct Outputs {
     std::size_t bytes = 0;
 };
 
+static bool same_bytes(const void* a, const void* b, std::int64_t n) {
+    return n == 0 || std::memcmp(a, b, static_cast<std::size_t>(n)) == 0;
+}
+
 // Whether place i of the outputs is sequence `at` of a chunk.
 static bool same(const Outputs& out, std::size_t i, const Chunk& chunk, std::int64_t at) {
     const auto k = static_cast<std::size_t>(at);
@@ -105,8 +109,8 @@ static bool same(const Outputs& out, std::size_t i, const Chunk& chunk, std::int
     return out.indptr[1][i + 1] == value + size && out.indptr[2][i + 1] == text + bytes &&
            std::equal(chunk.indices.begin() + chunk.indptr[k], chunk.indices.begin() + chunk.indptr[k + 1],
                       out.indices.begin() + value) &&
-           std::memcmp(out.rows[1].data() + 4 * value, chunk.values.data() + chunk.indptr[k], part(4 * size)) == 0 &&
-           std::memcmp(out.rows[2].data() + text, chunk.texts.data() + chunk.bounds[k], part(bytes)) == 0;
+           same_bytes(out.rows[1].data() + 4 * value, chunk.values.data() + chunk.indptr[k], 4 * size) &&
+           same_bytes(out.rows[2].data() + text, chunk.texts.data() + chunk.bounds[k], bytes);
 }
 
 static void test_gathers(bool background) {
