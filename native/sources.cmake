@@ -8,6 +8,9 @@ set(FEEDLINE_CORE_SOURCES
   native/src/packing.cpp
   native/src/packed_rows.cpp
   native/src/gather.cpp
+  native/src/gather_job.cpp
+  native/src/chunk_table.cpp
+  native/src/threads.cpp
   native/src/fetch.cpp
   native/src/fetch_ring.cpp
   native/src/stage.cpp
@@ -55,7 +58,13 @@ set(FEEDLINE_BINDING_SOURCES
   native/bindings/packing.cpp
   native/bindings/packed_rows.cpp
   native/bindings/fetch.cpp
+  native/bindings/array_checks.cpp
+  native/bindings/arrays.cpp
+  native/bindings/chunks.cpp
+  native/bindings/fresh_arrays.cpp
   native/bindings/gather.cpp
+  native/bindings/gatherer.cpp
+  native/bindings/staged.cpp
   native/bindings/crc32c.cpp
   native/bindings/merge.cpp
   native/bindings/tensors.cpp
@@ -80,6 +89,7 @@ set(FEEDLINE_NATIVE_TEST_SOURCES
   native/tests/test_background.cpp
   native/tests/test_codes.cpp
   native/tests/test_fetch.cpp
+  native/tests/test_gather_job.cpp
   native/tests/test_guard.cpp
   native/tests/test_kernels.cpp
   native/tests/test_packed_rows.cpp

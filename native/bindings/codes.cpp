@@ -9,14 +9,12 @@
 #include <vector>
 
 #include "arrays.h"
-#include "threads.h"
+#include "feedline/threads.h"
 #include "unlocked.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
 using namespace feedline;
-using feedline::bindings::in_parts;
-using feedline::bindings::number;
 using feedline::bindings::raise;
 using feedline::bindings::Unlocked;
 
@@ -29,18 +27,19 @@ constexpr std::size_t kOneThread = 1u << 18;
 
 Code code_of(const std::string& name, float threshold) {
     if (name == "2bit") {
-        if (!(threshold > 0)) raise<nb::value_error>("expected a threshold above 0 for 2 bits, got " + number(threshold));
+        if (!(threshold > 0))
+            raise<nb::value_error>({"expected a threshold above 0 for 2 bits, got ", std::to_string(threshold)});
         return Code::two_bits;
     }
     if (name == "1bit") return Code::one_bit;
     if (name == "bf16") return Code::bfloat16;
     if (name == "fp16") return Code::float16;
-    raise<nb::value_error>("expected '2bit', '1bit', 'bf16' or 'fp16', got '" + name + "'");
+    raise<nb::value_error>({"expected '2bit', '1bit', 'bf16' or 'fp16', got '", name, "'"});
 }
 
 std::size_t size_of(nb::handle count) {
     const auto n = nb::cast<std::int64_t>(count);
-    if (n < 0) raise<nb::value_error>("expected a count of elements >= 0, got " + number(n));
+    if (n < 0) raise<nb::value_error>({"expected a count of elements >= 0, got ", n});
     return static_cast<std::size_t>(n);
 }
 
@@ -52,7 +51,7 @@ T* pointer(nb::handle address) {
 // Calls `work(job, begin, end)` for parts of all jobs, on several threads where that pays.
 template <class Job, class Work>
 void run(const std::vector<Job>& jobs, std::int64_t threads, const Work& work) {
-    if (threads < 1) raise<nb::value_error>("expected threads >= 1, got " + number(threads));
+    if (threads < 1) raise<nb::value_error>({"expected threads >= 1, got ", threads});
     std::size_t total = 0;
     for (const Job& job : jobs) total += job.count;
     const std::size_t count = total < kOneThread ? 1 : static_cast<std::size_t>(threads);
@@ -92,7 +91,7 @@ void encode_all(const std::string& name, float threshold, nb::sequence jobs, std
     std::vector<Encoded> found;
     for (nb::handle job : jobs) {
         const nb::tuple fields = nb::cast<nb::tuple>(job);
-        if (fields.size() != 5) raise<nb::value_error>("expected jobs of 5 fields, got " + number(fields.size()));
+        if (fields.size() != 5) raise<nb::value_error>({"expected jobs of 5 fields, got ", fields.size()});
         found.push_back({size_of(fields[0]), pointer<const float>(fields[1]), pointer<const float>(fields[2]),
                          pointer<float>(fields[3]), pointer<std::uint8_t>(fields[4])});
     }
@@ -114,7 +113,7 @@ void decode_sums(const std::string& name, float threshold, nb::sequence jobs, st
     std::vector<Summed> found;
     for (nb::handle job : jobs) {
         const nb::tuple fields = nb::cast<nb::tuple>(job);
-        if (fields.size() != 3) raise<nb::value_error>("expected jobs of 3 fields, got " + number(fields.size()));
+        if (fields.size() != 3) raise<nb::value_error>({"expected jobs of 3 fields, got ", fields.size()});
         Summed one{size_of(fields[0]), {}, pointer<float>(fields[2])};
         for (nb::handle address : nb::cast<nb::sequence>(fields[1]))
             one.codes.push_back(pointer<const std::uint8_t>(address));

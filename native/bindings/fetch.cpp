@@ -71,23 +71,23 @@ nb::list Fetch::result() {
 
 const std::shared_ptr<const DiskFile>& file_of(const Disk& disk, std::int64_t file) {
     if (file < 0 || static_cast<std::size_t>(file) >= disk.files.size())
-        raise<nb::index_error>("expected a file from 0 to below " + number(disk.files.size()) + ", got " + number(file));
+        raise<nb::index_error>({"expected a file from 0 to below ", disk.files.size(), ", got ", file});
     if (disk.files[static_cast<std::size_t>(file)] == nullptr)
-        raise<nb::index_error>("expected a file that is open, got number " + number(file) + ", which was closed");
+        raise<nb::index_error>({"expected a file that is open, got number ", file, ", which was closed"});
     return disk.files[static_cast<std::size_t>(file)];
 }
 
 void check_range(const DiskFile& file, std::int64_t offset, std::int64_t size) {
     if (offset < 0 || size < 0 || static_cast<std::uint64_t>(size) > file.size() ||
         static_cast<std::uint64_t>(offset) > file.size() - static_cast<std::uint64_t>(size))
-        raise<nb::value_error>("expected a range of the " + number(file.size()) + " bytes of " + file.path() + ", got " +
-                               number(size) + " bytes at " + number(offset));
+        raise<nb::value_error>({"expected a range of the ", file.size(), " bytes of ", file.path(), ", got ", size,
+                                " bytes at ", offset});
 }
 
 std::size_t add_file(Disk& disk, const std::string& path, std::int64_t size, std::uint64_t address, nb::handle identity,
                      bool direct, bool ask, std::int64_t first, bool share) {
-    if (first < 0 || first > size) raise<nb::value_error>("expected first from 0 to the size, got " + number(first));
-    if (size < 0) raise<nb::value_error>("expected a size of at least 0, got " + number(size));
+    if (first < 0 || first > size) raise<nb::value_error>({"expected first from 0 to the size, got ", first});
+    if (size < 0) raise<nb::value_error>({"expected a size of at least 0, got ", size});
     DiskFile::About about;
     about.path = path;
     about.size = static_cast<std::uint64_t>(size);
@@ -125,7 +125,7 @@ std::size_t count_held(const Disk& disk, std::int64_t number, std::int64_t offse
                        std::int64_t most) {
     const DiskFile& file = *file_of(disk, number);
     check_range(file, offset, size);
-    if (most < 1) raise<nb::value_error>("expected to look at 1 page at least, got " + std::to_string(most));
+    if (most < 1) raise<nb::value_error>({"expected to look at 1 page at least, got ", most});
     const std::int64_t first = offset / static_cast<std::int64_t>(kFetchAlign);
     const std::int64_t pages = (offset + size + static_cast<std::int64_t>(kFetchAlign) - 1) /
                                    static_cast<std::int64_t>(kFetchAlign) - first;
@@ -154,7 +154,7 @@ Fetcher::Backend backend_of(const std::string& name) {
     if (name == "any") return Fetcher::Backend::kAny;
     if (name == "io_uring") return Fetcher::Backend::kRing;
     if (name == "threads") return Fetcher::Backend::kThreads;
-    raise<nb::value_error>("expected a backend of any, io_uring, threads, got " + name);
+    raise<nb::value_error>({"expected a backend of any, io_uring, threads, got ", name});
 }
 
 }  // namespace
@@ -177,8 +177,8 @@ void bind_fetch(nb::module_& m) {
         .def(
             "__init__",
             [](Disk* self, const std::string& backend, std::int64_t depth, std::int64_t keep_bytes) {
-                if (depth < 1 || depth > 4096) raise<nb::value_error>("expected a depth from 1 to 4096, got " + number(depth));
-                if (keep_bytes < 0) raise<nb::value_error>("expected to keep at least 0 bytes, got " + number(keep_bytes));
+                if (depth < 1 || depth > 4096) raise<nb::value_error>({"expected a depth from 1 to 4096, got ", depth});
+                if (keep_bytes < 0) raise<nb::value_error>({"expected to keep at least 0 bytes, got ", keep_bytes});
                 try {
                     new (self) Disk(backend_of(backend), static_cast<unsigned>(depth), static_cast<std::size_t>(keep_bytes));
                 } catch (const std::system_error& error) {
@@ -229,7 +229,7 @@ void bind_fetch(nb::module_& m) {
                 std::vector<RangeWork::Range> wanted;
                 for (const nb::handle item : ranges) {
                     const nb::tuple range(nb::borrow(item));
-                    if (range.size() != 3) raise<nb::value_error>("expected (file, offset, size), got " + text(range));
+                    if (range.size() != 3) raise<nb::value_error>({"expected (file, offset, size), got ", text(range)});
                     const auto& file = file_of(disk, nb::cast<std::int64_t>(range[0]));
                     const auto offset = nb::cast<std::int64_t>(range[1]), size = nb::cast<std::int64_t>(range[2]);
                     check_range(*file, offset, size);

@@ -6,14 +6,13 @@
 namespace nb = nanobind;
 using namespace nb::literals;
 using feedline::bindings::MergeBatch;
-using feedline::bindings::number;
 using feedline::bindings::raise;
 
 namespace {
 
 std::size_t size_of(nb::handle count) {
     const auto n = nb::cast<std::int64_t>(count);
-    if (n < 0) raise<nb::value_error>("expected a count of elements >= 0, got " + number(n));
+    if (n < 0) raise<nb::value_error>({"expected a count of elements >= 0, got ", n});
     return static_cast<std::size_t>(n);
 }
 
@@ -22,7 +21,7 @@ void merge_all(nb::sequence jobs, std::size_t threads) {
     MergeBatch<T> batch;
     for (nb::handle job : jobs) {
         const nb::tuple fields = nb::cast<nb::tuple>(job);
-        if (fields.size() != 3) raise<nb::value_error>("expected jobs of 3 fields, got " + number(fields.size()));
+        if (fields.size() != 3) raise<nb::value_error>({"expected jobs of 3 fields, got ", fields.size()});
         batch.job(size_of(fields[0]));
         bool none = true;
         for (nb::handle address : nb::cast<nb::sequence>(fields[1])) {
@@ -36,13 +35,13 @@ void merge_all(nb::sequence jobs, std::size_t threads) {
 }
 
 void merge_jobs(nb::sequence jobs, std::int64_t item_bytes, std::int64_t threads) {
-    if (threads < 1) raise<nb::value_error>("expected threads >= 1, got " + number(threads));
+    if (threads < 1) raise<nb::value_error>({"expected threads >= 1, got ", threads});
     if (item_bytes == 4) {
         merge_all<float>(jobs, static_cast<std::size_t>(threads));
     } else if (item_bytes == 8) {
         merge_all<double>(jobs, static_cast<std::size_t>(threads));
     } else {
-        raise<nb::value_error>("expected floats of 4 or 8 bytes, got " + number(item_bytes));
+        raise<nb::value_error>({"expected floats of 4 or 8 bytes, got ", item_bytes});
     }
 }
 

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "feedline/merge.h"
-#include "threads.h"
+#include "feedline/threads.h"
 #include "unlocked.h"
 
 namespace feedline::bindings {

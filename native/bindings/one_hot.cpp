@@ -46,7 +46,7 @@ public:
 
 private:
     [[noreturn]] static void refuse(nb::handle array) {
-        raise<nb::type_error>("expected a C-contiguous matrix of float32 or float64, got " + describe(array));
+        raise<nb::type_error>({"expected a C-contiguous matrix of float32 or float64, got ", describe(array)});
     }
 
     Py_buffer buffer_;

@@ -21,8 +21,8 @@ static std::uint64_t py_hash_key(nb::sequence words) {
         const std::uint64_t value = integer.is_valid() ? PyLong_AsUnsignedLongLong(integer.ptr()) : 0;
         if (PyErr_Occurred()) {
             nb::python_error cause;
-            const std::string message = "expected integers from 0 to 2**64-1 in `words`, got " +
-                                        text(nb::repr(word)) + " at " + number(values.size());
+            const std::string message = join({"expected integers from 0 to 2**64-1 in `words`, got ",
+                                              text(nb::repr(word)), " at ", values.size()});
             if (cause.matches(PyExc_OverflowError)) raise<nb::value_error>(message);
             raise<nb::type_error>(message);
         }
@@ -33,8 +33,7 @@ static std::uint64_t py_hash_key(nb::sequence words) {
 
 static nb::object py_fisher_yates(std::uint64_t key, std::uint64_t n) {
     if (n > std::numeric_limits<std::uint32_t>::max())
-        raise<nb::value_error>("expected n < 2**32 for fisher_yates, got " + number(n) +
-                               "; larger orders are feistel's");
+        raise<nb::value_error>({"expected n < 2**32 for fisher_yates, got ", n, "; larger orders are feistel's"});
     nb::object out = new_array(n, numpy().uint32);
     auto* data = data_of<std::uint32_t>(out);
     const Unlocked unlocked;
@@ -44,10 +43,9 @@ static nb::object py_fisher_yates(std::uint64_t key, std::uint64_t n) {
 
 static nb::object py_feistel(std::uint64_t key, std::uint64_t n, std::uint64_t first, std::uint64_t count) {
     if (n < 1 || n > kFeistelLimit)
-        raise<nb::value_error>("expected 1 <= n <= 2**40 for feistel, got " + number(n));
+        raise<nb::value_error>({"expected 1 <= n <= 2**40 for feistel, got ", n});
     if (first > n || count > n - first)
-        raise<nb::value_error>("expected first + count <= n = " + number(n) +
-                               ", got first = " + number(first) + ", count = " + number(count));
+        raise<nb::value_error>({"expected first + count <= n = ", n, ", got first = ", first, ", count = ", count});
     nb::object out = new_array(count, numpy().int64);
     auto* data = data_of<std::int64_t>(out);
     const Unlocked unlocked;
@@ -68,8 +66,8 @@ static nb::tuple py_locate(nb::handle starts, nb::handle t) {
     const Ints begins(starts, "starts", {Ints::kInt64});
     const Ints places(t, "t", {Ints::kInt64, Ints::kUint32});
     if (begins.size() < 1 || begins.size() - 1 > std::numeric_limits<std::uint32_t>::max())
-        raise<nb::value_error>("expected slots + 1 numbers in `starts` with 1 <= slots + 1 <= 2**32, got " +
-                               number(begins.size()));
+        raise<nb::value_error>({"expected slots + 1 numbers in `starts` with 1 <= slots + 1 <= 2**32, got ",
+                                begins.size()});
     const std::size_t slots = begins.size() - 1;
     nb::object slot = new_array(places.size(), numpy().uint32);
     nb::object index = new_array(places.size(), numpy().int64);
@@ -86,9 +84,8 @@ static nb::tuple py_locate(nb::handle starts, nb::handle t) {
         const std::int64_t got = places.type() == Ints::kInt64
                                      ? places.int64()[outside]
                                      : static_cast<std::int64_t>(places.uint32()[outside]);
-        raise<nb::index_error>("expected places from " + number(begins.int64()[0]) + " to below " +
-                               number(begins.int64()[slots]) + ", got t[" + number(outside) +
-                               "] = " + number(got));
+        raise<nb::index_error>({"expected places from ", begins.int64()[0], " to below ", begins.int64()[slots],
+                                ", got t[", outside, "] = ", got});
     }
     return nb::make_tuple(slot, index);
 }
@@ -108,18 +105,17 @@ static nb::object py_cntk_sequence_order(std::uint64_t seed, nb::handle counts, 
     const Ints end(window_end, "window_end", {Ints::kInt64});
     const std::size_t chunks = sizes.size();
     if (begin.size() != chunks || end.size() != chunks)
-        raise<nb::value_error>("expected counts, window_begin and window_end of equal length, got " +
-                               number(chunks) + ", " + number(begin.size()) + " and " + number(end.size()));
+        raise<nb::value_error>({"expected counts, window_begin and window_end of equal length, got ", chunks, ", ",
+                                begin.size(), " and ", end.size()});
     std::int64_t total = 0;
     for (std::size_t c = 0; c < chunks; ++c) {
         if (sizes.int64()[c] < 0 || __builtin_add_overflow(total, sizes.int64()[c], &total))
-            raise<nb::value_error>("expected counts >= 0 with a sum below 2**63, got counts[" + number(c) +
-                                   "] = " + number(sizes.int64()[c]));
+            raise<nb::value_error>({"expected counts >= 0 with a sum below 2**63, got counts[", c, "] = ",
+                                    sizes.int64()[c]});
     }
     if (const std::ptrdiff_t c = cntk_windows_fault(begin.int64(), end.int64(), chunks); c >= 0)
-        raise<nb::value_error>("expected window_begin[c] <= c < window_end[c] <= " + number(chunks) +
-                               ", both ascending, got [" + number(begin.int64()[c]) + ", " +
-                               number(end.int64()[c]) + ") for c = " + number(c));
+        raise<nb::value_error>({"expected window_begin[c] <= c < window_end[c] <= ", chunks, ", both ascending, got [",
+                                begin.int64()[c], ", ", end.int64()[c], ") for c = ", c});
     nb::object out = new_array(static_cast<std::size_t>(total), numpy().int64);
     auto* data = data_of<std::int64_t>(out);
     const Unlocked unlocked;
@@ -142,14 +138,12 @@ static nb::tuple py_mixture_schedule(nb::handle quotas) {
     for (std::size_t k = 0; k < sources; ++k) {
         const std::int64_t share = shares.int64()[k];
         if (share < 0 || share > static_cast<std::int64_t>(kLongestPeriod))
-            raise<nb::value_error>("expected quotas from 0 to " + number(kLongestPeriod) + ", got quotas[" + number(k) +
-                                   "] = " + number(share));
+            raise<nb::value_error>({"expected quotas from 0 to ", kLongestPeriod, ", got quotas[", k, "] = ", share});
         period += share;
     }
     if (sources > kLongestPeriod || period < 1 || period > static_cast<std::int64_t>(kLongestPeriod))
-        raise<nb::value_error>("expected at most " + number(kLongestPeriod) + " quotas with a sum from 1 to " +
-                               number(kLongestPeriod) + ", got " + number(sources) + " with a sum of " +
-                               number(period));
+        raise<nb::value_error>({"expected at most ", kLongestPeriod, " quotas with a sum from 1 to ", kLongestPeriod,
+                                ", got ", sources, " with a sum of ", period});
     const auto places = static_cast<std::size_t>(period);
     nb::object source = new_array(places, numpy().uint16);
     nb::object rank = new_array(places, numpy().int32);
@@ -172,15 +166,15 @@ static nb::tuple py_mixture_items(nb::handle quotas, nb::handle source, nb::hand
     for (std::size_t k = 0; k < shares.size(); ++k) sum += shares.int64()[k];
     if (period < 1 || period > kLongestPeriod || ranks.size() != period * sizeof(std::int32_t) ||
         sum != static_cast<std::int64_t>(period))
-        raise<nb::value_error>("expected source and rank of a period of " + number(sum) + " places, got " +
-                               number(period) + " and " + number(ranks.size() / sizeof(std::int32_t)));
+        raise<nb::value_error>({"expected source and rank of a period of ", sum, " places, got ", period, " and ",
+                                ranks.size() / sizeof(std::int32_t)});
     const auto* of = reinterpret_cast<const std::uint16_t*>(sources.data());
     constexpr std::uint64_t most = std::uint64_t{1} << 62;
     const std::int64_t end = length.is_none() ? -1 : nb::cast<std::int64_t>(length);
     if (block < 1 || block > std::numeric_limits<std::uint32_t>::max() || first > most || count > most - first ||
         (!length.is_none() && (end < 0 || first + count > static_cast<std::uint64_t>(end))))
-        raise<nb::value_error>("expected places of a stage in blocks of 1 to 2**32 - 1, got " + number(count) +
-                               " from " + number(first) + " in blocks of " + number(block));
+        raise<nb::value_error>({"expected places of a stage in blocks of 1 to 2**32 - 1, got ", count, " from ", first,
+                                " in blocks of ", block});
     nb::object source_out = new_array(count, numpy().uint16);
     nb::object item_out = new_array(count, numpy().int64);
     auto* source_data = data_of<std::uint16_t>(source_out);
@@ -199,7 +193,7 @@ static nb::tuple py_mixture_items(nb::handle quotas, nb::handle source, nb::hand
         const Unlocked unlocked;
         sound = mixture_items(made, static_cast<std::int64_t>(first), count, source_data, item_data);
     }
-    if (!sound) raise<nb::value_error>("expected sources below " + number(shares.size()));
+    if (!sound) raise<nb::value_error>({"expected sources below ", shares.size()});
     return nb::make_tuple(source_out, item_out);
 }
 

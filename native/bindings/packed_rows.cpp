@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <functional>
 #include <limits>
 #include <nanobind/stl/optional.h>
 #include <optional>
@@ -11,7 +12,7 @@
 #include "arrays.h"
 #include "faults.h"
 #include "feedline/guard.h"
-#include "threads.h"
+#include "feedline/threads.h"
 #include "unlocked.h"
 
 namespace nb = nanobind;
@@ -39,8 +40,8 @@ public:
         } else {
             PyErr_Clear();
         }
-        raise<nb::type_error>(where + ": expected a one-dimensional C-contiguous array of " + wanted + " for `" + name +
-                              "`, got " + describe(array));
+        raise<nb::type_error>({where, ": expected a one-dimensional C-contiguous array of ", wanted, " for `", name,
+                               "`, got ", describe(array)});
     }
     ~View() { PyBuffer_Release(&buffer_); }
     View(const View&) = delete;
@@ -70,10 +71,10 @@ public:
           lengths_(lengths, "lengths", {Ints::kInt64}, where),
           count_(count),
           row_(row) {
-        if (row < 1) raise<nb::value_error>(where + ": expected rows of at least 1 token, got row = " + number(row));
+        if (row < 1) raise<nb::value_error>({where, ": expected rows of at least 1 token, got row = ", row});
         if (count < 0 || count > kPlaces / row)
-            raise<nb::value_error>(where + ": expected a count of rows from 0, with count * row below 2**31, got " +
-                                   number(count) + " rows of " + number(row) + "; make smaller minibatches");
+            raise<nb::value_error>({where, ": expected a count of rows from 0, with count * row below 2**31, got ",
+                                    count, " rows of ", row, "; make smaller minibatches"});
         check_size("offsets", offsets_.size());
         check_size("starts", starts_.size());
         check_size("lengths", lengths_.size());
@@ -107,9 +108,9 @@ public:
     std::int64_t longest() const { return longest_; }
 
     // Calls fill(begin, end) for all rows, which writes so many bytes, in up to `threads` threads.
-    template <class Fill>
-    void run(std::int64_t threads, std::size_t bytes, const Fill& fill) const {
-        if (threads < 1) raise<nb::value_error>(where_ + ": expected threads >= 1, got " + number(threads));
+    void run(std::int64_t threads, std::size_t bytes,
+             const std::function<void(std::int64_t, std::int64_t)>& fill) const {
+        if (threads < 1) raise<nb::value_error>({where_, ": expected threads >= 1, got ", threads});
         const std::int64_t parts = bytes < kThreadedBytes ? 1 : std::clamp<std::int64_t>(count_, 1, threads);
         std::atomic<const void*> unreadable{nullptr};
         const auto part = [&](std::size_t k) {
@@ -129,34 +130,34 @@ public:
 private:
     void check_size(const char* name, std::size_t size) const {
         if (size != rows_.size())
-            raise<nb::value_error>(where_ + ": expected `" + name + "` to be as long as `rows`, " +
-                                   number(rows_.size()) + ", got " + number(size));
+            raise<nb::value_error>({where_, ": expected `", name, "` to be as long as `rows`, ", rows_.size(), ", got ",
+                                    size});
     }
 
     [[noreturn]] void refuse(const PieceFault& fault, std::size_t tokens) const {
         const std::size_t i = fault.piece;
-        const std::string got = ", got row " + number(pieces_.row[i]) + ", offset " + number(pieces_.offset[i]) +
-                                ", length " + number(pieces_.length[i]) + ", start " + number(pieces_.start[i]);
+        const std::string got = join({", got row ", pieces_.row[i], ", offset ", pieces_.offset[i], ", length ",
+                                      pieces_.length[i], ", start ", pieces_.start[i]});
         std::string rule;
         switch (fault.rule) {
             case PieceRule::row:
-                rule = "pieces by row, from 0 to below " + number(count_);
+                rule = join({"pieces by row, from 0 to below ", count_});
                 break;
             case PieceRule::offset:
-                rule = "pieces of a row by offset, without overlaps, below row = " + number(row_);
+                rule = join({"pieces of a row by offset, without overlaps, below row = ", row_});
                 break;
             case PieceRule::length:
-                rule = "pieces of at least 1 token that end within row = " + number(row_);
+                rule = join({"pieces of at least 1 token that end within row = ", row_});
                 break;
             case PieceRule::start:
-                rule = "pieces inside the " + number(tokens) + " given, and what follows them where they go on";
+                rule = join({"pieces inside the ", tokens, " given, and what follows them where they go on"});
                 break;
             default:
                 rule = "positions from 0 that end by 2**31";
         }
         const std::string position =
-            fault.rule == PieceRule::position ? ", position " + number(pieces_.position[i]) : "";
-        raise<nb::value_error>(where_ + ": piece " + number(i) + ": expected " + rule + got + position);
+            fault.rule == PieceRule::position ? join({", position ", pieces_.position[i]}) : "";
+        raise<nb::value_error>({where_, ": piece ", i, ": expected ", rule, got, position});
     }
 
     std::string where_;
@@ -170,35 +171,29 @@ private:
     std::int64_t longest_ = 0;
 };
 
-template <class In, class Out>
-nb::tuple packed(const Layout& layout, const View& tokens, nb::handle dtype, std::int64_t pad,
-                 std::optional<std::int64_t> ignore, std::int64_t threads) {
-    if constexpr (sizeof(Out) < sizeof(std::int64_t))
-        if (pad < std::int64_t{std::numeric_limits<Out>::min()} || pad > std::int64_t{std::numeric_limits<Out>::max()})
-            raise<nb::value_error>("packed_rows: expected `pad` to be one of " + text(dtype) + ", got " + number(pad));
-    const nb::tuple shape = nb::make_tuple(layout.count(), layout.row());
-    const auto table = [&](nb::handle type) { return nb::object(numpy().empty(shape, type)); };
-    const auto* sequences = data_of<std::int64_t>(layout.sequences());
-    nb::object out = table(dtype), segment = table(numpy().int32), positions = table(numpy().int32);
-    nb::object labels = ignore ? table(numpy().int64) : nb::object(nb::none());
-    nb::object cu_seqlens = new_array(static_cast<std::size_t>(sequences[layout.count()]) + 1, numpy().int32);
-    const PackedRows<In, Out> job{layout.pieces(),
-                                  layout.first(),
-                                  sequences,
-                                  layout.count(),
-                                  layout.row(),
-                                  tokens.data<In>(),
-                                  static_cast<Out>(pad),
-                                  ignore.value_or(0),
-                                  data_of<Out>(out),
-                                  ignore ? data_of<std::int64_t>(labels) : nullptr,
-                                  data_of<std::int32_t>(segment),
-                                  data_of<std::int32_t>(positions),
-                                  data_of<std::int32_t>(cu_seqlens)};
-    const std::size_t place_bytes = sizeof(Out) + (ignore ? 8 : 0) + 8;
-    layout.run(threads, static_cast<std::size_t>(layout.count() * layout.row()) * place_bytes,
-               [&](std::int64_t begin, std::int64_t end) { fill_rows(job, begin, end); });
-    return nb::make_tuple(out, labels, segment, positions, cu_seqlens, layout.sequences(), layout.longest());
+using Fill = void (*)(const PackedRows&, std::int64_t begin, std::int64_t end);
+
+template <class In>
+Fill fill_of(bool wide) {
+    return wide ? &fill_rows<In, std::int64_t> : &fill_rows<In, In>;
+}
+
+Fill fill_of(const View& tokens, bool wide) {
+    switch (tokens.item_bytes()) {  // 8 bytes are signed: labels could not hold the others
+        case 1: return tokens.is_signed() ? fill_of<std::int8_t>(wide) : fill_of<std::uint8_t>(wide);
+        case 2: return tokens.is_signed() ? fill_of<std::int16_t>(wide) : fill_of<std::uint16_t>(wide);
+        case 4: return tokens.is_signed() ? fill_of<std::int32_t>(wide) : fill_of<std::uint32_t>(wide);
+        default: return &fill_rows<std::int64_t, std::int64_t>;
+    }
+}
+
+// Raises unless integers like the tokens hold `pad`.
+void check_pad(const View& tokens, std::int64_t pad, nb::handle dtype) {
+    if (tokens.item_bytes() == sizeof(std::int64_t)) return;
+    const std::size_t bits = 8 * tokens.item_bytes() - (tokens.is_signed() ? 1 : 0);
+    const std::int64_t limit = std::int64_t{1} << bits;
+    if (pad >= limit || pad < (tokens.is_signed() ? -limit : 0))
+        raise<nb::value_error>({"packed_rows: expected `pad` to be one of ", text(dtype), ", got ", pad});
 }
 
 nb::tuple py_packed_rows(nb::handle tokens, nb::handle rows, nb::handle offsets, nb::handle starts,
@@ -207,18 +202,32 @@ nb::tuple py_packed_rows(nb::handle tokens, nb::handle rows, nb::handle offsets,
                          std::int64_t threads) {
     const View view(tokens, "packed_rows", "tokens", "bBhHiIlq", "integers up to int64 (not uint64)");
     const Layout layout("packed_rows", rows, offsets, starts, lengths, positions, goes_on, count, row, view.size());
-    const nb::object own = tokens.attr("dtype");
-    const auto fill = [&](auto token) {
-        using In = decltype(token);
-        return wide ? packed<In, std::int64_t>(layout, view, numpy().int64, pad, ignore, threads)
-                    : packed<In, In>(layout, view, own, pad, ignore, threads);
-    };
-    switch (view.item_bytes()) {  // 8 bytes are signed: labels could not hold the others
-        case 1: return view.is_signed() ? fill(std::int8_t{}) : fill(std::uint8_t{});
-        case 2: return view.is_signed() ? fill(std::int16_t{}) : fill(std::uint16_t{});
-        case 4: return view.is_signed() ? fill(std::int32_t{}) : fill(std::uint32_t{});
-        default: return packed<std::int64_t, std::int64_t>(layout, view, own, pad, ignore, threads);
-    }
+    const nb::object dtype = wide ? nb::borrow(numpy().int64) : nb::object(tokens.attr("dtype"));
+    if (!wide) check_pad(view, pad, dtype);
+    const nb::tuple shape = nb::make_tuple(layout.count(), layout.row());
+    const auto table = [&](nb::handle type) { return nb::object(numpy().empty(shape, type)); };
+    const auto* sequences = data_of<std::int64_t>(layout.sequences());
+    nb::object out = table(dtype), segment = table(numpy().int32), places = table(numpy().int32);
+    nb::object labels = ignore ? table(numpy().int64) : nb::object(nb::none());
+    nb::object cu_seqlens = new_array(static_cast<std::size_t>(sequences[layout.count()]) + 1, numpy().int32);
+    const PackedRows job{layout.pieces(),
+                         layout.first(),
+                         sequences,
+                         layout.count(),
+                         layout.row(),
+                         view.data<void>(),
+                         pad,
+                         ignore.value_or(0),
+                         memory(out),
+                         ignore ? data_of<std::int64_t>(labels) : nullptr,
+                         data_of<std::int32_t>(segment),
+                         data_of<std::int32_t>(places),
+                         data_of<std::int32_t>(cu_seqlens)};
+    const Fill fill = fill_of(view, wide);
+    const std::size_t place_bytes = (wide ? sizeof(std::int64_t) : view.item_bytes()) + (ignore ? 8 : 0) + 8;
+    layout.run(threads, static_cast<std::size_t>(layout.count() * layout.row()) * place_bytes,
+               [&](std::int64_t begin, std::int64_t end) { fill(job, begin, end); });
+    return nb::make_tuple(out, labels, segment, places, cu_seqlens, layout.sequences(), layout.longest());
 }
 
 nb::object py_packed_values(nb::handle values, nb::handle rows, nb::handle offsets, nb::handle starts,
@@ -229,10 +238,10 @@ nb::object py_packed_values(nb::handle values, nb::handle rows, nb::handle offse
     const nb::tuple shape(given.attr("shape"));
     const nb::object dtype = given.attr("dtype");
     if (shape.size() == 0)
-        raise<nb::value_error>("packed_values: expected `values` to have at least one axis, got " + describe(given));
+        raise<nb::value_error>({"packed_values: expected `values` to have at least one axis, got ", describe(given)});
     if (!nb::object(filler.attr("dtype")).equal(dtype) || nb::cast<std::int64_t>(filler.attr("size")) != 1)
-        raise<nb::value_error>("packed_values: expected `fill` to be one " + text(dtype) +
-                               " value in an array, got " + describe(filler));
+        raise<nb::value_error>({"packed_values: expected `fill` to be one ", text(dtype), " value in an array, got ",
+                                describe(filler)});
     const Layout layout("packed_values", rows, offsets, starts, lengths, nb::none(), nb::none(), count, row,
                         nb::cast<std::size_t>(shape[0]));
     nb::list out_shape;

@@ -33,26 +33,26 @@ nb::tuple placed(Method method, const std::string& name, const Ints& lengths, st
                                                                              rows_data, offsets_data);
     }
     if (bad_length >= 0)
-        raise<nb::value_error>(name + ": expected lengths from 1 to row = " + number(row) + ", got lengths[" +
-                               number(bad_length) + "] = " + number(lengths.int64()[bad_length]) +
-                               "; split or drop longer documents first, and drop empty ones");
+        raise<nb::value_error>({name, ": expected lengths from 1 to row = ", row, ", got lengths[", bad_length, "] = ",
+                                lengths.int64()[bad_length],
+                                "; split or drop longer documents first, and drop empty ones"});
     if (bad_order >= 0)
-        raise<nb::value_error>(name + ": expected `order` to have each of 0 to " + number(n - 1) +
-                               " once, got order[" + number(bad_order) + "] = " + number(order[bad_order]));
+        raise<nb::value_error>({name, ": expected `order` to have each of 0 to ", n - 1, " once, got order[", bad_order,
+                                "] = ", order[bad_order]});
     return nb::make_tuple(row_of, offset, rows);
 }
 
 nb::tuple place(Method method, const std::string& name, nb::handle lengths, std::int64_t row, nb::handle order) {
     const Ints sizes(lengths, "lengths", {Ints::kInt64}, name);
     if (row < 1 || row > kLongestRow)
-        raise<nb::value_error>(name + ": expected a row of 1 to " + number(kLongestRow) + ", got " + number(row));
+        raise<nb::value_error>({name, ": expected a row of 1 to ", kLongestRow, ", got ", row});
     if (sizes.size() > kMostDocuments)
-        raise<nb::value_error>(name + ": expected fewer than 2**31 documents, got " + number(sizes.size()));
+        raise<nb::value_error>({name, ": expected fewer than 2**31 documents, got ", sizes.size()});
     if (order.is_none()) return placed<std::int64_t>(method, name, sizes, row, nullptr);
     const Ints turn(order, "order", {Ints::kInt64, Ints::kUint32}, name);
     if (turn.size() != sizes.size())
-        raise<nb::value_error>(name + ": expected `order` to be as long as `lengths`, " + number(sizes.size()) +
-                               ", got " + number(turn.size()));
+        raise<nb::value_error>({name, ": expected `order` to be as long as `lengths`, ", sizes.size(), ", got ",
+                                turn.size()});
     return turn.type() == Ints::kInt64 ? placed(method, name, sizes, row, turn.int64())
                                        : placed(method, name, sizes, row, turn.uint32());
 }
@@ -70,9 +70,9 @@ nb::tuple py_row_contents(nb::handle rows, nb::handle offsets, std::int64_t coun
     const Ints offset(offsets, "offsets", {Ints::kInt64}, "row_contents");
     const std::size_t n = row_of.size();
     if (offset.size() != n)
-        raise<nb::value_error>("row_contents: expected `rows` and `offsets` of equal length, got " + number(n) + " and " +
-                               number(offset.size()));
-    if (count < 0) raise<nb::value_error>("row_contents: expected a count of rows >= 0, got " + number(count));
+        raise<nb::value_error>({"row_contents: expected `rows` and `offsets` of equal length, got ", n, " and ",
+                                offset.size()});
+    if (count < 0) raise<nb::value_error>({"row_contents: expected a count of rows >= 0, got ", count});
     // numpy refuses what does not fit into memory, and a count whose increment overflows.
     const nb::object starts = new_array(static_cast<std::size_t>(count) + 1, numpy().int64);
     const nb::object documents = new_array(n, numpy().int64);
@@ -85,8 +85,8 @@ nb::tuple py_row_contents(nb::handle rows, nb::handle offsets, std::int64_t coun
         if (bad < 0) row_contents(row_of.int64(), offset.int64(), n, count, starts_data, documents_data);
     }
     if (bad >= 0)
-        raise<nb::value_error>("row_contents: expected rows from 0 to below the count of rows, " + number(count) +
-                               ", got rows[" + number(bad) + "] = " + number(row_of.int64()[bad]));
+        raise<nb::value_error>({"row_contents: expected rows from 0 to below the count of rows, ", count, ", got rows[",
+                                bad, "] = ", row_of.int64()[bad]});
     return nb::make_tuple(starts, documents);
 }
 
@@ -95,11 +95,11 @@ nb::list py_run_ends(nb::handle ends, std::int64_t at, std::int64_t limit, std::
     const Ints bounds(ends, "ends", {Ints::kInt64}, "run_ends");
     const auto n = static_cast<std::int64_t>(bounds.size()) - 1;
     if (at < 0 || at > limit || limit > n)
-        raise<nb::value_error>("run_ends: expected 0 <= at <= limit <= " + number(n) + ", got at = " + number(at) +
-                               " and limit = " + number(limit));
+        raise<nb::value_error>({"run_ends: expected 0 <= at <= limit <= ", n, ", got at = ", at, " and limit = ",
+                                limit});
     if (room < 0 || most < 1 || most > kMostRuns)
-        raise<nb::value_error>("run_ends: expected room >= 0 and most from 1 to " + number(kMostRuns) +
-                               ", got room = " + number(room) + " and most = " + number(most));
+        raise<nb::value_error>({"run_ends: expected room >= 0 and most from 1 to ", kMostRuns, ", got room = ", room,
+                                " and most = ", most});
     std::int64_t out[kMostRuns];
     const std::size_t count =
         run_ends(bounds.int64(), static_cast<std::size_t>(at), static_cast<std::size_t>(limit), room, alone,

@@ -24,7 +24,7 @@ struct Mapped {
             memory = SharedMemory::map(fd, size);
         } catch (const std::system_error& error) {
             const std::string what =
-                error.code().message() + " while mapping " + number(size) + " bytes of shared memory";
+                join({error.code().message(), " while mapping ", size, " bytes of shared memory"});
             nb::object raised = nb::handle(PyExc_OSError)(error.code().value(), what.c_str());
             PyErr_SetObject(PyExc_OSError, raised.ptr());
             throw nb::python_error();

@@ -38,7 +38,7 @@ public:
         const auto* table = static_cast<const Exchange*>(PyCapsule_GetPointer(capsule.ptr(), "dlpack_exchange_api"));
         if (table == nullptr) throw nb::python_error();
         if (table->major != 1 || table->look == nullptr)
-            raise<nb::value_error>("expected version 1 of DLPack's functions, got " + number(table->major));
+            raise<nb::value_error>({"expected version 1 of DLPack's functions, got ", table->major});
         look_ = table->look;
     }
 

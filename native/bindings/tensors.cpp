@@ -37,7 +37,7 @@ bool add(MergeBatch<T>& batch, const Viewer& viewer, const Tensor& first, nb::ha
 }
 
 nb::list merge_tensors(nb::handle type, nb::sequence jobs, std::int64_t threads) {
-    if (threads < 1) raise<nb::value_error>("expected threads >= 1, got " + number(threads));
+    if (threads < 1) raise<nb::value_error>({"expected threads >= 1, got ", threads});
     const Viewer viewer(type);
     MergeBatch<float> floats;
     MergeBatch<double> doubles;

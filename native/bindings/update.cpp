@@ -11,7 +11,7 @@
 
 #include "arrays.h"
 #include "tensor_view.h"
-#include "threads.h"
+#include "feedline/threads.h"
 #include "unlocked.h"
 
 namespace nb = nanobind;
@@ -28,18 +28,18 @@ constexpr std::size_t kOneThread = std::size_t{1} << 17;
 
 std::size_t size_of(nb::handle count) {
     const auto n = nb::cast<std::int64_t>(count);
-    if (n < 0) raise<nb::value_error>("expected a count of elements >= 0, got " + number(n));
+    if (n < 0) raise<nb::value_error>({"expected a count of elements >= 0, got ", n});
     return static_cast<std::size_t>(n);
 }
 
 FloatArray array_of(nb::handle address, nb::handle type) {
     const auto found = nb::cast<std::int64_t>(type);
-    if (found < 0 || found > 3) raise<nb::value_error>("expected a type from 0 to 3, got " + number(found));
+    if (found < 0 || found > 3) raise<nb::value_error>({"expected a type from 0 to 3, got ", found});
     return {reinterpret_cast<std::byte*>(nb::cast<std::uintptr_t>(address)), static_cast<FloatType>(found)};
 }
 
 std::size_t threads_for(std::size_t elements, std::int64_t threads) {
-    if (threads < 1) raise<nb::value_error>("expected threads >= 1, got " + number(threads));
+    if (threads < 1) raise<nb::value_error>({"expected threads >= 1, got ", threads});
     return elements < kOneThread ? 1 : static_cast<std::size_t>(threads);
 }
 
@@ -67,10 +67,9 @@ std::size_t rule_of(const std::string& name, std::size_t numbers) {
     const std::vector<UpdateRule>& rules = update_rules();
     const auto named = [&](const UpdateRule& one) { return one.name == name; };
     const auto found = std::find_if(rules.begin(), rules.end(), named);
-    if (found == rules.end()) raise<nb::value_error>("expected the name of a rule, got '" + name + "'");
+    if (found == rules.end()) raise<nb::value_error>({"expected the name of a rule, got '", name, "'"});
     if (numbers != found->numbers)
-        raise<nb::value_error>("expected " + number(found->numbers) + " numbers for '" + name + "', got " +
-                               number(numbers));
+        raise<nb::value_error>({"expected ", found->numbers, " numbers for '", name, "', got ", numbers});
     return static_cast<std::size_t>(found - rules.begin());
 }
 
@@ -99,7 +98,7 @@ Update update_of(nb::handle job, std::size_t states) {
     const nb::tuple fields = nb::cast<nb::tuple>(job);
     const std::size_t arrays = 2 * (states + 4);
     if (fields.size() != 2 + arrays)
-        raise<nb::value_error>("expected jobs of " + number(2 + arrays) + " fields, got " + number(fields.size()));
+        raise<nb::value_error>({"expected jobs of ", 2 + arrays, " fields, got ", fields.size()});
     Update one;
     one.count = size_of(fields[0]);
     one.factor = nb::cast<double>(fields[1]);
@@ -126,7 +125,7 @@ struct Chosen {
         for (nb::handle one : given) numbers.push_back(nb::cast<double>(one));
         rule = rule_of(name, numbers.size());
         states = update_rules()[rule].states;
-        if (around.size() != 6) raise<nb::value_error>("expected 6 numbers for stages, got " + number(around.size()));
+        if (around.size() != 6) raise<nb::value_error>({"expected 6 numbers for stages, got ", around.size()});
         const auto stage = [&](std::size_t k) { return nb::cast<double>(around[k]); };
         stages = UpdateStages{stage(0), stage(1), stage(2), stage(3), stage(4), stage(5)};
     }
@@ -230,7 +229,7 @@ nb::list square_sums(nb::sequence jobs, std::int64_t threads) {
     std::size_t elements = 0;
     for (nb::handle job : jobs) {
         const nb::tuple fields = nb::cast<nb::tuple>(job);
-        if (fields.size() != 3) raise<nb::value_error>("expected jobs of 3 fields, got " + number(fields.size()));
+        if (fields.size() != 3) raise<nb::value_error>({"expected jobs of 3 fields, got ", fields.size()});
         counts.push_back(size_of(fields[0]));
         arrays.push_back(array_of(fields[1], fields[2]));
         elements += counts.back();

@@ -87,8 +87,11 @@ private:
 
 // The root of a message whose metadata are these bytes.
 struct Message {
-    explicit Message(const Bytes& bytes) : root(Table::root(bytes)), kind(root.number<std::uint8_t>(1)),
-                                           body(root.number<std::int64_t>(3)), bytes(bytes) {}
+    explicit Message(const Bytes& message)
+        : root(Table::root(message)),
+          kind(root.number<std::uint8_t>(1)),
+          body(root.number<std::int64_t>(3)),
+          bytes(message) {}
 
     Table header() const { return Table(bytes, root.target(2, "a header")); }
 

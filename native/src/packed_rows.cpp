@@ -50,11 +50,12 @@ std::int64_t plan_rows(const Pieces& pieces, std::int64_t count, std::int64_t ro
 }
 
 template <class In, class Out>
-void fill_rows(const PackedRows<In, Out>& job, std::int64_t begin, std::int64_t end) {
+void fill_rows(const PackedRows& job, std::int64_t begin, std::int64_t end) {
     const Pieces& pieces = job.pieces;
+    const Out pad = static_cast<Out>(job.pad);
     for (std::int64_t r = begin; r < end; ++r) {
         const std::int64_t before = r * job.row;
-        Out* out = job.out + before;
+        Out* out = static_cast<Out*>(job.out) + before;
         std::int64_t* labels = job.labels == nullptr ? nullptr : job.labels + before;
         std::int32_t* segment = job.segment + before;
         std::int32_t* positions = job.positions + before;
@@ -64,7 +65,7 @@ void fill_rows(const PackedRows<In, Out>& job, std::int64_t begin, std::int64_t 
         const auto pad_to = [&](std::int64_t to) {
             if (to == free) return;
             *sequence++ = static_cast<std::int32_t>(before + free);
-            std::fill(out + free, out + to, job.pad);
+            std::fill(out + free, out + to, pad);
             if (labels != nullptr) std::fill(labels + free, labels + to, job.ignore);
             std::fill(segment + free, segment + to, 0);
             std::fill(positions + free, positions + to, 0);
@@ -73,7 +74,7 @@ void fill_rows(const PackedRows<In, Out>& job, std::int64_t begin, std::int64_t 
         const auto first = static_cast<std::size_t>(job.first[r]), last = static_cast<std::size_t>(job.first[r + 1]);
         for (std::size_t i = first; i < last; ++i) {
             const std::int64_t at = pieces.offset[i], length = pieces.length[i];
-            const In* __restrict from = job.tokens + pieces.start[i];
+            const In* __restrict from = static_cast<const In*>(job.tokens) + pieces.start[i];
             pad_to(at);
             *sequence++ = static_cast<std::int32_t>(before + at);
             std::copy(from, from + length, out + at);
@@ -110,18 +111,18 @@ void fill_values(const Pieces& pieces, const std::int64_t* first, std::int64_t r
     }
 }
 
-template void fill_rows(const PackedRows<std::uint8_t, std::uint8_t>&, std::int64_t, std::int64_t);
-template void fill_rows(const PackedRows<std::uint8_t, std::int64_t>&, std::int64_t, std::int64_t);
-template void fill_rows(const PackedRows<std::int8_t, std::int8_t>&, std::int64_t, std::int64_t);
-template void fill_rows(const PackedRows<std::int8_t, std::int64_t>&, std::int64_t, std::int64_t);
-template void fill_rows(const PackedRows<std::uint16_t, std::uint16_t>&, std::int64_t, std::int64_t);
-template void fill_rows(const PackedRows<std::uint16_t, std::int64_t>&, std::int64_t, std::int64_t);
-template void fill_rows(const PackedRows<std::int16_t, std::int16_t>&, std::int64_t, std::int64_t);
-template void fill_rows(const PackedRows<std::int16_t, std::int64_t>&, std::int64_t, std::int64_t);
-template void fill_rows(const PackedRows<std::uint32_t, std::uint32_t>&, std::int64_t, std::int64_t);
-template void fill_rows(const PackedRows<std::uint32_t, std::int64_t>&, std::int64_t, std::int64_t);
-template void fill_rows(const PackedRows<std::int32_t, std::int32_t>&, std::int64_t, std::int64_t);
-template void fill_rows(const PackedRows<std::int32_t, std::int64_t>&, std::int64_t, std::int64_t);
-template void fill_rows(const PackedRows<std::int64_t, std::int64_t>&, std::int64_t, std::int64_t);
+template void fill_rows<std::uint8_t, std::uint8_t>(const PackedRows&, std::int64_t, std::int64_t);
+template void fill_rows<std::uint8_t, std::int64_t>(const PackedRows&, std::int64_t, std::int64_t);
+template void fill_rows<std::int8_t, std::int8_t>(const PackedRows&, std::int64_t, std::int64_t);
+template void fill_rows<std::int8_t, std::int64_t>(const PackedRows&, std::int64_t, std::int64_t);
+template void fill_rows<std::uint16_t, std::uint16_t>(const PackedRows&, std::int64_t, std::int64_t);
+template void fill_rows<std::uint16_t, std::int64_t>(const PackedRows&, std::int64_t, std::int64_t);
+template void fill_rows<std::int16_t, std::int16_t>(const PackedRows&, std::int64_t, std::int64_t);
+template void fill_rows<std::int16_t, std::int64_t>(const PackedRows&, std::int64_t, std::int64_t);
+template void fill_rows<std::uint32_t, std::uint32_t>(const PackedRows&, std::int64_t, std::int64_t);
+template void fill_rows<std::uint32_t, std::int64_t>(const PackedRows&, std::int64_t, std::int64_t);
+template void fill_rows<std::int32_t, std::int32_t>(const PackedRows&, std::int64_t, std::int64_t);
+template void fill_rows<std::int32_t, std::int64_t>(const PackedRows&, std::int64_t, std::int64_t);
+template void fill_rows<std::int64_t, std::int64_t>(const PackedRows&, std::int64_t, std::int64_t);
 
 }  // namespace feedline

@@ -62,12 +62,12 @@ static void test_rows() {
         std::vector<std::int32_t> segment(places, 77), positions(places, 77),
             bounds(static_cast<std::size_t>(sequences.back()) + 1, 77);
         std::vector<Out> out(places, 77);
-        const PackedRows<In, Out> job{pieces,        first.data(),  sequences.data(), count,          row,
+        const PackedRows job{pieces,        first.data(),  sequences.data(), count,          row,
                                       tokens.data(), 3,             -100,             out.data(),     labels.data(),
                                       segment.data(), positions.data(), bounds.data()};
         const std::int64_t middle = below(count + 1);
-        fill_rows(job, middle, count);
-        fill_rows(job, 0, middle);
+        fill_rows<In, Out>(job, middle, count);
+        fill_rows<In, Out>(job, 0, middle);
 
         std::vector<std::byte> values(tokens.size() * sizeof(In)), fill(sizeof(In)), moved(places * sizeof(In));
         std::memcpy(values.data(), tokens.data(), values.size());

@@ -133,7 +133,7 @@ def test_what_was_staged_outlives_its_slots(fetcher, file):
 def test_refused_runs(fetcher, file):
     path, content, mapped = file
     number = fetcher.add(path, len(content), address(mapped), None, True, False)
-    gatherer, _, _ = dense(mapped)
+    gatherer, x, y = dense(mapped)
     index = np.zeros(1, np.int64)
     with pytest.raises(IndexError, match="slot that holds a chunk"):
         gatherer.stage(fetcher, np.array([1], np.uint32), index, None, [0, 0])
@@ -154,6 +154,13 @@ def test_refused_runs(fetcher, file):
         gatherer.adopt(0, staged, 0)
     with pytest.raises(IndexError, match="expected a run"):
         gatherer.adopt(9, staged, 1)
+    other = _native.Gatherer([None])
+    with pytest.raises(ValueError, match="same streams"):
+        other.adopt(0, staged, 0)
+    other = _native.Gatherer([None, None])
+    other.add(0, [(x[:4].view(f"S{x.itemsize}"), None), (y[:4], None)])
+    with pytest.raises(ValueError, match="stream 0 of slot 9: expected dtype"):
+        other.adopt(9, staged, 0)
     fetcher.fail(number, 0, 10, 5)
     staged = gatherer.stage(fetcher, None, np.array([1, 0, 2]), None, [0, 0])
     assert staged.faults() == [(1, 0, 5, path, 0)]

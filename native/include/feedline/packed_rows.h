@@ -48,26 +48,24 @@ PieceFault first_bad_piece(const Pieces& pieces, std::int64_t count, std::int64_
 std::int64_t plan_rows(const Pieces& pieces, std::int64_t count, std::int64_t row, std::int64_t* first,
                        std::int64_t* sequences);
 
-// For In one of the integer types up to int64, Out the same or int64.
-template <class In, class Out>
 struct PackedRows {
     Pieces pieces;
     const std::int64_t* first;
     const std::int64_t* sequences;
     std::int64_t count, row;  // count row < 2^31
-    const In* tokens;
-    Out pad;
+    const void* tokens;  // In
+    std::int64_t pad;    // an Out
     std::int64_t ignore;
-    Out* out;
+    void* out;  // Out
     std::int64_t* labels;  // null: none are written
     std::int32_t* segment;
     std::int32_t* positions;
     std::int32_t* cu_seqlens;
 };
 
-// Fills rows [begin, end): threads share the rows.
+// Fills rows [begin, end): threads share the rows. For In one of the integer types up to int64, Out the same or int64.
 template <class In, class Out>
-void fill_rows(const PackedRows<In, Out>& job, std::int64_t begin, std::int64_t end);
+void fill_rows(const PackedRows& job, std::int64_t begin, std::int64_t end);
 
 // Fills rows [begin, end) of another stream of the same documents: value_bytes each, in padding `fill` (element_bytes, of
 // which value_bytes is a multiple).
