@@ -23,6 +23,7 @@ from feedline.collective.buckets import laid_out  # noqa: E402
 from feedline.collective.communicator import Communicator  # noqa: E402
 from feedline.collective.exchanges import FRAME, SHOWN, shown  # noqa: E402
 from feedline.collective.heartbeat import Heartbeat  # noqa: E402
+from feedline.collective.silence import Silence  # noqa: E402
 from feedline.errors import StoreError  # noqa: E402
 from tests.ranks import Failure, Job, free_port, hear, run, say  # noqa: E402
 
@@ -416,8 +417,8 @@ def seeing(rank, path, busy):
         file = os.open(path, os.O_WRONLY | os.O_CREAT)
         os.dup2(file, 2)
         # Right after a heartbeat: in the middle of one, torch would speak first.
-        read = collective._pulse._read_at
-        while collective._pulse._read_at == read:
+        read = collective._pulse._reads
+        while collective._pulse._reads == read:
             time.sleep(0.001)
     say("under way")
     if busy and rank:
@@ -450,8 +451,7 @@ def test_what_others_say_may_be_read_while_it_changes():
     """The heartbeat thread adds ranks while the main thread iterates over them."""
     pulse = Heartbeat.__new__(Heartbeat)
     pulse._rank, pulse._others, pulse._lost, pulse._host = 0, range(1, 4000), False, 0
-    pulse._texts, pulse._read_at = {}, time.monotonic()
-    pulse._changed = dict.fromkeys(pulse._others, pulse._read_at)
+    pulse._silences = {rank: Silence(1.0) for rank in pulse._others}
     pulse.interval_s, pulse.round, pulse.doing = 5, 1, "barrier"
 
     def add():
@@ -466,7 +466,7 @@ def test_what_others_say_may_be_read_while_it_changes():
             thread = threading.Thread(target=add)
             thread.start()
             while thread.is_alive():
-                assert pulse._conspicuous() is None
+                assert pulse._conspicuous(False) is None
                 pulse._laggards()
                 pulse.absent()
             thread.join()

@@ -331,8 +331,8 @@ class Communicator:
     def _failure(self, error: RuntimeError, works: Sequence[Any] = ()) -> StoreError:
         """Close the connections after a failed exchange; returns an error that names the missing ranks."""
         timed_out = "imed out" in str(error) or "imeout" in str(error)
-        patience_s = PATIENCE_BEATS * self._pulse.interval_s - (self.timeout_s if timed_out else 0.0)
-        ranks, why = self._pulse.missing(patience_s)
+        waited_beats = int(self.timeout_s / self._pulse.interval_s) if timed_out else 0
+        ranks, why = self._pulse.missing(max(1, PATIENCE_BEATS - waited_beats))
         who = f"{named(ranks)}: {why}" if ranks else f"a rank that is unknown: {why}"
         waited = f" in {self.timeout_s:g} s" if timed_out else ""
         self._broken = f"an exchange failed: {who}"

@@ -167,8 +167,8 @@ def descriptors() -> list[str]:
     return sorted(filter(None, map(_link, os.listdir("/proc/self/fd"))))
 
 
-def eventually(condition, seconds=20.0):
-    """Whether a condition comes true in time; the time is only a bound."""
+def eventually(condition, seconds=120.0):
+    """Whether a condition comes true in time; the time is only a bound, for busy machines too."""
     end = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > end:

@@ -363,13 +363,95 @@ def test_a_server_that_has_more_than_was_sent_is_an_error(applied, tmp_path, mon
             store.pull("w", torch.empty(4))
 
 
-def test_a_server_that_never_catches_up_is_an_error_within_the_timeout(tmp_path, monkeypatch):
+def test_a_server_that_never_catches_up_is_an_error(tmp_path, monkeypatch):
     with Ray():
-        store = opened(tmp_path, servers=1, timeout=0.5)
+        store = opened(tmp_path, servers=1)
         store.init("w", torch.arange(4.0))
         monkeypatch.setattr(Server, "push", lambda *_: Answer(behind=True))
-        with pytest.raises(StoreError, match="catch up in time"):
+        with pytest.raises(StoreError, match=r"expected server 0 of 1.* to catch up"):
             store.pushpull("w", torch.ones(4), torch.empty(4))
+
+
+def test_a_server_that_dies_of_a_push_again_and_again_is_an_error(tmp_path, monkeypatch):
+    """Each time it takes the pushes before it, which the snapshot lacks, once more."""
+    with Ray() as ray:
+        store = opened(tmp_path, servers=1)
+        store.init("w", torch.arange(4.0))
+        for value in range(3):
+            store.push("w", torch.full((4,), float(value)))
+        store.barrier()
+        actor = server_of(ray)
+        take = actor._take
+
+        def taken():
+            if actor._queue[0].method == "push" and actor._queue[0].arguments[1] == 4:
+                actor._queue[0].dies = TAKEN
+            take()
+
+        monkeypatch.setattr(actor, "_take", taken, raising=False)
+        with pytest.raises(StoreError, match="it has not answered after 10 restarts"):
+            store.pushpull("w", torch.ones(4), torch.empty(4))
+
+
+# ---- slow, or hanging ------------------------------------------------------------------------------------------
+
+
+class Slow(Ray):
+    """A Ray in which an answer takes a number of slices of waiting: a busy machine."""
+
+    slices = 0
+
+    def get(self, message, timeout=None):
+        if self.slices and message.method != "beat" and timeout == link.SLICE_S:
+            self.slices -= 1
+            raise self.exceptions.GetTimeoutError
+        return super().get(message, timeout)
+
+
+def server_of(ray):
+    return next(actor for name, actor in ray.actors.items() if "server" in name)
+
+
+def test_a_server_that_works_slowly_is_waited_for_however_long(tmp_path):
+    with Slow() as ray, opened(tmp_path, servers=1, timeout=1.0) as store:
+        store.init("w", torch.arange(4.0))
+        ray.slices = int(100 / link.SLICE_S)
+        store.pull("w", out := torch.empty(4))
+        assert ray.slices == 0
+        assert out.tolist() == [0, 1, 2, 3]
+
+
+def test_a_server_that_says_nothing_hangs_after_the_timeout_and_is_named(tmp_path):
+    """The same wait, but no heartbeat."""
+    with Slow() as ray, opened(tmp_path, servers=1, timeout=1.0) as store:
+        store.init("w", torch.arange(4.0))
+        server_of(ray)._beats = False
+        ray.slices = int(100 / link.SLICE_S)
+        with pytest.raises(StoreError, match=r"server 0 of 1.*in time.*for 1 s"):
+            store.pull("w", torch.empty(4))
+        ray.slices = 0
+        server_of(ray)._beats = True
+        store.pull("w", out := torch.empty(4))
+        assert out.tolist() == [0, 1, 2, 3]
+
+
+def test_a_server_that_starts_has_longer(tmp_path):
+    """At first, and after a death."""
+    with Slow() as ray, opened(tmp_path, servers=1, timeout=1.0) as store:
+        server_of(ray)._beats = False  # it has not started
+        for _ in range(2):
+            ray.slices = int(100 / link.SLICE_S)
+            if store._entries:
+                store.push("w", torch.ones(4))
+                store.pull("w", torch.empty(4))
+            else:
+                store.init("w", torch.arange(4.0))
+            assert ray.slices == 0
+            ray.kill(server_of(ray), no_restart=False)
+        ray.slices = int(link.START_S / link.SLICE_S) + 1
+        with pytest.raises(StoreError, match="in time"):
+            store.pull("w", torch.empty(4))
+        ray.slices = 0
 
 
 @pytest.mark.parametrize(
@@ -503,10 +585,10 @@ def test_after_a_restart_a_link_brings_what_was_wanted(tmp_path):
     """The push is sent again, and so is the question."""
     with Ray({2: TAKEN}) as ray:
         actor = ray.remote(Server).options(name="server").remote(0, str(tmp_path / "snapshots"), 1e9)
-        one = ServerConnection(actor, 0, 1, "worker", 1 << 20)
+        one = ServerConnection(actor, 0, 1, "worker", 1 << 20, 20.0)
         value = as_run([torch.arange(4.0)])
-        one.answered(one.ask("make", [("w", (4,), "float32")], value.numpy()), 1e9)
+        one.answered(one.ask("make", [("w", (4,), "float32")], value.numpy()))
         for _ in range(2):
-            number = one.push([("w", None)], value.numpy(), ["w"], 1e9)
-            run = received(one.pulled(number, ["w"], 1e9), 64)
+            number = one.push([("w", None)], value.numpy(), ["w"])
+            run = received(one.pulled(number, ["w"]), 64)
             assert run[:16].view(torch.float32).tolist() == [0.0, 1.0, 2.0, 3.0]
