@@ -140,7 +140,7 @@ PAIRS = list(itertools.combinations(EXCHANGES, 2))
 
 def at_odds(rank):
     """Each rank makes another exchange; gloo would end the process over their sizes."""
-    collective = Communicator(timeout_s=30)
+    collective = Communicator()
     found = []
     for pair in PAIRS:
         try:
@@ -175,7 +175,7 @@ def test_texts_are_shown_where_they_differ():
 
 
 def telling(rank, count):
-    collective = Communicator(timeout_s=30)
+    collective = Communicator()
     if rank:
         begin = collective.exchanges._begin
 
@@ -212,8 +212,9 @@ def leaving(rank, how):
         collective.close()
     else:
         del collective
-    until = time.monotonic() + 10
-    while (sockets() > before[0] or threads() > before[1]) and time.monotonic() < until:
+    for _ in range(200):
+        if sockets() <= before[0] and threads() <= before[1]:
+            break
         time.sleep(0.05)
     names = [t.name for t in threading.enumerate() if "feedline" in t.name]
     return sockets() <= before[0], threads() <= before[1], names
@@ -350,7 +351,7 @@ def test_without_ranks_it_says_what_to_do(monkeypatch):
 
 def coming(rank, missing):
     if rank == missing:
-        time.sleep(30)
+        hear()  # nothing
     Communicator(timeout_s=3)
 
 
@@ -375,7 +376,7 @@ def working(rank, timeout, ends=None, how=None):
             if rank == ends:
                 if how == "closes":
                     collective.close()
-                    time.sleep(30)
+                    hear()  # nothing
                 if how == "reads late":
                     collective._pulse.interval_s = 1.0
                 if how == "returns":
@@ -383,7 +384,7 @@ def working(rank, timeout, ends=None, how=None):
                 if how == "raises":
                     raise ValueError("a bug in user code")
                 if how == "sleeps":
-                    time.sleep(30)
+                    hear()  # nothing
         collective.wait([collective.sum(flat), collective.sum(torch.ones(10))])
     return None
 
@@ -421,8 +422,8 @@ def seeing(rank, path, busy):
         while collective._pulse._reads == read:
             time.sleep(0.001)
     say("under way")
-    if busy and rank:
-        time.sleep(3)  # its heartbeat is the first to notice
+    while busy and rank and not collective._pulse._lost:  # its heartbeat is the first to notice
+        time.sleep(0.01)
     while True:
         try:
             collective.barrier()
@@ -519,11 +520,9 @@ def test_a_stopped_rendezvous_is_named_by_ranks_that_connect(how):
         while Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "T":
             time.sleep(0.01)
         job.tell(1, "connect")
-        began = time.monotonic()
         failure = job.heard(1)
     assert failure.kind == "StoreError"
     assert failure.ranks == (0,)
-    assert time.monotonic() - began < 20
 
 
 @pytest.mark.parametrize("how", ["closes", "returns", "raises"])
@@ -552,7 +551,7 @@ def elsewhere(rank):
     collective = Communicator(timeout_s=3)
     collective.agree("push 'first'")
     if rank:
-        time.sleep(20)
+        hear()  # nothing
     collective.agree("push 'second'")
 
 
@@ -567,7 +566,7 @@ def test_it_says_what_a_rank_that_does_not_come_did_last():
 def failing(rank):
     collective = Communicator(timeout_s=2)
     if rank == 1:
-        time.sleep(30)
+        hear()  # nothing
     for _ in range(2):
         try:
             collective.barrier()
@@ -602,7 +601,7 @@ def test_buckets_hold_every_tensor_once_and_little_more_than_the_limit():
 
 
 def shares(rank, world):
-    with contextlib.closing(Communicator(timeout_s=30)) as ranks:
+    with contextlib.closing(Communicator()) as ranks:
         found = []
         for n in (1, 5, (1 << 20) - 1, (1 << 20) + 3, 3 << 20):
             own = torch.full((n,), rank + 1, dtype=torch.uint8)

@@ -241,9 +241,15 @@ def left_in_wait(rank, verb):
             say(error.__notes__)
         value.fill_(99)
     elif verb == "pull":  # what this one sends comes late
+        store.push("w", value)  # sends the one before
         send = store._send
-        store._send = lambda given: (hear(), send(given))
-        store.push("w", value)
+
+        def late(given):
+            store._send = send
+            hear()
+            send(given)
+
+        store._send = late
     else:
         hear()
         calls[verb]()

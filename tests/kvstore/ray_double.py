@@ -226,7 +226,10 @@ class Ray(types.ModuleType):
     def shutdown(self):
         pass
 
-    def remote(self, kind):
+    def remote(self, kind=None, concurrency_groups=()):
+        if kind is None:
+            return self.remote
+
         def options(name, **_):
             def make(*arguments):
                 if name not in self.actors:

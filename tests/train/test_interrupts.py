@@ -25,7 +25,7 @@ from tests.ranks import Job, run, say  # noqa: E402
 
 WAYS = {
     "data_parallel": data_parallel,
-    "through_store": lambda learner: through_store(learner, create("dist_sync", timeout=30)),
+    "through_store": lambda learner: through_store(learner, create("dist_sync")),
     "quantized": lambda learner: quantized(learner, 1),
     "block_momentum": lambda learner: block_momentum(learner, 16),
 }

@@ -25,7 +25,7 @@ from feedline.kvstore.parameter_server.server import Answer, Greeting, Server
 from feedline.kvstore.parameter_server.shard import Shard
 from feedline.kvstore.parameter_server.store import AsyncStore
 from feedline.kvstore.parameter_server.wire_format import Layout, as_run, received
-from tests.effort import stride
+from tests.effort import examples, stride
 from tests.kvstore.ray_double import ADDRESS, AFTER, BEFORE, TAKEN, Ray
 
 HOWS = (BEFORE, TAKEN, AFTER)
@@ -125,9 +125,10 @@ def test_whichever_message_kills_it_ends_as_if_none_had(how, away, eager, every,
         *("states", "set_states"),
     }
     assert len(messages) > 50
-    # Every other one with a snapshot for every push, the rest with as few as can be.
-    step = stride(2)
-    for number, (_, method) in list(enumerate(messages))[int(every == 0.0) % step :: step]:
+    # Each message with every other way to die: with a snapshot for every push, or with as few as can be.
+    step = stride(4)
+    first = ([*HOWS, TAKEN].index(how) + (away > 0) * 3 + 2 * (every == 0.0)) % step
+    for number, (_, method) in list(enumerate(messages))[first::step]:
         found, _ = played(tmp_path / str(number), {number: how}, away, eager, every)
         assert found == expected, f"killed {how} message {number}, {method}"
 
@@ -157,7 +158,8 @@ def test_whichever_message_kills_it_two_workers_lose_nothing(how, every, tmp_pat
     expected, messages = shared(tmp_path / "alive", None, every)
     assert expected == [[[12.0] * 4] * 5, 33.0]
     assert ("Server", "flush") in messages
-    for number, (_, method) in enumerate(messages):
+    step = stride(2)
+    for number, (_, method) in list(enumerate(messages))[(HOWS.index(how) + (every == 0.0)) % step :: step]:
         found, _ = shared(tmp_path / str(number), {number: how}, every)
         assert found == expected, f"killed {how} message {number}, {method}"
 
@@ -168,7 +170,7 @@ def test_whichever_message_kills_it_two_workers_lose_nothing(how, every, tmp_pat
     st.booleans(),
     st.sampled_from([0.0, 1e9]),
 )
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(max_examples=examples(20), suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 def test_however_often_and_whenever_servers_die(tmp_path_factory, dies, away, eager, every):
     folder = tmp_path_factory.mktemp("store")
     expected, _ = played(folder / "alive")
@@ -399,10 +401,10 @@ def test_a_server_that_dies_of_a_push_again_and_again_is_an_error(tmp_path, monk
 class Slow(Ray):
     """A Ray in which an answer takes a number of slices of waiting: a busy machine."""
 
-    slices = 0
+    slices, methods = 0, ("known", "pull", "greet")
 
     def get(self, message, timeout=None):
-        if self.slices and message.method != "beat" and timeout == link.SLICE_S:
+        if self.slices and message.method in self.methods and timeout == link.SLICE_S:
             self.slices -= 1
             raise self.exceptions.GetTimeoutError
         return super().get(message, timeout)
@@ -439,16 +441,16 @@ def test_a_server_that_starts_has_longer(tmp_path):
     """At first, and after a death."""
     with Slow() as ray, opened(tmp_path, servers=1, timeout=1.0) as store:
         server_of(ray)._beats = False  # it has not started
-        for _ in range(2):
-            ray.slices = int(100 / link.SLICE_S)
-            if store._entries:
-                store.push("w", torch.ones(4))
-                store.pull("w", torch.empty(4))
-            else:
-                store.init("w", torch.arange(4.0))
-            assert ray.slices == 0
-            ray.kill(server_of(ray), no_restart=False)
+        ray.slices = int(100 / link.SLICE_S)
+        store.init("w", torch.arange(4.0))
+        assert ray.slices == 0
+        ray.dies[len(ray.messages)] = BEFORE
+        store.push("w", torch.ones(4))
+        ray.slices, ray.methods = int(100 / link.SLICE_S), ("greet",)
+        store.pull("w", torch.empty(4))
+        assert ray.slices == 0
         ray.slices = int(link.START_S / link.SLICE_S) + 1
+        ray.dies[len(ray.messages)] = BEFORE
         with pytest.raises(StoreError, match="in time"):
             store.pull("w", torch.empty(4))
         ray.slices = 0

@@ -77,13 +77,11 @@ class Membership:
                 "expected Ray to require a token, as it is not on loopback, got RAY_AUTH_MODE "
                 f"{member.auth}: whoever reaches it can run code"
             )
-        actor = ray.remote(Server)
+        actor = ray.remote(concurrency_groups={BEATS: 1})(Server)
         self.servers = [
-            actor.options(
-                **_lasting(coordinator.server_name(name, i)),
-                scheduling_strategy="SPREAD",
-                concurrency_groups={BEATS: 1},
-            ).remote(i, member.folder, every_s)
+            actor.options(**_lasting(coordinator.server_name(name, i)), scheduling_strategy="SPREAD").remote(
+                i, member.folder, every_s
+            )
             for i in range(member.servers)
         ]
         self._thread = threading.Thread(target=self._beat, name="feedline-beat", daemon=True)
