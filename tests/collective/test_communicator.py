@@ -22,7 +22,7 @@ from feedline.collective import rendezvous as meeting  # noqa: E402
 from feedline.collective.buckets import laid_out  # noqa: E402
 from feedline.collective.communicator import Communicator  # noqa: E402
 from feedline.collective.exchanges import FRAME, SHOWN, shown  # noqa: E402
-from feedline.collective.heartbeat import Heartbeat  # noqa: E402
+from feedline.collective.heartbeat import SILENT_BEATS, Heartbeat  # noqa: E402
 from feedline.collective.silence import Silence  # noqa: E402
 from feedline.errors import StoreError  # noqa: E402
 from tests.ranks import Failure, Job, free_port, hear, run, say  # noqa: E402
@@ -473,6 +473,53 @@ def test_what_others_say_may_be_read_while_it_changes():
             thread.join()
     finally:
         sys.setswitchinterval(interval)
+
+
+class Beats:
+    """A store without a server: the last message of each of three ranks."""
+
+    def __init__(self):
+        self.texts = {f"beat/{rank}": "1 0 barrier" for rank in range(3)}
+
+    def check(self, keys):
+        return all(key in self.texts for key in keys)
+
+    def multi_get(self, keys):
+        return [self.texts[key].encode() for key in keys]
+
+
+@pytest.mark.parametrize(
+    ("who", "missing", "why"),
+    [
+        ("all", (), "all ranks are alive"),
+        ("rank 1", (2,), "sent no heartbeat for 2 s"),
+        ("nobody", (0,), "could not be reached, and it serves the rendezvous"),
+    ],
+)
+def test_a_busy_machine_makes_no_rank_look_dead_and_silence_does(who, missing, why, monkeypatch):
+    """A hundred seconds pass between two beats of this rank; only those who say nothing meanwhile are missing."""
+    store, now, beats = Beats(), [0.0], [1]
+    pulse = Heartbeat.__new__(Heartbeat)
+    pulse._rank, pulse._others, pulse._host, pulse._line, pulse._lost = 1, [0, 2], 0, None, False
+    pulse._texts, pulse._reads, pulse.interval_s, pulse.round, pulse.doing = {}, 0, 0.5, 0, "barrier"
+    pulse._silences = {rank: Silence(SILENT_BEATS * pulse.interval_s) for rank in pulse._others}
+    pulse._look(store)
+
+    def sleep(seconds):
+        now[0] += 100.0
+        if who != "nobody":
+            for silence in pulse._silences.values():
+                silence.passed(pulse.interval_s)
+            beats[0] += 1
+            for rank in (0, 2) if who == "all" else (0,):
+                store.texts[f"beat/{rank}"] = f"{beats[0]} 0 barrier"
+            pulse._look(store)
+
+    monkeypatch.setattr("time.sleep", sleep)
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    ranks, text = pulse.missing(8)
+    assert ranks == missing
+    assert why in text
 
 
 def test_the_host_of_the_meeting_point_stays_until_others_know_whom_it_missed():

@@ -20,6 +20,7 @@ import feedline as fl
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
 from feedline.train.checkpoint import STATE, TENSORS, Checkpoints, load  # noqa: E402
+from tests.effort import examples  # noqa: E402
 from tests.warm import Python, run  # noqa: E402
 
 DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int64, torch.uint8, torch.bool]
@@ -111,7 +112,7 @@ def test_what_a_dead_namesake_left_is_removed(tmp_path):
     assert sorted(os.listdir(tmp_path)) == [f".writing-{os.getppid()}-0", "checkpoint-000001-1"]
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(st.data())
 def test_damage_anywhere_is_noticed(tmp_path_factory, data):
     """Any file cut or any bytes changed, moved or added: the checkpoint before it is used, or nothing was changed."""

@@ -29,6 +29,7 @@ from feedline.train import (  # noqa: E402
     block_momentum,
 )
 from feedline.train.summary import Summary  # noqa: E402
+from tests.effort import examples  # noqa: E402
 from tests.junk import JUNK, changes  # noqa: E402
 
 SHAPES = [(2, 3), (3,), ()]
@@ -80,7 +81,7 @@ def told(learner):
 
 
 @pytest.mark.parametrize("kind", LEARNERS)
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(data=st.data())
 def test_learners(kind, data):
     learner = LEARNERS[kind]()
@@ -166,7 +167,7 @@ def everything(trainer):
     return repr([{name: tensor.tolist() for name, tensor in tensors.items()}, state])
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(data=st.data())
 def test_trainers(data):
     """Model, both learners and the rest: all of it or nothing."""
@@ -246,7 +247,7 @@ def learner_of(strategy, model):
 
 
 @pytest.mark.parametrize("kind", [ReduceOnPlateau, GrowMinibatch, KeepBest])
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(data=st.data())
 def test_controllers(kind, data, tmp_path_factory):
     arguments = [tmp_path_factory.getbasetemp() / "best"] if kind is KeepBest else []
@@ -276,7 +277,7 @@ class Run:
         pass
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(data=st.data())
 def test_schedules(data):
     """A schedule from a file is a ValueError or TypeError, or has a number everywhere."""

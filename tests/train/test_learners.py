@@ -25,6 +25,7 @@ from feedline.train import (
     TorchLearner,
     Universal,
 )
+from tests.effort import examples
 from tests.oracles.learners import Oracle
 
 SHAPES = ((3, 2), (4,), (), (2, 1, 3), (0,))
@@ -120,7 +121,7 @@ SHARED = {
 
 
 @pytest.mark.parametrize("rule", RULES)
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 @given(data=st.data(), averaged=st.booleans(), without=st.integers(0, 12))
 def test_a_rule_does_what_its_oracle_does(rule, data, averaged, without):
     """Also where a parameter has no gradient now and then: it and its state stay as they are."""
@@ -226,7 +227,7 @@ def test_rules_that_torch_has_too_agree_with_it(ours, theirs):
 
 
 @kinds
-@settings(max_examples=8)
+@settings(max_examples=examples(8))
 @given(stop=st.integers(0, 8), again=st.integers(0, 8), reset=st.booleans())
 def test_a_state_at_any_update_goes_on_bit_for_bit(kind, stop, again, reset):
     def make(parameters):

@@ -32,6 +32,7 @@ from feedline.train.session import TrainingSession  # noqa: E402
 from feedline.train.summary import Summary  # noqa: E402
 from feedline.train.trainer import Trainer  # noqa: E402
 from tests import warm  # noqa: E402
+from tests.effort import examples  # noqa: E402
 
 
 class Noisy(torch.nn.Module):
@@ -166,7 +167,7 @@ def spans(largest):
     )
 
 
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 @given(st.data())
 def test_the_law_for_any_spans(tmp_path_factory, data):
     """Random spans, limits, numbers of kept checkpoints and stops: same parameters, same last events."""

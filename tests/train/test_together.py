@@ -31,6 +31,7 @@ from feedline.train import (  # noqa: E402
 )
 from feedline.train.distributed.quantized import Code  # noqa: E402
 from feedline.train.strategy import Contribution  # noqa: E402
+from tests.effort import examples  # noqa: E402
 from tests.ranks import Job, run  # noqa: E402
 
 WAYS = {
@@ -195,7 +196,7 @@ def through(rank, gradients, kind, compression=None, rule=None):
     """Return the result of a step for the ranks' gradients of two parameters; None: no gradient."""
     begin()
     model = torch.nn.Linear(3, 1)
-    with create(kind) if kind == "local" else create(kind) as store:
+    with create(kind) as store:
         store.set_gradient_compression(compression) if compression else None
         if rule:
             store.set_optimizer(rule)
@@ -311,7 +312,7 @@ def test_what_is_sent_and_what_is_left_is_what_was_given(bits):
     st.integers(1, 16),
     st.lists(st.lists(st.floats(-1e3, 1e3, width=32), min_size=5, max_size=5), min_size=1, max_size=4),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_codes_decode_to_near_what_was_coded(bits, rows):
     value = torch.tensor(rows)
     code = Code(bits)

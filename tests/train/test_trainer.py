@@ -17,6 +17,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 
 from feedline.train import SGD, Schedule, Trainer, TrainingSession  # noqa: E402
 from feedline.train.strategy import Strategy  # noqa: E402
+from tests.effort import examples  # noqa: E402
 
 
 def tagger():
@@ -50,7 +51,7 @@ def trainer(**changes):
     return Trainer(model, losses, wrong, learner, forward=forward, **changes)
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=12), st.integers(1, 30))
 def test_pieces_add_up(lengths, microbatch):
     """Processed in pieces or whole: the same sums, the same counts, the same parameters up to rounding."""
@@ -68,7 +69,7 @@ def test_pieces_add_up(lengths, microbatch):
         torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-14)
 
 
-@settings(max_examples=20)
+@settings(max_examples=examples(20))
 @given(st.lists(st.integers(1, 9), min_size=2, max_size=9))
 def test_every_element_weighs_the_same(lengths):
     """Per-sample rates: cutting the same elements into other sequences changes nothing."""
