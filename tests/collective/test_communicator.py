@@ -352,15 +352,31 @@ def test_without_ranks_it_says_what_to_do(monkeypatch):
 def coming(rank, missing):
     if rank == missing:
         hear()  # nothing
-    Communicator(timeout_s=3)
+    meeting.START_S = 1.0
+    Communicator(timeout_s=1)
 
 
-@pytest.mark.parametrize("missing", [0, 1])
-def test_a_rank_that_does_not_come_is_named(missing):
-    with Job(coming, 2, missing=missing) as job:
-        failure = job.heard(1 - missing)
-    assert failure.kind == "StoreError"
-    assert failure.ranks == (missing,)
+def late(rank):
+    """Rank 1 starts when rank 0 has waited for longer than its timeout, of ten beats."""
+    if rank:
+        hear()
+    else:
+        look = Heartbeat._look
+
+        def looks(pulse, store):
+            look(pulse, store)
+            if pulse._reads == 12:
+                say("waits")
+
+        Heartbeat._look = looks
+    return Communicator(timeout_s=5).gather([float(rank)])
+
+
+def test_a_rank_may_start_later_than_the_timeout():
+    with Job(late, 2) as job:
+        assert job.heard(0) == "waits"
+        job.tell(1, "start")
+        assert job.results() == [[[0.0], [1.0]]] * 2
 
 
 # ---- who is missing -------------------------------------------------------------------------------------------

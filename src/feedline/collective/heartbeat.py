@@ -13,6 +13,7 @@ its host is presumed missing.
 
 from __future__ import annotations
 
+import datetime
 import socket
 import threading
 import time
@@ -219,6 +220,15 @@ class Heartbeat:
                 self._texts[r] = text
                 self._silences[r].heard()
         self._reads += 1
+
+
+def wait_for_first_beats(store: Any, count: int, span: datetime.timedelta) -> None:
+    """Wait until every rank has begun to beat.
+
+    Raises:
+        RuntimeError: one has not within ``span``.
+    """
+    store.wait([_key(rank) for rank in range(count)], span)
 
 
 def _key(rank: int) -> str:
