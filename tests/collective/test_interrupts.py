@@ -268,10 +268,10 @@ def left_in_wait(rank, verb):
 )
 def test_a_call_that_it_leaves_is_completed_by_the_next(verb):
     with Job(left_in_wait, 2, verb=verb) as job:
-        (note,) = job.heard(0)
+        notes = job.heard(0)
         job.tell(1, "the other has left")
         first, second = job.results()
-    assert "the next call completes it" in note
+    assert any("the next call completes it" in note for note in notes)
     assert first == second
     if verb in ("init", "broadcast"):
         assert first[1] == [7.0, 7.0]

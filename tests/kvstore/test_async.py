@@ -314,7 +314,7 @@ def test_a_coordinator_that_was_killed_learns_who_works(store):
 def test_two_workers_and_two_servers_whatever_dies(ours):
     """Workers converge although both servers die; one that falls silent is replaced; the last ends everything."""
     with contextlib.ExitStack() as ends:
-        stores = both(lambda rank: fl.kvstore.create("dist_async", name="pair", rank=rank, every=0.2))
+        stores = both(lambda rank: fl.kvstore.create("dist_async", name="pair", rank=rank, every=0.2, timeout=600))
         ends.callback(stores[0].close)
         for found in both(lambda rank: descend(stores[rank])):
             assert found == pytest.approx([0, 1, 2, 3, 4], abs=0.02)
@@ -362,7 +362,7 @@ def other_dies(stores, ends):
     assert pulled(store)[0][0] > 2 * PUSHES
     with pytest.raises(fl.StoreError, match="missing rank 1, which sent no heartbeat"):
         store.barrier()
-    heir = fl.kvstore.create("dist_async", name="pair", rank=1)
+    heir = fl.kvstore.create("dist_async", name="pair", rank=1, timeout=600)
     ends.callback(heir.close)
     prepare(heir)
     for _ in range(5):

@@ -33,7 +33,7 @@ LOOPBACK = {
     # prompts; there it listens on loopback alone.
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
     # Attempts, about a second each, until a wrong token or an unused address is an error.
-    "RAY_NUM_REDIS_GET_RETRIES": "10",
+    "RAY_NUM_REDIS_GET_RETRIES": "5",
     # Seconds until Ray ends a process that lost its connection; feedline raises errors instead.
     "RAY_gcs_rpc_server_reconnect_timeout_s": "1000000",
     "RAY_USAGE_STATS_ENABLED": "0",
