@@ -538,6 +538,23 @@ def test_a_busy_machine_makes_no_rank_look_dead_and_silence_does(who, missing, w
     assert why in text
 
 
+def test_a_rank_that_closes_does_not_wait_for_a_dead_one_while_another_lives(monkeypatch):
+    store, beats = Beats(), [1]
+    pulse = Heartbeat.__new__(Heartbeat)
+    pulse._rank, pulse._others, pulse._line, pulse._lost, pulse._store = 1, [0, 2], None, False, store
+    pulse._texts, pulse._reads, pulse.interval_s = {}, 0, 0.5
+    pulse._silences = {rank: Silence(2.0) for rank in pulse._others}
+
+    def sleep(seconds):
+        beats[0] += 1
+        assert beats[0] < 100
+        store.texts["beat/0"] = f"{beats[0]} 0 barrier"
+
+    monkeypatch.setattr("time.sleep", sleep)
+    pulse.linger(3.0)
+    assert beats[0] > 30
+
+
 def test_the_host_of_the_meeting_point_stays_until_others_know_whom_it_missed():
     """It ends with its StoreError; another that reads seldom would name it instead of the rank that was killed."""
 

@@ -95,7 +95,8 @@ class Heartbeat:
             for r in others:
                 if texts.get(r, "") != seen[r]:
                     seen[r], beats[r] = texts.get(r, ""), beats[r] + 1
-                    silence.heard()
+                    if beats[r] <= 2:  # one that beats on says nothing of those that do not
+                        silence.heard()
             if all(_ended(seen[r]) or beats[r] >= 2 for r in others):
                 return
             time.sleep(self.interval_s / 5)
