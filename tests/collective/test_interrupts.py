@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 import threading
-import time
 
 import pytest
 
@@ -16,8 +15,9 @@ from feedline.collective.communicator import Communicator  # noqa: E402
 from feedline.errors import StoreError  # noqa: E402
 from feedline.kvstore import RefusedError, create, optimizer, register_optimizer  # noqa: E402
 from feedline.kvstore.optimizers import Test as Adding  # noqa: E402
+from tests.effort import stride  # noqa: E402
 from tests.moments import AtLine  # noqa: E402
-from tests.ranks import Failure, Job, run, say  # noqa: E402
+from tests.ranks import Failure, Job, hear, run, say  # noqa: E402
 
 # ---- signals that wait ----------------------------------------------------------------------------------------
 
@@ -156,16 +156,16 @@ def call(store, what, moment):
             what()
 
 
-def everywhere(rank, kind, stride):
+def everywhere(rank, kind, step):
     """Pushes, with Ctrl-C at one line of the store's code after the other; what each worker holds after each."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    store = create("dist_sync", timeout=30)
+    store = create("dist_sync")
     set_it, given = KINDS[kind]
     store.init("w", torch.zeros(3, 2))
     set_it(store)
     made = 0
     out = torch.empty(3, 2)
-    for n in range(0, 10**6, stride):
+    for n in range(0, 10**6, step):
         reached = False
         for verb in ("push", "pushpull"):
             value = given()
@@ -183,21 +183,38 @@ def everywhere(rank, kind, stride):
         store.pull("w", out)
         assert out[1].tolist() == [2.0 * made] * 2, f"after Ctrl-C in line {n}: {out.tolist()} after {made} pushes"
         if not any(flag for (flag,) in store.ranks.gather([float(reached)])):
-            return n // stride
+            return n // step
     return None
 
 
 @pytest.mark.parametrize("kind", sorted(KINDS))
 def test_wherever_it_comes_nothing_is_dropped_and_nothing_comes_twice(kind):
-    first, second = run(everywhere, 2, kind=kind, stride=3)
+    step = stride(7)
+    first, second = run(everywhere, 2, kind=kind, step=step)
     assert first == second
-    assert first > 30
+    assert first * step > 90
+
+
+def in_waits(*actions):
+    """Do one thing in each of this rank's next waits for others, once it waits."""
+    deliver, left = interrupts.deliver, list(actions)
+
+    def delivers():
+        if left:
+            left.pop(0)()
+        deliver()
+
+    interrupts.deliver = delivers
+
+
+def ctrl_c_now():
+    signal.raise_signal(signal.SIGINT)
 
 
 def left_in_wait(rank, verb):
     """Ctrl-C while the other worker keeps this one waiting; it continues with other calls."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    store = create("dist_sync", timeout=30)
+    store = create("dist_sync")
     store.init("w", torch.zeros(2))
     store.set_optimizer("momentum", learning_rate=1.0, momentum=0.5)
     store.push("w", torch.ones(2))
@@ -216,23 +233,25 @@ def left_in_wait(rank, verb):
     if rank == 0:
         if verb == "pull":  # of a push that the other has not made yet
             store.push("w", value)
-        say("waits")
-        timer = threading.Timer(0.3, lambda: signal.raise_signal(signal.SIGINT))
-        # Raised from a thread, it is handled in the main thread all the same.
-        timer.start()
+        in_waits(ctrl_c_now)
         try:
             calls[verb]()
             say("was not interrupted")
         except KeyboardInterrupt as error:
             say(error.__notes__)
-        timer.join()
         value.fill_(99)
     elif verb == "pull":  # what this one sends comes late
         send = store._send
-        store._send = lambda given: (time.sleep(1.5), send(given))
+
+        def late(given):
+            store._send = send
+            hear()
+            send(given)
+
+        store._send = late
         store.push("w", value)
     else:
-        time.sleep(1.5)
+        hear()
         calls[verb]()
     store.push("w", torch.ones(2))
     outs = [torch.empty(2)]
@@ -249,8 +268,8 @@ def left_in_wait(rank, verb):
 )
 def test_a_call_that_it_leaves_is_completed_by_the_next(verb):
     with Job(left_in_wait, 2, verb=verb) as job:
-        assert job.heard(0) == "waits"
         (note,) = job.heard(0)
+        job.tell(1, "the other has left")
         first, second = job.results()
     assert "the next call completes it" in note
     assert first == second
@@ -260,18 +279,18 @@ def test_a_call_that_it_leaves_is_completed_by_the_next(verb):
 
 def twice(rank):
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    store = create("dist_sync", timeout=30)
+    store = create("dist_sync")
     store.init("w", torch.zeros(2))
     out = torch.empty(2)
     if rank == 0:
+        in_waits(ctrl_c_now, ctrl_c_now)
         for _ in range(2):
-            threading.Timer(0.3, lambda: signal.raise_signal(signal.SIGINT)).start()
             try:
                 store.push("w", torch.ones(2))
             except KeyboardInterrupt as error:
                 say(error.__notes__)
     else:
-        time.sleep(2)
+        hear()
         store.push("w", torch.ones(2))
     store.push("w", torch.full((2,), 3.0))
     store.pull("w", out)
@@ -282,6 +301,7 @@ def test_the_note_says_whether_a_call_has_begun():
     """The second push waits for the first, and is left before it has begun: it is not made."""
     with Job(twice, 2) as job:
         first, second = job.heard(0), job.heard(0)
+        job.tell(1, "the other has left")
         assert job.results() == [[6.0, 6.0]] * 2
     assert len(first) == 1
     assert any("has not begun" in note for note in second)
@@ -306,7 +326,7 @@ class OutOfMemory(Adding):
 
 def leaves(rank):
     OutOfMemory.fails = rank == 0
-    store = create("dist_sync", timeout=60)
+    store = create("dist_sync")
     store.init("w", torch.zeros(2))
     store.set_optimizer("out_of_memory")
     store.push("w", torch.ones(2))
@@ -336,7 +356,7 @@ def test_a_worker_that_breaks_in_the_middle_of_an_update_can_do_nothing_more_and
 
 
 def one_fails(rank, kind):
-    store = create("dist_sync", timeout=30)
+    store = create("dist_sync")
     store.init(["a", "b"], [torch.zeros(2), torch.zeros(2)])
 
     def update(key, merged, stored):
@@ -377,7 +397,7 @@ def test_an_updater_that_fails_on_one_worker_is_taken_back_on_all(kind):
 
 
 def states_on_one(rank, folder):
-    store = create("dist_sync", timeout=30)
+    store = create("dist_sync")
     store.init("w", torch.zeros(2))
     store.set_optimizer("momentum", learning_rate=1.0)
     store.push("w", torch.ones(2))
@@ -400,7 +420,7 @@ def test_states_that_one_worker_alone_has_loaded_are_told(tmp_path):
 
 
 def set_again(rank):
-    store, rule = create("dist_sync", timeout=30), optimizer("momentum", learning_rate=1.0, momentum=0.5)
+    store, rule = create("dist_sync"), optimizer("momentum", learning_rate=1.0, momentum=0.5)
     store.init("w", torch.zeros(1))
     store.set_optimizer(rule)
     for _ in range(2):
@@ -415,7 +435,7 @@ def test_a_rule_that_is_set_again_forgets_after_what_was_pushed_before():
 
 
 def asks_within(rank):
-    store = create("dist_sync", timeout=30)
+    store = create("dist_sync")
     store.init("w", torch.zeros(1))
     seen = []
 
@@ -445,16 +465,15 @@ def test_an_updater_that_calls_its_store_is_refused():
 
 def stepping(rank, how):
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    collective = Communicator(timeout_s=30)
+    collective = Communicator()
     collective.barrier()
     if rank == 0:
-        for wait in {"once": [0.3], "twice": [0.3, 0.9], "raises": []}[how]:
-            threading.Timer(wait, lambda: signal.raise_signal(signal.SIGINT)).start()
+        in_waits(*{"once": [ctrl_c_now, lambda: say("waits")], "twice": [ctrl_c_now] * 2, "raises": []}[how])
     try:
         with collective.step():
             collective.gather([1.0])
             if rank == 1:
-                time.sleep(1.5)
+                hear()
             if how == "raises" and rank == 0:
                 raise ValueError("of this rank alone")
             total = torch.ones(2)
@@ -467,6 +486,8 @@ def stepping(rank, how):
 
 def test_in_a_step_it_waits_for_the_end():
     with Job(stepping, 2, how="once") as job:
+        assert job.heard(0) == "waits"
+        job.tell(1, "Ctrl-C has come")
         assert [job.heard(0), job.heard(0)] == [[2.0, 2.0], "KeyboardInterrupt"]
         assert job.heard(1) == [2.0, 2.0]
         assert job.results() == [[[0.0], [1.0]]] * 2
@@ -476,6 +497,7 @@ def test_in_a_step_it_waits_for_the_end():
 def test_a_rank_that_leaves_a_step_can_exchange_nothing_more_and_the_others_are_told(how, kind):
     with Job(stepping, 2, how=how) as job:
         assert job.heard(0) == kind
+        job.tell(1, "the other has left")
         own = job.heard(0)
         assert isinstance(own, Failure)
         assert own.kind == "StoreError"

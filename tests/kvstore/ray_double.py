@@ -89,10 +89,14 @@ class Actor:
     def __init__(self, ray, kind, arguments):
         self._ray, self._kind, self._arguments = ray, kind, arguments
         self._queue, self._running, self._away, self._gone = [], [], 0, False
+        self._beats = True  # whether its heartbeat is answered
         self._object = kind(*_carried(arguments))
 
     def __getattr__(self, name):
-        return types.SimpleNamespace(remote=lambda *arguments: self._ray._call(self, name, arguments))
+        call = types.SimpleNamespace(remote=lambda *arguments: self._ray._call(self, name, arguments))
+        # In a concurrency group of its own a call waits for no other.
+        call.options = lambda concurrency_group: types.SimpleNamespace(remote=lambda: self._ray._beat(self))
+        return call
 
     def _die(self):
         """Die, with all messages in flight; the next message, or a later one, reaches a new process."""
@@ -222,7 +226,10 @@ class Ray(types.ModuleType):
     def shutdown(self):
         pass
 
-    def remote(self, kind):
+    def remote(self, kind=None, concurrency_groups=()):
+        if kind is None:
+            return self.remote
+
         def options(name, **_):
             def make(*arguments):
                 if name not in self.actors:
@@ -259,6 +266,11 @@ class Ray(types.ModuleType):
             actor._gone = no_restart
 
     # ---- within ---------------------------------------------------------------------------------------------
+
+    def _beat(self, actor):
+        message = Message(actor, "beat", (), None)
+        message.answer = (lambda seconds: None) if actor._beats else _raises(GetTimeoutError("no answer yet"))
+        return message
 
     def _call(self, actor, method, arguments):
         with self.lock:

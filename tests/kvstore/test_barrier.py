@@ -10,6 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from feedline.collective.refusal import RefusedError
 from feedline.errors import StoreError
 from feedline.kvstore.parameter_server import coordinator
 from feedline.kvstore.parameter_server.coordinator import Coordinator
@@ -88,7 +89,7 @@ def test_who_left_while_waiting_does_not_count(how):
         if how == "leaves":
             await made.leave("a")
         else:
-            made._seen["a"] -= 2 * coordinator.SILENT_S
+            made._silences["a"].passed(coordinator.SILENT_S)
             await made.join("other", 0, "there")
         _, missing = await made.arrive("b", None, 0.01)
         assert list(missing) == [0]
@@ -136,6 +137,27 @@ def test_a_store_that_gave_up_comes_again(tmp_path, monkeypatch):
             other.join()
         first.close()
         second.close()
+
+
+def test_ranks_and_worker_0(tmp_path, monkeypatch):
+    monkeypatch.setattr(coordinator, "BEAT_S", 1e6)  # no test lives that long
+
+    def opened(**options):
+        return AsyncStore(address=ADDRESS, servers=1, snapshots=tmp_path, timeout=0.2, **options)
+
+    with Ray(), opened(workers=2, rank=1) as store:
+        with pytest.raises(StoreError, match=r"rank 1 is taken by .*process"):
+            opened(workers=2, rank=1)
+        with pytest.raises(RefusedError, match="expected 2 workers, as the first worker set, got 3"):
+            opened(workers=3, rank=0)
+        with pytest.raises(StoreError, match="rank 2 is not one of 2"):
+            opened(workers=3, rank=2)
+        with pytest.raises(StoreError, match="worker 0 to initialise key 'w'"):
+            store.init("w", torch.zeros(2))
+        with pytest.raises(StoreError, match="worker 0 to set an updater"):
+            store.set_optimizer("sgd")
+        with pytest.raises(StoreError, match="missing rank 0, which has"):
+            store.barrier()
 
 
 class Interrupted(Ray):

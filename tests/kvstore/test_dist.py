@@ -84,7 +84,7 @@ def follow(store, steps, worker, world):
 def follows(rank, seeds, world, kind):
     found = []
     for seed in seeds:
-        with create(kind, timeout=30) as store:
+        with create(kind) as store:
             assert (store.rank, store.num_workers, store.type) == (rank, world, kind)
             found.append(follow(store, script(seed, world), rank, world))
     return found
@@ -102,7 +102,7 @@ def test_agreement_workers_give_what_one_would(world, kind):
 
 
 def compressed(rank, parameters, values):
-    store = create("dist_sync", timeout=30)
+    store = create("dist_sync")
     store.set_gradient_compression(parameters)
     store.init(["w", "v"], [torch.zeros(len(values[0][0])), torch.zeros(3)])
     seen = []
@@ -115,7 +115,7 @@ def compressed(rank, parameters, values):
 
 
 def in_pieces(rank, kind, sizes):
-    store = create("dist_sync", timeout=30)
+    store = create("dist_sync")
     store.set_gradient_compression({"type": kind})
     keys = [str(n) for n in sizes]
     values = [torch.randn(n, generator=torch.Generator().manual_seed(n + rank)) for n in sizes]
@@ -167,7 +167,7 @@ def test_compressed_as_each_worker_on_a_device_of_its_own(kind):
 
 
 def replicas(rank, folder):
-    store = create("dist_sync", timeout=30)
+    store = create("dist_sync")
     generator = torch.Generator().manual_seed(rank)
     weights = [torch.randn(n, generator=generator) for n in (1000, 3, 70000)]
     keys = list(range(3))
@@ -199,7 +199,7 @@ def test_replicas_are_equal_to_the_bit_and_begin_as_worker_0_does(tmp_path):
 
 def continued(rank, world, steps, folder):
     """Make some steps of Adam on the workers' mean, continuing from a file; return the weights."""
-    store = create("dist_sync", timeout=30)
+    store = create("dist_sync")
     begins = steps[0]
     store.init("w", torch.load(f"{folder}/w") if begins else torch.zeros(4))
     store.set_optimizer("adam", learning_rate=0.1, rescale_grad=1 / world)
@@ -233,7 +233,7 @@ def test_another_number_of_workers_goes_on_as_one_would(tmp_path):
 
 
 def wrong(rank, what):
-    store = create("dist_sync", timeout=30)
+    store = create("dist_sync")
     store.init(["a", "b"], [torch.zeros(3), torch.ones(3)])
     store.push(["a", "b"], [torch.ones(3)] * 2)
     try:
@@ -266,7 +266,7 @@ def test_workers_that_do_different_things_are_told_and_go_on(what):
 
 
 def odd_dtypes(rank):
-    store = create("dist_sync", timeout=30)
+    store = create("dist_sync")
     with pytest.raises(RefusedError, match="workers can sum for key 'a'"):
         store.init(["b", "a"], [torch.zeros(2), torch.zeros(2, dtype=torch.int16)])
     store.init(["b", "c"], [torch.zeros(2), torch.zeros(2, dtype=torch.complex64)])
@@ -281,7 +281,7 @@ def test_a_dtype_that_workers_cannot_add_up_is_refused_at_init():
 
 
 def changing_rates(rank):
-    store, rule = create("dist_sync", timeout=30), optimizer("sgd", learning_rate=1.0)
+    store, rule = create("dist_sync"), optimizer("sgd", learning_rate=1.0)
     store.init("w", torch.zeros(1))
     store.set_optimizer(rule)
     for rate in (1.0, 10.0, 100.0):
@@ -297,7 +297,7 @@ def test_a_rate_counts_from_the_next_push_on():
 
 
 def one_rate_changes(rank):
-    store, rule = create("dist_sync", timeout=30), optimizer("sgd", learning_rate=1.0)
+    store, rule = create("dist_sync"), optimizer("sgd", learning_rate=1.0)
     store.init("w", torch.zeros(1))
     store.set_optimizer(rule)
     rule.learning_rate = 1.0 + rank
@@ -314,7 +314,7 @@ def test_a_rate_that_one_worker_changes_is_told():
 
 
 def failing_updater(rank):
-    store = create("dist_sync", timeout=30)
+    store = create("dist_sync")
     store.init("a", torch.zeros(3))
 
     def update(key, merged, stored):

@@ -8,6 +8,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
 from feedline.kvstore import create, dist  # noqa: E402
+from tests.effort import examples  # noqa: E402
 from tests.ranks import Job, run, say  # noqa: E402
 
 KEYS = {"a": (3, 4), "b": (5,), "c": (), "d": (7, 2), "e": (0, 3), "f": (400,)}
@@ -72,7 +73,7 @@ def follows(rank, seeds, world, limit):
     dist.BUCKET_BYTES = limit
     found = []
     for seed in seeds:
-        with create("dist_sync", timeout=30) as store:
+        with create("dist_sync") as store:
             found.append(follow(store, script(seed, world), rank, world))
     return found
 
@@ -81,7 +82,7 @@ def follows(rank, seeds, world, limit):
 @pytest.mark.parametrize("world", [2, 3])
 def test_a_pull_sees_what_its_worker_has_pushed_and_no_more(world, limit):
     """Law: wherever each worker pulls, it sees what one store holds that was given everything so far."""
-    seeds = list(range(6))
+    seeds = list(range(examples(3)))
     for k, by_seed in enumerate(zip(*run(follows, world, seeds=seeds, world=world, limit=limit), strict=True)):
         alone = follow(create("local"), script(seeds[k], world), None, world)
         for seen in by_seed:
@@ -94,7 +95,7 @@ def test_a_pull_sees_what_its_worker_has_pushed_and_no_more(world, limit):
 
 def exchanges(rank, count):
     """Return the number of exchanges to push and pull ``count`` keys one by one, twice."""
-    store = create("dist_sync", timeout=30)
+    store = create("dist_sync")
     for key in range(count):
         store.init(key, torch.zeros(10))
     found = []
@@ -115,7 +116,7 @@ def test_key_by_key_takes_as_many_exchanges_as_one_call():
 
 
 def other_keys(rank):
-    store = create("dist_sync", timeout=30)
+    store = create("dist_sync")
     for key in "abc":
         store.init(key, torch.zeros(2))
     store.push("a", torch.ones(2))
@@ -142,7 +143,7 @@ def test_workers_that_push_other_keys_are_told_which_and_go_on():
 
 
 def refused(rank):
-    store = create("dist_sync", timeout=30)
+    store = create("dist_sync")
     store.init("a", torch.zeros(2))
     store.init("b", torch.zeros(2))
     store.push("a", torch.ones(2))

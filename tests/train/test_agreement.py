@@ -6,10 +6,12 @@ an error of all; nobody is left waiting.
 
 from __future__ import annotations
 
+import functools
 import os
 import shutil
 import signal
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -211,6 +213,12 @@ def alike(ranks):
     return ranks[0]
 
 
+@functools.cache
+def whole_run(**settings):
+    """How a run of two ranks ends that nothing happens to."""
+    return alike(run(trains, 2, **settings))
+
+
 def fails(world=2, **settings):
     """Return the errors of all ranks."""
     with Job(trains, world, **settings) as job:
@@ -247,8 +255,8 @@ def test_one_rank_asks_for_a_checkpoint(tmp_path, way):
 def test_ctrl_c_at_one_rank(tmp_path, way, by):
     """All ranks save and end after the same update; restarted, they end as if nothing had happened."""
     # Learners let rank 0's statistics count where they save, so the whole run would have to save there, too.
-    options = {"way": way, "validates": True, "ragged": True, "still": way == "learner"}
-    whole = alike(run(trains, 2, **options))
+    options = {"way": way, "validates": True, "ragged": True, "still": way == "learner", "n": 40}
+    whole = whole_run(**options)
     cut = alike(run(trains, 2, **options, folder=str(tmp_path), act="SIGINT", at=6, by=by))
     assert cut["flags"] == [False, True]
     assert cut["counts"][1] == 6
@@ -339,6 +347,7 @@ def test_it_learns_what_one_process_learns(microbatch):
     Rates per sample, schedules and spans go by all ranks' samples.
     """
     options = {"ragged": True, "size": 11, "reference": 16, "validates": True, "microbatch": microbatch, "still": True}
+    options["n"] = 40
     (alone,) = run(trains, 1, way="alone", **options)
     for way in WAYS:
         result = alike(run(trains, 2, way=way, **options))
@@ -361,15 +370,20 @@ def test_controllers_see_the_same_everywhere(tmp_path):
 # ---- where to begin -------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def cut(tmp_path):
-    """A folder with two checkpoints, of updates 4 and 8."""
-    folder = tmp_path / "run"
+@pytest.fixture(scope="module")
+def two_checkpoints(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("checkpoints") / "run"
     run(trains, 2, folder=str(folder), every=fl.minibatches(4), act="stop", at=9)
     for path in Checkpoints(folder).paths()[2:]:
         shutil.rmtree(path)
     assert [c.state["minibatches"] for c in Checkpoints(folder).newest_first()] == [8, 4]
     return folder
+
+
+@pytest.fixture
+def cut(tmp_path, two_checkpoints):
+    """A folder with two checkpoints, of updates 4 and 8."""
+    return Path(shutil.copytree(two_checkpoints, tmp_path / "run"))
 
 
 @pytest.mark.parametrize("by", [0, 1])
@@ -381,7 +395,7 @@ def test_one_rank_has_a_damaged_newest_checkpoint(tmp_path, cut, by):
     (newest / "tensors.safetensors").write_bytes(b"torn")
     folders = [str(cut), str(other)] if by else [str(other), str(cut)]
     result = alike(run(trains, 2, folder=folders))
-    whole = alike(run(trains, 2))
+    whole = whole_run()
     assert {key: result[key] for key in ("weights", "counts", "clock")} == {
         key: whole[key] for key in ("weights", "counts", "clock")
     }
@@ -444,7 +458,7 @@ def test_sources_at_places_of_their_own_go_on_from_there(tmp_path, way):
 def test_another_number_of_ranks_goes_on(cut, world):
     """Counts and sums continue, whichever rank has them."""
     result = alike(run(trains, world, folder=str(cut)))
-    whole = alike(run(trains, 2))
+    whole = whole_run()
     assert result["counts"] == whole["counts"]
     assert [entry[:2] for entry in result["seen"]] == [entry[:2] for entry in whole["seen"][1:]]
 

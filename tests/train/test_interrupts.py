@@ -20,12 +20,13 @@ import feedline.train.strategy  # noqa: E402
 import feedline.train.trainer  # noqa: E402
 from feedline.kvstore import create  # noqa: E402
 from feedline.train import SGD, Trainer, block_momentum, data_parallel, quantized, through_store  # noqa: E402
+from tests.effort import examples  # noqa: E402
 from tests.moments import AtLine  # noqa: E402
 from tests.ranks import Job, run, say  # noqa: E402
 
 WAYS = {
     "data_parallel": data_parallel,
-    "through_store": lambda learner: through_store(learner, create("dist_sync", timeout=30)),
+    "through_store": lambda learner: through_store(learner, create("dist_sync")),
     "quantized": lambda learner: quantized(learner, 1),
     "block_momentum": lambda learner: block_momentum(learner, 16),
 }
@@ -87,9 +88,10 @@ def learns(rank, way, stride, steps):
 
 @pytest.mark.parametrize("way", sorted(WAYS))
 def test_wherever_it_comes_all_ranks_make_the_step(way):
-    (expected, _), _ = run(learns, 2, way=way, stride=0, steps=50)
-    (first, interrupted), (second, _) = run(learns, 2, way=way, stride=7, steps=50)
-    assert interrupted > 20
+    steps = examples(25)
+    (expected, _), _ = run(learns, 2, way=way, stride=0, steps=steps)
+    (first, interrupted), (second, _) = run(learns, 2, way=way, stride=350 // steps, steps=steps)
+    assert interrupted > steps // 3
     assert first == expected
     assert second[-1] == expected[-1]
 
@@ -153,7 +155,8 @@ def gluon(rank, stride, steps):
 
 
 def test_wherever_it_comes_all_workers_of_gluon_make_the_step():
-    (expected, _), _ = run(gluon, 2, stride=0, steps=40)
-    (first, interrupted), (second, _) = run(gluon, 2, stride=7, steps=40)
-    assert interrupted > 15
+    steps = examples(20)
+    (expected, _), _ = run(gluon, 2, stride=0, steps=steps)
+    (first, interrupted), (second, _) = run(gluon, 2, stride=280 // steps, steps=steps)
+    assert interrupted > steps // 3
     assert first == second == expected

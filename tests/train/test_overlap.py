@@ -23,7 +23,7 @@ class ThirdParty(KVStore):
     type = "third party"
 
     def __init__(self):
-        self._inner = create("dist_sync", timeout=30)
+        self._inner = create("dist_sync")
         self.rank_of, self.workers = self._inner.rank, self._inner.num_workers
         self.pushed = []
 
@@ -46,7 +46,7 @@ class ThirdParty(KVStore):
 
 WAYS = {
     "data_parallel": data_parallel,
-    "through_store": lambda learner: through_store(learner, create("dist_sync", timeout=30)),
+    "through_store": lambda learner: through_store(learner, create("dist_sync")),
     "through a third party's": lambda learner: through_store(learner, ThirdParty()),
 }
 
@@ -99,7 +99,14 @@ def minibatches(rank, steps, world, uneven):
     return found
 
 
-def learns(rank, way, steps, world, uneven, microbatch=None, size=64, seed=3, slow=0):
+def others_have_told(trainer):
+    """Wait until the other ranks have told what they do, if this one has."""
+    announced = trainer.strategy._gradients.announced
+    while announced is not None and not announced.work.is_completed():
+        time.sleep(0.001)
+
+
+def learns(rank, way, steps, world, uneven, microbatch=None, size=64, seed=3, slow=False):
     """The parameters after each step, and whether something was sent within backward."""
     overlapped.FIRST_BUCKET_BYTES = overlapped.BUCKET_BYTES = size
     if world > 1 or way is not None:
@@ -114,7 +121,7 @@ def learns(rank, way, steps, world, uneven, microbatch=None, size=64, seed=3, sl
         gradients = trainer.strategy._gradients
         model.first.weight.register_post_accumulate_grad_hook(lambda _: sent.append(gradients._sent))
         if slow:
-            model.first.weight.register_hook(lambda _: time.sleep(slow))
+            model.first.weight.register_hook(lambda _: others_have_told(trainer))
     seen = []
     for minibatch in minibatches(rank, steps, world, uneven):
         summary = trainer.train_minibatch(minibatch)
@@ -155,7 +162,7 @@ def test_ranks_learn_what_one_would_with_uneven_parts_and_other_unused_parameter
 
 
 def test_buckets_are_sent_while_backward_runs():
-    for _, sent in run(learns, 2, way="data_parallel", steps=4, world=2, uneven=False, slow=0.3):
+    for _, sent in run(learns, 2, way="data_parallel", steps=4, world=2, uneven=False, slow=True):
         assert sent[0] == 0  # the first step finds out the order
         assert sent[2] > 0  # the others use another branch, and what lies behind the first one's gradients waits
 
@@ -261,7 +268,7 @@ def adds_late(rank):
     trainer = Trainer(model, lambda o, m: o[:, 0] ** 2, None, data_parallel(SGD(model.parameters(), 0.1)))
     trainer.train_minibatch(Minibatch(torch.ones(2, 5), 0))
     twice[0] = rank == 0
-    model.first.weight.register_hook(lambda _: time.sleep(0.3))  # until the others have told what they do
+    model.first.weight.register_hook(lambda _: others_have_told(trainer))
     trainer.train_minibatch(Minibatch(torch.ones(2, 5), 0))
 
 
@@ -386,7 +393,7 @@ def data_later(rank):
 
     model = Model(again=again)
     trainer = Trainer(model, lambda o, m: o[:, 0] ** 2, None, data_parallel(SGD(model.parameters(), 0.1)))
-    model.first.weight.register_hook(lambda _: time.sleep(0.3))  # until the others have told what they do
+    model.first.weight.register_hook(lambda _: others_have_told(trainer))
     for step in range(2):
         trainer.train_minibatch(Minibatch(torch.ones(2 * (rank or step), 5), 0))
     return [p.tolist() for p in model.parameters()]
@@ -400,7 +407,7 @@ def test_ranks_without_data_at_first_learn_how_often_backward_adds():
 def of_another_dtype(rank, later):
     torch.distributed.init_process_group("gloo")
     model = Model().double()
-    store = create("dist_sync", timeout=30)
+    store = create("dist_sync")
     trainer = Trainer(model, lambda o, m: o[:, 0] ** 2, None, through_store(SGD(model.parameters(), 0.1), store))
     minibatch = Minibatch(torch.ones(2, 5, dtype=torch.float64), 0)
     if later:

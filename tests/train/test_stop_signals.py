@@ -52,7 +52,6 @@ def signalled(folder, *names):
         ["-c", PROGRAM, str(folder), *names],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
         stdout=subprocess.PIPE,
-        timeout=100,
         text=True,
         check=False,
     )
@@ -108,19 +107,23 @@ def test_a_forked_child_is_ended_by_its_signals(number, request):
     """SIGTERM ends worker processes; an inherited handler would swallow it."""
     before = signal.signal(signal.SIGTERM, signal.SIG_DFL)  # Ray leaves one of its own where it has been used
     request.addfinalizer(lambda: signal.signal(signal.SIGTERM, before))
+    reading, writing = os.pipe()
     with Stopping() as stopping:
         if (child := os.fork()) == 0:
             try:
+                os.write(writing, b".")
                 while True:
                     time.sleep(0.01)
             except KeyboardInterrupt:
                 os._exit(7)
             finally:  # whatever else it is, it does not run the tests a second time
                 os._exit(9)
-        time.sleep(0.2)
+        os.read(reading, 1)  # it runs
         os.kill(child, number)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == (-number if number == signal.SIGTERM else 7)
         assert not stopping.asked
+    os.close(reading)
+    os.close(writing)
 
 
 def test_in_a_thread_signals_are_left_alone():

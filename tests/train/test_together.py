@@ -36,7 +36,7 @@ from tests.ranks import Job, run  # noqa: E402
 
 WAYS = {
     "data_parallel": lambda learner, **options: data_parallel(learner, **options),
-    "through_store": lambda learner, **options: through_store(learner, create("dist_sync", timeout=30), **options),
+    "through_store": lambda learner, **options: through_store(learner, create("dist_sync"), **options),
     "quantized": lambda learner, **options: quantized(learner, 1, **options),
     "block_momentum": lambda learner, **options: block_momentum(learner, 40, **options),
     "block_momentum, states kept": lambda learner, **options: block_momentum(learner, 40, reset=False, **options),
@@ -196,7 +196,7 @@ def through(rank, gradients, kind, compression=None, rule=None):
     """Return the result of a step for the ranks' gradients of two parameters; None: no gradient."""
     begin()
     model = torch.nn.Linear(3, 1)
-    with create(kind) if kind == "local" else create(kind, timeout=30) as store:
+    with create(kind) as store:
         store.set_gradient_compression(compression) if compression else None
         if rule:
             store.set_optimizer(rule)
@@ -251,7 +251,7 @@ def two_trainers(rank):
     """Two models of one job take turns, as adversaries do; their gradients are 1 + rank, and ten times that."""
     begin()
     models = [torch.nn.Linear(1, 1, bias=False), torch.nn.Linear(2, 1, bias=False)]
-    with create("dist_sync", timeout=30) as store:
+    with create("dist_sync") as store:
         learners = [through_store(SGD(model.parameters(), 0.1), store) for model in models]
         for model, learner in zip(models, learners, strict=True):
             Trainer(model, losses, None, learner)
@@ -450,7 +450,7 @@ def test_compressed_in_buckets_as_under_keys(kind):
 
 def under_keys(rank, gradients, compression):
     found = []
-    with create("dist_sync", timeout=30) as store:
+    with create("dist_sync") as store:
         store.set_gradient_compression(compression)
         store.init(["weight", "bias"], [torch.zeros(3), torch.zeros(1)])
         for own in gradients:
@@ -466,7 +466,7 @@ def under_keys(rank, gradients, compression):
 def compressed(rank, kind, folder=None, killed_after=None, steps=12):
     """Return the final parameters, and this rank's remainders."""
     begin()
-    store = create("dist_sync", timeout=30)
+    store = create("dist_sync")
     store.set_gradient_compression(kind)
     torch.manual_seed(0)
     model = Model()

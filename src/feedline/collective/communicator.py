@@ -36,9 +36,9 @@ from typing import Any, TypeVar
 
 import torch
 
-from feedline.collective import interrupts
+from feedline.collective import interrupts, rendezvous
 from feedline.collective.exchanges import SUMMED, Exchanges, cut, named
-from feedline.collective.heartbeat import FAILED, LEFT, Heartbeat
+from feedline.collective.heartbeat import FAILED, LEFT, Heartbeat, wait_for_first_beats
 from feedline.collective.refusal import RefusedError
 from feedline.collective.rendezvous import Rendezvous, answered, gloo_backend, holding, meet, nccl_backend
 from feedline.errors import StoreError
@@ -84,7 +84,7 @@ class Communicator:
         address: ``"host:port"`` where rank 0 listens for the others.
         rank: rank of this process, with ``address``.
         count: number of ranks, with ``address``.
-        timeout_s: seconds to wait for other ranks in an exchange.
+        timeout_s: seconds to wait for other ranks in an exchange. They have at least `rendezvous.START_S` to start.
 
     Attributes:
         rank: rank of this process.
@@ -96,7 +96,7 @@ class Communicator:
     Raises:
         RuntimeError: no ranks are known.
         ValueError: arguments contradict each other.
-        StoreError: a rank did not arrive within ``timeout_s``.
+        StoreError: a rank did not start in time, or did not connect within ``timeout_s``.
     """
 
     def __init__(
@@ -331,8 +331,8 @@ class Communicator:
     def _failure(self, error: RuntimeError, works: Sequence[Any] = ()) -> StoreError:
         """Close the connections after a failed exchange; returns an error that names the missing ranks."""
         timed_out = "imed out" in str(error) or "imeout" in str(error)
-        patience_s = PATIENCE_BEATS * self._pulse.interval_s - (self.timeout_s if timed_out else 0.0)
-        ranks, why = self._pulse.missing(patience_s)
+        waited_beats = int(self.timeout_s / self._pulse.interval_s) if timed_out else 0
+        ranks, why = self._pulse.missing(max(1, PATIENCE_BEATS - waited_beats))
         who = f"{named(ranks)}: {why}" if ranks else f"a rank that is unknown: {why}"
         waited = f" in {self.timeout_s:g} s" if timed_out else ""
         self._broken = f"an exchange failed: {who}"
@@ -404,12 +404,13 @@ class Communicator:
     def _backend(self, name: str) -> Any:
         if name not in self._held:
             store = torch.distributed.PrefixStore(name, self._held["store"])
+            start_s = max(rendezvous.START_S, self.timeout_s)
             try:
                 # NCCL asks the store at its first exchange only.
                 self._held[name] = (
                     nccl_backend(store, self.rank, self.count, self._span)
                     if name == "nccl"
-                    else answered(lambda: gloo_backend(store, self.rank, self.count, self._span), self.timeout_s)
+                    else answered(lambda: self._gloo(store, start_s), start_s + self.timeout_s)
                 )
             except RuntimeError as error:
                 absent = self._pulse.absent()
@@ -417,12 +418,17 @@ class Communicator:
                     raise self._failure(error) from None
                 self._finalizer()
                 raise StoreError(
-                    f"expected {self.count} ranks within {self.timeout_s:g} s, rank {self.rank} did not see "
+                    f"expected {self.count} ranks within {start_s:g} s, rank {self.rank} did not see "
                     f"{named(absent)}\n  start all ranks with the same rendezvous and number of ranks, or set a "
                     "longer timeout",
                     ranks=absent,
                 ) from None
         return self._held[name]
+
+    def _gloo(self, store: Any, start_s: float) -> Any:
+        """Connect when all ranks have started, however long after this one."""
+        wait_for_first_beats(self._held["store"], self.count, datetime.timedelta(seconds=start_s))
+        return gloo_backend(store, self.rank, self.count, self._span)
 
 
 def _entered(place: Rendezvous) -> tuple[Any, Heartbeat]:

@@ -4,7 +4,8 @@ Collectives report that something failed, never which rank. A thread of each ran
 under its own key twice a second, and a final message: that it closed, which ranks it found missing, or that it
 abandoned an exchange. A rank that was killed, stopped or disconnected is the one whose key no longer changes; one that
 has closed is known by its final message; and one that is alive but elsewhere in its program is in an earlier round, or
-in another exchange.
+in another exchange. Silence is counted in this rank's own beats, so that a busy machine, which slows all of them down,
+makes no rank look dead.
 
 Costs: a request and an answer a beat; with more than 64 ranks, beats are less frequent. If the store does not answer,
 its host is presumed missing.
@@ -12,15 +13,20 @@ its host is presumed missing.
 
 from __future__ import annotations
 
+import datetime
 import socket
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from feedline.collective.silence import Silence
+
 CLOSED = "closed"
 FAILED = "failed"
 LEFT = "left"
+#: Beats of silence after which a rank, or the store, is missing.
+SILENT_BEATS = 4
 #: Largest number of characters of an exchange's description in a beat.
 SHOWN = 300
 
@@ -47,10 +53,9 @@ class Heartbeat:
         self._others = [r for r in range(count) if r != rank]
         self.round, self.doing = 0, "nothing yet"
         self.interval_s = 0.5 * max(1.0, count / 64)
-        now = time.monotonic()
         self._texts: dict[int, str] = {}
-        self._changed = dict.fromkeys(self._others, now)
-        self._read_at, self._lost = now, False
+        self._silences = {r: Silence(SILENT_BEATS * self.interval_s) for r in self._others}
+        self._reads, self._lost = 0, False  # beats of others read; whether the store's server has ended
         self._last_words = CLOSED
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._run, name="feedline-heartbeat", daemon=True)
@@ -73,39 +78,52 @@ class Heartbeat:
             self._line.close()
 
     def linger(self, seconds: float, missing: Sequence[int] = ()) -> None:
-        """Keep serving the store until all ranks but those ``missing`` have read this rank's final message."""
+        """Keep serving the store until all ranks but those ``missing`` have read this rank's final message.
+
+        Args:
+            seconds: of silence of these ranks after which they will not read it.
+            missing: ranks that are not waited for.
+        """
         others = [r for r in self._others if r not in missing]
         texts = self._known()
         seen = {r: texts.get(r, "") for r in others}
         beats = dict.fromkeys(others, 0)
-        until = time.monotonic() + seconds
-        while time.monotonic() < until and not self._lost:
+        silence = Silence(seconds)
+        while not silence.too_long and not self._lost:
             self._look(self._store)
             texts = self._known()
             for r in others:
                 if texts.get(r, "") != seen[r]:
                     seen[r], beats[r] = texts.get(r, ""), beats[r] + 1
+                    if beats[r] <= 2:  # one that beats on says nothing of those that do not
+                        silence.heard()
             if all(_ended(seen[r]) or beats[r] >= 2 for r in others):
                 return
             time.sleep(self.interval_s / 5)
+            silence.passed(self.interval_s / 5)
 
-    def missing(self, timeout_s: float) -> tuple[tuple[int, ...], str]:
+    def missing(self, beats: int) -> tuple[tuple[int, ...], str]:
         """Find the ranks that made an exchange fail.
 
         Args:
-            patience: seconds to wait for evidence.
+            beats: number of this rank's beats to wait for evidence, at least 1.
 
         Returns:
             The ranks and the reason; no ranks if none can be identified.
         """
-        until = time.monotonic() + timeout_s
+        first = reads = self._reads
+        store = Silence(SILENT_BEATS * self.interval_s)
         while True:
-            found = self._conspicuous()
+            found = self._conspicuous(self._lost or store.too_long)
             if found is not None:
                 return found
-            if time.monotonic() >= until:
+            if reads - first >= beats:
                 return self._laggards()
             time.sleep(self.interval_s / 5)
+            store.passed(self.interval_s / 5)
+            if self._reads > reads:
+                store.heard()
+                reads = self._reads
 
     def absent(self) -> tuple[int, ...]:
         """Return the ranks that have never sent a heartbeat."""
@@ -118,8 +136,8 @@ class Heartbeat:
         """Return a copy of each rank's last message, as the thread keeps updating them."""
         return self._texts.copy()
 
-    def _conspicuous(self) -> tuple[tuple[int, ...], str] | None:
-        now, limit, texts = time.monotonic(), 4 * self.interval_s, self._known()
+    def _conspicuous(self, unreachable: bool) -> tuple[tuple[int, ...], str] | None:
+        texts = self._known()
         blamed = {int(r) for text in texts.values() if text.startswith(FAILED) for r in text.split()[1:]}
         blamed -= {self._rank}
         left = self._saying(texts, lambda text: text.startswith(LEFT))
@@ -131,15 +149,15 @@ class Heartbeat:
             return tuple(sorted(blamed)), "as reported by another rank"
         if closed:
             return closed, "closed the store, or ended its program, before the others"
-        if self._lost or now - self._read_at > limit:
+        if unreachable:
             if self._host is not None and self._host != self._rank:
                 return (self._host,), "could not be reached, and it serves the rendezvous"
             if len(self._others) == 1:
                 return (self._others[0],), "could not be reached, nor could the rendezvous"
             return (), "the rendezvous could not be reached"
-        silent = tuple(r for r in self._others if now - self._changed[r] > limit)
+        silent = tuple(r for r in self._others if self._silences[r].too_long)
         if silent:
-            age = max(now - self._changed[r] for r in silent)
+            age = max(self._silences[r].seconds for r in silent)
             return silent, f"sent no heartbeat for {age:.0f} s: killed, stopped, or disconnected from the network"
         gave_up = self._saying(texts, lambda text: text.startswith(FAILED))
         if gave_up:
@@ -171,6 +189,8 @@ class Heartbeat:
                 store.set(_key(self._rank), f"{beats} {self.round} {self.doing[:SHOWN]}")
                 self._look(store)
                 self._end.wait(self.interval_s)
+                for silence in self._silences.values():
+                    silence.passed(self.interval_s)
             self._check_line()
             store.set(_key(self._rank), self._last_words)
         except (RuntimeError, OSError):  # the connection is gone
@@ -195,12 +215,21 @@ class Heartbeat:
         known = [r for r in self._others if r in texts or store.check([_key(r)])]
         self._check_line()
         found = store.multi_get([_key(r) for r in known]) if known else []
-        now = time.monotonic()
         for r, told in zip(known, found, strict=True):
             text = told.decode(errors="replace")
             if text != texts.get(r):
-                self._texts[r], self._changed[r] = text, now
-        self._read_at = now
+                self._texts[r] = text
+                self._silences[r].heard()
+        self._reads += 1
+
+
+def wait_for_first_beats(store: Any, count: int, span: datetime.timedelta) -> None:
+    """Wait until every rank has begun to beat.
+
+    Raises:
+        RuntimeError: one has not within ``span``.
+    """
+    store.wait([_key(rank) for rank in range(count)], span)
 
 
 def _key(rank: int) -> str:

@@ -28,6 +28,8 @@ from feedline.errors import StoreError
 
 T = TypeVar("T")
 
+#: Seconds for ranks to start, if their timeout is shorter: machines may be busy, and programs read data first.
+START_S = 300.0
 #: Seconds beyond a timeout for a store that is only slow.
 GRACE_S = 4.0
 
@@ -191,7 +193,8 @@ def _reached(rank: int, address: str, serves: bool, span: datetime.timedelta) ->
         raise ValueError(f"expected an address such as '127.0.0.1:29500', got {address!r}")
     if serves:
         return _serve(rank, address, host, int(digits), span), None
-    line = _line(host, int(digits), span.total_seconds())
+    start_s = max(START_S, span.total_seconds())
+    line = _line(host, int(digits), start_s)
     try:
         if line is None:
             raise RuntimeError("nothing listens there")
@@ -205,7 +208,7 @@ def _reached(rank: int, address: str, serves: bool, span: datetime.timedelta) ->
         if line is not None:
             line.close()
         raise StoreError(
-            f"expected rank 0 at {address} within {span.total_seconds():g} s, rank {rank} could not reach it: "
+            f"expected rank 0 at {address} within {start_s:g} s, rank {rank} could not reach it: "
             f"{brief(error)}\n  start rank 0 there, or correct the address",
             ranks=(0,),
         ) from None

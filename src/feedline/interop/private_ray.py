@@ -24,13 +24,16 @@ from typing import Any
 
 #: Longest path of Ray's folder: paths of Unix sockets are limited, and Ray's take 62 characters below its folder.
 LONGEST_FOLDER = 45
+#: Seconds until what starts must have started: a private Ray, or a process of a Ray. Long, as a machine may be busy, or
+#: a cluster may add one first; a process that ends instead is noticed at once.
+START_S = 300.0
 #: Environment variables that Ray reads when it is first imported.
 LOOPBACK = {
     # Ray always takes this host's address from the routing table, except on systems where that would trigger firewall
     # prompts; there it listens on loopback alone.
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
-    # Seconds until a wrong token or an unused address is an error.
-    "RAY_NUM_REDIS_GET_RETRIES": "3",
+    # Attempts, about a second each, until a wrong token or an unused address is an error.
+    "RAY_NUM_REDIS_GET_RETRIES": "5",
     # Seconds until Ray ends a process that lost its connection; feedline raises errors instead.
     "RAY_gcs_rpc_server_reconnect_timeout_s": "1000000",
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -39,8 +42,18 @@ LOOPBACK = {
 }
 #: Variables that have no effect after Ray was imported.
 DECISIVE = ("RAY_AUTH_MODE", "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER")
-#: Settings of a private Ray: no idle workers, each of which takes memory.
-_SMALL = {"RAY_prestart_worker_first_driver": "0", "RAY_enable_worker_prestart": "0"}
+#: Settings of a private Ray.
+_PRIVATE = {
+    # No idle workers, each of which takes memory.
+    "RAY_prestart_worker_first_driver": "0",
+    "RAY_enable_worker_prestart": "0",
+    # Its processes end with each other; one of them that is slow, on a busy machine, is not to be taken for dead.
+    "RAY_gcs_server_port_wait_time_s": f"{START_S:.0f}",
+    "RAY_raylet_start_wait_time_s": f"{START_S:.0f}",
+    "RAY_worker_register_timeout_seconds": f"{START_S:.0f}",
+    "RAY_agent_register_timeout_ms": f"{1000 * START_S:.0f}",
+    "RAY_health_check_failure_threshold": "100",
+}
 #: Addresses of those that this process has started, and not closed.
 addresses: set[str] = set()
 #: Token of all clusters of this process, as Ray reads it only once in a process.
@@ -57,7 +70,7 @@ class PrivateRay:
     Args:
         memory_bytes: shared memory for objects in use; more spills to disk.
         cpus: CPUs that Ray has, by its own count; it starts as many processes at a time.
-        timeout_s: how long to wait for Ray to start.
+        timeout_s: how long to wait for Ray to start; its end is noticed at once.
 
     Attributes:
         address: ``host:port`` of Ray.
@@ -68,7 +81,7 @@ class PrivateRay:
         NotStartedError: Ray does not start.
     """
 
-    def __init__(self, *, memory_bytes: int = 1 << 30, cpus: int = 1, timeout_s: float = 60.0) -> None:
+    def __init__(self, *, memory_bytes: int = 1 << 30, cpus: int = 1, timeout_s: float = START_S) -> None:
         global _token
         _token = _token or secrets.token_hex(32)
         self.folder = _new_folder()
@@ -90,7 +103,7 @@ class PrivateRay:
                 stdout=subprocess.PIPE,
                 stderr=log,
                 start_new_session=True,
-                env={**_without_ray(os.environ), **self.settings, **_SMALL, "PYTHONPATH": path},
+                env={**_without_ray(os.environ), **self.settings, **_PRIVATE, "PYTHONPATH": path},
             )
         try:
             self.address = self._started(timeout_s)

@@ -71,7 +71,7 @@ class DistStore(KVStore):
         address: ``"host:port"`` where worker 0 listens for the others.
         rank: number of this worker, with ``address``.
         num_workers: number of workers, with ``address``.
-        timeout: seconds to wait for other workers.
+        timeout: seconds to wait for other workers. They have at least five minutes to start.
 
     Raises:
         RuntimeError: neither a process group nor an address is known.

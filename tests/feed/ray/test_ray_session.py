@@ -1,123 +1,134 @@
-"""Which Ray a program's workers run on: the one that it has initialised, the user's cluster, or a private one."""
+"""Which Ray a program's workers run on, without Ray: the one that it has initialised, the user's, or a private one."""
 
 from __future__ import annotations
 
-import importlib.util
-import json
+import importlib.machinery
 import os
 import socket
-import subprocess
 import sys
-import textwrap
+import types
 
 import pytest
 
-import feedline as fl
-from feedline.errors import WorkerError
-from feedline.feed.workers import Pool
 from feedline.interop import private_ray, ray_session
-from tests.docs.pages import IMPORTED_FROM, ROOT
-from tests.feed.workers.tasks import Task, alive, eventually
-from tests.laws.items import Augmented, content
-
-if importlib.util.find_spec("ray") is None:
-    pytest.skip("Ray is not installed (pip install 'feedline[ray]')", allow_module_level=True)
-
-pytestmark = [
-    pytest.mark.frameworks("ray"),
-    pytest.mark.slow,
-    # Ray's own.
-    pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning", "ignore::ResourceWarning"),
-]
-
-PROGRAM = """
-    import json, sys
-    import feedline as fl
-    from feedline.interop import private_ray, ray_session
-    from tests.feed.workers.tasks import eventually
-    from tests.laws.items import Augmented, content
-
-    def read():
-        with fl.DataLoader(Augmented(20), batch_size=4, seed=1, num_workers=1, workers="ray") as loader:
-            return [[part.hex() for part in item] for item in content(loader)], loader.pids
-"""
 
 
-def said_by(program, **environment):
-    """Run a program to its end; returns what it says in JSON."""
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(PROGRAM) + textwrap.dedent(program)],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([IMPORTED_FROM, str(ROOT)]), **environment},
-        capture_output=True,
-        text=True,
-        timeout=400,
-    )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout.splitlines()[-1])
+class Ray(types.ModuleType):
+    """A substitute for the module ``ray``.
 
+    Args:
+        early: whether it was imported with settings under which it cannot join a Ray on loopback.
 
-def expected():
-    loader = fl.DataLoader(Augmented(20), batch_size=4, seed=1)
-    return [[part.hex() for part in item] for item in content(loader)]
-
-
-def test_the_cluster_at_ray_address_is_joined_and_left_as_it_was():
-    with Pool(Task(), 1, kind="ray") as pool:  # of a private Ray, which stands in for the user's cluster
-        pool.result(pool.submit(("echo", 1)))
-        cluster = ray_session._private
-        items, actors, started = said_by(
-            "print(json.dumps([*read(), len(private_ray.addresses)]))",
-            **cluster.settings,
-            RAY_ADDRESS=cluster.address,
-        )
-        assert items == expected()
-        assert started == 0
-        assert eventually(lambda: not any(map(alive, actors)))
-        assert pool.result(pool.submit(("echo", 2))) == 2
-        assert cluster.alive
-
-
-def test_a_ray_that_the_program_has_initialised_is_used():
-    """And one that was only imported, which cannot join a private one any more, is started by it."""
-    program = """
-        import ray
-
-        first = read()[0]  # it was imported, not initialised
-        assert ray.is_initialized()
-        ray_session.leave()
-        ray.init(address="local", num_cpus=1, include_dashboard=False)
-        mine = ray.get_runtime_context().gcs_address
-        second = read()[0]
-        assert ray.get_runtime_context().gcs_address == mine
-        ray_session.leave()
-        assert ray.is_initialized()  # the program's, not ours to leave
-        print(json.dumps([first, second, len(private_ray.addresses)]))
+    Attributes:
+        address: of the Ray that this process is connected to.
+        calls: arguments of `init`.
     """
-    first, second, started = said_by(program, RAY_ADDRESS="local")
-    assert first == second == expected()
-    assert started == 0
+
+    def __init__(self, early):
+        super().__init__("ray")
+        self.__spec__ = importlib.machinery.ModuleSpec("ray", None)
+        self._private = types.SimpleNamespace(ray_constants=types.SimpleNamespace(ENABLE_RAY_CLUSTER=early))
+        self.address, self.calls, self.settings = None, [], []
+
+    def is_initialized(self):
+        return self.address is not None
+
+    def init(self, address, **options):
+        self.calls.append((address, options))
+        self.settings.append(os.environ.get("RAY_AUTH_MODE"))
+        self.address = address
+
+    def shutdown(self):
+        self.address = None
+
+    def get_runtime_context(self):
+        return types.SimpleNamespace(gcs_address=self.address)
 
 
-def test_after_leaving_a_private_ray_another_is_started():
-    ray_session.join()
-    before = ray_session._private
+class Private:
+    """A substitute for a private Ray."""
+
+    started = 0
+
+    def __init__(self, cpus):
+        Private.started += 1
+        self.address, self.alive = f"127.0.0.1:{Private.started}", True
+        self.settings = {"RAY_AUTH_MODE": "token"}
+        private_ray.addresses.add(self.address)
+
+    def close(self):
+        self.alive = False
+        private_ray.addresses.discard(self.address)
+
+
+@pytest.fixture(params=[False, True], ids=["late", "early"])
+def ray(request, monkeypatch, tmp_path):
+    """This process has no Ray, nor has this machine; the module was imported late, or too early."""
+    made = Ray(request.param)
+    monkeypatch.setitem(sys.modules, "ray", made)
+    for name, value in (("_private", None), ("_private_pid", 0), ("_joined", False), ("PrivateRay", Private)):
+        monkeypatch.setattr(ray_session, name, value)
+    monkeypatch.setattr(private_ray, "addresses", set())
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
+    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
+    Private.started = 0
+    return made
+
+
+def is_early(ray):
+    return ray._private.ray_constants.ENABLE_RAY_CLUSTER
+
+
+def test_a_ray_that_the_program_has_initialised_is_used_and_not_left(ray):
+    ray.address = "10.0.0.1:6379"
+    assert not ray_session.join().private
     ray_session.leave()
-    assert not before.alive
-    assert not before.folder.exists()
-    with Pool(Task(), 1, kind="ray") as pool:
-        assert pool.result(pool.submit(("echo", 1))) == 1
-    assert private_ray.addresses == {ray_session._private.address}
+    assert ray.address == "10.0.0.1:6379"
+    assert ray.calls == []
+    assert Private.started == 0
 
 
-def test_a_shutdown_of_ray_is_an_error_and_not_a_wait():
-    pool = Pool(Task(), 1, kind="ray")
-    pool.result(pool.submit(("echo", 1)))
-    sys.modules["ray"].shutdown()
-    with pytest.raises(WorkerError, match=r"ray\.shutdown"):
-        pool.result(pool.submit(("echo", 2)))
-    pool.close()
-    with Pool(Task(), 1, kind="ray") as again:
-        assert again.result(again.submit(("echo", 3))) == 3
+def test_the_cluster_at_ray_address_is_joined_and_left(ray, monkeypatch):
+    monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
+    assert not ray_session.join().private
+    assert not ray_session.join().private  # once
+    assert [address for address, _ in ray.calls] == ["10.0.0.1:6379"]
+    ray_session.leave()
+    assert ray.address is None
+    assert Private.started == 0
+
+
+def test_else_a_private_one_is_started_and_after_leaving_it_another(ray):
+    for number in (1, 2):
+        assert ray_session.join().private is not is_early(ray)
+        if is_early(ray):  # it cannot join a private one any more, and starts one itself
+            assert [address for address, _ in ray.calls] == ["local"] * number
+            assert Private.started == 0
+        else:
+            own = ray_session._private
+            assert private_ray.addresses == {own.address} == {ray.address}
+            assert ray.settings[-1] == "token"
+            assert "RAY_AUTH_MODE" not in os.environ
+        assert ray_session.join().private is not is_early(ray)
+        assert len(ray.calls) == number
+        ray_session.leave()
+        assert ray.address is None
+        assert is_early(ray) or not own.alive
+
+
+def test_a_private_ray_is_joined_again_after_a_shutdown_and_replaced_when_it_is_dead(ray):
+    if is_early(ray):
+        return
+    ray_session.join()
+    ray.shutdown()
+    ray_session.join()
+    assert Private.started == 1
+    ray_session._private.alive = False
+    ray.shutdown()
+    ray_session.join()
+    assert Private.started == 2
+    assert ray.address == ray_session._private.address
 
 
 def test_where_the_users_cluster_is(monkeypatch, tmp_path):

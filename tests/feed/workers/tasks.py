@@ -168,7 +168,7 @@ def descriptors() -> list[str]:
 
 
 def eventually(condition, seconds=120.0):
-    """Whether a condition comes true in time; the time is only a bound."""
+    """Whether a condition comes true in time; the time is only a bound, for busy machines too."""
     end = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > end:

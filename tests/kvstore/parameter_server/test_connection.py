@@ -125,9 +125,10 @@ def test_whichever_message_kills_it_ends_as_if_none_had(how, away, eager, every,
         *("states", "set_states"),
     }
     assert len(messages) > 50
-    # Every other one with a snapshot for every push, the rest with as few as can be.
-    step = stride(2)
-    for number, (_, method) in list(enumerate(messages))[int(every == 0.0) % step :: step]:
+    # Each message with every other way to die: with a snapshot for every push, or with as few as can be.
+    step = stride(4)
+    first = ([*HOWS, TAKEN].index(how) + (away > 0) * 3 + 2 * (every == 0.0)) % step
+    for number, (_, method) in list(enumerate(messages))[first::step]:
         found, _ = played(tmp_path / str(number), {number: how}, away, eager, every)
         assert found == expected, f"killed {how} message {number}, {method}"
 
@@ -157,7 +158,8 @@ def test_whichever_message_kills_it_two_workers_lose_nothing(how, every, tmp_pat
     expected, messages = shared(tmp_path / "alive", None, every)
     assert expected == [[[12.0] * 4] * 5, 33.0]
     assert ("Server", "flush") in messages
-    for number, (_, method) in enumerate(messages):
+    step = stride(2)
+    for number, (_, method) in list(enumerate(messages))[(HOWS.index(how) + (every == 0.0)) % step :: step]:
         found, _ = shared(tmp_path / str(number), {number: how}, every)
         assert found == expected, f"killed {how} message {number}, {method}"
 
@@ -363,13 +365,95 @@ def test_a_server_that_has_more_than_was_sent_is_an_error(applied, tmp_path, mon
             store.pull("w", torch.empty(4))
 
 
-def test_a_server_that_never_catches_up_is_an_error_within_the_timeout(tmp_path, monkeypatch):
+def test_a_server_that_never_catches_up_is_an_error(tmp_path, monkeypatch):
     with Ray():
-        store = opened(tmp_path, servers=1, timeout=0.5)
+        store = opened(tmp_path, servers=1)
         store.init("w", torch.arange(4.0))
         monkeypatch.setattr(Server, "push", lambda *_: Answer(behind=True))
-        with pytest.raises(StoreError, match="catch up in time"):
+        with pytest.raises(StoreError, match=r"expected server 0 of 1.* to catch up"):
             store.pushpull("w", torch.ones(4), torch.empty(4))
+
+
+def test_a_server_that_dies_of_a_push_again_and_again_is_an_error(tmp_path, monkeypatch):
+    """Each time it takes the pushes before it, which the snapshot lacks, once more."""
+    with Ray() as ray:
+        store = opened(tmp_path, servers=1)
+        store.init("w", torch.arange(4.0))
+        for value in range(3):
+            store.push("w", torch.full((4,), float(value)))
+        store.barrier()
+        actor = server_of(ray)
+        take = actor._take
+
+        def taken():
+            if actor._queue[0].method == "push" and actor._queue[0].arguments[1] == 4:
+                actor._queue[0].dies = TAKEN
+            take()
+
+        monkeypatch.setattr(actor, "_take", taken, raising=False)
+        with pytest.raises(StoreError, match="it has not answered after 10 restarts"):
+            store.pushpull("w", torch.ones(4), torch.empty(4))
+
+
+# ---- slow, or hanging ------------------------------------------------------------------------------------------
+
+
+class Slow(Ray):
+    """A Ray in which an answer takes a number of slices of waiting: a busy machine."""
+
+    slices, methods = 0, ("known", "pull", "greet")
+
+    def get(self, message, timeout=None):
+        if self.slices and message.method in self.methods and timeout == link.SLICE_S:
+            self.slices -= 1
+            raise self.exceptions.GetTimeoutError
+        return super().get(message, timeout)
+
+
+def server_of(ray):
+    return next(actor for name, actor in ray.actors.items() if "server" in name)
+
+
+def test_a_server_that_works_slowly_is_waited_for_however_long(tmp_path):
+    with Slow() as ray, opened(tmp_path, servers=1, timeout=1.0) as store:
+        store.init("w", torch.arange(4.0))
+        ray.slices = int(100 / link.SLICE_S)
+        store.pull("w", out := torch.empty(4))
+        assert ray.slices == 0
+        assert out.tolist() == [0, 1, 2, 3]
+
+
+def test_a_server_that_says_nothing_hangs_after_the_timeout_and_is_named(tmp_path):
+    """The same wait, but no heartbeat."""
+    with Slow() as ray, opened(tmp_path, servers=1, timeout=1.0) as store:
+        store.init("w", torch.arange(4.0))
+        server_of(ray)._beats = False
+        ray.slices = int(100 / link.SLICE_S)
+        with pytest.raises(StoreError, match=r"server 0 of 1.*in time.*for 1 s"):
+            store.pull("w", torch.empty(4))
+        ray.slices = 0
+        server_of(ray)._beats = True
+        store.pull("w", out := torch.empty(4))
+        assert out.tolist() == [0, 1, 2, 3]
+
+
+def test_a_server_that_starts_has_longer(tmp_path):
+    """At first, and after a death."""
+    with Slow() as ray, opened(tmp_path, servers=1, timeout=1.0) as store:
+        server_of(ray)._beats = False  # it has not started
+        ray.slices = int(100 / link.SLICE_S)
+        store.init("w", torch.arange(4.0))
+        assert ray.slices == 0
+        ray.dies[len(ray.messages)] = BEFORE
+        store.push("w", torch.ones(4))
+        ray.slices, ray.methods = int(100 / link.SLICE_S), ("greet",)
+        store.pull("w", torch.empty(4))
+        assert ray.slices == 0
+        ray.slices = int(link.START_S / link.SLICE_S) + 1
+        ray.dies[len(ray.messages)] = BEFORE
+        with pytest.raises(StoreError, match="in time"):
+            store.pull("w", torch.empty(4))
+        ray.slices = 0
 
 
 @pytest.mark.parametrize(
@@ -503,10 +587,10 @@ def test_after_a_restart_a_link_brings_what_was_wanted(tmp_path):
     """The push is sent again, and so is the question."""
     with Ray({2: TAKEN}) as ray:
         actor = ray.remote(Server).options(name="server").remote(0, str(tmp_path / "snapshots"), 1e9)
-        one = ServerConnection(actor, 0, 1, "worker", 1 << 20)
+        one = ServerConnection(actor, 0, 1, "worker", 1 << 20, 20.0)
         value = as_run([torch.arange(4.0)])
-        one.answered(one.ask("make", [("w", (4,), "float32")], value.numpy()), 1e9)
+        one.answered(one.ask("make", [("w", (4,), "float32")], value.numpy()))
         for _ in range(2):
-            number = one.push([("w", None)], value.numpy(), ["w"], 1e9)
-            run = received(one.pulled(number, ["w"], 1e9), 64)
+            number = one.push([("w", None)], value.numpy(), ["w"])
+            run = received(one.pulled(number, ["w"]), 64)
             assert run[:16].view(torch.float32).tolist() == [0.0, 1.0, 2.0, 3.0]

@@ -36,7 +36,7 @@ from feedline.feed.workers.message import decode
 from feedline.feed.workers.ray_actor import RayOptions, RayWorker, UnitAnswer, Whereabouts
 from feedline.feed.workers.results import Failed, Outcome, WorkerStats
 from feedline.interop import ray_session
-from feedline.interop.private_ray import NotStartedError
+from feedline.interop.private_ray import START_S, NotStartedError
 from feedline.interop.ray_session import RaySession
 
 BUDGET_BYTES = 256 << 20
@@ -49,7 +49,6 @@ _INTERVAL_S = 0.2  # an interval takes about that long ...
 _INTERVAL_BYTES = 16 << 20  # ... unless its results are larger than that
 _MOST_UNITS = 32  # of an interval
 _LOOK_S = 1.0  # seconds between looks at what sends no event
-_START_S = 300.0  # seconds until it is an error that not one actor has started; clusters may start machines first
 
 
 class _Pending:
@@ -356,9 +355,9 @@ class _Dispatcher:
             raise RuntimeError("the end of this process's connection; was ray.shutdown() called?")
         if self._seen or any(member.ready or member.lives > 1 for member in self._members):
             return
-        if time.monotonic() - began_s > _START_S:
+        if time.monotonic() - began_s > START_S:
             raise RuntimeError(
-                f"no actor within {_START_S:g} s, which needs 1 CPU: {self._session.resources()}. Add machines, or end "
+                f"no actor within {START_S:g} s, which needs 1 CPU: {self._session.resources()}. Add machines, or end "
                 "what uses them; if some are free, the logs of Ray's workers say what keeps them from starting"
             )
 

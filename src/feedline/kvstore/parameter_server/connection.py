@@ -7,8 +7,12 @@ replay idempotent (`feedline.kvstore.parameter_server.shard`). An updater's exce
 first answer arrived or not. When the log is full its oldest pushes are dropped; only those can be lost, if the server
 dies before its next snapshot, and a warning says so.
 
-Answers are validated: a malformed one is a `StoreError`. A wait can be interrupted (by Ctrl-C, or a timeout) and
+Answers are validated: a malformed one is a `StoreError`. A wait can be interrupted (by Ctrl-C, or an error) and
 resumed later, since the next step depends only on the numbers of the pushes logged, sent and answered.
+
+A server that works, however slowly, is waited for: it answers `Server.beat` meanwhile. One that answers neither hangs
+or cannot be reached, which is an error after ``timeout_s``, or after `START_S` while its process starts. One that dies
+of what it is sent again and again is an error after `MOST_RECOVERIES`.
 
 Costs: a push of more than `INLINE_BYTES` is copied once, into Ray's shared memory, where the server reads it and the
 log keeps it.
@@ -23,10 +27,11 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from feedline.collective import interrupts
+from feedline.collective.silence import Silence
 from feedline.errors import StoreError
+from feedline.interop.private_ray import START_S
 from feedline.kvstore.base import Key
-from feedline.kvstore.parameter_server.ray_cluster import remaining
-from feedline.kvstore.parameter_server.server import Answer, Greeting
+from feedline.kvstore.parameter_server.server import BEATS, Answer, Greeting
 from feedline.kvstore.parameter_server.shard import Rule
 from feedline.kvstore.parameter_server.wire_format import Item
 
@@ -36,8 +41,10 @@ MOST_IN_FLIGHT = 4
 INLINE_BYTES = 1 << 16
 #: Seconds between polls of a server that restarts.
 PAUSE_S = 0.05
-#: Seconds between checks for Ctrl-C during a wait.
+#: Seconds between checks for Ctrl-C, and for a heartbeat, during a wait.
 SLICE_S = 0.25
+#: Largest number of times in a row that a server is restarted, or lacks pushes, without answering one.
+MOST_RECOVERIES = 10
 
 _log = logging.getLogger("feedline")
 
@@ -91,13 +98,15 @@ class ServerConnection:
         count: number of servers.
         worker: name of this worker.
         log_bytes: size in bytes of the replay log.
+        timeout_s: seconds of silence after which a server that has started hangs.
 
     Attributes:
+        timeout_s: see above.
         keys: number of keys that this worker knows to exist on the server.
         lost: number of this worker's pushes that were lost with a server.
     """
 
-    def __init__(self, actor: Any, index: int, count: int, worker: str, log_bytes: int) -> None:
+    def __init__(self, actor: Any, index: int, count: int, worker: str, log_bytes: int, timeout_s: float) -> None:
         self._actor, self._worker, self._log_bytes = actor, worker, log_bytes
         self._name, self._place = f"server {index} of {count}", ""
         self._log: deque[Push] = deque()
@@ -110,6 +119,8 @@ class ServerConnection:
         self._brought: tuple[int, Any] = 0, None
         self._rules: dict[int, Rule] = {}
         self._trouble = ""
+        self._started, self._recoveries = False, 0  # whether its process was heard; recoveries since its last answer
+        self.timeout_s = timeout_s
         self.keys, self.lost = 0, 0
 
     # ---- pushes ---------------------------------------------------------------------------------------------
@@ -134,44 +145,44 @@ class ServerConnection:
             self._log.popleft()
         return self._last.number
 
-    def flush(self, deadline_s: float) -> None:
+    def flush(self) -> None:
         """Send logged pushes; waits only while too many are in flight.
 
         Raises:
             StoreError: the server does not come back, or its answer is malformed.
             Exception: exception of an updater in an earlier push.
         """
-        self._send_all(deadline_s)
-        self._settle(deadline_s, MOST_IN_FLIGHT)
-        self._send_all(deadline_s)
+        self._send_all()
+        self._settle(MOST_IN_FLIGHT)
+        self._send_all()
         self._raise()
 
-    def push(self, items: Sequence[Item], run: Any, wanted: Sequence[Key], deadline_s: float) -> int:
+    def push(self, items: Sequence[Item], run: Any, wanted: Sequence[Key]) -> int:
         """`keep` and `flush`."""
         number = self.keep(items, run, wanted)
-        self.flush(deadline_s)
+        self.flush()
         return number
 
-    def pulled(self, number: int, keys: Sequence[Key], deadline_s: float) -> Any:
+    def pulled(self, number: int, keys: Sequence[Key]) -> Any:
         """Return the run of ``keys`` that a push asked for, valid while it is referenced.
 
         If the push was applied but its answer got lost or was without the run, the keys are pulled again.
         """
-        self._send_all(deadline_s)
+        self._send_all()
         while self._in_flight and self._in_flight[0].number <= number:
-            self._settle_oldest(deadline_s)
-            self._send_all(deadline_s)
+            self._settle_oldest()
+            self._send_all()
         self._raise()
         brought, run = self._brought
         self._brought = 0, None
-        return run if brought == number else self.answered(self.pull("pull", keys), deadline_s)
+        return run if brought == number else self.answered(self.pull("pull", keys))
 
-    def drain(self, deadline_s: float) -> None:
+    def drain(self) -> None:
         """Wait until no push is in flight."""
-        self._send_all(deadline_s)
+        self._send_all()
         while self._in_flight:
-            self._settle_oldest(deadline_s)
-            self._send_all(deadline_s)
+            self._settle_oldest()
+            self._send_all()
         self._raise()
 
     @property
@@ -179,10 +190,10 @@ class ServerConnection:
         """Bytes in the log."""
         return self._last.end - self._log[0].end + self._log[0].size if self._log else 0
 
-    def _send_all(self, deadline_s: float) -> None:
+    def _send_all(self) -> None:
         while self._sent < self._last.number:
             while len(self._in_flight) >= MOST_IN_FLIGHT:
-                self._settle_oldest(deadline_s)
+                self._settle_oldest()
             # The next push to send may have changed meanwhile: a restarted server is sent what it lacks.
             unsent = next((push for push in self._log if push.number > self._sent), None)
             if unsent is None:
@@ -202,25 +213,25 @@ class ServerConnection:
             self._in_flight.append(Flight(unsent.number, answer, wanted))
             self._sent = unsent.number
 
-    def _settle(self, deadline_s: float, flying: int) -> None:
+    def _settle(self, flying: int) -> None:
         """Wait until at most ``flying`` pushes are in flight, and process the answers that have arrived."""
         import ray
 
         while self._in_flight:
             if len(self._in_flight) <= flying and not ray.wait([self._in_flight[0].answer], timeout=0)[0]:
                 return
-            self._settle_oldest(deadline_s)
+            self._settle_oldest()
 
-    def _settle_oldest(self, deadline_s: float) -> None:
+    def _settle_oldest(self) -> None:
         """Wait for the oldest push in flight, and record its outcome."""
         flight = self._in_flight[0]
         try:
-            answer = self._checked(self._get(flight.answer, deadline_s))
+            answer = self._checked(self._get(flight.answer))
         except _Away as error:
-            self._recover(deadline_s, error)
+            self._recover(error)
             return
         if answer.behind:
-            self._recover(deadline_s, None)
+            self._recover(None)
             return
         self._note(answer)
         self._hear(flight.number, answer.failure)
@@ -233,7 +244,7 @@ class ServerConnection:
         if number > self._heard:
             if failure is not None:
                 self._failures.append(failure)
-            self._heard = number
+            self._heard, self._recoveries = number, 0
 
     def _raise(self) -> None:
         if self._failures:
@@ -277,27 +288,29 @@ class ServerConnection:
     def _ask(self, method: str, arguments: tuple[Any, ...]) -> Pull:
         return Pull(method, arguments, getattr(self._actor, method).remote(*arguments))
 
-    def answered(self, pull: Pull, deadline_s: float) -> Any:
+    def answered(self, pull: Pull) -> Any:
         """Drain the pushes in flight, then wait for an answer; repeat the call if the server was restarted.
 
         Raises:
             StoreError: the server does not come back, or does not answer.
             Exception: exception of the method.
         """
-        self.drain(deadline_s)
+        self.drain()
         while True:
             try:
-                answer = self._get(pull.answer, deadline_s)
+                answer = self._get(pull.answer)
             except _Away as error:
-                self._recover(deadline_s, error)
+                self._recover(error)
             else:
+                if not isinstance(answer, Answer) or not self._checked(answer).behind:
+                    self._recoveries = 0
                 if not isinstance(answer, Answer):
                     return answer
-                if not self._checked(answer).behind:
+                if not answer.behind:
                     self._note(answer)
                     return answer.run
-                self._recover(deadline_s, None)
-            self.drain(deadline_s)
+                self._recover(None)
+            self.drain()
             pull = self._ask(pull.method, pull.arguments)
 
     def set_rule(self, rule: Rule, generation: int) -> Pull:
@@ -312,29 +325,63 @@ class ServerConnection:
 
     # ---- recovery -------------------------------------------------------------------------------------------
 
-    def _get(self, reference: Any, deadline_s: float) -> Any:
+    def _get(self, reference: Any) -> Any:
         import ray
 
+        silence, beat = self._silence(), None
         while True:
-            left = remaining(deadline_s)
             try:
-                return ray.get(reference, timeout=min(SLICE_S, left))
+                answer = ray.get(reference, timeout=SLICE_S)
+                self._started = True
+                return answer
             except ray.exceptions.GetTimeoutError as error:
-                if not left:
+                if beat is None:
+                    beat = self._actor.beat.options(concurrency_group=BEATS).remote()
+                silence.passed(SLICE_S)
+                beats = self._beats(beat)
+                if beats:
+                    self._started, silence = True, Silence(self.timeout_s)
+                if beats is not None:
+                    beat = None
+                if silence.too_long:
                     raise StoreError(
-                        f"expected an answer from {self.called} in time, got none: it hangs or cannot be reached"
+                        f"expected an answer from {self.called} in time, got none, nor any other sign of life for "
+                        f"{silence.seconds:g} s: it hangs or cannot be reached"
                     ) from error
             except ray.exceptions.RayTaskError as error:
+                self._started = True
                 raise (error.cause if isinstance(error.cause, Exception) else error) from error
             except (ray.exceptions.RayActorError, ray.exceptions.ObjectLostError) as error:
+                self._started = False
                 raise _Away from error
             interrupts.deliver()
 
-    def _recover(self, deadline_s: float, cause: Exception | None) -> None:
+    def _beats(self, beat: Any) -> bool | None:
+        """Return whether a heartbeat was answered; None: not yet."""
+        import ray
+
+        try:
+            ray.get(beat, timeout=0)
+        except ray.exceptions.GetTimeoutError:
+            return None
+        except ray.exceptions.RayError:  # what else is wrong, the awaited answer will say
+            return False
+        return True
+
+    def _silence(self) -> Silence:
+        """Return the silence of a server that was heard just now, or has to start first."""
+        return Silence(self.timeout_s if self._started else max(self.timeout_s, START_S))
+
+    def _recover(self, cause: Exception | None) -> None:
         """Wait for the server to come back, so that `flush` continues with the first push that it lacks."""
-        if remaining(deadline_s) == 0:
-            raise StoreError(f"expected {self.called} to catch up in time, but it did not") from cause
-        greeting = self._greeted(deadline_s, cause)
+        self._recoveries += 1
+        if self._recoveries > MOST_RECOVERIES:
+            self._recoveries = 0
+            raise StoreError(
+                f"expected {self.called} to catch up, but it has not answered after {MOST_RECOVERIES} restarts or "
+                "replays; Ray's logs say why it ends"
+            ) from cause
+        greeting = self._greeted(cause)
         self._place = greeting.place
         missing = next((push.number for push in self._log if push.number > greeting.applied), self._last.number + 1)
         if greeting.keys < self.keys or greeting.applied < self._last.number < missing:
@@ -354,13 +401,14 @@ class ServerConnection:
         self._in_flight.clear()
         self._sent = greeting.applied
 
-    def _greeted(self, deadline_s: float, cause: Exception | None) -> Greeting:
+    def _greeted(self, cause: Exception | None) -> Greeting:
         """Wait until the server is back and has its rule; returns its status."""
         import ray
 
+        away, others = Silence(max(self.timeout_s, START_S)), Silence(self.timeout_s)
         while True:
             try:
-                greeting = self._get(self._actor.greet.remote(self._worker, self._heard), deadline_s)
+                greeting = self._get(self._actor.greet.remote(self._worker, self._heard))
                 if not isinstance(greeting, Greeting) or not 0 <= greeting.applied <= self._last.number:
                     raise StoreError(
                         f"expected a status of {self.called} with at most {self._last.number} pushes, got "
@@ -368,19 +416,21 @@ class ServerConnection:
                     )
                 if greeting.missing and greeting.generation in self._rules:
                     rule = self._rules[greeting.generation]
-                    self._get(self._actor.bring_rule.remote(rule, greeting.generation), deadline_s)
+                    self._get(self._actor.bring_rule.remote(rule, greeting.generation))
                     return greeting
             except _Away as error:
                 cause, why = cause or error, error.__cause__
                 if isinstance(why, ray.exceptions.ActorDiedError):
                     raise StoreError(f"expected Ray to restart {self.called}, but it is dead: {why}") from cause
-                if remaining(deadline_s) == 0:
+                away.passed(PAUSE_S)
+                if away.too_long:
                     raise StoreError(f"expected Ray to restart {self.called} in time, but it is still away") from cause
             else:
                 if not greeting.missing:
                     return greeting
-            if remaining(deadline_s) == 0:
-                raise StoreError(f"expected a worker to send {self.called} its updater again, but none did")
+                others.passed(PAUSE_S)
+                if others.too_long:
+                    raise StoreError(f"expected a worker to send {self.called} its updater again, but none did")
             time.sleep(PAUSE_S)
             interrupts.deliver()
 

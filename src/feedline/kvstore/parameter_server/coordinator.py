@@ -1,9 +1,9 @@
 """Coordinator of a ``dist_async`` store: a Ray actor that assigns ranks, detects dead workers, and ends the servers.
 
-Workers join, send a heartbeat every `BEAT_S` seconds, and leave. One that is silent for `SILENT_S` seconds is presumed
-dead: its rank becomes free, and a barrier names it. When all workers have left, or none has sent a heartbeat for
-`GRACE_S` seconds, the coordinator ends the servers, deletes their snapshots and ends itself: all of these actors are
-detached, so that Ray would keep them.
+Workers join, send a heartbeat every `BEAT_S` seconds, and leave. One that is silent for `SILENT_S` seconds, as the
+coordinator counts, is presumed dead: its rank becomes free, and a barrier names it. When all workers have left, or
+none has sent a heartbeat for `GRACE_S` seconds, the coordinator ends the servers, deletes their snapshots and ends
+itself: all of these actors are detached, so that Ray would keep them.
 
 A barrier opens when all ranks wait at it at the same moment. A worker that gave up, left or was replaced no longer
 counts as arrived.
@@ -19,10 +19,11 @@ import contextlib
 import os
 import socket
 import tempfile
-import time
 import uuid
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from feedline.collective.silence import Silence
 
 #: Seconds between heartbeats; of silence until a worker is presumed dead; and until a store without workers ends.
 BEAT_S, SILENT_S, GRACE_S = 1.0, 8.0, 60.0
@@ -70,14 +71,14 @@ class Coordinator:
         own = ray.get_runtime_context().get_actor_id()
         self._folder = str(Path(folder or tempfile.gettempdir()) / f"feedline-{name}-{own}")
         self._ranks: dict[str, int] = {}
-        self._seen: dict[str, float] = {}
+        self._silences: dict[str, Silence] = {}
         self._places: dict[int, str] = {}
         self._left: set[int] = set()
         self._life = uuid.uuid4().hex
         self._passed, self._gate = 0, asyncio.Event()
         #: Workers that wait at the barrier, each with a token of the call that waits.
         self._waiting: dict[str, object] = {}
-        self._since = time.monotonic()
+        self._deserted = Silence(GRACE_S)
         self._watch: asyncio.Task[None] | None = None
 
     # ---- membership -----------------------------------------------------------------------------------------
@@ -92,8 +93,8 @@ class Coordinator:
         """
         if self._watch is None:
             self._watch = asyncio.get_running_loop().create_task(self._look())
-        now, why, wanted = time.monotonic(), "", rank
-        taken = {r: w for w, r in self._ranks.items() if now - self._seen[w] < SILENT_S}
+        why, wanted = "", rank
+        taken = {r: w for w, r in self._ranks.items() if not self._silences[w].too_long}
         if worker in self._ranks:
             rank = self._ranks[worker]
         elif rank is None:
@@ -107,9 +108,10 @@ class Coordinator:
             rank, why = -1, f"rank {rank} is taken by {self._places[rank]}"
         if rank >= 0:
             for other in [w for w, r in self._ranks.items() if r == rank and w != worker]:
-                del self._ranks[other], self._seen[other]
+                del self._ranks[other], self._silences[other]
                 self._waiting.pop(other, None)
-            self._ranks[worker], self._seen[worker], self._places[rank] = rank, now, place
+            self._ranks[worker], self._silences[worker], self._places[rank] = rank, Silence(SILENT_S), place
+            self._deserted.heard()
             self._left.discard(rank)
         again = bool(why) and (wanted is None or wanted in taken)
         auth = os.environ.get("RAY_AUTH_MODE", "unset")
@@ -117,14 +119,15 @@ class Coordinator:
 
     async def beat(self, worker: str) -> bool:
         """Record a heartbeat; False: the worker has to join again."""
-        if worker in self._seen:
-            self._seen[worker] = time.monotonic()
-        return worker in self._seen
+        if worker in self._silences:
+            self._silences[worker].heard()
+            self._deserted.heard()
+        return worker in self._silences
 
     async def leave(self, worker: str) -> None:
         """Remove a worker that has closed the store."""
         rank = self._ranks.pop(worker, None)
-        self._seen.pop(worker, None)
+        self._silences.pop(worker, None)
         self._waiting.pop(worker, None)
         if rank is not None:
             self._left.add(rank)
@@ -177,16 +180,16 @@ class Coordinator:
 
     def _missing(self, worker: str) -> dict[int, tuple[bool, str]]:
         """Return the ranks that are not waiting: whether each is gone for good, and what is known of it."""
-        now, found = time.monotonic(), {}
-        seen = {r: now - self._seen[w] for w, r in self._ranks.items()}
+        found = {}
+        silences = {r: self._silences[w] for w, r in self._ranks.items()}
         here = {self._ranks.get(one) for one in (worker, *self._waiting)}
         for rank in set(range(self._workers)) - here:
             if rank in self._left:
                 found[rank] = True, "has closed the store"
-            elif rank not in seen:
+            elif rank not in silences:
                 found[rank] = False, "has not joined"
-            elif seen[rank] > SILENT_S:
-                found[rank] = True, f"sent no heartbeat for {seen[rank]:.0f} s ({self._places[rank]})"
+            elif silences[rank].too_long:
+                found[rank] = True, f"sent no heartbeat for {silences[rank].seconds:.0f} s ({self._places[rank]})"
             else:
                 found[rank] = False, f"is alive ({self._places[rank]})"
         return found
@@ -196,10 +199,9 @@ class Coordinator:
     async def _look(self) -> None:
         while True:
             await asyncio.sleep(BEAT_S)
-            now = time.monotonic()
-            latest = max(self._seen.values(), default=self._since)
-            self._since = max(self._since, latest)
-            if len(self._left) == self._workers or now - self._since > GRACE_S:
+            for silence in (self._deserted, *self._silences.values()):
+                silence.passed(BEAT_S)
+            if len(self._left) == self._workers or self._deserted.too_long:
                 await self._end()
 
     async def _end(self) -> None:

@@ -11,11 +11,13 @@ import time
 import uuid
 from typing import Any
 
+from feedline.collective import silence as silence_module
 from feedline.collective.refusal import RefusedError
+from feedline.collective.silence import Silence
 from feedline.errors import StoreError
+from feedline.interop.private_ray import START_S
 from feedline.kvstore.parameter_server import coordinator
-from feedline.kvstore.parameter_server.ray_cluster import remaining
-from feedline.kvstore.parameter_server.server import Server
+from feedline.kvstore.parameter_server.server import BEATS, Server
 
 #: Seconds between polls for what other workers have to do first.
 PAUSE_S = 0.05
@@ -31,7 +33,7 @@ class Membership:
         rank: rank of this worker; None: the lowest free one.
         folder: folder for snapshots; empty: a temporary one.
         every_s: seconds between snapshots.
-        timeout_s: seconds to obtain the rank.
+        timeout_s: seconds to wait for a rank that is taken, and for answers of a coordinator that has started.
         secured: whether Ray must require a token.
 
     Attributes:
@@ -75,7 +77,7 @@ class Membership:
                 "expected Ray to require a token, as it is not on loopback, got RAY_AUTH_MODE "
                 f"{member.auth}: whoever reaches it can run code"
             )
-        actor = ray.remote(Server)
+        actor = ray.remote(concurrency_groups={BEATS: 1})(Server)
         self.servers = [
             actor.options(**_lasting(coordinator.server_name(name, i)), scheduling_strategy="SPREAD").remote(
                 i, member.folder, every_s
@@ -85,8 +87,8 @@ class Membership:
         self._thread = threading.Thread(target=self._beat, name="feedline-beat", daemon=True)
         self._thread.start()
 
-    def barrier(self, deadline_s: float) -> None:
-        """Wait until every worker has arrived.
+    def barrier(self, timeout_s: float) -> None:
+        """Wait until every worker has arrived, up to ``timeout_s`` seconds while the coordinator says who is missing.
 
         After an interrupted call, as by Ctrl-C, the next call waits at the same barrier, which the others may have
         passed.
@@ -98,18 +100,19 @@ class Membership:
 
         missing = dict[int, tuple[bool, str]]()
         settled = False
+        others, away = Silence(timeout_s), Silence(max(timeout_s, START_S))
         try:
             while True:
                 settled = False
                 try:
                     if self._ticket is None:
                         asked = self._coordinator.ticket.remote(self.name)
-                        self._ticket = ray.get(asked, timeout=remaining(deadline_s) + 1)
-                    patience = min(1.0, remaining(deadline_s))
+                        self._ticket = ray.get(asked, timeout=self._timeout_s)
+                    patience = min(1.0, timeout_s)
                     asked = self._coordinator.arrive.remote(self.name, self._ticket, patience)
-                    answer = ray.get(asked, timeout=remaining(deadline_s) + 1)
+                    answer = ray.get(asked, timeout=self._timeout_s + patience)
                 except ray.exceptions.ActorUnavailableError:
-                    pass  # it restarts, and a heartbeat registers this worker again
+                    away.passed(PAUSE_S)  # it restarts, and a heartbeat registers this worker again
                 except ray.exceptions.RayError as error:
                     raise StoreError(f"expected an answer from the store's coordinator in time, got {error}") from error
                 else:
@@ -117,15 +120,16 @@ class Membership:
                     if answer is None:
                         return
                     self._ticket, missing = answer
+                    others.passed(patience if self._ticket is not None else PAUSE_S)
                 dead = {rank: why for rank, (never, why) in missing.items() if never}
-                if dead or remaining(deadline_s) == 0:
+                if dead or others.too_long or away.too_long:
                     shown = dead or {rank: why for rank, (_, why) in missing.items()}
                     listed = ", ".join(f"rank {rank}, which {why}" for rank, why in sorted(shown.items()))
                     listed = f"missing {listed}" if listed else "but the store's coordinator is away"
                     raise StoreError(f"expected all {self.workers} workers at the barrier, {listed}")
                 if self._ticket is None:  # the coordinator does not know this worker, or does not answer
                     time.sleep(PAUSE_S)
-                    self._be_known(max(0.1, remaining(deadline_s)))
+                    self._be_known(self._timeout_s)
         finally:
             if settled:
                 self._ticket = None
@@ -142,16 +146,16 @@ class Membership:
     def _join(self, name: str, first: tuple[Any, ...], rank: int | None) -> coordinator.JoinReply:
         import ray
 
-        deadline_s = time.monotonic() + self._timeout_s
-        # Pickled by value, as importing it from feedline would import torch.
-        ray.cloudpickle.register_pickle_by_value(coordinator)
+        # Pickled by value, as importing them from feedline would import torch.
+        for module in (coordinator, silence_module):
+            ray.cloudpickle.register_pickle_by_value(module)
         actor = ray.remote(coordinator.Coordinator).options(**_lasting(coordinator.coordinator_name(name)))
-        why = ""
+        why, taken = "", Silence(self._timeout_s)
         while True:
             try:
                 self._coordinator = actor.remote(name, *first)
                 asked = self._coordinator.join.remote(self.name, rank, coordinator.here())
-                member: coordinator.JoinReply = ray.get(asked, timeout=remaining(deadline_s))
+                member: coordinator.JoinReply = ray.get(asked, timeout=max(self._timeout_s, START_S))
             except ray.exceptions.RayActorError as error:  # the coordinator of an earlier store is shutting down
                 again, why = not error.actor_init_failed, str(error)
             except ray.exceptions.GetTimeoutError:
@@ -160,9 +164,10 @@ class Membership:
                 if member.rank >= 0:
                     return member
                 again, why = member.again, member.why
-            if not again or remaining(deadline_s) == 0:
+            if not again or taken.too_long:
                 raise StoreError(f"expected to become a worker of store {name!r}, but {why}")
             time.sleep(PAUSE_S)
+            taken.passed(PAUSE_S)
 
     def _beat(self) -> None:
         while not self._over.wait(coordinator.BEAT_S):

@@ -14,7 +14,6 @@ import os
 import socket
 import sys
 import threading
-import time
 from pathlib import Path
 from types import TracebackType
 
@@ -23,6 +22,7 @@ from feedline.errors import StoreError
 from feedline.interop.private_ray import (
     DECISIVE,
     LOOPBACK,
+    START_S,
     NotStartedError,
     PrivateRay,
     check_installed,
@@ -39,7 +39,7 @@ class AsyncCluster:
         workers: number of processes that share a store.
         servers: number of processes that hold it.
         memory: bytes of shared memory for pushes and pulls in flight; more spills to disk.
-        timeout: seconds to wait for Ray to start.
+        timeout: seconds to wait for Ray to start. The end of its process is an error at once.
 
     Attributes:
         address: ``host:port`` of Ray.
@@ -49,7 +49,7 @@ class AsyncCluster:
         StoreError: Ray does not start.
     """
 
-    def __init__(self, workers: int = 1, servers: int = 1, *, memory: int = 1 << 30, timeout: float = 60.0) -> None:
+    def __init__(self, workers: int = 1, servers: int = 1, *, memory: int = 1 << 30, timeout: float = START_S) -> None:
         if workers < 1 or servers < 1:
             raise ValueError(f"expected at least 1 worker and 1 server, got {workers} and {servers}")
         _check_installed()
@@ -206,8 +206,3 @@ def _check_token(address: str) -> None:
 
 def _check_installed() -> None:
     check_installed("async")
-
-
-def remaining(deadline_s: float) -> float:
-    """Return the seconds until a deadline of `time.monotonic`; at least 0."""
-    return max(0.0, deadline_s - time.monotonic())

@@ -1,8 +1,9 @@
 """A server of a ``dist_async`` store: a Ray actor that holds a shard, applies pushes at once, and writes snapshots.
 
 Ray restarts a server that dies; it then loads its last snapshot, and workers replay the pushes that the snapshot lacks.
-Methods run one at a time. The rare ones (creating keys, setting a rule or states) return when their effect is on disk;
-pushes are covered by the next snapshot, and every answer tells how far the last one reaches.
+Methods run one at a time, except `Server.beat`, which says at any time that the process lives. The rare ones (creating
+keys, setting a rule or states) return when their effect is on disk; pushes are covered by the next snapshot, and every
+answer tells how far the last one reaches.
 
 Costs: a snapshot blocks the server while its shard is copied; a thread writes the copy. One begins when the last is
 ``every_s`` seconds old, or when a worker's replay log fills up, but snapshots never take more than a twentieth of the
@@ -28,6 +29,8 @@ from feedline.kvstore.base import Key
 from feedline.kvstore.parameter_server.shard import Rule, Shard
 from feedline.kvstore.parameter_server.wire_format import Item
 
+#: Concurrency group of `Server.beat`: a thread of its own, beside the one that works.
+BEATS = "beats"
 #: Shortest pause between snapshots, as a multiple of the time that the last one took.
 REST = 19.0
 
@@ -101,6 +104,9 @@ class Server:
         if self._file.exists():
             self._shard.restore(*load_tensors(self._file))
             self._durable = dict(self._shard.applied)
+
+    def beat(self) -> None:
+        """Return: a sign of life, in the concurrency group `BEATS` also while another method runs."""
 
     # ---- frequent calls -------------------------------------------------------------------------------------
 

@@ -6,7 +6,7 @@ Guarantees beyond `KVStore`'s:
 - each server that holds a part of a push's keys applies it exactly once, whole or not at all; a server that dies is
   restarted, and workers replay what its last snapshot lacks (`feedline.kvstore.parameter_server.connection` states the
   limit);
-- a worker that dies blocks no other; a peer that stays away is named by a `StoreError` within the timeout;
+- a worker that dies blocks no other; a peer that stays silent is named by a `StoreError` after the timeout;
 - an exception of a server's updater reaches the worker that pushed, once, at this call or a later one, since pushes
   are asynchronous;
 - Ctrl-C interrupts a call where it waits, or at its end. The push is made on all servers all the same: it is in the
@@ -28,6 +28,7 @@ import torch
 
 from feedline.collective.interrupts import DeferredInterrupt
 from feedline.collective.refusal import RefusedError
+from feedline.collective.silence import Silence
 from feedline.errors import StoreError
 from feedline.kvstore import merging
 from feedline.kvstore import row_sparse as rows
@@ -47,7 +48,6 @@ from feedline.kvstore.parameter_server.ray_cluster import (
     WORKERS,
     AsyncCluster,
     RayConnection,
-    remaining,
 )
 from feedline.kvstore.parameter_server.shard import Rule
 from feedline.kvstore.parameter_server.sharded_states import cut_states, whole_states
@@ -65,7 +65,8 @@ class AsyncStore(KVStore):
         servers: number of servers; None: as the cluster says, or one per worker. The first worker decides.
         rank: rank of this worker; None: ``RANK``, or the lowest free one.
         name: name of the store, to tell several in one Ray apart.
-        timeout: seconds to wait for an answer before an error is raised.
+        timeout: seconds of silence until an error is raised: of a server that has started, and of other workers whom
+            this one has to wait for. One that answers slowly is waited for, and a start may take minutes.
         snapshots: folder for the servers' snapshots, deleted with the store. On several hosts it must be shared, as a
             server may be restarted on another host. None: a temporary folder.
         every: seconds between snapshots.
@@ -111,7 +112,7 @@ class AsyncStore(KVStore):
                         f"expected the address of Ray for {workers} workers, got none; start them within a "
                         "feedline.kvstore.AsyncCluster, or pass address="
                     )
-                cluster = undo.enter_context(AsyncCluster(1, servers, timeout=timeout))
+                cluster = undo.enter_context(AsyncCluster(1, servers))
                 address, settings = cluster.address, cluster.environment()
             connection = RayConnection(address, settings)
             undo.callback(connection.close)
@@ -121,7 +122,7 @@ class AsyncStore(KVStore):
             )
             count = len(self._membership.servers)
             self._links = [
-                ServerConnection(actor, i, count, self._membership.name, log_bytes // count)
+                ServerConnection(actor, i, count, self._membership.name, log_bytes // count, timeout)
                 for i, actor in enumerate(self._membership.servers)
             ]
             self._undo = undo.pop_all()
@@ -147,20 +148,19 @@ class AsyncStore(KVStore):
         Raises:
             StoreError: a worker has left, is dead, or does not arrive within the timeout.
         """
-        with self._working() as deadline_s:
-            self._drain(deadline_s)
-        self._membership.barrier(deadline_s)
+        with self._working():
+            self._drain()
+        self._membership.barrier(self._timeout_s)
 
     def close(self) -> None:
         """See `KVStore`. All earlier pushes are applied. The servers end after the last worker has closed."""
         with self._lock:
             if self._closed:
                 return
-            deadline_s = time.monotonic() + self._timeout_s
             try:
-                self._drain(deadline_s)
+                self._drain()
                 if self.num_workers > 1:  # no other worker could replay our last pushes
-                    self._everywhere("flush", deadline_s)
+                    self._everywhere("flush")
             finally:
                 self._closed = True
                 self._take_optimizer(None)
@@ -178,56 +178,56 @@ class AsyncStore(KVStore):
             StoreError: worker 0 does not create the keys in time.
         """
         given = grouped(key, value, "value")
-        with self._working() as deadline_s:
-            self._init(given, deadline_s)
+        with self._working():
+            self._init(given)
 
     def push(self, key: Any, value: Any, priority: int = 0) -> None:
         """See `KVStore`."""
         checked_priority(priority)
-        with self._working() as deadline_s:
-            self._push(self._values(grouped(key, value, "value")), (), deadline_s)
+        with self._working():
+            self._push(self._values(grouped(key, value, "value")), ())
 
     def pull(self, key: Any, out: Any, priority: int = 0) -> None:
         """See `KVStore`."""
         checked_priority(priority)
-        with self._working() as deadline_s:
-            self._pull(self._outs(grouped(key, out, "out")), deadline_s)
+        with self._working():
+            self._pull(self._outs(grouped(key, out, "out")))
 
     def pushpull(self, key: Any, value: Any, out: Any = None, priority: int = 0) -> None:
         """See `KVStore`. One message does both."""
         checked_priority(priority)
-        with self._working() as deadline_s:
+        with self._working():
             values = self._values(grouped(key, value, "value"))
             outs = self._outs(grouped(key, value if out is None else out, "out"))
-            numbers = self._push(values, outs, deadline_s)
+            numbers = self._push(values, outs)
             keys = by_server(outs)
             for server, number in numbers.items():
-                run = self._links[server].pulled(number, [entry.key for entry, _, _ in keys[server]], deadline_s)
+                run = self._links[server].pulled(number, [entry.key for entry, _, _ in keys[server]])
                 self._fill(outs, server, keys[server], run)
 
     def broadcast(self, key: Any, value: Any, out: Any, priority: int = 0) -> None:
         """See `KVStore`."""
         checked_priority(priority)
         given, outs = grouped(key, value, "value"), grouped(key, out, "out")
-        with self._working() as deadline_s:
+        with self._working():
             for name, tensors in outs.items():
                 for tensor in tensors:
                     check_out(name, tensor, given[name][0].shape)
-            self._init(given, deadline_s)
-            self._pull(self._outs(outs), deadline_s)
+            self._init(given)
+            self._pull(self._outs(outs))
 
     def row_sparse_pull(self, key: Any, out: Any, row_ids: Any, priority: int = 0) -> None:
         """See `KVStore`."""
         checked_priority(priority)
         outs = grouped(key, out, "out")
         ids = grouped_ids(key, row_ids, outs)
-        with self._working() as deadline_s:
+        with self._working():
             tables = [
                 (tensor, *self._table(entry, tensor, one))
                 for entry, tensors in self._found(outs)
                 for tensor, one in _paired(entry, tensors, ids[entry.key])
             ]
-            self._pull_rows([(entry, once, table) for _, entry, once, _, table in tables], deadline_s)
+            self._pull_rows([(entry, once, table) for _, entry, once, _, table in tables])
             for tensor, _, once, places, table in tables:
                 if tensor.layout is torch.strided:
                     tensor.copy_(table.index_select(0, places).view(tensor.shape))
@@ -256,18 +256,19 @@ class AsyncStore(KVStore):
         self._set_rule({"name": rule.name, "parameters": rule.parameters()} if known else {"object": rule}, rule)
 
     def _set_rule(self, rule: Rule, optimizer: Optimizer | None) -> None:
-        with self._working() as deadline_s:
-            self._drain(deadline_s)
-            made = self._generations(deadline_s)
+        with self._working():
+            self._drain()
+            made = self._generations()
             if self.rank == 0:
                 generation = max(made) + 1
                 pulls = [(link, link.set_rule(rule, generation)) for link in self._links]
                 for link, pull in pulls:
-                    link.answered(pull, deadline_s)
+                    link.answered(pull)
             self._rules += 1
+            silence = Silence(self._timeout_s)
             while self.rank and min(made) < self._rules:
-                later = self._poll_later(deadline_s, f"set an updater (call {self._rules} of this worker)")
-                made = self._generations(later)
+                self._poll_later(silence, f"set an updater (call {self._rules} of this worker)")
+                made = self._generations()
             for link in self._links:
                 link.keep_rule(rule, generation if self.rank == 0 else self._rules)
             self._take_optimizer(optimizer)
@@ -292,10 +293,10 @@ class AsyncStore(KVStore):
 
     def save_optimizer_states(self, path: str | os.PathLike[str], dump_optimizer: bool = False) -> None:
         """See `KVStore`. Gathers all servers' states in one file that any type of store can load. One worker calls."""
-        with self._working() as deadline_s:
+        with self._working():
             rule = self._known_optimizer()
-            self._drain(deadline_s)
-            answers = self._everywhere("states", deadline_s)
+            self._drain()
+            answers = self._everywhere("states")
             if any(name != rule.name for name, _, _ in answers):
                 raise StoreError(f"expected {rule.name} on all servers, got {[name for name, _, _ in answers]}")
             rule.set_parameters(answers[0][1])
@@ -307,18 +308,18 @@ class AsyncStore(KVStore):
 
     def load_optimizer_states(self, path: str | os.PathLike[str]) -> None:
         """See `KVStore`. One worker calls."""
-        with self._working() as deadline_s:
+        with self._working():
             rule = self._known_optimizer()
             load_states(path, rule, {key: entry.meta for key, entry in self._entries.items()})
             pieces = cut_states(rule, len(self._links))
             rule.forget()
-            self._drain(deadline_s)
+            self._drain()
             pulls = [
                 (link, link.pull("set_states", rule.parameters(), piece))
                 for link, piece in zip(self._links, pieces, strict=True)
             ]
             for link, pull in pulls:
-                link.answered(pull, deadline_s)
+                link.answered(pull)
 
     def _known_optimizer(self) -> Optimizer:
         if self._optimizer is None:
@@ -328,12 +329,12 @@ class AsyncStore(KVStore):
     # ---- checks ---------------------------------------------------------------------------------------------
 
     @contextlib.contextmanager
-    def _working(self) -> Iterator[float]:
-        """Hold the lock of an open store; yields the deadline of the call. Ctrl-C interrupts its waits alone."""
+    def _working(self) -> Iterator[None]:
+        """Hold the lock of an open store. Ctrl-C interrupts the call's waits alone."""
         with self._lock, DeferredInterrupt(may_leave=True):
             if self._closed:
                 raise RefusedError("expected an open store, got one that was closed")
-            yield time.monotonic() + self._timeout_s
+            yield
 
     def _found(self, given: Mapping[Key, Sequence[Any]]) -> list[Group]:
         """Return the entries of keys, in the order in which keys are visited."""
@@ -363,7 +364,7 @@ class AsyncStore(KVStore):
 
     # ---- work -----------------------------------------------------------------------------------------------
 
-    def _init(self, given: Mapping[Key, Sequence[Any]], deadline_s: float) -> None:
+    def _init(self, given: Mapping[Key, Sequence[Any]]) -> None:
         made, values = [], []
         # Created in the order of visits, keys are contiguous on a server and pulled without a copy.
         ordered = sorted(given.items()) if all(isinstance(key, int) for key in given) else given.items()
@@ -376,14 +377,14 @@ class AsyncStore(KVStore):
         for entry, value in zip(made, values, strict=True):
             for part in entry.parts:
                 wanted.setdefault(part.server, []).append((entry, part, value))
-        later = deadline_s
+        silence = Silence(self._timeout_s)
         while True:
             pulls = [(s, self._links[s].ask("known", [e.key for e, _, _ in w])) for s, w in wanted.items()]
-            known = {server: self._links[server].answered(pull, later) for server, pull in pulls}
+            known = {server: self._links[server].answered(pull) for server, pull in pulls}
             absent = [entry.key for server, w in wanted.items() for entry, _, _ in w if entry.key not in known[server]]
             if not absent or self.rank == 0:
                 break
-            later = self._poll_later(deadline_s, f"initialise key {absent[0]!r}")
+            self._poll_later(silence, f"initialise key {absent[0]!r}")
         for server, asked in wanted.items():
             for entry, part, _ in asked:
                 here = (tuple(sliced(entry.meta, part).shape), dtype_name(entry.meta.dtype))
@@ -400,12 +401,12 @@ class AsyncStore(KVStore):
                 run = as_run([sliced(_dense(value), part) for _, part, value in asked])
                 pulls.append((server, self._links[server].ask("make", items, run.numpy())))
             for server, pull in pulls:
-                self._links[server].answered(pull, deadline_s)
+                self._links[server].answered(pull)
         self._entries.update({entry.key: entry for entry in made})
         for server, asked in wanted.items():
             self._links[server].keys += len(asked)
 
-    def _push(self, groups: Sequence[Group], outs: Sequence[Group], deadline_s: float) -> dict[int, int]:
+    def _push(self, groups: Sequence[Group], outs: Sequence[Group]) -> dict[int, int]:
         """Send a push to the servers that hold its keys; returns its number at each."""
         wanted = {server: [o[0].key for o in asked] for server, asked in by_server(outs).items()}
         numbers = {}
@@ -416,14 +417,14 @@ class AsyncStore(KVStore):
             self._encoder.sent(server, message)
         # The push is in every replay log: whatever an earlier one raises from here on, it will be sent.
         for server in numbers:
-            self._links[server].flush(deadline_s)
+            self._links[server].flush()
         return numbers
 
-    def _pull(self, outs: Sequence[Group], deadline_s: float) -> None:
+    def _pull(self, outs: Sequence[Group]) -> None:
         wanted = by_server(outs)
         pulls = [(s, self._links[s].pull("pull", [entry.key for entry, _, _ in w])) for s, w in wanted.items()]
         for server, pull in pulls:
-            self._fill(outs, server, wanted[server], self._links[server].answered(pull, deadline_s))
+            self._fill(outs, server, wanted[server], self._links[server].answered(pull))
 
     def _fill(self, outs: Sequence[Group], server: int, wanted: Sequence[Any], run: Any) -> None:
         """Copy a server's run to the outs."""
@@ -438,7 +439,7 @@ class AsyncStore(KVStore):
         once, places = torch.unique(checked.reshape(-1).to("cpu", torch.int64), return_inverse=True)
         return entry, once, places, torch.empty((len(once), *entry.meta.shape[1:]), dtype=entry.meta.dtype)
 
-    def _pull_rows(self, tables: Sequence[tuple[ShardedKey, Any, Any]], deadline_s: float) -> None:
+    def _pull_rows(self, tables: Sequence[tuple[ShardedKey, Any, Any]]) -> None:
         wanted: dict[int, list[tuple[Key, Any, Any]]] = {}
         for entry, once, table in tables:
             for part in entry.parts:
@@ -453,29 +454,29 @@ class AsyncStore(KVStore):
         for server, pull in pulls:
             places = [place for _, _, place in wanted[server]]
             layout = Layout([(place.shape, place.dtype) for place in places])
-            run = self._links[server].answered(pull, deadline_s)
+            run = self._links[server].answered(pull)
             layout.read(received(run, layout.size, self._links[server].called), [[place] for place in places])
 
-    def _everywhere(self, method: str, deadline_s: float) -> list[Any]:
+    def _everywhere(self, method: str) -> list[Any]:
         """Call a method of all servers after all pushes so far; returns their answers."""
         pulls = [(link, link.pull(method)) for link in self._links]
-        return [link.answered(pull, deadline_s) for link, pull in pulls]
+        return [link.answered(pull) for link, pull in pulls]
 
-    def _generations(self, deadline_s: float) -> list[int]:
+    def _generations(self) -> list[int]:
         """Return how often each server's rule was set."""
         pulls = [(link, link.ask("greet", self._membership.name)) for link in self._links]
-        return [link.answered(pull, deadline_s).generation for link, pull in pulls]
+        return [link.answered(pull).generation for link, pull in pulls]
 
-    def _drain(self, deadline_s: float) -> None:
+    def _drain(self) -> None:
         for link in self._links:
-            link.drain(deadline_s)
+            link.drain()
 
-    def _poll_later(self, deadline_s: float, what: str) -> float:
-        """Pause before worker 0 is polled again; returns that poll's deadline, as one begun in time may finish."""
-        if remaining(deadline_s) == 0:
+    def _poll_later(self, silence: Silence, what: str) -> None:
+        """Pause before worker 0 is polled again."""
+        if silence.too_long:
             raise StoreError(f"expected worker 0 to {what} within {self._timeout_s:g} s, but it did not")
         time.sleep(PAUSE_S)
-        return time.monotonic() + self._timeout_s
+        silence.passed(PAUSE_S)
 
 
 def _paired(entry: ShardedKey, outs: Sequence[Any], ids: Sequence[Any]) -> list[tuple[Any, Any]]:

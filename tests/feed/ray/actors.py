@@ -1,0 +1,103 @@
+"""A Ray without processes, for tests of the pool above it: an actor is a thread of this process, and dies on demand.
+
+What stands in for Ray is what the pool asks of it and no more: actors that take one call after the other, answers that
+are futures, and an exception for whatever a dead actor had not answered.
+"""
+
+from __future__ import annotations
+
+import threading
+import types
+from concurrent.futures import Future
+from queue import SimpleQueue
+
+
+class Death(BaseException):
+    """Raised within an actor, it is its end, as a SIGKILL would be."""
+
+
+class ActorDiedError(Exception):
+    """No answer: the actor is dead."""
+
+
+class Actor:
+    """A handle; its attributes are methods that can be called remotely."""
+
+    def __init__(self, kind, arguments, starts):
+        self._kind, self._arguments = kind, arguments
+        self._calls, self._lock, self._dead = SimpleQueue(), threading.Lock(), False
+        self._unanswered = []
+        if starts:
+            threading.Thread(target=self._live, daemon=True).start()
+
+    def __getattr__(self, name):
+        return types.SimpleNamespace(remote=lambda *arguments: self._call(name, arguments))
+
+    def _call(self, name, arguments):
+        future = Future()
+        with self._lock:
+            if not self._dead:
+                self._unanswered.append(future)
+        if self._dead:
+            future.set_exception(ActorDiedError("the actor died"))
+        self._calls.put((name, arguments, future))
+        return types.SimpleNamespace(future=lambda: future)
+
+    def _live(self):
+        try:
+            actor = self._kind(*self._arguments)
+            while not self._dead:
+                name, arguments, future = self._calls.get()
+                if name is None:
+                    return
+                answer = getattr(actor, name)(*arguments)
+                with self._lock:
+                    if self._dead:
+                        return
+                    self._unanswered.remove(future)
+                future.set_result(answer)
+        except Death:
+            self.die()
+
+    def die(self):
+        """Die now: what has not been answered never will be."""
+        with self._lock:
+            self._dead = True
+            unanswered, self._unanswered = self._unanswered, []
+        for future in unanswered:
+            future.set_exception(ActorDiedError("the actor died"))
+        self._calls.put((None, (), None))
+
+
+class Ray:
+    """A substitute for the module ``ray``.
+
+    Attributes:
+        actors: all that were started, in that order.
+        starts: whether actors start: there is room for them.
+    """
+
+    def __init__(self):
+        self.actors, self.starts = [], True
+
+    def is_initialized(self):
+        return True
+
+    def cluster_resources(self):
+        return {"CPU": 1.0}
+
+    def available_resources(self):
+        return {"CPU": float(self.starts)}
+
+    def put(self, value):
+        return value
+
+    def remote(self, kind):
+        def make(*arguments):
+            self.actors.append(Actor(kind, arguments, self.starts))
+            return self.actors[-1]
+
+        return types.SimpleNamespace(options=lambda **_: types.SimpleNamespace(remote=make))
+
+    def kill(self, actor):
+        actor.die()
