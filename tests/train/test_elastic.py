@@ -45,7 +45,8 @@ def torchrun(*arguments):
     finally:
         if started.poll() is None:
             os.killpg(started.pid, signal.SIGKILL)
-        started.communicate()
+        started.wait()
+        started.stdout.close()
 
 
 def ended(started):

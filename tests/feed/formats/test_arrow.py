@@ -429,6 +429,7 @@ def test_the_cache_of_a_loaded_dataset(hub, tmp_path):
     assert len(fl.ArrowDeserializer(tmp_path / "cache", split="test").select(np.arange(5))) == 5
 
 
+@pytest.mark.frameworks("datasets")
 @pytest.mark.parametrize("view", ["shuffle", "select", "filter"])
 def test_views_are_read_by_their_indices(hub, saved, tmp_path, view):
     folder, _ = saved
@@ -453,6 +454,7 @@ def test_views_are_read_by_their_indices(hub, saved, tmp_path, view):
         assert len(fl.ArrowDeserializer(folder, indices=place).chunks()) > 1
 
 
+@pytest.mark.frameworks("datasets")
 def test_a_folder_that_is_a_view(hub, tmp_path):
     """As earlier versions of `datasets` saved one: row numbers beside the data."""
     rows = dataset(hub, 20)
@@ -609,6 +611,7 @@ def test_a_cut_file_is_noticed(tmp_path, kind):
     assert len(ends) > 2
 
 
+@pytest.mark.frameworks("datasets")
 def test_a_stream_without_an_end_is_whole_but_not_in_a_dataset(hub, tmp_path):
     """Arrow lets streams end with the file, but `datasets` ends each of its own."""
     dataset(hub, 20).save_to_disk(tmp_path / "d")

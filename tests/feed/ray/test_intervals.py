@@ -91,7 +91,7 @@ def test_a_dataset_that_cannot_be_pickled(ray):
         next(iter(fl.DataLoader(Locked(10), num_workers=1, workers="ray")))
 
 
-def test_arguments(tmp_path):
+def test_arguments(ray, tmp_path):
     with pytest.raises(ValueError, match="'process', 'thread' or 'ray'"):
         Pool(Task(), 1, kind="rays")
     with pytest.raises(ValueError, match="'ray'"):
