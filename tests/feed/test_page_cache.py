@@ -15,7 +15,7 @@ from feedline.feed import waiting
 from feedline.feed.workers import limits
 from tests.feed.page_cache import MIB, evict, held
 
-ROWS, WIDTH = 4000, 2000  # 32 MB; text of half as much
+ROWS, WIDTH = 6000, 2000  # 48 MB; text of half as much
 WINDOW, AHEAD = 2 * MIB, MIB
 KINDS = ["store", "npy", "ctf", "parquet", "lz4"]
 SLACK = 6 * MIB  # heads of chunks, labels, pages around kept ranges
