@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import functools
 import json
 import operator
@@ -12,9 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import feedline as fl
+from feedline.feed.protocol import Unread
 from feedline.testing import sequences_of
 from tests.effort import examples
 from tests.laws.corpora import CountedCorpus, worlds
+from tests.oracles.cntk_files import cbf
 
 
 @settings(max_examples=examples(30))
@@ -173,3 +176,43 @@ def test_the_quarantine_takes_what_users_raise(tmp_path):
         "stream": None,
         "reason": "odd",
     }
+
+
+def write_parquet(path):
+    pa = pytest.importorskip("pyarrow", reason="pyarrow is not installed")
+    pq = pytest.importorskip("pyarrow.parquet", reason="pyarrow is not installed")
+    pq.write_table(pa.table({"x": range(5)}), path, row_group_size=3)
+
+
+def write_arrow(path):
+    pa = pytest.importorskip("pyarrow", reason="pyarrow is not installed")
+    table = pa.table({"x": range(5)})
+    with pa.ipc.new_file(str(path), table.schema, options=pa.ipc.IpcWriteOptions(compression="lz4")) as file:
+        file.write_table(table, max_chunksize=3)
+
+
+def write_cbf(path):
+    chunks = [[([[(i, 1)]],) for i in numbers] for numbers in (range(3), range(2))]
+    path.write_bytes(cbf([("x", True, "f", 9)], chunks))
+
+
+@pytest.mark.parametrize(
+    ("write", "kind", "options"),
+    [
+        (write_parquet, fl.ParquetDeserializer, {}),
+        (write_arrow, fl.ArrowDeserializer, {}),
+        (write_cbf, fl.CBFDeserializer, {"chunk_size": 0}),
+    ],
+)
+def test_what_a_disk_cannot_read_is_named_by_its_place_in_the_corpus(tmp_path, write, kind, options):
+    """Whichever file it lies in, and whatever its number there."""
+    paths = [tmp_path / "a", tmp_path / "b"]
+    for path in paths:
+        write(path)
+    corpus, first = kind(paths, **options), 0
+    assert [info.sequences for info in corpus.chunks()] == [3, 2, 3, 2]
+    for chunk, path in enumerate(2 * paths[:1] + 2 * paths[1:]):
+        lost = corpus.read_fetched(chunk, [Unread(errno.EIO, extent.offset) for extent in corpus.extents(chunk)])
+        expected = {i: (str(path), first + i) for i in range(len(lost))}
+        assert {i: (error.path, error.sequence) for i, error in lost.errors.items()} == expected
+        first += len(lost)

@@ -191,6 +191,16 @@ def test_cut_files(tmp_path):
         next(iter(fl.MinibatchSource(lazily)))
 
 
+def test_a_file_written_again_with_the_same_size_is_another(tmp_path):
+    path = write(tmp_path / "a.h5")
+    corpus = HDF5Deserializer(path, blocks=fl.Stream((2, 3)))
+    corpus.close()
+    status = os.stat(path)
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns + 1))
+    with pytest.raises(fl.DataError, match="has changed"):
+        next(iter(fl.MinibatchSource(corpus)))
+
+
 def test_what_is_refused_is_refused_by_name(tmp_path):
     path = str(tmp_path / "a.h5")
     other = write(tmp_path / "b.h5")

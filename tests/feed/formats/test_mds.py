@@ -9,6 +9,7 @@ import gzip
 import hashlib
 import json
 import shutil
+import struct
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +17,7 @@ import pytest
 
 import feedline as fl
 from tests.cli.shell import feedline
-from tests.feed.formats.shard_writers import bounds_of, edit_bytes, edit_index
+from tests.feed.formats.shard_writers import bounds_of, edit_bytes, edit_index, write_mds
 
 HERE = Path(__file__).parents[2] / "fixtures" / "mds"
 FORMS = ["raw", "zstd", "gz", "br", "bz2"]
@@ -183,6 +184,15 @@ def test_arrays_of_another_shape_keep_their_tick():
     # One of them, as MosaicML Streaming writes it, in the place of another.
     whole = fl.MDSDeserializer(HERE / "raw", count=fl.Stream((), "uint8")).select(np.arange(COUNT))
     assert list(whole.errors) == list(range(1, COUNT))  # 10^12 is no uint8
+
+
+@pytest.mark.parametrize(("length", "code", "layout"), [(255, 0, "B"), (256, 1, "<H"), (1 << 16, 2, "<I")])
+def test_shapes_are_as_wide_as_their_longest_side_needs(tmp_path, length, code, layout):
+    row = bytes([1 << 2 | code]) + struct.pack(layout, length) + bytes(length)
+    write_mds(tmp_path / "a", {"x": ("ndarray:uint8", None)}, [(row,)], 1)
+    chunk = fl.MDSDeserializer(tmp_path / "a").read(0)
+    assert not chunk.errors
+    assert chunk["x"].rows.shape == (1, length)
 
 
 # ---- elsewhere ------------------------------------------------------------------------------------------

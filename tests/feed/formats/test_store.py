@@ -4,6 +4,7 @@ import itertools
 import json
 import mmap
 import os
+import pickle
 import re
 import subprocess
 import sys
@@ -501,6 +502,17 @@ def test_flipped_bytes_of_the_data_are_noticed_when_verified(small):
     file.write_bytes(good)
     with pytest.raises(DataError, match="checksum"):
         read_all(path, verify=True)
+
+
+def test_a_store_that_is_verified_is_so_in_other_processes(small):
+    path, _ = small
+    (extent,) = StoreDeserializer(path).extents(0)
+    data = bytearray(Path(extent.path).read_bytes())
+    data[extent.offset + extent.size - 1] ^= 1
+    Path(extent.path).write_bytes(data)
+    copy = pickle.loads(pickle.dumps(StoreDeserializer(path, verify=True)))
+    with pytest.raises(DataError, match="checksum"):
+        copy.read(0)
 
 
 def test_flipped_bytes_of_the_data_never_crash_nor_change_counts(small):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 import random
 import sys
 import threading
@@ -87,6 +88,20 @@ def test_drawing_late_is_noticed(name, first):
     assert got[first:] == always[first:]
     trial = 2 * seeding.TRIAL
     assert len(data.reads) == 24 + (2 if first >= trial else 0)
+
+
+def test_a_batch_that_is_read_again_skips_its_items_once(tmp_path):
+    def fails_late(index):
+        if index == 15:
+            raise ValueError(repr(random.random()))
+        return 0.0
+
+    data, listed = Drawing(fails_late), tmp_path / "listed.jsonl"
+    loader = fl.DataLoader(data, batch_size=2, seed=9, on_error="skip", quarantine=listed)
+    list(loader)
+    assert data.reads.count(15) == 2
+    assert [json.loads(line)["sequence"] for line in listed.read_text().splitlines()] == [15]
+    assert loader.stats().skipped == 1
 
 
 # One process, which has seen enough items before the one that draws: of two, either may get it.

@@ -115,6 +115,14 @@ def test_damaged_pages_are_fetched_again(store, opened, filled, tmp_path, caplog
     assert "damaged pages in the cache" in caplog.text
 
 
+def test_an_object_replaced_by_one_of_the_same_size_is_another(store, opened):
+    store.put("b/a.jsonl", b'{"x": 1}\n')
+    before = delivered(opened("a.jsonl"), max_sweeps=1)
+    store.put("b/a.jsonl", b'{"x": 2}\n')
+    after = delivered(opened("a.jsonl"), max_sweeps=1)
+    assert [values for _, values in (*before, *after)] == [{"x": [[1]]}, {"x": [[2]]}]
+
+
 def test_objects_that_nobody_uses_make_room_first(store, opened, filled, tmp_path, monkeypatch):
     monkeypatch.setattr(caches, "LEAST_BYTES", MIB)
     store.put("b/old.parquet", rows(9))

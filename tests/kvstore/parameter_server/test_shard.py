@@ -142,6 +142,15 @@ def test_a_failed_updater_leaves_no_trace_but_its_number():
     assert push(shard, "w", 1, 1) is False
 
 
+def test_a_failure_is_kept_until_its_worker_has_heard_of_it():
+    shard = made()
+    shard.failures["w"] = {number: ZeroDivisionError() for number in (1, 2, 3)}
+    shard.heard("w", 2)
+    assert list(shard.failures["w"]) == [3]
+    shard.heard("another", 3)
+    assert list(shard.failures["w"]) == [3]
+
+
 def test_a_function_is_asked_for_again():
     shard = made()
     shard.set_rule({"object": lambda key, merged, stored: stored.add_(merged)}, 4)
