@@ -146,9 +146,8 @@ class KeepBest:
         value = _value(self.watch, training, validation)
         if _better(value, self.best):
             self.best = value
-            if run.ranks.rank == 0:
-                self._checkpoints.save(run.samples, unwrapped(run.trainer.model).state_dict(), {self.watch: value})
-            run.ranks.barrier()  # so that no rank reads it before it exists
+            model = unwrapped(run.trainer.model)
+            run.ranks.first(lambda: self._checkpoints.save(run.samples, model.state_dict(), {self.watch: value}))
 
     @property
     def folder(self) -> Path:

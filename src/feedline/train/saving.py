@@ -90,22 +90,39 @@ class Saver:
         return self._checkpoints is not None
 
     def write(
-        self, samples: int, tensors: Mapping[str, torch.Tensor], state: Mapping[str, Any], ranks: Ranks | None = None
+        self,
+        samples: int,
+        state_dict: Callable[[], tuple[dict[str, torch.Tensor], Any]],
+        state: Mapping[str, Any],
+        ranks: Ranks,
+        sharded: bool,
     ) -> Path | None:
-        """Write a checkpoint.
+        """Write a checkpoint. A collective call: on every rank it returns once the checkpoint is there.
 
         Args:
-            samples: for its name.
-            tensors: of rank 0; of all ranks, where they are sharded.
-            state: of rank 0.
-            ranks: that all write, as tensors are sharded; None: rank 0 alone calls this.
+            samples: number of label samples, for its name.
+            state_dict: function that returns the trainer's tensors and state; called on rank 0, and on all ranks if
+                tensors are sharded.
+            state: state of the rest.
+            ranks: the ranks.
+            sharded: whether every rank holds parts of tensors, and writes them.
 
         Returns:
             Its folder; None on other ranks than 0.
+
+        Raises:
+            OSError: rank 0 cannot write; a StateError on the others.
         """
-        assert self._checkpoints is not None
-        if ranks is None:
-            return self._checkpoints.save(samples, tensors, state)
+        checkpoints = self._checkpoints
+        assert checkpoints is not None
+        if not sharded:
+
+            def write() -> Path:
+                tensors, own = state_dict()
+                return checkpoints.save(samples, tensors, {**state, "trainer": own})
+
+            return ranks.first(write)
+        tensors, own = state_dict()
         shards = {name: tensor for name, tensor in tensors.items() if is_sharded(tensor)}
         path, error, begun = None, None, False
         if ranks.rank:
@@ -122,7 +139,7 @@ class Saver:
 
             whole = {name: tensor for name, tensor in tensors.items() if name not in shards}
             try:
-                path = self._checkpoints.save(samples, whole, state, save)
+                path = checkpoints.save(samples, whole, {**state, "trainer": own}, save)
             except OSError as raised:
                 error = raised
                 if not begun:

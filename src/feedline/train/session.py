@@ -374,12 +374,9 @@ class TrainingSession:
             self.ranks,
             self.trainer.strategy.splits_sums,
         )
-        shards = self.trainer.strategy.shards
-        if self.ranks.rank != 0 and not shards:
-            return
-        tensors, state["trainer"] = self.trainer.state_dict()
         began = time.perf_counter()
-        path = self._saver.write(self.samples, tensors, state, self.ranks if shards else None)
+        sharded = self.trainer.strategy.shards
+        path = self._saver.write(self.samples, self.trainer.state_dict, state, self.ranks, sharded)
         self._since.saved_s += time.perf_counter() - began
         for reporter in self.reporters if path is not None else ():
             reporter.on_checkpoint(self, path)

@@ -258,8 +258,9 @@ class Trainer:
     def save_checkpoint(self, filename: str, external_state: Mapping[str, Any] | None = None) -> None:
         """Write the model to ``<filename>``, and everything to restore the trainer to ``<filename>.ckp``.
 
-        Both are safetensors files, written by rank 0; all ranks have to call this. Each is replaced atomically, and
-        ``<filename>.ckp``, which includes random generators, only after its model.
+        Both are safetensors files, written by rank 0. A collective call: on every rank it returns once they are
+        written. Each is replaced atomically, and ``<filename>.ckp``, which includes random generators, only after its
+        model.
 
         Args:
             filename: path of the model.
@@ -268,6 +269,7 @@ class Trainer:
 
         Raises:
             ValueError: an external state of other types.
+            OSError: rank 0 cannot write; a StateError on the others.
         """
         parts: dict[str, torch.Tensor] = {}
         external = _flat(dict(external_state or {}), "external", parts)
@@ -275,17 +277,19 @@ class Trainer:
             parts |= {f"carried/{name}": tensor for name, tensor in self.modern.model.carried().items()}
         self.modern.strategy.settle(saving=True)
         generators = self._ranks.gather_json(random_state())
-        if rank() != 0:
-            return
-        tensors, own = self.modern.state_dict()
-        state = {"format": _FORMAT, "version": _VERSION, "trainer": own, "external": external, "random": generators}
-        # The checkpoint is written last, so that its model is complete when it appears.
-        if isinstance(self._model, Function):
-            self._model.save(filename)
-        else:
-            own_tensors = {n.removeprefix("model/"): t for n, t in tensors.items() if n.startswith("model/")}
-            replace_tensors(Path(filename), own_tensors)
-        replace_tensors(Path(f"{filename}.ckp"), {**tensors, **parts}, state)
+
+        def write() -> None:
+            tensors, own = self.modern.state_dict()
+            state = {"format": _FORMAT, "version": _VERSION, "trainer": own, "external": external, "random": generators}
+            # The checkpoint is written last, so that its model is complete when it appears.
+            if isinstance(self._model, Function):
+                self._model.save(filename)
+            else:
+                own_tensors = {n.removeprefix("model/"): t for n, t in tensors.items() if n.startswith("model/")}
+                replace_tensors(Path(filename), own_tensors)
+            replace_tensors(Path(f"{filename}.ckp"), {**tensors, **parts}, state)
+
+        self._ranks.first(write)
 
     def _roots(self) -> list[Node]:
         """Return the root nodes of model and criterion, as far as they are functions."""

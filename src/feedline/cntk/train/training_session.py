@@ -215,12 +215,12 @@ class TrainingSession:
 
     def _restore(self) -> None:
         """Restore the newest checkpoint: the one with most samples, not, as in CNTK, the one without a number."""
-        name = self.checkpoint.filename if self.checkpoint.restore else None
-        found = [] if name is None else _checkpoints(name)
-        if not found:
+        name, ranks = self.checkpoint.filename, self.trainer._ranks
+        if name is None or not self.checkpoint.restore:
             return
-        newest = self.trainer._ranks.first(lambda: _newest(found, str(name)))
-        newest = self.trainer._ranks.gather_json(newest)[0]
+        newest = ranks.gather_json(ranks.first(lambda: _newest(_checkpoints(name), str(name))))[0]
+        if newest is None:
+            return
         print(f"Restoring training session from the checkpoint '{newest}'", file=sys.stderr)
         self.source.restore_from_checkpoint(self.trainer.restore_from_checkpoint(newest)[_SOURCE])
         for action in self._actions:
@@ -298,8 +298,11 @@ def _checkpoints(name: str) -> list[str]:
     return [str(path)[: -len(".ckp")] for path in files if re.fullmatch(rf"{stem}\d*\.ckp", path.name)]
 
 
-def _newest(found: Sequence[str], name: str) -> str:
+def _newest(found: Sequence[str], name: str) -> str | None:
     """Return the whole checkpoint with most samples, in a tie the one without a number; warns of those skipped.
+
+    Returns:
+        Its name; None if there are no checkpoints.
 
     Raises:
         RuntimeError: no checkpoint is whole.
@@ -320,4 +323,6 @@ def _newest(found: Sequence[str], name: str) -> str:
         for passed in errors:
             _log.warning("skipping a checkpoint: %s", passed)
         return path
-    raise errors[0]
+    if errors:
+        raise errors[0]
+    return None
