@@ -71,7 +71,7 @@ def session(rank, folder, **settings):
 def checkpoint_of_session(rank, folder):
     session(rank, folder, saving=Saving(folder / "run"))
     (folder / "returned").touch()
-    return Checkpoints(folder / "run").latest().state["run"]["samples"] // 8
+    return len(Checkpoints(folder / "run").paths())
 
 
 class Reads:

@@ -77,7 +77,7 @@ class Communicator:
 
     Ranks and rendezvous are taken from, in this order: ``group``; ``address``, ``rank`` and ``count``; an initialised
     torch.distributed; the variables that launchers such as torchrun set (``RANK``, ``WORLD_SIZE``, ``MASTER_ADDR``,
-    ``MASTER_PORT``).
+    ``MASTER_PORT``; instead of the first two those of mpiexec or srun).
 
     Args:
         group: torch.distributed group whose ranks take part.

@@ -14,6 +14,7 @@ import torch
 
 from feedline.collective.communicator import Communicator
 from feedline.errors import StateError
+from feedline.interop.launchers import launched
 
 T = TypeVar("T")
 #: Seconds to wait for other ranks unless a strategy sets another time; the default of torch.distributed's groups.
@@ -21,7 +22,11 @@ TIMEOUT_S = 1800.0
 
 
 def rank() -> int:
-    """Return the rank of this process in torch.distributed, 0 without it."""
+    """Return the rank of this process in torch.distributed, 0 without it.
+
+    Raises:
+        RuntimeError: see `Ranks.count`.
+    """
     return int(torch.distributed.get_rank()) if _initialised() else 0
 
 
@@ -44,7 +49,11 @@ class Ranks:
 
     @property
     def count(self) -> int:
-        """Number of ranks."""
+        """Number of ranks.
+
+        Raises:
+            RuntimeError: mpiexec or srun has started several, and torch.distributed does not connect them.
+        """
         if self._connect is not None:
             return self._connect().count
         return int(torch.distributed.get_world_size()) if _initialised() else 1
@@ -119,4 +128,13 @@ class Ranks:
 
 
 def _initialised() -> bool:
-    return bool(torch.distributed.is_available() and torch.distributed.is_initialized())
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        return True
+    share = launched()
+    if share is not None:
+        raise RuntimeError(
+            f"expected torch.distributed to connect the {share[1]} ranks that mpiexec or srun has started, of which this "
+            f"is rank {share[0]}: call torch.distributed.init_process_group(\"gloo\", rank={share[0]}, "
+            f"world_size={share[1]}) first, or set RANK=0 WORLD_SIZE=1 if each trains by itself"
+        )
+    return False

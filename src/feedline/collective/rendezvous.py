@@ -25,6 +25,7 @@ from typing import Any, TypeVar
 import torch
 
 from feedline.errors import StoreError
+from feedline.interop.launchers import launched, where_to_meet
 
 T = TypeVar("T")
 
@@ -93,12 +94,12 @@ def meet(group: Any, address: str | None, rank: int | None, count: int | None, s
         return Rendezvous(store, ranks.index(own), len(ranks), name, host, None if own == 0 else _line_to(store))
     if group is not None or not under_launcher():
         raise RuntimeError(
-            "expected a rendezvous of ranks, got none: call torch.distributed.init_process_group, start with torchrun, "
-            f"or set {', '.join(VARIABLES)}"
+            "expected a rendezvous of ranks, got none: call torch.distributed.init_process_group, start with torchrun "
+            f"or mpiexec, or set {', '.join(VARIABLES)}"
         )
-    own, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    own, size = launched() or (int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]))
     serves = os.environ.get(BY_LAUNCHER) != "True"
-    store, line = _reached(own, f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}", serves and own == 0, span)
+    store, line = _reached(own, ":".join(where_to_meet()), serves and own == 0, span)
     # A launcher's store outlives the ranks that it restarts.
     name = f"start-{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"
     return Rendezvous(store, own, size, name, 0 if serves else None, line)
@@ -181,8 +182,18 @@ def answered(requests: Callable[[], T], timeout_s: float, discard: Callable[[T],
 
 
 def under_launcher() -> bool:
-    """Return whether torchrun, or another launcher that sets its variables, has started this process."""
-    return all(os.environ.get(name) is not None for name in VARIABLES)
+    """Return whether torchrun, another launcher that sets its variables, mpiexec or srun has started this process.
+
+    Raises:
+        RuntimeError: variables are missing, or contradict each other.
+    """
+    if launched():
+        where_to_meet()
+        return True
+    missing = [name for name in VARIABLES if os.environ.get(name) is None]
+    if "RANK" in os.environ and missing and os.environ.get("WORLD_SIZE") != "1":
+        raise RuntimeError(f"expected all of {', '.join(VARIABLES)} beside RANK, got no {', '.join(missing)}")
+    return not missing
 
 
 def _reached(rank: int, address: str, serves: bool, span: datetime.timedelta) -> tuple[Any, socket.socket | None]:

@@ -1,4 +1,4 @@
-"""Which share of each minibatch is this reader's: (index, count), given or from torch.distributed."""
+"""Which share of each minibatch is this reader's: (index, count), given, or by the ranks of the program."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import os
 import sys
 
 from feedline.errors import StateError
+from feedline.interop.launchers import launched
+from feedline.interop.meshes import check_meshes
 
 Share = tuple[int, int]
 
@@ -15,8 +17,7 @@ class Partition:
     """The share of a feed, fixed at the first read.
 
     Args:
-        given: (index, count); None: rank and world size of torch.distributed if it is imported and initialised by
-            the first read, else (0, 1).
+        given: (index, count); None: as `ranks` says at the first read.
         lanes: most shares that there may be, where each is of lanes; None: any number.
 
     Raises:
@@ -33,15 +34,17 @@ class Partition:
 
         Raises:
             StateError: the share found in torch.distributed has changed since the first read.
-            ValueError: ``override`` is not a share, or there are more shares than lanes.
+            ValueError: ``override`` is not a share, there are more shares than lanes, or none was given though the
+                program has made a mesh with ranks that read the same samples.
+            RuntimeError: the variables of a launcher contradict each other.
         """
         if override is not None:
             return self._checked(override)
         if self._given and self._settled is not None:
             return self._settled
-        found = _distributed()
+        found = ranks()
         if self._settled is None:
-            self._settled = self._checked(found)
+            self._settled = self._of_ranks(found)
         elif found != self._settled:
             raise StateError(
                 "expected the partition found at the first read, but torch.distributed has changed since. "
@@ -55,7 +58,12 @@ class Partition:
         """Return the share as `resolve` would, without fixing it."""
         if override is not None:
             return self._checked(override)
-        return self._settled if self._settled is not None else self._checked(_distributed())
+        return self._settled if self._settled is not None else self._of_ranks(ranks())
+
+    def _of_ranks(self, found: Share) -> Share:
+        if found[1] > 1:
+            check_meshes()
+        return self._checked(found)
 
     def _checked(self, share: Share) -> Share:
         share = checked(share)
@@ -88,8 +96,9 @@ def checked(share: Share) -> Share:
     return index, count
 
 
-def _distributed() -> Share:
+def ranks() -> Share:
+    """Return rank and number of ranks: of torch.distributed if it is imported and initialised, or of mpiexec or srun."""
     distributed = sys.modules.get("torch.distributed")
     if distributed is not None and distributed.is_available() and distributed.is_initialized():
         return distributed.get_rank(), distributed.get_world_size()
-    return 0, 1
+    return launched() or (0, 1)

@@ -60,7 +60,7 @@ class MinibatchSource:
             4 GiB), else windows of 256 MiB stored bytes. A `Window`: windows of that size. ``"whole"``: all data as
             one window, whatever the cost (corpora with random access). False: the order of the corpus.
         partition: (index, count), the share of each minibatch that this reader takes. None: the rank and world size
-            of torch.distributed if it is initialised at the first read, else (0, 1).
+            of torch.distributed if it is initialised at the first read, else those of mpiexec or srun, else (0, 1).
         max_sweeps, max_samples: end of the source, counted from the start of the axis, not from a restore, and
             checked before each sequence (the last may overshoot).
         on_error: ``"raise"``, or ``"skip"``: an unreadable sequence keeps its place on the axis, is dropped from

@@ -66,7 +66,7 @@ class UserMinibatchSource(abc.ABC):
 
     Attributes:
         partition: (index, count) of this worker. None: torch.distributed's rank and world size if initialised at
-            the first read, else (0, 1).
+            the first read, else those of mpiexec or srun, else (0, 1).
         device: passed to ``make_minibatch``; feedline's own values stay in host memory until
             ``minibatch["x"].torch(device)``.
         is_infinite: whether it never ends.

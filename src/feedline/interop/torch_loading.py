@@ -122,6 +122,11 @@ def first_seed(generator: Any) -> int:
     return int(torch.empty((), dtype=torch.int64).random_(generator=generator).item())
 
 
+def in_group() -> bool:
+    """Return whether this process is a rank of an initialised torch.distributed."""
+    return bool(torch.distributed.is_available() and torch.distributed.is_initialized())
+
+
 def seed_of_rank_0(seed: int) -> int:
     """Return the seed of rank 0; every rank of the process group calls this."""
     seeds = [seed]

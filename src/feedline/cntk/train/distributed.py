@@ -1,7 +1,7 @@
 """`cntk.train.distributed`: distributed learners and the communicator, over torch.distributed.
 
-Workers are the processes that torchrun, or another launcher that sets its variables, has started; without a launcher
-there is one worker.
+Workers are the processes that torchrun, mpiexec or srun, or another launcher that sets torchrun's variables, has started;
+without a launcher there is one worker.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from feedline.cntk._names import absent_members, names_of
 from feedline.cntk.learners import Learner
 from feedline.collective.communicator import Communicator as Connections
 from feedline.collective.rendezvous import under_launcher
+from feedline.interop.launchers import launched
 from feedline.train import block_momentum, data_parallel, quantized
 
 __all__, __getattr__ = names_of(__name__)
@@ -171,7 +172,8 @@ def mpi_communicator() -> Communicator:
 def _begin() -> None:
     if not torch.distributed.is_initialized():
         if under_launcher():
-            torch.distributed.init_process_group("gloo")
+            rank, count = launched() or (-1, -1)  # of torchrun's variables
+            torch.distributed.init_process_group("gloo", rank=rank, world_size=count)
         else:
             torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
 

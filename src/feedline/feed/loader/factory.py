@@ -23,7 +23,7 @@ from feedline.feed.loader.iterable import DatasetPast, IterableExecutor, Iterabl
 from feedline.feed.loader.options import LoaderOptions
 from feedline.feed.loader.random import Seeding
 from feedline.feed.loader.state import ResumePoint
-from feedline.feed.partition import Partition
+from feedline.feed.partition import ranks
 
 if TYPE_CHECKING:
     from feedline.feed.workers import Pool
@@ -162,7 +162,7 @@ class ExecutorFactory:
             init=options.worker_init_fn,
             place=options.place,
             past=self._past,
-            ranks=Partition().peek() if options.is_pipe else (0, 1),
+            ranks=ranks() if options.is_pipe else (0, 1),
         )
         here = options.kind == "here"
         return IterableExecutor(

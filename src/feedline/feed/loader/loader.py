@@ -105,8 +105,8 @@ class DataLoader(_Base):
         workers: "process", "thread", or "auto": threads if Python runs without the GIL, else processes; or "ray":
             actors of Ray, on any machine of its cluster.
         partition: (index, count): deliver this rank's share of global batches of ``batch_size * count`` items;
-            "auto": rank and world size of torch.distributed. All ranks get the same number of batches; the last may
-            be empty.
+            "auto": rank and world size of torch.distributed, else those of mpiexec or srun. All ranks get the same
+            number of batches; the last may be empty.
         on_error: "skip": drop items that raise from their batch; they keep their place in the order.
         quarantine, max_errors: with ``on_error="skip"``, as for `MinibatchSource`.
         batch_samples: samples per batch of this rank, at most; replaces ``batch_size`` for items of varying length.

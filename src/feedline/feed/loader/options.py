@@ -26,7 +26,7 @@ from feedline.feed.loader import pipes
 from feedline.feed.loader.collate import default_functions, torch_side
 from feedline.feed.loader.ragged import Collate
 from feedline.feed.mistaken import refuse
-from feedline.feed.partition import Partition, checked
+from feedline.feed.partition import Partition, checked, ranks
 from feedline.feed.protocol import Deserializer, checked_seed, whole_number
 from feedline.feed.showing import Progress, expect_progress
 from feedline.feed.timeline import Window
@@ -393,10 +393,10 @@ def expect_processes(options: LoaderOptions) -> None:
 def warn_of_ranks(options: LoaderOptions) -> None:
     """Warn if several ranks each shuffle all of the data, as nothing says how they share it."""
     if options.shuffle and options.partition is None and not options.is_pipe:
-        _, ranks = Partition().peek()
-        if ranks > 1:
+        _, count = ranks()
+        if count > 1:
             warnings.warn(
-                f"expected a partition or a DistributedSampler among {ranks} ranks, got neither: every rank will read "
+                f"expected a partition or a DistributedSampler among {count} ranks, got neither: every rank will read "
                 'all of the data in a separate order. Pass partition="auto" to share it, or partition=(0, 1) if '
                 "that is what you want",
                 UserWarning,

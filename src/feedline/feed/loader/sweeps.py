@@ -16,7 +16,7 @@ from feedline.feed.loader.batches import Batches
 from feedline.feed.loader.collate import torch_side
 from feedline.feed.loader.order import Planned
 from feedline.feed.loader.state import LIMIT, ResumePoint
-from feedline.feed.partition import Partition
+from feedline.feed.partition import ranks
 
 
 class SweepProgress:
@@ -145,16 +145,26 @@ class Sweeps:
         """Return this rank's share. The first time, ranks that drew the seed of a random order take that of rank 0."""
         options = self.batches.options
         share = options.share.resolve()
-        torch = torch_side()
-        if torch is not None and options.is_pipe and not self.agreed:  # it shares itself out, in an order of all ranks
-            if Partition().peek()[1] > 1:
-                self.batches = self.batches.seeded(torch.seed_of_rank_0(self.batches.seed))
-                self.agreed = True
-        elif share[1] > 1 and not self.agreed:
-            if torch is not None and (options.shuffle or options.weights is not None):
-                self.batches = self.batches.seeded(torch.seed_of_rank_0(self.batches.seed))
+        if self.agreed:
+            return share
+        if options.is_pipe:  # it shares itself out, in an order of all ranks
+            if ranks()[1] > 1:
+                self._agree()
+        elif share[1] > 1:
+            if options.shuffle or options.weights is not None:
+                self._agree()
             self.agreed = True
         return share
+
+    def _agree(self) -> None:
+        """Take the seed of rank 0."""
+        torch = torch_side()
+        if torch is None or not torch.in_group():
+            raise ValueError(
+                "expected a seed, as the ranks that mpiexec or srun has started would draw separate ones and follow "
+                "different orders, got none. Pass seed=, or call torch.distributed.init_process_group first"
+            )
+        self.batches, self.agreed = self.batches.seeded(torch.seed_of_rank_0(self.batches.seed)), True
 
     def alone(self) -> Any:
         """Return a lock of this process: one inherited by a fork may be held by a thread that does not exist here."""

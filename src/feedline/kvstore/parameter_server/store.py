@@ -34,6 +34,7 @@ from feedline.kvstore import merging
 from feedline.kvstore import row_sparse as rows
 from feedline.kvstore.arguments import checked_priority, grouped
 from feedline.kvstore.base import Key, KVStore, Updater, check_updater
+from feedline.interop.launchers import launched
 from feedline.kvstore.compression import compression
 from feedline.kvstore.optimizer_states import load_states, save_states
 from feedline.kvstore.optimizers import Optimizer, optimizer_for
@@ -61,7 +62,7 @@ class AsyncStore(KVStore):
     Args:
         address: ``host:port`` of Ray; None: that of the `AsyncCluster` that started this process, or else a private
             Ray for this one worker.
-        workers: number of workers that share the store; None: as the cluster or ``WORLD_SIZE`` says, or 1.
+        workers: number of workers that share the store; None: as the cluster, ``WORLD_SIZE`` or mpiexec says, or 1.
         servers: number of servers; None: as the cluster says, or one per worker. The first worker decides.
         rank: rank of this worker; None: ``RANK``, or the lowest free one.
         name: name of the store, to tell several in one Ray apart.
@@ -94,10 +95,11 @@ class AsyncStore(KVStore):
         log_bytes: int = 128 << 20,
     ) -> None:
         address = address or os.environ.get(ADDRESS)
-        workers = workers or int(os.environ.get(WORKERS) or os.environ.get("WORLD_SIZE") or 1)
+        own, count = launched() or (os.environ.get("RANK"), os.environ.get("WORLD_SIZE"))
+        workers = workers or int(os.environ.get(WORKERS) or count or 1)
         servers = servers or int(os.environ.get(SERVERS) or workers)
-        if rank is None and "RANK" in os.environ:
-            rank = int(os.environ["RANK"])
+        if rank is None and own is not None:
+            rank = int(own)
         self._timeout_s, self._closed = timeout, False
         self._lock = threading.RLock()
         self._entries: dict[Key, ShardedKey] = {}

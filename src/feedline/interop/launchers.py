@@ -1,0 +1,82 @@
+"""Rank and number of ranks in the variables of launchers other than torchrun: mpiexec and srun.
+
+torchrun's ``RANK`` goes before all of them, as a program that sets it has decided: here it is left to torch.distributed.
+
+- Open MPI sets ``OMPI_COMM_WORLD_RANK`` and ``OMPI_COMM_WORLD_SIZE``.
+- MPICH, Intel MPI, Microsoft MPI and Cray's set ``PMI_RANK`` and ``PMI_SIZE``.
+- Slurm sets ``SLURM_PROCID`` and ``SLURM_STEP_NUM_TASKS`` (``SLURM_NTASKS`` as well) for the tasks of a step of srun. A
+  batch script and an interactive shell have ``SLURM_PROCID`` and ``SLURM_NTASKS`` too, but are one process: they have no
+  ``SLURM_STEP_ID``, or one of the numbers that Slurm reserves. An mpiexec that srun starts its helpers with passes their
+  ``SLURM_*`` on, so its own variables go first.
+
+Whatever a rank starts inherits its variables, and counts as that rank.
+"""
+
+from __future__ import annotations
+
+import os
+
+#: Variables of MPI, by launcher: rank and number of ranks.
+_MPI = {
+    "Open MPI's mpiexec": ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+    "mpiexec": ("PMI_RANK", "PMI_SIZE"),
+}
+#: From here on, Slurm's numbers of steps are reserved: the batch script, an interactive shell, what is external.
+_RESERVED_STEPS = 0xFFFFFFF0
+_ALONE = "Set RANK=0 WORLD_SIZE=1 if this program runs by itself"
+
+
+def launched() -> tuple[int, int] | None:
+    """Return rank and number of ranks as mpiexec or srun says; None without them, with one rank, or if ``RANK`` is set.
+
+    Raises:
+        RuntimeError: the variables are incomplete, or contradict each other.
+    """
+    if "RANK" in os.environ:
+        return None
+    by_mpi = {who: _read(who, *names) for who, names in _MPI.items() if any(name in os.environ for name in names)}
+    several = {who: share for who, share in by_mpi.items() if share[1] > 1}
+    if len(set(several.values())) > 1:
+        said = ", but ".join(f"{index} of {count} by {_MPI[who][0]}" for who, (index, count) in several.items())
+        raise RuntimeError(f"expected one rank of this process, got {said}: unset those of one launcher. {_ALONE}")
+    if by_mpi:
+        return next(iter(several.values()), None)
+    if not _in_step():
+        return None
+    count = "SLURM_STEP_NUM_TASKS" if "SLURM_STEP_NUM_TASKS" in os.environ else "SLURM_NTASKS"
+    share = _read("srun", "SLURM_PROCID", count)
+    return share if share[1] > 1 else None
+
+
+def where_to_meet() -> tuple[str, str]:
+    """Return ``MASTER_ADDR`` and ``MASTER_PORT``, where `launched` ranks meet.
+
+    Raises:
+        RuntimeError: they are not set.
+    """
+    address, port = os.environ.get("MASTER_ADDR"), os.environ.get("MASTER_PORT")
+    if address and port:
+        return address, port
+    index, count = launched() or (0, 1)
+    raise RuntimeError(
+        f"expected an address where the {count} ranks meet, of which this is rank {index}, got none: set MASTER_ADDR to "
+        "rank 0's machine and MASTER_PORT to a free port there, the same for all ranks, as by\n"
+        "  mpiexec -x MASTER_ADDR=127.0.0.1 -x MASTER_PORT=29500 -n 2 python script.py  (Open MPI, one machine)\n"
+        "  mpiexec -genv MASTER_ADDR 127.0.0.1 -genv MASTER_PORT 29500 -n 2 python script.py  (MPICH, Intel MPI)\n"
+        "  MASTER_ADDR=$(hostname) MASTER_PORT=29500 srun python script.py  (from rank 0's machine)\n"
+        f"  or use torchrun. {_ALONE}"
+    )
+
+
+def _in_step() -> bool:
+    step = os.environ.get("SLURM_STEP_ID", os.environ.get("SLURM_STEPID", ""))
+    return step.isdecimal() and int(step) < _RESERVED_STEPS
+
+
+def _read(who: str, rank: str, size: str) -> tuple[int, int]:
+    said = {name: os.environ.get(name) for name in (rank, size)}
+    shown = ", ".join(f"{name}={value}" if value is not None else f"no {name}" for name, value in said.items())
+    index, count = (int(value) if value and value.isdecimal() else -1 for value in said.values())
+    if not 0 <= index < count:
+        raise RuntimeError(f"expected a rank below the number of ranks from {who}, got {shown}. {_ALONE}")
+    return index, count
