@@ -26,6 +26,7 @@ from feedline.feed.loader.stats import LoaderStats
 from feedline.feed.loader.sweeps import SweepProgress, Sweeps
 from feedline.feed.one_thread import refusal
 from feedline.feed.quarantine import Quarantine
+from feedline.interop.lightning import check_restored
 
 _torch: Any = collating.torch_side()
 _Base: Any = object if _torch is None else _torch.BaseIterator  # frameworks ask what they may not copy
@@ -110,6 +111,8 @@ class LoaderIterator(_Base):
                 self._left = None
             if self._ended:
                 raise StopIteration
+            if self._yielded < 2:  # the first batch may be read ahead, before anything is restored
+                check_restored()
             if not self._progress.asked:
                 self._begin()
             if self._yielded:
