@@ -17,6 +17,7 @@ or ``TypeError``, as usual in Python; these classes are for data, states and pee
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 
@@ -27,6 +28,14 @@ def shown(value: object, most: int | None = None) -> str:
     except (RecursionError, ValueError):  # deeply nested, or an int with thousands of digits
         text = f"<{type(value).__name__} that cannot be shown>"
     return text if most is None or len(text) <= most else text[: most - 3] + "..."
+
+
+def install_line(extra: str) -> str:
+    """Return the command that installs an extra of feedline: of a clone, if this is one."""
+    clone = Path(__file__).parents[2]
+    if (clone / "pyproject.toml").is_file() and clone.joinpath("src", "feedline") == Path(__file__).parent:
+        return f"pip install -e '{clone}[{extra}]'"
+    return f"pip install 'feedline[{extra}]'"
 
 
 _shown_as: dict[str, str] = {}

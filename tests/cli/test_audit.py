@@ -15,6 +15,7 @@ import pytest
 import feedline as fl
 from feedline.cli.audit import read_records
 from feedline.feed.audit import LoggedFeed, audited
+from feedline.runs import log_feed
 from tests.cli.shell import feedline
 
 pytest.importorskip("yaml")
@@ -214,6 +215,45 @@ def test_what_does_not_fit_is_refused(tmp_path, described):
     loop.path.write_text('{"event": "start", "samples": 0}\n')
     with pytest.raises(fl.DataError, match="at least two records of the feed"):
         read_records(loop.path)
+
+
+@pytest.mark.parametrize(
+    ("step", "samples", "fits"),
+    [(8, 80, True), (8, 0, False), (8, 79, False), (4, 80, False), (4, 40, True), (12, 60, False), (0, 0, True)],
+)
+def test_a_start_whose_samples_contradict_its_step_is_refused(tmp_path, described, step, samples, fits):
+    """Of step 0 it is a new run; else earlier steps were once left out of the audit without a word."""
+    loop = Loop(tmp_path / "run.jsonl", described)
+    loop.run(8, 16, 4, keep=8)
+    last = {record.step: record for record in read_records(loop.path)}
+    state = last.get(step, last[8]).state
+    with loop.path.open("a") as log:
+        for event, *place in (("start", step, samples), ("progress", step + 4, samples + 40)):
+            later = {**state, "samples": state["samples"] + 64 * (event == "progress")}
+            feed = {"step": place[0], "size": 16, "state": later}
+            log.write(json.dumps({"event": event, "samples": place[1], "feed": feed}) + "\n")
+    if fits:
+        assert [record.step for record in read_records(loop.path)] == [k for k in (0, 4) if k < step] + [step, step + 4]
+        return
+    with pytest.raises(
+        fl.DataError, match=rf"samples that grow with the steps, got .* {samples} at step {step} \('start'"
+    ):
+        read_records(loop.path)
+
+
+def test_a_function_writes_the_lines(tmp_path, described):
+    path = tmp_path / "run.jsonl"
+    with fl.MinibatchSource(fl.open_corpus(described), seed=4) as source:
+        log_feed(path, source, step=0, size=16, event="start")
+        fed = [source.next_minibatch(16).ids.tolist() for _ in range(5)]
+        with path.open("a") as log:
+            log.write('{"event": "prog')  # killed
+        log_feed(path, source, step=5, size=16, event="end")
+        assert [step.ids.tolist() for step in audited(fl.open_corpus(described), read_records(path))] == fed
+        for wrong in ({"event": "update"}, {"size": 0}, {"step": -1}, {"step": True}):
+            with pytest.raises(ValueError, match="expected"):
+                log_feed(path, source, **{"step": 5, "size": 16, **wrong})
+    assert len(path.read_text().splitlines()) == 3
 
 
 SESSION = """

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import sys
 
+from feedline.errors import install_line
+
 __all__ = ["main"]
 
 
@@ -23,7 +25,7 @@ def main() -> None:
             package = (error.name or "").partition(".")[0]
             if package not in ("typer", "rich"):
                 raise
-            print(f"{package} is not installed; run: pip install 'feedline[cli]'", file=sys.stderr)
+            print(f"{package} is not installed; run: {install_line('cli')}", file=sys.stderr)
             raise SystemExit(1) from None
         run()
     except KeyboardInterrupt:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 import typer
@@ -110,21 +111,62 @@ def read_records(log: Path) -> list[LoggedFeed]:
     """Return what a log says of the feed, by steps; of a part that was trained again, only the last time.
 
     Raises:
-        DataError: the log is damaged, or has no records of a feed.
+        DataError: the log is damaged, contradicts itself, or has no records of a feed.
     """
-    found: dict[int, LoggedFeed] = {}
-    for line in read_log(log, _with_feed).events:
-        if line is not None:
-            step = line.step
-            found = {known: record for known, record in found.items() if known < step}
-            found[step] = line
+    lines: list[_FeedLine] = []
+
+    def keep(line: dict[str, Any]) -> None:
+        feed = _with_feed(line)
+        if feed is not None:
+            lines.append(_FeedLine(line["event"], line["samples"], feed))
+
+    read_log(log, keep)
+    found: list[_FeedLine] = []
+    for line in lines:
+        step = line.feed.step
+        again = bisect_left(found, step, key=lambda known: known.feed.step)
+        if step:  # else a new run begins, in the same log
+            for before in found[max(0, again - 1) :]:
+                _check_order(log, before, line)
+        found[again:] = [line]
     if len(found) < 2:
         raise DataError(
             f"expected at least two records of the feed in a log, got {len(found)}",
             path=str(log),
-            hint="`JsonLines` writes them at the start of a run and with its progress, if a MinibatchSource feeds it",
+            hint="`JsonLines` writes them at the start of a run and with its progress, if a MinibatchSource feeds it, "
+            "and `feedline.runs.log_feed` for a loop of your own",
         )
-    return list(found.values())
+    return [line.feed for line in found]
+
+
+class _FeedLine(NamedTuple):
+    """A line of a log with a record of the feed."""
+
+    event: str
+    samples: int
+    feed: LoggedFeed
+
+
+def _check_order(log: Path, before: _FeedLine, line: _FeedLine) -> None:
+    """Check that steps and samples of two lines of a run grow together.
+
+    Raises:
+        DataError: one has more steps, but fewer samples; or as many steps, but other samples.
+    """
+    steps = before.feed.step, line.feed.step
+    for what, samples in (
+        ("samples", (before.samples, line.samples)),
+        ("samples of the state", (before.feed.state["samples"], line.feed.state["samples"])),
+    ):
+        grows = (samples[1] - samples[0]) * (steps[1] - steps[0]) >= 0
+        if not grows or (steps[0] == steps[1] and samples[0] != samples[1]):
+            raise DataError(
+                f"expected {what} that grow with the steps, got {samples[0]} at step {steps[0]} ({before.event!r}), "
+                f"but {samples[1]} at step {steps[1]} ({line.event!r})",
+                path=str(log),
+                hint="a process that resumes logs the step and the samples at which it goes on; "
+                "`feedline.runs.log_feed` writes such lines",
+            )
 
 
 def _with_feed(line: dict[str, Any]) -> LoggedFeed | None:

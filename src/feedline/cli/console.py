@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
 import json
 import os
+import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Annotated, Any, TypeVar
 
 import typer
@@ -92,6 +94,7 @@ def progress(what: str, unit: str = "B") -> Iterator[Callable[[int, int], None]]
 
 def guarded(command: F) -> F:
     """Wrap a command to exit with a message and an exit code instead of a traceback."""
+    options = frozenset(inspect.signature(command).parameters)
 
     @functools.wraps(command)
     def run(*args: Any, **kwargs: Any) -> Any:
@@ -107,30 +110,50 @@ def guarded(command: F) -> F:
         except typer.Exit:
             raise
         except UsageError as error:
-            print(explain(error), file=sys.stderr)
+            print(explain(error, options), file=sys.stderr)
             raise typer.Exit(2) from None
         except Exception as error:
             if kwargs.get("debug"):
                 raise
-            print(explain(error), file=sys.stderr)
+            print(explain(error, options), file=sys.stderr)
             raise typer.Exit(1) from None
 
     return run  # type: ignore[return-value]
 
 
-def explain(error: BaseException) -> str:
-    """Format an error in a few lines: its class and its message."""
-    said = typed(str(error))
+def explain(error: BaseException, options: Collection[str] = ()) -> str:
+    """Format an error in a few lines: its class and its message, for a command with these options."""
+    said = typed(str(error), options)
     if isinstance(error, OSError) and error.strerror is not None:
         said = f"{error.strerror}: {error.filename}" if error.filename else error.strerror
     return f"{type(error).__name__}: {said}" if said else type(error).__name__
 
 
-def typed(message: str) -> str:
-    """Replace Python arguments in a message of the library by command-line options."""
+def typed(message: str, options: Collection[str] = ()) -> str:
+    """Replace Python arguments in a message of the library by command-line options.
+
+    Args:
+        message: the message.
+        options: parameters of the command: ``text=`` becomes ``--text``, ``jobs=2`` becomes ``--jobs 2``, and sizes
+            beside an option that takes bytes are in MiB.
+    """
     for python, option in _TYPED.items():
         message = message.replace(python, option)
+    if options:
+        names = "|".join(sorted(options, key=len, reverse=True))
+        message = re.sub(
+            rf"""\b({names})=(?:(\d+)\b|(["'])(\w+)\3|(?=[\s,.;:)]|$))""",
+            lambda m: " ".join(filter(None, [f"--{m[1].replace('_', '-')}", m[2] or m[4]])),
+            message,
+        )
+    if re.search("--(memory|cache)", message):
+        message = re.sub(r"(--(?:memory|cache)(?: to| of)?) (\d{7,})\b", lambda m: f"{m[1]} {_up(m[2])}M", message)
+        message = re.sub(r"\b(\d{7,}) bytes\b", lambda m: f"{int(m[1]) / (1 << 20):,.1f} MiB", message)
     return message
+
+
+def _up(size: str) -> int:
+    return (int(size) + (1 << 20) - 1) >> 20
 
 
 def show_bytes(n: float) -> str:

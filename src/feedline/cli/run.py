@@ -13,6 +13,7 @@ import os
 import runpy
 import sys
 from pathlib import Path
+from types import TracebackType
 from typing import Annotated, Any
 
 import typer
@@ -46,7 +47,18 @@ def run(
         raise typer.Exit(2 if isinstance(error, UsageError) else 1) from None
     sys.argv = [str(script), *(arguments or [])]
     sys.path.insert(0, str(script.resolve().parent))
-    runpy.run_path(str(script), run_name="__main__")
+    try:
+        runpy.run_path(str(script), run_name="__main__")
+    except Exception as error:
+        sys.excepthook(type(error), error, _of_script(error.__traceback__, str(script)))
+        raise typer.Exit(1) from None
+
+
+def _of_script(frames: TracebackType | None, script: str) -> TracebackType | None:
+    """Return the frames from a script's first on, without those that run it."""
+    while frames is not None and frames.tb_frame.f_code.co_filename != script:
+        frames = frames.tb_next
+    return frames
 
 
 def set_threads(facade: str, threads: int | None) -> None:

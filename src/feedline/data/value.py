@@ -21,7 +21,7 @@ from numpy.typing import ArrayLike, DTypeLike, NDArray
 from feedline import _native
 from feedline.data.faults import locate
 from feedline.data.schema import Schema, Stream
-from feedline.errors import DataError, SchemaError
+from feedline.errors import DataError, SchemaError, install_line
 
 if TYPE_CHECKING:
     import scipy.sparse
@@ -945,4 +945,4 @@ def _scipy_sparse() -> Any:
     try:
         return importlib.import_module("scipy.sparse")
     except ModuleNotFoundError as error:
-        raise ModuleNotFoundError("SciPy is not installed; run: pip install 'feedline[scipy]'") from error
+        raise ModuleNotFoundError(f"SciPy is not installed; run: {install_line('scipy')}") from error

@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TextIO
 
+from feedline.errors import install_line
+
 #: Called with what is done and the total, 0 where it is unknown.
 Report = Callable[[int, int], None]
 #: What ``progress=`` takes: a function, or whether to show progress.
@@ -137,7 +139,7 @@ def _bar(file: TextIO) -> Any:
         from rich.progress import BarColumn, TextColumn
         from rich.progress import Progress as RichProgress
     except ModuleNotFoundError as error:
-        raise ModuleNotFoundError("progress=True needs rich; run: pip install 'feedline[cli]'") from error
+        raise ModuleNotFoundError(f"progress=True needs rich; run: {install_line('cli')}") from error
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[text]}"))
     return RichProgress(*columns, console=Console(file=file), transient=True, auto_refresh=False)
 

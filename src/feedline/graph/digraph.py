@@ -10,10 +10,12 @@ import json
 from pathlib import Path
 from typing import Any
 
+from feedline.errors import install_line
+
 try:
     import graphviz
 except ModuleNotFoundError as error:
-    raise ModuleNotFoundError("graphviz is not installed; run: pip install 'feedline[viz]'") from error
+    raise ModuleNotFoundError(f"graphviz is not installed; run: {install_line('viz')}") from error
 
 from feedline.graph.frame_names import FrameNames, Wish
 from feedline.graph.labels import printable

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline import _native
-from feedline.errors import DataError
+from feedline.errors import DataError, install_line
 
 COLORS = ("RGB", "BGR", "grey")
 JPEG = 1
@@ -236,7 +236,7 @@ def _pillow() -> Any:
     try:
         return importlib.import_module("PIL.Image")
     except ModuleNotFoundError as error:
-        raise ModuleNotFoundError("Pillow is not installed; run: pip install 'feedline[images]'") from error
+        raise ModuleNotFoundError(f"Pillow is not installed; run: {install_line('images')}") from error
 
 
 @functools.cache
@@ -251,4 +251,4 @@ def _version(package: str) -> str:
     try:
         return f"{'Pillow' if package == 'pillow' else package} {importlib.metadata.version(package)}"
     except importlib.metadata.PackageNotFoundError:
-        return "none: run pip install 'feedline[images]'"
+        return f"none: run {install_line('images')}"

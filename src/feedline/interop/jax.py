@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from feedline.data.value import Value
+from feedline.errors import install_line
 
 try:
     import jax
 except ModuleNotFoundError as error:
-    raise ModuleNotFoundError("JAX is not installed; run: pip install 'feedline[jax]'") from error
+    raise ModuleNotFoundError(f"JAX is not installed; run: {install_line('jax')}") from error
 
 
 def export(value: Value, device: Any = None) -> Any:

@@ -14,7 +14,20 @@ from typing import Any
 
 #: Names of dimensions whose ranks read different samples. Any other is taken for one whose ranks read the same.
 DATA = frozenset(
-    "batch data data_parallel ddp dp dp_replicate dp_shard fsdp hsdp replica replicate shard".split()
+    [
+        "batch",
+        "data",
+        "data_parallel",
+        "ddp",
+        "dp",
+        "dp_replicate",
+        "dp_shard",
+        "fsdp",
+        "hsdp",
+        "replica",
+        "replicate",
+        "shard",
+    ]
 )
 
 

@@ -22,6 +22,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from feedline.errors import install_line
+
 #: Longest path of Ray's folder: paths of Unix sockets are limited, and Ray's take 62 characters below its folder.
 LONGEST_FOLDER = 45
 #: Seconds until what starts must have started: a private Ray, or a process of a Ray. Long, as a machine may be busy, or
@@ -160,7 +162,7 @@ def check_installed(extra: str) -> None:
         ModuleNotFoundError: it is not.
     """
     if importlib.util.find_spec("ray") is None:
-        raise ModuleNotFoundError(f"Ray is not installed; run: pip install 'feedline[{extra}]'")
+        raise ModuleNotFoundError(f"Ray is not installed; run: {install_line(extra)}")
 
 
 def reads_too_early() -> bool:

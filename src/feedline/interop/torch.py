@@ -13,11 +13,12 @@ from typing import Any
 import numpy as np
 
 from feedline.data.value import BytesValue, DenseValue, SparseValue, Value
+from feedline.errors import install_line
 
 try:
     import torch
 except ModuleNotFoundError as error:
-    raise ModuleNotFoundError("torch is not installed; run: pip install 'feedline[torch]'") from error
+    raise ModuleNotFoundError(f"torch is not installed; run: {install_line('torch')}") from error
 
 LAYOUTS = ("padded", "packed", "nested", "csr")
 

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from feedline.errors import install_line
 from feedline.mxnet._names import names_of
 from feedline.mxnet.symbol import Symbol
 from feedline.mxnet.symbol._infer import infer_shapes, lengths, told
@@ -70,7 +71,7 @@ def plot_network(
     try:
         from graphviz import Digraph
     except ImportError as error:
-        raise ImportError("Draw network requires graphviz library: pip install 'feedline[viz]'") from error
+        raise ImportError(f"Draw network requires graphviz library: {install_line('viz')}") from error
     if not isinstance(symbol, Symbol):
         raise TypeError(f"symbol must be a Symbol, got {type(symbol).__name__}")
     shapes = None if shape is None else _inferred(symbol, "shape", shape)

@@ -4,6 +4,7 @@
 NumPy.
 """
 
+from feedline.runs.log import log_feed
 from feedline.runs.report import report
 
-__all__ = ["report"]
+__all__ = ["log_feed", "report"]

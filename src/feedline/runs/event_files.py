@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+from feedline.errors import install_line
+
 PATTERN = "*tfevents*"
 # Tags of feedline's reporter by the name of the curve; others keep their tag.
 _OURS: Mapping[str, str] = {
@@ -41,7 +43,7 @@ def event_curves(path: Path) -> tuple[dict[str, Curve], bool]:
         from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
         from tensorboard.util.tensor_util import make_ndarray
     except ModuleNotFoundError as error:
-        raise ModuleNotFoundError("tensorboard is not installed; run: pip install 'feedline[tensorboard]'") from error
+        raise ModuleNotFoundError(f"tensorboard is not installed; run: {install_line('tensorboard')}") from error
     events = EventAccumulator(str(path), size_guidance={"scalars": 0, "tensors": 0})
     events.Reload()
     found: dict[str, Curve] = {}

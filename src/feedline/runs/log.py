@@ -1,4 +1,4 @@
-"""Reads the log of a run: JSON lines, one per event, each with ``event`` and ``samples`` (label samples so far).
+"""Reads and writes the log of a run: JSON lines, one per event, each with ``event`` and ``samples`` (label samples so far).
 
 A killed process leaves a torn last line, and the one that resumes writes again what the first wrote after its last
 checkpoint. The result has each part of the run once, as it was trained the last time.
@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TextIO, TypeVar
 
 from feedline.errors import DataError
 from feedline.runs.fields import whole, words
@@ -111,6 +112,55 @@ class LogReader(Generic[T]):
         """Return what was read so far."""
         events = [self._kept[key] for key in sorted(self._kept, key=lambda key: key[1])]
         return RunLog(events, list(self._starts), self._lines, self._torn)
+
+
+def log_feed(path: str | os.PathLike[str], source: Any, *, step: int, size: int, event: str = "progress") -> None:
+    """Append a line that says where a source stands, for ``feedline audit``.
+
+    Write one before the first minibatch of a process, by ``event="start"``, then every so many steps and at the end;
+    under a schedule of sizes, whenever the size changes.
+
+    Args:
+        path: path of the log, created if missing.
+        source: a `MinibatchSource`.
+        step: minibatches that the run has been fed before, by all processes one after the other.
+        size: size of the next minibatches, in samples of all ranks.
+        event: ``"start"``, ``"progress"`` or ``"end"``.
+
+    Raises:
+        ValueError: another event, or a step or size that cannot be.
+        OSError: the file cannot be written.
+    """
+    if event not in ("start", "progress", "end"):
+        raise ValueError(f"expected the event 'start', 'progress' or 'end', got {event!r}")
+    if whole(size, "size") == 0:
+        raise ValueError("expected a size of at least 1, got 0")
+    feed = feed_record(source, whole(step, "step"), size)
+    line = json.dumps(
+        {"event": event, "samples": feed["state"]["samples"], "time": round(time.time(), 3), "feed": feed}
+    )
+    with open_log(path) as file:
+        file.write(line + "\n")
+
+
+def feed_record(source: Any, step: int, size: int) -> dict[str, Any]:
+    """Return what an audit needs of a source, in JSON types."""
+    return {"step": step, "size": size, "state": source.state_dict()}
+
+
+def open_log(path: str | os.PathLike[str]) -> TextIO:
+    """Open a log to append lines to it; one that a crash has torn is ended, so that the next is not lost with it."""
+    file = open(path, "a+", encoding="utf-8")
+    try:
+        end = file.buffer.seek(0, os.SEEK_END)
+        if end:
+            file.buffer.seek(end - 1)
+            if file.buffer.read(1) != b"\n":
+                file.write("\n")
+    except BaseException:
+        file.close()
+        raise
+    return file
 
 
 def read_log(path: str | os.PathLike[str], keep: Callable[[Line], T]) -> RunLog[T]:

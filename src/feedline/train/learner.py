@@ -29,7 +29,7 @@ from types import MappingProxyType
 from typing import Any, ClassVar
 
 from feedline.data import Position
-from feedline.errors import StateError, shown
+from feedline.errors import StateError, install_line, shown
 from feedline.runs.fields import amount, whole
 from feedline.train.parameters import (
     ParameterGroup,
@@ -56,7 +56,7 @@ from feedline.updates import (
 try:
     import torch
 except ModuleNotFoundError as error:
-    raise ModuleNotFoundError("torch is not installed; run: pip install 'feedline[torch]'") from error
+    raise ModuleNotFoundError(f"torch is not installed; run: {install_line('torch')}") from error
 
 FORMAT = 1
 

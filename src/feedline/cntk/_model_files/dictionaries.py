@@ -25,7 +25,7 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from feedline.errors import StateError, shown
+from feedline.errors import StateError, install_line, shown
 from feedline.interop.tensor_file import sync
 
 try:
@@ -33,7 +33,7 @@ try:
     from google.protobuf.message import DecodeError
 except ModuleNotFoundError as error:
     raise ModuleNotFoundError(
-        "protobuf, which CNTK's files are made with, is not installed; run: pip install 'feedline[cntk]'"
+        f"protobuf, which CNTK's files are made with, is not installed; run: {install_line('cntk')}"
     ) from error
 
 _MAGIC = b"ktnc"

@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from feedline.errors import StateError
+from feedline.errors import StateError, install_line
 from feedline.interop.tensor_file import sync
 
 try:
     import onnx
     from onnx import helper, numpy_helper
 except ModuleNotFoundError as error:
-    raise ModuleNotFoundError("onnx is not installed; run: pip install 'feedline[onnx]'") from error
+    raise ModuleNotFoundError(f"onnx is not installed; run: {install_line('onnx')}") from error
 
 OPSET, _IR = 18, 8  # of 2022, which every runtime of today knows
 # Element types by their names in NumPy.

@@ -1,7 +1,7 @@
 """`cntk.train.distributed`: distributed learners and the communicator, over torch.distributed.
 
-Workers are the processes that torchrun, mpiexec or srun, or another launcher that sets torchrun's variables, has started;
-without a launcher there is one worker.
+Workers are the processes that torchrun, mpiexec, srun, or another launcher that sets torchrun's variables has started.
+Without a launcher there is one worker.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from feedline.data import Stream
-from feedline.errors import DataError, FeedlineError, shown
+from feedline.errors import DataError, FeedlineError, install_line, shown
 from feedline.feed.composed.mixture import Mixture
 from feedline.feed.composed.packed import Packed
 from feedline.feed.files.paths import open_regular
@@ -57,7 +57,7 @@ def _parsed(path: Path, text: bytes) -> Any:
         import yaml
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError(
-            f"PyYAML is not installed, which reads {path}; run: pip install 'feedline[cli]', or write it as JSON"
+            f"PyYAML is not installed, which reads {path}; run: {install_line('cli')}, or write it as JSON"
         ) from error
     try:
         return yaml.safe_load(text)

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline.data import Stream
-from feedline.errors import DataError, SchemaError
+from feedline.errors import DataError, SchemaError, install_line
 from feedline.feed.files.digest import ContentDigest
 from feedline.feed.files.mapped_arrays import map_file
 from feedline.feed.files.paths import PathLike, list_files, open_file, status_of
@@ -120,7 +120,7 @@ class _OpenFiles:
         try:
             import h5py
         except ModuleNotFoundError as error:
-            raise ModuleNotFoundError("h5py is not installed; run: pip install 'feedline[hdf5]'") from error
+            raise ModuleNotFoundError(f"h5py is not installed; run: {install_line('hdf5')}") from error
         with open_file(path) as plain:  # refuses what is not a regular file
             status = status_of(plain)
         state = (status.st_size, status.st_mtime_ns)

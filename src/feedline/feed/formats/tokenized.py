@@ -12,7 +12,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from feedline.data import Chunk, Schema, Stream, Value
 from feedline.data.value import BytesValue
-from feedline.errors import DataError, SchemaError
+from feedline.errors import DataError, SchemaError, install_line
 from feedline.feed.files.paths import open_regular
 from feedline.feed.protocol import ChunkInfo, Deserializer
 
@@ -212,7 +212,7 @@ def _text_of(corpus: Deserializer, text: str | None) -> str:
     if text is None and len(found) != 1:
         raise SchemaError(f"expected one stream of texts in {corpus.name}, got {there}; name it by text=")
     if text is not None and text not in found:
-        raise SchemaError(f"expected a stream of texts as text, got {text!r}; {corpus.name} has {there}")
+        raise SchemaError(f"expected a stream of texts for text=, got {text!r}; {corpus.name} has {there}")
     return found[0] if text is None else text
 
 
@@ -222,7 +222,7 @@ def _library_tokenizer(given: Any) -> Any:
         import tokenizers
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError(
-            "the library tokenizers is not installed; run: pip install 'feedline[tokenizers]'"
+            f"the library tokenizers is not installed; run: {install_line('tokenizers')}"
         ) from error
     if isinstance(given, (str, os.PathLike)):
         try:

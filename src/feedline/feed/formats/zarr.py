@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from feedline.data import Stream
-from feedline.errors import SchemaError
+from feedline.errors import SchemaError, install_line
 from feedline.feed.files.digest import ContentDigest
 from feedline.feed.files.paths import PathLike
 from feedline.feed.formats.arrays import ArrayDeserializer
@@ -72,7 +72,7 @@ class ZarrDeserializer(StoredArrays):
         try:
             from feedline.feed.formats.zarr_library import ZarrArray
         except ModuleNotFoundError as error:
-            raise ModuleNotFoundError("zarr is not installed; run: pip install 'feedline[zarr]'") from error
+            raise ModuleNotFoundError(f"zarr is not installed; run: {install_line('zarr')}") from error
         self._used.append((keys, place))
         return ZarrArray(keys, place, name=place or _ROOT_NAME, found=found, memory_bytes=memory_bytes)
 

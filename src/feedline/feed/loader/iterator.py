@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from feedline.errors import DataError
+from feedline.errors import DataError, install_line
 from feedline.feed.loader import collate as collating
 from feedline.feed.loader.batches import Batches
 from feedline.feed.loader.executors import Executor
@@ -79,7 +79,7 @@ class LoaderIterator(_Base):
         self._transfer = None
         if options.device is not None:
             if torch is None:
-                raise ModuleNotFoundError("device= requires torch; run pip install 'feedline[torch]'")
+                raise ModuleNotFoundError(f"device= requires torch; run {install_line('torch')}")
             self._transfer = torch.Transfer(options.device)
         self._inside: int | None = None  # the thread inside `__next__`
         # The stages of a batch; each holds at most one.

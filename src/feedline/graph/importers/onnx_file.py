@@ -13,6 +13,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from feedline.errors import install_line
 from feedline.graph.costs import activations, multiply_adds
 from feedline.graph.graph import (
     Graph,
@@ -31,7 +32,7 @@ from feedline.graph.settings import Around, settings_of
 try:
     import onnx
 except ModuleNotFoundError as error:
-    raise ModuleNotFoundError("onnx is not installed; run: pip install 'feedline[onnx]'") from error
+    raise ModuleNotFoundError(f"onnx is not installed; run: {install_line('onnx')}") from error
 
 _DTYPES = {"FLOAT": "float32", "DOUBLE": "float64"}
 # Inputs that are settings, by their place, under the names that they had while they were attributes.

@@ -30,11 +30,11 @@ from feedline.collective.interrupts import DeferredInterrupt
 from feedline.collective.refusal import RefusedError
 from feedline.collective.silence import Silence
 from feedline.errors import StoreError
+from feedline.interop.launchers import launched
 from feedline.kvstore import merging
 from feedline.kvstore import row_sparse as rows
 from feedline.kvstore.arguments import checked_priority, grouped
 from feedline.kvstore.base import Key, KVStore, Updater, check_updater
-from feedline.interop.launchers import launched
 from feedline.kvstore.compression import compression
 from feedline.kvstore.optimizer_states import load_states, save_states
 from feedline.kvstore.optimizers import Optimizer, optimizer_for

@@ -20,8 +20,9 @@ import numpy as np
 
 from feedline._version import __version__
 from feedline.collective.ranks import rank
+from feedline.errors import install_line
 from feedline.feed.source import MinibatchSource
-from feedline.runs.log import read_log
+from feedline.runs.log import feed_record, open_log, read_log
 from feedline.train.evaluation import Evaluated
 from feedline.train.progress import Progress
 from feedline.train.report.base import Silent
@@ -62,9 +63,7 @@ class JsonLines(Silent):
             return
         path = self._path if self._rank is not None else self._path.with_name(f"{self._path.name}.rank{rank()}")
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = path.open("a", encoding="utf-8")
-        if _is_torn(path):
-            self._file.write("\n")  # ends a line torn by a crash, so that this run's first line is not lost with it
+        self._file = open_log(path)
         self._write("start", run, **_described(run, self._settings), **surroundings(), **_fed_from(run))
 
     def on_update(self, run: TrainingSession, summary: Summary) -> None:
@@ -114,15 +113,6 @@ class JsonLines(Silent):
             self._file.flush()
 
 
-def _is_torn(path: Path) -> bool:
-    with path.open("rb") as file:
-        size = file.seek(0, os.SEEK_END)
-        if size == 0:
-            return False
-        file.seek(size - 1)
-        return file.read(1) != b"\n"
-
-
 def read_lines(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
     """Read the events of a file, in order of samples; of a part that was trained again, only the last time.
 
@@ -144,7 +134,7 @@ def plot_losses(lines: str | os.PathLike[str], picture: str | os.PathLike[str]) 
     try:
         from matplotlib.figure import Figure
     except ModuleNotFoundError as error:
-        raise ModuleNotFoundError("matplotlib is not installed; run: pip install 'feedline[viz]'") from error
+        raise ModuleNotFoundError(f"matplotlib is not installed; run: {install_line('viz')}") from error
     events = read_lines(lines)
     curves = {
         name: [(e["samples"], e["loss"]) for e in events if e["event"] == event and e["loss"] is not None]
@@ -216,7 +206,7 @@ def _fed_from(run: TrainingSession) -> dict[str, Any]:
     """Return where a source that can be planned stands: what `feedline audit` needs to say what was in which step."""
     if not isinstance(run.source, MinibatchSource):
         return {}
-    return {"feed": {"step": run.minibatches, "size": run.next_size(), "state": run.source.state_dict()}}
+    return {"feed": feed_record(run.source, run.minibatches, run.next_size())}
 
 
 def _done(run: TrainingSession) -> float | None:
