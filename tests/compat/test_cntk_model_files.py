@@ -967,7 +967,7 @@ def test_a_package_that_is_missing(tmp_path, monkeypatch, package, extra):
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, package, None)
     number = {"cntk": C.ModelFormat.CNTKv2, "onnx": C.ModelFormat.ONNX}[extra]
-    with pytest.raises(ModuleNotFoundError, match=rf"pip install 'feedline\[{extra}\]'"):
+    with pytest.raises(ModuleNotFoundError, match=rf"pip install .*\[{extra}\]'"):
         z.save(str(tmp_path / "z"), format=number)
     z.save(str(tmp_path / "z"))  # needs neither
     np.testing.assert_allclose(C.load_model(str(tmp_path / "z")).eval(X[:, 0, :3]), np.exp(X[:, 0, :3]), 1e-6)

@@ -142,4 +142,5 @@ def test_ranks_that_cannot_meet_are_told_what_to_set(program, told):
     with Job(program, 2) as job:
         for failure in job.results():
             assert isinstance(failure, Failure)
-            assert failure.kind == "RuntimeError" and told in failure.text
+            assert failure.kind == "RuntimeError"
+            assert told in failure.text

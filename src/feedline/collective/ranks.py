@@ -133,8 +133,8 @@ def _initialised() -> bool:
     share = launched()
     if share is not None:
         raise RuntimeError(
-            f"expected torch.distributed to connect the {share[1]} ranks that mpiexec or srun has started, of which this "
-            f'is rank {share[0]}: call torch.distributed.init_process_group("gloo", rank={share[0]}, '
+            f"expected torch.distributed to connect the {share[1]} ranks that mpiexec or srun has started, of which "
+            f'this is rank {share[0]}: call torch.distributed.init_process_group("gloo", rank={share[0]}, '
             f"world_size={share[1]}) first, or set RANK=0 WORLD_SIZE=1 if each trains by itself"
         )
     return False

@@ -97,7 +97,7 @@ def checked(share: Share) -> Share:
 
 
 def ranks() -> Share:
-    """Return rank and number of ranks: of torch.distributed if it is imported and initialised, or of mpiexec or srun."""
+    """Return rank and number of ranks: of torch.distributed if it is initialised, else as mpiexec or srun says."""
     distributed = sys.modules.get("torch.distributed")
     if distributed is not None and distributed.is_available() and distributed.is_initialized():
         return distributed.get_rank(), distributed.get_world_size()

@@ -1,13 +1,13 @@
 """Rank and number of ranks in the variables of launchers other than torchrun: mpiexec and srun.
 
-torchrun's ``RANK`` goes before all of them, as a program that sets it has decided: here it is left to torch.distributed.
+torchrun's ``RANK`` goes before all of them: torch.distributed reads it.
 
 - Open MPI sets ``OMPI_COMM_WORLD_RANK`` and ``OMPI_COMM_WORLD_SIZE``.
 - MPICH, Intel MPI, Microsoft MPI and Cray's set ``PMI_RANK`` and ``PMI_SIZE``.
-- Slurm sets ``SLURM_PROCID`` and ``SLURM_STEP_NUM_TASKS`` (``SLURM_NTASKS`` as well) for the tasks of a step of srun. A
-  batch script and an interactive shell have ``SLURM_PROCID`` and ``SLURM_NTASKS`` too, but are one process: they have no
-  ``SLURM_STEP_ID``, or one of the numbers that Slurm reserves. An mpiexec that srun starts its helpers with passes their
-  ``SLURM_*`` on, so its own variables go first.
+- Slurm sets ``SLURM_PROCID`` and ``SLURM_STEP_NUM_TASKS`` (``SLURM_NTASKS`` as well) for the tasks of a step of srun.
+  A batch script and an interactive shell have ``SLURM_PROCID`` and ``SLURM_NTASKS``, too, but are one process: they
+  have no ``SLURM_STEP_ID``, or one of the numbers that Slurm reserves. An mpiexec whose helpers srun has started passes
+  their ``SLURM_*`` on, so its own variables go first.
 
 Whatever a rank starts inherits its variables, and counts as that rank.
 """
@@ -59,8 +59,8 @@ def where_to_meet() -> tuple[str, str]:
         return address, port
     index, count = launched() or (0, 1)
     raise RuntimeError(
-        f"expected an address where the {count} ranks meet, of which this is rank {index}, got none: set MASTER_ADDR to "
-        "rank 0's machine and MASTER_PORT to a free port there, the same for all ranks, as by\n"
+        f"expected an address where the {count} ranks meet, of which this is rank {index}, got none: set MASTER_ADDR "
+        "to rank 0's machine and MASTER_PORT to a free port there, the same for all ranks, as by\n"
         "  mpiexec -x MASTER_ADDR=127.0.0.1 -x MASTER_PORT=29500 -n 2 python script.py  (Open MPI, one machine)\n"
         "  mpiexec -genv MASTER_ADDR 127.0.0.1 -genv MASTER_PORT 29500 -n 2 python script.py  (MPICH, Intel MPI)\n"
         "  MASTER_ADDR=$(hostname) MASTER_PORT=29500 srun python script.py  (from rank 0's machine)\n"

@@ -1,4 +1,4 @@
-"""Reads and writes the log of a run: JSON lines, one per event, each with ``event`` and ``samples`` (label samples so far).
+"""The log of a run: JSON lines, one per event, each with ``event`` and ``samples`` (label samples so far).
 
 A killed process leaves a torn last line, and the one that resumes writes again what the first wrote after its last
 checkpoint. The result has each part of the run once, as it was trained the last time.
@@ -150,7 +150,7 @@ def feed_record(source: Any, step: int, size: int) -> dict[str, Any]:
 
 def open_log(path: str | os.PathLike[str]) -> TextIO:
     """Open a log to append lines to it; one that a crash has torn is ended, so that the next is not lost with it."""
-    file = open(path, "a+", encoding="utf-8")
+    file = open(path, "a+", encoding="utf-8")  # noqa: SIM115  # the caller closes it
     try:
         end = file.buffer.seek(0, os.SEEK_END)
         if end:

@@ -328,7 +328,7 @@ def test_without_the_library(path, monkeypatch):
     """What to install is told; other formats need none of it."""
     monkeypatch.delitem(sys.modules, "feedline.feed.formats.zarr_library")
     monkeypatch.setitem(sys.modules, "zarr", None)
-    with pytest.raises(ModuleNotFoundError, match=r"run: pip install 'feedline\[zarr\]'"):
+    with pytest.raises(ModuleNotFoundError, match=r"run: pip install .*\[zarr\]'"):
         fl.open_corpus(path)
 
 
