@@ -7,6 +7,7 @@ import inspect
 import json
 import os
 import pty
+import re
 import signal
 import subprocess
 import sys

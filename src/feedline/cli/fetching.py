@@ -134,11 +134,11 @@ def print_plan(plan: FetchPlan) -> None:
     first, last_one = asked.numbers[0], asked.numbers[-1]
     print_table(["all nodes fetch", f"sweep {first}", f"sweep {last_one}", "in all", "waiting"], rows)
     less, more = sorted((asked, plan.other), key=lambda one: one.fetched_bytes)
-    if less.fetched_bytes == more.fetched_bytes:
+    times = f"{more.fetched_bytes / max(1, less.fetched_bytes):.3g}"
+    if less.fetched_bytes == more.fetched_bytes or times == "1":
         console.print("Both fetch the same.", markup=False)
     else:
-        times = more.fetched_bytes / max(1, less.fetched_bytes)
-        console.print(f"{_name(less)} fetches less: {_name(more)} takes {times:.3g} times as much.", markup=False)
+        console.print(f"{_name(less)} fetches less: {_name(more)} takes {times} times as much.", markup=False)
 
 
 def _traffic(one: PlannedTraffic) -> str:

@@ -27,15 +27,17 @@ from feedline.cli.console import (
 )
 from feedline.cli.corpus import Opened, open_path
 from feedline.cli.cost import cost, print_cost
-from feedline.cli.pictures import DEFAULT_STEPS, Asked, decoding, picture_stream, write_page
+from feedline.cli.pictures import DEFAULT_STEPS, Asked, decoding, looked_at, picture_stream, shown_sizes, write_page
 from feedline.data import Schema, Value
 from feedline.data.value import BytesValue, SparseValue
+from feedline.feed.formats.images import ImageFolderDeserializer
 from feedline.feed.protocol import Deserializer
 from feedline.feed.transforms import DrawKeys
 
 _BLOCK_SEQUENCES = 1 << 20  # sequences whose lengths are looked up at a time
 _BINS = 12
 _SHOWN_SAMPLES, _SHOWN_VALUES, _SHOWN_BYTES = 4, 8, 40
+_SHOWN_CLASSES = 8
 _BAR = 40
 
 
@@ -118,9 +120,17 @@ def describe(opened: Opened, preview: int) -> dict[str, Any]:
 
 
 def _pictures(corpus: Deserializer, sequences: int) -> dict[str, Any] | None:
-    """Return which stream holds encoded pictures, and what would decode them; None if none does."""
+    """Return which stream holds encoded pictures, what would decode them, and what they are; None if none does.
+
+    Returns:
+        ``stream``, ``decoders``; ``looked_at``, ``formats`` and ``sizes`` of `looked_at`; ``classes``, number of
+        pictures by name, where folders name them.
+    """
     name = picture_stream(corpus, sequences)
-    return None if name is None else {"stream": name, "decoders": decoding()}
+    if name is None:
+        return None
+    classes = corpus.class_counts() if isinstance(corpus, ImageFolderDeserializer) else {}
+    return {"stream": name, "decoders": decoding(), **looked_at(corpus, name, sequences), "classes": classes}
 
 
 def length_histogram(corpus: Deserializer, sequences: int) -> dict[str, Any]:
@@ -210,9 +220,18 @@ def _print(found: dict[str, Any]) -> None:
         "chunks": show_count(found["chunks"]),
         "stored": show_bytes(found["bytes"]),
     }
-    if found["pictures"] is not None:
-        decoders = ", ".join(f"{kind} by {decoder}" for kind, decoder in found["pictures"]["decoders"].items())
-        facts["pictures"] = f"in {found['pictures']['stream']}; decoded {decoders}"
+    if found["lengths"]["min"] == found["lengths"]["max"] == 1:
+        del facts["samples"]  # one of each sequence
+    pictures = found["pictures"]
+    if pictures is not None:
+        decoders = ", ".join(f"{kind} by {decoder}" for kind, decoder in pictures["decoders"].items())
+        kinds = ", ".join(f"{count} {kind}" for kind, count in pictures["formats"].items())
+        facts["pictures"] = f"in {pictures['stream']}: {kinds} of {pictures['looked_at']} looked at"
+        if pictures["sizes"]:
+            facts["sizes"] = f"{shown_sizes(np.array(pictures['sizes']))}, width × height"
+        if pictures["classes"]:
+            facts["classes"] = _classes(pictures["classes"])
+        facts["decoded"] = decoders
     print_facts(found["path"], facts)
     console = stdout()
     guessed = ", guessed from the first text: declare them with --stream to be sure" if found["streams_guessed"] else ""
@@ -224,12 +243,15 @@ def _print(found: dict[str, Any]) -> None:
         kind += ", defines size" if stream["defines_size"] else ""
         rows.append([stream["name"], stream["dtype"], str(tuple(stream["shape"])), kind])
     print_table(["name", "dtype", "shape", "kind"], rows, left=4)
-    _print_lengths(found["lengths"])
+    if len(found["lengths"]["histogram"]) > 1:
+        _print_lengths(found["lengths"])
     if found["cost"] is not None:
         print_cost(found["cost"])
     if found["preview"]:
         console.print("\nfirst sequences", style="bold")
     for sequence in found["preview"]:
+        if pictures is not None and "streams" in sequence:
+            sequence["streams"].pop(pictures["stream"], None)  # whose bytes say nothing to people
         if "error" in sequence:
             console.print(f"  {sequence['sequence']}  unreadable: {sequence['error']}", markup=False)
             continue
@@ -237,9 +259,15 @@ def _print(found: dict[str, Any]) -> None:
             console.print(f"  {sequence['sequence']}  {name}: {_show_head(head)}", markup=False)
 
 
+def _classes(counts: dict[str, int]) -> str:
+    """Format the number of classes, the range of pictures in each, and the first ones."""
+    low, high = min(counts.values()), max(counts.values())
+    each = show_count(low) if low == high else f"{show_count(low)} to {show_count(high)}"
+    first = ", ".join(list(counts)[:_SHOWN_CLASSES]) + (", ..." if len(counts) > _SHOWN_CLASSES else "")
+    return f"{show_count(len(counts))} of {each} pictures: {first}"
+
+
 def _print_lengths(lengths: dict[str, Any]) -> None:
-    if not lengths["histogram"]:
-        return
     console = stdout()
     console.print(
         f"\nlengths in samples: {lengths['min']} to {lengths['max']}, mean {lengths['mean']:.4g}",

@@ -188,6 +188,29 @@ def headers(value: BytesValue) -> NDArray[np.int32]:
     return _native.picture_headers(np.ascontiguousarray(value.data), np.ascontiguousarray(value.bounds))
 
 
+def shown_sizes(sizes: Ints) -> str:
+    """Format sizes (n, 2): ``40 × 30``, or the range of each side, ``30 to 64 × 30 to 60``."""
+    ends = zip(sizes.min(0).tolist(), sizes.max(0).tolist(), strict=True)
+    return " × ".join(str(low) if low == high else f"{low} to {high}" for low, high in ends)
+
+
+def looked_at(corpus: Deserializer, name: str, sequences: int) -> dict[str, Any]:
+    """Return formats and upright sizes of some pictures, spread over a corpus, as their headers have them.
+
+    Returns:
+        ``looked_at``, their number; ``formats``, number by name; ``sizes``, (width, height) of each that a header has.
+    """
+    ordinals = np.unique(np.linspace(0, sequences - 1, min(_AT_ONCE, sequences)).round().astype(np.int64))
+    chunk = corpus.select(ordinals)
+    value = chunk.values[name]
+    assert isinstance(value, BytesValue)
+    heads = headers(value)[[i for i in range(len(ordinals)) if i not in chunk.errors]].astype(np.int64)
+    formats = Counter(_FORMATS.get(kind, "other") for kind in heads[:, _FORMAT].tolist())
+    known = heads[heads[:, _FORMAT] > 0]
+    sizes = np.where(known[:, [_ORIENTATION]] >= 5, known[:, [_HEIGHT, _WIDTH]], known[:, [_WIDTH, _HEIGHT]])
+    return {"looked_at": len(ordinals), "formats": dict(formats.most_common()), "sizes": sizes.tolist()}
+
+
 # ---- pictures ------------------------------------------------------------------------------------------------
 
 
@@ -419,11 +442,10 @@ def _tiles(shown: Sequence[Shown], seen: _Tally) -> list[tuple[str, str]]:
     if seen.shape:
         tiles.append((" × ".join(map(str, seen.shape)), "uint8, each sample"))
     if seen.sizes:
-        sizes = sorted(seen.sizes, key=lambda size: size[0] * size[1])
-        low, high = ("{} × {}".format(*size) for size in (sizes[0], sizes[-1]))
-        tiles.append((low if low == high else f"{low} to {high}", "upright, width × height"))
+        tiles.append((shown_sizes(np.array(seen.sizes)), "upright, width × height"))
     if seen.nbytes:
-        tiles.append((show_bytes(float(np.mean(seen.nbytes))), "encoded, on average"))
+        low, high = show_bytes(min(seen.nbytes)), show_bytes(max(seen.nbytes))
+        tiles.append((low if low == high else f"{low} to {high}", "encoded"))
     if seen.turned:
         tiles.append((str(seen.turned), "turned by EXIF"))
     if unreadable := sum(one.error is not None for one in shown):

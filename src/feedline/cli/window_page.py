@@ -201,6 +201,12 @@ def _advice(found: Sequence[WindowChoice]) -> str:
         if choice.distance >= _WELL_MIXED and (not choice.odd or float(np.mean(choice.odd)) <= _ALIKE * usual)
     ]
     smallest = (well or [found[-1]])[0]
+    alike = [choice.name for choice in well if choice.window_bytes == smallest.window_bytes]
+    if len(alike) > 1:
+        return (
+            f"{', '.join(alike[:-1])} and {alike[-1]} mix about as well as a full shuffle, and each reads "
+            f"{show_bytes(smallest.window_bytes)} before the first minibatch: none is better."
+        )
     told = f"its neighbours lie {smallest.distance:.0%} as far apart"
     if smallest.odd:
         told += f", and the labels of its minibatches are off by {np.mean(smallest.odd):.0%} instead of {usual:.0%}"

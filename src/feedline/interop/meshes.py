@@ -1,9 +1,9 @@
 """Meshes of a program's ranks: whether ranks that need the same samples would get different ones.
 
 torch keeps no list of the `DeviceMesh`es that a program has made, so they are looked for among the objects that
-Python's collector knows: some hundredths of a second, once for each feed, and only where there are several ranks. This does not
-see meshes that are made later, that nothing refers to any more, or that were put away by ``gc.freeze()``; nor groups of
-ranks that are no mesh, such as Megatron's and DeepSpeed's.
+Python's collector knows: some hundredths of a second, once for each feed, and only where there are several ranks. This
+does not see meshes that are made later, that nothing refers to any more, or that were put away by ``gc.freeze()``; nor
+groups of ranks that are no mesh, such as Megatron's and DeepSpeed's.
 """
 
 from __future__ import annotations

@@ -340,6 +340,11 @@ class ImageFolderDeserializer(_ImageFiles):
     def _place(self, ordinal: int) -> tuple[str, str | None]:
         return os.path.join(self.name, os.fsdecode(self._name(ordinal))), None
 
+    def class_counts(self) -> dict[str, int]:
+        """Return the number of pictures in each class, by name."""
+        counts = np.bincount(self._labels, minlength=len(self.classes)).tolist()
+        return dict(zip(self.classes, counts, strict=True))
+
     def paths(self) -> list[str]:
         """Return the path of the first picture."""
         return [self._place(0)[0]]
