@@ -33,13 +33,13 @@ nb::object numbers(const void* data, std::size_t count) {
     return array;
 }
 
-nb::tuple messages(int fd, std::uint64_t size, std::uint64_t start, const nb::object& reach) {
+nb::tuple messages(int fd, std::uint64_t size, std::uint64_t start, bool footer, const nb::object& reach) {
     const bool parted = !reach.is_none();
     const feedline::Reach reached = feedline::bindings::reach_of(reach);
     feedline::ArrowStream found;
     try {
         const Unlocked unlocked;
-        found = feedline::walk_arrow(fd, size, start, parted, reached);
+        found = (footer ? feedline::read_arrow_footer : feedline::walk_arrow)(fd, size, start, parted, reached);
     } catch (const feedline::ArrowError& error) {
         raise(error);
     } catch (const std::system_error& error) {
@@ -48,7 +48,8 @@ nb::tuple messages(int fd, std::uint64_t size, std::uint64_t start, const nb::ob
         throw nb::python_error();
     }
     return nb::make_tuple(numbers(found.messages.data(), 6 * found.messages.size()), found.ended, found.big_endian,
-                          nb::bytes(found.heads.data(), found.heads.size()));
+                          nb::bytes(found.heads.data(), found.heads.size()),
+                          nb::bytes(found.schema.data(), found.schema.size()));
 }
 
 nb::tuple batch(nb::handle head, std::int64_t body) {
@@ -66,11 +67,12 @@ nb::tuple batch(nb::handle head, std::int64_t body) {
 }  // namespace
 
 void bind_arrow(nb::module_& m) {
-    m.def("arrow_messages", &messages, "fd"_a, "size"_a, "start"_a, "reach"_a = nb::none(),
-          "Walk the messages of an Arrow IPC stream of `size` bytes and return (messages, ended, big_endian, heads).\n\n"
-          "messages: int64[6 * n]: kind (1 schema, 2 dictionary, 3 record batch), first byte, bytes of head and of\n"
+    m.def("arrow_messages", &messages, "fd"_a, "size"_a, "start"_a, "footer"_a, "reach"_a = nb::none(),
+          "Read where the messages of an Arrow IPC stream or file lie, which ends at byte `size`; return (messages, ended,\n"
+          "big_endian, heads, schema).\n\n"
+          "footer: whether it is a file, whose footer says so, else they are walked over. messages: int64[6 * n]: kind (1 schema, 2 dictionary, 3 record batch), first byte, bytes of head and of\n"
           "body, rows, whether it is compressed. heads: those of all messages, one after the other, if `reach` is given, which\n"
-          "makes bytes readable as that of `TarIndexer` does; else empty. ValueError(what, byte) for damage, OSError if\n"
+          "makes bytes readable as that of `TarIndexer` does; else empty. schema: a message with it. ValueError(what, byte) for damage, OSError if\n"
           "the disk fails.");
     m.def("arrow_batch", &batch, "head"_a, "body"_a,
           "Parse the head of a record batch with `body` bytes of data; return (rows, compressed, nodes, buffers).\n\n"

@@ -8,6 +8,7 @@
 #include <system_error>
 
 #include "arrays.h"
+#include "paths.h"
 
 using namespace feedline;
 using namespace feedline::bindings;
@@ -80,16 +81,16 @@ const std::shared_ptr<const DiskFile>& file_of(const Disk& disk, std::int64_t fi
 void check_range(const DiskFile& file, std::int64_t offset, std::int64_t size) {
     if (offset < 0 || size < 0 || static_cast<std::uint64_t>(size) > file.size() ||
         static_cast<std::uint64_t>(offset) > file.size() - static_cast<std::uint64_t>(size))
-        raise<nb::value_error>({"expected a range of the ", file.size(), " bytes of ", file.path(), ", got ", size,
-                                " bytes at ", offset});
+        raise<nb::value_error>({"expected a range of the ", file.size(), " bytes of a file, got ", size, " bytes at ",
+                                offset});
 }
 
-std::size_t add_file(Disk& disk, const std::string& path, std::int64_t size, std::uint64_t address, nb::handle identity,
+std::size_t add_file(Disk& disk, nb::handle path, std::int64_t size, std::uint64_t address, nb::handle identity,
                      bool direct, bool ask, std::int64_t first, bool share) {
     if (first < 0 || first > size) raise<nb::value_error>({"expected first from 0 to the size, got ", first});
     if (size < 0) raise<nb::value_error>({"expected a size of at least 0, got ", size});
     DiskFile::About about;
-    about.path = path;
+    about.path = feedline::bindings::bytes_of_path(path);
     about.size = static_cast<std::uint64_t>(size);
     about.mapped = reinterpret_cast<const std::byte*>(address);  // an address from Python is a number
     about.first = static_cast<std::uint64_t>(first);
@@ -106,7 +107,7 @@ std::size_t add_file(Disk& disk, const std::string& path, std::int64_t size, std
         file = std::make_shared<DiskFile>(about);
     } catch (const std::system_error& error) {
         errno = error.code().value();
-        PyErr_SetFromErrnoWithFilename(PyExc_OSError, path.c_str());
+        PyErr_SetFromErrnoWithFilenameObject(PyExc_OSError, path.ptr());
         throw nb::python_error();
     }
     disk.files.push_back(file);

@@ -145,12 +145,13 @@ void bind_rows(nb::module_& m) {
     indexer
         .def_static(
             "json",
-            [](std::shared_ptr<feedline::JsonParser> parser, int size_stream) {
+            [](std::shared_ptr<feedline::JsonParser> parser, int size_stream, std::uint64_t most) {
                 if (parser != nullptr && size_stream >= static_cast<int>(parser->fields().size()))
                     throw nb::value_error("size_stream must be the index of a field, or -1");
-                return feedline::RowIndexer(std::move(parser), size_stream);
+                return feedline::RowIndexer(std::move(parser), size_stream, most);
             },
-            "parser"_a.none(), "size_stream"_a, "Lines; with a parser their samples are counted.")
+            "parser"_a.none(), "size_stream"_a, "most"_a,
+            "Lines of at most `most` bytes; with a parser their samples are counted.")
         .def_static(
             "csv",
             [](std::uint8_t delimiter, std::uint64_t skip, std::uint64_t most) {

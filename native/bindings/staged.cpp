@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "gatherer.h"
+#include "paths.h"
 #include "unlocked.h"
 
 using namespace feedline;
@@ -122,7 +123,7 @@ nb::list Staged::faults() {
     nb::list found;
     for (const StageWork::Fault& fault : work_->faults()) {
         const std::string path = fault.error == 0 ? std::string() : work_->files()[fault.file]->path();
-        found.append(nb::make_tuple(fault.pick, fault.stream, fault.error, path, fault.at));
+        found.append(nb::make_tuple(fault.pick, fault.stream, fault.error, path_of_bytes(path), fault.at));
     }
     return found;
 }

@@ -11,7 +11,8 @@ namespace feedline {
 
 namespace {
 
-constexpr std::size_t kPrefix = 8;               // FF FF FF FF, int32 bytes of metadata
+constexpr std::uint32_t kMarker = 0xFFFFFFFFu;
+constexpr std::size_t kPrefix = 8;               // marker, int32 bytes of metadata; before Arrow 0.15 without marker
 constexpr std::size_t kFirstRead = 4096;         // most heads are shorter
 constexpr std::int64_t kMostHead = 64 << 20;     // bytes of metadata; each column takes some hundred
 
@@ -68,16 +69,36 @@ public:
         return at + bytes_.at<std::uint32_t>(at);
     }
 
-    // Appends the pairs of a vector of structures of two int64.
-    void pairs(std::size_t field, const char* name, std::vector<std::int64_t>& out) const {
-        if (place(field) == 0) return;
+    // Where a vector of structures of `bytes` bytes begins, and how many it has; none if it is absent.
+    std::pair<std::size_t, std::size_t> vector(std::size_t field, const char* name, std::size_t bytes) const {
+        if (place(field) == 0) return {0, 0};
         const std::size_t vector = target(field, name);
         const std::size_t count = bytes_.at<std::uint32_t>(vector);
         const std::size_t from = vector + 4;
-        if (from > bytes_.size || count > (bytes_.size - from) / 16)
+        if (from > bytes_.size || count > (bytes_.size - from) / bytes)
             throw ArrowError(std::string("more ") + name + " than metadata", vector);
+        return {from, count};
+    }
+
+    // Fills in the pairs of a vector of structures of two int64.
+    void pairs(std::size_t field, const char* name, std::vector<std::int64_t>& out) const {
+        const auto [from, count] = vector(field, name, 16);
         out.resize(2 * count);
         if (count != 0) std::memcpy(out.data(), bytes_.data + from, 16 * count);
+    }
+
+    // Whether one of a vector of tables has a text as its first field.
+    bool has_key(std::size_t field, const std::string& key) const {
+        const auto [from, count] = vector(field, "custom metadata", 4);
+        for (std::size_t i = 0; i < count; ++i) {
+            const std::size_t entry = from + 4 * i;
+            const std::size_t text = Table(bytes_, entry + bytes_.at<std::uint32_t>(entry)).target(0, "a key");
+            if (bytes_.at<std::uint32_t>(text) != key.size()) continue;
+            std::size_t same = 0;
+            while (same < key.size() && bytes_.at<char>(text + 4 + same) == key[same]) ++same;
+            if (same == key.size()) return true;
+        }
+        return false;
     }
 
 private:
@@ -94,6 +115,11 @@ struct Message {
           bytes(message) {}
 
     Table header() const { return Table(bytes, root.target(2, "a header")); }
+
+    // Arrow 0.17 compressed before the format had a field for it.
+    bool compressed(const Table& batch) const {
+        return batch.place(3) != 0 || root.has_key(4, "ARROW:experimental_compression");
+    }
 
     Table root;
     std::int64_t kind, body;
@@ -130,48 +156,89 @@ struct FileBytes {
     }
 };
 
+// What is before the metadata of a message whose first word is `word`: its length, since Arrow 0.15 behind a marker.
+std::size_t prefix_of(std::uint32_t word) { return word == kMarker ? kPrefix : kPrefix / 2; }
+
+// Reads the head of the message at `at` into `head`. False: there is the marker of the end instead.
+bool read_message(FileBytes& bytes, std::uint64_t at, std::vector<std::uint8_t>& head, ArrowMessage& message,
+                  bool& big_endian) {
+    if (head.size() < kFirstRead) head.resize(kFirstRead);
+    std::size_t held = bytes.get(head.data(), kFirstRead, at);
+    if (held < kPrefix / 2) throw ArrowError("a message that is cut", at);
+    const std::size_t prefix = prefix_of(load<std::uint32_t>(head.data()));
+    if (held < prefix) throw ArrowError("a message that is cut", at);
+    const std::int64_t length = load<std::int32_t>(head.data() + prefix - 4);
+    if (length == 0) return false;
+    if (length < 0 || length > kMostHead) {
+        if (prefix != kPrefix) throw ArrowError("no message where one should begin", at);
+        throw ArrowError("metadata of " + std::to_string(length) + " bytes", at);
+    }
+    const std::size_t whole = prefix + static_cast<std::size_t>(length);
+    if (whole > bytes.size - at) throw ArrowError("a message that is cut", at);
+    if (whole > held) {
+        if (whole > head.size()) head.resize(whole);
+        held += bytes.get(head.data() + held, whole - held, at + held);
+        if (held < whole) throw ArrowError("a message that is cut", at);
+    }
+    try {
+        const Message parsed({head.data() + prefix, whole - prefix});
+        message = {parsed.kind, static_cast<std::int64_t>(at), static_cast<std::int64_t>(whole), parsed.body, 0, 0};
+        if (parsed.kind == kArrowSchema) {
+            big_endian = parsed.header().number<std::int16_t>(0) != 0;
+        } else if (parsed.kind == kArrowBatch || parsed.kind == kArrowDictionary) {
+            Table batch = parsed.header();
+            if (parsed.kind == kArrowDictionary) batch = Table(parsed.bytes, batch.target(1, "a dictionary"));
+            message.rows = batch.number<std::int64_t>(0);
+            check_rows(message.rows);
+            message.compressed = parsed.compressed(batch);
+        }
+    } catch (const ArrowError& error) {
+        throw ArrowError(error.what(), at + prefix + error.byte);
+    }
+    if (message.body < 0 || static_cast<std::uint64_t>(message.body) > bytes.size - at - whole)
+        throw ArrowError("a message that is cut: " + std::to_string(message.body) + " bytes follow its head", at);
+    return true;
+}
+
+// A message with the schema of a footer: a table that refers to that of the footer, whose bytes follow.
+std::string schema_message(const std::vector<std::uint8_t>& footer, std::size_t schema, std::int16_t version) {
+    constexpr std::size_t kTables = 32;  // bytes before the footer's
+    const std::size_t length = (kTables + footer.size() + 7) / 8 * 8;
+    std::string bytes(kPrefix + length, '\0');
+    const auto set = [&](std::size_t at, auto value) { std::memcpy(&bytes[kPrefix + at], &value, sizeof value); };
+    std::memcpy(bytes.data(), &kMarker, 4);
+    set(0, std::uint32_t{16});                                         // where the table is
+    const std::uint16_t fields[] = {12, 12, 8, 10, 4, 0};              // its vtable: sizes, then places of fields
+    std::memcpy(&bytes[kPrefix + 4], fields, sizeof fields);
+    set(16, std::int32_t{12});                                         // the table: how far before it its vtable is
+    set(20, static_cast<std::uint32_t>(kTables + schema - 20));        // header
+    set(24, version);
+    set(26, static_cast<std::uint8_t>(kArrowSchema));
+    const auto size = static_cast<std::int32_t>(length);
+    std::memcpy(&bytes[4], &size, 4);
+    std::memcpy(&bytes[kPrefix + kTables], footer.data(), footer.size());
+    return bytes;
+}
+
 }  // namespace
 
 ArrowStream walk_arrow(int fd, std::uint64_t size, std::uint64_t start, bool keep_heads, const Reach& reach) {
     ArrowStream found;
     FileBytes bytes{fd, size, reach};
-    std::vector<std::uint8_t> head(kFirstRead);
+    std::vector<std::uint8_t> head;
+    std::uint32_t first = 0;
     std::uint64_t at = start;
     while (at < size) {
-        std::size_t held = bytes.get(head.data(), kFirstRead, at);
-        if (held < kPrefix) throw ArrowError("a message that is cut", at);
-        if (load<std::uint32_t>(head.data()) != 0xFFFFFFFFu) throw ArrowError("no message where one should begin", at);
-        const std::int64_t length = load<std::int32_t>(head.data() + 4);
-        if (length == 0) {
-            found.ended = true;
-            break;
-        }
-        if (length < 0 || length > kMostHead) throw ArrowError("metadata of " + std::to_string(length) + " bytes", at);
-        const std::size_t whole = kPrefix + static_cast<std::size_t>(length);
-        if (whole > size - at) throw ArrowError("a message that is cut", at);
-        if (whole > held) {
-            if (whole > head.size()) head.resize(whole);
-            held += bytes.get(head.data() + held, whole - held, at + held);
-            if (held < whole) throw ArrowError("a message that is cut", at);
-        }
         ArrowMessage message{};
-        try {
-            const Message parsed({head.data() + kPrefix, whole - kPrefix});
-            message = {parsed.kind, static_cast<std::int64_t>(at), static_cast<std::int64_t>(whole), parsed.body, 0, 0};
-            if (parsed.kind == kArrowSchema) {
-                found.big_endian = parsed.header().number<std::int16_t>(0) != 0;
-            } else if (parsed.kind == kArrowBatch || parsed.kind == kArrowDictionary) {
-                Table batch = parsed.header();
-                if (parsed.kind == kArrowDictionary) batch = Table(parsed.bytes, batch.target(1, "a dictionary"));
-                message.rows = batch.number<std::int64_t>(0);
-                check_rows(message.rows);
-                message.compressed = batch.place(3) != 0;
-            }
-        } catch (const ArrowError& error) {
-            throw ArrowError(error.what(), at + kPrefix + error.byte);
-        }
-        if (message.body < 0 || static_cast<std::uint64_t>(message.body) > size - at - whole)
-            throw ArrowError("a message that is cut: " + std::to_string(message.body) + " bytes follow its head", at);
+        found.ended = !read_message(bytes, at, head, message, found.big_endian);
+        // A writer marks all of its messages or none. So zeros in a damaged stream are not taken for its end.
+        const auto word = load<std::uint32_t>(head.data());
+        if (at == start) first = word;
+        if (prefix_of(word) != prefix_of(first)) throw ArrowError("no message where one should begin", at);
+        if (found.ended) break;
+        const auto whole = static_cast<std::size_t>(message.head);
+        if (found.messages.empty() && message.kind == kArrowSchema)
+            found.schema.assign(reinterpret_cast<const char*>(head.data()), whole);
         found.messages.push_back(message);
         if (keep_heads) found.heads.append(reinterpret_cast<const char*>(head.data()), whole);
         at += whole + static_cast<std::uint64_t>(message.body);
@@ -179,29 +246,76 @@ ArrowStream walk_arrow(int fd, std::uint64_t size, std::uint64_t start, bool kee
     return found;
 }
 
+ArrowStream read_arrow_footer(int fd, std::uint64_t size, std::uint64_t start, bool keep_heads, const Reach& reach) {
+    constexpr std::uint64_t kMagic = 6, kHead = 8, kTail = 4 + kMagic, kBlock = 24;
+    FileBytes bytes{fd, size, reach};
+    std::uint8_t tail[4];
+    if (size < start + kHead + kTail || bytes.get(tail, 4, size - kTail) < 4) throw ArrowError("no footer", size);
+    const std::int64_t length = load<std::int32_t>(tail);
+    if (length <= 0 || static_cast<std::uint64_t>(length) > size - start - kHead - kTail)
+        throw ArrowError("a footer of " + std::to_string(length) + " bytes", size - kTail);
+    const std::uint64_t begin = size - kTail - static_cast<std::uint64_t>(length);
+    std::vector<std::uint8_t> footer(static_cast<std::size_t>(length)), head;
+    if (bytes.get(footer.data(), footer.size(), begin) < footer.size()) throw ArrowError("a footer that is cut", begin);
+
+    ArrowStream found;
+    found.ended = true;
+    std::vector<std::pair<std::int64_t, std::uint64_t>> blocks;  // kind and place
+    try {
+        const Bytes metadata{footer.data(), footer.size()};
+        const Table root = Table::root(metadata);
+        const std::size_t schema = root.target(1, "a schema");
+        found.big_endian = Table(metadata, schema).number<std::int16_t>(0) != 0;
+        found.schema = schema_message(footer, schema, root.number<std::int16_t>(0));
+        for (const std::int64_t kind : {kArrowDictionary, kArrowBatch}) {
+            const std::size_t field = kind == kArrowDictionary ? 2 : 3;
+            const auto [from, count] = root.vector(field, "blocks", kBlock);
+            for (std::size_t i = 0; i < count; ++i)
+                blocks.emplace_back(kind, static_cast<std::uint64_t>(metadata.at<std::int64_t>(from + kBlock * i)));
+        }
+    } catch (const ArrowError& error) {
+        throw ArrowError(error.what(), begin + error.byte);
+    }
+    found.messages.push_back({kArrowSchema, static_cast<std::int64_t>(begin), length, 0, 0, 0});
+    if (keep_heads) found.heads.append(reinterpret_cast<const char*>(footer.data()), footer.size());
+    for (const auto& [kind, place] : blocks) {
+        if (place < kHead || place >= begin - start)
+            throw ArrowError("a footer with a message at byte " + std::to_string(static_cast<std::int64_t>(place)), begin);
+        ArrowMessage message{};
+        bool ignored = false;
+        if (!read_message(bytes, start + place, head, message, ignored) || message.kind != kind)
+            throw ArrowError("no message where one should begin", start + place);
+        found.messages.push_back(message);
+        if (keep_heads)
+            found.heads.append(reinterpret_cast<const char*>(head.data()), static_cast<std::size_t>(message.head));
+    }
+    return found;
+}
+
 ArrowLayout parse_arrow_batch(const std::uint8_t* head, std::size_t n, std::int64_t body) {
-    if (n < kPrefix || load<std::uint32_t>(head) != 0xFFFFFFFFu) throw ArrowError("no message where one should begin", 0);
-    const Message parsed({head + kPrefix, n - kPrefix});
-    if (parsed.kind != kArrowBatch) throw ArrowError("no record batch", kPrefix);
-    if (parsed.body != body) throw ArrowError("a body of " + std::to_string(parsed.body) + " bytes", kPrefix);
+    if (n < kPrefix) throw ArrowError("no message where one should begin", 0);
+    const std::size_t prefix = prefix_of(load<std::uint32_t>(head));
+    const Message parsed({head + prefix, n - prefix});
+    if (parsed.kind != kArrowBatch) throw ArrowError("no record batch", prefix);
+    if (parsed.body != body) throw ArrowError("a body of " + std::to_string(parsed.body) + " bytes", prefix);
     const Table batch = parsed.header();
     ArrowLayout found;
     found.rows = batch.number<std::int64_t>(0);
     check_rows(found.rows);
-    found.compressed = batch.place(3) != 0;
+    found.compressed = parsed.compressed(batch);
     batch.pairs(1, "fields", found.nodes);
     batch.pairs(2, "buffers", found.buffers);
     for (std::size_t i = 0; i < found.nodes.size(); i += 2)
         if (found.nodes[i] < 0 || found.nodes[i + 1] < 0 || found.nodes[i + 1] > found.nodes[i])
             throw ArrowError("a column of " + std::to_string(found.nodes[i]) + " items, " +
                                  std::to_string(found.nodes[i + 1]) + " of them null",
-                             kPrefix);
+                             prefix);
     for (std::size_t i = 0; i < found.buffers.size(); i += 2) {
         const std::int64_t offset = found.buffers[i], size = found.buffers[i + 1];
         if (offset < 0 || size < 0 || offset > body || size > body - offset)
             throw ArrowError("a buffer of " + std::to_string(size) + " bytes at byte " + std::to_string(offset) +
                                  " of a body of " + std::to_string(body),
-                             kPrefix);
+                             prefix);
     }
     return found;
 }

@@ -67,7 +67,8 @@ public:
         type = head & 0x0F;
         const std::uint64_t count = (head >> 4) == 15 ? varint() : head >> 4;
         need(count);
-        if (type == kStop || type > kUuid) fail("a list of items of an unknown type");
+        // Some writers give no type to lists without items.
+        if ((type == kStop && count > 0) || type > kUuid) fail("a list of items of an unknown type");
         return static_cast<std::size_t>(count);
     }
 

@@ -25,11 +25,11 @@ const std::uint8_t* find_either(const std::uint8_t* p, const std::uint8_t* end, 
 
 }  // namespace
 
-RowIndexer::RowIndexer(std::shared_ptr<const JsonParser> parser, int size_stream)
+RowIndexer::RowIndexer(std::shared_ptr<const JsonParser> parser, int size_stream, std::uint64_t most)
     : csv_(false),
       parser_(std::move(parser)),
       size_stream_(size_stream),
-      most_(std::numeric_limits<std::uint32_t>::max()) {}
+      most_(std::min(most, std::uint64_t{std::numeric_limits<std::uint32_t>::max()})) {}
 
 RowIndexer::RowIndexer(std::uint8_t delimiter, std::uint64_t skip, std::uint64_t most)
     : csv_(true),

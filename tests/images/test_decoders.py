@@ -11,6 +11,7 @@ from PIL import Image
 
 import feedline as fl
 from feedline import _native
+from feedline.cli import pictures
 from feedline.images import decoders
 from tests.images.pictures import drawn, encoded
 from tests.oracles import pictures as reference
@@ -144,6 +145,22 @@ def test_a_cut_picture_is_an_error(jpeg_decoder, kind):
 def test_what_is_no_picture_is_an_error(data):
     with pytest.raises(fl.DataError, match="expected a"):
         decode(data, header=UNKNOWN)
+
+
+def test_no_program_is_run_for_a_picture(tmp_path, monkeypatch):
+    """Pillow hands EPS to Ghostscript."""
+    eps = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 64 64\n%%EndComments\nshowpage\n%%EOF\n"
+    ran = tmp_path / "ran"
+    (tmp_path / "gs").write_text(f"#!/bin/sh\necho $* >> {ran}\nexit 1\n")
+    (tmp_path / "gs").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    monkeypatch.setattr("PIL.EpsImagePlugin.gs_binary", None)
+    with pytest.raises(fl.DataError, match="expected a picture that Pillow knows"):
+        decode(eps, header=UNKNOWN)
+    with pytest.raises(fl.DataError, match="expected a picture that Pillow knows"):
+        decoders.decode_mask(np.frombuffer(eps, np.uint8), 10**6)
+    assert pictures._original(eps) is None
+    assert not ran.exists()
 
 
 @pytest.mark.parametrize("header", [None, UNKNOWN], ids=["measured", "unmeasured"])

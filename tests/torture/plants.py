@@ -497,6 +497,7 @@ PLANTS = (
     Plant("errors of nobody, tar", "hostile-tar", ("foreign",), _errors_of_nobody),
     Plant("errors of nobody, TFRecord", "hostile-tfrecord", ("foreign",), _errors_of_nobody),
     Plant("errors of nobody, tokens", "hostile-tokens", ("foreign",), _errors_of_nobody),
+    Plant("errors of nobody, other writers", "hostile-foreign", ("foreign",), _errors_of_nobody),
     Plant("errors of nobody, Zarr", "hostile-zarr", ("foreign",), _errors_of_nobody),
     Plant("errors of nobody, files", "damaged-files", ("foreign",), _errors_of_nobody),
     Plant("refused as KeyError", "hostile-cntk", ("foreign",), _cntk_refuses_foreign),

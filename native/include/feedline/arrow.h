@@ -28,7 +28,7 @@ enum ArrowKind : std::int64_t { kArrowSchema = 1, kArrowDictionary = 2, kArrowBa
 struct ArrowMessage {
     std::int64_t kind;
     std::int64_t start;
-    std::int64_t head;        // bytes before the body: marker, length, metadata
+    std::int64_t head;        // bytes before the body: marker (none before Arrow 0.15), length, metadata
     std::int64_t body;        // bytes of the body
     std::int64_t rows;        // of a record batch or a dictionary, else 0
     std::int64_t compressed;  // whether its buffers are
@@ -40,6 +40,7 @@ struct ArrowStream {
     bool ended = false;       // an end-of-stream marker was found, rather than the end of the file
     bool big_endian = false;  // says the schema
     std::string heads;        // of all messages, one after the other, if they were wanted
+    std::string schema;       // a message with the schema; empty if the first message has none
 };
 
 // Walks the messages of a file from byte `start` on, up to the end-of-stream marker or the end of the file; a message
@@ -48,6 +49,12 @@ struct ArrowStream {
 ArrowStream walk_arrow(int fd, std::uint64_t size, std::uint64_t start, bool keep_heads = false,
                        const Reach& reach = nullptr);
 
+// Reads the messages of a file, as opposed to a stream, whose magic number is at byte `start`: those that the footer
+// before byte `size` refers to. Nothing between them is looked at, as writers differ there. The first message is the
+// footer itself, as that of the schema. Otherwise like `walk_arrow`.
+ArrowStream read_arrow_footer(int fd, std::uint64_t size, std::uint64_t start, bool keep_heads = false,
+                              const Reach& reach = nullptr);
+
 struct ArrowLayout {
     std::int64_t rows = 0;
     bool compressed = false;
@@ -55,7 +62,7 @@ struct ArrowLayout {
     std::vector<std::int64_t> buffers;  // per buffer: offset in the body, bytes
 };
 
-// Parses the head of a record batch, `n` bytes from its marker on, whose body has `body` bytes. O(n).
+// Parses the head of a record batch, `n` bytes from its marker or length on, whose body has `body` bytes. O(n).
 // Throws ArrowError.
 ArrowLayout parse_arrow_batch(const std::uint8_t* head, std::size_t n, std::int64_t body);
 

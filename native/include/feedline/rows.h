@@ -133,10 +133,10 @@ private:
 // which the row begins. A UTF-8 byte order mark and blank lines are skipped. Holds a row at most.
 class RowIndexer {
 public:
-    // JSON: every line is a row. `parser`, if any, counts the samples of rows, see JsonParser::samples.
-    RowIndexer(std::shared_ptr<const JsonParser> parser, int size_stream);
-    // CSV: a newline within quotes ends no row. `skip` rows are left out at the beginning; longer rows than `most` bytes
-    // are an error.
+    // JSON: every line is a row. `parser`, if any, counts the samples of rows, see JsonParser::samples. Rows longer than
+    // `most` bytes are an error.
+    RowIndexer(std::shared_ptr<const JsonParser> parser, int size_stream, std::uint64_t most);
+    // CSV: a newline within quotes ends no row. `skip` rows are left out at the beginning; `most` as above.
     RowIndexer(std::uint8_t delimiter, std::uint64_t skip, std::uint64_t most);
 
     void feed(const std::uint8_t* block, std::size_t n, CtfBytes& entries);

@@ -397,7 +397,7 @@ def _original(content: bytes) -> _Original | None:
     from PIL import Image, ImageOps
 
     try:
-        with warnings.catch_warnings(), Image.open(io.BytesIO(content)) as opened:
+        with warnings.catch_warnings(), decoders.opened_by_pillow(content) as opened:
             warnings.simplefilter("ignore")
             width, height = opened.size
             if opened.getexif().get(_EXIF_ORIENTATION, 1) >= 5:

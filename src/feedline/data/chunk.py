@@ -23,6 +23,44 @@ from feedline.data.value import BytesValue, DenseValue, SparseValue, Value, as_a
 from feedline.errors import DataError, SchemaError
 
 
+class LazyErrors(Mapping[int, DataError]):
+    """Why sequences of a chunk cannot be read, made when it is asked for: a small file can have a million of them.
+
+    Args:
+        rows: index in the chunk of each such sequence, ascending, int64 (n,).
+        make: returns the error of one of them.
+    """
+
+    __slots__ = ("_make", "_rows")
+
+    def __init__(self, rows: NDArray[np.int64], make: Callable[[int], DataError]) -> None:
+        self._rows, self._make = rows, make
+
+    def __getitem__(self, row: int) -> DataError:
+        if row not in self:
+            raise KeyError(row)
+        return self._make(row)
+
+    def __contains__(self, row: object) -> bool:
+        at = int(np.searchsorted(self._rows, row)) if isinstance(row, (int, np.integer)) else len(self._rows)
+        return at < len(self._rows) and bool(self._rows[at] == row)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._rows.tolist())
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def slice(self, start: int, stop: int) -> LazyErrors:
+        """Return the errors of the sequences ``start:stop``, by their index among these."""
+        first, last = np.searchsorted(self._rows, [start, stop])
+        make = self._make
+        return LazyErrors(self._rows[first:last] - start, lambda row: make(row + start))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return dict, (dict(self),)
+
+
 class Chunk:
     """Sequences of all streams of a schema.
 
@@ -62,7 +100,7 @@ class Chunk:
             value.check(name, schema[name])
         self.schema = schema
         self.values = dict(values)
-        self.errors = dict(errors or {})
+        self.errors: Mapping[int, DataError] = errors if isinstance(errors, LazyErrors) else dict(errors or {})
         self.seals = tuple(seals)
         self.num_sequences = next(iter(counts.values()))
 
@@ -125,7 +163,11 @@ class Chunk:
     def slice(self, start: int, stop: int) -> Chunk:
         """Return the sequences ``start:stop`` as a chunk over the same arrays."""
         values = {name: value.slice(start, stop) for name, value in self.values.items()}
-        errors = {i - start: error for i, error in self.errors.items() if start <= i < stop}
+        errors: Mapping[int, DataError]
+        if isinstance(self.errors, LazyErrors):
+            errors = self.errors.slice(start, stop)
+        else:
+            errors = {i - start: error for i, error in self.errors.items() if start <= i < stop}
         return Chunk(self.schema, values, errors, seals=self.seals)
 
     def __getitem__(self, name: str) -> Value:

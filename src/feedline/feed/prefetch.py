@@ -695,6 +695,5 @@ def errors_among(reader: Reader, slots: NDArray[np.uint32], index: Ints) -> dict
         chunk = reader.chunk(slot)
         if chunk is not None:
             at = np.flatnonzero(slots == slot)
-            bad = at[np.isin(index[at], list(chunk.errors))].tolist()
-            found |= {i: chunk.errors[int(index[i])] for i in bad}
+            found |= {i: chunk.errors[row] for i in at.tolist() if (row := int(index[i])) in chunk.errors}
     return found

@@ -27,6 +27,27 @@ from feedline.errors import DataError, install_line
 COLORS = ("RGB", "BGR", "grey")
 JPEG = 1
 
+# What Pillow decodes itself or with a library. Others are never tried: for EPS it runs a program, Ghostscript.
+_FORMATS = (
+    *(
+        "JPEG",
+        "MPO",
+        "PNG",
+        "WEBP",
+        "TIFF",
+        "BMP",
+        "DIB",
+        "GIF",
+        "PPM",
+        "JPEG2000",
+        "AVIF",
+        "HEIF",
+        "JXL",
+        "ICO",
+        "QOI",
+    ),
+    *("TGA", "PCX", "SGI", "DDS", "PSD", "MSP", "SUN", "XBM", "XPM", "ICNS", "FLI"),
+)
 _ORIENTATION = 0x0112
 _DEEP = ("I;16", "I;16B", "I;16L", "I;16N")
 HINT = 'pass on_error="skip" to the source to skip such pictures and list them'
@@ -116,6 +137,15 @@ def size(data: NDArray[np.uint8], max_pixels: int) -> tuple[int, int]:
         return (height, width) if _orientation(picture) >= 5 else (width, height)
 
 
+def opened_by_pillow(data: bytes) -> Any:
+    """Return a picture as `PIL.Image.open` does, whose header was read, if its format is one that is tried.
+
+    Raises:
+        ModuleNotFoundError: Pillow is not installed.
+    """
+    return _pillow().open(io.BytesIO(data), formats=_known_formats())
+
+
 def too_large(width: int, height: int, max_pixels: int) -> DataError:
     """Return the error for a picture of too many pixels."""
     return DataError(
@@ -191,7 +221,7 @@ class _opened:  # noqa: N801  # a function with a with statement, in effect
         if not len(self._data):
             raise DataError("expected a picture, got no bytes", hint=HINT)
         try:
-            picture = image.open(io.BytesIO(self._data.tobytes()))
+            picture = opened_by_pillow(self._data.tobytes())
         except image.UnidentifiedImageError as error:
             start = self._data[:8].tobytes()
             raise DataError(f"expected a picture that Pillow knows, got bytes {start!r}...", hint=HINT) from error
@@ -237,6 +267,14 @@ def _pillow() -> Any:
         return importlib.import_module("PIL.Image")
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError(f"Pillow is not installed; run: {install_line('images')}") from error
+
+
+@functools.cache
+def _known_formats() -> list[str]:
+    """Return those of `_FORMATS` that this Pillow and its plugins can open."""
+    image = _pillow()
+    image.init()
+    return [name for name in _FORMATS if name in image.OPEN]
 
 
 @functools.cache

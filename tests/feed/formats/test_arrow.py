@@ -11,13 +11,16 @@ import warnings
 import numpy as np
 import pyarrow as pa
 import pyarrow.feather
+import pyarrow.ipc as ipc
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import feedline as fl
+from feedline import _native
 from feedline.feed.formats import arrow as module
 from feedline.feed.formats.store import columns
+from feedline.feed.formats.store.compressed import dictionary
 from feedline.testing import assert_resumes, bytes_digest, sequences_of
 from tests.effort import examples
 from tests.feed.formats.corpora import assert_same, corpora, everything
@@ -157,7 +160,21 @@ def test_a_file_that_replaces_a_dictionary_is_refused(tmp_path):
     body = b"".join([*parts[0][:-1], *parts[1][1:]])
     path.write_bytes(body)
     assert read_back(fl.ArrowDeserializer(path)) == {"a": ["x", "y", "x", "P", "Q", "P"]}
-    path.write_bytes(b"ARROW1\0\0" + body + b"ARROW1")
+    batches = [pa.record_batch({"a": coded(words)}) for words in (["x", "y"], ["x", "y", "z"])]
+    with ipc.new_file(path, batches[0].schema, options=ipc.IpcWriteOptions(emit_dictionary_deltas=True)) as writer:
+        for batch in batches:
+            writer.write_batch(batch)
+    assert read_back(fl.ArrowDeserializer(path)) == {"a": ["x", "y", "x", "y", "z"]}
+    data = bytearray(path.read_bytes())
+    with open(path, "rb") as file:
+        found, *_ = _native.arrow_messages(file.fileno(), len(data), 0, True)
+    _, second = (row for row in found.reshape(-1, 6).tolist() if row[0] == 2)
+    start, head = second[1:3]
+    for at in range(start + 8, start + head):
+        if data[at] == 1 and not dictionary(data[start:at] + b"\0" + data[at + 1 : start + head], 8)[1]:
+            data[at] = 0
+            break
+    path.write_bytes(data)
     with pytest.raises(fl.DataError, match="replaces a dictionary"):
         fl.ArrowDeserializer(path)
 

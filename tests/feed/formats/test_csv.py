@@ -307,8 +307,8 @@ def test_a_quote_that_nothing_closes(write, monkeypatch):
     chunk = write(text, a=fl.Stream(), b=fl.Stream()).read(0)
     assert list(chunk.errors) == [1]
     assert "a quote that closes the cell in column 'b'" in str(chunk.errors[1])
-    monkeypatch.setattr(module, "_MOST_ROW", 200)
-    with pytest.raises(fl.DataError, match=r"bounded length.*\n.*byte 8.*\n.*quote missing"):
+    monkeypatch.setattr(module, "MOST_ROW", 200)
+    with pytest.raises(fl.DataError, match=r"rows of at most .*\n.*byte 8.*\n.*quote never close"):
         write(text, a=fl.Stream(), b=fl.Stream())
 
 
@@ -368,7 +368,7 @@ def test_the_first_rows_are_cut_as_by_python():
         parts = (draw.choice(['"', '""', ",", "\n", "\r\n", "a", "1", " ", "é"]) for _ in range(draw.randrange(14)))
         text = "".join(parts)
         theirs = [row for row in csv.reader(io.StringIO(text, newline="")) if row]
-        assert module._rows(text, ",", True) == theirs, text
+        assert module._rows(text, ",", True)[0] == theirs, text
 
 
 def test_long_cells_among_the_first_rows(tmp_path):
@@ -379,3 +379,42 @@ def test_long_cells_among_the_first_rows(tmp_path):
     corpus = fl.CSVDeserializer(tmp_path / "t.csv")
     assert [stream.dtype.name for stream in corpus.schema.values()] == ["int64", "str"]
     assert corpus.read(0)["text"].tolist() == cells
+
+
+def test_columns_without_a_name_are_named_by_their_place(tmp_path):
+    """The index that pandas writes, and what is behind a last delimiter."""
+    path = tmp_path / "a.csv"
+    path.write_text(",x,\n0,1,\n1,2,\n")
+    corpus = fl.open_corpus(path)
+    assert dict(corpus.schema) == {
+        "Unnamed: 0": fl.Stream((), "int64"),
+        "x": fl.Stream((), "int64"),
+        "Unnamed: 2": fl.Stream(dtype="str"),
+    }
+    assert corpus.read(0)["Unnamed: 0"].tolist() == [0, 1]
+
+
+@pytest.mark.parametrize("text", ["a,b\r1,2\r3,4\r", "a,b\r1,2\n3,4\n", "a\rb\n", "a;b\r1;2\r3;4"])
+def test_lines_that_end_in_a_carriage_return_alone_are_refused(tmp_path, text):
+    path = tmp_path / "a.csv"
+    path.write_bytes(text.encode())
+    with pytest.raises(fl.DataError, match=r"expected lines that end in .*\\r alone") as caught:
+        fl.open_corpus(path)
+    assert caught.value.byte == text.index("\r")
+    assert "tr " in caught.value.hint
+
+
+def test_carriage_returns_in_quotes_and_before_line_feeds_are_read(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_bytes(b'a,b\r\n1,"x\ry"\r\n2,z\r\n')
+    assert fl.open_corpus(path).read(0)["b"].tolist() == ["x\ry", "z"]
+
+
+def test_more_bad_rows_than_are_described_at_once(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_text("x\n" + "1\n" * 200 + "".join(f"b{i}\n" for i in range(3000)))
+    chunk = fl.open_corpus(path, x=fl.Stream((), "int64")).read(0)
+    assert list(chunk.errors) == list(range(200, 3200))
+    assert chunk.errors[3199].line == 3201
+    assert "`b2999`" in str(chunk.errors[3199])
+    assert chunk["x"].rows[:200].tolist() == [1] * 200

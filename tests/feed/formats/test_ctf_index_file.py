@@ -417,3 +417,16 @@ def test_opening_holds_no_index(tmp_path):
         pytest.skip("needs /proc")
     run = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, text=True, check=True)
     assert int(run.stdout) < 40
+
+
+def test_points_that_the_index_has_no_room_for(text_file, builds):
+    """A right checksum over a number of points that would take more memory than there is."""
+    path = text_file(TEXT)
+    open_corpus(path)
+    (file,) = index_files(path.parent)
+    raw = bytearray(file.read_bytes())
+    head = Header(*ctf_index._HEADER.unpack_from(raw))
+    raw[: ctf_index._HEADER_BYTES] = head._replace(points=2**40).pack()
+    file.write_bytes(raw)
+    open_corpus(path)
+    assert len(builds) == 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 
 import numpy as np
@@ -97,3 +98,23 @@ def test_errors_of_what_is_described_say_where_it_was_named(folder):
         fl.open_corpus(written(folder, "mixture: [", "a.yaml"))
     with pytest.raises(fl.DataError, match="expected a mapping with `mixture` at `the top`"):
         fl.open_corpus(written(folder, "a: 3", "a.yaml"))
+
+
+def test_aliases_of_aliases_are_refused_before_they_are_made(tmp_path):
+    pytest.importorskip("yaml")
+    path = tmp_path / "a.yaml"
+    names = "abcdefghi"
+    lines = ["a: &a [x, x, x, x, x, x, x, x, x]"]
+    lines += [f"{name}: &{name} [{', '.join([f'*{before}'] * 9)}]" for before, name in itertools.pairwise(names)]
+    for last in ("mixture: *i", "mixture: {m: {path: *i}}", "mixture: &m {m: *m}"):
+        path.write_text("\n".join([*lines[: 9 if "*i" in last else 1], last]))
+        with pytest.raises(fl.DataError, match="expected at most 1048576 values"):
+            fl.open_corpus(path)
+
+
+def test_aliases_are_read(tmp_path):
+    pytest.importorskip("yaml")
+    np.save(tmp_path / "x.npy", np.arange(4))
+    path = tmp_path / "a.yaml"
+    path.write_text("mixture:\n  a: &a {path: x.npy, take: 2}\n  b: *a\n")
+    assert fl.MinibatchSource(fl.open_corpus(path), seed=1).next_minibatch(2).num_sequences == 2

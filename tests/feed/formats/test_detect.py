@@ -387,3 +387,56 @@ def test_formats_of_cntk_and_htk(tmp_path):
         fl.convert(tmp_path / "a.bin", tmp_path / "b.cbf")
     fl.convert(tmp_path / "a.bin", tmp_path / "store")
     assert fl.StoreDeserializer(tmp_path / "store").read(0)["x"].rows.tolist() == [[0], [1], [2]]
+
+
+@pytest.mark.parametrize(
+    "array",
+    [np.zeros(3, [("a", "i4")]), np.arange(3).astype("M8[s]"), np.array(3.0)],
+    ids=["records", "dates", "scalar"],
+)
+def test_arrays_that_are_no_streams_name_their_file(tmp_path, array):
+    np.save(tmp_path / "a.npy", array)
+    with pytest.raises(fl.SchemaError, match=r"a\.npy"):
+        fl.open_corpus(tmp_path / "a.npy")
+
+
+def test_what_a_schema_refuses_names_the_file(tmp_path):
+    np.savez(tmp_path / "a.npz", **{"": np.arange(3)})
+    with pytest.raises(fl.SchemaError, match=r"expected a non-empty string[\s\S]*a.npz"):
+        fl.open_corpus(tmp_path / "a.npz")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "told"),
+    [
+        ("a.json", b'[{"a": 1}, {"a": 2}]', "a JSON list"),
+        ("a.safetensors", (80).to_bytes(8, "little") + b'{"x":{"dtype":"F32"', "a file of safetensors"),
+        ("a.rec", b"\x0a\x23\xd7\xce" + bytes(60), "a RecordIO file of MXNet's"),
+    ],
+)
+def test_what_else_is_known_is_named(tmp_path, name, content, told):
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(fl.DataError, match=told):
+        fl.open_corpus(tmp_path / name)
+
+
+def test_names_that_are_not_utf_8(tmp_path):
+    """Each format that is mapped, read or fetched."""
+    name = os.path.join(os.fsencode(tmp_path), b"caf\xe9")
+    table = pa.table({"i": np.arange(50)})
+    with pa.OSFile(str(tmp_path / "t"), "wb") as file, pa.ipc.new_file(file, table.schema) as writer:
+        writer.write_table(table)
+    os.rename(tmp_path / "t", name + b".arrow")
+    pq.write_table(table, tmp_path / "t")
+    os.rename(tmp_path / "t", name + b".parquet")
+    fl.convert(fl.ArrayDeserializer(i=np.arange(50)), str(tmp_path / "t"))
+    os.rename(tmp_path / "t", name + b".store")
+    with open(name + b".jsonl", "w") as text:
+        text.write("".join(f'{{"i": {i}}}\n' for i in range(50)))
+    with open(name + b".npy", "wb") as file:
+        np.save(file, np.arange(50))
+    for suffix in ("arrow", "parquet", "store", "jsonl", "npy"):
+        path = os.fsdecode(name) + f".{suffix}"
+        source = fl.MinibatchSource(fl.open_corpus(path), shuffle=False, seed=1)
+        (value,) = source.next_minibatch(5).values()
+        assert value.rows.tolist() == list(range(5)), suffix

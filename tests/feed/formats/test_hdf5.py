@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import random
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -300,3 +301,37 @@ def test_recognised_by_content(tmp_path, path):
     renamed.write_text("no HDF5")
     with pytest.raises(fl.DataError, match="HDF5"):
         HDF5Deserializer(renamed)
+
+
+def test_links_are_followed_or_named(tmp_path):
+    with h5py.File(tmp_path / "other.h5", "w") as file:
+        file["x"] = np.arange(4.0)
+    path = tmp_path / "a.h5"
+    with h5py.File(path, "w") as file:
+        file["y"] = np.arange(4)
+        file["below/z"] = np.arange(4.0)
+        file["z"] = h5py.SoftLink("/below/z")
+        file["elsewhere"] = h5py.ExternalLink("other.h5", "x")
+        file["nowhere"] = h5py.SoftLink("/gone")
+    with pytest.warns(UserWarning, match="links .*'elsewhere' .*other.h5.*'nowhere'"):
+        corpus = HDF5Deserializer(path)
+    assert sorted(corpus.schema) == ["y", "z"]
+    assert corpus.read(0)["z"].tolist() == [0, 1, 2, 3]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        HDF5Deserializer(path, y=fl.Stream((), "int64"))
+    with h5py.File(tmp_path / "b.h5", "w") as file:
+        file["z"] = h5py.SoftLink("/below/z")
+        file["below/z"] = np.arange(4.0)
+    assert list(HDF5Deserializer(tmp_path / "b.h5").schema) == ["z"]
+
+
+def test_a_dimension_of_netcdf_without_a_variable_is_no_stream(tmp_path):
+    path = tmp_path / "a.nc"
+    with h5py.File(path, "w") as file:
+        file["x"] = np.arange(4.0)
+        file["time"] = np.arange(4)
+        file["time"].make_scale("time")
+        file["n"] = np.zeros(4, ">f4")
+        file["n"].make_scale("This is a netCDF dimension but not a netCDF variable.         4")
+    assert sorted(HDF5Deserializer(path).schema) == ["time", "x"]

@@ -376,7 +376,11 @@ def test_what_cannot_be_declared(plain):
         fl.JSONLinesDeserializer(plain, n=fl.Stream(), sequences=["q"])
     with pytest.raises(fl.SchemaError, match="each stream once, got n"):
         fl.JSONLinesDeserializer(plain, {"n": fl.Stream()}, n=fl.Stream())
-    for text, message in (("", "got none"), ("[1]\n", "got none"), ('{"a": null}\n', "keys that not all rows have: a")):
+    for text, message in (
+        ("", "got none"),
+        ("[1]\n", r"got `\[1\]`"),
+        ('{"a": null}\n', "keys that not all rows have: a"),
+    ):
         plain.write_text(text)
         with pytest.raises(fl.DataError, match=message):
             fl.JSONLinesDeserializer(plain)
@@ -398,7 +402,7 @@ def test_memory_is_bounded(plain):
 
 def test_a_row_that_nothing_ends_is_refused_before_the_end():
     """Else a packed file of a few megabytes could fill the memory."""
-    indexer = _native.RowIndexer.json(None, -1)
+    indexer = _native.RowIndexer.json(None, -1, 1 << 32)
     indexer.feed(np.frombuffer(b'{"a": 1}\n', np.uint8))
     block = np.full(64 << 20, ord("x"), np.uint8)
     for _ in range(63):
@@ -542,3 +546,26 @@ def test_a_key_that_no_name_can_be(tmp_path):
     (tmp_path / "a.jsonl").write_text('{"x\\ud800": 1}\n' * 3)
     with pytest.raises(fl.FeedlineError, match="UTF-8"):
         fl.JSONLinesDeserializer(tmp_path / "a.jsonl")
+
+
+def test_a_huge_row_of_a_small_file_is_refused_before_it_is_made(tmp_path):
+    path = tmp_path / "a.jsonl.gz"
+    with gzip.open(path, "wb", 9) as file:
+        file.write(b'{"i": 1' + b" " * (65 << 20) + b"}\n")
+    for stream in (fl.Stream((), "int64"), fl.Stream(dtype="str")):
+        with pytest.raises(fl.DataError, match="expected rows of at most 67108864 bytes"):
+            fl.JSONLinesDeserializer(path, i=stream, cache=False)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ('{"t":"' + "x" * (5 << 20) + '"}\n{"t":"y"}\n', "expected a row that ends within 4194304 bytes"),
+        ('[{"a":1},{"a":2}]\n', r"expected a JSON object .* got `\[{"),
+    ],
+)
+def test_why_no_streams_are_inferred(tmp_path, text, told):
+    path = tmp_path / "a.jsonl"
+    path.write_text(text)
+    with pytest.raises(fl.DataError, match=told):
+        fl.open_corpus(path)

@@ -248,3 +248,54 @@ def test_a_file_that_is_cut_while_it_is_in_use(tmp_path, stride):
     with pytest.raises(fl.DataError, match="truncated"):
         source.next_minibatch(80)
     assert source.state_dict() == state
+
+
+def llm_c(path, magic, version, tokens, count=None):
+    header = np.zeros(256, "<i4")
+    header[:3] = magic, version, len(tokens) if count is None else count
+    path.write_bytes(header.tobytes() + tokens.tobytes())
+    return path
+
+
+@pytest.mark.parametrize(("magic", "version", "dtype"), [(20240520, 1, "uint16"), (20240801, 7, "uint32")])
+def test_the_header_of_llm_c_is_not_tokens(tmp_path, magic, version, dtype):
+    tokens = np.arange(1024, dtype=dtype)
+    path = llm_c(tmp_path / "train_000001.bin", magic, version, tokens)
+    for corpus in (
+        fl.open_corpus(path, tokens=fl.Stream(64, dtype)),
+        fl.TokensDeserializer(str(path), length=64),
+    ):
+        assert corpus.schema["tokens"] == fl.Stream(64, dtype)
+        assert corpus.tokens == 1024
+        assert corpus.read(0)["tokens"].rows.ravel().tolist() == tokens.tolist()
+        batch = fl.MinibatchSource(corpus, shuffle=False, max_sweeps=1).next_minibatch(3)
+        assert batch["tokens"].rows.ravel().tolist() == list(range(192))
+
+
+@pytest.mark.parametrize(
+    ("magic", "version", "count", "told"),
+    [
+        (20240520, 1, 1023, "expected 1023 tokens of uint16"),
+        (20240520, 1, 2**31 - 1, "as the header says"),
+        (20240520, 1, -1, "expected -1 tokens"),
+        (20240520, 2, 1024, "got 20240520 of version 2"),
+        (20240801, 1, 1024, "got 20240801 of version 1"),
+        (20240522, 1, 1024, "got 20240522 of version 1"),  # its evaluation sets
+        (20240326, 3, 1024, "got 20240326 of version 3"),  # its checkpoints
+    ],
+)
+def test_other_headers_of_its_kind_are_refused(tmp_path, magic, version, count, told):
+    path = llm_c(tmp_path / "a.bin", magic, version, np.arange(1024, dtype="uint16"), count)
+    with pytest.raises(fl.DataError, match=told) as caught:
+        fl.open_corpus(path, tokens=fl.Stream(64, "uint16"))
+    assert caught.value.path == str(path)
+
+
+def test_tokens_that_begin_like_a_header_are_tokens(tmp_path):
+    tokens = np.arange(1, 1025, dtype="uint16")
+    tokens[:2] = np.frombuffer(np.int32(20240522).tobytes(), "uint16")
+    tokens.tofile(tmp_path / "a.bin")
+    assert (
+        fl.TokensDeserializer(str(tmp_path / "a.bin"), length=1024).read(0)["tokens"].rows[0].tolist()
+        == tokens.tolist()
+    )

@@ -16,6 +16,7 @@ from tests.torture.scenarios.hostile_arrays import HostileArrays
 from tests.torture.scenarios.hostile_arrow import HostileArrow
 from tests.torture.scenarios.hostile_cntk import HostileCNTK
 from tests.torture.scenarios.hostile_ctf import HostileCTF
+from tests.torture.scenarios.hostile_foreign import HostileForeign
 from tests.torture.scenarios.hostile_hdf5 import HostileHDF5
 from tests.torture.scenarios.hostile_images import HostileImages
 from tests.torture.scenarios.hostile_index import HostileIndex
@@ -80,6 +81,7 @@ ALL: list[Scenario] = [
     HostileTensors(),
     HostileTFRecord(),
     HostileTokens(),
+    HostileForeign(),
     HostileHDF5(),
     HostileZarr(),
     Interrupts(),

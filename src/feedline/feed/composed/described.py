@@ -31,6 +31,7 @@ _MIXTURE = ("weights", "temperature", "by", "batches", "batch_size", "block", "w
 _PACKED = ("row", "method", "long", "tokens", "pad", "ignore", "seed")
 _STREAM = ("shape", "dtype", "sparse", "field", "defines_size")
 _MOST_BYTES = 1 << 24  # of a file
+_MOST_NODES = 1 << 20  # values in it, with what aliases stand for
 
 
 def open_files(paths: list[str], streams: Mapping[str, Stream], memory_bytes: int) -> Deserializer:
@@ -60,9 +61,41 @@ def _parsed(path: Path, text: bytes) -> Any:
             f"PyYAML is not installed, which reads {path}; run: {install_line('cli')}, or write it as JSON"
         ) from error
     try:
-        return yaml.safe_load(text)
+        return _loaded(yaml, text)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise DataError(f"expected YAML: {error}", path=str(path)) from error
+
+
+def _loaded(yaml: Any, text: bytes) -> Any:
+    """Return what YAML describes, whose aliases stand for no more than a file without any could hold.
+
+    Raises:
+        ValueError: they stand for more: a few lines of aliases of aliases can stand for any number of values.
+    """
+    loader = yaml.SafeLoader(text)
+    try:
+        root = loader.get_single_node()
+        if root is None:
+            return None
+        sizes: dict[int, int] = {}
+
+        def size(node: Any) -> int:
+            if id(node) not in sizes:
+                sizes[id(node)] = _MOST_NODES  # of one that holds itself
+                inner = getattr(node, "value", None)
+                parts = (
+                    [part for one in inner for part in (one if isinstance(one, tuple) else (one,))]
+                    if (isinstance(inner, list))
+                    else []
+                )
+                sizes[id(node)] = min(_MOST_NODES, 1 + sum(map(size, parts)))
+            return sizes[id(node)]
+
+        if size(root) >= _MOST_NODES:
+            raise ValueError(f"expected at most {_MOST_NODES} values, got more, or one that holds itself")
+        return loader.construct_document(root)
+    finally:
+        loader.dispose()
 
 
 def _stream(shape: Any, fields: Mapping[str, Any]) -> Stream:

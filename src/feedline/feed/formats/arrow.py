@@ -14,6 +14,7 @@ import contextlib
 import json
 import os
 import threading
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from numpy.typing import NDArray
 
 from feedline import _native
 from feedline.data import Chunk, Schema, Stream, Value
-from feedline.data.chunk import makers, values_of
+from feedline.data.chunk import LazyErrors, makers, values_of
 from feedline.data.faults import BadEntriesError
 from feedline.errors import DataError
 from feedline.feed.assembly import ChunkSet
@@ -46,6 +47,7 @@ from feedline.feed.formats.arrow_layout import (
     value_of,
 )
 from feedline.feed.formats.fetched_views import check_room_for_bounds, runs_of
+from feedline.feed.formats.hive import hive_columns
 from feedline.feed.formats.hugging_face import Dataset, arrow_dataset
 from feedline.feed.formats.litdata_index import litdata_index, row_spans
 from feedline.feed.formats.shards_guess import folder_of, is_litdata
@@ -123,6 +125,12 @@ class ArrowDeserializer(Deserializer):
         chosen_rows = Path(indices) if indices is not None else views[0] if views else None
         first = self._files[0].source
         self._columns = arrow_columns.choose(first, streams, defines_size)
+        if streams is None and (named := hive_columns([file.path for file in self._files], path)):
+            warnings.warn(
+                f"columns that are only names of folders are not read from {self.name}: {', '.join(named)}; write it "
+                "as Parquet, of which they are, or name the streams that you want in `streams` to hear no more of it",
+                stacklevel=2,
+            )
         self.schema = Schema({name: column.stream for name, column in self._columns.items()})
         for file in self._files[1:]:
             arrow_columns.must_agree(file.source, first, self._columns)
@@ -350,19 +358,18 @@ class ArrowDeserializer(Deserializer):
             return self._decoded(chunk, None).slice(start, stop)
         first = int(self._starts[chunk]) + start
         values: dict[str, Value] = {}
-        errors: dict[int, DataError] = {}
         try:
             file, batch = self._open(chunk)
             layout = self._layout(file)
+            unreadable = arrow_columns.Unreadable(self._columns, stop - start, file.path, first)
             for name, column in self._columns.items():
                 values[name], bad = value_of(
                     batch, layout.places[column.field], column, start, stop, memory_bytes=self._memory
                 )
-                if bad is not None:
-                    self._mark(errors, bad, name, file.path, first)
+                unreadable.mark(name, bad)
         except (ValueError, TooLargeError) as error:
             return self._damaged(chunk, start, stop, error)
-        return Chunk(self.schema, values, errors, seals=file.map().seals)
+        return Chunk(self.schema, values, unreadable.errors(), seals=file.map().seals)
 
     def _decoded(self, chunk: int, held: memoryview | None) -> Chunk:
         """Return a batch that Arrow decodes, from its bytes if they were fetched."""
@@ -370,12 +377,12 @@ class ArrowDeserializer(Deserializer):
         batch = file.batch(i)
         data = read_whole(file.path, batch.start, batch.head + batch.body) if held is None else held
         values: dict[str, Value] = {}
-        errors: dict[int, DataError] = {}
+        unreadable = arrow_columns.Unreadable(self._columns, batch.rows, file.path, int(self._starts[chunk]))
         try:
             found = decoded_batch(file, batch, data, [c.field for c in self._columns.values()], self._memory)
             for name, column in self._columns.items():
                 values[name], bad = arrow_columns.decode_piece(found.column(column.field), column, self._memory)
-                self._mark(errors, bad, name, file.path, int(self._starts[chunk]))
+                unreadable.mark(name, bad)
         except TooLargeError as error:
             raise DataError(
                 f"expected at most {self._memory} bytes in a decoded batch (memory), got {error.args[0]}",
@@ -385,12 +392,7 @@ class ArrowDeserializer(Deserializer):
             ) from None
         except _damage() as error:
             return self._damaged(chunk, 0, batch.rows, error)
-        return Chunk(self.schema, values, errors)
-
-    def _mark(self, errors: dict[int, DataError], bad: NDArray[np.bool_], name: str, path: str, first: int) -> None:
-        for i in np.flatnonzero(bad).tolist():
-            if i not in errors:
-                errors[i] = DataError(self._columns[name].unreadable, path=path, sequence=first + i, stream=name)
+        return Chunk(self.schema, values, unreadable.errors())
 
     def _damaged(self, chunk: int, start: int, stop: int, error: Exception) -> Chunk:
         """Return the chunk of a batch that cannot be read: its sequences keep their places.
@@ -410,9 +412,10 @@ class ArrowDeserializer(Deserializer):
             raise DataError(reason, path=file.path, byte=byte, hint="restore the file or write it again")
         hint = 'restore the file, or pass on_error="skip" to the source to skip such sequences and list them'
         first = int(self._starts[chunk]) + start
-        errors = {
-            i: DataError(reason, path=file.path, byte=byte, sequence=first + i, hint=hint) for i in range(stop - start)
-        }
+        errors = LazyErrors(
+            np.arange(stop - start),
+            lambda i: DataError(reason, path=file.path, byte=byte, sequence=first + i, hint=hint),
+        )
         return Chunk(self.schema, no_values(self.schema, self._ragged(all_streams=True), stop - start), errors)
 
     # ---- chosen rows --------------------------------------------------------------------------------

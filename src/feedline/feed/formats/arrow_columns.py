@@ -3,11 +3,12 @@
 =================================  =============================================
 column                             stream
 =================================  =============================================
-numbers, bools                     dense, shape ()
+numbers, bools, also as            dense, shape ()
+dictionaries
 binary, string (also large, view,  bytes, str
 dictionary-encoded)
 struct<bytes, path>                bytes, as Hugging Face stores images and audio
-fixed-size list of these           dense, a dimension per level
+fixed-size list of these           dense, a dimension per level; `arrow.fixed_shape_tensor` with its own shape
 list of one of the above           the same, ragged
 lists that have equal lengths      dense, if declared: `Stream((3, 224, 224))`, or of Hugging Face's Array2D to Array5D
 list of struct<index, value>       sparse, if declared (or written from a store)
@@ -27,6 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline.data import Schema, Stream, Value
+from feedline.data.chunk import LazyErrors
 from feedline.data.value import BytesValue, DenseValue, SparseValue
 from feedline.errors import DataError, SchemaError
 from feedline.feed.byte_strings import TooLargeError, from_arrow, kind_of, nulls_of
@@ -41,8 +43,9 @@ UNREADABLE = {
     "dense": "expected numbers, got a null",
     "sparse": "expected entries with indices in range and no null",
     "str": "expected text, got a null",
-    "bytes": "expected bytes, got a null (of a struct with a path: the file that it names is not in the data)",
+    "bytes": "expected bytes, got a null",
 }
+_PICTURED = "of a struct with a path: the file that it names is not in the data"
 
 
 class Column(NamedTuple):
@@ -52,6 +55,7 @@ class Column(NamedTuple):
         field: its name.
         stream: the stream that it becomes.
         ragged: whether its outermost lists are sequences.
+        null_means: why it has nulls, if that is known.
         dims: lengths that the lists below these must have, outermost first, as their type does not fix them.
     """
 
@@ -59,13 +63,43 @@ class Column(NamedTuple):
     stream: Stream
     ragged: bool
     dims: tuple[int, ...] = ()
+    null_means: str = ""
 
     @property
     def unreadable(self) -> str:
         """What a sequence that cannot be read lacks, in words."""
         if self.dims:
             return f"expected lists of {' x '.join(map(str, self.dims))} numbers, got others or a null"
-        return UNREADABLE[self.stream.kind]
+        return f"{UNREADABLE[self.stream.kind]}{f' ({self.null_means})' if self.null_means else ''}"
+
+
+class Unreadable:
+    """The sequences of a chunk that cannot be read.
+
+    Args:
+        columns: its columns by stream.
+        count: number of its sequences.
+        path: path of their file.
+        first: index in the corpus of the first one.
+    """
+
+    def __init__(self, columns: Mapping[str, Column], count: int, path: str, first: int) -> None:
+        self._columns, self._path, self._first = columns, path, first
+        self._streams = list(columns)
+        self._at_fault = np.full(count, -1, np.int32)  # the first stream of each sequence that cannot be read
+
+    def mark(self, name: str, bad: Flags | None) -> None:
+        """Note which sequences a stream cannot be read of; None: none."""
+        if bad is not None:
+            self._at_fault[bad & (self._at_fault < 0)] = self._streams.index(name)
+
+    def errors(self) -> LazyErrors:
+        """Return why."""
+        return LazyErrors(np.flatnonzero(self._at_fault >= 0), self._error)
+
+    def _error(self, i: int) -> DataError:
+        name = self._streams[self._at_fault[i]]
+        return DataError(self._columns[name].unreadable, path=self._path, sequence=self._first + i, stream=name)
 
 
 class Source(NamedTuple):
@@ -123,7 +157,7 @@ def _all(source: Source) -> dict[str, Column]:
     for field in source.schema:
         with source.telling(f"column {field.name!r}"):
             column = _infer(source, field)
-        if column is None:
+        if column is None or not field.name:
             left_out.append(f"{field.name!r} ({_shown(field.type)})")
         elif len(source.schema.get_all_field_indices(field.name)) > 1:
             raise _twice(source, field.name)
@@ -200,9 +234,12 @@ def _infer(source: Source, field: Any, declared: Stream | None = None) -> Column
     if strings is not None:
         if noted is not None and (noted.kind != strings):
             raise _otherwise(source, field, noted)
-        return Column(field.name, noted or Stream(dtype=strings), ragged)
+        item = storage(kind.value_type) if ragged else kind
+        return Column(
+            field.name, noted or Stream(dtype=strings), ragged, null_means=_PICTURED if pa.types.is_struct(item) else ""
+        )
     ragged = False
-    dense = _dense(kind)
+    dense = _tensor(field.type) if pa.types.is_fixed_size_list(kind) else _dense(kind)
     if dense is None and is_list(kind):
         if (column := _even(field, kind, declared)) is not None:
             return column
@@ -311,9 +348,20 @@ def _dense(kind: Any) -> tuple[tuple[int, ...], np.dtype[Any]] | None:
     while pa.types.is_fixed_size_list(kind):
         shape.append(kind.list_size)
         kind = kind.value_type
+    if pa.types.is_dictionary(kind):  # categories that are numbers
+        kind = kind.value_type
     if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind):
         return tuple(shape), np.dtype(kind.to_pandas_dtype())
     return None
+
+
+def _tensor(kind: Any) -> tuple[tuple[int, ...], np.dtype[Any]] | None:
+    """Return shape and dtype of a fixed-size list, or of Arrow's tensors; None where their axes are permuted."""
+    dense = _dense(storage(kind))
+    if dense is None or getattr(kind, "extension_name", None) != "arrow.fixed_shape_tensor":
+        return dense
+    order = kind.permutation
+    return (tuple(kind.shape), dense[1]) if order is None or list(order) == sorted(order) else None
 
 
 def is_list(kind: Any) -> bool:
@@ -489,6 +537,8 @@ def _unlist(array: Any) -> tuple[Ints, Any]:
 
 
 def _numbers(array: Any) -> NDArray[Any]:
+    if hasattr(array, "dictionary"):
+        array = array.dictionary_decode()
     if array.null_count:
         import pyarrow as pa
 

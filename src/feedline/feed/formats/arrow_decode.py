@@ -12,7 +12,7 @@ from typing import Any
 from feedline import _native
 from feedline.feed.byte_strings import TooLargeError
 from feedline.feed.formats.arrow_columns import is_list, storage
-from feedline.feed.formats.arrow_file import ArrowFile, Batch, read_whole
+from feedline.feed.formats.arrow_file import ArrowFile, Batch, prefix_bytes, read_whole
 from feedline.feed.formats.store.compressed import expanded
 
 
@@ -37,7 +37,7 @@ def decoded_batch(
     rows, compressed, _, _ = _native.arrow_batch(memoryview(data)[: batch.head], batch.body)
     if rows != batch.rows:
         raise ValueError(f"expected {batch.rows} rows, got {rows}")
-    size = expanded(data, 8, batch.head) if compressed else len(data)
+    size = expanded(data, prefix_bytes(data), batch.head) if compressed else len(data)
     if size > memory_bytes:
         raise TooLargeError(size)
     wanted = sorted({file.schema.get_field_index(field) for field in fields})
@@ -49,7 +49,7 @@ def decoded_batch(
             if size > memory_bytes:
                 raise TooLargeError(size)
             parts.append(read_whole(file.path, one.start, one.head + one.body))
-            size += expanded(parts[-1], 8, one.head) if one.compressed else 0
+            size += expanded(parts[-1], prefix_bytes(parts[-1]), one.head) if one.compressed else 0
             if size > memory_bytes:
                 raise TooLargeError(size)
         found = pa.ipc.open_stream(b"".join([*parts, data]), options=options).read_next_batch()

@@ -1,9 +1,9 @@
 """Arrow IPC files and streams: mapped, and where the record batches in them lie.
 
 A stream has no footer, so opening walks over the heads of its messages, natively: about 1 us a batch, nothing of the
-data is read. A file has the same messages between its magic numbers. Only the schema is parsed by Arrow; where the
-buffers of a batch lie is read by our own parser (`_native.arrow_batch`), which checks every offset, and the map itself
-is read by native code alone, which survives a file that is truncated meanwhile.
+data is read. A file is read by its footer, as other readers do: writers leave out the schema or the end before it. Only
+the schema is parsed by Arrow; where the buffers of a batch lie is read by our own parser (`_native.arrow_batch`), which
+checks every offset, and the map itself is read by native code alone, which survives a file that is truncated meanwhile.
 
 Parts of a file whose bytes lie in a store may be missing. The heads of its batches are kept from the walk, and what
 else is looked at to make views of its buffers has to be held; see `ArrowFile.hold`.
@@ -32,6 +32,17 @@ from feedline.feed.formats.store.compressed import dictionary
 FILE_MAGIC, STREAM_MAGIC = b"ARROW1", b"\xff\xff\xff\xff"
 _SCHEMA, _DICTIONARY, _BATCH = 1, 2, 3
 _MOST_COMPRESSED_ROWS = 1 << 31
+
+
+def prefix_bytes(message: bytes | memoryview) -> int:
+    """Return the bytes of a message before its metadata: marker and length, or before Arrow 0.15 the length alone."""
+    return 8 if message[:4] == STREAM_MAGIC else 4
+
+
+def _begins_stream(head: bytes) -> bool:
+    """Whether these 8 bytes may begin a stream: with a marker, or with a length and the place of a root within it."""
+    length, root = int.from_bytes(head[:4], "little"), int.from_bytes(head[4:8], "little")
+    return head.startswith(STREAM_MAGIC) or 8 <= root < length < 1 << 26
 
 
 def most_items(nbytes: Any) -> Any:
@@ -88,33 +99,31 @@ class ArrowFile:
             begin, end = (0, self.size) if span is None else span
             if end > self.size:
                 raise self.damaged("it was truncated", self.size)
-            self.aligned = begin % 8 == 0
             head = read_at(file, 8, begin)
             self._is_stream = not head.startswith(FILE_MAGIC)
-            if self._is_stream and not head.startswith(STREAM_MAGIC):
+            if self._is_stream and not _begins_stream(head):
                 raise self.damaged(f"it begins with {head[:6]!r}", begin)
             if not self._is_stream and read_at(file, 6, max(begin + 8, end - 6)) != FILE_MAGIC:
                 raise self.damaged("it does not end as it begins, so it was cut", end)
-            start = begin if self._is_stream else begin + 8
             try:
                 with reading(path):
-                    found, ended, swapped, heads = _native.arrow_messages(file.fileno(), end, start, within_reach(file))
+                    found, ended, swapped, heads, self.schema_message = _native.arrow_messages(
+                        file.fileno(), end, begin, not self._is_stream, within_reach(file)
+                    )
             except ValueError as error:
                 raise self.damaged(*error.args) from error
             messages = found.reshape(-1, 6)
             if complete and self._is_stream and not ended:
                 raise self.damaged("it has no end, so its writer was killed, or it was cut", end)
-            if len(messages) == 0 or messages[0, 0] != _SCHEMA or (messages[1:, 0] == _SCHEMA).any():
-                raise self.damaged("it does not begin with its schema", start)
+            if not self.schema_message or (messages[1:, 0] == _SCHEMA).any():
+                raise self.damaged("it does not begin with its schema", begin)
             if swapped:
                 raise DataError("expected numbers in little-endian byte order, got big-endian ones", path=path)
-            _, first, length, *_ = messages[0].tolist()
-            self.schema_message = read_at(file, length, first)
             self.dictionaries = [self._dictionary(file, row) for row in messages.tolist() if row[0] == _DICTIONARY]
         self.schema = self._parsed()
         others = set(messages[1:, 0].tolist()) - {_DICTIONARY, _BATCH}
         if others:
-            raise self.damaged(f"it holds messages of kind {min(others)}", start)
+            raise self.damaged(f"it holds messages of kind {min(others)}", begin)
         chosen = (messages[:, 0] == _BATCH) & (messages[:, 4] > 0)
         of_batches = messages[chosen]
         # Of all messages, if they had to be fetched, else of none.
@@ -123,6 +132,7 @@ class ArrowFile:
         self._heads = {start: heads[end - size : end] for start, size, end in kept} if heads else {}
         self.starts, self.heads, self.bodies, self.rows = (np.ascontiguousarray(of_batches[:, i]) for i in (1, 2, 3, 4))
         self.compressed = bool(of_batches[:, 5].any())
+        self.aligned = not ((self.starts + self.heads) % 8).any()
         # A row takes a bit at least, but where all of its columns are empty.
         most = np.where(of_batches[:, 5] > 0, _MOST_COMPRESSED_ROWS, most_items(self.bodies))
         if (wrong := np.flatnonzero(self.rows > most)).size:
@@ -202,10 +212,11 @@ class ArrowFile:
             hint="the file is damaged; restore it or write it again",
         )
 
-    def _dictionary(self, file: BinaryIO, message: list[int]) -> Dictionary:
-        _, start, head, body, _, compressed = message
+    def _dictionary(self, file: BinaryIO, row: list[int]) -> Dictionary:
+        _, start, head, body, _, compressed = row
         try:
-            number, adds = dictionary(read_at(file, head, start), 8)
+            message = read_at(file, head, start)
+            number, adds = dictionary(message, prefix_bytes(message))
         except ValueError as error:
             raise self.damaged(str(error), start) from error
         return Dictionary(start, head, body, compressed=bool(compressed), id=number, adds=adds)

@@ -19,6 +19,7 @@ from feedline.feed.files.paths import PathLike, list_files, name_of
 from feedline.feed.formats.ctf_index import Cache
 from feedline.feed.formats.rows import (
     CHUNK_TEXT,
+    MOST_ROW,
     UNPACK_BYTES,
     RowOptions,
     RowsDeserializer,
@@ -33,9 +34,9 @@ Columns = Stream | str | Sequence[str]
 """A stream: its declaration, or the name of a column (scalars), or names (vectors), whose type is inferred."""
 
 _FIRST_ROWS = 100
-_MOST_ROW = 64 << 20  # bytes of text: a quote that nothing closes swallows what follows
 _DELIMITERS = ",;\t|"
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?|[+-]?(inf|infinity)|[+-]?nan", re.IGNORECASE | re.ASCII)
+_ENCODING = "if it is in another encoding, convert it: iconv -f LATIN1 -t UTF-8"
 _INTEGER = re.compile(r"[+-]?\d+", re.ASCII)
 
 
@@ -54,7 +55,8 @@ class CSVDeserializer(RowsDeserializer):
             all: each column is a stream.
         columns: for vectors: stream name to the names of its columns, in order.
         header: whether the first row holds the names of the columns; None: it does unless one of its cells is a
-            number. Without a header columns are named ``"0"``, ``"1"`` and so on.
+            number. Without a header columns are named ``"0"``, ``"1"`` and so on; one without a name is
+            ``"Unnamed: 0"``, by its place.
         delimiter: one character; None: the one of comma, semicolon, tab and ``|`` that cuts the first rows into the
             most cells, the same number in each.
         chunk_size: bytes of text per chunk. Part of the order.
@@ -129,7 +131,7 @@ class CSVDeserializer(RowsDeserializer):
         options = RowOptions(
             chunk_size,
             ["csv", head.delimiter, skip],
-            lambda: _native.RowIndexer.csv(ord(head.delimiter), skip, _MOST_ROW),
+            lambda: _native.RowIndexer.csv(ord(head.delimiter), skip, MOST_ROW),
             index_error,
         )
         self._identity = f"csv {head.delimiter} {skip} {targets};"
@@ -155,7 +157,7 @@ class CSVDeserializer(RowsDeserializer):
         if code == "open_quote":
             return f"expected a quote that closes the cell in {column}, got none: `{shown}`", None
         if code == "cell_text":
-            return f"expected text in UTF-8 in {column}, got the byte 0x{got:02x}", None
+            return f"expected text in UTF-8 in {column}, got the byte 0x{got:02x}", _ENCODING
         dtype = self.schema[stream or ""].dtype
         kind = {"b": "true or false", "i": "an integer", "u": "an integer"}.get(dtype.kind, "a number")
         if code == "cell_range":
@@ -177,17 +179,26 @@ class _Head:
         text, whole = head_text(path)
         found = text.decode("utf-8", "surrogateescape")
         self.delimiter = _sniffed(found, whole) if delimiter is None else delimiter
-        rows = _rows(found, self.delimiter, whole)
+        rows, returned = _rows(found, self.delimiter, whole)
+        if returned is not None:
+            raise DataError(
+                "expected lines that end in \\n or \\r\\n, got one that ends in \\r alone",
+                path=str(path),
+                byte=len(found[:returned].encode("utf-8", "surrogateescape")),
+                hint="convert the line ends: tr '\\r' '\\n' < old.csv > new.csv; or quote cells that hold \\r",
+            )
         if not rows:
             raise DataError("expected a CSV file with at least one row, got none in its first 4 MiB", path=str(path))
         self.header = not any(_NUMBER.fullmatch(cell.strip()) for cell in rows[0]) if header is None else bool(header)
         self.names = rows.pop(0) if self.header else [str(k) for k in range(len(rows[0]))]
         self.rows = rows
+        # As pandas names its index, and what is behind a last delimiter.
+        self.names = [name or f"Unnamed: {k}" for k, name in enumerate(self.names)]
         if bad := [name for name in self.names if not encodable(name)]:
             if text.startswith((b"\xff\xfe", b"\xfe\xff")):
                 raise index_error(path, "utf16_input", 0)
             what = bad[0].encode("utf-8", "surrogateescape")
-            raise DataError(f"expected the names of columns in UTF-8, got {what!r}", path=str(path))
+            raise DataError(f"expected the names of columns in UTF-8, got {what!r}", path=str(path), hint=_ENCODING)
         if len(set(self.names)) < len(self.names):
             twice = sorted({name for name in self.names if self.names.count(name) > 1})
             raise DataError(f"expected every column once in the header, got twice: {', '.join(twice)}", path=str(path))
@@ -206,8 +217,9 @@ class _Head:
         return "bool" if cells and all(cell.lower() in ("true", "false") for cell in cells) else "str"
 
 
-def _rows(text: str, delimiter: str, whole: bool) -> list[list[str]]:
-    """Return the cells of the first rows, cut as the native parser cuts them."""
+def _rows(text: str, delimiter: str, whole: bool) -> tuple[list[list[str]], int | None]:
+    """Return the cells of the first rows, cut as the native parser cuts them, and where a line ends in a carriage
+    return alone; None: none does."""
     # Not by Python's `csv`: its limit of 128 KiB a cell can only be changed for the whole process.
     d = re.escape(delimiter)
     cells = re.compile(
@@ -215,9 +227,12 @@ def _rows(text: str, delimiter: str, whole: bool) -> list[list[str]]:
         rf"(?P<end>{d}|\n|\Z)"
     )
     rows, row, begin = [], list[str](), 0
+    returned: int | None = None
     for cell in cells.finditer(text):
         quoted, more, unclosed, plain, end = cell.groups()
         inner = unclosed if quoted is None else quoted
+        if returned is None and plain and "\r" in plain[: len(plain) - (end != delimiter)]:
+            returned = cell.start() + plain.index("\r")
         row.append(plain if inner is None else inner.replace('""', '"') + (more or ""))
         if end == delimiter:
             continue
@@ -226,14 +241,14 @@ def _rows(text: str, delimiter: str, whole: bool) -> list[list[str]]:
             rows.append(row)
         row, begin = [], cell.end()
         if len(rows) > _FIRST_ROWS + 1:
-            return rows[:-1]
-    return rows if whole else rows[:-1]
+            return rows[:-1], returned
+    return rows if whole else rows[:-1], returned
 
 
 def _sniffed(text: str, whole: bool) -> str:
     best, most = ",", 1
     for delimiter in _DELIMITERS:
-        counts = {len(row) for row in _rows(text, delimiter, whole)}
+        counts = {len(row) for row in _rows(text, delimiter, whole)[0]}
         if len(counts) == 1 and (count := counts.pop()) > most:
             best, most = delimiter, count
     return best

@@ -249,6 +249,7 @@ class CTFDeserializer(Deserializer):
         for low, high, error in reversed(unread):  # if a sequence has several, the first one stays
             for i in np.flatnonzero((offsets < high) & (ends > low)).tolist():
                 why = Unread(error, max(low, int(offsets[i])))
+                assert isinstance(parsed.errors, dict)
                 parsed.errors[i] = unreadable.unread(why, str(file.path), first + i)
         return parsed
 

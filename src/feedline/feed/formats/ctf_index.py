@@ -178,7 +178,7 @@ class CtfIndex:
         size = status.st_size
         points_at = table_at + head.chunks * CHUNK.itemsize
         self._windows_at = points_at + head.points * POINT.itemsize
-        if size != points_at and (head.points == 0 or size < self._windows_at):
+        if size < self._windows_at or (head.points == 0 and size != points_at):
             raise DamagedIndexError(f"{size} bytes")
         table = os.pread(file.fileno(), points_at - table_at, table_at)
         if _native.crc32c(table) != head.table_crc:

@@ -21,9 +21,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from feedline.data import Stream
-from feedline.errors import DataError
+from feedline.errors import DataError, SchemaError, shown_path
 from feedline.feed.files.packed import head_of, packing_of
-from feedline.feed.files.paths import list_files, list_places, looking, open_regular
+from feedline.feed.files.paths import list_files, list_places, looking, name_of, open_regular
 from feedline.feed.formats.arrow_file import FILE_MAGIC, STREAM_MAGIC
 from feedline.feed.formats.cbf import HEAD as CBF_HEAD
 from feedline.feed.formats.hugging_face import is_arrow_dataset
@@ -41,6 +41,7 @@ Opener = Callable[[list[str], Mapping[str, Stream], int], Deserializer]
 _HEAD_BYTES = 512  # of a file, that are looked at
 _MOST_DIGITS = 20  # of an index
 _MOST_LOOKED = 8  # folders in a folder
+_MOST_HEADER = 100 << 20  # bytes of JSON in a file of safetensors
 _SURE = 4  # bytes of a magic number that tokens do not begin with by chance
 _log = logging.getLogger("feedline")
 _ZIP = (b"PK\x03\x04", b"PK\x05\x06")
@@ -82,6 +83,7 @@ class Format(NamedTuple):
 
         Raises:
             DataError: it takes a single file.
+            SchemaError: it cannot be streams; see its opener. The error names the files.
         """
         if len(paths) > 1 and not self.several:
             raise DataError(
@@ -90,7 +92,12 @@ class Format(NamedTuple):
                 hint="open one, or convert each and train on one store after the other",
             )
         opener: Opener = _named(self.opener)
-        return opener(paths, streams, memory_bytes)
+        try:
+            return opener(paths, streams, memory_bytes)
+        except SchemaError as error:
+            if any(shown_path(path) in str(error) for path in paths):
+                raise
+            raise SchemaError(f"{error}\n  at {name_of(paths)}") from error
 
     def listed(self, path: str) -> list[str]:
         """Return the paths of the files that a file of this format lists.
@@ -231,7 +238,7 @@ FORMATS: tuple[Format, ...] = (
         "parquet",
         "a Parquet file",
         "feedline.feed.formats.parquet:open_files",
-        begins=_magic(b"PAR1"),
+        begins=_magic(b"PAR1", b"PARE"),
         inside="*.parquet",
         several=True,
         loose=True,
@@ -338,6 +345,7 @@ _PACKED = (".gz", ".zst", ".zstd")
 _DECOMPRESS = "decompress it first, or read it in a fl.UserDeserializer"
 _STEP = "read it in a fl.UserDeserializer (docs/how-to/own-format.md), or convert it with the library that wrote it"
 _DECODE = "pass its bytes in a stream of dtype 'bytes' and decode them in a fl.Map (docs/how-to/bytes-and-text.md)"
+_LINES = "write an object a line (JSON Lines): `jq -c '.[]'` does so with the items of a list"
 _FOREIGN: tuple[tuple[int, bytes, str, str], ...] = (
     (0, b"\x1f\x8b", "gzip", _DECOMPRESS),
     (0, b"\x28\xb5\x2f\xfd", "Zstandard", _DECOMPRESS),
@@ -350,12 +358,13 @@ _FOREIGN: tuple[tuple[int, bytes, str, str], ...] = (
     (0, b"\x80\x04", "a Python pickle", "feedline never unpickles data; load it and pass arrays"),
     (0, b"\x80\x05", "a Python pickle", "feedline never unpickles data; load it and pass arrays"),
     (0, b"SQLite format 3\0", "an SQLite database", _STEP),
+    (0, b"\x0a\x23\xd7\xce", "a RecordIO file of MXNet's", _STEP),
     (0, b"\xff\xd8\xff", "a JPEG picture", _DECODE),
     (0, b"\x89PNG\r\n", "a PNG picture", _DECODE),
     (0, b"RIFF", "a RIFF file (WAV, WebP or AVI)", _DECODE),
     (0, b"fLaC", "a FLAC file", _DECODE),
     (0, b"OggS", "an Ogg file", _DECODE),
-    (0, b"{", "a JSON document", "write an object a line (JSON Lines): `jq -c '.[]'` does so with the items of a list"),
+    (0, b"{", "a JSON document", _LINES),
 )
 
 
@@ -478,6 +487,10 @@ def _of_file(place: Path) -> Format:
             raise _foreign(place, "a PyTorch checkpoint", "load it with torch.load, and pass tensors")
         raise _foreign(place, "a zip archive", "extract it first")
     known = SUFFIXES.get(place.suffix.lower())
+    if known is None and _is_safetensors(head):
+        raise _foreign(place, "a file of safetensors", "load it with safetensors.numpy.load_file, and pass arrays")
+    if known is None and head.lstrip().startswith(b"["):
+        raise _foreign(place, "a JSON list", _LINES)
     if known is None:
         raise DataError(
             f"expected a store or a file of a known format, got one that begins with {head[:8]!r}",
@@ -485,6 +498,11 @@ def _of_file(place: Path) -> Format:
             hint=f"known suffixes: {', '.join(SUFFIXES)}; or use the format's own deserializer",
         )
     return known
+
+
+def _is_safetensors(head: bytes) -> bool:
+    """Whether a file begins with the length of a header in JSON, and with that."""
+    return head[8:10] == b'{"' and int.from_bytes(head[:8], "little") < _MOST_HEADER
 
 
 def _foreign(place: Path, what: str, hint: str) -> DataError:

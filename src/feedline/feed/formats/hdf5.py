@@ -8,6 +8,7 @@ are stored, by one thread at a time, as the HDF5 library allows no more.
 from __future__ import annotations
 
 import threading
+import warnings
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -31,6 +32,7 @@ _MOST_LINKS = 16  # soft links that lead to one another
 _MOST_LISTED = 20  # datasets in an error
 _BLOCK_BYTES = 64 << 10  # of rows that are not stored in blocks, and are read together where some are damaged
 _HEAP_ROWS = 64  # the same, of strings and vectors
+_NO_VARIABLE = "This is a netCDF dimension but not a netCDF variable"
 _DAMAGED = "the file is damaged or was truncated; restore it, or write it again"
 
 
@@ -39,7 +41,8 @@ class HDF5Deserializer(StoredArrays):
 
     A row is a sequence of one sample; one of a dataset of vectors of any length (``h5py.vlen_dtype``) is a sequence of
     as many samples of shape ``()``. Strings are `bytes` or, if they are marked as UTF-8, `str`. Without declared
-    streams, all datasets directly in ``group`` are streams, which must have equally many rows.
+    streams, all datasets directly in ``group`` are streams, which must have equally many rows. Links within a file are
+    followed; others are named in a warning.
 
     Args:
         path: a file, a list of files (read as their concatenation), a folder, or a pattern, see `open_corpus`.
@@ -320,14 +323,35 @@ def _own_names(root: Any) -> Iterator[str]:
 
     if not isinstance(root, h5py.Group):
         raise SchemaError(f"expected a group, got a dataset: `{root.name}` in {root.file.filename}")
-    names = [name for name in root if isinstance(root.get(name, getlink=True), h5py.HardLink)]
-    names = [name for name in names if isinstance(root[name], h5py.Dataset) and root[name].shape]
+    names, left_out = list[str](), list[str]()
+    for name in root:
+        try:
+            found = _find(root, name)
+        except SchemaError as error:
+            left_out.append(f"{name!r} ({error})")
+            continue
+        if isinstance(found, h5py.Dataset) and found.shape and not _is_dimension(found):
+            names.append(name)
+    if names and left_out:
+        warnings.warn(
+            f"links that lead nowhere, or to other files, are not read from {root.file.filename}: "
+            f"{'; '.join(left_out[:_MOST_LISTED])}; name the streams that you want to hear no more of it",
+            stacklevel=2,
+        )
     if not names:
         raise SchemaError(
             f"expected datasets in `{root.name}` of {root.file.filename}, got none; {_listed(root)}; pass group=, or "
             "declare streams: x=fl.Stream(..., field='group/name')"
         )
     return iter(names)
+
+
+def _is_dimension(dataset: Any) -> bool:
+    """Whether a dataset is what netCDF-4 stores for a dimension without a variable: nobody wrote its zeros."""
+    name = (
+        dataset.attrs.get("NAME", b"") if dataset.attrs.get("CLASS") in (b"DIMENSION_SCALE", "DIMENSION_SCALE") else b""
+    )
+    return str(name, "latin-1").startswith(_NO_VARIABLE) if isinstance(name, bytes) else name.startswith(_NO_VARIABLE)
 
 
 def _listed(place: Any) -> str:

@@ -115,6 +115,8 @@ def _saved(folder: Path, split: str | None) -> Dataset:
     if split is not None and split != own:
         raise DataError(f"expected the split {split!r}, got a folder of {own or 'no'} split", path=str(folder))
     files = _named(folder, state.get("_data_files"))
+    if not files and state.get("_data_files") == []:
+        raise DataError("expected at least one row, got a split without any", path=str(folder))
     if not files:
         raise DataError("expected the names of the data files, got none", path=str(folder / STATE))
     indices = _named(folder, state.get("_indices_data_files") or [])

@@ -19,12 +19,14 @@ from feedline.feed.files.paths import PathLike, list_files, name_of
 from feedline.feed.formats.ctf_index import Cache
 from feedline.feed.formats.rows import (
     CHUNK_TEXT,
+    MOST_ROW,
     UNPACK_BYTES,
     RowOptions,
     RowsDeserializer,
     fields_of,
     head_text,
     index_error,
+    show,
 )
 from feedline.feed.protocol import CHUNK_MEMORY, declared_streams, whole_number
 from feedline.feed.showing import Progress
@@ -109,7 +111,7 @@ class JSONLinesDeserializer(RowsDeserializer):
         counter = _native.JsonParser(fields, routes, CHUNK_MEMORY) if self._ragged else None
         counted: Any = [[list(keys.values()), fields, size_at]] if self._ragged else []
         options = RowOptions(
-            chunk_size, ["jsonl", *counted], lambda: _native.RowIndexer.json(counter, size_at), index_error
+            chunk_size, ["jsonl", *counted], lambda: _native.RowIndexer.json(counter, size_at, MOST_ROW), index_error
         )
         self._identity = f"jsonl {list(keys.values())} {sorted(self._ragged)};"
         self._arguments = {
@@ -236,6 +238,8 @@ def _inferred(rows: list[dict[str, Any]], path: Path) -> tuple[dict[str, Stream]
     if rows:
         found.look(rows)
     if not found.streams:
+        if not rows:
+            raise _no_row(path)
         got = f"keys that not all rows have: {', '.join(found.left_out[:5])}" if found.left_out else "none"
         raise DataError(
             f"expected JSON objects with keys that all of the first {_FIRST_ROWS} rows have, got {got}",
@@ -247,6 +251,24 @@ def _inferred(rows: list[dict[str, Any]], path: Path) -> tuple[dict[str, Stream]
             "%s: no streams, as some of the first rows lack them or have null: %s", path, ", ".join(found.left_out)
         )
     return found.streams, found.ragged
+
+
+def _no_row(path: Path) -> DataError:
+    """Return why the first rows of a file have no JSON object among them."""
+    text, whole = head_text(path)
+    first, newline, _ = text.lstrip().partition(b"\n")
+    declare = "declare the streams: x=fl.Stream(shape=...)"
+    if not newline and not whole:
+        return DataError(
+            f"expected a row that ends within {len(text)} bytes to infer its streams, got a longer one",
+            path=str(path),
+            hint=declare,
+        )
+    return DataError(
+        f"expected a JSON object in one of the first {_FIRST_ROWS} rows, got {f'`{show(first)}`' if first else 'none'}",
+        path=str(path),
+        hint=f"write one object a line, or {declare}",
+    )
 
 
 class _FirstRows:

@@ -38,7 +38,13 @@ def open_files(paths: list[str], streams: Mapping[str, Stream], memory_bytes: in
     if missing := [name for name in streams if name not in arrays]:
         raise SchemaError(f"expected the arrays {', '.join(missing)} in {path}, which has {', '.join(arrays)}")
     size = next((name for name, stream in streams.items() if stream.defines_size), None)
-    corpus = ArrayDeserializer({name: arrays[name] for name in streams or arrays}, defines_size=size)
+    try:
+        corpus = ArrayDeserializer({name: arrays[name] for name in streams or arrays}, defines_size=size)
+    except (
+        TypeError,
+        ValueError,
+    ) as error:  # of records, dates or a scalar: wrong arguments of a program, but not here
+        raise SchemaError(f"{error}\n  at {path}") from error
     corpus.name = str(path)
     return corpus
 

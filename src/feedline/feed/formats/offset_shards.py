@@ -379,6 +379,7 @@ class OffsetShards(Deserializer):
         found, bounds = self._chunk(part, complete=False), part.bounds
         for begin, end, error in gaps:
             for i in np.flatnonzero((bounds[:-1] < end) & (bounds[1:] > begin)).tolist():
+                assert isinstance(found.errors, dict)
                 found.errors[i] = unread(Unread(error, max(begin, int(bounds[i]))), part.path, part.first + i)
         return found
 

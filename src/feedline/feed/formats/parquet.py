@@ -38,6 +38,8 @@ from feedline.feed.files.digest import ContentDigest
 from feedline.feed.files.paths import looking, open_file, read_at, reading, status_of
 from feedline.feed.formats import arrow_columns
 from feedline.feed.formats.arrow_columns import Source
+from feedline.feed.formats.hive import NULL, hive_columns
+from feedline.feed.formats.hive import Columns as HiveColumns
 from feedline.feed.formats.hugging_face import parquet_files
 from feedline.feed.formats.parquet_input import Pages
 from feedline.feed.formats.unreadable import lost_chunk
@@ -59,8 +61,9 @@ class ParquetDeserializer(Deserializer):
         path: a file, a folder (all ``*.parquet`` below it, sorted by the bytes of their relative paths, except names
             that begin with ``.`` or ``_``; of a dataset of Hugging Face's, those of one split), or a list of files in
             corpus order.
-        streams: names of columns, or declarations by stream name (`Stream.field` names the column; the shape may be
-            another one of the same size); None: every column that can be a stream. Others are named in a warning.
+        streams: names of columns, those that folders are named after (``label=a/``) included, or declarations by
+            stream name (`Stream.field` names the column; the shape may be another one of the same size); None: every
+            column that can be a stream. Others are named in a warning.
         split: split of a folder that has several, as its ``README.md`` or the names of its files say.
         defines_size: name of the stream whose lengths count towards the minibatch budget; None: the longest stream of
             each sequence, or as declared.
@@ -86,11 +89,24 @@ class ParquetDeserializer(Deserializer):
         if isinstance(streams, str):
             raise TypeError(f"expected a list of column names, got the string {streams!r}; write [{streams!r}]")
         self.name = os.fspath(path) if isinstance(path, (str, os.PathLike)) else "parquet files"
-        self._files = [_ParquetFile(name) for name in _list_files(path, split)]
+        names = _list_files(path, split)
+        of_folders = hive_columns(names, path)
+        self._files = [
+            _ParquetFile(name, {key: values[i] for key, values in of_folders.items()}, of_folders)
+            for i, name in enumerate(names)
+        ]
         first = self._files[0].source
         self._columns = arrow_columns.choose(first, streams, defines_size)
+        for name, column in self._columns.items():
+            if column.field in of_folders:
+                self._columns[name] = column._replace(null_means=f"as a folder `{column.field}={NULL}`, or none, says")
         if streams is None:
-            self.formerly = arrow_columns.only_numbers(first, self._columns)
+            before = {name: column for name, column in self._columns.items() if column.field not in of_folders}
+            self.formerly = (arrow_columns.only_numbers(first, before) if before else None) or (
+                Schema({name: column.stream for name, column in before.items()})
+                if 0 < len(before) < len(self._columns)
+                else None
+            )
         self.schema = Schema({name: column.stream for name, column in self._columns.items()})
         for file in self._files[1:]:
             arrow_columns.must_agree(file.source, first, self._columns)
@@ -161,24 +177,15 @@ class ParquetDeserializer(Deserializer):
                     raise
                 return self._lost(chunk, handle.unread)
         values: dict[str, Value] = {}
-        errors: dict[int, DataError] = {}
+        unreadable = arrow_columns.Unreadable(self._columns, group.rows, group.file.path, int(self._first[chunk]))
         for name, column in self._columns.items():
             with group.file.telling(f"row group {group.number}, column {column.field!r},"):
                 try:
                     values[name], bad = arrow_columns.decode(table.column(column.field), column, self._memory_bytes)
                 except TooLargeError as error:
                     raise group.file.too_large(group.number, error.args[0], self._memory_bytes) from None
-            for i in np.flatnonzero(bad).tolist():
-                errors.setdefault(
-                    i,
-                    DataError(
-                        column.unreadable,
-                        path=group.file.path,
-                        sequence=int(self._first[chunk]) + i,
-                        stream=name,
-                    ),
-                )
-        return Chunk(self.schema, values, errors)
+            unreadable.mark(name, bad)
+        return Chunk(self.schema, values, unreadable.errors())
 
     def lengths(self, ordinals: NDArray[np.int64]) -> NDArray[np.int64] | None:
         """Return the samples of the sequences ``ordinals``, int64 (n,); None if every sequence has one.
@@ -246,9 +253,16 @@ class _RowGroup(NamedTuple):
 
 
 class _ParquetFile:
-    """A Parquet file whose footer was read; reopened for each row group, so that threads share nothing."""
+    """A Parquet file whose footer was read; reopened for each row group, so that threads share nothing.
 
-    def __init__(self, path: str) -> None:
+    Args:
+        path: path of the file.
+        constants: values of the columns that its folders are named after.
+        of_folders: the same for all files, which have the types of these columns.
+    """
+
+    def __init__(self, path: str, constants: Mapping[str, int | str | None], of_folders: HiveColumns) -> None:
+        import pyarrow as pa
         import pyarrow.parquet as pq
 
         self.path, self.size = path, 0
@@ -269,6 +283,15 @@ class _ParquetFile:
             )
         if len(widths) != len(self._paths):
             widths = [8] * len(self._paths)  # a type of unknown layout, which cannot be a stream
+        kinds = {
+            key: pa.int64() if any(isinstance(value, int) for value in values) else pa.string()
+            for key, values in of_folders.items()
+        }
+        self._constants = {
+            key: pa.scalar(constants[key], kind) for key, kind in kinds.items() if key not in self.schema.names
+        }
+        for key in self._constants:
+            self.schema = self.schema.append(pa.field(key, kinds[key]))
         self._widths = np.array(widths, np.int64)
         self._of_strings = [
             self.metadata.schema.column(i).physical_type == "BYTE_ARRAY" for i in range(len(self._paths))
@@ -336,9 +359,11 @@ class _ParquetFile:
         import pyarrow.parquet as pq
 
         step = self._check_pages(handle, group, fields, memory_bytes)
+        names = [name for name in dict.fromkeys(fields) if name not in self._constants]
         with self.telling(f"row group {group.number}"):
+            if not names:
+                return self._with_constants(None, group, fields)
             file = pq.ParquetFile(handle, metadata=self.metadata, page_checksum_verification=True)
-            names = list(dict.fromkeys(fields))
             if step >= group.rows:
                 table = file.read_row_group(group.number, columns=names, use_threads=False)
             else:
@@ -348,7 +373,21 @@ class _ParquetFile:
                 f"expected {group.rows} rows in row group {group.number}, got {table.num_rows}",
                 path=self.path,
             )
-        return table
+        return self._with_constants(table, group, fields)
+
+    def _with_constants(self, table: Any, group: _RowGroup, fields: list[str]) -> Any:
+        """Return a table with those of the columns ``fields`` that are the same in all rows, too."""
+        import pyarrow as pa
+
+        columns = {} if table is None else dict(zip(table.column_names, table.columns, strict=True))
+        for name in dict.fromkeys(fields):
+            if (constant := self._constants.get(name)) is not None:
+                # Of one value; a text is repeated where the memory for that is counted.
+                place = np.zeros(group.rows, np.int32)
+                columns[name] = pa.chunked_array(
+                    [pa.DictionaryArray.from_arrays(place, pa.array([constant.as_py()], constant.type))]
+                )
+        return pa.table(columns)
 
     def _in_steps(self, file: Any, group: _RowGroup, names: list[str], *, step: int, memory_bytes: int) -> Any:
         """Decode ``step`` rows at a time, until it turns out to be too large."""
@@ -367,7 +406,7 @@ class _ParquetFile:
     def _read_sizes(self, handle: BinaryIO) -> _Sizes:
         tail = read_at(handle, _TAIL_BYTES, max(0, self.size - _TAIL_BYTES))
         if tail[4:] == b"PARE":
-            raise DataError("expected a Parquet file, got an encrypted one", path=self.path)
+            raise self._encrypted()
         if self.size < 4 + _TAIL_BYTES or tail[4:] != b"PAR1":
             raise self._damaged(f"footer cannot be read: it ends in {tail[4:]!r}, not in b'PAR1'")
         length = int.from_bytes(tail[:4], "little")
@@ -378,6 +417,8 @@ class _ParquetFile:
             rows, width, *columns = _native.parquet_footer(read_at(handle, length, begin))
         except ValueError as error:
             what, byte = error.args
+            if what.startswith("an encrypted "):
+                raise self._encrypted() from error
             raise self._damaged(f"footer cannot be read: {what}", begin + byte) from error
         return _Sizes(rows, width, *(column.reshape(len(rows), width) for column in columns))
 
@@ -445,6 +486,13 @@ class _ParquetFile:
             if len(data) < room or room >= _MOST_PAGE_HEADER_BYTES:
                 raise self._damaged(f"{where} cannot be read: a page's header does not end", at)
             room *= 16
+
+    def _encrypted(self) -> DataError:
+        return DataError(
+            "expected a Parquet file that anyone can read, got an encrypted one",
+            path=self.path,
+            hint="decrypt it: read it with pyarrow and its keys, and write it without encryption",
+        )
 
     def _damaged(self, what: str, byte: int | None = None) -> DataError:
         return DataError(

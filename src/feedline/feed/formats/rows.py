@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from feedline import _native
 from feedline.data import Chunk, Schema, Stream, Value
+from feedline.data.chunk import LazyErrors
 from feedline.data.scattered import ScatteredBytes, without_gaps
 from feedline.data.value import BytesValue, DenseValue
 from feedline.errors import DataError, SchemaError
@@ -63,6 +64,7 @@ _TYPES = ("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32"
 _TEXT, _BYTES = len(_TYPES), len(_TYPES) + 1
 _PAD = 64  # bytes that the parsers may load on either side of the text
 _SHOWN = 60
+_MOST_AT_ONCE = 1000  # errors of a chunk that are made at once
 
 Hole = tuple[int, int, Unread | str]
 """A part of a text that could not be read: first byte, end, and why."""
@@ -327,17 +329,21 @@ class RowsDeserializer(Deserializer):
                 count = len(ordinals) if offsets is None else int(offsets[-1])
                 values[name] = DenseValue(data.view(stream.dtype).reshape(count, *stream.shape), offsets)
         without_gaps(values, buffer)
-        errors: dict[int, DataError] = {}
         names = list(self.schema)
-        for record in records:
+        # Many errors are made when they are asked for: rows can be shorter than what says why they are bad. So their
+        # text is kept, as the buffer is used again.
+        kept = buffer.copy() if len(records) > _MOST_AT_ONCE else buffer
+
+        def of_record(k: int) -> DataError:
+            record = records[k]
             row = int(record["row"])
             at = int(record["byte"])
-            shown = bytes(buffer[_PAD + at : _PAD + int(position[row]) + int(entries["size"][row])][: 4 * _SHOWN])
+            shown = bytes(kept[_PAD + at : _PAD + int(position[row]) + int(entries["size"][row])][: 4 * _SHOWN])
             at_fault = names[record["stream"]] if record["stream"] >= 0 else None
             what, hint = self._describe(record, NAMES[int(record["code"])], at_fault, show(shown), shown[:1])
             if not self._numbers_lines:
                 what += f", in {self._row} {int(entries['key'][row])}"
-            errors[row] = DataError(
+            return DataError(
                 what,
                 path=str(file.given),
                 byte=int(entries["offset"][row]) + at - int(position[row]),
@@ -346,6 +352,11 @@ class RowsDeserializer(Deserializer):
                 stream=at_fault,
                 hint=SKIP if hint is None else f"{hint}; {SKIP}",
             )
+
+        if not holes and len(records) > _MOST_AT_ONCE:
+            rows = records["row"].astype(np.int64)
+            return Chunk(self.schema, values, LazyErrors(rows, lambda row: of_record(int(np.searchsorted(rows, row)))))
+        errors = {int(record["row"]): of_record(k) for k, record in enumerate(records)}
         begin = entries["offset"].astype(np.int64)
         end = begin + entries["size"]
         for low, high, why in reversed(holes):  # if a row has several, the first one stays
@@ -519,12 +530,18 @@ def head_text(path: PathLike, size: int = HEAD_BYTES) -> tuple[bytes, bool]:
     return text[:size].removeprefix(b"\xef\xbb\xbf"), len(text) <= size
 
 
+MOST_ROW = 64 << 20
+"""Bytes of text of a row. A quote that nothing closes swallows what follows, and a small packed file may hold a huge
+row."""
+
+
 def index_error(path: Path, code: str, byte: int) -> DataError:
     """Return why a text of rows cannot be indexed."""
     if code == "utf16_input":
         what, hint = "expected UTF-8 text, got a UTF-16 byte order mark", "convert it: iconv -f UTF-16 -t UTF-8"
     else:
-        what, hint = "expected rows of a bounded length, got a longer one", "is a quote missing that closes a cell?"
+        what = f"expected rows of at most {MOST_ROW} bytes, got a longer one"
+        hint = "does a line end in another way, or a quote never close? Write large values to files of their own"
     return DataError(what, path=str(path), byte=byte, hint=hint)
 
 

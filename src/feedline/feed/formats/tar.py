@@ -286,6 +286,7 @@ class TarDeserializer(Deserializer):
         for low, high, error in gaps:
             for i in np.flatnonzero((starts < high) & (starts + part.size > low)).tolist():
                 why = Unread(error, max(low, int(starts[i])))
+                assert isinstance(found.errors, dict)
                 found.errors[i] = unread(why, part.path, part.first + i)
         return found
 

@@ -1,6 +1,7 @@
 """Flat token files as a corpus: rows of equal length, as views of a memory map.
 
-Token files of nanoGPT and others (``.bin``, numbers without a header), one-dimensional ``.npy`` files, Megatron's
+Token files of nanoGPT and others (``.bin``, numbers without a header), those of llm.c and modded-nanogpt (``.bin`` with
+a header of 256 int32), one-dimensional ``.npy`` files, Megatron's
 ``.bin`` with its ``.idx``, and folders that LitData wrote for its ``TokensLoader``. A row is a sequence of one sample;
 rows may overlap. Opening reads nothing but indexes, and memory does not grow with the files.
 """
@@ -34,6 +35,10 @@ CHUNK_BYTES = 16 << 20  # of tokens that rows advance over; part of the order
 # sequences, int32, where they begin in bytes, int64, and the first sequence of each document, int64.
 _INDEX = struct.Struct("<9sQBQQ")
 _MAGIC = b"MMIDIDX\0\0"
+# The header of llm.c and of those who took its format over: magic, version, number of tokens, and zeros; int32.
+_HEADER_NUMBERS, _ZEROS_FROM = 256, 16
+_HEADERS = {(20240520, 1): "uint16", (20240801, 7): "uint32"}
+_DAYS = range(20_230_101, 20_400_101)  # what magic numbers of this kind look like
 _DTYPES = {1: "uint8", 2: "int8", 3: "int16", 4: "int32", 5: "int64", 8: "uint16"}
 
 
@@ -189,10 +194,10 @@ def _opened(path: Any, dtype: np.dtype[Any]) -> list[tuple[Path, NDArray[Any]]]:
 def _open(path: Path, dtype: np.dtype[Any]) -> NDArray[Any]:
     """Return the tokens of a file, mapped."""
     with open_file(path, -1) as file:
-        head = file.read(6)
+        head = file.read(4 * _HEADER_NUMBERS)
         size = os.fstat(file.fileno()).st_size
     try:
-        if head == b"\x93NUMPY":
+        if head.startswith(b"\x93NUMPY"):
             array = map_npy(path)
             if array.ndim != 1 or array.dtype.kind not in "iu" or not array.dtype.isnative:
                 raise DataError(
@@ -209,6 +214,8 @@ def _open(path: Path, dtype: np.dtype[Any]) -> NDArray[Any]:
                 path=str(path),
                 hint="open the folder, which index.json describes",
             )
+        elif (found := _llm_c(path, head, size)) is not None:
+            return found
         if size % dtype.itemsize:
             raise DataError(
                 f"expected a whole number of {dtype.name} tokens, got {size} bytes",
@@ -218,6 +225,39 @@ def _open(path: Path, dtype: np.dtype[Any]) -> NDArray[Any]:
         return map_file(path, dtype) if size else np.empty(0, dtype)
     except (OSError, ValueError, EOFError, SyntaxError, TypeError, MemoryError, OverflowError) as error:
         raise DataError(f"expected a file of tokens: {error}", path=str(path)) from error
+
+
+def _llm_c(path: Path, head: bytes, size: int) -> NDArray[Any] | None:
+    """Return the tokens behind a header of llm.c's, mapped; None: the file has no such header.
+
+    Raises:
+        DataError: it has one of another version, or with another number of tokens, or of another kind of file.
+    """
+    if len(head) < 4 * _HEADER_NUMBERS:
+        return None
+    numbers = np.frombuffer(head, "<i4")
+    magic, version, count = numbers[:3].tolist()
+    known = {one for one, _ in _HEADERS}
+    if magic not in known and (magic not in _DAYS or numbers[_ZEROS_FROM:].any()):
+        return None
+    kind = _HEADERS.get((magic, version))
+    if kind is None:
+        expected = " or ".join(f"{one} of version {number}" for one, number in _HEADERS)
+        raise DataError(
+            f"expected tokens with the header {expected}, got {magic} of version {version}",
+            path=str(path),
+            byte=0,
+            hint="other headers are not known; write the tokens without one, or as .npy",
+        )
+    dtype = np.dtype(kind)
+    if count < 0 or 4 * _HEADER_NUMBERS + count * dtype.itemsize != size:
+        raise DataError(
+            f"expected {count} tokens of {kind}, as the header says, got {size - 4 * _HEADER_NUMBERS} bytes behind it",
+            path=str(path),
+            byte=8,
+            hint="the file was truncated, or its writer was stopped; write it again",
+        )
+    return map_file(path, dtype, 4 * _HEADER_NUMBERS, (count,)) if count else np.empty(0, dtype)
 
 
 def _megatron(index: Path, size: int) -> np.dtype[Any]:

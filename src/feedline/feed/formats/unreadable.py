@@ -9,6 +9,7 @@ from collections.abc import Collection
 import numpy as np
 
 from feedline.data import Chunk, Schema, Value
+from feedline.data.chunk import LazyErrors
 from feedline.data.value import BytesValue, DenseValue, SparseValue
 from feedline.errors import DataError
 from feedline.feed.protocol import Unread
@@ -47,7 +48,7 @@ def lost_chunk(schema: Schema, ragged: Collection[str], *, first: int, count: in
         first, count: its sequences, from ordinal ``first`` on.
         path, why: file and reason, the same for all of them.
     """
-    errors = {i: unread(why, path, first + i) for i in range(count)}
+    errors = LazyErrors(np.arange(count), lambda i: unread(why, path, first + i))
     return Chunk(schema, no_values(schema, ragged, count), errors)
 
 

@@ -23,12 +23,13 @@ from zarr import AsyncArray
 from zarr.storage import StorePath
 
 from feedline.errors import DataError, SchemaError
-from feedline.feed.formats.zarr_blosc import NAMES, BloscV2, BloscV3
+from feedline.feed.formats.zarr_codecs import Bound, bounded_v2, bounded_v3
 from feedline.feed.formats.zarr_store import V2_ARRAY, Keys, join
 from feedline.feed.jobs import call_each
 
 _MOST_ACROSS = 1 << 14  # chunks that a row may be spread over
 _MOST_AT_A_TIME = 1 << 12  # chunks that the library is asked for at a time, as it lists them all
+_MOST_WIDER, _MOST_MORE = 8, 1 << 16  # of a chunk before its filters: times the bytes of its numbers, and bytes more
 _TEXT, _BYTES = "vlen-utf8", "vlen-bytes"
 _OTHERS = "declare the streams that you need: x=fl.Stream(..., field='name')"
 
@@ -60,11 +61,13 @@ class ZarrArray:
             self._check_objects(described)
         try:
             text, stored_at = _is_text(document, described), StorePath(self._store, place)
-            checked = _with_checked_frames(document, described, memory_bytes)
-            self._array = AsyncArray.from_dict(stored_at, checked)
+            bound = Bound(memory_bytes)
+            bounded = _with_bounds(document, described, bound)
+            self._array = AsyncArray.from_dict(stored_at, bounded)
             if text:
-                alike = _as_bytes(document, checked, self._array.metadata.fill_value)
-                self._array = AsyncArray.from_dict(stored_at, alike)
+                alike = _as_bytes(document, bounded, self._array.metadata.fill_value)
+                self._array = AsyncArray.from_dict(stored_at, _with_bounds(document, alike, bound))
+            bound.most = _most_decoded(self._array, memory_bytes)
             self.shape: tuple[int, ...] = tuple(map(int, self._array.shape))
             self._chunks: tuple[int, ...] = tuple(map(int, self._array.chunks))
             stored = np.dtype(self._array.dtype)
@@ -190,15 +193,24 @@ def _as_bytes(document: str, described: dict[str, Any], fill: Any) -> dict[str, 
     return found
 
 
-def _with_checked_frames(document: str, described: dict[str, Any], most: int) -> dict[str, Any]:
-    """Return the document of an array with codecs for Blosc that check each frame first."""
-    codec, key = (BloscV2, "id") if document == V2_ARRAY else (BloscV3, "name")
+def _with_bounds(document: str, described: dict[str, Any], bound: Bound) -> dict[str, Any]:
+    """Return the document of an array with codecs that keep to a bound."""
 
-    def checked(thing: Any) -> Any:
-        named = thing.get(key) if isinstance(thing, dict) else thing
-        return codec(most) if isinstance(named, str) and named in NAMES else None
+    def bounded(thing: Any) -> Any:
+        if document == V2_ARRAY:
+            return bounded_v2(thing, bound) if isinstance(thing, dict) else None
+        return bounded_v3(thing, bound) if isinstance(thing, (dict, str)) else None
 
-    return _with_codecs(described, checked)
+    return _with_codecs(described, bounded)
+
+
+def _most_decoded(array: Any, memory_bytes: int) -> int:
+    """Return the bytes that a chunk may decode to, with room for filters that store wider numbers."""
+    item = np.dtype(array.dtype)
+    if item.kind not in "biufcSU":
+        return memory_bytes
+    decoded: int = math.prod(map(int, array.shards or array.chunks)) * max(1, item.itemsize)
+    return min(memory_bytes, _MOST_WIDER * decoded + _MOST_MORE)
 
 
 def _with_codecs(described: dict[str, Any], other: Callable[[Any], Any]) -> dict[str, Any]:

@@ -105,6 +105,8 @@ def expanded(message: bytes | bytearray | memoryview, start: int, body: int) -> 
         batch = table.table(2)  # Message.header
         if table.number(1, "<B") == _DICTIONARY:  # Message.header_type
             batch = batch.table(1)  # DictionaryBatch.data
+        if table.number(0, "<H") < _VERSION_5 and batch.has(3):  # Arrow then decodes numbers that are none
+            raise ValueError("expected compressed buffers in messages of version 5 alone, got an older one")
         total = 0
         for offset, size in batch.structs(2, "<qq"):  # RecordBatch.buffers
             if size == 0:
@@ -153,6 +155,9 @@ def dictionary(head: bytes | bytearray | memoryview, start: int) -> tuple[int, b
         return batch.number(0, "<q"), batch.number(2, "<B") != 0
     except (struct.error, IndexError) as error:
         raise ValueError(f"expected the metadata of an Arrow dictionary: {error}") from error
+
+
+_VERSION_5 = 4  # of the metadata
 
 
 class _Table:

@@ -1,0 +1,191 @@
+"""Codecs of Zarr chunks that decode no more than a chunk can hold.
+
+The libraries decode as much as a chunk expands to: a megabyte of gzip can be a gigabyte of zeros, and a header of
+Blosc, LZ4 or Zstandard can claim any size. numcodecs also hands a frame to Blosc without its length, and Blosc reads as
+far as the frame's header says, beyond the chunk's memory. Here sizes are checked before anything is made.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import bz2
+import lzma
+import struct
+import zlib
+from collections.abc import Callable
+from typing import Any
+
+import numcodecs
+import numcodecs.abc
+import numcodecs.compat
+import numcodecs.registry
+from zarr.abc.codec import BytesBytesCodec
+from zarr.codecs import VLenBytesCodec
+
+_PREFIX = "numcodecs."  # of names in documents of version 3
+_BLOSC = struct.Struct("<4B3I")  # two versions, flags, item size; then bytes decoded, of a block, and of the frame
+_LZMA_BYTES = 128 << 20  # that a decoder may take: a header can ask for 4 GiB
+_VLEN = "vlen-bytes"  # what texts are read as
+
+
+class Bound:
+    """The bytes that a chunk may take when it is decoded; known once the codecs are made that keep to it."""
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+
+
+def bounded_v2(described: dict[str, Any], bound: Bound) -> Any:
+    """Return the codec that an entry of a version 2 document describes, bounded; None: it is not one that expands.
+
+    Args:
+        described: the entry.
+        bound: what it keeps to.
+    """
+    name = described.get("id")
+    return _Bounded(numcodecs.registry.get_codec(described), bound) if name in _CHECKS else None
+
+
+def bounded_v3(described: dict[str, Any] | str, bound: Bound) -> Any:
+    """Return the same for an entry of a version 3 document."""
+    whole = described if isinstance(described, dict) else {"name": described}
+    name = str(whole.get("name")).removeprefix(_PREFIX)
+    if name == _VLEN:
+        return _BoundedStrings()
+    if name not in _CHECKS:
+        return None
+    settings = whole.get("configuration")
+    # Nothing of Blosc's settings, nor of the others' levels, is needed to decode.
+    needed = settings if isinstance(settings, dict) and name == "lzma" else {}
+    return _BoundedV3(_Bounded(numcodecs.registry.get_codec({"id": name, **needed}), bound))
+
+
+class _Bounded(numcodecs.abc.Codec):
+    """A codec of numcodecs that keeps to a bound."""
+
+    codec_id = "bounded"
+
+    def __init__(self, codec: Any, bound: Bound) -> None:
+        self._codec, self._bound, self.codec_id = codec, bound, codec.codec_id
+
+    def encode(self, buf: Any) -> Any:
+        """Encode."""
+        return self._codec.encode(buf)
+
+    def decode(self, buf: Any, out: Any = None) -> Any:
+        """Return the bytes of a chunk.
+
+        Raises:
+            ValueError: it is cut, damaged, or decodes to more bytes than it may.
+        """
+        data = memoryview(numcodecs.compat.ensure_contiguous_ndarray(buf)).cast("B")
+        decoded = _CHECKS[self.codec_id](data, self._bound.most, self._codec)
+        return self._codec.decode(buf, out) if decoded is None else numcodecs.compat.ndarray_copy(decoded, out)
+
+    def get_config(self) -> Any:
+        """Return what describes it."""
+        return self._codec.get_config()
+
+
+class _BoundedV3(BytesBytesCodec):
+    """The same as a codec of a version 3 array, or of the chunks within its shards."""
+
+    is_fixed_size = False
+
+    def __init__(self, codec: _Bounded) -> None:
+        self._codec = codec
+
+    def compute_encoded_size(self, input_byte_length: int, chunk_spec: Any) -> int:
+        """Refuse: how small a chunk becomes depends on its bytes."""
+        raise NotImplementedError
+
+    async def _decode_single(self, chunk_data: Any, chunk_spec: Any) -> Any:
+        decoded = await asyncio.to_thread(self._codec.decode, chunk_data.as_numpy_array())
+        return chunk_spec.prototype.buffer.from_bytes(bytes(decoded))
+
+
+class _BoundedStrings(VLenBytesCodec):
+    """Byte strings of a version 3 array, as many as their bytes can hold."""
+
+    async def _decode_single(self, chunk_bytes: Any, chunk_spec: Any) -> Any:
+        _check_strings(memoryview(chunk_bytes.as_numpy_array()).cast("B"), 0, None)
+        return await super()._decode_single(chunk_bytes, chunk_spec)
+
+
+def _too_large(most: int, got: object) -> ValueError:
+    return ValueError(f"expected a chunk that decodes to at most {most} bytes, got one of {got}")
+
+
+def _check_blosc(frame: memoryview, most: int, codec: Any) -> None:
+    if len(frame) < _BLOSC.size:
+        raise ValueError(f"expected a Blosc frame, whose header takes {_BLOSC.size} bytes, got {len(frame)} bytes")
+    *_, decoded, _, length = _BLOSC.unpack_from(frame)
+    if length > len(frame):
+        raise ValueError(f"expected a Blosc frame of {length} bytes, as its header says, got {len(frame)} bytes")
+    if decoded > most:
+        raise _too_large(most, decoded)
+
+
+def _check_strings(data: memoryview, most: int, codec: Any) -> None:
+    count = int.from_bytes(data[:4], "little")
+    if 4 * count > len(data):
+        raise ValueError(f"expected strings that fit into {len(data)} bytes, got {count} of them")
+
+
+def _check_lz4(data: memoryview, most: int, codec: Any) -> None:
+    if (decoded := int.from_bytes(data[:4], "little")) > most:
+        raise _too_large(most, decoded)
+
+
+def _in_members(data: memoryview, most: int, make: Callable[[], Any], *, only_one: bool = False) -> bytes:
+    """Return what members, one after the other, decode to; of ``only_one``, what follows it is ignored."""
+    parts, total, rest = list[bytes](), 0, bytes(data)
+    while rest:
+        member = make()
+        part = member.decompress(rest, most - total + 1)
+        total += len(part)
+        if total > most:
+            raise _too_large(most, "more")
+        if not member.eof:
+            raise ValueError("expected a whole chunk, got one that is cut")
+        parts.append(part)
+        rest = b"" if only_one else member.unused_data.lstrip(b"\0")  # as gzip pads
+    return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def _lzma(data: memoryview, most: int, codec: Any) -> bytes:
+    memory = None if codec.format == lzma.FORMAT_RAW else _LZMA_BYTES
+    return _in_members(data, most, lambda: lzma.LZMADecompressor(codec.format, memory, codec.filters))
+
+
+def _zstd(data: memoryview, most: int, codec: Any) -> bytes | None:
+    """Return what a frame decodes to whose header does not say how much that is; None: it says so, and it fits."""
+    descriptor = data[4] if len(data) > 4 else 0
+    single, code = descriptor >> 5 & 1, descriptor >> 6
+    size = (1 if single else 0, 2, 4, 8)[code]
+    if size == 0:
+        import pyarrow as pa
+
+        with pa.CompressedInputStream(pa.BufferReader(pa.py_buffer(data)), "zstd") as stream:
+            decoded = stream.read(most + 1)
+        if len(decoded) > most:
+            raise _too_large(most, "more")
+        return bytes(decoded)
+    begin = 5 + (1 - single) + (0, 1, 2, 4)[descriptor & 3]
+    decoded_size = int.from_bytes(data[begin : begin + size], "little") + (256 if size == 2 else 0)
+    if decoded_size > most:
+        raise _too_large(most, decoded_size)
+    return None
+
+
+_CHECKS: dict[str, Callable[[memoryview, int, Any], bytes | None]] = {
+    "blosc": _check_blosc,
+    "lz4": _check_lz4,
+    "zstd": _zstd,
+    "gzip": lambda data, most, codec: _in_members(data, most, lambda: zlib.decompressobj(31)),
+    "zlib": lambda data, most, codec: _in_members(data, most, lambda: zlib.decompressobj(15), only_one=True),
+    "bz2": lambda data, most, codec: _in_members(data, most, bz2.BZ2Decompressor),
+    "lzma": _lzma,
+}
+"""By codec: ``check(data, most, codec)`` raises a ValueError where more would be made, and returns what the data decode
+to, or None where the codec itself is safe by then."""
