@@ -145,4 +145,4 @@ def test_other_commands_take_addresses(bucket, feedline, tmp_path):
 
 def test_hints_about_the_cache_name_options():
     hint = "raise cache_bytes= to 90451764, or pass shuffle=fl.Window(...)"
-    assert typed(hint) == "raise --cache to 90451764, or pass --window, such as --window 256M"
+    assert typed(hint) == "raise --cache to 87M, or pass --window, such as --window 256M"

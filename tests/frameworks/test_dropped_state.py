@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import subprocess
 
 import pytest
@@ -10,8 +9,7 @@ import pytest
 from tests import warm
 from tests.frameworks.run import FRAMEWORKS
 
-if importlib.util.find_spec("pytorch_lightning") is None:
-    pytest.skip("pytorch_lightning is not installed", allow_module_level=True)
+pytestmark = pytest.mark.frameworks("pytorch_lightning")
 
 PROGRAM = """
 import logging, sys, warnings

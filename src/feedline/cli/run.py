@@ -50,7 +50,8 @@ def run(
     try:
         runpy.run_path(str(script), run_name="__main__")
     except Exception as error:
-        sys.excepthook(type(error), error, _of_script(error.__traceback__, str(script)))
+        own = error.with_traceback(_of_script(error.__traceback__, str(script)))
+        sys.excepthook(type(own), own, own.__traceback__)
         raise typer.Exit(1) from None
 
 

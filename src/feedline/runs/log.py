@@ -150,17 +150,12 @@ def feed_record(source: Any, step: int, size: int) -> dict[str, Any]:
 
 def open_log(path: str | os.PathLike[str]) -> TextIO:
     """Open a log to append lines to it; one that a crash has torn is ended, so that the next is not lost with it."""
-    file = open(path, "a+", encoding="utf-8")  # noqa: SIM115  # the caller closes it
-    try:
-        end = file.buffer.seek(0, os.SEEK_END)
-        if end:
-            file.buffer.seek(end - 1)
-            if file.buffer.read(1) != b"\n":
-                file.write("\n")
-    except BaseException:
-        file.close()
-        raise
-    return file
+    with open(path, "ab+") as before:
+        if before.tell():
+            before.seek(-1, os.SEEK_END)
+            if before.read(1) != b"\n":
+                before.write(b"\n")
+    return open(path, "a", encoding="utf-8")  # the caller closes it
 
 
 def read_log(path: str | os.PathLike[str], keep: Callable[[Line], T]) -> RunLog[T]:
