@@ -51,6 +51,8 @@ def test_blocks_that_are_not_run_are_few_and_say_why():
         "docs/how-to/object-stores.md: needs a bucket",
         # Run unchanged by tests/kvstore/test_hosts.py.
         "docs/how-to/several-workers.md: takes two machines",
+        # Variables of launchers are set by tests/interop/test_launchers.py.
+        "docs/how-to/several-workers.md: takes an MPI",
         # Run with another program by tests/train/test_elastic.py.
         "docs/how-to/several-workers.md: it would have to be killed",
     ]
