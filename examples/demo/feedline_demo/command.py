@@ -12,6 +12,7 @@ from types import FrameType
 import typer
 
 from feedline.cli.console import print_json, show_bytes, show_count
+from feedline.errors import install_line
 from feedline.runs import report
 
 from .report import from_the_disk, write_proof
@@ -25,7 +26,7 @@ def demo(quick: bool, out: Path, json: bool = False) -> None:
     """Run the demo, print the result, and exit: with 0 if everything held, else 1."""
     missing = [name for name in _NEEDS if importlib.util.find_spec(name) is None]
     if missing:
-        raise ModuleNotFoundError(f"{', '.join(missing)} not installed; run: pip install 'feedline[demo]'")
+        raise ModuleNotFoundError(f"{', '.join(missing)} not installed; run: {install_line('demo')}")
     view = View(quiet_stdout=json)
     with _cleaning_up():
         outcome = run(QUICK if quick else Settings(), out, view)

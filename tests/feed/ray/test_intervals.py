@@ -12,7 +12,7 @@ import threading
 import pytest
 
 import feedline as fl
-from feedline.errors import WorkerError
+from feedline.errors import WorkerError, install_line
 from feedline.feed.workers import Pool, ray_actor, ray_pool
 from feedline.interop.ray_session import Pickling, RaySession
 from tests.feed.ray.actors import Death, Ray
@@ -109,9 +109,9 @@ def test_arguments(ray, tmp_path):
 def test_without_ray_the_error_names_the_extra(monkeypatch):
     find = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name, *rest: None if name == "ray" else find(name, *rest))
-    with pytest.raises(ModuleNotFoundError, match=re.escape("pip install 'feedline[ray]'")):
+    with pytest.raises(ModuleNotFoundError, match=re.escape(install_line("ray"))):
         fl.DataLoader(Plain(3), num_workers=1, workers="ray")
-    with pytest.raises(ModuleNotFoundError, match=re.escape("pip install 'feedline[ray]'")):
+    with pytest.raises(ModuleNotFoundError, match=re.escape(install_line("ray"))):
         Pool(Task(), 1, kind="ray")
 
 

@@ -8,7 +8,7 @@ import re
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
-from feedline.errors import DataError
+from feedline.errors import DataError, install_line
 from feedline.feed.remote.stores import (
     AZURE,
     Body,
@@ -52,7 +52,7 @@ class BucketStore(Store):
             raise DataError(
                 "expected the package obstore to read from object stores, got none",
                 path=self.address,
-                hint="pip install 'feedline[remote]'",
+                hint=install_line("remote"),
             ) from error
         self._obstore = obstore
         options = dict(options)

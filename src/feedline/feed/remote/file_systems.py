@@ -12,7 +12,7 @@ import time
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
-from feedline.errors import DataError
+from feedline.errors import DataError, install_line
 from feedline.feed.remote.stores import Body, EndedError, ObjectInfo, Store, StoreFault, fault_of, scheme_of
 from feedline.feed.remote.threads import in_own_thread
 
@@ -52,7 +52,7 @@ class FileSystemStore(Store):
                 f"expected a kind of address that obstore or fsspec reads, got {scheme_of(root)}://: "
                 f"{fault_of(error).answer}",
                 path=self.address,
-                hint="pip install 'feedline[remote]', and the package that the message names, if it names one",
+                hint=f"{install_line('remote')}, and the package that the message names, if it names one",
             ) from error
         self._root = self._root.rstrip("/")
         self._piece = _FIRST_PIECE
