@@ -40,9 +40,8 @@ class Fetched(NamedTuple):
 
 
 class WorkUnit(NamedTuple):
-    """The fields of a `Planned` that a worker needs, and the seed of its sweep."""
+    """The fields of a `Planned` that a worker needs."""
 
-    seed: int
     sweep: int
     indices: Any
     keys: Any
@@ -55,9 +54,9 @@ class WorkUnit(NamedTuple):
         return f"<items {indices} at place {self.start} of sweep {self.sweep}>"
 
 
-def unit_of(planned: Planned, seed: int) -> WorkUnit:
-    """Return the unit of work for a batch of a sweep under ``seed``."""
-    return WorkUnit(seed, planned.sweep, planned.indices, planned.keys, planned.spare, planned.start)
+def unit_of(planned: Planned) -> WorkUnit:
+    """Return the unit of work for a batch."""
+    return WorkUnit(planned.sweep, planned.indices, planned.keys, planned.spare, planned.start)
 
 
 class Fetch:
@@ -68,7 +67,7 @@ class Fetch:
         collate: function that collates the samples of a batch, or converts a single sample.
         batched: whether units are batches rather than single indices.
         skip: whether to skip unreadable items.
-        seed: seed that workers start under.
+        seed: seed of the loader.
         init: ``worker_init_fn``.
         place: where it runs: "here", "process" or "thread".
     """
@@ -91,7 +90,7 @@ class Fetch:
         self._seeding: Seeding | None = self._made() if place == "thread" else None
 
     def _made(self) -> Seeding:
-        return Seeding(restore=self._where != "process", threads=self._where == "thread")
+        return Seeding(self._seed, restore=self._where != "process", threads=self._where == "thread")
 
     def seed_with(self, seeding: Seeding | None) -> Seeding:
         """Reuse the `Seeding` of an earlier sweep in this process, which knows the generators in use; create one if
@@ -107,7 +106,7 @@ class Fetch:
         start_worker(self.dataset, seed=self._seed, init=self._init, where=self._where, worker=worker, workers=workers)
         self.seed_with(None)
 
-    def run(self, unit: WorkUnit) -> Fetched:
+    def run(self, unit: WorkUnit | Planned) -> Fetched:
         """See `Task.run`."""
         began = time.perf_counter()
         read = began
@@ -135,10 +134,10 @@ class Fetch:
             return self._collated(together, samples, unit)
 
         assert self._seeding is not None
-        batch = self._seeding.run((unit.seed, unit.sweep), work)
+        batch = self._seeding.run(unit.sweep, work)
         return Fetched(batch, count, bad, read - began, time.perf_counter() - read)
 
-    def _collated(self, together: Callable[[Any], Any], samples: Sequence[Any], unit: WorkUnit) -> Any:
+    def _collated(self, together: Callable[[Any], Any], samples: Sequence[Any], unit: WorkUnit | Planned) -> Any:
         try:
             return together(samples if self._batched else samples[0])
         except Exception as error:
@@ -159,7 +158,7 @@ class Fetch:
                 blame.in_default_collate(error, samples, items, ragged=isinstance(own, Collate))
             raise
 
-    def _samples(self, dataset: Any, unit: WorkUnit, at: At, bad: list[tuple[int, str, str]]) -> Any:
+    def _samples(self, dataset: Any, unit: WorkUnit | Planned, at: At, bad: list[tuple[int, str, str]]) -> Any:
         indices, keys = unit.indices, unit.keys
         if isinstance(indices, np.ndarray):
             indices = indices.tolist()
@@ -205,7 +204,7 @@ class Fetch:
                 bad.append((key, repr(index), f"{type(error).__name__}: {error}"))
         return samples
 
-    def _sample(self, dataset: Any, unit: WorkUnit, at: At, bad: list[tuple[int, str, str]]) -> Any:
+    def _sample(self, dataset: Any, unit: WorkUnit | Planned, at: At, bad: list[tuple[int, str, str]]) -> Any:
         at(unit.keys, ITEM)
         try:
             return dataset[unit.indices]
