@@ -404,7 +404,7 @@ def test_more_ranks_than_lanes():
     for ask in (source.next_minibatch, source.plan):
         with pytest.raises(ValueError, match=message):
             ask(8, partition=(4, 5))
-    with mock.patch("feedline.feed.partition._distributed", return_value=(1, 5)):
+    with mock.patch("feedline.feed.partition.ranks", return_value=(1, 5)):
         for _ in range(2):
             with pytest.raises(ValueError, match=message):
                 source.next_minibatch(8)

@@ -336,17 +336,6 @@ def _waits_for_much() -> None:
     WebStore.read = read  # type: ignore[method-assign]
 
 
-def _one_folder() -> None:
-    """Places share a folder."""
-    from feedline.feed.remote.stores import Store
-
-    def named(original: Any, store: Any, root: str, options: Any) -> None:
-        original(store, root, options)
-        store.place = "place"
-
-    _wrapped(Store, "__init__", named)
-
-
 def _nothing_is_removed() -> None:
     keep: Callable[..., None] = lambda *_, **__: None  # noqa: E731
     os.unlink = os.remove = keep  # type: ignore[assignment]
@@ -477,7 +466,6 @@ PLANTS = (
     Plant("keeps too much", "killed-fetchers", ("left over",), _keeps_too_much),
     Plant("any version", "replaced-objects", ("silent",), _any_version),
     Plant("waits for much", "slow-lines", ("lost", "foreign", "twice"), _waits_for_much),
-    Plant("one folder", "killed-neighbours", ("lost", "twice", "foreign"), _one_folder),
     Plant("generators stay", "killed-sessions", ("silent",), _generators_stay),
     Plant("replicas differ", "killed-ranks", ("silent",), _replicas_differ, every=4),
     Plant("errors of nobody, descriptors", "few-descriptors", ("foreign",), _errors_of_nobody),

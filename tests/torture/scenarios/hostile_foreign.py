@@ -30,7 +30,7 @@ class HostileForeign(Hostile):
     """Reads or refuses, within a fixed memory whatever a file claims."""
 
     name = "hostile-foreign"
-    asks = "does a damaged file of another writer, or a small one that claims to be huge, crash or take the memory?"
+    asks = "does a damaged file of another writer, or one that claims to be huge, do harm?"
     memory = 400 << 20
 
     def original(self, case: Case) -> Callable[[], Any]:
