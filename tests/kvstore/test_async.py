@@ -24,6 +24,7 @@ import pytest
 import torch
 
 import feedline as fl
+from feedline.errors import install_line
 from feedline.kvstore import RefusedError
 from feedline.kvstore.parameter_server import placement as parts
 from feedline.kvstore.parameter_server import ray_cluster as cluster
@@ -449,7 +450,7 @@ def test_a_killed_driver_leaves_nothing_behind(monkeypatch):
 def test_without_ray_the_error_names_the_extra(monkeypatch):
     find = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name, *rest: None if name == "ray" else find(name, *rest))
-    with pytest.raises(ModuleNotFoundError, match=re.escape("feedline[async]")):
+    with pytest.raises(ModuleNotFoundError, match=re.escape(install_line("async"))):
         fl.kvstore.create("dist_async")
 
 
