@@ -65,9 +65,10 @@ def test_a_missing_framework_names_the_extra():
     code = (
         "import sys; sys.modules['torch'] = None; sys.modules['jax'] = None\n"
         "import numpy as np, feedline as fl\n"
+        "from feedline.errors import install_line\n"
         "for name in ('torch', 'jax'):\n"
         "    try: getattr(fl.Value.from_dense(np.zeros(2)), name)()\n"
-        "    except ModuleNotFoundError as e: assert f'feedline[{name}]' in str(e), e\n"
+        "    except ModuleNotFoundError as e: assert install_line(name) in str(e), e\n"
         "    else: raise SystemExit('no error')\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
