@@ -363,7 +363,7 @@ class ArrowDeserializer(Deserializer):
         try:
             file, batch = self._open(chunk)
             layout = self._layout(file)
-            unreadable = arrow_columns.Unreadable(self._columns, stop - start, file.path, first)
+            unreadable = arrow_columns.UnreadableRows(self._columns, stop - start, file.path, first)
             for name, column in self._columns.items():
                 values[name], bad = value_of(
                     batch, layout.places[column.field], column, start, stop, memory_bytes=self._memory
@@ -379,7 +379,7 @@ class ArrowDeserializer(Deserializer):
         batch = file.batch(i)
         data = read_whole(file.path, batch.start, batch.head + batch.body) if held is None else held
         values: dict[str, Value] = {}
-        unreadable = arrow_columns.Unreadable(self._columns, batch.rows, file.path, int(self._starts[chunk]))
+        unreadable = arrow_columns.UnreadableRows(self._columns, batch.rows, file.path, int(self._starts[chunk]))
         try:
             found = decoded_batch(file, batch, data, [c.field for c in self._columns.values()], self._memory)
             for name, column in self._columns.items():

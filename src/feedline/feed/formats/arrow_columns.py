@@ -73,7 +73,7 @@ class Column(NamedTuple):
         return f"{UNREADABLE[self.stream.kind]}{f' ({self.null_means})' if self.null_means else ''}"
 
 
-class Unreadable:
+class UnreadableRows:
     """The sequences of a chunk that cannot be read.
 
     Args:

@@ -177,7 +177,7 @@ class ParquetDeserializer(Deserializer):
                     raise
                 return self._lost(chunk, handle.unread)
         values: dict[str, Value] = {}
-        unreadable = arrow_columns.Unreadable(self._columns, group.rows, group.file.path, int(self._first[chunk]))
+        unreadable = arrow_columns.UnreadableRows(self._columns, group.rows, group.file.path, int(self._first[chunk]))
         for name, column in self._columns.items():
             with group.file.telling(f"row group {group.number}, column {column.field!r},"):
                 try:
