@@ -55,7 +55,8 @@ void rows(Random& random) {
         {random.below(2) ? RowType::text : RowType::bytes, {}, false}};
     const auto parser = std::make_shared<JsonParser>(
         fields, std::vector<std::vector<std::string>>{{"a"}, {"b", "c"}, {"t"}}, limit);
-    const RowIndexer indexer(random.below(2) ? parser : nullptr, static_cast<int>(random.below(4)) - 1);
+    const std::uint64_t most = random.below(3) ? 1 << 20 : random.below(60);
+    const RowIndexer indexer(random.below(2) ? parser : nullptr, static_cast<int>(random.below(4)) - 1, most);
     parse(*parser, text, index_of(indexer, text, random), random, 64);
 }
 

@@ -42,11 +42,12 @@ class Browser:
         os.close(to_read)
         os.close(to_write)
         self._numbers, self._rest, self._session = itertools.count(1), b"", None
-        self.console, self.requests, self._events = [], [], []
+        self.console, self.requests, self._loaded = [], [], set()
         target = self.call("Target.createTarget", url="about:blank")["targetId"]
         self._session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         for domain in ("Page", "Runtime", "Log", "Network"):
             self.call(f"{domain}.enable")
+        self.call("Page.setLifecycleEventsEnabled", enabled=True)
 
     def call(self, method, **parameters):
         """Ask, and wait for the answer."""
@@ -65,9 +66,9 @@ class Browser:
         """Load a file and wait until it is there."""
         self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
         self.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
-        self._events.clear()
-        self.call("Page.navigate", url=path.resolve().as_uri())
-        while "Page.loadEventFired" not in self._events:
+        # The page before it may be loaded only now: each has its own number.
+        number = self.call("Page.navigate", url=path.resolve().as_uri())["loaderId"]
+        while number not in self._loaded:
             self._next()
 
     def value(self, expression):
@@ -137,8 +138,9 @@ class Browser:
         return message
 
     def _note(self, method, parameters):
-        self._events.append(method)
-        if method in ("Runtime.consoleAPICalled", "Runtime.exceptionThrown", "Log.entryAdded"):
+        if method == "Page.lifecycleEvent" and parameters["name"] == "load":
+            self._loaded.add(parameters["loaderId"])
+        elif method in ("Runtime.consoleAPICalled", "Runtime.exceptionThrown", "Log.entryAdded"):
             self.console.append(parameters)
         elif method == "Network.requestWillBeSent":
             self.requests.append(parameters["request"]["url"])

@@ -27,8 +27,9 @@ class Actor:
         self._kind, self._arguments = kind, arguments
         self._calls, self._lock, self._dead = SimpleQueue(), threading.Lock(), False
         self._unanswered = []
+        self._thread = threading.Thread(target=self._live, daemon=True)
         if starts:
-            threading.Thread(target=self._live, daemon=True).start()
+            self._thread.start()
 
     def __getattr__(self, name):
         return types.SimpleNamespace(remote=lambda *arguments: self._call(name, arguments))
@@ -67,6 +68,12 @@ class Actor:
         for future in unanswered:
             future.set_exception(ActorDiedError("the actor died"))
         self._calls.put((None, (), None))
+
+    def end(self):
+        """Die, and wait until nothing of it runs."""
+        self.die()
+        if self._thread.ident is not None:
+            self._thread.join(60)
 
 
 class Ray:

@@ -32,7 +32,11 @@ def ray(monkeypatch):
         monkeypatch.setattr(module.ray_session, "join", lambda: session)
         monkeypatch.setattr(module.ray_session, "pickling", lambda: pickling)
         monkeypatch.setattr(module.ray_session, "place", lambda: ("here", True))
-    return made
+    # An actor is a process of its own elsewhere: what workers set there would stay here.
+    monkeypatch.setattr("torch.utils.data._utils.worker._worker_info", None)
+    yield made
+    for actor in made.actors:
+        actor.end()
 
 
 class Mortal(Noting):
