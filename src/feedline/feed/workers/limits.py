@@ -39,6 +39,13 @@ def available() -> int | None:
     return min(figures, default=None)
 
 
+def give_back() -> None:
+    """Return to the system what Arrow's memory pool keeps of this thread's freed memory."""
+    arrow = sys.modules.get("pyarrow")
+    if arrow is not None:
+        arrow.default_memory_pool().release_unused()
+
+
 def fits_page_cache(size: int) -> bool:
     """Return whether data of this size may stay in the page cache: it takes half of the available memory at most."""
     return size <= (available() or 0) // 2
