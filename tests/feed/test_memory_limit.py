@@ -47,7 +47,7 @@ def _lines(path, block):
 def parquet(path):
     pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
     rows = np.random.default_rng(0).normal(size=1 << 20).astype("f4")  # 4 MiB
-    table = pa.table({name: rows for name in "abcd"})
+    table = pa.table(dict.fromkeys("abcd", rows))
     with pq.ParquetWriter(path, table.schema, use_dictionary=False) as writer:
         for _ in range(SIZE // table.nbytes):
             writer.write_table(table)
@@ -56,7 +56,7 @@ def parquet(path):
 def arrow(path):
     pa, ipc = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.ipc")
     rows = np.random.default_rng(0).normal(size=1 << 20).astype("f4")
-    table = pa.table({name: rows for name in "abcd"})
+    table = pa.table(dict.fromkeys("abcd", rows))
     with ipc.new_file(path, table.schema, options=ipc.IpcWriteOptions(compression="lz4")) as writer:
         for _ in range(SIZE // table.nbytes):
             writer.write_table(table)
@@ -84,9 +84,16 @@ import os, sys
 folder, path, window = sys.argv[1], sys.argv[2], sys.argv[3]
 open(folder + "/cgroup.procs", "w").write(str(os.getpid()))
 import feedline as fl
-streams = {"a": fl.Stream((), "float32"), "b": fl.Stream((), "float32")} if path.endswith("ctf") else {}
+kind = path.rpartition(".")[2]
 options = {} if window == "default" else {"shuffle": fl.Window(bytes=int(window) << 20)}
-corpus = fl.CTFDeserializer(path, cache=False, **streams) if streams else fl.open_corpus(path)
+small = {} if window == "default" else {"chunk_size": 4 << 20}
+if kind == "ctf":
+    one = fl.Stream((), "float32")
+    corpus = fl.CTFDeserializer(path, a=one, b=one, cache=False, **small)
+elif kind in ("csv", "jsonl"):
+    corpus = {"csv": fl.CSVDeserializer, "jsonl": fl.JSONLinesDeserializer}[kind](path, **small)
+else:
+    corpus = fl.open_corpus(path)
 try:
     with fl.MinibatchSource(corpus, max_sweeps=1, **options) as source:
         print("read", sum(m.num_sequences for m in source.minibatches(1 << 16)) == source.num_sequences)

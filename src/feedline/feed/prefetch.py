@@ -42,7 +42,8 @@ Ints = NDArray[np.int64]
 LEAST_AHEAD_BYTES = 64 << 20
 """Decoded bytes read ahead by default, or the next window, whichever is more; less where memory is short."""
 
-_DECODING = 3  # times its size, stored or decoded, that a chunk takes while it is decoded: both, and what is between
+_DECODING = 4  # times its size, stored or decoded, that a chunk takes while it is decoded: both, and what is between
+_UNSEEN = 2  # times its stored size that a chunk is taken to have decoded, until one was
 _SPARE_BYTES = 32 << 20  # left free for minibatches
 _WORTH_BYTES = 1 << 20  # smaller chunks come without a look at the memory that is free, which takes as long
 
@@ -60,7 +61,7 @@ class Stats:
         chunks_read: chunks read (and decoded), repeats included.
         held_bytes: decoded bytes of chunks in private memory; a mapped chunk counts nothing, as its pages belong to
             the file.
-        peak_bytes: the most that ``held_bytes`` was, with the stored bytes that were fetched ahead and three times the
+        peak_bytes: the most that ``held_bytes`` was, with the stored bytes that were fetched ahead and four times the
             size of each chunk that was being decoded.
         read_seconds: time spent reading and decoding, summed over threads.
         wait_seconds: time that ``next_minibatch`` waited for chunks.
@@ -427,6 +428,7 @@ class BufferedReader(Reader):
         self._pool: Threads | None = None
         self.ranges = self._fresh()
         lies_in = next(iter(corpus.paths()), corpus.name)
+        self._in_files = any(map(os.path.isfile, corpus.paths()))
         self.waits = Waits(lies_in, BLOCKS if budget_bytes is None else NOT_AHEAD)
         self._may_keep: bool | None = None  # what is read, in the page cache; None: not decided
         self._pid = os.getpid()
@@ -680,8 +682,9 @@ class BufferedReader(Reader):
 
     def _read(self, chunk_id: int, entry: _HeldChunk) -> Chunk:
         began = time.perf_counter()
-        stored = 0 if self._stored is None else int(self._stored[chunk_id & CHUNK_MASK])
-        room = _DECODING * max(stored, self._estimate(chunk_id) if self._seen[0] else 0)
+        # Corpora that are in no files may state any number of stored bytes.
+        stored = int(self._stored[chunk_id & CHUNK_MASK]) if self._stored is not None and self._in_files else 0
+        room = _DECODING * (max(stored, self._estimate(chunk_id)) if self._seen[0] else _UNSEEN * stored)
         self._make_room(chunk_id, room)
         try:
             pieces = self.ranges.take(entry)
