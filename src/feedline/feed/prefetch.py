@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import abc
 import itertools
+import math
 import os
 import threading
 import time
@@ -33,7 +34,7 @@ from feedline.feed.distinct import distinct
 from feedline.feed.jobs import Job, Threads
 from feedline.feed.protocol import CHUNK_MASK, Deserializer
 from feedline.feed.ranges import ROOM_BYTES, RangeFetcher
-from feedline.feed.timeline import Segment, Share, WindowPlan
+from feedline.feed.timeline import ChunkTable, Segment, Share, WindowPlan
 from feedline.feed.waiting import BLOCKS, NOT_AHEAD, Waits
 from feedline.feed.workers.limits import available, figure, fits_page_cache, give_back, situation
 
@@ -42,8 +43,7 @@ Ints = NDArray[np.int64]
 LEAST_AHEAD_BYTES = 64 << 20
 """Decoded bytes read ahead by default, or the next window, whichever is more; less where memory is short."""
 
-_DECODING = 4  # times its size, stored or decoded, that a chunk takes while it is decoded: both, and what is between
-_UNSEEN = 2  # times its stored size that a chunk is taken to have decoded, until one was
+_DECODING = 3  # times its decoded size that a chunk takes beside its stored bytes while it is decoded: arrays that grow
 _SPARE_BYTES = 32 << 20  # left free for minibatches
 _WORTH_BYTES = 1 << 20  # smaller chunks come without a look at the memory that is free, which takes as long
 
@@ -61,8 +61,8 @@ class Stats:
         chunks_read: chunks read (and decoded), repeats included.
         held_bytes: decoded bytes of chunks in private memory; a mapped chunk counts nothing, as its pages belong to
             the file.
-        peak_bytes: the most that ``held_bytes`` was, with the stored bytes that were fetched ahead and four times the
-            size of each chunk that was being decoded.
+        peak_bytes: the most that ``held_bytes`` was, with the stored bytes that were fetched ahead and, for each chunk
+            that was being decoded, its stored bytes and three times what it decodes to.
         read_seconds: time spent reading and decoding, summed over threads.
         wait_seconds: time that ``next_minibatch`` waited for chunks.
         transform_seconds: time spent in transforms, summed over threads; decoding pictures is one.
@@ -384,6 +384,16 @@ def ahead_bytes() -> int:
     return LEAST_AHEAD_BYTES if free is None else min(LEAST_AHEAD_BYTES, free // 8)
 
 
+def _expected_ratio(corpus: Deserializer, table: ChunkTable) -> float:
+    """Return the decoded bytes per stored byte that a schema of dense streams lets expect; 1 for other schemas."""
+    streams = corpus.schema.values()
+    stored = int(table.bytes.sum())
+    if not stored or any(stream.sparse or not stream.dtype.itemsize for stream in streams):
+        return 1.0
+    sample_bytes = sum(math.prod(stream.shape) * stream.dtype.itemsize for stream in streams)
+    return int(table.samples.sum()) * sample_bytes / stored
+
+
 class BufferedReader(Reader):
     """Reads and decodes chunks into private memory; see the module.
 
@@ -392,7 +402,7 @@ class BufferedReader(Reader):
         chunks: chunk set to add chunks to.
         stats: statistics to update.
         total: number of chunks.
-        stored: stored bytes of each chunk; None: unknown.
+        table: sizes of each chunk; None: unknown.
         threads: number of chunks read at a time.
         budget_bytes: decoded bytes that may be read ahead of the current windows, 0 for none; None: the whole next
             window, and as much of the following ones as fits into `LEAST_AHEAD_BYTES` with it, while there is room in
@@ -410,18 +420,20 @@ class BufferedReader(Reader):
         stats: Stats,
         *,
         total: int,
-        stored: Ints | None,
+        table: ChunkTable | None,
         threads: int,
         budget_bytes: int | None,
     ) -> None:
         self._corpus, self._chunks, self._stats = corpus, chunks, stats
-        self._total, self._stored, self._threads = total, stored, threads
+        self._total, self._threads = total, threads
+        self._stored = None if table is None else table.bytes
         self._whole_window = budget_bytes is None
         self._budget_bytes = ahead_bytes() if budget_bytes is None else budget_bytes
         self._entries: dict[int, _HeldChunk] = {}
         self._plans: dict[tuple[int, ...], tuple[NDArray[np.uint32], Ints]] = {}  # slots and chunks of windows, by key
         self._errors: dict[int, Chunk] = {}
-        self._ratio = 1.0  # decoded bytes per stored byte, as seen so far
+        # Decoded bytes per stored byte: expected at first, then as seen so far.
+        self._ratio = 1.0 if table is None else _expected_ratio(corpus, table)
         self._seen = (0, 0)  # chunks read, their decoded bytes
         self._asked_at = 0  # chunks read when reading ahead was last continued
         self._selected = 0  # minibatches since the start, or a seek, that did not wait for their window
@@ -660,7 +672,7 @@ class BufferedReader(Reader):
                     return
                 if self._whole_window and waiting >= _WORTH_BYTES:
                     free, looked = (free if looked else available()), True
-                    if free is not None and free < waiting + _DECODING * size * self._threads + _SPARE_BYTES:
+                    if free is not None and free < waiting + (1 + _DECODING) * size * self._threads + _SPARE_BYTES:
                         return  # `read_on` continues when there is room
                 self._submit(chunk_id)
             upcoming.advance()
@@ -684,7 +696,7 @@ class BufferedReader(Reader):
         began = time.perf_counter()
         # Corpora that are in no files may state any number of stored bytes.
         stored = int(self._stored[chunk_id & CHUNK_MASK]) if self._stored is not None and self._in_files else 0
-        room = _DECODING * (max(stored, self._estimate(chunk_id)) if self._seen[0] else _UNSEEN * stored)
+        room = stored + (_DECODING if self._in_files else 1) * self._estimate(chunk_id)
         self._make_room(chunk_id, room)
         try:
             pieces = self.ranges.take(entry)
