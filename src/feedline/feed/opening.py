@@ -88,7 +88,7 @@ def opened(
             chunks,
             stats,
             total=len(timeline.table),
-            stored=timeline.table.bytes,
+            table=timeline.table,
             threads=threads,
             budget_bytes=read_ahead,
         )
@@ -270,7 +270,7 @@ def _unsized(
     if corpus.num_chunks() < 1:
         raise DataError(f"expected at least one chunk in {corpus.name}, got none")
     reader = BufferedReader(
-        corpus, chunks, stats, total=corpus.num_chunks(), stored=None, threads=threads, budget_bytes=read_ahead
+        corpus, chunks, stats, total=corpus.num_chunks(), table=None, threads=threads, budget_bytes=read_ahead
     )
     window = shuffle if isinstance(shuffle, Window) else None
     # The reader looks through the windows that follow: if they referred to it in turn, a source that is dropped would

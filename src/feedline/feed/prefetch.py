@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import abc
 import itertools
+import math
 import os
 import threading
 import time
@@ -33,15 +34,18 @@ from feedline.feed.distinct import distinct
 from feedline.feed.jobs import Job, Threads
 from feedline.feed.protocol import CHUNK_MASK, Deserializer
 from feedline.feed.ranges import ROOM_BYTES, RangeFetcher
-from feedline.feed.timeline import Segment, Share, WindowPlan
+from feedline.feed.timeline import ChunkTable, Segment, Share, WindowPlan
 from feedline.feed.waiting import BLOCKS, NOT_AHEAD, Waits
-from feedline.feed.workers.limits import fits_page_cache
+from feedline.feed.workers.limits import available, figure, fits_page_cache, give_back, situation
 
 Ints = NDArray[np.int64]
 
 LEAST_AHEAD_BYTES = 64 << 20
-"""Decoded bytes read ahead by default, or the next window, whichever is more."""
+"""Decoded bytes read ahead by default, or the next window, whichever is more; less where memory is short."""
 
+_DECODING = 3  # times its decoded size that a chunk takes beside its stored bytes while it is decoded: arrays that grow
+_SPARE_BYTES = 32 << 20  # left free for minibatches
+_WORTH_BYTES = 1 << 20  # smaller chunks come without a look at the memory that is free, which takes as long
 
 # Minibatches whose sequences are read by themselves while the first window is being read: each of them is read twice.
 _MOST_SELECTED = 8
@@ -55,8 +59,10 @@ class Stats:
 
     Attributes:
         chunks_read: chunks read (and decoded), repeats included.
-        held_bytes, peak_bytes: decoded bytes of chunks in private memory, now and at most; a mapped chunk counts
-            nothing, as its pages belong to the file.
+        held_bytes: decoded bytes of chunks in private memory; a mapped chunk counts nothing, as its pages belong to
+            the file.
+        peak_bytes: the most that ``held_bytes`` was, with the stored bytes that were fetched ahead and, for each chunk
+            that was being decoded, its stored bytes and three times what it decodes to.
         read_seconds: time spent reading and decoding, summed over threads.
         wait_seconds: time that ``next_minibatch`` waited for chunks.
         transform_seconds: time spent in transforms, summed over threads; decoding pictures is one.
@@ -372,6 +378,22 @@ class _HeldChunk:
         self.counted = self.dropped = False
 
 
+def ahead_bytes() -> int:
+    """Return the bytes that are read ahead by default: an eighth of the memory that is free, at most."""
+    free = available()
+    return LEAST_AHEAD_BYTES if free is None else min(LEAST_AHEAD_BYTES, free // 8)
+
+
+def _expected_ratio(corpus: Deserializer, table: ChunkTable) -> float:
+    """Return the decoded bytes per stored byte that a schema of dense streams lets expect; 1 for other schemas."""
+    streams = corpus.schema.values()
+    stored = int(table.bytes.sum())
+    if not stored or any(stream.sparse or not stream.dtype.itemsize for stream in streams):
+        return 1.0
+    sample_bytes = sum(math.prod(stream.shape) * stream.dtype.itemsize for stream in streams)
+    return int(table.samples.sum()) * sample_bytes / stored
+
+
 class BufferedReader(Reader):
     """Reads and decodes chunks into private memory; see the module.
 
@@ -380,10 +402,11 @@ class BufferedReader(Reader):
         chunks: chunk set to add chunks to.
         stats: statistics to update.
         total: number of chunks.
-        stored: stored bytes of each chunk; None: unknown.
+        table: sizes of each chunk; None: unknown.
         threads: number of chunks read at a time.
         budget_bytes: decoded bytes that may be read ahead of the current windows, 0 for none; None: the whole next
-            window, and as much of the following ones as fits into `LEAST_AHEAD_BYTES` with it.
+            window, and as much of the following ones as fits into `LEAST_AHEAD_BYTES` with it, while there is room in
+            memory.
 
     Attributes:
         ranges: fetches the stored bytes of chunks.
@@ -397,28 +420,31 @@ class BufferedReader(Reader):
         stats: Stats,
         *,
         total: int,
-        stored: Ints | None,
+        table: ChunkTable | None,
         threads: int,
         budget_bytes: int | None,
     ) -> None:
         self._corpus, self._chunks, self._stats = corpus, chunks, stats
-        self._total, self._stored, self._threads = total, stored, threads
+        self._total, self._threads = total, threads
+        self._stored = None if table is None else table.bytes
         self._whole_window = budget_bytes is None
-        self._budget_bytes = LEAST_AHEAD_BYTES if budget_bytes is None else budget_bytes
+        self._budget_bytes = ahead_bytes() if budget_bytes is None else budget_bytes
         self._entries: dict[int, _HeldChunk] = {}
         self._plans: dict[tuple[int, ...], tuple[NDArray[np.uint32], Ints]] = {}  # slots and chunks of windows, by key
         self._errors: dict[int, Chunk] = {}
-        self._ratio = 1.0  # decoded bytes per stored byte, as seen so far
+        # Decoded bytes per stored byte: expected at first, then as seen so far.
+        self._ratio = 1.0 if table is None else _expected_ratio(corpus, table)
         self._seen = (0, 0)  # chunks read, their decoded bytes
         self._asked_at = 0  # chunks read when reading ahead was last continued
         self._selected = 0  # minibatches since the start, or a seek, that did not wait for their window
         self._pool: Threads | None = None
         self.ranges = self._fresh()
         lies_in = next(iter(corpus.paths()), corpus.name)
+        self._in_files = any(map(os.path.isfile, corpus.paths()))
         self.waits = Waits(lies_in, BLOCKS if budget_bytes is None else NOT_AHEAD)
         self._may_keep: bool | None = None  # what is read, in the page cache; None: not decided
         self._pid = os.getpid()
-        self._lock = threading.Lock()  # guards the statistics that threads update
+        self._unlocked()
 
     # ---- called by the source ---------------------------------------------------------------------
 
@@ -580,6 +606,11 @@ class BufferedReader(Reader):
 
     # ---- internals --------------------------------------------------------------------------------
 
+    def _unlocked(self) -> None:
+        self._lock = threading.Lock()  # guards the statistics that threads update, and `_decoding`
+        self._decoded = threading.Condition(self._lock)  # a chunk, or given up
+        self._decoding = 0  # bytes taken for chunks that are being decoded
+
     def _hold(self, plan: WindowPlan) -> NDArray[np.uint32]:
         self._after_fork()
         # Windows of some orders share most of their chunks with the window before: those that are held cost a look-up.
@@ -610,7 +641,7 @@ class BufferedReader(Reader):
         return 2**63 if self._stored is None else int(self._stored.sum())
 
     def _fresh(self) -> RangeFetcher:
-        return RangeFetcher(self._corpus, ROOM_BYTES if self._whole_window else min(ROOM_BYTES, self._budget_bytes))
+        return RangeFetcher(self._corpus, min(ROOM_BYTES, self._budget_bytes))
 
     def _drop(self, needed: set[int]) -> None:
         for chunk_id in [c for c, entry in self._entries.items() if entry.slot >= 0 and c not in needed]:
@@ -628,14 +659,21 @@ class BufferedReader(Reader):
     def _read_ahead(self, upcoming: Upcoming) -> None:
         self._asked_at = self._seen[0]
         used = sum(entry.bytes for entry in self._entries.values() if entry.slot < 0)
+        waiting = sum(e.bytes for e in self._entries.values() if e.job is not None and not e.job.done)
+        free, looked = None, False
         while upcoming.passed < self._total:  # the axis may be endless, but one sweep is the whole corpus
             chunk_id = upcoming.look()
             if chunk_id is None:
                 return
             if chunk_id not in self._entries:
-                used += self._estimate(chunk_id)
+                size = self._estimate(chunk_id)
+                used, waiting = used + size, waiting + size
                 if used > self._budget_bytes and not (self._whole_window and upcoming.window == 0):
                     return
+                if self._whole_window and waiting >= _WORTH_BYTES:
+                    free, looked = (free if looked else available()), True
+                    if free is not None and free < waiting + (1 + _DECODING) * size * self._threads + _SPARE_BYTES:
+                        return  # `read_on` continues when there is room
                 self._submit(chunk_id)
             upcoming.advance()
 
@@ -656,8 +694,20 @@ class BufferedReader(Reader):
 
     def _read(self, chunk_id: int, entry: _HeldChunk) -> Chunk:
         began = time.perf_counter()
-        pieces = self.ranges.take(entry)
-        chunk = self._corpus.read(chunk_id) if pieces is None else self._corpus.read_fetched(chunk_id, pieces)
+        # Corpora that are in no files may state any number of stored bytes.
+        stored = int(self._stored[chunk_id & CHUNK_MASK]) if self._stored is not None and self._in_files else 0
+        room = stored + (_DECODING if self._in_files else 1) * self._estimate(chunk_id)
+        self._make_room(chunk_id, room)
+        try:
+            pieces = self.ranges.take(entry)
+            chunk = self._corpus.read(chunk_id) if pieces is None else self._corpus.read_fetched(chunk_id, pieces)
+            del pieces
+        finally:
+            with self._decoded:
+                self._decoding -= room
+                self._decoded.notify_all()
+        if room >= _WORTH_BYTES:
+            give_back()
         size = chunk.nbytes
         with self._lock:
             self._stats.disk_bytes = self.ranges.disk_bytes
@@ -673,14 +723,42 @@ class BufferedReader(Reader):
             if not entry.dropped:
                 entry.counted = True
                 stats.held_bytes += size
-            stats.peak_bytes = max(stats.peak_bytes, stats.held_bytes)
+            self._count_peak()
         return chunk
+
+    def _make_room(self, chunk_id: int, room: int) -> None:
+        """Wait until a chunk can be decoded beside those that are being decoded.
+
+        Raises:
+            MemoryError: it cannot, though no other is.
+        """
+        with self._decoded:
+            while room >= _WORTH_BYTES:
+                free = available()
+                if free is None or free >= room + self._decoding + _SPARE_BYTES:
+                    break
+                if not self._decoding:
+                    raise MemoryError(
+                        f"expected room for {figure(room + _SPARE_BYTES)}, which chunk {chunk_id} of "
+                        f"{self._corpus.name} takes while it is decoded, beside {figure(self._stats.held_bytes)} of "
+                        f"chunks that are held; {situation()}\n"
+                        "  pass a smaller window, such as shuffle=fl.Window(bytes=64 << 20), which is another order; "
+                        "raise the limit; or convert the data to a store, which needs no memory for its windows"
+                    )
+                self._decoded.wait()
+            self._decoding += room
+            self._count_peak()
+
+    def _count_peak(self) -> None:
+        stats = self._stats
+        stats.peak_bytes = max(stats.peak_bytes, stats.held_bytes + self._decoding + self.ranges.used_bytes)
 
     def _after_fork(self) -> None:
         if self._pid != os.getpid():
             # The threads stayed in the parent, and locks that they held, one per job, stay locked forever; so keep only
             # adopted chunks.
-            self._pid, self._pool, self._lock = os.getpid(), None, threading.Lock()
+            self._pid, self._pool = os.getpid(), None
+            self._unlocked()
             self.ranges = self._fresh()
             for chunk_id in [c for c, entry in self._entries.items() if entry.slot < 0]:
                 entry = self._entries.pop(chunk_id)

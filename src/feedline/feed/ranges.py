@@ -123,6 +123,11 @@ class RangeFetcher:
         """Make reads of these bytes fail, as a failing disk would; for tests, before anything is read."""
         self._failing.append((path, begin, end, error))
 
+    @property
+    def used_bytes(self) -> int:
+        """Bytes that were fetched, or are being fetched, and not taken."""
+        return self._used
+
     def want(self, key: Hashable, chunk: int) -> None:
         """Fetch a chunk when there is room, after those requested before; ``key`` identifies it."""
         extents = self._corpus.extents(chunk)
@@ -294,7 +299,8 @@ class RangeFetcher:
 
     def _open(self, path: str) -> _RangeFile:
         if self._fetcher is None:
-            self._fetcher = _native.Fetcher(self.backend, _DEPTH, self._room)
+            # What was decoded is freed at once: page faults cost little beside decoding.
+            self._fetcher = _native.Fetcher(self.backend, _DEPTH, 0)
         key = path, self.keeps
         file = self._files.get(key)
         if file is None:

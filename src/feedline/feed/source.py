@@ -35,7 +35,7 @@ from feedline.feed.packing.rule import rule_of
 from feedline.feed.packing.whole import Whole
 from feedline.feed.partition import Partition, on_this_machine
 from feedline.feed.plan import PlannedMinibatch, count_left, planned
-from feedline.feed.prefetch import LEAST_AHEAD_BYTES, Stats, Upcoming, upcoming
+from feedline.feed.prefetch import Stats, Upcoming, ahead_bytes, upcoming
 from feedline.feed.protocol import Deserializer, checked_seed, whole_number
 from feedline.feed.quarantine import Quarantine
 from feedline.feed.showing import Progress
@@ -196,7 +196,7 @@ class MinibatchSource:
         self._largest = min(states.LARGEST, _memory_bytes()) if self.is_infinite else states.LARGEST
         # Lanes are cut from whole runs that are read once, and planning windows of unknown size reads them.
         looks = truncation_length is None and corpus.sized
-        copied = LEAST_AHEAD_BYTES if read_ahead is None else read_ahead
+        copied = ahead_bytes() if read_ahead is None else read_ahead
         # Sequences to skip and frames are looked at before transforms, when a minibatch is requested.
         ahead = bool(made) and made[0].works_ahead and not frame_mode and not isinstance(corpus, Skipping)
         first = FirstStage(made[0], corpus.schema, self._seed) if ahead else None

@@ -86,18 +86,24 @@ class UnreadableRows:
     def __init__(self, columns: Mapping[str, Column], count: int, path: str, first: int) -> None:
         self._columns, self._path, self._first = columns, path, first
         self._streams = list(columns)
-        self._at_fault = np.full(count, -1, np.int32)  # the first stream of each sequence that cannot be read
+        self._count = count
+        self._at_fault: NDArray[np.int32] | None = None  # the first stream of each sequence that cannot be read
 
     def mark(self, name: str, bad: Flags | None) -> None:
         """Note which sequences a stream cannot be read of; None: none."""
-        if bad is not None:
+        if bad is not None and bad.any():
+            if self._at_fault is None:
+                self._at_fault = np.full(self._count, -1, np.int32)
             self._at_fault[bad & (self._at_fault < 0)] = self._streams.index(name)
 
     def errors(self) -> LazyErrors:
         """Return why."""
-        return LazyErrors(np.flatnonzero(self._at_fault >= 0), self._error)
+        at_fault = self._at_fault
+        rows = np.empty(0, np.intp) if at_fault is None else np.flatnonzero(at_fault >= 0)
+        return LazyErrors(rows, self._error)
 
     def _error(self, i: int) -> DataError:
+        assert self._at_fault is not None
         name = self._streams[self._at_fault[i]]
         return DataError(self._columns[name].unreadable, path=self._path, sequence=self._first + i, stream=name)
 

@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import errno
 import io
+import mmap
 from typing import BinaryIO
 
 from feedline.feed.files import remote
 from feedline.feed.files.paths import status_of
 from feedline.feed.protocol import Unread
+
+_LARGE_BYTES = 64 << 10
 
 
 class Pages:
@@ -34,7 +37,7 @@ class Pages:
         self._position = 0
         self.unread: Unread | None = None
 
-    def at(self, offset: int, size: int) -> bytes | memoryview:
+    def at(self, offset: int, size: int) -> memoryview:
         """Return up to ``size`` bytes from ``offset`` on, fewer at the end of the file.
 
         Raises:
@@ -43,19 +46,20 @@ class Pages:
         for begin, data in self._held:
             if begin <= offset and offset + size <= begin + len(data):
                 return data[offset - begin : offset - begin + size]
-        parts, done = list[bytes](), 0
+        size, done = max(0, min(size, self._size - offset)), 0
+        # Large blocks return to the system as soon as Arrow has decoded them: `malloc` keeps what threads free.
+        data = memoryview(bytearray(size) if size < _LARGE_BYTES else mmap.mmap(-1, size))
         try:
-            while done < size and (part := remote.pread(self._file, size - done, offset + done)):
-                parts.append(part)
-                done += len(part)
+            while done < size and (count := remote.preadv(self._file, data[done:], offset + done)):
+                done += count
         except OSError as error:
             self.unread = Unread(error.errno or errno.EIO, offset + done)
             raise
-        return parts[0] if len(parts) == 1 else b"".join(parts)
+        return data[:done]
 
     # ---- called by Arrow --------------------------------------------------------------------------
 
-    def read(self, size: int = -1) -> bytes | memoryview:  # noqa: D102
+    def read(self, size: int = -1) -> memoryview:  # noqa: D102
         found = self.at(self._position, self._size - self._position if size < 0 else size)
         self._position += len(found)
         return found

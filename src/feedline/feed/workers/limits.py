@@ -39,6 +39,13 @@ def available() -> int | None:
     return min(figures, default=None)
 
 
+def give_back() -> None:
+    """Return to the system what Arrow's memory pool keeps of this thread's freed memory."""
+    arrow = sys.modules.get("pyarrow")
+    if arrow is not None:
+        arrow.default_memory_pool().release_unused()
+
+
 def fits_page_cache(size: int) -> bool:
     """Return whether data of this size may stay in the page cache: it takes half of the available memory at most."""
     return size <= (available() or 0) // 2
@@ -117,7 +124,7 @@ def _groups() -> list[tuple[str, int, int]]:
             root, names = Path("/sys/fs/cgroup"), ("memory.max", "memory.current", "inactive_file")
         elif "memory" in controllers.split(","):
             root = Path("/sys/fs/cgroup/memory")
-            names = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+            names = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_")
         else:
             continue
         folder = root / path.lstrip("/")
@@ -128,7 +135,7 @@ def _groups() -> list[tuple[str, int, int]]:
     return found
 
 
-def _group(place: Path, limit_name: str, used_name: str, cache_name: str) -> list[tuple[str, int, int]]:
+def _group(place: Path, limit_name: str, used_name: str, prefix: str) -> list[tuple[str, int, int]]:
     try:
         text = (place / limit_name).read_text().strip()
         if text == "max" or int(text) >= 1 << 62:
@@ -136,8 +143,8 @@ def _group(place: Path, limit_name: str, used_name: str, cache_name: str) -> lis
         used = int((place / used_name).read_text())
         for line in (place / "memory.stat").read_text().splitlines():
             name, _, value = line.partition(" ")
-            if name == cache_name:
-                used -= int(value)  # page cache is reclaimable
+            if name in (f"{prefix}inactive_file", f"{prefix}active_file"):
+                used -= int(value)  # the kernel reclaims page cache before it kills
         return [(str(place), int(text), max(used, 0))]
     except (OSError, ValueError):
         return []
