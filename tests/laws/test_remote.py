@@ -94,7 +94,7 @@ def plain(rows):
     return [tuple(v.tolist() if isinstance(v, np.ndarray) else v for v in row) for row in rows]
 
 
-@settings(max_examples=examples(12))
+@settings(max_examples=examples(6))
 @given(
     name=st.sampled_from(sorted(STREAMS)),
     budget=st.sampled_from([256 * KIB, 400 * KIB, 700 * KIB, 1 << 30]),

@@ -17,7 +17,7 @@ from tests.effort import examples
 PAGE = mmap.PAGESIZE
 
 
-@settings(max_examples=examples(40), deadline=None)
+@settings(max_examples=examples(15), deadline=None)
 @given(
     st.integers(8, 3 * PAGE),
     st.lists(st.integers(0, 3 * PAGE), max_size=5),
