@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import feedline as fl
-from feedline.feed.remote import requests, stores
+from feedline.feed.remote import buckets, requests
 from tests.feed.remote.conftest import delivered
 
 COUNT = 300
@@ -199,4 +199,4 @@ def test_paths_and_file_addresses_stay_local(tmp_path):
     ("told", "etag"), [('"a1"', '"a1"'), ("0x8D", '"0x8D"'), ('W/"a1"', 'W/"a1"'), (None, ""), ("", "")]
 )
 def test_an_etag_is_the_same_from_listings_and_answers(told, etag):
-    assert stores._etag_of({"e_tag": told}) == etag
+    assert buckets._etag_of({"e_tag": told}) == etag

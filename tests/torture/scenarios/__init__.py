@@ -45,6 +45,8 @@ from tests.torture.scenarios.killed_ranks import KilledRanks
 from tests.torture.scenarios.killed_servers import KilledServers
 from tests.torture.scenarios.killed_sessions import KilledSessions
 from tests.torture.scenarios.killed_writers import KilledWriters
+from tests.torture.scenarios.replaced_objects import ReplacedObjects
+from tests.torture.scenarios.slow_lines import SlowLines
 from tests.torture.scenarios.small_shared_memory import SmallSharedMemory
 from tests.torture.scenarios.threads import Threads
 from tests.torture.scenarios.worlds import Worlds
@@ -92,6 +94,8 @@ ALL: list[Scenario] = [
     KilledServers(),
     KilledSessions(),
     KilledWriters(),
+    ReplacedObjects(),
+    SlowLines(),
     SmallSharedMemory(),
     Threads(),
     Worlds(),
