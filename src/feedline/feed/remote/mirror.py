@@ -32,13 +32,13 @@ from feedline.feed.remote.addresses import open_store
 from feedline.feed.remote.cache import CachedObject, cache_at
 from feedline.feed.remote.pages import PAGE_BYTES
 from feedline.feed.remote.requests import Patience, listing, looked_up, wait_for
-from feedline.feed.remote.stores import ObjectInfo, Store, is_address, scheme_of
+from feedline.feed.remote.stores import ObjectInfo, Store, StoreFault, is_address, scheme_of
 
 DEFAULT_BYTES = 16 << 30
 """The most that a cache keeps, if not said otherwise."""
 
 _AT_ONCE = 32  # requests for sizes
-_BESIDE = (".idx", ".index", ".json")  # what belongs to an object of the same name
+_BELONGS = {".bin": ".idx", ".idx": ".bin"}  # Megatron's tokens and their index
 _MOST_NAME = 255  # bytes, of file systems
 
 _log = logging.getLogger("feedline")
@@ -263,8 +263,10 @@ def _is_text(path: str) -> bool:
 
 async def _look_up(address: str, options: Mapping[str, Any], patience: Patience) -> tuple[str, str, list[ObjectInfo]]:
     store, pattern = open_store(address, options)
+    is_folder = pattern.endswith("/")
     pattern = pattern.rstrip("/")
     names = expand_braces(pattern)
+    beside = [other for name in names if (other := _belonging_to(name)) is not None and other not in names]
     if not store.lists and (glob.has_magic(pattern) or not pattern):
         raise DataError(
             "expected the address of an object, got a pattern or a folder: a web server does not list what it has",
@@ -272,17 +274,20 @@ async def _look_up(address: str, options: Mapping[str, Any], patience: Patience)
             hint="name the objects, in a list or with braces: shard-{000..099}.tar",
         )
     if glob.has_magic(pattern):
-        chosen = await _matching(store, pattern, names, patience)
+        chosen = await _matching(store, pattern, [*names, *beside], patience)
     elif len(names) > 1 or not store.lists:
         # Of many, one request for each thousand in their folder costs less than one for each.
-        many = store.lists and len(names) > _AT_ONCE
-        chosen = await (_matching(store, pattern, names, patience) if many else _heads(store, names, patience))
+        if store.lists and len(names) > _AT_ONCE:
+            chosen = await _matching(store, pattern, [*names, *beside], patience)
+        else:
+            chosen = await _heads(store, names, patience)
+            chosen += await _heads(store, beside, patience, perhaps=True) if chosen else []
         there = {info.key for info in chosen}
         if missing := [name for name in names if name not in there]:
             more = f" (and {len(missing) - 1} more of {len(names)})" if len(missing) > 1 else ""
             raise DataError(f"expected an object{more}, got none", path=store.url(missing[0]))
     else:
-        chosen = await _object_or_folder(store, pattern, patience)
+        chosen = await _object_or_folder(store, "" if is_folder else pattern, pattern, beside, patience)
     if not chosen:
         raise DataError(
             "expected an object, a folder or a pattern that matches some, got none", path=store.url(pattern)
@@ -290,24 +295,37 @@ async def _look_up(address: str, options: Mapping[str, Any], patience: Patience)
     return store.root, pattern, [_of_this_run(store, info) for info in chosen]
 
 
-async def _object_or_folder(store: Store, name: str, patience: Patience) -> list[ObjectInfo]:
-    """Return an object, and what stands beside it under the same name, as the index of a file of records; or what is in
-    a folder."""
-    refused = None
+def _belonging_to(name: str) -> str | None:
+    """Return the name of the object without which one of this name cannot be read rightly; None: there is none."""
+    stem, suffix = os.path.splitext(name)
+    return stem + _BELONGS[suffix] if suffix in _BELONGS else None
+
+
+async def _object_or_folder(
+    store: Store, name: str, folder: str, beside: Sequence[str], patience: Patience
+) -> list[ObjectInfo]:
+    """Return an object and what stands beside it, or what is in a folder.
+
+    Args:
+        store: the store.
+        name: name of the object; empty: it can only be a folder.
+        folder: name of the folder.
+        beside: names of objects that belong to the object.
+        patience: how long to wait.
+    """
+    found = refused = None
     if name:
-        stem = re.sub(r"\.[^./]*$", "", name)
         try:
-            # An object without bytes may be what a folder is shown as.
             found = next(iter(await _heads(store, [name], patience)), None)
-            if found is not None and found.size:
-                beside = {stem + suffix for suffix in _BESIDE} - {name}
-                return sorted([found, *await _heads(store, sorted(beside), patience)], key=_by_key)
         except DataError as error:  # who may list a folder may not be allowed to ask for an object of its name
-            found, refused = None, error
-    inside = await _listed(store, f"{name}/" if name else "", patience)
+            refused = error
+        # An object without bytes may be what a folder is shown as.
+        if found is not None and found.size:
+            return sorted([found, *await _heads(store, beside, patience, perhaps=True)], key=_by_key)
+    inside = await _listed(store, f"{folder}/" if folder else "", patience)
     if not inside and refused is not None:
         raise refused
-    return inside or ([found] if name and found is not None else [])
+    return inside or ([found] if found is not None else [])
 
 
 async def _matching(store: Store, pattern: str, names: Sequence[str], patience: Patience) -> list[ObjectInfo]:
@@ -319,13 +337,14 @@ async def _matching(store: Store, pattern: str, names: Sequence[str], patience: 
         chosen = [info for info in infos if any(_matches(info.key, name) for name in names)]
         return chosen or [info for info in infos if any(_within(info.key, name) for name in names)]
     infos = await listing(store, folder, patience, deep=False)
-    infos = [info for info in infos if any(_matches(info.key.rstrip("/"), name) for name in names)]
-    chosen = [info for info in infos if _is_data(info)]
-    folders = {info.key.rstrip("/") for info in infos if info.key.endswith("/")}
-    # Stores show a folder also as an object without bytes of its name.
-    chosen = [info for info in chosen if info.size or info.key not in folders]
-    if chosen:
+    matching = [info for info in infos if any(_matches(info.key.rstrip("/"), name) for name in names)]
+    folders = {info.key.rstrip("/") for info in matching if info.key.endswith("/")}
+    # Stores show folders also as objects without bytes of their names.
+    chosen = [info for info in matching if _is_data(info) and (info.size or info.key not in folders)]
+    if chosen or not folders:
         return chosen
+    if len(matching) == len(infos):  # nothing else is there: a request for all of them, rather than one for each
+        return await _listed(store, folder, patience)
     return [info for name in sorted(folders) for info in await _listed(store, f"{name}/", patience)]
 
 
@@ -369,13 +388,30 @@ def _by_key(info: ObjectInfo) -> bytes:
     return os.fsencode(info.key)
 
 
-async def _heads(store: Store, names: Sequence[str], patience: Patience) -> list[ObjectInfo]:
-    """Return those of these objects that there are."""
+async def _heads(
+    store: Store, names: Sequence[str], patience: Patience, *, perhaps: bool = False
+) -> list[ObjectInfo]:
+    """Return those of these objects that there are.
+
+    Args:
+        store: the store.
+        names: their names.
+        patience: how long to wait.
+        perhaps: whether a refusal says that there is none, as stores answer to who may not list.
+    """
     room = asyncio.Semaphore(_AT_ONCE)
+
+    async def ask(name: str) -> ObjectInfo | None:
+        try:
+            return await store.head(name)
+        except StoreFault as fault:
+            if perhaps and fault.kind == "denied":
+                return None
+            raise
 
     async def head(name: str) -> ObjectInfo | None:
         async with room:
-            return await looked_up(store, name, lambda: store.head(name), patience)
+            return await looked_up(store, name, lambda: ask(name), patience)
 
     return [found for found in await asyncio.gather(*map(head, names)) if found is not None]
 
