@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import tarfile
 import time
 
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 
 import feedline as fl
+from feedline.errors import install_line
 from feedline.feed.remote import buckets, requests
 from tests.feed.remote.conftest import delivered
 
@@ -183,7 +185,7 @@ def test_fsspec_reads_what_obstore_does_not(tmp_path):
         corpus = fl.open_corpus(address, cache=tmp_path / "cache", **STREAMS)
         assert delivered(corpus) == expected
         corpus.close()
-    with pytest.raises(fl.DataError, match="feedline\\[remote\\]"):
+    with pytest.raises(fl.DataError, match=re.escape(install_line("remote"))):
         fl.open_corpus("nosuchthing://bucket/a.jsonl")
 
 
