@@ -40,6 +40,7 @@ from tests.torture.scenarios.killed_feeds import KilledFeeds
 from tests.torture.scenarios.killed_fetchers import KilledFetchers
 from tests.torture.scenarios.killed_loaders import KilledLoaders
 from tests.torture.scenarios.killed_mixtures import KilledMixtures
+from tests.torture.scenarios.killed_neighbours import KilledNeighbours
 from tests.torture.scenarios.killed_pictures import KilledPictures
 from tests.torture.scenarios.killed_ranks import KilledRanks
 from tests.torture.scenarios.killed_servers import KilledServers
@@ -89,6 +90,7 @@ ALL: list[Scenario] = [
     KilledFetchers(),
     KilledLoaders(),
     KilledMixtures(),
+    KilledNeighbours(),
     KilledPictures(),
     KilledRanks(),
     KilledServers(),
