@@ -1,4 +1,4 @@
-"""Readers of objects of one name, in places whose names are much alike, over one cache; killed as `killed_fetchers` are."""
+"""Readers of objects of one name, in places of like names, over one cache; killed as those of `killed_fetchers` are."""
 
 from __future__ import annotations
 

@@ -96,7 +96,8 @@ class BucketStore(Store):
             if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
                 raise
             raise OptionError(
-                f"expected an address and storage_options that obstore understands: {_unquoted(str(error), options)}",
+                "expected an address and storage_options that obstore understands: "
+                + _unquoted(str(error), {**client, **options}),
                 path=self.address,
             ) from None
 

@@ -8,6 +8,7 @@ import datetime
 import email.utils
 import functools
 import hashlib
+import threading
 import time
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
@@ -45,8 +46,7 @@ class FileSystemStore(Store):
         try:
             import fsspec
 
-            # A new one: those that fsspec keeps have the credentials and listings of earlier openings.
-            self._system, self._root = fsspec.core.url_to_fs(root, skip_instance_cache=True, **options)
+            kind = fsspec.get_filesystem_class(scheme_of(root))
         except (ImportError, ValueError) as error:
             raise DataError(
                 f"expected a kind of address that obstore or fsspec reads, got {scheme_of(root)}://: "
@@ -54,10 +54,22 @@ class FileSystemStore(Store):
                 path=self.address,
                 hint=f"{install_line('remote')}, and the package that the message names, if it names one",
             ) from error
-        self._root = self._root.rstrip("/")
+        # A new one: those that fsspec keeps have the credentials and listings of earlier openings.
+        self._connect = functools.partial(fsspec.core.url_to_fs, root, skip_instance_cache=True, **options)
+        self._connected: Any = None
+        self._connecting = threading.Lock()
+        self._root = kind._strip_protocol(root).rstrip("/")
         self._piece = _FIRST_PIECE
         # Questions about what there is at a path: the one that is asked, and the one that comes next.
         self._asked: dict[str, tuple[_Question | None, _Question | None]] = {}
+
+    @property
+    def _system(self) -> Any:
+        """The file system; for threads of their own alone, as some connect when they are made."""
+        with self._connecting:
+            if self._connected is None:
+                self._connected, _ = self._connect()
+            return self._connected
 
     def _path(self, key: str) -> str:
         return f"{self._root}/{key}" if self._root else key
@@ -87,6 +99,10 @@ class FileSystemStore(Store):
     def _forget(self, path: str) -> None:
         """Let the file system ask again, rather than answer from listings that it keeps."""
         self._system.invalidate_cache(self._system._parent(path))
+
+    def _cat(self, path: str, begin: int, end: int) -> bytes:
+        found: bytes = self._system.cat_file(path, start=begin, end=end)
+        return found
 
     async def head(self, key: str) -> ObjectInfo | None:
         """See `Store.head`."""
@@ -126,7 +142,7 @@ class FileSystemStore(Store):
             # In pieces of about a second, as nothing is heard of a piece before it is complete.
             size = min(self._piece, end - begin)
             began = time.monotonic()
-            call = functools.partial(self._system.cat_file, path, start=begin, end=begin + size)
+            call = functools.partial(self._cat, path, begin, begin + size)
             try:
                 piece = await in_own_thread(call)
             except asyncio.CancelledError:  # it does not come in time
@@ -168,15 +184,15 @@ class FileSystemStore(Store):
         """See `Store.write`."""
         path = self._path(key)
         try:
-            if new and await in_own_thread(functools.partial(self._system.exists, path)):
+            if new and await in_own_thread(lambda: self._system.exists(path)):
                 raise StoreFault("an object of that name", kind="exists")
             with contextlib.suppress(FileExistsError):
-                await in_own_thread(functools.partial(self._system.makedirs, path.rpartition("/")[0], exist_ok=True))
+                await in_own_thread(lambda: self._system.makedirs(path.rpartition("/")[0], exist_ok=True))
             if body.whole is not None:
-                await in_own_thread(functools.partial(self._system.pipe_file, path, body.whole))
+                await in_own_thread(lambda: self._system.pipe_file(path, body.whole))
             else:
                 # Where it cannot be discarded, what is left is no whole file, and without a record.
-                file = await in_own_thread(functools.partial(self._system.open, path, "wb"))
+                file = await in_own_thread(lambda: self._system.open(path, "wb"))
                 try:
                     async for part in body.parts():
                         await in_own_thread(functools.partial(file.write, part))
@@ -185,7 +201,7 @@ class FileSystemStore(Store):
                         await in_own_thread(file.discard)
                     raise
                 await in_own_thread(file.close)
-            about = await in_own_thread(functools.partial(self._system.info, path))
+            about = await in_own_thread(lambda: self._system.info(path))
         except (StoreFault, EndedError):
             raise
         except Exception as error:
@@ -195,7 +211,7 @@ class FileSystemStore(Store):
     async def delete(self, key: str) -> None:
         """See `Store.delete`."""
         try:
-            await in_own_thread(functools.partial(self._system.rm_file, self._path(key)))
+            await in_own_thread(lambda: self._system.rm_file(self._path(key)))
         except FileNotFoundError:
             pass
         except Exception as error:

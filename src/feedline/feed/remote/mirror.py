@@ -388,9 +388,7 @@ def _by_key(info: ObjectInfo) -> bytes:
     return os.fsencode(info.key)
 
 
-async def _heads(
-    store: Store, names: Sequence[str], patience: Patience, *, perhaps: bool = False
-) -> list[ObjectInfo]:
+async def _heads(store: Store, names: Sequence[str], patience: Patience, *, perhaps: bool = False) -> list[ObjectInfo]:
     """Return those of these objects that there are.
 
     Args:

@@ -25,6 +25,7 @@ import weakref
 from collections.abc import AsyncIterator, Mapping
 from typing import Any, NamedTuple
 
+from feedline.errors import DataError
 from feedline.feed.remote.stores import (
     ObjectInfo,
     OptionError,
@@ -365,6 +366,12 @@ class WebStore(Store):
         self._client = WebClient({**client, "default_headers": headers}, self.address)
         scheme, _, place = base.partition("://")
         self._base = f"{scheme}://{place.rpartition('@')[2]}"
+        try:
+            _origin_of(self._base)
+        except (ValueError, StoreFault) as error:
+            raise DataError(
+                "expected an address with a host and, after a colon, a number as its port", path=self.address
+            ) from error
 
     def _target(self, key: str) -> str:
         """Return the address of an object as it is asked for: what is escaped already stays as it is."""
