@@ -31,6 +31,7 @@ class WebServer:
         objects: as above; may change at any time.
         etag: whether answers have an ETag.
         modified: value of Last-Modified; None: answers have none.
+        silent: methods whose answers have neither.
         piece: bytes that are sent at a time; None: all at once.
         pause_s: seconds between pieces.
         before: called with each request before it is answered; may return (status, headers) to answer itself.
@@ -41,6 +42,7 @@ class WebServer:
     def __init__(self, objects: dict[str, bytes]) -> None:
         self.objects = objects
         self.etag, self.modified = True, "Mon, 02 Nov 2026 10:00:00 GMT"
+        self.silent: tuple[str, ...] = ()
         self.piece: int | None = None
         self.pause_s = 0.0
         self.before: Callable[[Asked], tuple[int, dict[str, str]] | None] = lambda asked: None
@@ -91,9 +93,9 @@ class WebServer:
 
     def _object(self, asked: Asked, data: bytes) -> tuple[int, dict[str, str], bytes]:
         headers = {"Accept-Ranges": "bytes"}
-        if self.etag:
+        if self.etag and asked.method not in self.silent:
             headers["ETag"] = f'"{hashlib.md5(data).hexdigest()}"'
-        if self.modified:
+        if self.modified and asked.method not in self.silent:
             headers["Last-Modified"] = self.modified
         status, size = 200, len(data)
         if span := re.match(r"bytes=(\d+)-(\d+)", asked.headers.get("range", "")):

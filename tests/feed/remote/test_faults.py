@@ -81,7 +81,8 @@ def test_a_broken_range_is_gone_on_with_from_the_byte_it_had_reached(store, open
     assert sent <= len(archive(200, 20_000)) + 2 * (1 << 20)
 
 
-def test_a_store_that_says_how_long_to_wait_is_left_alone(store, opened):
+def test_a_store_that_says_how_long_to_wait_is_left_alone(store, opened, monkeypatch):
+    monkeypatch.setattr(requests, "TRAFFIC", requests.Traffic())  # nothing is slow enough to be asked for twice
     store.put("b/a.jsonl", lines())
     store.fail("status", key="b/a.jsonl", request="GET", status=503, retry_after=2, times=2)
     began = time.monotonic()

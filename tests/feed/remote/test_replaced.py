@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 import feedline as fl
 from feedline.feed.remote import cache as caches
 from feedline.feed.remote import mirror
+from feedline.feed.remote.stores import ObjectInfo
 from tests.effort import examples
 from tests.servers.web import WebServer
 
@@ -87,6 +88,35 @@ def test_what_tells_no_versions_apart_is_not_kept_for_later_runs(web, tmp_path, 
     web.objects["/x.npy"] = NEW
     assert versions(f"{web.url}/x.npy", tmp_path / "cache") == {2}
     assert caplog.text.count("neither an ETag nor the time of the last change") == 1
+
+
+@pytest.mark.parametrize("etag", [True, False])
+def test_a_server_that_tells_versions_to_one_method_alone(web, tmp_path, etag):
+    """Some leave the headers out of answers to HEAD."""
+    web.etag, web.silent = etag, ("HEAD",)
+    assert versions(f"{web.url}/x.npy", tmp_path / "cache") == {1}
+    sent = web.sent_bytes
+    assert versions(f"{web.url}/x.npy", tmp_path / "cache") == {1}
+    assert web.sent_bytes - sent < MIB
+    web.objects["/x.npy"], web.modified = NEW, LATER
+    assert versions(f"{web.url}/x.npy", tmp_path / "cache") == {2}
+
+
+@pytest.mark.parametrize(
+    ("was", "now", "same"),
+    [
+        (("a", 5), ("a", 5), True),
+        (("a", 5), ("b", 5), False),
+        (("", 5 * 10**9), ("a", 5 * 10**9 + 1), True),  # a listing without ETags, in whole seconds
+        (("a", 5 * 10**9), ("", 6 * 10**9), False),
+        (("a", 0), ("", 0), False),  # nothing says that it is the same
+        (("", 5), ("", 0), False),
+        (("", 0), ("a", 5), True),  # as was said when it was opened
+    ],
+)
+def test_versions_are_compared_by_what_both_answers_show(was, now, same):
+    assert ObjectInfo("x", 1, *was).is_same(ObjectInfo("x", 1, *now)) == same
+    assert not ObjectInfo("x", 1, *was).is_same(ObjectInfo("x", 2, *now))
 
 
 def test_it_is_named_with_what_has_changed(web, tmp_path):

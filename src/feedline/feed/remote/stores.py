@@ -83,13 +83,17 @@ class ObjectInfo(NamedTuple):
         return json.dumps([self.size, self.etag, 0 if self.etag else self.modified_ns, self.run])
 
     def is_same(self, other: ObjectInfo) -> bool:
-        """Return whether another answer of the store is about the same content, as far as it shows."""
-        if self.size != other.size or self.etag != other.etag:
+        """Return whether another answer of the store is about the same content, as far as both show it."""
+        if self.size != other.size:
             return False
+        if self.etag and other.etag:
+            return self.etag == other.etag
         times = self.modified_ns, other.modified_ns
-        if any(time % _SECOND_NS == 0 for time in times):  # a header has no fractions of a second, a listing may
-            times = times[0] // _SECOND_NS, times[1] // _SECOND_NS
-        return bool(self.etag) or times[0] == times[1]
+        if all(times):
+            if any(time % _SECOND_NS == 0 for time in times):  # a header has no fractions of a second, a listing may
+                return times[0] // _SECOND_NS == times[1] // _SECOND_NS
+            return times[0] == times[1]
+        return not self.etag and not self.modified_ns
 
     def __str__(self) -> str:
         known = [f"{self.size} bytes"]

@@ -380,15 +380,17 @@ class WebStore(Store):
 
     async def head(self, key: str) -> ObjectInfo | None:
         """See `Store.head`."""
-        # What is signed for GET may be refused to HEAD, and some servers do not know that.
+        # What is signed for GET may be refused to HEAD. Some servers do not know that, or tell a version to GET alone.
         if not self._query:
             async with self._client.answered("HEAD", self._target(key), {}) as answer:
                 if answer.status in _MISSING:
                     return None
                 if answer.status in _REFUSED:
                     raise answer.fault()
-                if answer.status == 200 and answer.headers.get("Content-Length", "").isdecimal():
-                    return _info(key, answer, int(answer.headers["Content-Length"]))
+                if answer.status == 200 and (size := _size_of(answer)) is not None:
+                    info = _info(key, answer, size)
+                    if info.etag or info.modified_ns:
+                        return info
         async with self._client.answered("GET", self._target(key), {"Range": "bytes=0-0"}) as answer:
             size = _size_of(answer)
             if answer.status in (200, 206, 416) and size is not None:
