@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import io
 import random
 import time
@@ -22,6 +23,7 @@ MIB = 1 << 20
 FILES = 3
 
 
+@functools.cache
 def rows(seed: int, groups: int, group_bytes: int) -> bytes:
     """A Parquet file of groups of rows of random bytes, of other sizes each."""
     import pyarrow as pa

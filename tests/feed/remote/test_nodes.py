@@ -22,9 +22,10 @@ NODES, FILES, GROUPS, GROUP_BYTES = 4, 3, 50, 250_000
 
 @pytest.fixture
 def files(store):
-    for seed in range(FILES):
-        store.put(f"b/{seed}.parquet", rows(seed, GROUPS, GROUP_BYTES))
-    return sum(len(rows(seed, GROUPS, GROUP_BYTES)) for seed in range(FILES))
+    contents = [rows(seed, GROUPS, GROUP_BYTES) for seed in range(FILES)]
+    for number, content in enumerate(contents):
+        store.put(f"b/{number}.parquet", content)
+    return sum(map(len, contents))
 
 
 @pytest.mark.parametrize(("lanes", "least", "most"), [(16, 1.0, 1.15), (None, 3.9, 4.4)])
