@@ -112,8 +112,9 @@ def delayed(monkeypatch):
     monkeypatch.setattr(caches.Cache, "drop", slowly(drop))
 
 
-@pytest.mark.parametrize("share", [0.12, 0.2, 0.35, 0.5, 0.7, 0.9, 2])
-@pytest.mark.parametrize("lanes", [None, 4])
+@pytest.mark.parametrize(
+    ("share", "lanes"), [(0.12, None), (0.2, 4), (0.35, None), (0.5, 4), (0.7, None), (0.9, 4), (2, None)]
+)
 def test_what_is_planned_is_what_is_fetched(bucket, opened, share, lanes):
     check_planned(bucket, opened, share, lanes)
 
