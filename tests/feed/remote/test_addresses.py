@@ -6,6 +6,7 @@ import itertools
 import json
 import os
 import pickle
+import threading
 
 import pytest
 from hypothesis import given, settings
@@ -148,6 +149,7 @@ def test_places_whose_names_differ_in_any_character_are_both_read(tmp_path, host
         ("größe.jsonl", "/gr%C3%B6%C3%9Fe.jsonl"),
         ("x.jsonl?v=1&sig=a%2Fb%3D", "/x.jsonl?v=1&sig=a%2Fb%3D"),
         ("x.jsonl?a=*&b={1,2}", "/x.jsonl?a=*&b={1,2}"),
+        ("x.jsonl?q=a b ü", "/x.jsonl?q=a%20b%20%C3%BC"),
         ("x.jsonl#part", "/x.jsonl"),
     ],
 )
@@ -245,6 +247,40 @@ def test_headers_follow_a_redirect_within_the_host(web, tmp_path):
     assert {asked.headers.get("x-api-key") for asked in web.log} == {SECRET}
 
 
+def test_a_redirect_may_be_written_without_escapes(web, tmp_path):
+    web.objects["/a%20b.jsonl"] = rows(0)
+    web.before = lambda asked: (302, {"Location": "/a b.jsonl"}) if asked.path == "/x.jsonl" else None
+    corpus = fl.open_corpus(f"{web.url}/x.jsonl", cache=tmp_path / "cache", deadline_s=5, **ROWS)
+    assert read(corpus) == [*range(50)]
+
+
+@pytest.mark.parametrize("host", ["me:{}@127.0.0.1:port", "me:{}@[::1", "me:{}@"])
+def test_an_address_without_a_host_or_with_another_port_than_a_number_is_refused(tmp_path, host):
+    with pytest.raises(fl.DataError, match="expected an address with") as caught:
+        fl.open_corpus(f"http://{host.format(SECRET)}/x.jsonl", cache=tmp_path, deadline_s=1, **ROWS)
+    assert SECRET not in str(caught.value)
+
+
+def test_a_file_system_connects_in_a_thread_of_its_own(tmp_path, monkeypatch):
+    """Those of some kinds connect when they are made: that may fail, or never end."""
+    kind, stuck, made = type(fsspec.filesystem("memory")), threading.Event(), []
+
+    def connect(self, *_, **__):
+        made.append(threading.current_thread())
+        stuck.wait()
+
+    monkeypatch.setattr(kind, "__init__", connect)
+    try:
+        with pytest.raises(fl.DataError, match="no answer in"):
+            fl.open_corpus("memory://connects/x.jsonl", cache=tmp_path, deadline_s=1, **ROWS)
+    finally:
+        stuck.set()
+    assert made
+    monkeypatch.setattr(kind, "__init__", lambda *_, **__: (_ for _ in ()).throw(ConnectionRefusedError("refused")))
+    with pytest.raises(fl.DataError, match="refused"):
+        fl.open_corpus("memory://refuses/x.jsonl", cache=tmp_path, deadline_s=1, **ROWS)
+
+
 # ---- options ------------------------------------------------------------------------------------------
 
 
@@ -265,9 +301,16 @@ def test_an_option_of_the_client_that_is_not_known_is_named(scheme):
         fl.open_corpus(f"{scheme}://b/x", storage_options={"client_options": {"time_out": SECRET}}, deadline_s=1)
 
 
-def test_the_value_of_an_option_is_in_no_message():
-    with pytest.raises(ValueError, match="skip_signature") as caught:
-        fl.open_corpus("s3://bucket/x", storage_options={"skip_signature": SECRET, "region": "x"}, deadline_s=1)
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("skip_signature", {"skip_signature": SECRET, "region": "x"}),
+        ("timeout", {"client_options": {"timeout": SECRET}}),
+    ],
+)
+def test_the_value_of_an_option_is_in_no_message(name, options):
+    with pytest.raises(ValueError, match=name) as caught:
+        fl.open_corpus("s3://bucket/x", storage_options=options, deadline_s=1)
     assert SECRET not in repr(caught.value)
 
 

@@ -58,6 +58,32 @@ def test_a_pattern_of_folders_lists_those_that_match(bucket, opened):
     assert prefixes == {"b/", *(f"b/small-{number:02}/" for number in range(12))}
 
 
+def test_folders_that_are_all_there_is_are_listed_together(store, opened):
+    for number in range(5):
+        store.put(f"b/all/{number}/x.jsonl", rows(0))
+    assert sum(info.sequences for info in opened("all/*", **ROWS).chunks()) == 50
+    assert [entry.name for entry in store.log() if entry.kind == "LIST"] == ["b/all/", "b/all/"]
+
+
+@pytest.mark.parametrize("refused", [False, True])
+def test_an_index_is_asked_for_beside_tokens_alone(store, opened, refused):
+    """Who may not list is refused what is not there."""
+    for name in ("x.jsonl", "y.bin", "z.bin"):
+        store.put(f"b/{name}", rows(0))
+    if refused:
+        store.fail("status", key="b/*.idx", request="HEAD", status=403, times=None)
+    for what, asked in (("x.jsonl", ["b/x.jsonl"]), ("{y,z}.bin", ["b/y.bin", "b/y.idx", "b/z.bin", "b/z.idx"])):
+        store.reset()
+        opened(what, **(ROWS if what == "x.jsonl" else {}))
+        assert sorted(entry.name for entry in store.log() if entry.kind in ("HEAD", "LIST")) == asked
+
+
+def test_a_slash_at_the_end_says_that_it_is_a_folder(store, opened):
+    store.put("b/small/a.jsonl", rows(0))
+    opened("small/", **ROWS)
+    assert store.counters().requests["HEAD"] == 0
+
+
 def test_a_pattern_at_the_root_lists_no_folder(bucket, opened):
     for name in ("x-1.jsonl", "x-2.jsonl", "y.jsonl"):
         bucket.put(f"b/{name}", rows(0))

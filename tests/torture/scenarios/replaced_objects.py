@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 import io
+import itertools
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
@@ -33,22 +35,28 @@ class ReplacedObjects(Scenario):
             web.etag = rng.random() < 0.3
             budget = rng.choice([LEAST, 2 * LEAST, 64 * LEAST])
             for version in range(1, 6):
-                left = [rng.randrange(0, 30)]
+                requests = itertools.count()
+                replaced_at = rng.randrange(30)
 
-                def replace_in_time(_: object, version: int = version, left: list[int] = left) -> None:
-                    left[0] -= 1
-                    if left[0] == 0:
-                        web.objects["/x.npy"] = numbers(version, rows)
-                        web.modified = f"Mon, {version + 2:02} Nov 2026 10:00:00 GMT"
+                def replace(version: int = version) -> None:
+                    web.objects["/x.npy"] = numbers(version, rows)
+                    web.modified = f"Mon, {version + 2:02} Nov 2026 10:00:00 GMT"
+
+                def replace_in_time(
+                    _: object,
+                    replace: Callable[[], None] = replace,
+                    requests: Iterator[int] = requests,
+                    replaced_at: int = replaced_at,
+                ) -> None:
+                    if next(requests) == replaced_at:  # once, whatever the threads of the server do
+                        replace()
 
                 web.before = replace_in_time
                 case.doing(f"a run in which version {version} comes")
                 found = case.attempt("a run", lambda: self._versions(case, web, budget), (fl.DataError,))
                 if isinstance(found, set) and len(found) > 1:
                     case.fail("silent", f"values of versions {sorted(found)} in one run")
-                if left[0] > 0:
-                    left[0] = 1
-                    replace_in_time(None)
+                replace()  # if it has made fewer requests
                 web.before = lambda _: None
                 now = case.attempt("a later run", lambda: self._versions(case, web, budget))
                 if isinstance(now, set) and now != {version}:

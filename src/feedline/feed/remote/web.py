@@ -1,8 +1,8 @@
 """Web servers, read by ranges over HTTP/1.1, on the event loop of `requests`.
 
 obstore is not used for them: it escapes an address that is escaped already, drops its query, and sends the user's
-headers on to wherever a server redirects. Here the address that is asked for is the one given, and what the user gave
-(headers, user and password) goes to the host of that address alone.
+headers on to wherever a server redirects. Here an address is asked for as it was written, and the user's headers, name
+and password go to its host alone.
 """
 
 from __future__ import annotations
@@ -53,7 +53,8 @@ _MOST_IDLE = 32
 _MISSING = frozenset({404, 410})
 _REFUSED = frozenset({401, 408, 425, 429, 500, 502, 503, 504})
 _UNESCAPED = "/:@!$&'()*+,;=~%"
-_SAY_IT_AGAIN = re.compile(r"%(?![0-9A-Fa-f]{2})")
+_BARE_PERCENT = re.compile(r"%(?![0-9A-Fa-f]{2})")
+_UNSENDABLE = re.compile(r"[^!-~]+")  # spaces, what controls, what is not ASCII
 _CONTENT_RANGE = re.compile(r"bytes (?:(\d+)-(\d+)|\*)/(\d+|\*)")
 
 _writers: weakref.WeakSet[asyncio.StreamWriter] = weakref.WeakSet()
@@ -183,7 +184,7 @@ class WebClient:
         Raises:
             StoreFault: there is none.
         """
-        given = _origin_of(url)
+        first = _origin_of(url)
         own: Mapping[str, str] = self._own
         try:
             for _ in range(_MOST_REDIRECTS):
@@ -195,7 +196,7 @@ class WebClient:
                         yield answer
                         return
                     url = urllib.parse.urljoin(url, place)
-                    if _origin_of(url) != given:
+                    if _origin_of(url) != first:
                         own = {}
                 finally:
                     self._left(connection, answer, asked)
@@ -211,6 +212,7 @@ class WebClient:
         parts, origin = urllib.parse.urlsplit(url), _origin_of(url)
         proxy = self._proxy(origin)
         target = urllib.parse.urlunsplit(("", "", parts.path or "/", parts.query, ""))
+        target = _UNSENDABLE.sub(lambda unsendable: urllib.parse.quote(unsendable[0]), target)
         if proxy and origin.scheme == "http":
             target = f"http://{origin.shown}{target}"
         lines = {"Host": origin.shown, "User-Agent": "feedline", "Accept": "*/*", "Accept-Encoding": "identity"}
@@ -268,12 +270,12 @@ class WebClient:
 
     def _proxy(self, origin: _Origin) -> str:
         """Return the address of the proxy to a host; empty: none."""
-        if given := self._options.get("proxy_url"):
-            return str(given)
+        if proxy := self._options.get("proxy_url"):
+            return str(proxy)
         if urllib.request.proxy_bypass(origin.host):
             return ""
-        found = urllib.request.getproxies()
-        return found.get(origin.scheme) or found.get("all") or ""
+        proxies = urllib.request.getproxies()
+        return proxies.get(origin.scheme) or proxies.get("all") or ""
 
     def _left(self, connection: _Connection, answer: Answer, url: str) -> None:
         """Keep a connection for the next request, if all of the answer was read."""
@@ -289,14 +291,15 @@ def _origin_of(url: str) -> _Origin:
     parts = urllib.parse.urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise StoreFault(f"a redirect to {without_credentials(url)}, which is no web server")
-    return _Origin(parts.scheme, parts.hostname, parts.port or (443 if parts.scheme == "https" else 80))
+    host = parts.hostname if parts.hostname.isascii() else parts.hostname.encode("idna").decode()
+    return _Origin(parts.scheme, host, parts.port or (443 if parts.scheme == "https" else 80))
 
 
 def _authorization(header: str, address: str) -> dict[str, str]:
     """Return the header that names user and password of an address, if it has any."""
     netloc = urllib.parse.urlsplit(address).netloc
-    user, found, _ = netloc.rpartition("@")
-    if not found:
+    user, at, _ = netloc.rpartition("@")
+    if not at:
         return {}
     return {header: "Basic " + base64.b64encode(urllib.parse.unquote(user).encode()).decode()}
 
@@ -362,8 +365,6 @@ class WebStore(Store):
                 hint="pass headers as storage_options={'client_options': {'default_headers': {...}}}",
             )
         base, _, self._query = root.partition("?")
-        headers = {**_authorization("Authorization", base), **(client.get("default_headers") or {})}
-        self._client = WebClient({**client, "default_headers": headers}, self.address)
         scheme, _, place = base.partition("://")
         self._base = f"{scheme}://{place.rpartition('@')[2]}"
         try:
@@ -372,10 +373,12 @@ class WebStore(Store):
             raise DataError(
                 "expected an address with a host and, after a colon, a number as its port", path=self.address
             ) from error
+        headers = {**_authorization("Authorization", base), **(client.get("default_headers") or {})}
+        self._client = WebClient({**client, "default_headers": headers}, self.address)
 
     def _target(self, key: str) -> str:
         """Return the address of an object as it is asked for: what is escaped already stays as it is."""
-        path = urllib.parse.quote(_SAY_IT_AGAIN.sub("%25", key), safe=_UNESCAPED)
+        path = urllib.parse.quote(_BARE_PERCENT.sub("%25", key), safe=_UNESCAPED)
         return f"{self._base}/{path}" + (f"?{self._query}" if self._query else "")
 
     async def head(self, key: str) -> ObjectInfo | None:
