@@ -534,6 +534,7 @@ class Tries:
         times = "one attempt" if self._attempts == 1 else f"{self._attempts} attempts in {elapsed_s:.1f} s"
         hint = {
             "missing": "it was removed, or its name is wrong",
+            "unnamable": "keys with an empty part, `.` or `..` cannot be read: name other folders, or single objects",
             "denied": "check credentials and permissions; storage_options= passes them on",
         }.get(fault.kind, f"check the store and the network, then {self._after}")
         return DataError(

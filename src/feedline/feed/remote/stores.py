@@ -32,7 +32,6 @@ _AGAIN = frozenset({408, 409, 425, 429, 500, 502, 503, 504})
 _KINDS = {401: "denied", 403: "denied", 404: "missing", 410: "missing", 412: "changed"}
 _THROTTLED = frozenset({429, 503})
 _PERMANENT = (ValueError, TypeError, LookupError, AttributeError, NotImplementedError, ArithmeticError)
-_PERMANENT_NAMES = ("NotSupportedError", "InvalidPathError")
 _PERMANENT_TEXT = re.compile(
     r"non-partial response|invalid peer certificate|certificate verify failed|URL scheme is not allowed|BadScheme"
 )
@@ -113,8 +112,8 @@ class StoreFault(Exception):  # noqa: N818  # a state of affairs, mostly mended 
         again: whether asking again may help.
         throttled: whether the store refuses for now.
         wait_s: seconds for which the store wants to be left alone; None: it does not say.
-        kind: "missing", "denied", "changed" (the object has another ETag), "exists" (and was to be new), or "" for
-            anything else.
+        kind: "missing", "denied", "changed" (the object is another one), "exists" (and was to be new), "unnamable" (a
+            key that the library cannot ask for), or "" for anything else.
     """
 
     def __init__(
@@ -337,12 +336,10 @@ def fault_of(error: BaseException) -> StoreFault:
         return StoreFault(text, kind="changed")
     if name == "AlreadyExistsError":
         return StoreFault(text, kind="exists")
-    # The library, or a name, is not what it would have to be: the same request fails in the same way.
-    if (
-        isinstance(error, _PERMANENT)
-        or name in ("NotSupportedError", "InvalidPathError")
-        or _PERMANENT_TEXT.search(text)
-    ):
+    if name == "InvalidPathError":
+        return StoreFault(text, kind="unnamable")
+    # The library is not what it would have to be: the same request fails in the same way.
+    if isinstance(error, _PERMANENT) or name == "NotSupportedError" or _PERMANENT_TEXT.search(text):
         return StoreFault(text or name)
     status = _STATUS.search(text)
     if status is not None:
