@@ -84,6 +84,21 @@ def test_a_slash_at_the_end_says_that_it_is_a_folder(store, opened):
     assert store.counters().requests["HEAD"] == 0
 
 
+def test_a_pattern_of_several_levels_lists_the_folders_that_match(bucket, opened):
+    """Whatever lies in others, as keys with empty parts."""
+    for number in range(3):
+        bucket.put(f"b/deep-{number}/x/a.jsonl", rows(0))
+        bucket.put(f"b/deep-{number}/y/a.jsonl", rows(0))
+    bucket.put("b/deep-9", b"no folder")
+    bucket.reset()
+    corpus = opened("deep-[012]/x/*.jsonl", **ROWS)
+    assert sum(info.sequences for info in corpus.chunks()) == 30
+    prefixes = {entry.name for entry in bucket.log() if entry.kind == "LIST"}
+    assert prefixes == {"b/", *(f"b/deep-{number}/{inside}" for number in range(3) for inside in ("", "x/"))}
+    with pytest.raises(fl.DataError, match="got none"):
+        opened("deep-[012]/z/*.jsonl", **ROWS)
+
+
 def test_a_pattern_at_the_root_lists_no_folder(bucket, opened):
     for name in ("x-1.jsonl", "x-2.jsonl", "y.jsonl"):
         bucket.put(f"b/{name}", rows(0))

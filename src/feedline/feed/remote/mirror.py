@@ -329,23 +329,42 @@ async def _object_or_folder(
 
 
 async def _matching(store: Store, pattern: str, names: Sequence[str], patience: Patience) -> list[ObjectInfo]:
-    """Return the objects that match a pattern, or those in folders that do. Other folders are not listed."""
+    """Return the objects that match a pattern, or those in folders that do."""
     folder = re.split(r"[*?\[{]", pattern, maxsplit=1)[0].rpartition("/")[0]
-    folder = f"{folder}/" if folder else ""
-    if any("/" in name[len(folder) :] or "**" in name for name in names):
-        infos = await _listed(store, folder, patience)
-        chosen = [info for info in infos if any(_matches(info.key, name) for name in names)]
-        return chosen or [info for info in infos if any(_within(info.key, name) for name in names)]
-    infos = await listing(store, folder, patience, deep=False)
-    matching = [info for info in infos if any(_matches(info.key.rstrip("/"), name) for name in names)]
+    infos = await _candidates(store, f"{folder}/" if folder else "", names, patience, asyncio.Semaphore(_AT_ONCE))
+    chosen = [info for info in infos if any(_matches(info.key, name) for name in names)]
+    return chosen or [info for info in infos if any(_within(info.key, name) for name in names)]
+
+
+async def _candidates(
+    store: Store, folder: str, names: Sequence[str], patience: Patience, room: asyncio.Semaphore
+) -> list[ObjectInfo]:
+    """Return the objects of a folder that can match patterns, and those in folders that can. Nothing else is listed."""
+
+    async def all_of(inside: str) -> list[ObjectInfo]:
+        async with room:
+            return await _listed(store, inside, patience)
+
+    if any("**" in name for name in names):
+        return await all_of(folder)
+    depth = folder.count("/")
+    heads = {name: "/".join(name.split("/")[: depth + 1]) for name in names}
+    async with room:
+        infos = await listing(store, folder, patience, deep=False)
+    matching = [info for info in infos if any(_matches(info.key.rstrip("/"), head) for head in heads.values())]
     folders = {info.key.rstrip("/") for info in matching if info.key.endswith("/")}
+    if folders and len(matching) == len(infos):  # nothing else is there: a request for all of it, not one for each
+        return await all_of(folder)
     # Stores show folders also as objects without bytes of their names.
-    chosen = [info for info in matching if _is_data(info) and (info.size or info.key not in folders)]
-    if chosen or not folders:
-        return chosen
-    if len(matching) == len(infos):  # nothing else is there: a request for all of them, rather than one for each
-        return await _listed(store, folder, patience)
-    return [info for name in sorted(folders) for info in await _listed(store, f"{name}/", patience)]
+    objects = [info for info in matching if _is_data(info) and (info.size or info.key not in folders)]
+    found = []
+    for name in sorted(folders):
+        deeper = [one for one, head in heads.items() if one != head and _matches(name, head)]
+        if deeper:
+            found.append(_candidates(store, f"{name}/", deeper, patience, room))
+        elif not objects:
+            found.append(all_of(f"{name}/"))
+    return sorted([*objects, *itertools.chain(*await asyncio.gather(*found))], key=_by_key)
 
 
 def _of_this_run(store: Store, info: ObjectInfo) -> ObjectInfo:
