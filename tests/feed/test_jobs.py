@@ -10,13 +10,12 @@ import subprocess
 import sys
 import threading
 import weakref
-from concurrent.futures import CancelledError
 
 import pytest
 
 from feedline import feed
 from feedline.feed import jobs
-from feedline.feed.jobs import Job, Threads
+from feedline.feed.jobs import CancelledError, Job, Threads
 from feedline.feed.lru import LruCache
 from tests.moments import AtLine
 

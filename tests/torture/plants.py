@@ -11,6 +11,7 @@ import functools
 import importlib
 import json
 import os
+import re
 import shutil
 import signal
 import threading
@@ -309,6 +310,44 @@ def _keeps_too_much() -> None:
     _wrapped(Cache, "reserve", more)
 
 
+def _one_folder() -> None:
+    """Places whose names differ in what no word has share a folder."""
+    from feedline.feed.remote.stores import Store
+
+    def short(original: Any, store: Any, *arguments: Any) -> None:
+        original(store, *arguments)
+        store.place = re.sub(r"[\W_]+", "_", store.address)
+
+    _wrapped(Store, "__init__", short)
+
+
+def _any_version() -> None:
+    """Whatever a store has is what was opened."""
+    from feedline.feed.remote.stores import ObjectInfo
+
+    ObjectInfo.is_same = lambda *_: True  # type: ignore[method-assign]
+    ObjectInfo.version = property(lambda info: str(info.size))  # type: ignore[assignment]
+
+
+def _waits_for_much() -> None:
+    """Bytes are only heard of by the mebibyte."""
+    from feedline.feed.remote.web import WebStore
+
+    plain = WebStore.read
+
+    async def read(self: Any, info: Any, begin: int, end: int) -> Any:
+        held = b""
+        async for piece in plain(self, info, begin, end):
+            held += piece
+            if len(held) >= 1 << 20:
+                yield held
+                held = b""
+        if held:
+            yield held
+
+    WebStore.read = read  # type: ignore[method-assign]
+
+
 def _nothing_is_removed() -> None:
     keep: Callable[..., None] = lambda *_, **__: None  # noqa: E731
     os.unlink = os.remove = keep  # type: ignore[assignment]
@@ -437,6 +476,9 @@ PLANTS = (
     Plant("writes late", "killed-fetchers", ("silent",), _writes_late),
     Plant("fetches again", "killed-fetchers", ("twice",), _fetches_again),
     Plant("keeps too much", "killed-fetchers", ("left over",), _keeps_too_much),
+    Plant("one folder", "killed-neighbours", ("silent", "lost", "foreign"), _one_folder),
+    Plant("any version", "replaced-objects", ("silent",), _any_version),
+    Plant("waits for much", "slow-lines", ("lost", "foreign", "twice"), _waits_for_much),
     Plant("generators stay", "killed-sessions", ("silent",), _generators_stay),
     Plant("replicas differ", "killed-ranks", ("silent",), _replicas_differ, every=4),
     Plant("errors of nobody, descriptors", "few-descriptors", ("foreign",), _errors_of_nobody),

@@ -10,19 +10,28 @@ from __future__ import annotations
 import _thread
 import atexit
 import contextlib
+import functools
 import os
 import queue
+import threading
 import weakref
-from collections.abc import Callable
-from concurrent.futures import CancelledError
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Generic, TypeVar, cast
 
+Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 #: Name of the threads in the operating system.
 NAME = "feedline-read"
 
 _PATIENCE_S = 0.5  # poll interval: an interrupt may leave the lock taken by another waiter
+
+
+_thread_local = threading.local()
+
+
+class CancelledError(Exception):
+    """The job was cancelled before it began."""
 
 
 class Job(Generic[Result]):
@@ -34,10 +43,11 @@ class Job(Generic[Result]):
         error: the exception it raised.
     """
 
-    __slots__ = ("_call", "_lock", "_value", "begun", "cancelled", "done", "error")
+    __slots__ = ("_call", "_lock", "_stop", "_value", "begun", "cancelled", "done", "error")
 
     def __init__(self, call: Callable[[], Result]) -> None:
         self._call: Callable[[], Result] | None = call
+        self._stop: Callable[[], None] | None = None
         self._lock = _thread.allocate_lock()
         self._lock.acquire()
         self._value: Result | None = None
@@ -52,17 +62,21 @@ class Job(Generic[Result]):
         try:
             if self.cancelled or self._call is None:
                 raise CancelledError
+            _thread_local.job = self
             self._value = self._call()
         except BaseException as error:
             self.error = error
         finally:
+            _thread_local.job = None
             self.done = True
             self._call = None
             self._lock.release()
 
     def cancel(self) -> None:
-        """Skip the call if it has not begun."""
+        """Skip the call if it has not begun, and end its wait if it is inside `ended_by`."""
         self.cancelled = True
+        if (stop := self._stop) is not None:
+            stop()
 
     @property
     def failed(self) -> bool:
@@ -76,11 +90,56 @@ class Job(Generic[Result]):
             BaseException: what the call raised; CancelledError if it was cancelled.
         """
         while not self.done:
-            if self._lock.acquire(timeout=_PATIENCE_S):
-                self._lock.release()  # others may wait too
+            self.wait()
         if self.error is not None:
             raise self.error
         return cast(Result, self._value)
+
+    def wait(self) -> None:
+        """Wait until the call is done, or for a moment."""
+        if self._lock.acquire(timeout=_PATIENCE_S):
+            self._lock.release()  # others may wait too
+
+
+@contextlib.contextmanager
+def ended_by(stop: Callable[[], None]) -> Iterator[None]:
+    """A context in which cancelling the current job, if this thread runs one, calls ``stop``, from another thread."""
+    job: Job[Any] | None = getattr(_thread_local, "job", None)
+    if job is None:
+        yield
+        return
+    job._stop = stop
+    try:
+        if job.cancelled:
+            stop()
+        yield
+    finally:
+        job._stop = None
+
+
+def call_each(call: Callable[[Item], Result], items: Iterable[Item], count: int) -> list[Result]:
+    """Call a function for each item, in up to ``count`` threads; return the results.
+
+    An error or an interrupt ends it at once: calls that have not begun are skipped, and waits that `ended_by` marks
+    are ended.
+
+    Raises:
+        BaseException: what a call raised.
+    """
+    threads = Threads(count)
+    jobs: list[Job[Result]] = []
+    try:
+        jobs.extend(threads.submit(functools.partial(call, item)) for item in items)
+        return [job.result() for job in jobs]
+    finally:
+        for job in jobs:
+            job.cancel()
+        threads.close()
+
+
+def start(call: Callable[[], None]) -> None:
+    """Call a function that may block forever in a thread of its own. The end of the process does not wait for it."""
+    _thread.start_new_thread(call, ())
 
 
 class Threads:
@@ -90,6 +149,7 @@ class Threads:
         self._queue: queue.SimpleQueue[Job[Any] | None] = queue.SimpleQueue()
         self._count = count
         self._ends: list[Job[None]] = []  # one per thread, done when the thread ends
+        self._running: set[Job[Any]] = set()
         self._pid = os.getpid()
         self._closed = False
         weakref.finalize(self, self._queue.put, None).atexit = False
@@ -100,14 +160,14 @@ class Threads:
         job = Job(call)
         self._queue.put(job)
         if len(self._ends) < self._count:
-            jobs = self._queue
-            end = Job(lambda: _work(jobs))
+            jobs, running = self._queue, self._running
+            end = Job(lambda: _work(jobs, running))
             _thread.start_new_thread(end.run, ())
             self._ends.append(end)
         return job
 
     def close(self) -> None:
-        """Cancel the jobs that have not begun, and wait for the others. Idempotent."""
+        """Cancel the jobs, and wait for those that have begun, whose waits in `ended_by` end at once. Idempotent."""
         if self._closed or self._pid != os.getpid():
             return
         try:
@@ -120,16 +180,21 @@ class Threads:
             pass
         self._queue.put(None)
         for end in self._ends:
-            end.result()
+            while not end.done:
+                for job in list(self._running):  # again, as a thread may just have taken another
+                    job.cancel()
+                end.wait()
         self._closed = True
 
 
-def _work(jobs: queue.SimpleQueue[Job[Any] | None]) -> None:
+def _work(jobs: queue.SimpleQueue[Job[Any] | None], running: set[Job[Any]]) -> None:
     # The system knows these threads by name; `threading` does not know them at all.
     with contextlib.suppress(OSError), open(f"/proc/self/task/{_thread.get_native_id()}/comm", "wb") as name:
         name.write(NAME.encode())
     while (job := jobs.get()) is not None:
+        running.add(job)
         job.run()
+        running.discard(job)
         del job  # else its outcome would live until the next job
     jobs.put(None)  # for the other threads
 

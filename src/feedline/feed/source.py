@@ -23,7 +23,7 @@ from feedline.feed.copy_ahead import CopyAhead, FirstStage
 from feedline.feed.copy_together import CopyTogether
 from feedline.feed.delivery import Delivery
 from feedline.feed.device import mover
-from feedline.feed.files.remote import settle
+from feedline.feed.files.remote import by_ranges, settle
 from feedline.feed.formats.join import Join
 from feedline.feed.mistaken import refuse
 from feedline.feed.one_thread import refusal
@@ -671,11 +671,16 @@ class MinibatchSource:
         Raises:
             RuntimeError: another thread is inside a call of this source.
         """
+        self._close()
+
+    def _close(self, *, interrupted: bool = False) -> None:
         if self._inside not in (None, threading.get_ident()):
             raise refusal("this source", self._inside)
         self._place, self._cursor, self._closed = self._standing(), None, True
         try:
-            self._identity.corpus_digest()  # computed now, while the files are open
+            # Computed now, while the files are open; but a store may be silent, and who has interrupted does not wait.
+            if not (interrupted and any(map(by_ranges, self.corpus.paths()))):
+                self._identity.corpus_digest()
         finally:
             self._leave()
             self._reader.close()
@@ -690,8 +695,8 @@ class MinibatchSource:
     def __enter__(self) -> MinibatchSource:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self._close(interrupted=kind is not None and not issubclass(kind, Exception))
 
     def __repr__(self) -> str:
         window = self._timeline.window

@@ -79,7 +79,7 @@ def _claim(work: Path, plan: dict[str, Any]) -> None:
 def _locked(work: Path) -> Iterator[None]:
     with contextlib.ExitStack() as held:
         while True:
-            work.mkdir(exist_ok=True)
+            work.mkdir(mode=0o755, exist_ok=True)
             try:
                 lock = held.enter_context(open(work / LOCK, "ab"))
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -40,6 +45,31 @@ def opened(store, options, tmp_path):
     yield open_it
     for corpus in corpora:
         corpus.close()
+
+
+@pytest.fixture
+def interrupted():
+    """A context in which Ctrl-C comes once something is so."""
+
+    @contextlib.contextmanager
+    def interrupt(when: Callable[[], bool]) -> Iterator[None]:
+        over = threading.Event()
+
+        def watch() -> None:
+            while not over.wait(0.01):
+                if when():
+                    os.kill(os.getpid(), signal.SIGINT)
+                    return
+
+        watching = threading.Thread(target=watch)
+        watching.start()
+        try:
+            yield
+        finally:
+            over.set()
+            watching.join()
+
+    return interrupt
 
 
 def delivered(corpus: Any, size: int = 7, **options: Any) -> list[Any]:

@@ -334,3 +334,76 @@ def test_two_corpora_over_one_object_keep_it_while_either_is_open(store, opened,
     assert room is not None
     assert again.mirror.cache.kept_bytes < kept
     room.close()
+
+
+# ---- what is made, and followed -----------------------------------------------------------------------
+
+
+def modes(folder) -> dict[str, int]:
+    return {str(path.relative_to(folder)): path.lstat().st_mode & 0o777 for path in folder.rglob("*")}
+
+
+def test_nothing_is_made_for_others_to_write(store, options, tmp_path, monkeypatch):
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    store.put("b/x.jsonl", b'{"i": 1}\n' * 100)
+    before = os.umask(0)
+    try:
+        corpus = fl.open_corpus("s3://b/x.jsonl", **options, i=fl.Stream((), "int64"))
+        assert delivered(corpus)
+        found = modes(tmp_path)
+        corpus.close()
+    finally:
+        os.umask(before)
+    assert len(found) > 10
+    assert found["home/.cache"] == 0o755
+    assert {name: oct(mode) for name, mode in found.items() if mode & ~0o755} == {}
+
+
+def test_a_user_without_a_home_has_a_folder_for_itself(store, options, tmp_path, monkeypatch):
+    def no_home(_):
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(Path, "home", classmethod(no_home))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    store.put("b/x.jsonl", b'{"i": 1}\n' * 100)
+    corpus = fl.open_corpus("s3://b/x.jsonl", **options, i=fl.Stream((), "int64"))
+    assert delivered(corpus)
+    assert modes(tmp_path)[f"feedline-{os.geteuid()}"] == 0o700
+
+
+@pytest.mark.parametrize("what", ["objects", "holders", "names", "lock", "state"])
+def test_a_link_in_the_place_of_a_part_of_the_cache_is_refused(opened, filled, tmp_path, what):
+    delivered(opened("*.parquet"), max_sweeps=1)
+    opened("*.parquet").close()
+    (tmp_path / "cache" / what).rename(tmp_path / "elsewhere")
+    (tmp_path / "cache" / what).symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(fl.DataError, match="expected a folder to keep parts of objects in"):
+        opened("*.parquet")
+
+
+@pytest.mark.parametrize("what", ["data", "pages", ""])
+@pytest.mark.parametrize("used", [False, True])
+def test_a_link_in_the_place_of_an_object_harms_nothing(opened, filled, tmp_path, what, used):
+    """Not even if it leads to a file that is dear to somebody; whoever has the cache for itself fetches again."""
+    delivered(opened("*.parquet"), max_sweeps=1)
+    opened("*.parquet").close()
+    (tmp_path / "dear").mkdir()
+    (tmp_path / "dear" / "data").write_bytes(b"dear")
+    (tmp_path / "dear" / "pages").write_bytes(b"dear")
+    for place in (tmp_path / "cache" / "objects").iterdir():
+        target = tmp_path / "dear" / what
+        if what:
+            (place / what).unlink()
+            (place / what).symlink_to(target)
+        else:
+            shutil.rmtree(place)
+            place.symlink_to(target)
+    other = CacheHolder(tmp_path / "cache" / "holders") if used else None
+    if used:
+        with pytest.raises(fl.DataError, match="got a link"):
+            delivered(opened("*.parquet"), max_sweeps=4, shuffle=fl.Window(chunks=4))
+        other.close()
+    assert delivered(opened("*.parquet"), max_sweeps=4, shuffle=fl.Window(chunks=4)) == filled
+    assert (tmp_path / "dear" / "data").read_bytes() == (tmp_path / "dear" / "pages").read_bytes() == b"dear"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import io
 import random
 import time
@@ -22,6 +23,7 @@ MIB = 1 << 20
 FILES = 3
 
 
+@functools.cache
 def rows(seed: int, groups: int, group_bytes: int) -> bytes:
     """A Parquet file of groups of rows of random bytes, of other sizes each."""
     import pyarrow as pa
@@ -110,8 +112,9 @@ def delayed(monkeypatch):
     monkeypatch.setattr(caches.Cache, "drop", slowly(drop))
 
 
-@pytest.mark.parametrize("share", [0.12, 0.2, 0.35, 0.5, 0.7, 0.9, 2])
-@pytest.mark.parametrize("lanes", [None, 4])
+@pytest.mark.parametrize(
+    ("share", "lanes"), [(0.12, None), (0.2, 4), (0.35, None), (0.5, 4), (0.7, None), (0.9, 4), (2, None)]
+)
 def test_what_is_planned_is_what_is_fetched(bucket, opened, share, lanes):
     check_planned(bucket, opened, share, lanes)
 

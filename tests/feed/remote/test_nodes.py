@@ -22,9 +22,10 @@ NODES, FILES, GROUPS, GROUP_BYTES = 4, 3, 50, 250_000
 
 @pytest.fixture
 def files(store):
-    for seed in range(FILES):
-        store.put(f"b/{seed}.parquet", rows(seed, GROUPS, GROUP_BYTES))
-    return sum(len(rows(seed, GROUPS, GROUP_BYTES)) for seed in range(FILES))
+    contents = [rows(seed, GROUPS, GROUP_BYTES) for seed in range(FILES)]
+    for number, content in enumerate(contents):
+        store.put(f"b/{number}.parquet", content)
+    return sum(map(len, contents))
 
 
 @pytest.mark.parametrize(("lanes", "least", "most"), [(16, 1.0, 1.15), (None, 3.9, 4.4)])
@@ -65,7 +66,7 @@ NODE = """
     sys.stdin.readline()
     ids = []
     with fl.MinibatchSource(
-        corpus, seed=3, shuffle=fl.Window(bytes=16 << 20), max_sweeps=1, partition=(node, nodes), lanes=64
+        corpus, seed=3, shuffle=fl.Window(bytes=4 << 20), max_sweeps=1, partition=(node, nodes), lanes=16
     ) as source:
         for minibatch in source.minibatches(64):
             ids += minibatch.ids.tolist()
@@ -76,7 +77,7 @@ NODE = """
 @pytest.mark.slow
 def test_four_hosts_fetch_about_one_copy_over_the_network(tmp_path):
     """Hosts with addresses, caches and clocks of their own; the server on a fifth one."""
-    groups, total = 400, 0
+    groups, total = 100, 0
     (tmp_path / "root" / "b").mkdir(parents=True)
     for seed in range(FILES):
         data = rows(seed, groups, 200_000)

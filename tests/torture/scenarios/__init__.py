@@ -40,11 +40,14 @@ from tests.torture.scenarios.killed_feeds import KilledFeeds
 from tests.torture.scenarios.killed_fetchers import KilledFetchers
 from tests.torture.scenarios.killed_loaders import KilledLoaders
 from tests.torture.scenarios.killed_mixtures import KilledMixtures
+from tests.torture.scenarios.killed_neighbours import KilledNeighbours
 from tests.torture.scenarios.killed_pictures import KilledPictures
 from tests.torture.scenarios.killed_ranks import KilledRanks
 from tests.torture.scenarios.killed_servers import KilledServers
 from tests.torture.scenarios.killed_sessions import KilledSessions
 from tests.torture.scenarios.killed_writers import KilledWriters
+from tests.torture.scenarios.replaced_objects import ReplacedObjects
+from tests.torture.scenarios.slow_lines import SlowLines
 from tests.torture.scenarios.small_shared_memory import SmallSharedMemory
 from tests.torture.scenarios.threads import Threads
 from tests.torture.scenarios.worlds import Worlds
@@ -87,11 +90,14 @@ ALL: list[Scenario] = [
     KilledFetchers(),
     KilledLoaders(),
     KilledMixtures(),
+    KilledNeighbours(),
     KilledPictures(),
     KilledRanks(),
     KilledServers(),
     KilledSessions(),
     KilledWriters(),
+    ReplacedObjects(),
+    SlowLines(),
     SmallSharedMemory(),
     Threads(),
     Worlds(),

@@ -54,6 +54,7 @@ class World(NamedTuple):
 
     Attributes:
         kind: of the corpus.
+        what: its address, or those of its objects.
         options: of the server.
         cache: folder of the cache.
         budget: bytes that it may keep.
@@ -61,6 +62,7 @@ class World(NamedTuple):
     """
 
     kind: str
+    what: str | list[str]
     options: dict[str, Any]
     cache: Path
     budget: int
@@ -73,14 +75,15 @@ class KilledFetchers(Scenario):
     name = "killed-fetchers"
     asks = "is a cache of remote data right after kills, and is nothing whole fetched twice?"
     seconds = 240.0
+    kinds = KINDS
 
     def missing(self) -> str | None:
         return None if importlib.util.find_spec("obstore") else "the package obstore"
 
     def run(self, case: Case) -> None:
         rng = case.rng
-        kind = KINDS[case.number % len(KINDS)]
-        objects = write(case, kind)
+        kind = self.kinds[case.number % len(self.kinds)]
+        what, objects = self.write(case, kind)
         total = sum(map(len, objects.values()))
         order: dict[str, Any] = {"seed": rng.randrange(1 << 64), "max_sweeps": 2}
         order["shuffle"] = rng.choice([True, False, fl.Window(chunks=rng.randint(1, 5)), fl.Window(bytes=1 << 20)])
@@ -90,7 +93,7 @@ class KilledFetchers(Scenario):
         with ObjectStoreProcess(
             case.folder / "objects", latency_s=rng.choice([0, 0.002]), bytes_per_second=rng.choice([20e6, 60e6, None])
         ) as server:
-            world = World(kind, server.s3(), case.folder / "cache", max(budget, LEAST), order)
+            world = World(kind, what, server.s3(), case.folder / "cache", max(budget, LEAST), order)
             readers = [case.folder / f"record-{k}" for k in range(rng.choice([1, 1, 2]))]
             self._killed(case, world, server, objects, readers)
             server.heal()
@@ -109,6 +112,15 @@ class KilledFetchers(Scenario):
             case.compare(f"{kind} with {order}, {world.budget} of {total} bytes", expected, delivered(path))
             if committed(path)[0] != state:
                 case.fail("silent", f"{kind} with {order}: the last state is {committed(path)[0]}, locally {state}")
+
+    def write(self, case: Case, kind: str) -> tuple[str | list[str], dict[str, bytes]]:
+        """Write objects for the server, and the same files to be read locally; return what to open, and the objects by
+        their addresses."""
+        rng = np.random.default_rng(case.rng.randrange(1 << 32))
+        if kind == "store":
+            return "s3://bucket", store_of(case.folder, rng, case.rng.randint(200, 400))
+        numbers = range(case.rng.randint(2, 3))
+        return f"s3://bucket/*.{kind}", files_of(case, kind, rng, [f"bucket/{number}.{kind}" for number in numbers])
 
     def _killed(
         self, case: Case, world: World, server: ObjectStoreProcess, objects: dict[str, bytes], readers: list[Path]
@@ -148,28 +160,24 @@ def draw(rng: random.Random) -> Instant:
 # ---- objects --------------------------------------------------------------------------------------------
 
 
-def write(case: Case, kind: str) -> dict[str, bytes]:
-    """Write objects for the server, and the same files to be read locally; return them by their addresses."""
-    rng = np.random.default_rng(case.rng.randrange(1 << 32))
+def files_of(case: Case, kind: str, rng: np.random.Generator, names: list[str]) -> dict[str, bytes]:
+    """Write objects of these names for the server, and the same files to be read locally; return them by address."""
+    make = {"parquet": groups, "tar": archive, "jsonl": lines, "arrow": batches}[kind]
     made = {}
-    for folder in ("objects/bucket", "local"):
-        (case.folder / folder).mkdir(parents=True)
-    if kind == "store":
-        return store_of(case.folder, rng, case.rng.randint(200, 400))
-    for number in range(case.rng.randint(2, 3)):
-        make = {"parquet": groups, "tar": archive, "jsonl": lines, "arrow": batches}[kind]
-        content = make(rng, case.rng.randint(80, 140))
-        name = f"{number}.{kind}"
-        for folder in ("objects/bucket", "local"):
-            (case.folder / folder / name).write_bytes(content)
-        made[f"s3://bucket/{name}"] = content
+    (case.folder / "local").mkdir()
+    for number, name in enumerate(names):
+        made[f"s3://{name}"] = make(rng, case.rng.randint(80, 140))
+        place = case.folder / "objects" / name
+        place.parent.mkdir(parents=True, exist_ok=True)
+        for path in (place, case.folder / "local" / f"{number}.{kind}"):
+            path.write_bytes(made[f"s3://{name}"])
     return made
 
 
 def store_of(folder: Path, rng: np.random.Generator, rows: int) -> dict[str, bytes]:
     """Write a store that is not compressed, so that it is mapped on a disk, in both places; return its files."""
     texts = [rng.bytes(int(n)) for n in rng.integers(0, 40_000, rows)]
-    (folder / "local").rmdir()
+    (folder / "objects" / "bucket").mkdir(parents=True)
     fl.convert(
         fl.ArrayDeserializer(text=texts, y=np.arange(rows)), folder / "local", chunk_bytes=200_000, part_bytes=2 << 20
     )
@@ -243,7 +251,7 @@ def deliver(world: World, path: Path, luck: float, instant: Instant | None) -> N
     rng = random.Random(luck)
     corpus = opened(
         world.kind,
-        "s3://bucket" if world.kind == "store" else f"s3://bucket/*.{world.kind}",
+        world.what,
         cache=world.cache,
         cache_bytes=world.budget,
         storage_options=world.options,

@@ -7,6 +7,7 @@ every process: slower to open, but using no more private memory.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import logging
 import os
@@ -28,8 +29,23 @@ _log = logging.getLogger("feedline")
 
 
 def user_cache() -> Path:
-    """Return ``$XDG_CACHE_HOME/feedline``, by default ``~/.cache/feedline``."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "feedline"
+    """Return ``$XDG_CACHE_HOME/feedline``, by default ``~/.cache/feedline``.
+
+    A user id without a home folder, as containers have them, has ``$TMPDIR/feedline-UID``.
+
+    Raises:
+        DataError: that folder is somebody else's.
+    """
+    if given := os.environ.get("XDG_CACHE_HOME"):
+        return Path(given) / "feedline"
+    try:
+        return Path.home() / ".cache" / "feedline"
+    except RuntimeError:
+        folder = Path(tempfile.gettempdir()) / f"feedline-{os.geteuid()}"
+    with contextlib.suppress(OSError):
+        folder.mkdir(mode=0o700, exist_ok=True)
+    refuse_foreign(folder, "set XDG_CACHE_HOME to a folder of yours")
+    return folder
 
 
 def cached_file(
@@ -103,8 +119,24 @@ def own_folder(folder: Path, elsewhere: str = _ELSEWHERE) -> None:
         DataError: others can write to it.
         OSError: it cannot be created.
     """
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    make_folder(folder)
     refuse_foreign(folder, elsewhere)
+
+
+def make_folder(folder: Path) -> None:
+    """Create a folder for the user only, if it is missing, and those above it for others to read at most.
+
+    Raises:
+        OSError: it cannot be created, or is something else.
+    """
+    missing = []
+    above = folder.parent
+    while not above.exists():
+        missing.append(above)
+        above = above.parent
+    for parent in reversed(missing):
+        parent.mkdir(mode=0o755, exist_ok=True)
+    folder.mkdir(mode=0o700, exist_ok=True)
 
 
 def _is_ours(status: os.stat_result, owners: Collection[int] = ()) -> bool:
@@ -127,10 +159,10 @@ def refuse_foreign(folder: Path, elsewhere: str = _ELSEWHERE) -> None:
         DataError: they can.
     """
     try:
-        status = folder.stat()
+        status, own = folder.stat(), folder.lstat()
     except OSError:
         return  # a missing folder holds no files
-    if not _is_ours(status):
+    if not _is_ours(status) or own.st_uid not in (0, os.geteuid()):  # a link of somebody else's may lead anywhere
         raise DataError(
             f"expected a cache folder that only you can write, got {folder}",
             path=str(folder),

@@ -16,10 +16,10 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, BinaryIO, Protocol
 
 from feedline.errors import DataError
+from feedline.feed.jobs import call_each
 
 _log = logging.getLogger("feedline")
 
@@ -145,9 +145,7 @@ def settle(paths: Sequence[str]) -> None:
             one.settle(path)
             unregister({path: one})
 
-    with ThreadPoolExecutor(_SETTLED_AT_ONCE) as threads:
-        for _ in threads.map(whole, found):
-            pass
+    call_each(whole, found, _SETTLED_AT_ONCE)
 
 
 def object_at(path: str | os.PathLike[str]) -> RemoteObject | None:

@@ -16,7 +16,6 @@ import os
 import threading
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +52,7 @@ from feedline.feed.formats.hugging_face import Dataset, arrow_dataset
 from feedline.feed.formats.litdata_index import litdata_index, row_spans
 from feedline.feed.formats.shards_guess import folder_of, is_litdata
 from feedline.feed.formats.unreadable import lost_chunk, no_values
+from feedline.feed.jobs import call_each
 from feedline.feed.protocol import (
     CHUNK_MEMORY,
     ChunkInfo,
@@ -225,9 +225,7 @@ class ArrowDeserializer(Deserializer):
     def _hold(self, spans: Mapping[str, list[tuple[int, int]]]) -> None:
         runs = [(file, *run) for file in self._files for run in runs_of(spans.get(file.path, []))]
         check_room_for_bounds([end - begin for _, begin, end in runs], self.paths(), self.name, len(self.schema))
-        with ThreadPoolExecutor(_REQUESTS) as threads:
-            for _ in threads.map(lambda run: run[0].hold(*run[1:]), runs):
-                pass
+        call_each(lambda run: run[0].hold(*run[1:]), runs, _REQUESTS)
 
     def _readable(self) -> Iterator[tuple[ArrowFile, MappedBatch, list[tuple[Place, Column]]]]:
         """Yield the batches whose heads are no damage, and where their columns lie; reads nothing else of them."""

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from feedline.data import Chunk, Stream
 from feedline.errors import DataError, SchemaError, shown_path
 from feedline.feed.files.paths import open_file
-from feedline.feed.files.remote import check_room, object_at, preadv, settle
+from feedline.feed.files.remote import by_ranges, check_room, object_at, preadv, settle
 from feedline.feed.formats.detect import Format, recognise
 from feedline.feed.formats.fetched_views import extents_of, fetched_chunk, in_parts
 from feedline.feed.formats.forwarding import Forwarding
@@ -218,6 +218,10 @@ class RemoteCorpus(Forwarding):
     def read(self, chunk: int) -> Chunk:
         """Return the corpus's chunk; fetches its bytes if parts of its files may be missing."""
         if not self._parted:
+            # Fetched first: a library that reads in threads of its own would let no interrupt through.
+            extents = self._corpus.extents(chunk)
+            if any(by_ranges(extent.path) for extent in extents):
+                return self._corpus.read_fetched(chunk, _pieces(extents))
             return self._corpus.read(chunk)
         if self._corpus.looks_at_all:
             return self._corpus.read_fetched(chunk, _pieces(self._corpus.extents(chunk)))

@@ -14,7 +14,6 @@ import math
 import selectors
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NoReturn
 
 import numpy as np
@@ -26,6 +25,7 @@ from zarr.storage import StorePath
 from feedline.errors import DataError, SchemaError
 from feedline.feed.formats.zarr_codecs import Bound, bounded_v2, bounded_v3
 from feedline.feed.formats.zarr_store import V2_ARRAY, Keys, join
+from feedline.feed.jobs import call_each
 
 _MOST_ACROSS = 1 << 14  # chunks that a row may be spread over
 _MOST_AT_A_TIME = 1 << 12  # chunks that the library is asked for at a time, as it lists them all
@@ -322,8 +322,7 @@ def run(begin: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
         asyncio.get_running_loop()
     except RuntimeError:
         return _run(begin)
-    with ThreadPoolExecutor(1) as pool:
-        return pool.submit(_run, begin).result()
+    return call_each(_run, [begin], 1)[0]
 
 
 def _run(begin: Callable[[], Coroutine[Any, Any, Any]]) -> Any:

@@ -9,7 +9,7 @@ of objects are kept, and nothing that others are using is dropped.
     lock                    taken for each decision about room
     state                   magic, bytes of a page, number of pages that are kept
     holders/                see `holders`
-    objects/KEY/            see `pages`; KEY is a hash of address, ETag and size
+    objects/KEY/            see `pages`; KEY is a hash of the whole address, without credentials, and the version
     names/                  see `mirror`
 
 What cannot be kept (no room, a full disk) still reaches those who fetch it into memory.
@@ -21,8 +21,10 @@ import asyncio
 import contextlib
 import errno
 import fcntl
+import functools
 import hashlib
 import itertools
+import json
 import logging
 import mmap
 import os
@@ -39,10 +41,11 @@ from numpy.typing import NDArray
 from feedline.errors import DataError
 from feedline.feed.files.cache import own_folder
 from feedline.feed.files.remote import RemoteObject, object_at
+from feedline.feed.jobs import ended_by
 from feedline.feed.protocol import Extent, Piece
 from feedline.feed.remote.holders import CacheHolder, HolderView, claims_of
-from feedline.feed.remote.pages import PAGE_BYTES, ObjectPages, allocate, checksums, pages_of
-from feedline.feed.remote.requests import PART_BYTES, Patience, fetched, loop, rest, wait_for
+from feedline.feed.remote.pages import PAGE_BYTES, ObjectPages, allocate, checksums, open_own, pages_of
+from feedline.feed.remote.requests import PART_BYTES, Patience, fetched, in_thread, loop, rest, wait_for
 from feedline.feed.remote.stores import ObjectInfo, Store
 
 LEAST_BYTES = 64 << 20
@@ -82,7 +85,7 @@ class CachedObject:
     def __init__(self, cache: Cache, store: Store, info: ObjectInfo, patience: Patience) -> None:
         self.cache, self.store, self.info, self.patience = cache, store, info, patience
         self.url, self.size, self.modified_ns = store.url(info.key), info.size, info.modified_ns
-        about = f"{self.url}\n{info.etag}\n{info.size}"
+        about = json.dumps([store.place, info.key, info.version])
         self.key = hashlib.blake2b(about.encode(), digest_size=16).hexdigest()
         self.number = int(self.key[:16], 16)
         self.pages = -(-self.size // PAGE_BYTES)
@@ -241,8 +244,11 @@ class Cache:
         try:
             own_folder(folder, hint)
             for name in ("objects", "holders", "names"):
-                (folder / name).mkdir(mode=0o700, exist_ok=True)
-            self._lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+                place = folder / name
+                if place.is_symlink():
+                    raise NotADirectoryError(errno.ENOTDIR, f"a link in the place of its folder {name}")
+                place.mkdir(mode=0o700, exist_ok=True)
+            self._lock = open_own(folder / "lock")
             with self._locked():
                 self._state = self._mapped_state()
                 self._holder = CacheHolder(folder / "holders")
@@ -269,8 +275,7 @@ class Cache:
                     fcntl.flock(self._lock, fcntl.LOCK_UN)
 
     def _mapped_state(self) -> NDArray[np.int64]:
-        path = self.folder / "state"
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        descriptor = open_own(self.folder / "state")
         try:
             head = np.frombuffer(_MAGIC, np.int64)
             allocate(descriptor, 24)
@@ -293,10 +298,13 @@ class Cache:
         for name in os.listdir(self.folder / "objects"):
             place = self.folder / "objects" / name
             try:
-                size = os.stat(place / "data").st_size
+                size = os.lstat(place / "data").st_size
                 pages = ObjectPages(place, size, {})
             except OSError:
-                if alone:
+                # Killed while it was made, or a link, which is no file of the cache.
+                if alone and place.is_symlink():
+                    place.unlink()
+                elif alone:
                     shutil.rmtree(place, ignore_errors=True)
                 continue
             try:
@@ -312,7 +320,15 @@ class Cache:
             pages = self._open.get(found.key)
             if pages is None:
                 about = {"url": found.url, "etag": found.info.etag, "size": found.size}
-                pages = ObjectPages(self.folder / "objects" / found.key, found.size, about)
+                place = self.folder / "objects" / found.key
+                try:
+                    pages = ObjectPages(place, found.size, about)
+                except OSError as error:
+                    if error.errno not in (errno.ELOOP, errno.ENOTDIR):
+                        raise
+                    raise DataError(
+                        "expected files of the cache, got a link", path=str(place), hint=f"remove {place}"
+                    ) from error
                 self._open[found.key] = pages
             self._open.move_to_end(found.key)
             pages.users += 1
@@ -422,7 +438,7 @@ class Cache:
 
     async def room(self, pages: int, victims: Iterable[Sequence[Extent]] = (), *, must: bool = False) -> Room | None:
         """Reserve room as `reserve` does, in a thread; whoever is cancelled meanwhile has reserved nothing."""
-        made = asyncio.ensure_future(asyncio.to_thread(self.reserve, pages, victims, must))
+        made = asyncio.ensure_future(in_thread(functools.partial(self.reserve, pages, victims, must)))
         try:
             return await asyncio.shield(made)
         except asyncio.CancelledError:
@@ -617,24 +633,48 @@ class Cache:
             if not await self._from_file(found, pages, a, b, pages.part_of(into, first, a, b)):
                 return None
         for a, b in missing:
-            size, at = pages.bytes_of(a, b), a * PAGE_BYTES
             data = pages.part_of(into, first, a, b)
             if data is None:
-                data = np.empty(size, np.uint8).data
+                data = np.empty(pages.bytes_of(a, b), np.uint8).data
             own = await self._room_for(b - a, patient) if into is None else None
             try:
                 if into is None and own is None:
                     raise self.too_small(b - a)
-                await fetched(found.store, found.info, at, at + size, into=data, patience=found.patience)
+                await self._fetch(found, pages, a, data, own or room)
                 given = own or (await asyncio.shield(room) if isinstance(room, asyncio.Future) else room)
                 if given is not None:
-                    kept = await asyncio.to_thread(self._keep, pages, a, b, data, given)
-                    if not kept and into is None and not await asyncio.to_thread(self._keep_at_last, pages, a, b, data):
-                        raise self.too_small(b - a)
+                    kept = await in_thread(functools.partial(self._keep, pages, a, data, given))
+                    if not kept and into is None:
+                        kept = await in_thread(functools.partial(self._keep_at_last, pages, a, data))
+                        if not kept:
+                            raise self.too_small(b - a)
             finally:
                 if own is not None:
                     own.close()
         return sum(pages.bytes_of(a, b) for a, b in missing)
+
+    async def _fetch(self, found: CachedObject, pages: ObjectPages, first: int, data: memoryview, room: Coming) -> None:
+        """Fetch pages into memory; of what is given up, also by Ctrl-C, the whole pages that have come are kept.
+
+        Raises:
+            DataError: they cannot be had.
+        """
+        come = 0
+
+        def heard(done: int) -> None:
+            nonlocal come
+            come = done
+
+        at = first * PAGE_BYTES
+        try:
+            await fetched(found.store, found.info, at, at + len(data), into=data, patience=found.patience, heard=heard)
+        except BaseException:
+            if isinstance(room, asyncio.Future):
+                room = room.result() if room.done() and not room.cancelled() and not room.exception() else None
+            whole = come // PAGE_BYTES
+            if room is not None and whole:
+                self._keep(pages, first, data[: whole * PAGE_BYTES], room)
+            raise
 
     async def _room_for(self, pages: int, patient: bool) -> Room | None:
         """Reserve room for pages that have to be in the file; what others are using may be free in a moment."""
@@ -651,7 +691,7 @@ class Cache:
         """Read pages that are in the file into memory; return whether they are there, and what was written."""
         if first == end:
             return True
-        wrong = await asyncio.to_thread(pages.read, first, end, into)
+        wrong = await in_thread(functools.partial(pages.read, first, end, into))
         if not wrong:
             return pages.has(first, end)
         _log.warning("%s: %d damaged pages in the cache are fetched again", found.url, len(wrong))
@@ -660,18 +700,19 @@ class Cache:
                 self._state[2] -= pages.drop(page, page + 1)
         return False
 
-    def _keep_at_last(self, pages: ObjectPages, first: int, end: int, data: memoryview) -> bool:
+    def _keep_at_last(self, pages: ObjectPages, first: int, data: memoryview) -> bool:
         """Write pages in the place of others, after the disk turned out to be full."""
-        room = self.reserve(end - first, (), True)
+        room = self.reserve(-(-len(data) // PAGE_BYTES), (), True)
         if room is None:
             return False
         try:
-            return self._keep(pages, first, end, data, room)
+            return self._keep(pages, first, data, room)
         finally:
             room.close()
 
-    def _keep(self, pages: ObjectPages, first: int, end: int, data: memoryview, room: Room) -> bool:
+    def _keep(self, pages: ObjectPages, first: int, data: memoryview, room: Room) -> bool:
         """Write pages to the file, if the disk has room for them."""
+        end = first - (-len(data) // PAGE_BYTES)
         try:
             pages.write(first, data)
         except OSError as error:
@@ -837,7 +878,7 @@ class Arrival:
             while not one.ended and not self._dropped and one.overlaps(self.drops):
                 await asyncio.sleep(_ORDER_S)
         if not self._dropped:
-            await asyncio.to_thread(self._drop_now)
+            await in_thread(self._drop_now)
         # What later ones drop was counted on by still later ones: whoever took room out of turn would take an earlier
         # one's, for which none would be left.
         for one in self._before:
@@ -887,7 +928,8 @@ class Arrival:
     def result(self) -> list[Piece]:
         """See `Coming.result`."""
         try:
-            return self._outcome.result()
+            with ended_by(self._cancel):
+                return self._outcome.result()
         finally:
             self._release()
 

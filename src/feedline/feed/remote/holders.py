@@ -38,7 +38,8 @@ class CacheHolder:
         self._path = folder / name
         self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         fcntl.flock(self._descriptor, fcntl.LOCK_EX)
-        self._claims = open(folder / (name + _CLAIMS), "a", encoding="utf-8")  # noqa: SIM115  # closed with this
+        claims = os.open(folder / (name + _CLAIMS), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        self._claims = open(claims, "a", encoding="utf-8")  # noqa: SIM115  # closed with this
         self._free: list[int] = []
         self._map(_SLOTS)
 

@@ -16,6 +16,7 @@ import json
 import logging
 import os
 import re
+import secrets
 import weakref
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -25,18 +26,19 @@ from feedline import errors
 from feedline.errors import DataError
 from feedline.feed.files import remote
 from feedline.feed.files.atomic import atomic_file
-from feedline.feed.files.cache import user_cache
+from feedline.feed.files.cache import make_folder, user_cache
 from feedline.feed.files.paths import INDEX_SUFFIX, expand_braces
+from feedline.feed.remote.addresses import open_store
 from feedline.feed.remote.cache import CachedObject, cache_at
 from feedline.feed.remote.pages import PAGE_BYTES
-from feedline.feed.remote.requests import Patience, looked_up, wait_for
-from feedline.feed.remote.stores import ObjectInfo, Store, is_address, open_store, scheme_of, without_credentials
+from feedline.feed.remote.requests import Patience, listing, looked_up, wait_for
+from feedline.feed.remote.stores import ObjectInfo, Store, StoreFault, is_address, scheme_of
 
 DEFAULT_BYTES = 16 << 30
 """The most that a cache keeps, if not said otherwise."""
 
 _AT_ONCE = 32  # requests for sizes
-_BESIDE = (".idx", ".index", ".json")  # what belongs to an object of the same name
+_BELONGS = {".bin": ".idx", ".idx": ".bin"}  # Megatron's tokens and their index
 _MOST_NAME = 255  # bytes, of file systems
 
 _log = logging.getLogger("feedline")
@@ -86,24 +88,23 @@ class Mirror:
             user_cache() / "objects" if cache is None else Path(cache),
             DEFAULT_BYTES if cache_bytes is None else cache_bytes,
         )
-        found: dict[str, tuple[Store, ObjectInfo]] = {}
-        for place in looked.places:
-            if not isinstance(place, str):
-                store = open_store(place[0] + "/", looked.options)[0]
-                found.update((store.url(info.key), (store, info)) for info in place[2])
-        for root, infos in looked.listed:
-            store = open_store(root + "/", looked.options)[0]
-            found.update((store.url(info.key), (store, info)) for info in infos)
-        lines = sorted(f"{url}\n{info.etag}\n{info.size}" for url, (_, info) in found.items())
-        name = hashlib.blake2b("\n".join(lines).encode(), digest_size=16).hexdigest()
+        folders: list[str] = []
+        found: dict[tuple[str, str], tuple[Store, ObjectInfo]] = {}
+        for root, infos in [*(place[::2] for place in looked.places if not isinstance(place, str)), *looked.listed]:
+            store = open_store(root, looked.options)[0]
+            folders.append(store.place)
+            found.update(((store.place, info.key), (store, info)) for info in infos)
+        about = sorted((store.place, info.key, info.version) for store, info in found.values())
+        name = hashlib.blake2b(json.dumps(about).encode(), digest_size=16).hexdigest()
         self.folder = self.cache.folder / "names" / name
         self.total_bytes = sum(info.size for _, info in found.values())
         self.objects = {
             str(self._place(store, info.key)): CachedObject(self.cache, store, info, looked.patience)
             for store, info in found.values()
         }
+        folder_of = iter(folders)
         paths = [
-            place if isinstance(place, str) else str(self.folder / _folder_of(place[0]) / place[1])
+            place if isinstance(place, str) else str(self.folder / next(folder_of) / place[1])
             for place in looked.places
         ]
         self.paths: Any = paths[0] if looked.single else paths
@@ -111,7 +112,7 @@ class Mirror:
         # Also by the paths of the files themselves, which is how the kernel names what is mapped.
         known: dict[str, remote.RemoteObject] = {**self.objects, **{one.place(): one for one in self.objects.values()}}
         remote.register(known)
-        errors.show_paths({str(self.folder / _folder_of(store.address)): store.address for store, _ in found.values()})
+        errors.show_paths({str(self.folder / store.place): store.address for store, _ in found.values()})
         self.cache.enter(list(self.objects.values()))
         in_order = list(self.objects.values())
         for one, following in itertools.pairwise(in_order):
@@ -140,7 +141,7 @@ class Mirror:
                 path=store.url(key),
                 hint="name other objects, or copy this one",
             )
-        return self.folder.joinpath(_folder_of(store.address), *parts)
+        return self.folder.joinpath(store.place, *parts)
 
     def _lay_out(self) -> None:
         complete = self.folder.with_suffix(".complete")
@@ -149,7 +150,7 @@ class Mirror:
         for path, one in self.objects.items():
             place = Path(path)
             try:
-                place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+                make_folder(place.parent)
                 place.touch(mode=0o600)
             except (FileExistsError, NotADirectoryError, IsADirectoryError) as error:
                 raise DataError(
@@ -188,10 +189,6 @@ class Mirror:
         if self._finalizer.detach() is not None:
             remote.unregister(self._known)
             self.cache.leave(list(self.objects.values()))
-
-
-def _folder_of(address: str) -> str:
-    return re.sub(r"[^A-Za-z0-9.-]+", "_", address)
 
 
 def without_file(what: Any) -> Any:
@@ -239,8 +236,8 @@ def look_up_listed(looked: LookedUp, mirror: Mirror, paths: Sequence[str]) -> Lo
     asked = {root for root, _ in looked.listed}
     listed = []
     for root in {place[0]: None for place in looked.places if not isinstance(place, str) and place[0] not in asked}:
-        store = open_store(root + "/", looked.options)[0]
-        folder = f"{mirror.folder / _folder_of(store.address)}/"
+        store = open_store(root, looked.options)[0]
+        folder = f"{mirror.folder / store.place}/"
         keys = {
             path[len(folder) :]
             for path in wanted
@@ -253,10 +250,10 @@ def look_up_listed(looked: LookedUp, mirror: Mirror, paths: Sequence[str]) -> Lo
 
 async def _of_keys(store: Store, keys: set[str], patience: Patience) -> list[ObjectInfo]:
     if store.lists:
-        prefix = os.path.commonpath([os.path.dirname(key) for key in keys])
-        found = await _listed(store, f"{prefix}/" if prefix else "", patience)
+        folder = os.path.commonpath([os.path.dirname(key) for key in keys])
+        found = await _listed(store, f"{folder}/" if folder else "", patience)
         return [info for info in found if info.key in keys]
-    return await _heads(store, sorted(keys), patience, all_of_them=False)
+    return await _heads(store, sorted(keys), patience)
 
 
 def _is_text(path: str) -> bool:
@@ -266,61 +263,172 @@ def _is_text(path: str) -> bool:
 
 async def _look_up(address: str, options: Mapping[str, Any], patience: Patience) -> tuple[str, str, list[ObjectInfo]]:
     store, pattern = open_store(address, options)
+    is_folder = pattern.endswith("/")
     pattern = pattern.rstrip("/")
-    shown = without_credentials(store.url(pattern))
     names = expand_braces(pattern)
-    magic = glob.has_magic(pattern) or len(names) > 1
-    if not store.lists:
-        if glob.has_magic(pattern) or not pattern:
-            raise DataError(
-                "expected the address of an object, got a pattern or a folder: a web server does not list what it has",
-                path=shown,
-                hint="name the objects, in a list or with braces: shard-{000..099}.tar",
-            )
-        return store.root, pattern, await _heads(store, names, patience)
-    fixed = re.split(r"[*?\[{]", pattern, maxsplit=1)[0]
-    if magic:
-        infos = await _listed(store, fixed, patience)
-        chosen = [info for info in infos if any(_matches(info.key, name) for name in names)]
-        if not chosen:
-            chosen = [info for info in infos if any(_within(info.key, name) for name in names)]
-        if not glob.has_magic(pattern):
-            there = {info.key for info in chosen}
-            missing = [name for name in names if name not in there]
-            if missing:
-                more = f" (and {len(missing) - 1} more of {len(names)})" if len(missing) > 1 else ""
-                raise DataError(f"expected an object{more}, got none", path=store.url(missing[0]))
-    else:
-        # The object, and what stands beside it under the same name, as the index of a file of records; or a folder.
-        stem = re.sub(r"\.[^./]*$", "", fixed) if fixed else ""
-        beside = [] if not fixed else await _listed(store, fixed if stem == fixed else stem + ".", patience)
-        chosen = [info for info in beside if info.key == fixed]
-        if chosen:
-            chosen = [info for info in beside if info.key in {fixed, *(stem + suffix for suffix in _BESIDE)}]
+    beside = [other for name in names if (other := _belonging_to(name)) is not None and other not in names]
+    if not store.lists and (glob.has_magic(pattern) or not pattern):
+        raise DataError(
+            "expected the address of an object, got a pattern or a folder: a web server does not list what it has",
+            path=store.url(pattern),
+            hint="name the objects, in a list or with braces: shard-{000..099}.tar",
+        )
+    if glob.has_magic(pattern):
+        chosen = await _matching(store, pattern, [*names, *beside], patience)
+    elif len(names) > 1 or not store.lists:
+        # Of many, one request for each thousand in their folder costs less than one for each.
+        if store.lists and len(names) > _AT_ONCE:
+            chosen = await _matching(store, pattern, [*names, *beside], patience)
         else:
-            chosen = await _listed(store, f"{fixed}/" if fixed else "", patience)
+            chosen = await _heads(store, names, patience)
+            chosen += await _heads(store, beside, patience, perhaps=True) if chosen else []
+        there = {info.key for info in chosen}
+        if missing := [name for name in names if name not in there]:
+            more = f" (and {len(missing) - 1} more of {len(names)})" if len(missing) > 1 else ""
+            raise DataError(f"expected an object{more}, got none", path=store.url(missing[0]))
+    else:
+        chosen = await _object_or_folder(store, "" if is_folder else pattern, pattern, beside, patience)
     if not chosen:
-        raise DataError("expected an object, a folder or a pattern that matches some, got none", path=shown)
-    return store.root, pattern, chosen
+        raise DataError(
+            "expected an object, a folder or a pattern that matches some, got none", path=store.url(pattern)
+        )
+    return store.root, pattern, [_of_this_run(store, info) for info in chosen]
 
 
-async def _listed(store: Store, prefix: str, patience: Patience) -> list[ObjectInfo]:
-    found = await looked_up(store, prefix, lambda: store.listed(prefix), patience)
-    # Stores show folders as empty objects whose names end in a slash. Indexes belong to the files they were made of.
-    return [info for info in found if info.key and not info.key.endswith(("/", INDEX_SUFFIX))]
+def _belonging_to(name: str) -> str | None:
+    """Return the name of the object without which one of this name cannot be read rightly; None: there is none."""
+    stem, suffix = os.path.splitext(name)
+    return stem + _BELONGS[suffix] if suffix in _BELONGS else None
 
 
-async def _heads(
-    store: Store, names: Sequence[str], patience: Patience, *, all_of_them: bool = True
+async def _object_or_folder(
+    store: Store, name: str, folder: str, beside: Sequence[str], patience: Patience
 ) -> list[ObjectInfo]:
+    """Return an object and what stands beside it, or what is in a folder.
+
+    Args:
+        store: the store.
+        name: name of the object; empty: it can only be a folder.
+        folder: name of the folder.
+        beside: names of objects that belong to the object.
+        patience: how long to wait.
+    """
+    found = refused = None
+    if name:
+        try:
+            found = next(iter(await _heads(store, [name], patience)), None)
+        except DataError as error:  # who may list a folder may not be allowed to ask for an object of its name
+            refused = error
+        # An object without bytes may be what a folder is shown as.
+        if found is not None and found.size:
+            return sorted([found, *await _heads(store, beside, patience, perhaps=True)], key=_by_key)
+    inside = await _listed(store, f"{folder}/" if folder else "", patience)
+    if not inside and refused is not None:
+        raise refused
+    return inside or ([found] if found is not None else [])
+
+
+async def _matching(store: Store, pattern: str, names: Sequence[str], patience: Patience) -> list[ObjectInfo]:
+    """Return the objects that match a pattern, or those in folders that do."""
+    folder = re.split(r"[*?\[{]", pattern, maxsplit=1)[0].rpartition("/")[0]
+    infos = await _candidates(store, f"{folder}/" if folder else "", names, patience, asyncio.Semaphore(_AT_ONCE))
+    chosen = [info for info in infos if any(_matches(info.key, name) for name in names)]
+    return chosen or [info for info in infos if any(_within(info.key, name) for name in names)]
+
+
+async def _candidates(
+    store: Store, folder: str, names: Sequence[str], patience: Patience, room: asyncio.Semaphore
+) -> list[ObjectInfo]:
+    """Return the objects of a folder that can match patterns, and those in folders that can. Nothing else is listed."""
+
+    async def all_of(inside: str) -> list[ObjectInfo]:
+        async with room:
+            return await _listed(store, inside, patience)
+
+    if any("**" in name for name in names):
+        return await all_of(folder)
+    depth = folder.count("/")
+    heads = {name: "/".join(name.split("/")[: depth + 1]) for name in names}
+    async with room:
+        infos = await listing(store, folder, patience, deep=False)
+    matching = [info for info in infos if any(_matches(info.key.rstrip("/"), head) for head in heads.values())]
+    folders = {info.key.rstrip("/") for info in matching if info.key.endswith("/")}
+    if folders and len(matching) == len(infos):  # nothing else is there: a request for all of it, not one for each
+        return await all_of(folder)
+    # Stores show folders also as objects without bytes of their names.
+    objects = [info for info in matching if _is_data(info) and (info.size or info.key not in folders)]
+    found = []
+    for name in sorted(folders):
+        deeper = [one for one, head in heads.items() if one != head and _matches(name, head)]
+        if deeper:
+            found.append(_candidates(store, f"{name}/", deeper, patience, room))
+        elif not objects:
+            found.append(all_of(f"{name}/"))
+    return sorted([*objects, *itertools.chain(*await asyncio.gather(*found))], key=_by_key)
+
+
+def _of_this_run(store: Store, info: ObjectInfo) -> ObjectInfo:
+    """Return what is known of an object; if that does not tell its versions apart, as one of this run alone."""
+    if info.etag or info.modified_ns:
+        return info
+    if store.place not in _said:
+        _said.add(store.place)
+        _log.warning(
+            "%s gives neither an ETag nor the time of the last change, so that a replaced object is only noticed by "
+            "its size: what is fetched of it is not used by later runs",
+            store.url(info.key),
+        )
+    return info._replace(run=secrets.token_hex(8))
+
+
+_said: set[str] = set()  # places of which that was said
+
+
+async def _listed(store: Store, folder: str, patience: Patience) -> list[ObjectInfo]:
+    """Return the objects of a folder that have data."""
+    found = [info for info in await listing(store, folder, patience) if _is_data(info)]
+    # An object without bytes shows a folder if others lie in it; whether it is one that is empty, only it can say.
+    folders = {info.key[:at] for info in found for at in range(len(info.key)) if info.key[at] == "/"}
+    empty = [info for info in found if not info.size and info.key not in folders]
+    there = {info.key for info in await _heads(store, [info.key for info in empty], patience)} if empty else set()
+    return [info for info in found if info.size or info.key in there]
+
+
+def _is_data(info: ObjectInfo) -> bool:
+    """Return whether an object is not a folder shown as one, nor an index, which belongs to the file it was made of."""
+    return (
+        bool(info.key)
+        and not info.key.endswith(("/", INDEX_SUFFIX))
+        and (info.size > 0 or not info.key.endswith("_$folder$"))
+    )
+
+
+def _by_key(info: ObjectInfo) -> bytes:
+    return os.fsencode(info.key)
+
+
+async def _heads(store: Store, names: Sequence[str], patience: Patience, *, perhaps: bool = False) -> list[ObjectInfo]:
+    """Return those of these objects that there are.
+
+    Args:
+        store: the store.
+        names: their names.
+        patience: how long to wait.
+        perhaps: whether a refusal says that there is none, as stores answer to who may not list.
+    """
     room = asyncio.Semaphore(_AT_ONCE)
+
+    async def ask(name: str) -> ObjectInfo | None:
+        try:
+            return await store.head(name)
+        except StoreFault as fault:
+            if perhaps and fault.kind == "denied":
+                return None
+            raise
 
     async def head(name: str) -> ObjectInfo | None:
         async with room:
-            found = await looked_up(store, name, lambda: store.head(name), patience)
-        if found is None and all_of_them:
-            raise DataError("expected an object, got none", path=store.url(name))
-        return found
+            return await looked_up(store, name, lambda: ask(name), patience)
 
     return [found for found in await asyncio.gather(*map(head, names)) if found is not None]
 

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from feedline import _native
 from feedline.errors import DataError
+from feedline.feed.files.atomic import atomic_file
 
 PAGE_BYTES = 16 << 10
 """What is fetched, kept and dropped is whole pages, but for the end of an object."""
@@ -50,6 +51,15 @@ def allocate(descriptor: int, size: int) -> None:
         os.posix_fallocate(descriptor, 0, size)
 
 
+def open_own(path: Path) -> int:
+    """Return the descriptor of a file of the cache, created if need be.
+
+    Raises:
+        OSError: it is a link, which may lead to a file that is none of the cache's, or cannot be opened.
+    """
+    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+
+
 class ObjectPages:
     """The file and the table of one object; see the module.
 
@@ -71,12 +81,17 @@ class ObjectPages:
     def __init__(self, folder: Path, size: int, about: dict[str, object]) -> None:
         self.size, self.count = size, -(-size // PAGE_BYTES)
         folder.mkdir(mode=0o700, exist_ok=True)
+        if folder.is_symlink():
+            raise NotADirectoryError(errno.ENOTDIR, "a link", str(folder))
         if not (folder / "object.json").exists():
-            temporary = folder / f".object.{os.getpid()}"
-            temporary.write_text(json.dumps(about))
-            os.replace(temporary, folder / "object.json")
-        self.descriptor = os.open(folder / "data", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        self._table_file = os.open(folder / "pages", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            with atomic_file(folder / "object.json", 0o600) as file:
+                file.write(json.dumps(about).encode())
+        self.descriptor = open_own(folder / "data")
+        try:
+            self._table_file = open_own(folder / "pages")
+        except BaseException:
+            os.close(self.descriptor)
+            raise
         if os.fstat(self.descriptor).st_size != size:
             os.ftruncate(self.descriptor, size)
         allocate(self._table_file, 4 * self.count)

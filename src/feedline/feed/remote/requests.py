@@ -1,11 +1,11 @@
 """Requests to object stores that end: with the bytes, or with an error that says what was tried.
 
-One thread per process runs an event loop, from which all requests are made: up to `IN_FLIGHT` at a time, each for at
-most `PART_BYTES`. A request that fails, stalls or breaks off is made again from the byte that it had reached, after a
-delay that doubles and is drawn at random, so that many processes do not return together; a store that says how long
-to wait is heeded. A request that gets no first byte for much longer than others do is made a second time, and the first
-of the two counts. After `Patience.deadline_s` the failure is an error, with the object, the range, the attempts and the
-last answer.
+One thread per process runs an event loop, from which all requests are made: up to `IN_FLIGHT` at a time, fewer on a
+slow line (see `Line`), each for at most `PART_BYTES`. A request that fails, stalls or breaks off is made again from the
+byte that it had reached, after a delay that doubles and is drawn at random, so that many processes do not return
+together; a store that says how long to wait is heeded. A request that gets no first byte for much longer than others do
+is made a second time, and the first of the two counts. When nothing was heard for `Patience.deadline_s`, the failure is
+an error, with the object, the range, the attempts and the last answer.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import _thread
 import asyncio
 import atexit
 import contextlib
+import logging
 import os
 import random
 import threading
@@ -24,7 +25,10 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar, cast
 
 from feedline.errors import DataError
+from feedline.feed.jobs import Threads, ended_by
 from feedline.feed.remote.stores import ObjectInfo, Store, StoreFault
+from feedline.feed.remote.threads import run_in
+from feedline.feed.remote.web import close_connections
 
 PART_BYTES = 8 << 20
 """Bytes of one request."""
@@ -43,7 +47,15 @@ _LEAST_HEDGE_S, _HEDGE = 0.25, 3.0  # of the 95th percentile of what came before
 _LEAST_SEEN = 16  # first bytes, before any request is made twice
 _HEDGED_SHARE = 0.05  # of all requests
 _PATIENCE_S = 0.5
-_ENDING_S = 2.0  # that cancelled requests are given to end
+_PROBE_S = 10.0  # for the question how long to wait
+_FILE_THREADS = 6
+_FIRST_TURNS = 4
+_SLOW_S = 4.0  # a round that takes longer is one of a slow line
+_MORE = 1.25  # times the rate: what twice as many requests have to bring
+_RESTS = 8  # rounds after a trial that was of no use
+_ENDING_S = 0.5  # that cancelled requests are given to end
+
+_log = logging.getLogger("feedline")
 
 Result = TypeVar("Result")
 
@@ -126,6 +138,11 @@ class LoopOutcome(Generic[Result]):
         """Whether it is set."""
         return self._done
 
+    def wait(self, seconds: float) -> None:
+        """Wait until it is set, for a while."""
+        if not self._done and self._lock.acquire(timeout=seconds):
+            self._lock.release()
+
     def result(self) -> Result:
         """Wait for the value.
 
@@ -140,14 +157,102 @@ class LoopOutcome(Generic[Result]):
         return cast(Result, self._value)
 
 
+class Line:
+    """Turns for requests, as many at a time as are of use; a context in which a request has its turn.
+
+    On a slow line more requests do not bring more bytes a second: each is only slower, and what is needed first comes
+    no sooner than the rest. So there are few at first, and more while they end soon, or bring more together. In a
+    round, which is as many requests as there are turns or a few seconds, all turns are taken and others wait.
+    """
+
+    def __init__(self) -> None:
+        self.turns = _FIRST_TURNS
+        self._taken = 0
+        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._began: float | None = None  # a round, if one is under way
+        self._bytes = self._ended = 0
+        self._before: tuple[int, float] | None = None  # turns and rate before the last change on trial
+        self._rests = 0  # rounds until the next trial
+        self._grows = True  # whether the next trial is one of more turns
+
+    async def __aenter__(self) -> None:
+        if self._taken >= self.turns or self._waiting:
+            turn = asyncio.get_running_loop().create_future()
+            self._waiting.append(turn)
+            try:
+                await turn
+            except BaseException:
+                if turn.done() and not turn.cancelled():
+                    self._leave()
+                raise
+        else:
+            self._taken += 1
+
+    async def __aexit__(self, *_: object) -> None:
+        self._leave()
+
+    def _leave(self) -> None:
+        self._taken -= 1
+        self._call()
+
+    def _call(self) -> None:
+        """Give turns to those that wait."""
+        while self._waiting and self._taken < self.turns:
+            turn = self._waiting.popleft()
+            if not turn.done():
+                self._taken += 1
+                turn.set_result(None)
+
+    def heard(self, size: int) -> None:
+        """Count bytes that have come."""
+        now = time.monotonic()
+        if self._taken != self.turns or not self._waiting:
+            self._began = None  # it is not the line that limits
+        elif self._began is None:
+            self._began, self._bytes, self._ended = now, 0, 0
+        else:
+            self._bytes += size
+            if now - self._began >= _SLOW_S:
+                self._judge(self._bytes / (now - self._began), soon=False)
+
+    def ended(self) -> None:
+        """Count a request of which all bytes have come."""
+        if self._began is not None:
+            self._ended += 1
+            if self._ended >= self.turns:
+                self._judge(self._bytes / max(time.monotonic() - self._began, 1e-9), soon=True)
+
+    def _judge(self, rate: float, *, soon: bool) -> None:
+        """End a round."""
+        self._began = None
+        turns, before, self._before = self.turns, self._before, None
+        if soon:
+            self.turns = min(IN_FLIGHT, 2 * turns)
+        elif before is not None:
+            worth = rate >= _MORE * before[1] if turns > before[0] else rate >= before[1] / _MORE
+            if not worth:
+                self.turns, self._rests = before[0], _RESTS
+            self._grows = worth == (turns > before[0])
+        elif self._rests:
+            self._rests -= 1
+        else:
+            self._before = turns, rate
+            self.turns = min(IN_FLIGHT, 2 * turns) if self._grows else max(1, turns // 2)
+        self._call()
+
+
 class Loop:
     """The event loop of this process, and the thread that runs it."""
 
     def __init__(self) -> None:
         self.pid = os.getpid()
         self._loop = asyncio.new_event_loop()
-        self.room = asyncio.Semaphore(IN_FLIGHT)
+        self._loop.set_exception_handler(lambda _, about: _log.debug("%s", about.get("message")))
+        self.line = Line()
+        self._ending = False
+        self._coming: dict[LoopOutcome[Any], Coroutine[Any, Any, Any]] = {}  # not begun yet
         self.random = random.Random()
+        self._files = Threads(_FILE_THREADS)
         self._thread = threading.Thread(target=self._run, name="feedline-fetch", daemon=True)
         self._thread.start()
 
@@ -156,13 +261,18 @@ class Loop:
         try:
             self._loop.run_forever()
         finally:
+            self._ending = True
             # Until they have ended: a library's thread that finishes one later would call into a Python that is gone.
             if tasks := asyncio.all_tasks(self._loop):
                 for task in tasks:
                     task.cancel()
                 self._loop.run_until_complete(asyncio.wait(tasks, timeout=_ENDING_S))
+            close_connections()
             self._loop.run_until_complete(self._loop.shutdown_asyncgens())
             self._loop.close()
+            for outcome in list(self._coming):
+                self._drop(outcome)
+            self._files.close()
 
     def begin(self, work: Coroutine[Any, Any, Result]) -> tuple[LoopOutcome[Result], Callable[[], None]]:
         """Begin work on the loop; return its outcome, and what cancels it."""
@@ -178,6 +288,10 @@ class Loop:
 
         def start() -> None:
             nonlocal task
+            if self._ending:
+                self._drop(outcome)
+                return
+            del self._coming[outcome]
             task = self._loop.create_task(work)
             task.add_done_callback(ended)
 
@@ -185,8 +299,26 @@ class Loop:
             with contextlib.suppress(RuntimeError):  # the loop has ended
                 self._loop.call_soon_threadsafe(lambda: task.cancel() if task is not None else None)
 
-        self._loop.call_soon_threadsafe(start)
+        self._coming[outcome] = work
+        try:
+            self._loop.call_soon_threadsafe(start)
+        except RuntimeError:  # the loop has ended
+            self._drop(outcome)
         return outcome, cancel
+
+    def _drop(self, outcome: LoopOutcome[Any]) -> None:
+        """Cancel work that was not begun."""
+        if (work := self._coming.pop(outcome, None)) is not None:
+            work.close()
+            outcome.set(None, asyncio.CancelledError())
+
+    async def in_thread(self, call: Callable[[], Result]) -> Result:
+        """Await a call that works on local files, for which the end of the process waits.
+
+        Raises:
+            Exception: what the call raised.
+        """
+        return await run_in(self._files.submit, call)
 
     def stop(self) -> None:
         """End the thread; what is under way is cancelled."""
@@ -246,17 +378,28 @@ def rest() -> None:
 
 
 def wait_for(work: Coroutine[Any, Any, Result]) -> Result:
-    """Run ``work`` on the loop and wait for it; an interrupt cancels it."""
+    """Run ``work`` on the loop and wait for it; an interrupt cancels it, and so does cancelling the thread's job."""
     try:
         outcome, cancel = loop().begin(work)
     except RuntimeError:
         work.close()
         raise
     try:
-        return outcome.result()
+        with ended_by(cancel):
+            return outcome.result()
     except BaseException:
         cancel()
+        outcome.wait(_ENDING_S)  # until what has come is kept
         raise
+
+
+async def in_thread(call: Callable[[], Result]) -> Result:
+    """Await a call in a thread of this process's loop; see `Loop.in_thread`.
+
+    Raises:
+        Exception: what the call raised.
+    """
+    return await loop().in_thread(call)
 
 
 async def settled() -> None:
@@ -276,6 +419,7 @@ async def looked_up(
     """
     tries = Tries(store.url(what), "an answer that lists objects and their sizes", patience)
     while True:
+        tries.begin()
         TRAFFIC.lookups += 1
         try:
             return await asyncio.wait_for(ask(), patience.stall_s)
@@ -285,8 +429,38 @@ async def looked_up(
             await tries.failed(fault, store, what)
 
 
+async def listing(store: Store, folder: str, patience: Patience, *, deep: bool = True) -> list[ObjectInfo]:
+    """Return the objects of a folder, sorted by the bytes of their keys; see `Store.listed`.
+
+    Raises:
+        DataError: the store does not answer, or refuses.
+    """
+    tries = Tries(store.url(folder).rstrip("/"), "an answer that lists objects and their sizes", patience)
+    # Where a listing comes as a whole, a long one is silent for long.
+    stall_s = patience.deadline_s / 2 if store.blocks or not deep else patience.stall_s
+    while True:
+        found: list[ObjectInfo] = []
+        pages = store.listed(folder, deep=deep)
+        tries.begin()
+        TRAFFIC.lookups += 1
+        try:
+            while True:
+                found += await asyncio.wait_for(anext(pages), stall_s)
+                tries.heard()
+        except StopAsyncIteration:
+            return sorted(found, key=lambda info: os.fsencode(info.key))
+        except TimeoutError:
+            await tries.failed(StoreFault(f"no answer in {stall_s:g} s", again=True))
+        except StoreFault as fault:
+            await tries.failed(fault, store, folder)
+        finally:
+            await pages.aclose()  # type: ignore[attr-defined]  # it is a generator
+
+
 class Tries:
     """The attempts to get one thing, and the delays between them.
+
+    The deadline runs while nothing is heard: from the first request on, and anew from each byte that comes.
 
     Args:
         url: the object.
@@ -306,7 +480,17 @@ class Tries:
         after: str = "go on from the last state",
     ) -> None:
         self._url, self._what, self._patience, self._instead, self._after = url, what, patience, instead, after
-        self._began, self._attempts = time.monotonic(), 0
+        self._since: float | None = None
+        self._attempts = 0
+
+    def begin(self) -> None:
+        """Note that a request is made now: what waits for its turn has not begun to wait for the store."""
+        if self._since is None:
+            self._since = time.monotonic()
+
+    def heard(self) -> None:
+        """Note that bytes have come."""
+        self._since, self._attempts = time.monotonic(), 0
 
     async def failed(self, fault: StoreFault, store: Store | None = None, key: str = "") -> None:
         """Wait before the next attempt.
@@ -314,32 +498,43 @@ class Tries:
         Raises:
             DataError: there is none.
         """
+        self.begin()
         self._attempts += 1
-        elapsed_s = time.monotonic() - self._began
+        elapsed_s = self._elapsed_s
         if not fault.again:
             raise self._error(fault, elapsed_s) from fault
         TRAFFIC.failed += 1
         most = min(_MOST_DELAY_S, _FIRST_DELAY_S * 2 ** min(self._attempts - 1, 16))
         delay = most * (0.5 + loop().random.random() / 2)
         left = self._patience.deadline_s - elapsed_s
-        if fault.throttled and store is not None and left > 0:
-            wanted = await store.retry_after(key)
+        if fault.throttled and left > 0:
+            wanted = fault.wait_s
+            if wanted is None and store is not None:
+                with contextlib.suppress(TimeoutError):
+                    wanted = await asyncio.wait_for(store.retry_after(key), min(_PROBE_S, left))
             if wanted is not None:
                 delay = max(delay, wanted)
-        if delay > left:
+        if delay > self._patience.deadline_s - self._elapsed_s:
             raise self._error(fault, elapsed_s) from fault
         await asyncio.sleep(delay)
 
+    @property
+    def _elapsed_s(self) -> float:
+        return 0.0 if self._since is None else time.monotonic() - self._since
+
+    def changed(self, was: ObjectInfo, now: str) -> DataError:
+        """Return the error that an object is not the one that was opened."""
+        return DataError(
+            f"expected the object as it was when it was opened, of {was}, got {now}",
+            path=self._url,
+            hint="open it again; its sequences and their order may have changed",
+        )
+
     def _error(self, fault: StoreFault, elapsed_s: float) -> DataError:
-        if fault.kind == "changed":
-            return DataError(
-                f"expected the object as it was when it was opened, got another one: {fault.answer}",
-                path=self._url,
-                hint="open it again; its sequences and their order may have changed",
-            )
         times = "one attempt" if self._attempts == 1 else f"{self._attempts} attempts in {elapsed_s:.1f} s"
         hint = {
             "missing": "it was removed, or its name is wrong",
+            "unnamable": "keys with an empty part, `.` or `..` cannot be read: name other folders, or single objects",
             "denied": "check credentials and permissions; storage_options= passes them on",
         }.get(fault.kind, f"check the store and the network, then {self._after}")
         return DataError(
@@ -350,19 +545,36 @@ class Tries:
 
 
 async def fetched(
-    store: Store, info: ObjectInfo, begin: int, end: int, *, into: memoryview, patience: Patience
+    store: Store,
+    info: ObjectInfo,
+    begin: int,
+    end: int,
+    *,
+    into: memoryview,
+    patience: Patience,
+    heard: Callable[[int], None] = lambda done: None,
 ) -> None:
     """Fetch the bytes ``begin:end`` of an object into memory.
+
+    Args:
+        store: the store.
+        info: the object.
+        begin: the first byte.
+        end: the byte after the last one.
+        into: memory for them.
+        patience: how long to wait for the store.
+        heard: called with the number of bytes that have come so far, those in ``into`` from its beginning.
 
     Raises:
         DataError: they cannot be had.
     """
     tries = Tries(store.url(info.key), f"the bytes {begin} to {end}", patience)
     done = begin
+    line = loop().line
     while done < end:
-        room = loop().room
         try:
-            async with room:
+            async with line:
+                tries.begin()
                 async for piece in _started(store, info, done, end, patience):
                     view = memoryview(piece).cast("B")
                     if len(view) > end - done:
@@ -370,10 +582,25 @@ async def fetched(
                     into[done - begin : done - begin + len(view)] = view
                     done += len(view)
                     TRAFFIC.fetched_bytes += len(view)
+                    line.heard(len(view))
+                    tries.heard()
+                    heard(done - begin)
             if done < end:
                 raise StoreFault(f"{done - begin} of {end - begin} bytes", again=True)
+            line.ended()
         except StoreFault as fault:
+            if fault.kind == "changed":
+                raise tries.changed(info, await _now(store, info.key, fault, patience)) from fault
             await tries.failed(fault, store, info.key)
+
+
+async def _now(store: Store, key: str, fault: StoreFault, patience: Patience) -> str:
+    """Return what there is in the place of an object, as far as the store says."""
+    try:
+        info = await asyncio.wait_for(store.head(key), patience.stall_s)
+    except (StoreFault, TimeoutError):
+        return fault.answer
+    return "none" if info is None else f"one of {info}"
 
 
 async def _started(store: Store, info: ObjectInfo, begin: int, end: int, patience: Patience) -> Any:

@@ -20,7 +20,17 @@ from typing import Any, NamedTuple
 from feedline import _native
 from feedline.errors import DataError
 from feedline.feed.files.records import record, recorded
-from feedline.feed.remote.requests import LoopOutcome, Patience, Tries, kept_running, looked_up, loop, wait_for
+from feedline.feed.remote.requests import (
+    LoopOutcome,
+    Patience,
+    Tries,
+    in_thread,
+    kept_running,
+    listing,
+    looked_up,
+    loop,
+    wait_for,
+)
 from feedline.feed.remote.stores import Body, EndedError, ObjectInfo, Store, StoreFault
 
 AT_ONCE = 2
@@ -180,9 +190,9 @@ class Uploads:
         body, etag = await self._tried(path.name, lambda: Body(path), new=False)
         done = Stored(path.name, body.size, body.crc32c, etag)
         number, self._records = self._records, self._records + 1
-        await asyncio.to_thread(record, self._path(number), list(done))
+        await in_thread(lambda: record(self._path(number), list(done)))
         self.stored[path.name] = done
-        await asyncio.to_thread(path.unlink)
+        await in_thread(path.unlink)
 
     async def _written(self, name: str, data: bytes, new: bool) -> bool:
         key = self._prefix + name
@@ -208,7 +218,7 @@ class Uploads:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         key = self._prefix + name
-        body = await asyncio.to_thread(made)
+        body = await in_thread(made)
         patience = replace(self._patience, deadline_s=self._patience.deadline_s + body.size / _SLOWEST)
         tries = Tries(
             self._store.url(key),
@@ -229,7 +239,7 @@ class Uploads:
                 if fault.kind == "exists":
                     raise
                 await tries.failed(fault, self._store, key)
-            body = await asyncio.to_thread(made)
+            body = await in_thread(made)
 
     async def _all_ended(self) -> None:
         for task in (tasks := list(self._tasks)):
@@ -252,6 +262,6 @@ def listed(store: Store, prefix: str, patience: Patience) -> dict[str, ObjectInf
     Raises:
         DataError: the store does not say.
     """
-    found = wait_for(looked_up(store, prefix, lambda: store.listed(prefix), patience))
+    found = wait_for(listing(store, prefix, patience))
     # Stores show folders as empty objects whose names end in a slash.
     return {info.key[len(prefix) :]: info for info in found if not info.key.endswith("/") and info.key != prefix}

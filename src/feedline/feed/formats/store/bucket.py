@@ -15,12 +15,13 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from feedline.feed.files.cache import own_folder, user_cache
+from feedline.feed.files.cache import make_folder, own_folder, user_cache
 from feedline.feed.formats.store.manifest import MANIFEST
 from feedline.feed.formats.store.staging import discard
 from feedline.feed.formats.store.targets import Target
+from feedline.feed.remote.addresses import open_store
 from feedline.feed.remote.requests import Patience, looked_up, wait_for
-from feedline.feed.remote.stores import open_store, without_credentials
+from feedline.feed.remote.stores import without_credentials
 from feedline.feed.remote.uploads import Uploads, listed
 
 _FILE = re.compile(r"part-\d{5,9}\.arrow|lengths-\d{1,9}\.npy")
@@ -63,9 +64,11 @@ class BucketFolder(Target):
             own_folder(folder, "pass work=<a folder of yours with room>")
         else:
             folder = Path(os.path.abspath(work))
-            folder.mkdir(parents=True, exist_ok=True)
+            make_folder(folder)
         name = re.sub(r"[^A-Za-z0-9.-]+", "_", key.rpartition("/")[2])[:60]
-        self.beside = folder / f"{name}-{hashlib.blake2b(self.name.encode(), digest_size=8).hexdigest()}"
+        self.beside = (
+            folder / f"{name}-{hashlib.blake2b(f'{self._store.place}/{key}'.encode(), digest_size=8).hexdigest()}"
+        )
         self._uploads: Uploads | None = None
         self._replaces = False
 

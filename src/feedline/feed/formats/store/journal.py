@@ -103,7 +103,7 @@ class Journal:
     def __init__(self, work: Path, target: Target, done: str) -> None:
         self._work, self.target, self._done = work, target, done
         self.folder = work / "store"
-        self.folder.mkdir(exist_ok=True)
+        self.folder.mkdir(mode=0o755, exist_ok=True)
         self.records: list[PartRecord] = []
         self._marks: list[tuple[int, SourceProgress]] = []
         while (found := self._load(len(self.records))) is not None:

@@ -14,7 +14,6 @@ import itertools
 import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +31,7 @@ from feedline.feed.formats.store.compressed import BatchInMemory, read_exactly
 from feedline.feed.formats.store.manifest import Manifest, StoreFile, lengths_header
 from feedline.feed.formats.store.mapped import ADVICE, StoreMap, open_inside
 from feedline.feed.formats.unreadable import lost_chunk
+from feedline.feed.jobs import call_each
 from feedline.feed.protocol import ChunkInfo, Deserializer, Extent, Piece, Unread
 
 
@@ -180,9 +180,7 @@ class StoreDeserializer(Deserializer):
         for name in self.schema:
             if name in self._manifest.lengths:
                 self._side(name)
-        with ThreadPoolExecutor(_REQUESTS) as threads:
-            for _ in threads.map(self._hold_bounds, range(int(self._first[-1]))):
-                pass
+        call_each(self._hold_bounds, range(int(self._first[-1])), _REQUESTS)
 
     def _check_room(self) -> None:
         sizes = [np.array([side.bytes for name, side in self._manifest.lengths.items() if name in self.schema])]

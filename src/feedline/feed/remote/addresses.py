@@ -1,0 +1,52 @@
+"""Addresses, and the stores that they lie in."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from feedline.errors import DataError
+from feedline.feed.remote.buckets import BucketStore
+from feedline.feed.remote.file_systems import FileSystemStore
+from feedline.feed.remote.stores import AZURE, WEB, Store, scheme_of, without_credentials
+from feedline.feed.remote.web import WebStore
+
+_BUCKETS = {"s3": "s3", "s3a": "s3", "gs": "gs", **dict.fromkeys(AZURE, "az")}
+
+
+def open_store(address: str, options: Mapping[str, Any]) -> tuple[Store, str]:
+    """Return the store of an address, and the key in it.
+
+    Raises:
+        DataError: a package is missing, or the address or the options are not understood.
+    """
+    scheme = scheme_of(address)
+    assert scheme is not None
+    rest, query = address[len(scheme) + 3 :], ""
+    if scheme in WEB:
+        rest, _, query = rest.partition("#")[0].partition("?")
+    place, _, key = rest.partition("/")
+    kind: type[Store] = FileSystemStore
+    if scheme in _BUCKETS or scheme in WEB:
+        kind = WebStore if scheme in WEB else BucketStore
+        if not place:
+            raise DataError("expected an address with a bucket or a host, got none", path=without_credentials(address))
+        if "@" not in place:
+            scheme = _BUCKETS.get(scheme, scheme)
+    root = f"{scheme}://{place}?{query}" if query else f"{scheme}://{place}"
+    # Whoever finds other credentials in the environment than before is another store.
+    return _kept(kind, root, _Options(options), hash(tuple(sorted(os.environ.items())))), key
+
+
+class _Options(dict[str, Any]):
+    """Options that can be hashed."""
+
+    def __hash__(self) -> int:  # type: ignore[override]
+        return hash(repr(sorted(self.items())))
+
+
+@functools.lru_cache(maxsize=64)
+def _kept(kind: type[Store], root: str, options: _Options, environment: int) -> Store:
+    return kind(root, options)

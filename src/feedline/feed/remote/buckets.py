@@ -1,0 +1,250 @@
+"""Buckets and containers, through obstore: ``s3``, ``gs`` and ``az`` addresses."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import re
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
+
+from feedline.errors import DataError, install_line
+from feedline.feed.remote.stores import (
+    AZURE,
+    Body,
+    EndedError,
+    ObjectInfo,
+    OptionError,
+    Store,
+    StoreFault,
+    fault_of,
+    scheme_of,
+    without_credentials,
+)
+from feedline.feed.remote.web import WebClient
+
+_NO_BUCKET = re.compile(r"NoSuchBucket|ContainerNotFound|bucket does not exist", re.IGNORECASE)
+_STATUS = re.compile(r"\bstatus(?: code)?:? (\d{3})\b")
+_PREFIX = re.compile(r"^(?:aws|azure|google)_")
+_CLIENT_OPTIONS = frozenset(
+    {
+        *("allow_http", "allow_invalid_certificates", "connect_timeout", "default_content_type", "default_headers"),
+        *("http1_only", "http2_keep_alive_interval", "http2_keep_alive_timeout", "http2_keep_alive_while_idle"),
+        *("http2_only", "pool_idle_timeout", "pool_max_idle_per_host", "proxy_url", "proxy_ca_certificate"),
+        *("proxy_excludes", "root_certificate", "randomize_addresses", "read_timeout", "timeout", "user_agent"),
+    }
+)
+_WRITES_AT_ONCE = 8  # parts of one object
+_WRITE_TIMEOUT = "600s"  # for one part
+_SIGNED_FOR = datetime.timedelta(minutes=5)
+_LEAST_SECRET = 4  # characters: a shorter value may be a part of any word
+
+
+class BucketStore(Store):
+    """A store that obstore reads."""
+
+    def __init__(self, root: str, options: Mapping[str, Any]) -> None:
+        super().__init__(root, options)
+        try:
+            import obstore
+            import obstore.store
+        except ImportError as error:
+            raise DataError(
+                "expected the package obstore to read from object stores, got none",
+                path=self.address,
+                hint=install_line("remote"),
+            ) from error
+        self._obstore = obstore
+        options = dict(options)
+        scheme = scheme_of(root)
+        client = {"timeout": "600s", "connect_timeout": "10s", **options.pop("client_options", {})}
+        self._check(options, client)
+        if scheme in AZURE:
+            _take_account(root, options)
+        endpoint = str(options.get("endpoint") or options.get("aws_endpoint") or options.get("endpoint_url") or "")
+        emulated = scheme == "s3" and os.environ.get("AWS_ENDPOINT_URL", "").startswith("http://")
+        if endpoint.startswith("http://") or emulated:
+            client.setdefault("allow_http", True)
+        # What fails is asked for again by `requests`, which counts and waits alike for all stores.
+        retry = {"max_retries": 0, "retry_timeout": datetime.timedelta(seconds=600)}
+        # But for parts of an object that is being written: to repeat one is better than to repeat all of them.
+        backoff = {"init_backoff": datetime.timedelta(seconds=0.1), "max_backoff": datetime.timedelta(seconds=1)}
+        parts = {"max_retries": 2, "retry_timeout": datetime.timedelta(seconds=600), "backoff": {**backoff, "base": 2}}
+        self._store = self._opened(client, retry, options)
+        self._writes = self._opened({**client, "timeout": _WRITE_TIMEOUT}, parts, options)
+
+    def _check(self, options: Mapping[str, Any], client: Mapping[str, Any]) -> None:
+        """Check the names of options: obstore panics when one of its client's stands among those of the store."""
+        for name in options:
+            if _PREFIX.sub("", str(name).lower()) in _CLIENT_OPTIONS:
+                raise OptionError(
+                    f"expected options of the store in storage_options, got {name!r}, which is one of its client",
+                    path=self.address,
+                    hint=f"pass storage_options={{'client_options': {{{_PREFIX.sub('', str(name).lower())!r}: ...}}}}",
+                )
+        if unknown := [name for name in client if name not in _CLIENT_OPTIONS]:
+            raise OptionError(
+                f"expected client_options that obstore knows, got {unknown[0]!r}",
+                path=self.address,
+                hint=f"it knows {', '.join(sorted(_CLIENT_OPTIONS))}",
+            )
+
+    def _opened(self, client: Mapping[str, Any], retry: Mapping[str, Any], options: Mapping[str, Any]) -> Any:
+        try:
+            return self._obstore.store.from_url(self.root, client_options=client, retry_config=retry, **options)
+        except BaseException as error:  # obstore's own exceptions, and pyo3's, also of what it panics about
+            if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+                raise
+            raise OptionError(
+                "expected an address and storage_options that obstore understands: "
+                + _unquoted(str(error), {**client, **options}),
+                path=self.address,
+            ) from None
+
+    async def head(self, key: str) -> ObjectInfo | None:
+        """See `Store.head`."""
+        try:
+            return _info(await self._obstore.head_async(self._store, key))
+        except Exception as error:
+            fault = fault_of(error)
+            if fault.kind == "missing":
+                return None
+            raise fault from error
+
+    async def listed(self, folder: str, *, deep: bool = True) -> AsyncIterator[list[ObjectInfo]]:
+        """See `Store.listed`."""
+        # obstore's prefixes are whole parts of a name, and it shows a folder's own empty object without its slash.
+        prefix = folder.removesuffix("/")
+        try:
+            if not deep:
+                found = await self._obstore.list_with_delimiter_async(self._store, prefix or None)
+                yield [
+                    *(_info(meta) for meta in found["objects"] if meta["path"] != prefix),
+                    *(ObjectInfo(f"{path}/", 0, "", 0) for path in found["common_prefixes"]),
+                ]
+                return
+            async for batch in self._obstore.list(self._store, prefix or None, chunk_size=1000):
+                yield [_info(meta) for meta in batch if meta["path"] != prefix]
+        except Exception as error:
+            raise fault_of(error) from error
+
+    async def read(self, info: ObjectInfo, begin: int, end: int) -> AsyncIterator[Any]:
+        """See `Store.read`."""
+        options: dict[str, Any] = {"range": (begin, end)}
+        if info.etag and not info.etag.startswith("W/"):
+            options["if_match"] = info.etag
+        try:
+            found = await self._obstore.get_async(self._store, info.key, options=options)
+            if not info.is_same(now := _info(found.meta)):
+                raise StoreFault(f"an object of {now}", kind="changed")
+            # As the bytes come, few or many: of a slow line, a larger piece would look like none.
+            async for piece in found.stream(min_chunk_size=1):
+                yield piece
+        except StoreFault:
+            raise
+        except Exception as error:
+            raise fault_of(error) from error
+
+    async def write(self, key: str, body: Body, *, new: bool = False) -> str:
+        """See `Store.write`."""
+        try:
+            if body.whole is None:
+                # Of what fails, or ends before its time, obstore aborts the upload; not of what is cancelled.
+                done = await self._obstore.put_async(
+                    self._writes,
+                    key,
+                    body.parts(),
+                    use_multipart=True,
+                    chunk_size=body.part_bytes,
+                    max_concurrency=_WRITES_AT_ONCE,
+                )
+            else:
+                done = await self._put_whole(key, body.whole, new)
+        except EndedError:
+            raise
+        except Exception as error:
+            fault = fault_of(error)
+            if fault.kind == "missing" and not _NO_BUCKET.search(fault.answer):
+                # The upload: it may be complete, and the answer that says so be lost.
+                fault = StoreFault(fault.answer, again=True)
+            raise fault from error
+        etag = done.get("e_tag")
+        if etag:
+            return str(etag)
+        found = await self.head(key)
+        if found is None:
+            raise StoreFault("no object where it was written", again=True)
+        return found.etag
+
+    async def _put_whole(self, key: str, data: bytes, new: bool) -> Any:
+        put = self._obstore.put_async
+        if new:
+            try:
+                return await put(self._store, key, data, mode="create", use_multipart=False)
+            except Exception as error:
+                # Not every store knows this condition.
+                if type(error).__name__ not in ("NotImplementedError", "NotSupportedError") and not (
+                    (status := _STATUS.search(str(error))) and status[1] == "501"
+                ):
+                    raise
+        return await put(self._store, key, data, use_multipart=False)
+
+    async def delete(self, key: str) -> None:
+        """See `Store.delete`."""
+        try:
+            await self._obstore.delete_async(self._store, key)
+        except Exception as error:
+            fault = fault_of(error)
+            if fault.kind != "missing":
+                raise fault from error
+
+    async def retry_after(self, key: str) -> float | None:
+        """Ask for one byte: obstore does not pass on the header that says how long to wait."""
+        try:
+            url = await self._obstore.sign_async(self._store, "GET", key, _SIGNED_FOR)
+            async with WebClient({}).answered("GET", url, {"Range": "bytes=0-0"}) as answer:
+                return answer.wait_s
+        except Exception:  # as without the header
+            return None
+
+
+def _etag_of(meta: Mapping[str, Any]) -> str:
+    """Return the ETag of an object as HTTP has it: Azure's listings leave out the quotes."""
+    etag = meta.get("e_tag") or ""
+    return etag if not etag or etag.startswith(('"', "W/")) else f'"{etag}"'
+
+
+def _info(meta: Any) -> ObjectInfo:
+    modified = int(meta["last_modified"].timestamp() * 1e9)
+    return ObjectInfo(meta["path"], meta["size"], _etag_of(meta), modified)
+
+
+def _take_account(root: str, options: dict[str, Any]) -> None:
+    """Leave out an option that says what the address says, too: obstore takes it from one of them.
+
+    Raises:
+        OptionError: they differ.
+    """
+    container, found, host = root.partition("://")[2].partition("@")
+    if not found:
+        return
+    said = {"account": host.partition(".")[0], "container": container.partition(":")[0]}
+    for name in list(options):
+        kind = re.fullmatch(r"(?:azure_)?(?:storage_)?(account|container)(?:_name)?", str(name).lower())
+        if kind is None:
+            continue
+        if options[name] != said[kind[1]]:
+            raise OptionError(
+                f"expected the {kind[1]} of the address in {name}, got another one", path=without_credentials(root)
+            )
+        del options[name]
+
+
+def _unquoted(message: str, options: Mapping[str, Any]) -> str:
+    """Return the first line of a message, with names of options in place of their values, which may be secret."""
+    message = next(iter(message.splitlines()), "")
+    for name, value in options.items():
+        message = message.replace(f'"{value}"', f"what {name} says")
+        if len(str(value)) >= _LEAST_SECRET:
+            message = message.replace(str(value), f"<{name}>")
+    return message

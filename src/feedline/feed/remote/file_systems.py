@@ -1,0 +1,241 @@
+"""All that fsspec knows: file systems of other libraries, asked in threads of their own, as their calls block."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import datetime
+import email.utils
+import functools
+import hashlib
+import threading
+import time
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
+
+from feedline.errors import DataError, install_line
+from feedline.feed.remote.stores import Body, EndedError, ObjectInfo, Store, StoreFault, fault_of, scheme_of
+from feedline.feed.remote.threads import in_own_thread
+
+_ETAGS = ("ETag", "etag", "blob_id", "sha", "checksum", "md5", "content_md5", "md5Hash")
+_TIMES = (
+    "LastModified",
+    "last_modified",
+    "mtime",
+    "modified",
+    "modify",
+    "updated",
+    "modificationTime",
+    "last_write_time",
+    "created",
+)
+_LEAST_PIECE, _FIRST_PIECE, _MOST_PIECE = 4 << 10, 64 << 10, 8 << 20
+_MOST_SECONDS = 1 << 36  # a time that is larger is in milliseconds
+
+
+_Question = asyncio.Task[ObjectInfo | None]
+
+
+class FileSystemStore(Store):
+    """A file system that fsspec knows."""
+
+    blocks = True
+
+    def __init__(self, root: str, options: Mapping[str, Any]) -> None:
+        super().__init__(root, options)
+        try:
+            import fsspec
+
+            kind = fsspec.get_filesystem_class(scheme_of(root))
+        except (ImportError, ValueError) as error:
+            raise DataError(
+                f"expected a kind of address that obstore or fsspec reads, got {scheme_of(root)}://: "
+                f"{fault_of(error).answer}",
+                path=self.address,
+                hint=f"{install_line('remote')}, and the package that the message names, if it names one",
+            ) from error
+        # A new one: those that fsspec keeps have the credentials and listings of earlier openings.
+        self._connect = functools.partial(fsspec.core.url_to_fs, root, skip_instance_cache=True, **options)
+        self._connected: Any = None
+        self._connecting = threading.Lock()
+        self._root = kind._strip_protocol(root).rstrip("/")
+        self._piece = _FIRST_PIECE
+        # Questions about what there is at a path: the one that is asked, and the one that comes next.
+        self._asked: dict[str, tuple[_Question | None, _Question | None]] = {}
+
+    @property
+    def _system(self) -> Any:
+        """The file system; for threads of their own alone, as some connect when they are made."""
+        with self._connecting:
+            if self._connected is None:
+                self._connected, _ = self._connect()
+            return self._connected
+
+    def _path(self, key: str) -> str:
+        return f"{self._root}/{key}" if self._root else key
+
+    def _found(self, path: str, about: Mapping[str, Any]) -> ObjectInfo:
+        name = str(about["name"]).removeprefix("/")
+        key = name.removeprefix(self._root.removeprefix("/")).removeprefix("/")
+        etag = next((str(about[k]) for k in _ETAGS if about.get(k)), "")
+        when = next((about[k] for k in _TIMES if about.get(k)), 0)
+        return ObjectInfo(key, int(about["size"] or 0), etag, _nanoseconds(when))
+
+    async def _info(self, path: str) -> Mapping[str, Any] | None:
+        """Return what there is at a path now; None: nothing."""
+
+        def ask() -> Mapping[str, Any]:
+            self._forget(path)
+            found: Mapping[str, Any] = self._system.info(path)
+            return found
+
+        try:
+            return await in_own_thread(ask)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except Exception as error:
+            raise fault_of(error) from error
+
+    def _forget(self, path: str) -> None:
+        """Let the file system ask again, rather than answer from listings that it keeps."""
+        self._system.invalidate_cache(self._system._parent(path))
+
+    def _cat(self, path: str, begin: int, end: int) -> bytes:
+        found: bytes = self._system.cat_file(path, start=begin, end=end)
+        return found
+
+    async def head(self, key: str) -> ObjectInfo | None:
+        """See `Store.head`."""
+        path = self._path(key)
+        about = await self._info(path)
+        return self._found(path, about) if about is not None and about.get("type", "file") == "file" else None
+
+    async def listed(self, folder: str, *, deep: bool = True) -> AsyncIterator[list[ObjectInfo]]:
+        """See `Store.listed`."""
+        path = self._path(folder.rstrip("/"))
+
+        def ask() -> list[tuple[str, Mapping[str, Any]]]:
+            self._system.invalidate_cache()
+            if deep:
+                return list(self._system.find(path, detail=True).items())
+            return [(str(about["name"]), about) for about in self._system.ls(path, detail=True)]
+
+        try:
+            found = await in_own_thread(ask)
+        except (FileNotFoundError, NotADirectoryError):
+            return
+        except Exception as error:
+            raise fault_of(error) from error
+        page = []
+        for name, about in found:
+            info = self._found(name, about)
+            if about.get("type", "file") == "file":
+                page.append(info)
+            elif not deep:
+                page.append(ObjectInfo(f"{info.key.rstrip('/')}/", 0, "", 0))
+        yield page
+
+    async def read(self, info: ObjectInfo, begin: int, end: int) -> AsyncIterator[Any]:
+        """See `Store.read`."""
+        path = self._path(info.key)
+        while begin < end:
+            # In pieces of about a second, as nothing is heard of a piece before it is complete.
+            size = min(self._piece, end - begin)
+            began = time.monotonic()
+            call = functools.partial(self._cat, path, begin, begin + size)
+            try:
+                piece = await in_own_thread(call)
+            except asyncio.CancelledError:  # it does not come in time
+                self._piece = max(_LEAST_PIECE, size // 4)
+                raise
+            except Exception as error:
+                raise fault_of(error) from error
+            self._piece = _next_piece(size, time.monotonic() - began)
+            # Asked after the piece has come: if the object is as it was, so is the piece.
+            now = await self._now(path)
+            if now is None or not info.is_same(now):
+                raise StoreFault("no object" if now is None else f"an object of {now}", kind="changed")
+            if not piece:
+                return
+            yield piece
+            begin += len(piece)
+
+    async def _now(self, path: str) -> ObjectInfo | None:
+        """Return what there is at a path after this call, by one request for all who ask while another is under way."""
+        running, waiting = self._asked.get(path, (None, None))
+        if waiting is None:
+
+            async def ask() -> ObjectInfo | None:
+                if running is not None:
+                    await asyncio.wait([running])
+                self._asked[path] = (waiting, None)
+                try:
+                    about = await self._info(path)
+                    return None if about is None else self._found(path, about)
+                finally:
+                    if self._asked.get(path) == (waiting, None):
+                        del self._asked[path]
+
+            waiting = asyncio.ensure_future(ask())
+            self._asked[path] = (running, waiting)
+        return await asyncio.shield(waiting)
+
+    async def write(self, key: str, body: Body, *, new: bool = False) -> str:
+        """See `Store.write`."""
+        path = self._path(key)
+        try:
+            if new and await in_own_thread(lambda: self._system.exists(path)):
+                raise StoreFault("an object of that name", kind="exists")
+            with contextlib.suppress(FileExistsError):
+                await in_own_thread(lambda: self._system.makedirs(path.rpartition("/")[0], exist_ok=True))
+            if body.whole is not None:
+                await in_own_thread(lambda: self._system.pipe_file(path, body.whole))
+            else:
+                # Where it cannot be discarded, what is left is no whole file, and without a record.
+                file = await in_own_thread(lambda: self._system.open(path, "wb"))
+                try:
+                    async for part in body.parts():
+                        await in_own_thread(functools.partial(file.write, part))
+                except BaseException:
+                    with contextlib.suppress(Exception):
+                        await in_own_thread(file.discard)
+                    raise
+                await in_own_thread(file.close)
+            about = await in_own_thread(lambda: self._system.info(path))
+        except (StoreFault, EndedError):
+            raise
+        except Exception as error:
+            raise fault_of(error) from error
+        return self._found(path, about).etag
+
+    async def delete(self, key: str) -> None:
+        """See `Store.delete`."""
+        try:
+            await in_own_thread(lambda: self._system.rm_file(self._path(key)))
+        except FileNotFoundError:
+            pass
+        except Exception as error:
+            raise fault_of(error) from error
+
+
+def _nanoseconds(when: Any) -> int:
+    """Return a time as file systems tell it, in nanoseconds since 1970; 0: it is none."""
+    if isinstance(when, str):
+        try:
+            when = datetime.datetime.fromisoformat(when)
+        except ValueError:
+            try:
+                when = email.utils.parsedate_to_datetime(when)
+            except ValueError:
+                # Whatever it says, it changes when the object does.
+                return int.from_bytes(hashlib.blake2b(when.encode(), digest_size=6).digest(), "big")
+    if isinstance(when, datetime.datetime):
+        when = when.timestamp()
+    if not isinstance(when, (int, float)):
+        return 0
+    return int(when * 1e6) if when > _MOST_SECONDS else int(when * 1e9)
+
+
+def _next_piece(size: int, seconds: float) -> int:
+    """Return how many bytes to ask for next."""
+    return max(_LEAST_PIECE, min(_MOST_PIECE, 4 * size, int(size / max(seconds, 1e-3))))

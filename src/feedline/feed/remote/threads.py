@@ -1,0 +1,60 @@
+"""Blocking calls, awaited on an event loop.
+
+asyncio's own `to_thread` is not used: the end of the process would wait for a call of another library that never
+returns.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from feedline.feed import jobs
+
+Result = TypeVar("Result")
+
+
+async def run_in(submit: Callable[[Callable[[], None]], object], call: Callable[[], Result]) -> Result:
+    """Await a call in another thread. If this is cancelled, a call that has not begun is skipped.
+
+    Args:
+        submit: function that lets a thread call a function.
+        call: the call.
+
+    Raises:
+        Exception: what the call raised.
+    """
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[Result] = loop.create_future()
+
+    def finish(set_outcome: Callable[[Any], None], outcome: Any) -> None:
+        if not future.done():
+            set_outcome(outcome)
+
+    def work() -> None:
+        if future.cancelled():
+            return
+        try:
+            result = call()
+        except BaseException as error:
+            if isinstance(error, StopIteration):  # a future refuses it
+                error = RuntimeError(f"unexpected {error!r}")
+            outcome: tuple[Callable[[Any], None], Any] = (future.set_exception, error)
+        else:
+            outcome = (future.set_result, result)
+        with contextlib.suppress(RuntimeError):  # the loop has ended
+            loop.call_soon_threadsafe(finish, *outcome)
+
+    submit(work)
+    return await future
+
+
+async def in_own_thread(call: Callable[[], Result]) -> Result:
+    """Await a call that may block forever, in a thread of its own, for which the end of the process does not wait.
+
+    Raises:
+        Exception: what the call raised.
+    """
+    return await run_in(jobs.start, call)

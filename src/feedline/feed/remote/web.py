@@ -1,0 +1,459 @@
+"""Web servers, read by ranges over HTTP/1.1, on the event loop of `requests`.
+
+obstore is not used for them: it escapes an address that is escaped already, drops its query, and sends the user's
+headers on to wherever a server redirects. Here an address is asked for as it was written, and the user's headers, name
+and password go to its host alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import email.message
+import email.utils
+import functools
+import http.client
+import io
+import re
+import socket
+import ssl
+import time
+import urllib.parse
+import urllib.request
+import weakref
+from collections.abc import AsyncIterator, Mapping
+from typing import Any, NamedTuple
+
+from feedline.errors import DataError
+from feedline.feed.remote.stores import (
+    ObjectInfo,
+    OptionError,
+    Store,
+    StoreFault,
+    fault_of,
+    fault_of_status,
+    without_credentials,
+)
+from feedline.feed.remote.threads import in_own_thread
+
+_OPTIONS = (
+    "default_headers",
+    "user_agent",
+    "allow_http",
+    "allow_invalid_certificates",
+    "root_certificate",
+    "proxy_url",
+)
+_PIECE = 256 << 10
+_MOST_HEAD = 256 << 10
+_MOST_REDIRECTS = 10
+_REDIRECTS = frozenset({301, 302, 303, 307, 308})
+_MOST_IDLE = 32
+_MISSING = frozenset({404, 410})
+_REFUSED = frozenset({401, 408, 425, 429, 500, 502, 503, 504})
+_UNESCAPED = "/:@!$&'()*+,;=~%"
+_BARE_PERCENT = re.compile(r"%(?![0-9A-Fa-f]{2})")
+_UNSENDABLE = re.compile(r"[^!-~]+")  # spaces, what controls, what is not ASCII
+_CONTENT_RANGE = re.compile(r"bytes (?:(\d+)-(\d+)|\*)/(\d+|\*)")
+
+_writers: weakref.WeakSet[asyncio.StreamWriter] = weakref.WeakSet()
+
+
+def close_connections() -> None:
+    """Close what is left open, on the loop that it belongs to, before that ends."""
+    for writer in list(_writers):
+        writer.transport.abort()
+    _writers.clear()
+
+
+class _Connection(NamedTuple):
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+
+
+class _Origin(NamedTuple):
+    """What a connection leads to."""
+
+    scheme: str
+    host: str
+    port: int
+
+    @property
+    def shown(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        usual = 443 if self.scheme == "https" else 80
+        return host if self.port == usual else f"{host}:{self.port}"
+
+
+class Answer:
+    """The answer to a request.
+
+    Attributes:
+        status: its status.
+        headers: its headers.
+    """
+
+    def __init__(self, connection: _Connection, status: int, reason: str, headers: email.message.Message) -> None:
+        self._connection, self.status, self.reason, self.headers = connection, status, reason, headers
+        self.ended = False  # whether all of it was read, and another request may follow
+
+    @property
+    def wait_s(self) -> float | None:
+        """Seconds for which the server wants to be left alone; None: it does not say."""
+        value = self.headers.get("Retry-After")
+        return None if value is None or self.status not in (429, 503) else _seconds(value)
+
+    def fault(self) -> StoreFault:
+        """Return what a status other than success says."""
+        return fault_of_status(self.status, f"HTTP status {self.status} {self.reason}".rstrip(), self.wait_s)
+
+    async def body(self) -> AsyncIterator[bytes]:
+        """Yield its bytes as they come."""
+        reader = self._connection.reader
+        if "chunked" in self.headers.get("Transfer-Encoding", "").lower():
+            while size := int((await reader.readuntil(b"\r\n")).split(b";")[0], 16):
+                async for piece in _exactly(reader, size):
+                    yield piece
+                await reader.readexactly(2)
+            while await reader.readuntil(b"\r\n") != b"\r\n":
+                pass
+        elif (length := self.headers.get("Content-Length")) is not None:
+            async for piece in _exactly(reader, int(length)):
+                yield piece
+        else:
+            while piece := await reader.read(_PIECE):
+                yield piece
+            return
+        self.ended = self.headers.get("Connection", "").lower() != "close"
+
+
+async def _exactly(reader: asyncio.StreamReader, size: int) -> AsyncIterator[bytes]:
+    while size:
+        piece = await reader.read(min(size, _PIECE))
+        if not piece:
+            return  # who asked sees that bytes are missing
+        size -= len(piece)
+        yield piece
+
+
+class WebClient:
+    """Requests with the same headers, certificates and proxy, over connections that are used again.
+
+    Args:
+        options: options of the client, as obstore names them.
+        address: the address that they are given for, for errors.
+
+    Raises:
+        OptionError: an option is not known.
+    """
+
+    def __init__(self, options: Mapping[str, Any], address: str = "") -> None:
+        if unknown := [name for name in options if name not in _OPTIONS]:
+            raise OptionError(
+                f"expected client_options for a web server, got {unknown[0]!r}",
+                path=address,
+                hint=f"known ones are {', '.join(_OPTIONS)}",
+            )
+        self._own: dict[str, str] = {}
+        for name, value in (options.get("default_headers") or {}).items():
+            text = value.decode("latin-1") if isinstance(value, bytes) else str(value)
+            if re.search(r"[\r\n]", f"{name}{text}"):
+                raise OptionError(f"expected a header of one line, got {name!r}", path=address)
+            self._own[str(name)] = text
+        if options.get("user_agent"):
+            self._own["User-Agent"] = str(options["user_agent"])
+        self._options = options
+        self._idle: dict[tuple[_Origin, str], list[_Connection]] = {}
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    @functools.cached_property
+    def _tls(self) -> ssl.SSLContext:
+        context = ssl.create_default_context()
+        if certificate := self._options.get("root_certificate"):
+            text = certificate.decode() if isinstance(certificate, bytes) else certificate
+            context.load_verify_locations(cadata=text)
+        if self._options.get("allow_invalid_certificates"):
+            context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        return context
+
+    @contextlib.asynccontextmanager
+    async def answered(self, method: str, url: str, headers: Mapping[str, str]) -> AsyncIterator[Answer]:
+        """A context with the answer to a request, of which the body was not read yet; follows redirects.
+
+        Raises:
+            StoreFault: there is none.
+        """
+        first = _origin_of(url)
+        own: Mapping[str, str] = self._own
+        try:
+            for _ in range(_MOST_REDIRECTS):
+                asked = url
+                connection, answer = await self._asked(method, asked, {**own, **headers})
+                try:
+                    place = answer.headers.get("Location")
+                    if answer.status not in _REDIRECTS or not place:
+                        yield answer
+                        return
+                    url = urllib.parse.urljoin(url, place)
+                    if _origin_of(url) != first:
+                        own = {}
+                finally:
+                    self._left(connection, answer, asked)
+            raise StoreFault(f"more than {_MOST_REDIRECTS} redirects")
+        except StoreFault:
+            raise
+        except asyncio.IncompleteReadError as error:
+            raise StoreFault("the connection was closed", again=True) from error
+        except Exception as error:
+            raise fault_of(error) from error
+
+    async def _asked(self, method: str, url: str, headers: Mapping[str, str]) -> tuple[_Connection, Answer]:
+        parts, origin = urllib.parse.urlsplit(url), _origin_of(url)
+        proxy = self._proxy(origin)
+        target = urllib.parse.urlunsplit(("", "", parts.path or "/", parts.query, ""))
+        target = _UNSENDABLE.sub(lambda unsendable: urllib.parse.quote(unsendable[0]), target)
+        if proxy and origin.scheme == "http":
+            target = f"http://{origin.shown}{target}"
+        lines = {"Host": origin.shown, "User-Agent": "feedline", "Accept": "*/*", "Accept-Encoding": "identity"}
+        if proxy and origin.scheme == "http":
+            lines.update(_authorization("Proxy-Authorization", proxy))
+        for name, value in headers.items():
+            lines.pop(next((known for known in lines if known.lower() == name.lower()), name), None)
+            lines[name] = value
+        request = "\r\n".join([f"{method} {target} HTTP/1.1", *(f"{k}: {v}" for k, v in lines.items()), "", ""])
+        while True:
+            connection, used = await self._connection(origin, proxy)
+            try:
+                connection.writer.write(request.encode("latin-1"))
+                await connection.writer.drain()
+                return connection, await _answer(connection, method)
+            except (OSError, asyncio.IncompleteReadError) as error:
+                connection.writer.transport.abort()
+                # A server may close a connection that was left idle at any moment.
+                if not used or getattr(error, "partial", None):
+                    raise
+            except BaseException:
+                connection.writer.transport.abort()
+                raise
+
+    async def _connection(self, origin: _Origin, proxy: str) -> tuple[_Connection, bool]:
+        """Return a connection, and whether it was used before."""
+        loop = asyncio.get_running_loop()
+        if self._loop is not loop:
+            self._loop, self._idle = loop, {}
+        idle = self._idle.get((origin, proxy), [])
+        while idle:
+            connection = idle.pop()
+            if not connection.reader.at_eof() and not connection.writer.is_closing():
+                return connection, True
+        return await self._connected(origin, proxy), False
+
+    async def _connected(self, origin: _Origin, proxy: str) -> _Connection:
+        tls = self._tls if origin.scheme == "https" else None
+        if not proxy:
+            return await _connect(origin, tls)
+        through = _origin_of(proxy)
+        connection = await _connect(through, self._tls if through.scheme == "https" else None)
+        if tls is None:
+            return connection
+        place = f"{origin.shown}" if ":" in origin.shown.rpartition("]")[2] else f"{origin.shown}:{origin.port}"
+        lines = {"Host": place, **_authorization("Proxy-Authorization", proxy)}
+        request = "\r\n".join([f"CONNECT {place} HTTP/1.1", *(f"{k}: {v}" for k, v in lines.items()), "", ""])
+        connection.writer.write(request.encode("latin-1"))
+        answer = await _answer(connection, "CONNECT")
+        if answer.status != 200:
+            connection.writer.transport.abort()
+            raise StoreFault(f"HTTP status {answer.status} {answer.reason} of the proxy", again=answer.status >= 500)
+        await connection.writer.start_tls(tls, server_hostname=origin.host)
+        return connection
+
+    def _proxy(self, origin: _Origin) -> str:
+        """Return the address of the proxy to a host; empty: none."""
+        if proxy := self._options.get("proxy_url"):
+            return str(proxy)
+        if urllib.request.proxy_bypass(origin.host):
+            return ""
+        proxies = urllib.request.getproxies()
+        return proxies.get(origin.scheme) or proxies.get("all") or ""
+
+    def _left(self, connection: _Connection, answer: Answer, url: str) -> None:
+        """Keep a connection for the next request, if all of the answer was read."""
+        origin = _origin_of(url)
+        idle = self._idle.setdefault((origin, self._proxy(origin)), [])
+        if answer.ended and len(idle) < _MOST_IDLE:
+            idle.append(connection)
+        else:
+            connection.writer.transport.abort()
+
+
+def _origin_of(url: str) -> _Origin:
+    parts = urllib.parse.urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise StoreFault(f"a redirect to {without_credentials(url)}, which is no web server")
+    host = parts.hostname if parts.hostname.isascii() else parts.hostname.encode("idna").decode()
+    return _Origin(parts.scheme, host, parts.port or (443 if parts.scheme == "https" else 80))
+
+
+def _authorization(header: str, address: str) -> dict[str, str]:
+    """Return the header that names user and password of an address, if it has any."""
+    netloc = urllib.parse.urlsplit(address).netloc
+    user, at, _ = netloc.rpartition("@")
+    if not at:
+        return {}
+    return {header: "Basic " + base64.b64encode(urllib.parse.unquote(user).encode()).decode()}
+
+
+async def _connect(origin: _Origin, tls: ssl.SSLContext | None) -> _Connection:
+    # Asked for in a thread of its own: the loop's own threads would keep a process alive for as long as that takes.
+    places = await in_own_thread(
+        functools.partial(socket.getaddrinfo, origin.host, origin.port, type=socket.SOCK_STREAM)
+    )
+    error: OSError | None = None
+    for family, _, _, _, place in places:
+        try:
+            reader, writer = await asyncio.open_connection(
+                str(place[0]),
+                origin.port,
+                family=family,
+                ssl=tls,
+                server_hostname=origin.host if tls is not None else None,
+                limit=_MOST_HEAD,
+            )
+        except ssl.SSLCertVerificationError:
+            raise
+        except OSError as failed:
+            error = failed
+            continue
+        _writers.add(writer)
+        return _Connection(reader, writer)
+    raise error or OSError(f"no address of {origin.host}")
+
+
+async def _answer(connection: _Connection, method: str) -> Answer:
+    """Read the head of an answer."""
+    while True:
+        head = await connection.reader.readuntil(b"\r\n\r\n")
+        first, _, lines = head.partition(b"\r\n")
+        version, _, rest = first.decode("latin-1").partition(" ")
+        code, _, reason = rest.partition(" ")
+        if not version.startswith("HTTP/1.") or not code.isdecimal():
+            raise StoreFault(f"no answer of a web server, but one that begins with {first[:40]!r}", again=True)
+        headers = http.client.parse_headers(io.BytesIO(lines))
+        if int(code) >= 200:
+            break
+    answer = Answer(connection, int(code), reason, headers)
+    if version == "HTTP/1.0" and not headers.get("Connection"):
+        headers["Connection"] = "close"
+    nothing = method in ("HEAD", "CONNECT") or answer.status in (204, 304) or headers.get("Content-Length") == "0"
+    answer.ended = nothing and headers.get("Connection", "").lower() != "close"
+    return answer
+
+
+class WebStore(Store):
+    """A web server. A query of the address is that of all objects of this store."""
+
+    lists = False
+
+    def __init__(self, root: str, options: Mapping[str, Any]) -> None:
+        super().__init__(root, options)
+        client = options.get("client_options") or {}
+        if unknown := [name for name in options if name != "client_options"]:
+            raise OptionError(
+                f"expected client_options alone in storage_options of a web server, got {unknown[0]!r}",
+                path=self.address,
+                hint="pass headers as storage_options={'client_options': {'default_headers': {...}}}",
+            )
+        base, _, self._query = root.partition("?")
+        scheme, _, place = base.partition("://")
+        self._base = f"{scheme}://{place.rpartition('@')[2]}"
+        try:
+            _origin_of(self._base)
+        except (ValueError, StoreFault) as error:
+            raise DataError(
+                "expected an address with a host and, after a colon, a number as its port", path=self.address
+            ) from error
+        headers = {**_authorization("Authorization", base), **(client.get("default_headers") or {})}
+        self._client = WebClient({**client, "default_headers": headers}, self.address)
+
+    def _target(self, key: str) -> str:
+        """Return the address of an object as it is asked for: what is escaped already stays as it is."""
+        path = urllib.parse.quote(_BARE_PERCENT.sub("%25", key), safe=_UNESCAPED)
+        return f"{self._base}/{path}" + (f"?{self._query}" if self._query else "")
+
+    async def head(self, key: str) -> ObjectInfo | None:
+        """See `Store.head`."""
+        # What is signed for GET may be refused to HEAD. Some servers do not know that, or tell a version to GET alone.
+        if not self._query:
+            async with self._client.answered("HEAD", self._target(key), {}) as answer:
+                if answer.status in _MISSING:
+                    return None
+                if answer.status in _REFUSED:
+                    raise answer.fault()
+                if answer.status == 200 and (size := _size_of(answer)) is not None:
+                    info = _info(key, answer, size)
+                    if info.etag or info.modified_ns:
+                        return info
+        async with self._client.answered("GET", self._target(key), {"Range": "bytes=0-0"}) as answer:
+            size = _size_of(answer)
+            if answer.status in (200, 206, 416) and size is not None:
+                return _info(key, answer, size)
+            if answer.status in (200, 206):
+                raise StoreFault("an answer that does not say how large the object is")
+            if answer.status in _MISSING:
+                return None
+            raise answer.fault()
+
+    async def listed(self, folder: str, *, deep: bool = True) -> AsyncIterator[list[ObjectInfo]]:
+        """See `Store.listed`."""
+        raise StoreFault("a web server does not list what it has")
+        yield []  # type: ignore[unreachable]  # which makes it a generator
+
+    async def read(self, info: ObjectInfo, begin: int, end: int) -> AsyncIterator[Any]:
+        """See `Store.read`."""
+        headers = {"Range": f"bytes={begin}-{end - 1}"}
+        if info.etag and not info.etag.startswith("W/"):
+            headers["If-Match"] = info.etag
+        async with self._client.answered("GET", self._target(info.key), headers) as answer:
+            size = _size_of(answer)
+            if answer.status in (200, 206, 416) and size is not None:
+                now = _info(info.key, answer, size)
+                if answer.status == 416 and not now.etag:  # an error need not name it
+                    now = now._replace(etag=info.etag, modified_ns=info.modified_ns)
+                if not info.is_same(now):
+                    raise StoreFault(f"an object of {now}", kind="changed")
+            if answer.status == 200:
+                raise StoreFault("Range request not supported: the server answers with the whole object")
+            if answer.status != 206:
+                raise answer.fault()
+            span = _CONTENT_RANGE.match(answer.headers.get("Content-Range", ""))
+            if span is not None and span[1] is not None and int(span[1]) != begin:
+                raise StoreFault(f"bytes from {span[1]} on, rather than from {begin}", again=True)
+            async for piece in answer.body():
+                yield piece
+
+
+def _size_of(answer: Answer) -> int | None:
+    """Return the size of the whole object; None: the answer does not say."""
+    if answer.status == 200:
+        length = answer.headers.get("Content-Length", "")
+        return int(length) if length.isdecimal() else None
+    span = _CONTENT_RANGE.match(answer.headers.get("Content-Range", ""))
+    return None if span is None or span[3] == "*" else int(span[3])
+
+
+def _info(key: str, answer: Answer, size: int) -> ObjectInfo:
+    modified = 0
+    with contextlib.suppress(ValueError, TypeError):
+        modified = int(email.utils.parsedate_to_datetime(answer.headers.get("Last-Modified", "")).timestamp())
+    return ObjectInfo(key, size, answer.headers.get("ETag", "").strip(), modified * 1_000_000_000)
+
+
+def _seconds(value: str) -> float | None:
+    """Return what Retry-After says, seconds or a date, in seconds from now."""
+    if value.strip().isdecimal():
+        return float(value)
+    try:
+        return max(0.0, email.utils.parsedate_to_datetime(value).timestamp() - time.time())
+    except (ValueError, TypeError):
+        return None
