@@ -440,7 +440,7 @@ class BufferedReader(Reader):
         self._pool: Threads | None = None
         self.ranges = self._fresh()
         lies_in = next(iter(corpus.paths()), corpus.name)
-        self._in_files = any(map(os.path.isfile, corpus.paths()))
+        self._in_files = any(corpus.paths())
         self.waits = Waits(lies_in, BLOCKS if budget_bytes is None else NOT_AHEAD)
         self._may_keep: bool | None = None  # what is read, in the page cache; None: not decided
         self._pid = os.getpid()
@@ -694,9 +694,11 @@ class BufferedReader(Reader):
 
     def _read(self, chunk_id: int, entry: _HeldChunk) -> Chunk:
         began = time.perf_counter()
-        # Corpora that are in no files may state any number of stored bytes.
-        stored = int(self._stored[chunk_id & CHUNK_MASK]) if self._stored is not None and self._in_files else 0
-        room = stored + (_DECODING if self._in_files else 1) * self._estimate(chunk_id)
+        expected = self._estimate(chunk_id)
+        if self._in_files and self._stored is not None:
+            room = int(self._stored[chunk_id & CHUNK_MASK]) + _DECODING * expected
+        else:  # before any was read, a corpus that is in no files may state any number of bytes
+            room = expected if self._seen[0] else 0
         self._make_room(chunk_id, room)
         try:
             pieces = self.ranges.take(entry)
