@@ -127,6 +127,18 @@ def in_group() -> bool:
     return bool(torch.distributed.is_available() and torch.distributed.is_initialized())
 
 
+def seed_at(generator: Any) -> int:
+    """Return what `first_seed` would draw, without drawing it."""
+    twin = torch.Generator()
+    twin.set_state((torch.default_generator if generator is None else generator).get_state())
+    return first_seed(twin)
+
+
+def permute(items: int, generator: Any) -> None:
+    """Draw from a generator what a permutation takes."""
+    torch.randperm(items, generator=generator)
+
+
 def seed_of_rank_0(seed: int) -> int:
     """Return the seed of rank 0; every rank of the process group calls this."""
     seeds = [seed]

@@ -14,7 +14,9 @@ from feedline.errors import StateError
 from feedline.feed.loader import sampling
 from feedline.feed.loader.batches import Batches
 from feedline.feed.loader.collate import torch_side
+from feedline.feed.loader.draws import SamplerDraws, draw, seed_at
 from feedline.feed.loader.order import Planned
+from feedline.feed.loader.sampling import BegunOrder
 from feedline.feed.loader.state import LIMIT, ResumePoint
 from feedline.feed.partition import ranks
 
@@ -106,6 +108,11 @@ class LoaderStanding(NamedTuple):
             return self.upcoming
         return newest.told or newest.place
 
+    @property
+    def begun(self) -> bool:
+        """Whether that position is in a sweep, rather than between two."""
+        return self.resume is not None or (self.newest is not None and not self.newest.ended)
+
 
 class Sweeps:
     """The current `LoaderStanding`, replaced as a whole, so that an interrupt finds the old or the new one.
@@ -114,15 +121,19 @@ class Sweeps:
         now: where the loader stands.
         batches: what a sweep is of.
         agreed: whether all ranks have the same seed: it was given, or came with a state or from rank 0.
+        generator: of the loader's sampler, for the order of the next sweep; None: the global one.
     """
 
     def __init__(self, now: LoaderStanding, batches: Batches) -> None:
         self.now, self.batches = now, batches
         self.agreed = batches.options.seed is not None
+        self.generator = batches.options.generator
         self._lock = os.getpid(), threading.RLock()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"now": LoaderStanding(self.now.next_sweep, self.place), "batches": self.batches, "agreed": self.agreed}
+        batches, place = self.standing()
+        now = LoaderStanding(self.now.next_sweep, place)
+        return {"now": now, "batches": batches, "agreed": self.agreed, "generator": self.generator}
 
     def __setstate__(self, saved: dict[str, Any]) -> None:
         self.__dict__.update(saved, _lock=(os.getpid(), threading.RLock()))
@@ -140,6 +151,76 @@ class Sweeps:
         """Where the next iterator begins: the next sweep, or the rest of one that has no end."""
         now = self.now
         return now.place if self.batches.endless and now.newest is not None else now.upcoming
+
+    # ---- seeds -------------------------------------------------------------------------------------------
+
+    @property
+    def settled(self) -> bool:
+        """Whether the seed holds for the sweeps to come: it was given, ranks share it, or the order goes on."""
+        return self.batches.options.seed is not None or (self._shared and self.batches.seed is not None)
+
+    @property
+    def _shared(self) -> bool:
+        """Whether one seed is drawn for all sweeps: ranks agree on it once, or the order goes on."""
+        options = self.batches.options
+        pipe_of_ranks = options.is_pipe and ranks()[1] > 1
+        return options.partition is not None or self.batches.one_seed or pipe_of_ranks
+
+    def begin_seed(
+        self, place: ResumePoint, workers: bool = False, sampler: bool = False, keeps: bool = False
+    ) -> SamplerDraws | None:
+        """Take the seed of a sweep from the program's generators, and draw from them as torch does when one begins.
+
+        Args:
+            place: where the sweep begins.
+            workers: whether workers start, rather than being there from an earlier sweep.
+            sampler: only the loader's sampler is iterated.
+            keeps: whether the seed of the sweep before holds for this one, too.
+
+        Returns:
+            What draws the rest as the sweep goes on; None: nothing is left to draw.
+        """
+        batches, options = self.batches, self.batches.options
+        generator, resumes = options.generator, self.now.resume is not None and batches.seed is not None
+        shuffles = batches.shuffles and options.partition is None and not batches.one_seed
+        if options.seed is not None or (resumes and batches.drawn is None):
+            return None
+        if resumes:
+            return self._sampler_draws(sampler, place) if shuffles else None
+        fresh = not sampler and (workers or not options.persistent_workers)
+        if not self.settled and not keeps and (shuffles or fresh or batches.seed is None):
+            shared = self._shared
+            seed = seed_at(self.generator if shuffles else generator)
+            self.batches = batches.seeded(seed, None if shared else place.sweep)
+        seeds_pipes = 0 if sampler or not options.is_pipe else 2 if fresh and options.num_workers else 1
+        for _ in range(fresh + seeds_pipes):
+            draw(generator)
+        return self._sampler_draws(sampler) if shuffles else None
+
+    def _sampler_draws(self, sampler: bool, place: ResumePoint | None = None) -> SamplerDraws:
+        options, items = self.batches.options, self.batches.places
+        assert items is not None, "an order without end has one seed"
+        size, ahead = (1, 1) if sampler else (options.indices or 1, options.depth)
+        done = None if place is None else -(-place.start // size)
+        return SamplerDraws(self.generator, items, size, ahead, done)
+
+    def upcoming(self) -> Batches:
+        """Return the batches of the next sweep, as it would be if it began now."""
+        batches = self.current()
+        if self.settled or (self.now.resume is not None and batches.seed is not None):
+            return batches
+        generator = self.generator if batches.shuffles else batches.options.generator
+        return batches.seeded(seed_at(generator), self.now.upcoming.sweep)
+
+    def standing(self) -> tuple[Batches, ResumePoint]:
+        """Return where a state begins, and the batches there; their seed is None if it has yet to be drawn."""
+        place, batches, newest = self.place, self.batches, self.now.newest
+        if newest is not None and newest.told is not None and batches.drawn is not None:
+            batches = batches.seeded(batches.seed, place.sweep)
+        keeps = batches.options.persistent_workers and not batches.shuffles and batches.drawn is not None
+        if not (self.settled or self.now.begun or keeps):
+            batches = batches.seeded(None)
+        return batches, place
 
     def share(self) -> tuple[int, int]:
         """Return this rank's share. The first time, ranks that drew the seed of a random order take that of rank 0."""
@@ -164,7 +245,7 @@ class Sweeps:
                 "expected a seed, as the ranks that mpiexec or srun has started would draw separate ones and follow "
                 "different orders, got none. Pass seed=, or call torch.distributed.init_process_group first"
             )
-        self.batches, self.agreed = self.batches.seeded(torch.seed_of_rank_0(self.batches.seed)), True
+        self.batches, self.agreed = self.batches.seeded(torch.seed_of_rank_0(self.batches.sure_seed)), True
 
     def alone(self) -> Any:
         """Return a lock of this process: one inherited by a fork may be held by a thread that does not exist here."""
@@ -247,29 +328,35 @@ class Sweeps:
         with self.alone():
             now = self.now
             if now.newest is progress and now.resume is None:
-                self.now = now._replace(next_sweep=place.sweep + 1)
+                self.now = now._replace(next_sweep=place.sweep)
+                if self.batches.drawn is not None:  # the seed was drawn for this sweep, whatever it is called
+                    self.batches = self.batches.seeded(self.batches.seed, place.sweep)
             progress.epoch = self.batches.epoch()
             progress.begin_at(place)
 
-    def follow(self, seed: int, sweep: int) -> None:
-        """Make ``sweep`` under ``seed`` the next one: a loader that reads our sampler continues from its state.
+    def taken(self, progress: SweepProgress) -> None:
+        """Note that an iterator is asked for its first batch: its sweep is not that of the next iterator, whatever
+        `set_epoch` has said before."""
+        with self.alone():
+            now = self.now
+            if now.newest is progress and now.resume is None and now.next_sweep == progress.place.sweep:
+                self.now = now._replace(next_sweep=progress.place.sweep + 1)
+
+    def follow(self, order: BegunOrder) -> None:
+        """Make a sweep of this order the next one: a loader that reads our sampler continues from its state.
 
         Raises:
             StateError: another seed was given.
         """
         with self.alone():
-            if seed != self.batches.seed:
-                if self.batches.options.seed is not None:
-                    raise StateError(
-                        "this state was taken over the sampler of a loader with another seed",
-                        saved={"seed": f"{seed:016x}"},
-                        current={"seed": f"{self.batches.seed:016x}"},
-                        hint=f"pass seed={seed} to that loader",
-                    )
-                self.batches = self.batches.seeded(seed)
-            self.now = LoaderStanding(sweep)
-
-    def beyond(self, progress: SweepProgress) -> ResumePoint | None:
-        """Return where the sweep after an iterator's begins; None: unknown, as it is not the newest iterator."""
-        now = self.now
-        return ResumePoint(now.next_sweep) if now.newest is progress and now.resume is None else None
+            given = self.batches.options.seed
+            if given is not None and order.seed != given:
+                raise StateError(
+                    "this state was taken over the sampler of a loader with another seed",
+                    saved={"seed": f"{order.seed:016x}"},
+                    current={"seed": f"{given:016x}"},
+                    hint=f"pass seed={order.seed} to that loader",
+                )
+            sweep = max(self.now.upcoming.sweep, order.sweep) if order.drawn else order.sweep
+            self.batches = self.batches.seeded(order.seed, sweep - order.sweep if order.drawn else None)
+            self.now = LoaderStanding(sweep, ResumePoint(sweep))
