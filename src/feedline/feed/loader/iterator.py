@@ -153,10 +153,10 @@ class LoaderIterator(_Base):
         sweeps, progress = self._sweeps, self._progress
         with sweeps.alone():
             place = sweeps.told(progress)
-            if place is not None:
+            if place is not None:  # until `moved` has its last word, an interrupt leads here again
                 self._executor.close()
-                sweeps.moved(progress, place)
                 self._executor = self._epoch.moved(place)
+                sweeps.moved(progress, place)
             sweeps.taken(progress)
             progress.asked = True
 
