@@ -7,7 +7,6 @@ import itertools
 import json
 import multiprocessing
 import multiprocessing.context
-import queue
 import threading
 
 import numpy as np
@@ -19,10 +18,11 @@ from torch.utils.data import (
     SubsetRandomSampler,
     TensorDataset,
     WeightedRandomSampler,
+    get_worker_info,
 )
 
 import feedline as fl
-from tests.feed.loader.swapped import LOADERS, TORCH, Numbers, Stream, both, flat, torch, workers
+from tests.feed.loader.swapped import TORCH, Numbers, Stream, both, flat, torch, workers
 
 # ---- changes between epochs ---------------------------------------------------------------------------------
 
@@ -237,6 +237,9 @@ def test_a_seed_set_before_an_epoch_decides_its_order(Loader, workers, set_by, p
         return [(set_to(epoch), flat(loader))[1] for epoch in epochs]
 
     whole = orders(range(4))
+    if Loader is TORCH and persistent and workers:  # which draws once more when it starts the workers
+        assert orders([1, 2, 3])[1:] == whole[2:]
+        return
     assert orders([2, 3]) == whole[2:]
     assert (whole[0] == whole[1]) is set_by.startswith("the state")
 
@@ -536,32 +539,17 @@ class ThreadAsProcess(threading.Thread):
         pass
 
 
-class ThreadQueue(queue.Queue):
-    def cancel_join_thread(self) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
-
-
 class ThreadContext(multiprocessing.context.BaseContext):
     """A context whose processes are threads."""
 
     _name = "threads"
     Process = ThreadAsProcess
 
-    @staticmethod
-    def Event():
-        return threading.Event()
 
-    @staticmethod
-    def Queue(*_):
-        return ThreadQueue()
-
-
-@pytest.mark.parametrize("Loader", LOADERS)
-def test_a_context_whose_processes_are_threads(Loader):
-    loader = Loader(Numbers(8), batch_size=4, num_workers=2, multiprocessing_context=ThreadContext())
+def test_a_context_whose_processes_are_threads():
+    """Not for torch's loader, whose workers would leave their number and their signal handlers in this process."""
+    loader = fl.DataLoader(Numbers(8), batch_size=4, num_workers=2, multiprocessing_context=ThreadContext())
     for _ in range(2):
         assert flat(loader) == list(range(8))
-    assert multiprocessing.active_children() == []
+        assert multiprocessing.active_children() == []
+        assert get_worker_info() is None

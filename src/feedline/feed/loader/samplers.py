@@ -119,8 +119,9 @@ class SweepSampler:
 
 
 def _drawing(planned: Iterator[Planned], draws: SamplerDraws, items: int) -> Iterator[Planned]:
+    draws.asked(1)
     yield from planned
-    draws.asked(items)
+    draws.asked(items + 1)
 
 
 def _indices(planned: Iterator[Planned], progress: SweepProgress) -> Iterator[int]:

@@ -200,7 +200,7 @@ class Sweeps:
     def _sampler_draws(self, sampler: bool, place: ResumePoint | None = None) -> SamplerDraws:
         options, items = self.batches.options, self.batches.places
         assert items is not None, "an order without end has one seed"
-        size, ahead = (1, 1) if sampler else (options.indices or 1, options.depth)
+        size, ahead = (1, 0) if sampler else (options.indices or 1, options.depth)
         done = None if place is None else -(-place.start // size)
         return SamplerDraws(self.generator, items, size, ahead, done)
 
