@@ -375,20 +375,25 @@ def listed(samples):
     return [0, *samples]
 
 
+SETTINGS = [
+    ("partition", (1, 3)),
+    ("seed", 99),
+    ("num_workers", 1),
+    ("collate_fn", listed),
+    ("device", "meta"),
+    ("progress", lambda done, total: None),
+    ("in_order", False),
+    ("prefetch_factor", None),
+]
+
+
 @pytest.mark.parametrize(
-    ("name", "value"),
+    ("name", "value", "past"),
     [
-        ("partition", (1, 3)),
-        ("seed", 99),
-        ("num_workers", 1),
-        ("collate_fn", listed),
-        ("device", "meta"),
-        ("progress", lambda done, total: None),
-        ("in_order", False),
-        ("prefetch_factor", None),
+        *((*setting, past) for setting in SETTINGS for past in (False, True)),
+        ("shuffle", False, False),  # no attribute of torch's loader, nor of ours before it is set
     ],
 )
-@pytest.mark.parametrize("past", [False, True])
 def test_an_attribute_takes_effect_at_the_next_sweep(name, value, past):
     """Also one that is set past ``__setattr__``."""
     loader, fresh = make(workers="thread"), make(workers="thread", **{name: value})
@@ -397,7 +402,7 @@ def test_an_attribute_takes_effect_at_the_next_sweep(name, value, past):
     (object.__setattr__ if past else setattr)(loader, name, value)
     assert len(list(iterator)) == 15, "the sweep in progress goes on as it began"
     list(fresh)
-    assert getattr(loader, name) == getattr(fresh, name)
+    assert getattr(loader, name) == getattr(fresh, name, value)
     for got, expected in zip(loader, fresh, strict=True):
         assert type(got) is type(expected)
         assert got == expected if isinstance(got, list) else got.is_meta or torch.equal(got, expected)
@@ -433,6 +438,69 @@ def test_an_attribute_that_cannot_take_effect_raises_and_changes_nothing(name, v
         setattr(loader, name, value)
     assert getattr(loader, name) is before
     assert flat(loader) == flat(fresh)
+
+
+def test_another_generator_takes_effect():
+    loader, fresh = (make(seed=None, generator=torch.Generator().manual_seed(number)) for number in (1, 2))
+    flat(loader)
+    loader.generator = torch.Generator().manual_seed(2)
+    assert flat(loader) == flat(fresh)
+    loader = make(seed=None, partition="auto")
+    flat(loader)
+    with pytest.raises(ValueError, match="generator"):
+        loader.generator = torch.Generator()
+
+
+@both
+@workers
+@pytest.mark.parametrize("sampler", [None, range(12)])
+def test_attributes_of_the_batch_sampler(Loader, workers, sampler):
+    """Programs let batches grow as training goes on."""
+    loader = Loader(Numbers(12), batch_size=4, sampler=sampler, num_workers=workers)
+    flat(loader)
+    held = loader.batch_sampler
+    for held.batch_size, lengths in ((3, [3, 3, 3, 3]), (5, [5, 5, 2])):
+        assert len(loader) == len(lengths)
+        assert [len(batch) for batch in loader] == lengths
+    held.drop_last = True
+    assert [len(batch) for batch in loader] == [5, 5]
+    held.sampler = [3, 1, 2, 5, 4]
+    assert flat(loader) == [3, 1, 2, 5, 4]
+    held.batch_size = 0
+    with pytest.raises((ValueError, StopIteration)):
+        next(iter(loader))
+
+
+@pytest.mark.parametrize(
+    ("options", "name"),
+    [
+        ({"partition": (0, 2)}, "seed"),
+        ({"partition": (0, 2)}, "shuffle"),
+        ({"partition": (0, 2)}, "rank"),
+        ({"shuffle": None, "weights": range(64)}, "weights"),
+        ({}, "data_source"),
+    ],
+)
+def test_attributes_of_the_sampler_are_fixed(options, name):
+    with pytest.raises(AttributeError):
+        setattr(make(**options).sampler, name, 1)
+
+
+def test_a_subclass_keeps_a_shuffle_of_its_own():
+    class Kept(fl.DataLoader):
+        def __init__(self, dataset, shuffle, **options):
+            super().__init__(dataset, shuffle=shuffle, **options)
+            self.shuffle = shuffle
+
+    class Sampling(fl.DataLoader):
+        def __init__(self, dataset, shuffle, **options):
+            super().__init__(dataset, sampler=RandomSampler(dataset) if shuffle else None, **options)
+            self.shuffle = shuffle
+
+    for kind in (Kept, Sampling):
+        loader = kind(Numbers(8), True)
+        assert loader.shuffle is True
+        assert sorted(flat(loader)) == list(range(8))
 
 
 def test_skipping_is_set_later(tmp_path):

@@ -70,8 +70,10 @@ _CHANGEABLE = (
     "progress",
 )
 _ARGUMENTS = frozenset((*_FIXED, *_CHANGEABLE))
-# Those that decide which batches there are.
-_ORDERING = frozenset(("seed", "partition", "weights", "lengths", "batch_samples", "batch_size", "drop_last"))
+# Those that decide which batches there are; the first make another sampler.
+_SAMPLING = frozenset(("shuffle", "partition", "weights", "lengths", "batch_samples"))
+_ORDERING = _SAMPLING | {"seed", "batch_size", "drop_last"}
+_REPLACING = frozenset(("dataset", "sampler", "batch_sampler"))
 
 
 class DataLoader(_Base):
@@ -208,7 +210,7 @@ class DataLoader(_Base):
     # ---- attributes of torch's DataLoader ----------------------------------------------------------
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if name not in _ARGUMENTS or "_sweeps" not in self.__dict__:
+        if not self._is_argument(name, value):
             object.__setattr__(self, name, value)
             return
         if name in _FIXED and self.__initialized:
@@ -218,39 +220,74 @@ class DataLoader(_Base):
             )
         self._change({name: value})
 
-    def _notice(self) -> None:
-        """Notice what was set past `__setattr__`: endless loaders replace their ``batch_sampler`` like that."""
+    def _is_argument(self, name: str, value: Any) -> bool:
+        """Return whether setting an attribute changes an argument.
+
+        torch's loader has no ``shuffle``: a subclass may keep what it was given under this name, or something else if
+        it has a sampler.
+        """
+        if "_sweeps" not in self.__dict__:
+            return False
+        if name != "shuffle":
+            return name in _ARGUMENTS
+        options = self._batches.options
+        return options.user_sampler is None and not options.is_iterable and (value or None) != (options.shuffle or None)
+
+    def _notice(self, begins: bool = False) -> None:
+        """Notice what was set past `__setattr__`: endless loaders replace their ``batch_sampler`` like that, and other
+        programs set the attributes of the one that there is.
+
+        Args:
+            begins: whether a sweep begins. Frameworks put their own sampler into the batch sampler, which they iterate.
+        """
         now = {**self.__dict__, "multiprocessing_context": self.multiprocessing_context}  # a property of torch's
-        if changes := {name: now[name] for name, value in self._set.items() if now.get(name, value) is not value}:
+        changes = {name: now[name] for name, value in self._set.items() if now.get(name, value) is not value}
+        options, own = self._batches.options, self.batch_sampler
+        if options.indices is not None and "batch_sampler" not in changes:
+            for name, value in (("batch_size", options.indices), ("drop_last", options.drop_last)):
+                if (there := getattr(own, name)) != value:
+                    changes.setdefault(name, there)
+            if begins and own.sampler is not self.sampler:
+                changes.setdefault("sampler", own.sampler)
+        if changes:
             self._change(changes)
 
     def _change(self, changes: dict[str, Any]) -> None:
         """Let the next sweep begin with other arguments, or refuse them."""
         if "batch_sampler" in changes:
             changes.pop("sampler", None)  # the batches are not its
-        before = self._batches
+        before, sweeps, names = self._batches, self._sweeps, changes.keys()
         options = before.options.replaced(changes)
-        if not changes.keys().isdisjoint(("dataset", "sampler", "batch_sampler")):
+        if sweeps.now.resume is not None and names & (_REPLACING | _ORDERING) - {"partition", "batch_size"}:
+            raise ValueError(
+                f"expected no other {', '.join(sorted(names))} while a loaded state is to be continued: set it before"
+            )
+        if "generator" in names and options.seed is None and sweeps.settled:
+            raise ValueError("expected no other generator: all sweeps follow from the seed that the first has drawn")
+        if names & (_REPLACING | _ORDERING):
             batches = batches_of(options, before.seed if options.seed is None else options.seed)
-            self.close()
-            # The samplers that were there keep the old sweeps: the new ones may well read them.
-            self._sweeps, self._crew = Sweeps(LoaderStanding(), batches), Crew()
-        elif not changes.keys().isdisjoint(_ORDERING):
-            if self._sweeps.now.resume is not None and not changes.keys() <= {"partition", "batch_size"}:
-                names = ", ".join(sorted(changes))
-                raise ValueError(f"expected no other {names} while a loaded state is to be continued: set it before")
-            batches = batches_of(options, before.seed if options.seed is None else options.seed)
-            batches.drawn = before.drawn if options.seed is None else None
-            self._sweeps.batches = batches
-            sampler, batch_sampler = samplers_of(self._sweeps)
-            self._keep(sampler=sampler, batch_sampler=batch_sampler)
+            if names & _REPLACING:
+                self.close()
+                # The samplers that were there keep the old sweeps: the new ones may well read them.
+                self._sweeps, self._crew = Sweeps(LoaderStanding(), batches), Crew()
+            else:
+                batches.drawn = before.drawn if options.seed is None else None
+                sweeps.batches, sweeps.agreed = batches, sweeps.agreed or options.seed is not None
         else:
-            self._sweeps.batches = before.adapted(options)
-        if not changes.keys().isdisjoint(("on_error", "quarantine", "max_errors")):
+            sweeps.batches = before.adapted(options)
+        if "generator" in names:
+            self._sweeps.generator = options.generator
+        if names & {"on_error", "quarantine", "max_errors"}:
             self._quarantine = Quarantine(options.quarantine, options.max_errors) if options.skips else None
-        shown = {"batch_size": options.indices} if "batch_size" in changes else {}
-        made = {name: getattr(options, name) for name in changes if name not in ("sampler", "batch_sampler")}
-        self._keep(**{**changes, **made, **shown})
+        kept = {name: getattr(options, name) for name in names if name not in ("sampler", "batch_sampler")}
+        if "batch_size" in names:
+            kept["batch_size"] = options.indices
+        self._keep(**{**changes, **kept})
+        if names & _SAMPLING and not names & _REPLACING:
+            sampler, batch_sampler = samplers_of(sweeps)
+            self._keep(sampler=sampler, batch_sampler=batch_sampler)
+        elif options.indices is not None:  # programs may hold it
+            self.batch_sampler.batch_size, self.batch_sampler.drop_last = options.indices, options.drop_last
 
     def _keep(self, **attributes: Any) -> None:
         """Set attributes that are arguments, as they are."""
@@ -292,7 +329,7 @@ class DataLoader(_Base):
 
     def _get_iterator(self) -> LoaderIterator:
         """Subclasses replace torch's method of this name."""
-        self._notice()
+        self._notice(begins=True)
         sweeps = self._sweeps
         progress = before = None
         told = self._IterableDataset_len_called

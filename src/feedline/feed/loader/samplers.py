@@ -53,6 +53,11 @@ class SweepSampler:
     def generator(self, generator: Any) -> None:
         self._sweeps.generator = generator
 
+    @property
+    def data_source(self) -> Any:
+        """The dataset."""
+        return self._sweeps.batches.options.dataset
+
     def __len__(self) -> int:
         """Indices of a sweep; with a partition, those of this rank in the next sweep."""
         batches = self._batches(self._sweeps.upcoming())
@@ -157,6 +162,11 @@ class WeightedRandomSampler(SweepSampler, _base("WeightedRandomSampler")):  # ty
     replacement = True
 
     @property
+    def weights(self) -> Any:
+        """Weight of each item, as they were given."""
+        return self._sweeps.batches.options.weights
+
+    @property
     def num_samples(self) -> int:
         """Indices of a sweep."""
         return len(self)
@@ -174,6 +184,26 @@ class DistributedSampler(SweepSampler, _base("DistributedSampler")):  # type: ig
     def rank(self) -> int:
         """The rank of this process."""
         return self._sweeps.batches.options.share.peek()[0]
+
+    @property
+    def dataset(self) -> Any:
+        """The dataset."""
+        return self.data_source
+
+    @property
+    def shuffle(self) -> bool:
+        """Whether the order is random."""
+        return bool(self._sweeps.batches.options.shuffle)
+
+    @property
+    def drop_last(self) -> bool:
+        """Whether a last batch that is not full is dropped."""
+        return self._sweeps.batches.options.drop_last
+
+    @property
+    def seed(self) -> int:
+        """Seed of the order; 0 before it is drawn."""
+        return self._sweeps.batches.seed or 0
 
     @property
     def epoch(self) -> int:
@@ -309,15 +339,8 @@ def samplers_of(sweeps: Sweeps) -> tuple[Any, Any]:
 
 
 def _sampler_of(sweeps: Sweeps, options: LoaderOptions) -> SweepSampler:
-    made: Any
     if options.partition is not None:
-        made = DistributedSampler(sweeps)
-        made.dataset, made.shuffle, made.drop_last = options.dataset, bool(options.shuffle), options.drop_last
-        made.seed = sweeps.batches.seed or 0
-    elif options.weights is not None:
-        made = WeightedRandomSampler(sweeps)
-        made.weights = options.weights
-    else:
-        made = (RandomSampler if options.shuffle else SequentialSampler)(sweeps)
-        made.data_source = options.dataset
-    return made  # type: ignore[no-any-return]
+        return DistributedSampler(sweeps)
+    if options.weights is not None:
+        return WeightedRandomSampler(sweeps)
+    return RandomSampler(sweeps) if options.shuffle else SequentialSampler(sweeps)
