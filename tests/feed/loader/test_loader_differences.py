@@ -356,6 +356,20 @@ def test_an_attribute_set_under_persistent_workers_is_seen():
     assert found == [[[0], [2]], [[0], [1]]]
 
 
+def test_a_generator_or_shuffle_that_is_set_later_decides_the_order():
+    found = []
+    for make in (fl.DataLoader, TORCH):
+        loader, fresh = (
+            make(Numbers(20), shuffle=True, generator=torch.Generator().manual_seed(seed)) for seed in (1, 2)
+        )
+        flat(loader)
+        loader.generator = torch.Generator().manual_seed(2)
+        order = flat(loader) == flat(fresh)
+        loader.shuffle = False
+        found.append((order, flat(loader) == list(range(20))))
+    assert found == [(True, True), (False, False)]
+
+
 DIFFERENCES = {
     "`shuffle=True`": test_the_batch_size_leaves_the_order_alone,
     "with `seed=`": test_each_iter_is_the_next_sweep,
@@ -369,6 +383,7 @@ DIFFERENCES = {
     "`__iter__` of a batch sampler": test_a_batch_sampler_is_begun_once,
     "several iterators over persistent workers": test_each_iterator_over_persistent_workers_goes_on,
     "attributes set under persistent workers": test_an_attribute_set_under_persistent_workers_is_seen,
+    "`generator` or `shuffle` set later": test_a_generator_or_shuffle_that_is_set_later_decides_the_order,
     "a worker dies": test_a_worker_that_dies_once_is_no_matter,
     "`StopIteration` in a sample": test_stop_iteration_in_a_sample_does_not_end_the_data,
     "errors of several arguments in workers": test_an_error_with_several_arguments_keeps_them,
