@@ -318,6 +318,18 @@ def test_each_sweep_once_when_set_epoch_comes_after_iter(options, how):
         assert loader.state_dict()["sweep"] == epoch + 1
 
 
+@pytest.mark.parametrize("kind", ["in order", "distributed"])
+def test_the_last_epoch_that_is_told_counts_whatever_asks_for_the_state(kind):
+    sampler = None if kind == "in order" else sampler_of(kind, Numbers(24), None)
+    loader = fl.DataLoader(Numbers(24), sampler=sampler, num_workers=1, workers="thread")
+    iterator = iter(loader)
+    for epoch in (3, 5, 4):
+        loader.sampler.set_epoch(epoch)
+        assert loader.state_dict()["sweep"] == epoch
+    flat(iterator)
+    assert loader.state_dict()["sweep"] == 5
+
+
 @pytest.mark.parametrize("persistent", [False, True])
 @pytest.mark.parametrize("workers", [0, 1])
 @pytest.mark.parametrize("kind", ["random with its own", "distributed"])

@@ -35,7 +35,7 @@ class SweepProgress:
         resumed: see above.
         asked: whether the iterator was asked for a batch.
         told: place at which ``set_epoch`` has made it begin since; None: no other place.
-        epoch: epoch of the user's sampler when the iterator was created; None: it has none.
+        epoch: epoch of the user's sampler that the iterator has followed last; None: it has none.
     """
 
     def __init__(self, place: ResumePoint, resumed: bool = False) -> None:
@@ -311,16 +311,14 @@ class Sweeps:
 
         A user's sampler is told without us, so its epoch is compared with what it was.
         """
-        epoch, before = self.batches.epoch(), progress.epoch
-        if progress.told is not None or epoch is None or before is None or epoch == before:
-            return progress.told
-        if self.now.newest is not progress:  # it is for a newer iterator
-            return None
-        place = progress.place
-        if place.start == 0:
-            progress.tell(epoch)
-        elif (saved := sampling.saved_epoch(place.memo)) is not None:
-            progress.tell(place.sweep + epoch - saved)
+        epoch, place = self.batches.epoch(), progress.place
+        # If there is a newer iterator, the epoch is for that.
+        if epoch is not None and progress.epoch not in (None, epoch) and self.now.newest is progress:
+            if place.start == 0:
+                progress.tell(epoch)
+            elif (saved := sampling.saved_epoch(place.memo)) is not None:
+                progress.tell(place.sweep + epoch - saved)
+            progress.epoch = epoch
         return progress.told
 
     def moved(self, progress: SweepProgress, place: ResumePoint) -> None:
@@ -331,7 +329,6 @@ class Sweeps:
                 self.now = now._replace(next_sweep=place.sweep)
                 if self.batches.drawn is not None:  # the seed was drawn for this sweep, whatever it is called
                     self.batches = self.batches.seeded(self.batches.seed, place.sweep)
-            progress.epoch = self.batches.epoch()
             progress.begin_at(place)
 
     def taken(self, progress: SweepProgress) -> None:
