@@ -287,6 +287,55 @@ def test_the_state_of_a_loader_without_a_seed_resumes_its_epoch(kind, taken, wor
     assert samples(first) == following
 
 
+class Noise(Numbers):
+    def __getitem__(self, index):
+        return float(index + torch.rand(()))
+
+
+@pytest.mark.filterwarnings("ignore:.*no state_dict")
+@pytest.mark.parametrize("taken", [0, 1, 4])
+@pytest.mark.parametrize("kind", ["shuffled", "generator", "in order", "iterable", "corpus"])
+@pytest.mark.parametrize("workers", [0, 1])
+def test_the_epochs_after_a_state_are_those_of_the_run_that_it_is_of(kind, taken, workers):
+    """Whatever the program that resumes was started with, unless it draws or sets a seed itself."""
+
+    def loader(seed):
+        torch.manual_seed(seed)
+        dataset = {"iterable": Stream(11), "corpus": fl.ArrayDeserializer(x=np.arange(11))}.get(kind, Noise(11))
+        how = {} if kind in ("in order", "iterable") else {"shuffle": True}
+        if kind == "generator":
+            how["generator"] = torch.Generator().manual_seed(seed)
+        return fl.DataLoader(dataset, batch_size=3, num_workers=workers, workers="thread", **how)
+
+    def epoch(batches):
+        return flat(batch["x"] if kind == "corpus" else batch for batch in batches)
+
+    first = loader(1)
+    epoch(first)
+    iterator = iter(first)
+    epoch(itertools.islice(iterator, taken))
+    state = json.loads(json.dumps(first.state_dict()))
+    rest = [epoch(iterator), epoch(first), epoch(first)]
+    second = loader(2)
+    before = torch.get_rng_state()
+    second.load_state_dict(state)
+    assert torch.equal(torch.get_rng_state(), before), "the program's numbers are its own"
+    assert second.state_dict() == state
+    second = copy.copy(second)
+    assert [epoch(second), epoch(second), epoch(second)] == rest
+    if kind == "generator":
+        return
+    third, fourth = loader(3), loader(3)
+    torch.rand(3)  # as a network's parameters are
+    third.load_state_dict(state)
+    epoch(third)
+    orders = []
+    for each in (third, fourth):
+        torch.manual_seed(3)
+        orders.append(epoch(each))
+    assert orders[0] == orders[1], "the program has set a seed"
+
+
 def test_a_state_of_an_earlier_version_goes_on_under_its_seed():
     """It had one seed for all sweeps."""
     given = fl.DataLoader(Numbers(11), batch_size=3, shuffle=True, seed=5)

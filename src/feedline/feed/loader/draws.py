@@ -37,7 +37,7 @@ def draw(generator: Any) -> int:
 
 
 def generator_state(generator: Any) -> str:
-    """Return the state of a generator, which is torch's, as text."""
+    """Return the state of a generator, which is torch's, as text; None: of the global one."""
     torch = torch_side()
     assert torch is not None, "generators are torch's"
     text: str = torch.generator_state(generator)
@@ -51,6 +51,56 @@ def set_generator_state(generator: Any, saved: str) -> None:
     torch.set_generator_state(generator, saved)
 
 
+class GlobalGenerator:
+    """The global generator, as the sweeps of a loader without ``seed`` follow it.
+
+    Behind a loaded state they follow a twin of the generator that the saved run had, until the program draws from the
+    global one or sets it. So the sweeps to come are those of the saved run, whatever the program was started with, and
+    loading a state does not change what the program draws.
+
+    Args:
+        saved: what `state` has returned, to be followed; None: nothing was loaded.
+    """
+
+    def __init__(self, saved: str | None = None) -> None:
+        self._twin: Any = None
+        self._left: str | None = None  # state of the global one, as this has left it
+        if saved is not None:
+            self.follow(saved)
+
+    def __reduce__(self) -> Any:
+        return GlobalGenerator, (None if self.followed() is None else self.state(),)
+
+    def follow(self, saved: str) -> None:
+        """Follow a generator in this state from now on."""
+        torch = torch_side()
+        if torch is not None:
+            self._left, self._twin = torch.generator_state(None), torch.generator_at(saved)
+
+    def state(self) -> str | None:
+        """Return the state of what is followed, as text; None: torch is not installed."""
+        return None if torch_side() is None else generator_state(self.followed())
+
+    def seed(self) -> int:
+        """Return the seed that follows from it as it is."""
+        return seed_at(self.followed())
+
+    def draw(self) -> None:
+        """Draw one number."""
+        twin = self.followed()
+        draw(None)
+        if twin is not None:
+            draw(twin)
+            self._left = generator_state(None)
+
+    def followed(self) -> Any:
+        """Return the twin, unless it is the program's turn; None: the global one. Called whenever a sweep begins."""
+        twin = self._twin
+        if twin is not None and generator_state(None) != self._left:
+            twin = self._twin = None
+        return twin
+
+
 class SamplerDraws:
     """The draws of torch's `RandomSampler` in a sweep.
 
@@ -58,14 +108,17 @@ class SamplerDraws:
 
     Args:
         generator: of the sampler; None: the global one.
+        program: the global one.
         items: number of items.
         size: indices of a batch.
         ahead: batches that torch's loader asks for when a sweep begins: those that its workers make ahead.
         done: batches asked for before the sweep was interrupted; None: it begins.
     """
 
-    def __init__(self, generator: Any, items: int, size: int, ahead: int, done: int | None) -> None:
-        self._generator, self._items, self._asked = generator, items, ahead + (done or 0)
+    def __init__(
+        self, generator: Any, program: GlobalGenerator, *, items: int, size: int, ahead: int, done: int | None
+    ) -> None:
+        self._generator, self._program, self._items, self._asked = generator, program, items, ahead + (done or 0)
         self._left = [1, items // size + 1]  # numbers of batches asked for at which something is drawn
         if done is not None:  # what was drawn by then is not drawn again
             self._left = [number for number in self._left if number > self._asked]
@@ -81,4 +134,4 @@ class SamplerDraws:
             if self._generator is not None and torch is not None:
                 torch.permute(self._items, self._generator)
             elif first:
-                draw(None)
+                self._program.draw()

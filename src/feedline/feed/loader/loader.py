@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike
 from feedline.feed.loader import collate as collating
 from feedline.feed.loader import state
 from feedline.feed.loader.batches import Batches
-from feedline.feed.loader.draws import generator_state, seed_at, set_generator_state
+from feedline.feed.loader.draws import seed_at
 from feedline.feed.loader.epoch import Crew, Epoch, batches_of
 from feedline.feed.loader.iterable import DeclaredLength
 from feedline.feed.loader.iterator import LoaderIterator
@@ -377,16 +377,15 @@ class DataLoader(_Base):
         """
         self._notice()
         batches, place = self._sweeps.standing()
-        identity = {**batches.identity(), **state.seed_to_json(batches.seed, batches.drawn), **batches.carried()}
-        if batches.options.seed is None and not self._sweeps.settled and self._sweeps.generator is not None:
-            identity["generator"] = generator_state(self._sweeps.generator)
-        return state.to_json(identity, place)
+        seed, generators = state.seed_to_json(batches.seed, batches.drawn), self._sweeps.generators()
+        return state.to_json({**batches.identity(), **seed, **batches.carried(), **generators}, place)
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Seek to a saved state: the next ``iter`` continues there. Reads no data.
 
         A loader created without ``seed`` continues the sweep under the state's seed. If it was given a ``generator``,
-        that is set to what it was, and so is the generator of a user's sampler.
+        that is set to what it was, and so is the generator of a user's sampler. torch's global generator is not set:
+        later sweeps have the seeds of the saved run, until the program draws from it or sets it.
 
         Raises:
             StateError: the state belongs to other data, another order or another version.
@@ -399,10 +398,9 @@ class DataLoader(_Base):
                 identity |= state.seed_to_json(given, None)
             length = None if current.carried() else current.places  # other weights may end elsewhere
             place = state.from_json(state_dict, identity, current.check_memo, length)
-            seed, drawn, generator = state.seed_from_json(state_dict, place.sweep)
+            seed, drawn, generators = state.seed_from_json(state_dict, place.sweep)
             batches = current.seeded(seed, drawn).restored(state_dict, place)
-            if generator is not None and given is None and self._sweeps.generator is not None:
-                set_generator_state(self._sweeps.generator, generator)
+            self._sweeps.set_generators(generators)
             batches.set_generators(place)
             self._continue(batches, place)
             self._sweeps.agreed = self._sweeps.agreed or seed is not None

@@ -161,9 +161,9 @@ def seed_to_json(seed: int | None, drawn: int | None) -> dict[str, Any]:
     return {"seed": text} if seed is None or drawn is None else {"seed": text, "drawn": drawn}
 
 
-def seed_from_json(state: Mapping[str, Any], sweep: int) -> tuple[int | None, int | None, str | None]:
-    """Return the seed in a state of a sweep, the sweep that it was drawn for, and the state of the generator that the
-    next seed follows from; None: there is none.
+def seed_from_json(state: Mapping[str, Any], sweep: int) -> tuple[int | None, int | None, dict[str, str]]:
+    """Return the seed in a state of a sweep, the sweep that it was drawn for, and the states of generators that the
+    next seed follows from.
 
     Raises:
         StateError: they are damaged.
@@ -173,12 +173,12 @@ def seed_from_json(state: Mapping[str, Any], sweep: int) -> tuple[int | None, in
         if text is not None and not is_hex(text):
             raise TypeError(f"expected `seed` as 16 hex digits, got {text!r:.80}")
         drawn = whole(state, "drawn", sweep + 1) if "drawn" in state else None
-        generator = state.get("generator")
-        if generator is not None and torch is not None:
-            torch.check_generator_state(generator)
+        generators = {name: state[name] for name in ("generator", "global") if state.get(name) is not None}
+        for saved in generators.values() if torch is not None else ():
+            torch.check_generator_state(saved)
     except (KeyError, TypeError, ValueError) as error:
         raise _damaged(error) from error
-    return None if text is None else int(text, 16), drawn, generator
+    return None if text is None else int(text, 16), drawn, generators
 
 
 def is_hex(text: Any) -> bool:

@@ -8,13 +8,21 @@ from __future__ import annotations
 import os
 import threading
 import warnings
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from feedline.errors import StateError
 from feedline.feed.loader import sampling
 from feedline.feed.loader.batches import Batches
 from feedline.feed.loader.collate import torch_side
-from feedline.feed.loader.draws import SamplerDraws, draw, seed_at
+from feedline.feed.loader.draws import (
+    GlobalGenerator,
+    SamplerDraws,
+    draw,
+    generator_state,
+    seed_at,
+    set_generator_state,
+)
 from feedline.feed.loader.order import Planned
 from feedline.feed.loader.sampling import BegunOrder
 from feedline.feed.loader.state import LIMIT, ResumePoint
@@ -122,18 +130,20 @@ class Sweeps:
         batches: what a sweep is of.
         agreed: whether all ranks have the same seed: it was given, or came with a state or from rank 0.
         generator: of the loader's sampler, for the order of the next sweep; None: the global one.
+        program: the global one.
     """
 
     def __init__(self, now: LoaderStanding, batches: Batches) -> None:
         self.now, self.batches = now, batches
         self.agreed = batches.options.seed is not None
-        self.generator = batches.options.generator
+        self.generator, self.program = batches.options.generator, GlobalGenerator()
         self._lock = os.getpid(), threading.RLock()
 
     def __getstate__(self) -> dict[str, Any]:
         batches, place = self.standing()
         now = LoaderStanding(self.now.next_sweep, place)
-        return {"now": now, "batches": batches, "agreed": self.agreed, "generator": self.generator}
+        saved = {"now": now, "batches": batches, "agreed": self.agreed}
+        return {**saved, "generator": self.generator, "program": self.program}
 
     def __setstate__(self, saved: dict[str, Any]) -> None:
         self.__dict__.update(saved, _lock=(os.getpid(), threading.RLock()))
@@ -186,15 +196,18 @@ class Sweeps:
         if options.seed is not None or (resumes and batches.drawn is None):
             return None
         if resumes:
+            self.program.followed()  # what the program has set since the state was loaded, holds
             return self._sampler_draws(sampler, place) if shuffles else None
         fresh = not sampler and (workers or not options.persistent_workers)
         if not self.settled and not keeps and (shuffles or fresh or batches.seed is None):
             shared = self._shared
-            seed = seed_at(self.generator if shuffles else generator)
-            self.batches = batches.seeded(seed, None if shared else place.sweep)
+            self.batches = batches.seeded(self._seed_at(shuffles), None if shared else place.sweep)
         seeds_pipes = 0 if sampler or not options.is_pipe else 2 if fresh and options.num_workers else 1
         for _ in range(fresh + seeds_pipes):
-            draw(generator)
+            if generator is None:
+                self.program.draw()
+            else:
+                draw(generator)
         return self._sampler_draws(sampler) if shuffles else None
 
     def _sampler_draws(self, sampler: bool, place: ResumePoint | None = None) -> SamplerDraws:
@@ -202,15 +215,36 @@ class Sweeps:
         assert items is not None, "an order without end has one seed"
         size, ahead = (1, 0) if sampler else (options.indices or 1, options.depth)
         done = None if place is None else -(-place.start // size)
-        return SamplerDraws(self.generator, items, size, ahead, done)
+        return SamplerDraws(self.generator, self.program, items=items, size=size, ahead=ahead, done=done)
+
+    def _seed_at(self, shuffles: bool) -> int:
+        generator = self.generator if shuffles else self.batches.options.generator
+        return self.program.seed() if generator is None else seed_at(generator)
+
+    def generators(self) -> dict[str, str]:
+        """Return what the seeds of the sweeps to come follow from, for a state."""
+        if self.settled:
+            return {}
+        if self.generator is not None:
+            return {"generator": generator_state(self.generator)}
+        text = self.program.state()
+        return {} if text is None else {"global": text}
+
+    def set_generators(self, saved: Mapping[str, str]) -> None:
+        """Let the sweeps to come follow from what `generators` has returned."""
+        if self.batches.options.seed is not None:
+            return
+        if self.generator is not None and "generator" in saved:
+            set_generator_state(self.generator, saved["generator"])
+        elif self.generator is None and "global" in saved:
+            self.program.follow(saved["global"])
 
     def upcoming(self) -> Batches:
         """Return the batches of the next sweep, as it would be if it began now."""
         batches = self.current()
         if self.settled or (self.now.resume is not None and batches.seed is not None):
             return batches
-        generator = self.generator if batches.shuffles else batches.options.generator
-        return batches.seeded(seed_at(generator), self.now.upcoming.sweep)
+        return batches.seeded(self._seed_at(batches.shuffles), self.now.upcoming.sweep)
 
     def standing(self) -> tuple[Batches, ResumePoint]:
         """Return where a state begins, and the batches there; their seed is None if it has yet to be drawn."""
