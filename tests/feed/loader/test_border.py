@@ -560,6 +560,16 @@ def test_a_subclass_keeps_a_shuffle_of_its_own():
         assert sorted(flat(loader)) == list(range(8))
 
 
+def test_a_dataset_that_is_put_in_its_place_has_its_samplers():
+    loader = make()
+    flat(loader)
+    object.__setattr__(loader, "dataset", Numbers(8))
+    assert sorted(flat(loader)) == list(range(8))
+    assert len(loader.sampler) == 8
+    loader.sampler.set_epoch(0)
+    assert loader.state_dict()["sweep"] == 0
+
+
 def test_skipping_is_set_later(tmp_path):
     loader = fl.DataLoader([1, 2, object(), 4], batch_size=None, collate_fn=int)
     loader.on_error = "skip"

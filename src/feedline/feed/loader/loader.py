@@ -283,8 +283,8 @@ class DataLoader(_Base):
         if "batch_size" in names:
             kept["batch_size"] = options.indices
         self._keep(**{**changes, **kept})
-        if names & _SAMPLING and not names & _REPLACING:
-            sampler, batch_sampler = samplers_of(sweeps)
+        if names & (_SAMPLING | {"dataset"}) and not names & {"sampler", "batch_sampler"}:
+            sampler, batch_sampler = samplers_of(self._sweeps)
             self._keep(sampler=sampler, batch_sampler=batch_sampler)
         elif options.indices is not None:  # programs may hold it
             self.batch_sampler.batch_size, self.batch_sampler.drop_last = options.indices, options.drop_last
