@@ -174,8 +174,9 @@ def seed_from_json(state: Mapping[str, Any], sweep: int) -> tuple[int | None, in
             raise TypeError(f"expected `seed` as 16 hex digits, got {text!r:.80}")
         drawn = whole(state, "drawn", sweep + 1) if "drawn" in state else None
         generators = {name: state[name] for name in ("generator", "global") if state.get(name) is not None}
-        for saved in generators.values() if torch is not None else ():
-            torch.check_generator_state(saved)
+        if torch is not None:
+            for saved in generators.values():
+                torch.check_generator_state(saved)
     except (KeyError, TypeError, ValueError) as error:
         raise _damaged(error) from error
     return None if text is None else int(text, 16), drawn, generators
