@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike
 from feedline.feed.loader import collate as collating
 from feedline.feed.loader import state
 from feedline.feed.loader.batches import Batches
-from feedline.feed.loader.draws import seed_at
+from feedline.feed.loader.draws import draw, seed_at
 from feedline.feed.loader.epoch import Crew, Epoch, batches_of
 from feedline.feed.loader.iterable import DeclaredLength
 from feedline.feed.loader.iterator import LoaderIterator
@@ -106,8 +106,8 @@ class DataLoader(_Base):
         pin_memory_device: no effect, as in torch: the accelerator is detected.
         in_order: False: deliver batches as they complete; the state then lists those delivered out of turn.
         seed: seed of order and random numbers, 0 <= seed < 2**64. None: the seed of each sweep follows from
-            ``generator``, as it is at ``iter``, from which as much is drawn as torch draws; with a partition, or over a
-            `Mixture`, that of all sweeps from the first ``iter``. A state has the seed of its sweep.
+            ``generator``, as it is at ``iter``, from which as much is drawn as torch draws; with a partition that of all
+            sweeps as it is now, over a `Mixture` as it is at the first ``iter``. A state has the seed of its sweep.
         workers: "process", "thread", or "auto": threads if Python runs without the GIL, else processes; or "ray":
             actors of Ray, on any machine of its cluster.
         partition: (index, count): deliver this rank's share of global batches of ``batch_size * count`` items;
@@ -191,7 +191,10 @@ class DataLoader(_Base):
         given = dict(locals())
         del given["self"]
         options = LoaderOptions(**given)
-        batches = batches_of(options, options.seed)
+        seed = options.seed
+        if seed is None and options.partition is not None:  # one for all sweeps, which ranks agree on at the first
+            seed = draw(options.generator)
+        batches = batches_of(options, seed)
         if options.kind == "process":
             expect_processes(options)
         self._quarantine = Quarantine(quarantine, max_errors) if options.skips else None
@@ -263,7 +266,7 @@ class DataLoader(_Base):
                 f"expected no other {', '.join(sorted(names))} while a loaded state is to be continued: set it before"
             )
         if "generator" in names and options.seed is None and sweeps.settled:
-            raise ValueError("expected no other generator: all sweeps follow from the seed that the first has drawn")
+            raise ValueError("expected no other generator: all sweeps follow from the seed that was drawn once")
         if names & (_REPLACING | _ORDERING):
             batches = batches_of(options, before.seed if options.seed is None else options.seed)
             if names & _REPLACING:
