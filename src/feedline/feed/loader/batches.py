@@ -62,6 +62,17 @@ class Batches(ABC):
         other.__dict__.update(self.__dict__, options=options)
         return other
 
+    def sampler_key(self, place: ResumePoint) -> SweepKey | None:
+        """Return what the generators are seeded from that a user's sampler starts with; None: they are the program's.
+
+        So they are without a seed, as with torch. States of 1.0.0rc1 do not have them: their seed is that of all sweeps.
+        """
+        options, memo = self.options, place.memo or {}
+        unseeded = options.seed is None and options.partition is None
+        if self.drawn is not None or (unseeded and (not place.start or "random" in memo)):
+            return None
+        return self.key(place.sweep)
+
     def seeded(self, seed: int | None, drawn: int | None = None) -> Batches:
         """Return the batches under another seed, drawn for a sweep or for all of them."""
         other = self.adapted(self.options)
@@ -309,7 +320,7 @@ class SamplerBatches(PlannedBatches):
             size=options.indices,
             batches=options.batch_sampler is not None,
             drop_last=options.drop_last,
-            key=self.key(place.sweep) if self.drawn is None else None,
+            key=self.sampler_key(place),
             place=place,
         )
 

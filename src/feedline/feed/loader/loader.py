@@ -106,9 +106,9 @@ class DataLoader(_Base):
         pin_memory_device: no effect, as in torch: the accelerator is detected.
         in_order: False: deliver batches as they complete; the state then lists those delivered out of turn.
         seed: seed of order and random numbers, 0 <= seed < 2**64. None: the seed of each sweep follows from
-            ``generator``, as it is at ``iter``, from which as much is drawn as torch draws; with a partition that of
-            all sweeps as it is now, over a `Mixture` as it is at the first ``iter``. A state has the seed of its
-            sweep.
+            ``generator``, as it is at ``iter``, from which as much is drawn as torch draws. With a partition, and once
+            a program names its sweeps by ``set_epoch``, the seed of all sweeps follows from it as it is now; over a
+            `Mixture` as it is at the first ``iter``. A state has the seed of its sweep.
         workers: "process", "thread", or "auto": threads if Python runs without the GIL, else processes; or "ray":
             actors of Ray, on any machine of its cluster.
         partition: (index, count): deliver this rank's share of global batches of ``batch_size * count`` items;

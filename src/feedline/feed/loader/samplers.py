@@ -21,7 +21,15 @@ from feedline.feed.loader.collate import torch_side
 from feedline.feed.loader.draws import SamplerDraws
 from feedline.feed.loader.options import LoaderOptions
 from feedline.feed.loader.order import Planned
-from feedline.feed.loader.sampling import BegunOrder, Sampled, after, begins_order, goes_on, order_again
+from feedline.feed.loader.sampling import (
+    BegunOrder,
+    Sampled,
+    after,
+    begins_order,
+    epochs_named,
+    goes_on,
+    order_again,
+)
 from feedline.feed.loader.state import ResumePoint
 from feedline.feed.loader.sweeps import SweepProgress, Sweeps
 
@@ -99,6 +107,8 @@ class SweepSampler:
         sweeps = self._sweeps
         with sweeps.alone():
             sweeps.batches = self._batches(sweeps.current())
+            if epochs_named():
+                sweeps.name_sweeps()
             keeps, again = goes_on(sweeps.batches.seed), order_again()
             draws = sweeps.begin_seed(sweeps.now.upcoming, sampler=True, keeps=keeps)
             if again is not None:
@@ -273,7 +283,7 @@ class UserBatchSampler(BatchSampler):
             size=self.batch_size,
             batches=False,
             drop_last=self.drop_last,
-            key=batches.key(progress.place.sweep) if batches.drawn is None else None,
+            key=batches.sampler_key(progress.place),
             place=progress.place,
         )
         with contextlib.suppress(StopIteration):

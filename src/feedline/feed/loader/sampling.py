@@ -56,10 +56,12 @@ class _Starting(threading.local):
     Attributes:
         orders: each loader's order that it has begun; None: no sampler is asked.
         again: those that it is to begin, from a state.
+        named: whether the program tells it its epochs.
     """
 
     orders: list[BegunOrder] | None = None
     again: list[BegunOrder] = []  # noqa: RUF012  # never modified
+    named = False
 
 
 _starting = _Starting()
@@ -80,6 +82,11 @@ def goes_on(seed: int | None) -> bool:
     return any(order.seed == seed for order in _starting.orders or ())
 
 
+def epochs_named() -> bool:
+    """Return whether the sampler that is asked is told its epochs, such as a `DistributedSampler` over a loader's."""
+    return _starting.named
+
+
 def begins_order(order: BegunOrder) -> None:
     """Note the order that a loader's sampler begins, in case another loader is asking it."""
     if _starting.orders is not None:
@@ -87,13 +94,13 @@ def begins_order(order: BegunOrder) -> None:
 
 
 @contextmanager
-def _noted(orders: list[BegunOrder], again: list[BegunOrder]) -> Iterator[None]:
-    before = _starting.orders, _starting.again
-    _starting.orders, _starting.again = orders, again
+def _noted(orders: list[BegunOrder], again: list[BegunOrder], named: bool) -> Iterator[None]:
+    before = _starting.orders, _starting.again, _starting.named
+    _starting.orders, _starting.again, _starting.named = orders, again, named
     try:
         yield
     finally:
-        _starting.orders, _starting.again = before
+        _starting.orders, _starting.again, _starting.named = before
 
 
 class Sampled:
@@ -223,7 +230,7 @@ class Sampled:
             start()
             self._pass(own is not None)
 
-        with _noted(self._orders, self._again):
+        with _noted(self._orders, self._again, self._epochs is not None):
             if self._key is not None:
                 Seeding(restore=True).run(self._key, begin)
                 self._pass(own is not None)
@@ -250,7 +257,7 @@ class Sampled:
         drawn = self._drawn
         if len(drawn) < count:
             self._drawing = True
-            with _noted(self._orders, self._again):
+            with _noted(self._orders, self._again, self._epochs is not None):
                 drawn.extend(islice(self._iterator, count - len(drawn)))  # an interrupt keeps those drawn so far
             self._drawing = False
         return drawn

@@ -134,16 +134,17 @@ class Sweeps:
     """
 
     def __init__(self, now: LoaderStanding, batches: Batches) -> None:
-        self.now, self.batches = now, batches
+        self.now, self.batches, self._named = now, batches, False
         self.agreed = batches.options.seed is not None
         self.generator, self.program = batches.options.generator, GlobalGenerator()
+        self._first_seed = self._seed_at(batches.shuffles) if batches.seed is None else batches.seed
         self._lock = os.getpid(), threading.RLock()
 
     def __getstate__(self) -> dict[str, Any]:
         batches, place = self.standing()
         now = LoaderStanding(self.now.next_sweep, place)
-        saved = {"now": now, "batches": batches, "agreed": self.agreed}
-        return {**saved, "generator": self.generator, "program": self.program}
+        saved = {"now": now, "batches": batches, "agreed": self.agreed, "_named": self._named}
+        return {**saved, "generator": self.generator, "program": self.program, "_first_seed": self._first_seed}
 
     def __setstate__(self, saved: dict[str, Any]) -> None:
         self.__dict__.update(saved, _lock=(os.getpid(), threading.RLock()))
@@ -168,6 +169,16 @@ class Sweeps:
     def settled(self) -> bool:
         """Whether the seed holds for the sweeps to come: it was given, ranks share it, or the order goes on."""
         return self.batches.options.seed is not None or (self._shared and self.batches.seed is not None)
+
+    @property
+    def named(self) -> bool:
+        """Whether the program names the sweeps, by ``set_epoch`` here or on its own sampler. All have one seed then, so
+        that whoever passes over batches to resume, as Accelerate does, meets the same ones whatever else was drawn."""
+        return self._named or self.batches.epoch() is not None
+
+    def name_sweeps(self) -> None:
+        """Note that the program names the sweeps."""
+        self._named = True
 
     @property
     def _shared(self) -> bool:
@@ -200,8 +211,7 @@ class Sweeps:
             return self._sampler_draws(sampler, place) if shuffles else None
         fresh = not sampler and (workers or not options.persistent_workers)
         if not self.settled and not keeps and (shuffles or fresh or batches.seed is None):
-            shared = self._shared
-            self.batches = batches.seeded(self._seed_at(shuffles), None if shared else place.sweep)
+            self.batches = self._seeded(batches, place.sweep)
         seeds_pipes = 0 if sampler or not options.is_pipe else 2 if fresh and options.num_workers else 1
         for _ in range(fresh + seeds_pipes):
             if generator is None:
@@ -217,13 +227,22 @@ class Sweeps:
         done = None if place is None else -(-place.start // size)
         return SamplerDraws(self.generator, self.program, items=items, size=size, ahead=ahead, done=done)
 
+    def _seeded(self, batches: Batches, sweep: int) -> Batches:
+        """Return the batches under the seed of a sweep that begins now."""
+        if self._shared:
+            return batches.seeded(self._seed_at(batches.shuffles))
+        if not self.named:
+            return batches.seeded(self._seed_at(batches.shuffles), sweep)
+        continues = batches.seed is not None and batches.drawn is None  # a run whose sweeps were named
+        return batches.seeded(batches.seed if continues else self._first_seed)
+
     def _seed_at(self, shuffles: bool) -> int:
         generator = self.generator if shuffles else self.batches.options.generator
         return self.program.seed() if generator is None else seed_at(generator)
 
     def generators(self) -> dict[str, str]:
         """Return what the seeds of the sweeps to come follow from, for a state."""
-        if self.settled:
+        if self.settled or self.named:
             return {}
         if self.generator is not None:
             return {"generator": generator_state(self.generator)}
@@ -244,7 +263,7 @@ class Sweeps:
         batches = self.current()
         if self.settled or (self.now.resume is not None and batches.seed is not None):
             return batches
-        return batches.seeded(self._seed_at(batches.shuffles), self.now.upcoming.sweep)
+        return self._seeded(batches, self.now.upcoming.sweep)
 
     def standing(self) -> tuple[Batches, ResumePoint]:
         """Return where a state begins, and the batches there; their seed is None if it has yet to be drawn."""
@@ -253,7 +272,7 @@ class Sweeps:
             batches = batches.seeded(batches.seed, place.sweep)
         keeps = batches.options.persistent_workers and not batches.shuffles and batches.drawn is not None
         if not (self.settled or self.now.begun or keeps):
-            batches = batches.seeded(None)
+            batches = self._seeded(batches, place.sweep) if self.named else batches.seeded(None)
         return batches, place
 
     def share(self) -> tuple[int, int]:
@@ -339,6 +358,7 @@ class Sweeps:
                 if self.now.newest is not None:
                     self.now.newest.tell(sweep)
                 self.now = self.now._replace(next_sweep=sweep)
+            self.name_sweeps()
 
     def told(self, progress: SweepProgress) -> ResumePoint | None:
         """Return where an iterator was told to begin since it was made; None: nowhere else.
