@@ -1,9 +1,10 @@
-"""How long after its constructor does a `DataLoader` with two workers give its first batch?
+"""How long after its constructor does a `DataLoader` with two workers give its first batch, and after `iter` later on?
 
 Peer: torch's `DataLoader` with the same start method. Unit: milliseconds on the wall. Measured: fresh loaders, one
 after the other, in a process that has imported torch; items and batches are those of `loader_python`, of which two
-workers make one in 15 ms. With forkserver and spawn a worker has to import torch, unless the server did; and as loaders
-of one process share a server, each of these is in a process of its own, with a second loader beside the first.
+workers make one in 15 ms. Later epochs are those of one loader, each read to its end. With forkserver and spawn a
+worker has to import torch, unless the server did; and as loaders of one process share a server, each of these is in a
+process of its own, with a second loader beside the first.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from benchmarks.harness import Answer, Stage
 from benchmarks.loader_python import BATCH, Images
@@ -32,6 +35,13 @@ def run(stage: Stage) -> list[Answer]:
         stage.rounds(9),
     )
     answers.append(sooner(said, ours, peer, "first batch, 2 workers, fork", at_most=0.8))
+    for persistent in (False, True):
+        said = {name: [] for name in LOADERS}
+        for _ in range(stage.rounds(5)):
+            for name, make in LOADERS.items():
+                said[name] += later(make, items, persistent)
+        question = f"first batch of a later epoch, 2 {'persistent ' if persistent else ''}workers, fork"
+        answers.append(sooner(said, ours, peer, question, at_most=1.0))
     for method, target in (("forkserver", 0.6), ("spawn", None)):
         pairs = {name: [elsewhere(name, loops, method) for _ in range(stage.rounds(5))] for name in LOADERS}
         for place, of in enumerate(("first batch", "first batch of a second loader")):
@@ -50,6 +60,20 @@ def first(make: Callable[..., Any], items: Images, method: str) -> float:
     del batches, loader
     time.sleep(0.3)  # whatever is left of it ends before another one's turn
     return took
+
+
+def later(make: Callable[..., Any], items: Images, persistent: bool) -> list[float]:
+    """Seconds from ``iter`` to the first batch, of three epochs after the first."""
+    few = torch.utils.data.Subset(items, range(2 * BATCH))
+    loader = make(few, batch_size=BATCH, num_workers=2, multiprocessing_context="fork", persistent_workers=persistent)
+    took = []
+    for _ in range(4):
+        began = time.perf_counter()
+        batches = iter(loader)
+        next(batches)
+        took.append(time.perf_counter() - began)
+        list(batches)
+    return took[1:]
 
 
 def elsewhere(name: str, loops: int, method: str) -> list[float]:

@@ -46,7 +46,7 @@ class Interrupt:
     """Ctrl-C at the ``moment``-th moment inside of the ``with`` blocks entered."""
 
     def __init__(self, moment):
-        self.left, self.where, self.calls = moment, None, {}
+        self.left, self.where, self.calls, self.pid = moment, None, {}, os.getpid()
 
     def __enter__(self):
         if self.where is None:
@@ -92,6 +92,9 @@ class Interrupt:
         return self.watched
 
     def moment(self, frame):
+        if os.getpid() != self.pid:  # a worker, forked meanwhile
+            self.__exit__()
+            return
         self.left -= 1
         if self.left == 0:
             self.where = f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno} in {frame.f_code.co_name}"
@@ -281,11 +284,13 @@ def test_an_iterator_told_another_epoch(name):
 
 
 @pytest.mark.parametrize("dataset", [Augmented(13), Counting(13)], ids=["items", "iterable"])
-def test_processes(dataset):
-    """Sweep after sweep out of the same workers, each interrupted somewhere else."""
+@pytest.mark.parametrize("persistent", [True, False], ids=["persistent", "new"])
+def test_processes(dataset, persistent):
+    """Sweep after sweep out of the same workers or of new ones, each interrupted somewhere else."""
     how = {"dataset": dataset, "batch_size": 3, "seed": 5}
-    apart = {"num_workers": 1} if isinstance(dataset, Counting) else {}
-    with fl.DataLoader(num_workers=1, prefetch_factor=2, **how) as reading, fl.DataLoader(**how, **apart) as restored:
+    apart = {"num_workers": 1, "persistent_workers": True} if isinstance(dataset, Counting) else {}
+    workers = {"num_workers": 1, "prefetch_factor": 2, "persistent_workers": persistent}
+    with fl.DataLoader(**how, **workers) as reading, fl.DataLoader(**how, **apart) as restored:
         expected = fl.DataLoader(**how)
         for moment in moments(type(dataset).__name__):
             sweep, interrupt, states = values(expected), Interrupt(moment), []

@@ -69,6 +69,20 @@ def _restores_late() -> None:
     _wrapped(fl.MinibatchSource, "load_state_dict", late)
 
 
+def _begins_early() -> None:
+    """A loader begins its next sweep when the one before ends."""
+    import feedline as fl
+
+    begun: dict[int, Any] = {}
+
+    def early(original: Any, loader: Any) -> Any:
+        iterator = begun.pop(id(loader), None) or original(loader)
+        yield from iterator
+        begun[id(loader)] = original(loader)
+
+    _wrapped(fl.DataLoader, "__iter__", early)
+
+
 def _state_of_yesterday() -> None:
     """A loader returns its previous state."""
     import feedline as fl
@@ -456,6 +470,7 @@ def _replicas_differ() -> None:
 
 PLANTS = (
     Plant("restores late", "killed-feeds", ("lost",), _restores_late),
+    Plant("begins early", "changed-data", ("silent",), _begins_early),
     Plant("state of yesterday", "killed-loaders", ("twice",), _state_of_yesterday),
     Plant("backwards", "worlds", ("out of place",), _backwards),
     Plant("weights forgotten", "killed-mixtures", ("lost", "twice", "out of place"), _weights_forgotten),

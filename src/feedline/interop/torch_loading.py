@@ -127,6 +127,16 @@ def in_group() -> bool:
     return bool(torch.distributed.is_available() and torch.distributed.is_initialized())
 
 
+def seed_at(generator: Any) -> int:
+    """Return what `first_seed` would draw, without drawing it."""
+    return first_seed(generator_at(generator_state(generator)))
+
+
+def permute(items: int, generator: Any) -> None:
+    """Draw from a generator what a permutation takes."""
+    torch.randperm(items, generator=generator)
+
+
 def seed_of_rank_0(seed: int) -> int:
     """Return the seed of rank 0; every rank of the process group calls this."""
     seeds = [seed]
@@ -453,13 +463,20 @@ def _moved(tree: Any, move: Callable[[Any], Any], other: Callable[[Any], Any]) -
 
 
 def generator_state(generator: Any) -> str:
-    """Return the state of a ``torch.Generator`` as hex digits."""
-    return bytes(generator.get_state().numpy().tobytes()).hex()
+    """Return the state of a ``torch.Generator``, or of the global one, as hex digits."""
+    return bytes((generator or torch.default_generator).get_state().numpy().tobytes()).hex()
 
 
 def set_generator_state(generator: Any, state: str) -> None:
     """Set a ``torch.Generator`` to a state from `generator_state`."""
     generator.set_state(torch.frombuffer(bytearray.fromhex(state), dtype=torch.uint8))
+
+
+def generator_at(state: str) -> torch.Generator:
+    """Return a new ``torch.Generator`` in a state from `generator_state`."""
+    generator = torch.Generator()
+    set_generator_state(generator, state)
+    return generator
 
 
 def check_generator_state(state: Any) -> None:
@@ -471,7 +488,7 @@ def check_generator_state(state: Any) -> None:
     if not isinstance(state, str):
         raise TypeError(f"expected the state of a torch.Generator as hex digits, got {state!r:.80}")
     try:
-        set_generator_state(torch.Generator(), state)
+        generator_at(state)
     except RuntimeError as error:
         raise ValueError(f"expected the state of a torch.Generator: {error}") from error
 

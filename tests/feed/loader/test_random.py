@@ -380,15 +380,15 @@ def test_every_draw_is_noticed(monkeypatch, in_memory):
 )
 def test_a_thread_that_restores_hides_no_draws_of_another_one(early, ends):
     """What another thread has drawn is undone along with one's own; that thread has to notice all the same."""
-    shared = seeding.Seeding(5, restore=True, threads=True)
+    shared = seeding.Seeding(restore=True, threads=True)
     for _ in range(seeding.TRIAL):
-        shared.run(0, lambda _: None)
+        shared.run((5, 0), lambda _: None)
 
     def drawn(at):
         at(7)
         return random.random(), np.random.random()
 
-    expected, before = seeding.Seeding(5, restore=True).run(0, drawn), states()
+    expected, before = seeding.Seeding(restore=True).run((5, 0), drawn), states()
     begun, entered, drew, restored = (threading.Event() for _ in range(4))
 
     def first(at):
@@ -409,7 +409,9 @@ def test_a_thread_that_restores_hides_no_draws_of_another_one(early, ends):
         return drawn(at)
 
     got = []
-    threads = [threading.Thread(target=lambda work=work: got.append(shared.run(0, work))) for work in (first, second)]
+    threads = [
+        threading.Thread(target=lambda work=work: got.append(shared.run((5, 0), work))) for work in (first, second)
+    ]
     threads[0].start()
     assert begun.wait(60)
     threads[1].start()
@@ -425,9 +427,9 @@ def test_a_thread_that_restores_hides_no_draws_of_another_one(early, ends):
 
 def test_the_oldest_marks_are_restored_whoever_ends_in_between():
     """Three threads: the marks of the second lie after draws of the first, and the third has restored since."""
-    shared = seeding.Seeding(5, restore=True, threads=True)
+    shared = seeding.Seeding(restore=True, threads=True)
     for _ in range(seeding.TRIAL):
-        shared.run(0, lambda _: None)
+        shared.run((5, 0), lambda _: None)
     before = states()
     events = {name: threading.Event() for name in ("drew", "marked", "first", "third")}
 
@@ -444,7 +446,7 @@ def test_the_oldest_marks_are_restored_whoever_ends_in_between():
         random.random()
 
     def run(work, *then):
-        shared._beside(0, work)
+        shared._beside((5, 0), work)
         for name in then:
             events[name].set()
 

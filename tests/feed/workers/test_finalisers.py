@@ -164,7 +164,7 @@ def test_in_the_middle_of_the_pool_s_own_calls(through, kind):
     through(f"""
         before = len(descriptors()) + 8, 0
         gc.set_threshold(1)
-        loader = fl.DataLoader(Rows(60), batch_size=4, **KINDS[{kind!r}])
+        loader = fl.DataLoader(Rows(60), batch_size=4, persistent_workers=True, **KINDS[{kind!r}])
         for sweep in range(40):
             iterator = iter(loader)
             for _ in range(sweep % 4):
@@ -175,8 +175,9 @@ def test_in_the_middle_of_the_pool_s_own_calls(through, kind):
         print(*loader.pids)
         gc.set_threshold(700)
         assert [len(batch) for batch in loader] == [4] * 15
-        pool = loader._factory.pool
-        assert len(pool._waited) <= 15 + 2 * 16  # the next sweep's alone; nothing of iterators that are gone
+        gc.collect()
+        pool = loader._crew._newest()
+        assert not pool._waited  # nothing of iterators that are gone
         del loader, pool
         nothing_left(before)
     """)
@@ -186,10 +187,11 @@ def test_in_a_thread_of_the_pool_that_holds_its_lock(through):
     """A worker is interrupted by the collector under the lock that closing would need."""
     through("""
         before = len(descriptors()), 0
-        loader = fl.DataLoader(Rows(60), batch_size=4, num_workers=2, workers="thread")
+        loader = fl.DataLoader(Rows(60), batch_size=4, num_workers=2, workers="thread", persistent_workers=True)
         iterator = iter(loader)
         next(iterator)
-        pool, shared = loader._factory.pool, loader._factory.pool._backend._shared
+        pool = loader._crew._newest()
+        shared = pool._backend._shared
         held, go = threading.Event(), threading.Event()
 
         def holder():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tests.torture.scenario import Scenario
+from tests.torture.scenarios.changed_data import ChangedData
 from tests.torture.scenarios.collector import Collector
 from tests.torture.scenarios.damaged_checkpoints import DamagedCheckpoints
 from tests.torture.scenarios.damaged_files import DamagedFiles
@@ -89,6 +90,7 @@ ALL: list[Scenario] = [
     KilledFeeds(),
     KilledFetchers(),
     KilledLoaders(),
+    ChangedData(),
     KilledMixtures(),
     KilledNeighbours(),
     KilledPictures(),

@@ -1,7 +1,7 @@
 """Map-style and iterable datasets: `DataLoader`, torch's constructor over feedline's order, state and workers.
 
-Inside: ``loader → iterator | samplers → factory → corpus | staged → sweeps → batches → executors | iterable | options |
-sampling → fetch | gather | state → changes | collate | random | order``. torch is reached only through `interop`, and
+Inside: ``loader → iterator | samplers → epoch → corpus | staged → sweeps → batches → executors | iterable | options |
+sampling → fetch | gather | state → draws → collate | random | order``. torch is reached only through `interop`, and
 only if it is installed.
 """
 

@@ -16,6 +16,7 @@ from feedline.feed.loader.identity import digest_of
 from feedline.feed.loader.iterable import Stand, stands_of
 from feedline.feed.loader.options import LoaderOptions
 from feedline.feed.loader.order import BatchRule, Items, Order, PlannedSweep, Weighted, batch_count
+from feedline.feed.loader.random import SweepKey
 from feedline.feed.loader.state import ResumePoint
 
 
@@ -24,20 +25,36 @@ class Batches(ABC):
 
     Args:
         options: arguments of the loader.
-        seed: seed of order and random numbers.
+        seed: seed of order and random numbers; None: it is drawn when a sweep begins.
 
     Attributes:
+        drawn: the sweep that the seed was drawn for, from the program's generators; None: it is the seed of all sweeps.
         places: number of places in a sweep; None: unknown until drawn.
         order: the loader's own order of items, if it has one.
         endless: whether there is one sweep without end, which every loop continues.
+        one_seed: whether a seed that is drawn holds for all sweeps, as the order goes on from one to the next.
     """
 
+    drawn: int | None = None
     places: int | None = None
-    endless = False
+    endless = one_seed = False
     order: Order | None = None
 
-    def __init__(self, options: LoaderOptions, seed: int) -> None:
+    def __init__(self, options: LoaderOptions, seed: int | None) -> None:
         self.options, self.seed = options, seed
+
+    @property
+    def sure_seed(self) -> int:
+        """The seed, of batches that are made."""
+        assert self.seed is not None, "a seed is drawn when a sweep begins"
+        return self.seed
+
+    def key(self, sweep: int) -> SweepKey:
+        """Return what the order and the random numbers of a sweep follow from.
+
+        A seed that was drawn for a sweep gives it the same numbers whichever sweep of a program it is.
+        """
+        return self.sure_seed, sweep - (self.drawn or 0)
 
     def adapted(self, options: LoaderOptions) -> Batches:
         """Return the same batches under other options."""
@@ -45,9 +62,29 @@ class Batches(ABC):
         other.__dict__.update(self.__dict__, options=options)
         return other
 
-    def seeded(self, seed: int) -> Batches:
-        """Return the batches under another seed."""
-        return type(self)(self.options, seed)
+    def sampler_key(self, place: ResumePoint) -> SweepKey | None:
+        """Return what the generators are seeded from that a user's sampler starts with; None: they are the program's.
+
+        So they are without a seed, as with torch. States of 1.0.0rc1 do not have them: their seed is that of all sweeps.
+        """
+        options, memo = self.options, place.memo or {}
+        unseeded = options.seed is None and options.partition is None
+        if self.drawn is not None or (unseeded and (not place.start or "random" in memo)):
+            return None
+        return self.key(place.sweep)
+
+    def seeded(self, seed: int | None, drawn: int | None = None) -> Batches:
+        """Return the batches under another seed, drawn for a sweep or for all of them."""
+        other = self.adapted(self.options)
+        other.seed, other.drawn = seed, drawn
+        return other
+
+    @property
+    def shuffles(self) -> bool:
+        """Whether the loader's own order is random."""
+        options = self.options
+        own = options.user_sampler is None and not options.is_iterable
+        return own and (bool(options.shuffle) or options.weights is not None)
 
     def current(self, resuming: bool) -> Batches:
         """Return the batches of the dataset at its current length; as in torch, it may have changed.
@@ -83,7 +120,7 @@ class Batches(ABC):
 
     @abstractmethod
     def identity(self) -> dict[str, Any]:
-        """Return what a state records to prevent loading it over other data or another order."""
+        """Return what a state records to prevent loading it over other data or another order, except for the seed."""
 
     @abstractmethod
     def count(self, sweep: int) -> int:
@@ -105,6 +142,14 @@ class Batches(ABC):
         """Return the sampler's state to restore if its sweep cannot begin; None: there is none."""
         return None
 
+    def memo_begun(self) -> Any:
+        """Return the state of a sampler's generator as a sweep begins; None: there is none."""
+        return None
+
+    def set_generators(self, place: ResumePoint) -> None:  # noqa: B027
+        """Set a sampler's generator to what it was when a sweep began, if a state names that place. What the program
+        sets it to after that, holds."""
+
     def memo_after(self, last: Any) -> Any:
         """Return the sampler's state between two sweeps, of which the first ended with the memo ``last``; None: there
         is none."""
@@ -125,7 +170,7 @@ class PlannedBatches(Batches):
 
     in_order = False
 
-    def __init__(self, options: LoaderOptions, seed: int) -> None:
+    def __init__(self, options: LoaderOptions, seed: int | None) -> None:
         super().__init__(options, seed)
         self.items = ColumnItems(options.dataset) if columnar(options.dataset) else options.dataset
         self._digest: list[str | None] = []  # empty until computed
@@ -152,24 +197,25 @@ class ItemBatches(PlannedBatches):
     places: int
     order: Order
 
-    def __init__(self, options: LoaderOptions, seed: int, length: int | None = None) -> None:
+    def __init__(self, options: LoaderOptions, seed: int | None, length: int | None = None) -> None:
         super().__init__(options, seed)
         self.places = n = self._length() if length is None else length
         weights, lengths = options.weights, options.lengths
         self._lengths = None if lengths is None else order.checked_lengths(lengths, n)
         if weights is None:
-            self.order = Items(n, seed, bool(options.shuffle))
+            self.order = Items(n, seed or 0, bool(options.shuffle))
         else:
             weights = order.checked_weights(weights, n)
-            self.order = Weighted(weights, seed)
-        # The caller may change its lists: copies and other seeds use the checked values.
-        self.options = options.replaced("weights", weights).replaced("lengths", self._lengths)
+            self.order = Weighted(weights, seed or 0)
+        # The caller may change its lists: copies use the checked values.
+        if weights is not options.weights or lengths is not self._lengths:
+            self.options = options.holding(weights=weights, lengths=self._lengths)
         self.in_order = not (options.shuffle or self.order.replaces)
         self._fixed = weights is not None or lengths is not None
 
     def __reduce__(self) -> Any:
         """Orders are large or native, and can be recreated from these."""
-        return ItemBatches, (self.options, self.seed, self.places)
+        return ItemBatches, (self.options, self.seed, self.places), {"drawn": self.drawn}
 
     def _length(self) -> int:
         try:
@@ -180,10 +226,11 @@ class ItemBatches(PlannedBatches):
                 f"{type(self.items).__name__}"
             ) from error
 
-    def seeded(self, seed: int) -> ItemBatches:
+    def seeded(self, seed: int | None, drawn: int | None = None) -> ItemBatches:
         """See `Batches.seeded`."""
-        other = ItemBatches(self.options, seed, self.places)
-        other._digest = self._digest
+        other = super().seeded(seed, drawn)
+        assert isinstance(other, ItemBatches)
+        other.order = self.order.under(seed or 0)
         return other
 
     def current(self, resuming: bool) -> ItemBatches:
@@ -195,7 +242,9 @@ class ItemBatches(PlannedBatches):
             raise ValueError(
                 f"expected {self.places} items, as when the loader was created or its state loaded, got {n}"
             )
-        return ItemBatches(self.options, self.seed, n)
+        other = ItemBatches(self.options, self.seed, n)
+        other.drawn = self.drawn
+        return other
 
     def loadable(self) -> ItemBatches:
         """See `Batches.loadable`."""
@@ -209,7 +258,7 @@ class ItemBatches(PlannedBatches):
 
     def count(self, sweep: int) -> int:
         """See `Batches.count`."""
-        return order.count(self.order, self.rule(self.options.share.resolve()), sweep)
+        return order.count(self.order, self.rule(self.options.share.resolve()), self.key(sweep)[1])
 
     def rule(self, share: tuple[int, int]) -> BatchRule:
         """Return the rule that cuts a sweep into batches."""
@@ -218,7 +267,7 @@ class ItemBatches(PlannedBatches):
 
     def remaining(self, place: ResumePoint, share: tuple[int, int]) -> PlannedSweep:
         """See `PlannedBatches.remaining`."""
-        items, rule, sweep, done = self.order, self.rule(share), place.sweep, place.done
+        items, rule, sweep, done = self.order, self.rule(share), self.key(place.sweep)[1], place.done
         return PlannedSweep(lambda start: order.batches(items, rule, sweep, start, done), place.start)
 
 
@@ -228,7 +277,7 @@ class SamplerBatches(PlannedBatches):
     def identity(self) -> dict[str, Any]:
         """See `Batches.identity`."""
         name = "sampler" if self.options.batch_sampler is None else "batch sampler"
-        return self._identified({"order": name, "seed": f"{self.seed:016x}"})
+        return self._identified({"order": name})
 
     def count(self, sweep: int) -> int:
         """See `Batches.count`."""
@@ -244,6 +293,16 @@ class SamplerBatches(PlannedBatches):
     def memo_before(self) -> Any:
         """See `Batches.memo_before`: filling the workers draws from the sampler at once."""
         return sampling.before(self.options.user_sampler)
+
+    def memo_begun(self) -> Any:
+        """See `Batches.memo_begun`."""
+        return sampling.generator_memo(self.options.user_sampler)
+
+    def set_generators(self, place: ResumePoint) -> None:
+        """See `Batches.set_generators`."""
+        memo = place.memo
+        if not place.start and memo:
+            sampling.set_generator(self.options.user_sampler, memo.get("generator"))
 
     def memo_after(self, last: Any) -> Any:
         """See `Batches.memo_after`."""
@@ -261,7 +320,7 @@ class SamplerBatches(PlannedBatches):
             size=options.indices,
             batches=options.batch_sampler is not None,
             drop_last=options.drop_last,
-            seed=self.seed,
+            key=self.sampler_key(place),
             place=place,
         )
 
@@ -271,7 +330,7 @@ class IterableBatches(Batches):
 
     def identity(self) -> dict[str, Any]:
         """See `Batches.identity`."""
-        return {"order": "iterable", "seed": f"{self.seed:016x}", "workers": self.options.num_workers}
+        return {"order": "iterable", "workers": self.options.num_workers}
 
     def count(self, sweep: int) -> int:
         """See `Batches.count`."""

@@ -34,7 +34,7 @@ _WHOLE_BATCHES = 1 << 28
 class CorpusBatches(Batches):
     """Batches of a corpus; the default ``collate_fn`` is not called."""
 
-    def __init__(self, options: LoaderOptions, seed: int) -> None:
+    def __init__(self, options: LoaderOptions, seed: int | None) -> None:
         super().__init__(options, seed)
         corpus: Deserializer = options.dataset
         if not corpus.sized:
@@ -47,6 +47,7 @@ class CorpusBatches(Batches):
         self._carried: dict[str, Any] = {}  # what a state says of the order, if one was loaded
         self.places = self._length() if corpus.composed else sum(info.sequences for info in corpus.chunks())
         self.endless = self.places is None
+        self.one_seed = corpus.composed or self.endless
 
     @property
     def _shuffle(self) -> bool | Window:
@@ -55,7 +56,7 @@ class CorpusBatches(Batches):
 
     def _length(self) -> int | None:
         """Return the sequences in a sweep of a corpus with an order of its own; None: without end."""
-        source = self._under(MinibatchSource(self._corpus, seed=self.seed, shuffle=self._shuffle))
+        source = self._under(MinibatchSource(self._corpus, seed=self.seed or 0, shuffle=self._shuffle))
         try:
             return source.num_sequences  # not closed, as that would close the corpus
         except ValueError:
@@ -73,6 +74,14 @@ class CorpusBatches(Batches):
         other._carried = dict(carried)
         other.places = other._length()
         other.endless = other.places is None
+        return other
+
+    def seeded(self, seed: int | None, drawn: int | None = None) -> CorpusBatches:
+        """See `Batches.seeded`."""
+        other = super().seeded(seed, drawn)
+        assert isinstance(other, CorpusBatches)
+        if self._corpus.composed:
+            other.places = other._length()
         return other
 
     def carried(self) -> dict[str, Any]:
@@ -101,7 +110,7 @@ class CorpusBatches(Batches):
         """
         ended = place.start == self.places  # after the last sequence, which is no valid position of a source
         sweep, start = (place.sweep + 1, 0) if ended else (place.sweep, place.start)
-        source = MinibatchSource(self._corpus, seed=self.seed, shuffle=self._shuffle)
+        source = MinibatchSource(self._corpus, seed=self.seed or 0, shuffle=self._shuffle)
         source.load_state_dict({**source.state_dict(), **self._carried, "sweep": sweep, "sequence": start})
         return source
 
@@ -113,7 +122,7 @@ class CorpusBatches(Batches):
         return self._under(
             MinibatchSource(
                 self._corpus,
-                seed=self.seed,
+                seed=self.seed or 0,
                 shuffle=self._shuffle,
                 partition=(0, 1),
                 max_sweeps=None if self.endless else sweep + 1,
@@ -130,7 +139,7 @@ class CorpusBatches(Batches):
     def identity(self) -> dict[str, Any]:
         """See `Batches.identity`."""
         saved = self._source(0).state_dict()
-        return {key: saved[key] for key in ("order", "seed", "shuffle", "schema", "corpus")}
+        return {key: saved[key] for key in ("order", "shuffle", "schema", "corpus")}
 
     def count(self, sweep: int) -> int:
         """See `Batches.count`."""
@@ -139,14 +148,16 @@ class CorpusBatches(Batches):
         size, drop_last = self._global_size(self.options.share.resolve()), self.options.drop_last
         if self.options.batch_samples is None and not self._corpus.batched:
             return self.places // size if drop_last else -(-self.places // size)
-        sizes = [planned.global_samples for planned in self._source(sweep).plan(size, start=Position(sweep))]
+        _, number = self.key(sweep)
+        sizes = [planned.global_samples for planned in self._source(number).plan(size, start=Position(number))]
         return len(sizes) - (drop_last and len(sizes) > 0 and sizes[-1] < size)
 
     def executor(self, place: ResumePoint) -> CorpusExecutor:
         """Return the executor for the rest of a sweep."""
-        source = self._source(place.sweep)
+        _, sweep = self.key(place.sweep)
+        source = self._source(sweep)
         ended = place.start == self.places  # after the last sequence, which is no valid position of a source
-        source.seek(Position(place.sweep + 1) if ended else Position(place.sweep, place.start))
+        source.seek(Position(sweep + 1) if ended else Position(sweep, place.start))
         share = self.options.share.resolve()
         return CorpusExecutor(
             source,

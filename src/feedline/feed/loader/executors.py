@@ -53,6 +53,38 @@ class Executor(Protocol):
         """Stop making batches and release resources."""
 
 
+class DrawnAhead:
+    """The batches of a user's sampler, drawn ahead of need as torch draws them for workers.
+
+    Args:
+        rest: remaining batches of the sweep.
+        count: number to draw ahead.
+    """
+
+    def __init__(self, rest: RemainingBatches, count: int) -> None:
+        self._rest, self._count = rest, count
+        self._drawn: deque[Planned] = deque()
+        self._end: Exception | None = None
+        self._fill(count)
+
+    def next(self) -> Planned:
+        """See `RemainingBatches.next`."""
+        self._fill(self._count + 1)
+        if not self._drawn:
+            assert self._end is not None
+            raise self._end
+        planned = self._drawn[0]
+        del self._drawn[0]
+        return planned
+
+    def _fill(self, count: int) -> None:
+        while self._end is None and len(self._drawn) < count:
+            try:
+                self._drawn.append(self._rest.next())
+            except Exception as error:  # the end, or a sampler's error: what it chose before comes first
+                self._end = error
+
+
 class InProcessExecutor:
     """Makes batches in this process, on demand.
 
@@ -92,33 +124,18 @@ class PoolExecutor:
     """Makes batches in workers, ahead of need.
 
     Args:
-        rest: remaining batches of this sweep.
+        rest: remaining batches of the sweep.
         pool: workers that run a `Fetch`.
-        sweep: number of the sweep.
-        share: (index, count) of this rank.
+        seed: seed of the sweep.
         depth: batches in flight.
         most: number that ``depth`` may grow to if `AHEAD_BYTES` holds as many.
         in_order: whether to return batches in planned order.
-        beyond: called when the sweep is planned; returns the batches of the next sweep, or None.
     """
 
-    def __init__(
-        self,
-        rest: RemainingBatches,
-        pool: Pool,
-        *,
-        sweep: int,
-        share: tuple[int, int],
-        depth: int,
-        most: int,
-        in_order: bool,
-        beyond: Callable[[], RemainingBatches | None],
-    ) -> None:
+    def __init__(self, rest: RemainingBatches, pool: Pool, *, seed: int, depth: int, most: int, in_order: bool) -> None:
         self._waiting: deque[tuple[Planned, int]] = deque()
-        self._pool, self._in_order, self._beyond = pool, in_order, beyond
+        self._pool, self._seed, self._in_order = pool, seed, in_order
         self._rest: RemainingBatches | None = rest
-        self._sweep, self._share = sweep, share
-        self._past = False  # `_rest` is the next sweep's
         self._error: Exception | None = None
         self._planned: Planned | None = None
         self._hand: tuple[Planned, Fetched] | None = None
@@ -139,14 +156,14 @@ class PoolExecutor:
 
     def _first(self) -> tuple[Planned, Fetched]:
         waiting = self._waiting
-        if not waiting or waiting[0][0].sweep != self._sweep:
+        if not waiting:
             if self._error is not None:
                 error, self._error = self._error, None
                 raise error
             raise StopIteration
         k = 0
         if not self._in_order:
-            first = self._pool.any_of([ticket for planned, ticket in waiting if planned.sweep == self._sweep])
+            first = self._pool.any_of([ticket for _, ticket in waiting])
             k = next(i for i, (_, ticket) in enumerate(waiting) if ticket == first)
         planned, ticket = waiting[k]
         try:
@@ -169,31 +186,18 @@ class PoolExecutor:
                 try:
                     planned = self._planned = self._rest.next()
                 except StopIteration:
-                    # The next sweep's batches are a function of the seed: begin them before this one has ended.
-                    rest = None if self._past else self._beyond()
-                    self._rest, self._past = rest, True
-                    continue
+                    self._rest = None
+                    return
                 except Exception as error:  # a sampler's error: what it chose before is delivered first
                     self._rest, self._error = None, error
                     return
             try:
-                ticket = self._pool.submit(unit_of(planned))
+                ticket = self._pool.submit(unit_of(planned, self._seed))
             except Exception:
                 self._planned = None
                 raise
             self._planned = None
             self._waiting.append((planned, ticket))
-
-    def carry_on(self, sweep: int, share: tuple[int, int], beyond: Callable[[], RemainingBatches | None]) -> bool:
-        """Switch to ``sweep`` if this executor has finished its own and begun that one; return whether it has."""
-        if self._share != share or not self._waiting or self._waiting[0][0].sweep != sweep:
-            return False
-        self._sweep, self._beyond = sweep, beyond
-        if self._rest is None:
-            self._rest = beyond()  # the whole new sweep is in flight
-        else:
-            self._past = False
-        return True
 
     def close(self) -> None:
         """Cancel the batches in flight."""

@@ -40,8 +40,9 @@ class Fetched(NamedTuple):
 
 
 class WorkUnit(NamedTuple):
-    """The fields of a `Planned` that a worker needs."""
+    """The fields of a `Planned` that a worker needs, and the seed of its sweep."""
 
+    seed: int
     sweep: int
     indices: Any
     keys: Any
@@ -54,9 +55,9 @@ class WorkUnit(NamedTuple):
         return f"<items {indices} at place {self.start} of sweep {self.sweep}>"
 
 
-def unit_of(planned: Planned) -> WorkUnit:
-    """Return the unit of work for a batch."""
-    return WorkUnit(planned.sweep, planned.indices, planned.keys, planned.spare, planned.start)
+def unit_of(planned: Planned, seed: int) -> WorkUnit:
+    """Return the unit of work for a batch of a sweep under ``seed``."""
+    return WorkUnit(seed, planned.sweep, planned.indices, planned.keys, planned.spare, planned.start)
 
 
 class Fetch:
@@ -67,7 +68,7 @@ class Fetch:
         collate: function that collates the samples of a batch, or converts a single sample.
         batched: whether units are batches rather than single indices.
         skip: whether to skip unreadable items.
-        seed: seed of the loader.
+        seed: seed that workers start under.
         init: ``worker_init_fn``.
         place: where it runs: "here", "process" or "thread".
     """
@@ -90,7 +91,7 @@ class Fetch:
         self._seeding: Seeding | None = self._made() if place == "thread" else None
 
     def _made(self) -> Seeding:
-        return Seeding(self._seed, restore=self._where != "process", threads=self._where == "thread")
+        return Seeding(restore=self._where != "process", threads=self._where == "thread")
 
     def seed_with(self, seeding: Seeding | None) -> Seeding:
         """Reuse the `Seeding` of an earlier sweep in this process, which knows the generators in use; create one if
@@ -106,7 +107,7 @@ class Fetch:
         start_worker(self.dataset, seed=self._seed, init=self._init, where=self._where, worker=worker, workers=workers)
         self.seed_with(None)
 
-    def run(self, unit: WorkUnit | Planned) -> Fetched:
+    def run(self, unit: WorkUnit) -> Fetched:
         """See `Task.run`."""
         began = time.perf_counter()
         read = began
@@ -134,10 +135,10 @@ class Fetch:
             return self._collated(together, samples, unit)
 
         assert self._seeding is not None
-        batch = self._seeding.run(unit.sweep, work)
+        batch = self._seeding.run((unit.seed, unit.sweep), work)
         return Fetched(batch, count, bad, read - began, time.perf_counter() - read)
 
-    def _collated(self, together: Callable[[Any], Any], samples: Sequence[Any], unit: WorkUnit | Planned) -> Any:
+    def _collated(self, together: Callable[[Any], Any], samples: Sequence[Any], unit: WorkUnit) -> Any:
         try:
             return together(samples if self._batched else samples[0])
         except Exception as error:
@@ -158,7 +159,7 @@ class Fetch:
                 blame.in_default_collate(error, samples, items, ragged=isinstance(own, Collate))
             raise
 
-    def _samples(self, dataset: Any, unit: WorkUnit | Planned, at: At, bad: list[tuple[int, str, str]]) -> Any:
+    def _samples(self, dataset: Any, unit: WorkUnit, at: At, bad: list[tuple[int, str, str]]) -> Any:
         indices, keys = unit.indices, unit.keys
         if isinstance(indices, np.ndarray):
             indices = indices.tolist()
@@ -204,7 +205,7 @@ class Fetch:
                 bad.append((key, repr(index), f"{type(error).__name__}: {error}"))
         return samples
 
-    def _sample(self, dataset: Any, unit: WorkUnit | Planned, at: At, bad: list[tuple[int, str, str]]) -> Any:
+    def _sample(self, dataset: Any, unit: WorkUnit, at: At, bad: list[tuple[int, str, str]]) -> Any:
         at(unit.keys, ITEM)
         try:
             return dataset[unit.indices]

@@ -29,7 +29,7 @@ from feedline.feed.loader import collate as collating
 from feedline.feed.loader.fetch import Fetched, start_worker
 from feedline.feed.loader.order import Planned
 from feedline.feed.loader.pipes import is_pipe, seed_pipe, share_out
-from feedline.feed.loader.random import WORKER, Drawn, seed_process
+from feedline.feed.loader.random import WORKER, Drawn, SweepKey, seed_process
 from feedline.feed.loader.state import whole
 
 if TYPE_CHECKING:
@@ -121,12 +121,14 @@ class BatchRequest(NamedTuple):
     Attributes:
         reading: id of the iteration; loading a state begins a new one of the same sweep.
         sweep: number of the sweep.
+        key: what its random numbers follow from.
         number: number of the batch among this worker's in the sweep.
         base: where to begin if the iteration is not at that batch.
     """
 
     reading: int
     sweep: int
+    key: SweepKey
     number: int
     base: Stand
 
@@ -172,7 +174,7 @@ class IterableFetch:
         collate: function that collates the samples of a batch, or converts a single sample.
         size: samples per batch; None: samples are delivered singly.
         drop_last: whether to drop a last batch that is not full.
-        seed: seed of the loader.
+        seed: seed that workers start under.
         init: ``worker_init_fn``.
         place: where it runs: "here", "process" or "thread".
         past: what has happened to the dataset in this process.
@@ -213,7 +215,7 @@ class IterableFetch:
             while len(readers) >= MOST_ITERATORS:
                 readers.pop(min(readers))
             worker = own.worker if self._init is None else None
-            readers[reading] = _Reader(own.dataset, worker, self._seed, own.drawn, own.past)
+            readers[reading] = _Reader(own.dataset, worker, own.drawn, own.past)
         return readers[reading]
 
     def start(self, worker: int, workers: int) -> None:
@@ -272,13 +274,12 @@ class _Reader:
     Args:
         dataset: dataset to iterate.
         worker: number of the worker whose process this is; None: someone else seeds the generators.
-        seed: seed of the loader.
         drawn: tracks the generators of this process; None: the training loop uses them too.
         past: what has happened to the dataset.
     """
 
-    def __init__(self, dataset: Any, worker: int | None, seed: int, drawn: Drawn | None, past: DatasetPast) -> None:
-        self._dataset, self._worker, self._seed, self._drawn, self._past = dataset, worker, seed, drawn, past
+    def __init__(self, dataset: Any, worker: int | None, drawn: Drawn | None, past: DatasetPast) -> None:
+        self._dataset, self._worker, self._drawn, self._past = dataset, worker, drawn, past
         self._at: tuple[int, int] | None = None  # sweep and number of the batch in `_samples`
         self._samples: list[Any] = []
         self._said: Said | None = None  # set once the batch is complete
@@ -340,14 +341,14 @@ class _Reader:
         if replay:
             base = base._replace(said=Said())
         if self._worker is not None:  # else a worker_init_fn may have seeded them, and takes precedence
-            seed_process(_native.hash_key([self._seed, turn.sweep, WORKER, self._worker]))
+            seed_process(_native.hash_key([*turn.key, WORKER, self._worker]))
             if self._drawn is not None:
                 self._drawn.begin()
         if not base.batches and base.said.state is None:
             base = base._replace(said=Said(self._before(turn.sweep)))
         if self._past.loaded and base.said.state is None and _is_hugging_face(self._dataset):
             self._dataset.load_state_dict(None)  # else it would begin every sweep from the state it was given
-        seed_pipe(self._dataset, self._seed, turn.sweep)
+        seed_pipe(self._dataset, turn.key)
         restored, iterator = self._restored(base.said)
         if iterator is old and old is not None:
             raise RuntimeError(
@@ -444,6 +445,7 @@ class IterableExecutor:
         fetch: task that makes batches here if there are no workers.
         pool: pool of workers; None: there are none.
         sweep: number of the sweep.
+        key: what its random numbers follow from.
         turn, stands: whose turn it is, and how much of each worker's part has been delivered.
         depth: batches in flight per worker.
         in_order: whether workers take turns; False: the first that has a batch.
@@ -455,13 +457,14 @@ class IterableExecutor:
         pool: Pool | None,
         *,
         sweep: int,
+        key: SweepKey,
         turn: int,
         stands: list[Stand],
         depth: int,
         in_order: bool,
     ) -> None:
         self._waiting: list[deque[int]] = [deque() for _ in stands]
-        self._fetch, self._pool, self._sweep, self._in_order = fetch, pool, sweep, in_order
+        self._fetch, self._pool, self._sweep, self._key, self._in_order = fetch, pool, sweep, key, in_order
         self._depth, self._turn = max(depth, 1), turn
         self._bases, self._each = stands, list(stands)
         self._asked = [stand.batches for stand in stands]
@@ -507,7 +510,7 @@ class IterableExecutor:
             number = self._asked[0]
             base = self._each[0] if self._each[0].batches == number else self._bases[0]
             try:
-                piece = self._fetch.run(BatchRequest(self._reading, self._sweep, number, base))
+                piece = self._fetch.run(BatchRequest(self._reading, self._sweep, self._key, number, base))
             except Exception:
                 self._asked[0] = number + 1
                 raise
@@ -534,7 +537,7 @@ class IterableExecutor:
             for worker, waiting in enumerate(self._waiting):
                 if len(waiting) < self._depth and not each[worker].ended:
                     number = self._asked[worker]
-                    turn = BatchRequest(self._reading, self._sweep, number, self._bases[worker])
+                    turn = BatchRequest(self._reading, self._sweep, self._key, number, self._bases[worker])
                     ticket = self._pool.submit(turn, worker)
                     self._asked[worker] = number + 1
                     waiting.append(ticket)

@@ -14,9 +14,8 @@ from typing import Any
 
 from feedline.errors import DataError, install_line
 from feedline.feed.loader import collate as collating
-from feedline.feed.loader.batches import Batches
-from feedline.feed.loader.executors import Executor
-from feedline.feed.loader.factory import ExecutorFactory
+from feedline.feed.loader.draws import SamplerDraws
+from feedline.feed.loader.epoch import Epoch
 from feedline.feed.loader.fetch import Fetched
 from feedline.feed.loader.iterable import DeclaredLength
 from feedline.feed.loader.order import Planned
@@ -36,41 +35,41 @@ class LoaderIterator(_Base):
     """One sweep of a loader, or the rest of one.
 
     Args:
-        make: function that returns an executor for the batches from a place on.
-        factory: factory that takes the executor back at the end of the sweep.
-        batches: description of the batches.
+        epoch: what makes the batches.
         sweeps: position of the loader.
         progress: position of this iterator, advanced as batches are delivered.
+        draws: what torch would draw during the sweep; None: nothing.
         rank, ranks: this rank, and the number of ranks.
         stats: statistics of the loader.
         quarantine: list of skipped items; None: none are skipped.
-        shown: what shows the number of batches delivered.
-        length: function that returns the length; None: there is none.
+        shown: function that returns what shows the number of batches delivered, by a function that returns the length.
         declared: declared length of an iterable dataset, if it was asked for.
     """
 
     def __init__(
         self,
-        make: Callable[[ResumePoint], Executor],
+        epoch: Epoch,
         *,
-        factory: ExecutorFactory,
-        batches: Batches,
         sweeps: Sweeps,
         progress: SweepProgress,
+        draws: SamplerDraws | None,
         rank: int,
         ranks: int,
         stats: LoaderStats,
         quarantine: Quarantine | None,
-        shown: ShownSweep,
-        length: Callable[[], int] | None,
+        shown: Callable[[Callable[[], int] | None], ShownSweep],
         declared: DeclaredLength | None,
     ) -> None:
-        self._executor, self._factory, self._batches = make(progress.place), factory, batches
-        self._make = make
+        batches, sweep = epoch.batches, progress.place.sweep
+        self._length = None if batches.options.is_iterable else lambda: batches.count(sweep)
+        self._shown = shown(self._length)
+        self._epoch, self._executor, self._draws = epoch, epoch.executor(progress.place), draws
+        begun = getattr(epoch.rest, "begun", None)
+        if begun is not None and not progress.place.start:
+            progress.place = progress.place._replace(memo={**(progress.place.memo or {}), **begun})
         progress.epoch = batches.epoch()  # now that workers have begun
         self._sweeps, self._progress, self._rank, self._ranks = sweeps, progress, rank, ranks
-        self._stats, self._quarantine, self._length, self._declared = stats, quarantine, length, declared
-        self._shown = shown
+        self._stats, self._quarantine, self._declared = stats, quarantine, declared
         self._left: float | None = None
         self._yielded = 0
         self._ended = False
@@ -115,6 +114,8 @@ class LoaderIterator(_Base):
                 check_restored()
             if not self._progress.asked:
                 self._begin()
+            if self._draws is not None:
+                self._draws.asked(self._yielded + 1)
             if self._yielded:
                 self._shown(self._yielded)
             if self._hand is None:
@@ -152,10 +153,11 @@ class LoaderIterator(_Base):
         sweeps, progress = self._sweeps, self._progress
         with sweeps.alone():
             place = sweeps.told(progress)
-            if place is not None:
+            if place is not None:  # until `moved` has its last word, an interrupt leads here again
                 self._executor.close()
-                self._executor = self._make(place)
+                self._executor = self._epoch.moved(place)
                 sweeps.moved(progress, place)
+            sweeps.taken(progress)
             progress.asked = True
 
     def _next(self) -> tuple[Planned, Fetched, Any]:
@@ -244,8 +246,9 @@ class LoaderIterator(_Base):
     def _end(self) -> None:
         progress = self._progress
         ended = progress.place
-        place = ResumePoint(ended.sweep + 1, memo=self._batches.memo_after(ended.memo))
-        self._factory.retire(self._executor, newest=self._sweeps.now.newest is progress)
+        place = ResumePoint(ended.sweep + 1, memo=self._epoch.batches.memo_after(ended.memo))
+        self._executor.close()
+        self._epoch.close()
         self._shown.close()  # before the sweep has ended: an interrupt here comes before its end, not after it
         progress.place, self._ended = place, True
 

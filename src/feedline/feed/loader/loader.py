@@ -1,7 +1,7 @@
-"""`DataLoader`: torch's constructor, with an exact order, an exact state, and workers that live across sweeps.
+"""`DataLoader`: torch's constructor, with an exact order and an exact state.
 
 The order is a function of (seed, sweep), any number of workers can make batches of it, and a state is a place in it.
-The loader only connects parts: `options` checks the arguments, `batches` defines the batches of a dataset, `factory`
+The loader only connects parts: `options` checks the arguments, `batches` defines the batches of a dataset, `epoch`
 creates the executor of a sweep, `iterator` delivers from it, and `sweeps` records the position.
 """
 
@@ -14,13 +14,13 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from numpy.typing import ArrayLike
 
 from feedline.feed.loader import collate as collating
 from feedline.feed.loader import state
 from feedline.feed.loader.batches import Batches
-from feedline.feed.loader.factory import ExecutorFactory, batches_of
+from feedline.feed.loader.draws import draw, seed_at
+from feedline.feed.loader.epoch import Crew, Epoch, batches_of
 from feedline.feed.loader.iterable import DeclaredLength
 from feedline.feed.loader.iterator import LoaderIterator
 from feedline.feed.loader.options import LoaderOptions, expect_processes, warn_of_ranks
@@ -39,7 +39,10 @@ if TYPE_CHECKING:
 _torch: Any = collating.torch_side()
 _Base: Any = object if _torch is None else _torch.DataLoader
 
+# torch's loader refuses these once it is made.
 _FIXED = ("batch_size", "batch_sampler", "sampler", "drop_last", "dataset", "persistent_workers")
+# The others of torch's, and ours: as attributes they are arguments when a framework makes the same loader again over
+# another sampler, and those of the next sweep when they are set.
 _CHANGEABLE = (
     "num_workers",
     "timeout",
@@ -51,9 +54,6 @@ _CHANGEABLE = (
     "multiprocessing_context",
     "prefetch_factor",
     "collate_fn",
-)
-# As attributes they are arguments when a framework makes the same loader again over another sampler.
-_OWN = (
     "seed",
     "workers",
     "partition",
@@ -69,6 +69,11 @@ _OWN = (
     "snapshot_every_n_steps",
     "progress",
 )
+_ARGUMENTS = frozenset((*_FIXED, *_CHANGEABLE))
+# Those that decide which batches there are; the first make another sampler.
+_SAMPLING = frozenset(("shuffle", "partition", "weights", "lengths", "batch_samples"))
+_ORDERING = _SAMPLING | {"seed", "batch_size", "drop_last"}
+_REPLACING = frozenset(("dataset", "sampler", "batch_sampler"))
 
 
 class DataLoader(_Base):
@@ -94,14 +99,16 @@ class DataLoader(_Base):
         worker_init_fn: function called with the worker's number when each worker starts.
         multiprocessing_context: start method, "fork", "forkserver" or "spawn", or a context; None: the default of
             `multiprocessing`, which is fork on Linux before Python 3.14 and forkserver since.
-        generator: generator that ``seed`` is drawn from.
+        generator: generator that the order follows from without ``seed``; None: torch's global one.
         prefetch_factor: batches in flight per worker. By default at least 2, and more as long as they are small.
-        persistent_workers: workers always live as long as the loader. False: when a sweep begins and attributes of the
-            dataset or ``collate_fn`` have changed, there are new workers, which see them, as torch's do.
+        persistent_workers: workers live as long as the loader, and keep their copies of the dataset. False: those of
+            each sweep start with it, and see the dataset as it is then.
         pin_memory_device: no effect, as in torch: the accelerator is detected.
         in_order: False: deliver batches as they complete; the state then lists those delivered out of turn.
-        seed: seed of order and random numbers, 0 <= seed < 2**64. None: drawn once, from ``generator`` or torch's
-            global generator, so that ``torch.manual_seed`` determines it; saved in the state.
+        seed: seed of order and random numbers, 0 <= seed < 2**64. None: the seed of each sweep follows from
+            ``generator``, as it is at ``iter``, from which as much is drawn as torch draws. With a partition, and once
+            a program names its sweeps by ``set_epoch``, the seed of all sweeps follows from it as it is now; over a
+            `Mixture` as it is at the first ``iter``. A state has the seed of its sweep.
         workers: "process", "thread", or "auto": threads if Python runs without the GIL, else processes; or "ray":
             actors of Ray, on any machine of its cluster.
         partition: (index, count): deliver this rank's share of global batches of ``batch_size * count`` items;
@@ -185,20 +192,20 @@ class DataLoader(_Base):
         given = dict(locals())
         del given["self"]
         options = LoaderOptions(**given)
-        self._seed_given = seed is not None
-        batches = batches_of(options, _drawn_seed(generator) if options.seed is None else options.seed)
+        seed = options.seed
+        if seed is None and options.partition is not None:  # one for all sweeps, which ranks agree on at the first
+            seed = draw(options.generator)
+        batches = batches_of(options, seed)
         if options.kind == "process":
             expect_processes(options)
-        for name in ("dataset", "drop_last", "persistent_workers", *_CHANGEABLE):
-            setattr(self, name, getattr(options, name))
-        self.batch_size = options.indices
-        for name in _OWN:
-            setattr(self, name, given[name])
         self._quarantine = Quarantine(quarantine, max_errors) if options.skips else None
         self._stats = LoaderStats()
-        self._sweeps, self._factory = Sweeps(LoaderStanding(), batches), ExecutorFactory()
+        self._sweeps, self._crew = Sweeps(LoaderStanding(), batches), Crew()
+        self._set: dict[str, Any] = {}  # attributes as they were set
+        self._keep(**{name: getattr(options, name) for name in ("dataset", "drop_last", "persistent_workers")})
+        self._keep(**{name: getattr(options, name) for name in _CHANGEABLE})
         sampler, batch_sampler = samplers_of(self._sweeps)
-        self.__dict__.update(sampler=sampler, batch_sampler=batch_sampler)
+        self._keep(batch_size=options.indices, sampler=sampler, batch_sampler=batch_sampler)
         # Names of torch's that subclasses and frameworks use.
         self._iterator = self._IterableDataset_len_called = None
         self._dataset_kind = None if _torch is None else _torch.kind_of(options.is_iterable)
@@ -207,28 +214,90 @@ class DataLoader(_Base):
     # ---- attributes of torch's DataLoader ----------------------------------------------------------
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if "_sweeps" in self.__dict__:
-            if name in _FIXED:
-                self._refit(name, value)
-            elif name in _CHANGEABLE:
-                options = self._batches.options.replaced(name, value)
-                value = getattr(options, name)
-                if value is not getattr(self._batches.options, name):  # else the workers can stay
-                    self._sweeps.batches = self._batches.adapted(options)
-        object.__setattr__(self, name, value)
-
-    def _refit(self, name: str, value: Any) -> None:
-        """Change what decides the batches: subclasses do, between the two values of torch's flag."""
-        if self.__initialized:
+        if not self._is_argument(name, value):
+            object.__setattr__(self, name, value)
+            return
+        if name in _FIXED and self.__initialized:
             raise ValueError(
                 f"{name} attribute should not be set after {type(self).__name__} is initialized: it decides the "
                 "batches; create another loader"
             )
-        if name in ("dataset", "sampler", "batch_sampler"):
-            options, seed = self._batches.options.reordered(name, value), self._batches.seed
-            self._factory.close()
-            # The samplers that were there keep the old sweeps: the new ones may well read them.
-            self._sweeps = Sweeps(LoaderStanding(), batches_of(options, seed))
+        self._change({name: value})
+
+    def _is_argument(self, name: str, value: Any) -> bool:
+        """Return whether setting an attribute changes an argument.
+
+        torch's loader has no ``shuffle``: a subclass may keep what it was given under this name, or something else if
+        it has a sampler.
+        """
+        if "_sweeps" not in self.__dict__:
+            return False
+        if name != "shuffle":
+            return name in _ARGUMENTS
+        options = self._batches.options
+        return options.user_sampler is None and not options.is_iterable and (value or None) != (options.shuffle or None)
+
+    def _notice(self, begins: bool = False) -> None:
+        """Notice what was set past `__setattr__`: endless loaders replace their ``batch_sampler`` like that, and other
+        programs set the attributes of the one that there is.
+
+        Args:
+            begins: whether a sweep begins. Frameworks put their own sampler into the batch sampler, which they iterate.
+        """
+        now = {**self.__dict__, "multiprocessing_context": self.multiprocessing_context}  # a property of torch's
+        changes = {name: now[name] for name, value in self._set.items() if now.get(name, value) is not value}
+        options, own = self._batches.options, self.batch_sampler
+        if options.indices is not None and "batch_sampler" not in changes:
+            for name, value in (("batch_size", options.indices), ("drop_last", options.drop_last)):
+                if (there := getattr(own, name)) != value:
+                    changes.setdefault(name, there)
+            if begins and own.sampler is not self.sampler:
+                changes.setdefault("sampler", own.sampler)
+        if changes:
+            self._change(changes)
+
+    def _change(self, changes: dict[str, Any]) -> None:
+        """Let the next sweep begin with other arguments, or refuse them."""
+        if "batch_sampler" in changes:
+            changes.pop("sampler", None)  # the batches are not its
+        before, sweeps, names = self._batches, self._sweeps, changes.keys()
+        options = before.options.replaced(changes)
+        if sweeps.now.resume is not None and names & (_REPLACING | _ORDERING) - {"partition", "batch_size"}:
+            raise ValueError(
+                f"expected no other {', '.join(sorted(names))} while a loaded state is to be continued: set it before"
+            )
+        if "generator" in names and options.seed is None and sweeps.settled:
+            raise ValueError("expected no other generator: all sweeps follow from the seed that was drawn once")
+        if names & (_REPLACING | _ORDERING):
+            batches = batches_of(options, before.seed if options.seed is None else options.seed)
+            if names & _REPLACING:
+                self.close()
+                # The samplers that were there keep the old sweeps: the new ones may well read them.
+                self._sweeps, self._crew = Sweeps(LoaderStanding(), batches), Crew()
+            else:
+                batches.drawn = before.drawn if options.seed is None else None
+                sweeps.batches, sweeps.agreed = batches, sweeps.agreed or options.seed is not None
+        else:
+            sweeps.batches = before.adapted(options)
+        if "generator" in names:
+            self._sweeps.generator = options.generator
+        if names & {"on_error", "quarantine", "max_errors"}:
+            self._quarantine = Quarantine(options.quarantine, options.max_errors) if options.skips else None
+        kept = {name: getattr(options, name) for name in names if name not in ("sampler", "batch_sampler")}
+        if "batch_size" in names:
+            kept["batch_size"] = options.indices
+        self._keep(**{**changes, **kept})
+        if names & (_SAMPLING | {"dataset"}) and not names & {"sampler", "batch_sampler"}:
+            sampler, batch_sampler = samplers_of(self._sweeps)
+            self._keep(sampler=sampler, batch_sampler=batch_sampler)
+        elif options.indices is not None:  # programs may hold it
+            self.batch_sampler.batch_size, self.batch_sampler.drop_last = options.indices, options.drop_last
+
+    def _keep(self, **attributes: Any) -> None:
+        """Set attributes that are arguments, as they are."""
+        for name, value in attributes.items():
+            object.__setattr__(self, name, value)
+        self._set.update(attributes)
 
     @property
     def _foreign(self) -> bool:
@@ -249,8 +318,8 @@ class DataLoader(_Base):
         """
         if self._foreign:
             return super().__len__()  # type: ignore[no-any-return]
-        now = self._sweeps.now
-        count = self._batches.current(now.resume is not None).count(now.upcoming.sweep)
+        self._notice()
+        count = self._sweeps.upcoming().count(self._sweeps.now.upcoming.sweep)
         if self._batches.options.is_iterable:
             self._IterableDataset_len_called = len(self.dataset)
         return count
@@ -264,6 +333,7 @@ class DataLoader(_Base):
 
     def _get_iterator(self) -> LoaderIterator:
         """Subclasses replace torch's method of this name."""
+        self._notice(begins=True)
         sweeps = self._sweeps
         progress = before = None
         told = self._IterableDataset_len_called
@@ -271,36 +341,34 @@ class DataLoader(_Base):
             with sweeps.alone():  # threads that begin at once are given a sweep each
                 now = sweeps.now
                 place = sweeps.next_place
-                rank, ranks = share = sweeps.share()
                 warn_of_ranks(self._batches.options)
                 sweeps.warn_of_skipped()
-                batches = sweeps.batches = sweeps.current()
-                progress = SweepProgress(place, now.resume is not None)
+                sweeps.batches = sweeps.current()
+                draws = sweeps.begin_seed(place, workers=self._crew.begin(self._batches.options))
+                rank, ranks = share = sweeps.share()
+                batches = sweeps.batches
                 memo = batches.memo_before() if now.resume is None else None
-                before = now if memo is None else now._replace(resume=place._replace(memo=memo))
+                if not place.start and (begun := batches.memo_begun()):
+                    place = place._replace(memo={**(place.memo or {}), **begun})
+                progress = SweepProgress(place, now.resume is not None)
+                before = now._replace(resume=place if memo is None else place._replace(memo=memo))
                 sweeps.now = LoaderStanding(place.sweep + 1, None, progress)
-                factory, beyond = self._factory, partial(sweeps.beyond, progress)
                 return LoaderIterator(
-                    lambda place: factory.make(batches, place, share, beyond),
-                    factory=factory,
-                    batches=batches,
+                    Epoch(batches, share, self._crew),
                     sweeps=sweeps,
                     progress=progress,
+                    draws=draws,
                     rank=rank,
                     ranks=ranks,
                     stats=self._stats,
                     quarantine=self._quarantine,
-                    shown=ShownSweep(self.progress, self._stats, self._length_of(batches)),
-                    length=self._length_of(batches),
+                    shown=partial(ShownSweep, self.progress, self._stats),
                     declared=None if told is None else DeclaredLength(self.dataset, told, self.num_workers),
                 )
         except BaseException:  # after a failure or an interrupt, the caller may retry
             if before is not None and sweeps.now.newest is progress:
                 sweeps.now = before
             raise
-
-    def _length_of(self, batches: Batches) -> Callable[[], int] | None:
-        return None if batches.options.is_iterable else self.__len__
 
     # ---- state -------------------------------------------------------------------------------------
 
@@ -311,28 +379,35 @@ class DataLoader(_Base):
         under the same number of workers. It includes what samplers and iterable datasets return from their own
         ``state_dict``, unchanged, so that has to be JSON too.
         """
-        batches = self._batches
-        return state.to_json({**batches.identity(), **batches.carried()}, self._sweeps.place)
+        self._notice()
+        batches, place = self._sweeps.standing()
+        seed, generators = state.seed_to_json(batches.seed, batches.drawn), self._sweeps.generators()
+        return state.to_json({**batches.identity(), **seed, **batches.carried(), **generators}, place)
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Seek to a saved state: the next ``iter`` continues there. Reads no data.
 
-        A loader created without ``seed`` adopts the state's.
+        A loader created without ``seed`` continues the sweep under the state's seed. If it was given a ``generator``,
+        that is set to what it was, and so is the generator of a user's sampler. torch's global generator is not set:
+        later sweeps have the seeds of the saved run, until the program draws from it or sets it.
 
         Raises:
             StateError: the state belongs to other data, another order or another version.
         """
+        self._notice()
         with self._sweeps.alone():
             current = self._batches.loadable()
-            saved, identity = state.seed_of(state_dict), current.identity()
-            reseeds = saved is not None and not self._seed_given and saved != current.seed
-            if reseeds:
-                identity["seed"] = f"{saved:016x}"
+            identity, given = current.identity(), current.options.seed
+            if given is not None:
+                identity |= state.seed_to_json(given, None)
             length = None if current.carried() else current.places  # other weights may end elsewhere
             place = state.from_json(state_dict, identity, current.check_memo, length)
-            batches = current.seeded(saved) if saved is not None and reseeds else current
-            self._continue(batches.restored(state_dict, place), place)
-            self._sweeps.agreed = self._sweeps.agreed or saved is not None
+            seed, drawn, generators = state.seed_from_json(state_dict, place.sweep)
+            batches = current.seeded(seed, drawn).restored(state_dict, place)
+            self._sweeps.set_generators(generators)
+            batches.set_generators(place)
+            self._continue(batches, place)
+            self._sweeps.agreed = self._sweeps.agreed or seed is not None
 
     def change_weights(self, weights: Mapping[str, Any], at: int | None = None) -> int:
         """Change the weights of a `Mixture` from a place on; states carry them.
@@ -352,14 +427,15 @@ class DataLoader(_Base):
             ValueError: the place is not after the next border of blocks, or a weight is out of range.
         """
         with self._sweeps.alone():
-            place = self._sweeps.place
-            batches, at = self._batches.reweighted(place, weights, at)
+            place, batches = self._sweeps.place, self._batches
+            if batches.seed is None:
+                batches = batches.seeded(seed_at(batches.options.generator))
+            batches, at = batches.reweighted(place, weights, at)
             self._continue(batches, place)
         return at
 
     def _continue(self, batches: Batches, place: ResumePoint) -> None:
         """Let the next iterator begin at a place."""
-        self._factory.drop_parked()
         self._sweeps.batches = batches
         self._sweeps.now = self._sweeps.now._replace(resume=place, newest=None)
 
@@ -367,20 +443,18 @@ class DataLoader(_Base):
 
     def stats(self) -> LoaderStats:
         """Return what was delivered so far, and where the time went."""
-        if self._factory.pool is not None:
-            self._stats.workers = self._factory.pool.stats().workers
+        self._stats.workers = list(self._crew.figures)
         return self._stats
 
     @property
     def pids(self) -> list[int]:
-        """Process ids of the workers; empty before the first ``iter``, or without processes. Those of Ray may be of
-        other machines, and are 0 until they run."""
-        pool = self._factory.pool
-        return list(pool.pids) if pool is not None and self._batches.options.place == "process" else []
+        """Process ids of the workers of the newest sweep; empty when it is over, except for persistent workers, and
+        without processes. Those of Ray may be of other machines, and are 0 until they run."""
+        return self._crew.pids if self._batches.options.place == "process" else []
 
     def close(self) -> None:
         """Shut the workers down. The loader remains usable and starts new ones. Idempotent."""
-        self._factory.close()
+        self._crew.close()
 
     def __enter__(self) -> DataLoader:
         return self
@@ -394,8 +468,9 @@ class DataLoader(_Base):
             return self.__dict__
         sweeps = copy.copy(self._sweeps)
         sampler, batch_sampler = samplers_of(sweeps)
-        own = {"_factory": copy.copy(self._factory), "_sweeps": sweeps}
-        return {**self.__dict__, **own, "sampler": sampler, "batch_sampler": batch_sampler}
+        shown = {"sampler": sampler, "batch_sampler": batch_sampler}
+        own = {"_crew": Crew(), "_sweeps": sweeps, "_set": {**self._set, **shown}}
+        return {**self.__dict__, **own, **shown}
 
     def __repr__(self) -> str:
         if self._foreign:
@@ -405,11 +480,3 @@ class DataLoader(_Base):
         size = f"{options.batch_samples} samples" if options.batch_samples else f"{self.batch_size} items"
         workers = f"{self.num_workers} {options.kind} workers" if self.num_workers else "no workers"
         return f"DataLoader({type(self.dataset).__name__}, batches of {size}, {how}, {workers})"
-
-
-def _drawn_seed(generator: Any) -> int:
-    torch = collating.torch_side()
-    if torch is not None:
-        drawn: int = torch.first_seed(generator)
-        return drawn
-    return int(np.random.randint(0, 2**63 - 1, dtype=np.int64))

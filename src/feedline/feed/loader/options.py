@@ -13,6 +13,7 @@ import multiprocessing.context
 import numbers
 import os
 import sys
+import threading
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -49,6 +50,7 @@ class LoaderOptions:
         is_pipe: whether it is an iterable that consists of torch's data pipes.
         share: share of this rank.
         grows: whether more batches than ``prefetch_factor`` may be in flight, as it was left out.
+        defaulted: whether ``collate_fn`` was left out.
 
     Raises:
         ValueError, TypeError: arguments are invalid or contradict each other.
@@ -87,7 +89,7 @@ class LoaderOptions:
     progress: Progress
 
     def __post_init__(self) -> None:
-        self.grows = self.prefetch_factor is None
+        self.grows, self.defaulted = self.prefetch_factor is None, self.collate_fn is None
         self._check_workers()
         if isinstance(self.dataset, (str, os.PathLike)):
             from feedline.feed.corpora import open_corpus  # all formats, which other datasets do without
@@ -121,31 +123,29 @@ class LoaderOptions:
             ragged = self.batch_samples is not None and not self.is_corpus
             self.collate_fn = Collate(self.layout) if ragged else default_functions()[0 if self.batched else 1]
 
-    def replaced(self, name: str, value: Any) -> LoaderOptions:
-        """Return a copy with another value for an argument that may change while a loader is in use."""
-        if name == "multiprocessing_context":
-            value = _start_method(value, self.num_workers)
-        elif name == "num_workers":
-            value = whole_number(name, value, 0)
-        elif name == "generator":
-            _check_generator(value)
-        other = copy.copy(self)
-        setattr(other, name, value)
-        return other
-
-    def reordered(self, name: str, value: Any) -> LoaderOptions:
-        """A copy with another ``dataset``, ``sampler`` or ``batch_sampler``, in place of the order there was.
+    def replaced(self, changes: Mapping[str, Any]) -> LoaderOptions:
+        """Return a copy with other values of some arguments; another sampler takes the place of the order there was.
 
         Raises:
-            ValueError, TypeError: the other arguments do not go with it.
+            ValueError, TypeError: they are invalid, or do not go with the other arguments.
         """
-        changes: dict[str, Any] = {name: value}
-        if name != "dataset":
+        changes = dict(changes)
+        if self.grows:
+            changes.setdefault("prefetch_factor", None)
+        if self.defaulted:
+            changes.setdefault("collate_fn", None)
+        if changes.get("num_workers") == 0:  # what is about workers has no effect any more, as in torch
+            changes |= {"prefetch_factor": None, "persistent_workers": False, "multiprocessing_context": None}
+        if not changes.keys().isdisjoint(("sampler", "batch_sampler")):
             changes |= {"shuffle": None, "weights": None, "partition": None}
-        if name == "batch_sampler":
+        if "batch_sampler" in changes:
             changes |= {"batch_size": 1, "drop_last": False, "sampler": None}
-        other = dataclasses.replace(self, **changes)
-        other.grows = self.grows
+        return dataclasses.replace(self, **changes)
+
+    def holding(self, **checked: Any) -> LoaderOptions:
+        """Return a copy with other values, which have been checked, of some arguments."""
+        other = copy.copy(self)
+        other.__dict__.update(checked)
         return other
 
     @property
@@ -174,6 +174,11 @@ class LoaderOptions:
         return max(self.prefetch_factor or 1, 1)
 
     @property
+    def depth(self) -> int:
+        """Initial number of batches in flight; 0 without workers."""
+        return self.ahead * self.num_workers
+
+    @property
     def place(self) -> str:
         """What a worker shares with the loop: "here" and "thread" share its process, "process" nothing, as Ray's."""
         return "process" if self.kind == "ray" else self.kind
@@ -183,6 +188,8 @@ class LoaderOptions:
         """Where batches are made: "here", "process", "thread" or "ray"."""
         if self.num_workers == 0:
             return "here"
+        if _starts_threads(self.multiprocessing_context):
+            return "thread"
         if self.workers != "auto":
             return cast(Literal["process", "thread", "ray"], self.workers)
         return "process" if getattr(sys, "_is_gil_enabled", lambda: True)() else "thread"
@@ -369,6 +376,12 @@ def _start_method(given: Any, num_workers: int) -> Any:
             f"method, but got multiprocessing_context={given!r}"
         )
     return given
+
+
+def _starts_threads(context: Any) -> bool:
+    """Return whether a context's processes are threads, as those of MONAI's `ThreadDataLoader`."""
+    process = getattr(context, "Process", None)
+    return isinstance(process, type) and issubclass(process, threading.Thread)
 
 
 def expect_processes(options: LoaderOptions) -> None:

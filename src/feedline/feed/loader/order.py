@@ -9,6 +9,7 @@ Cost: up to 2^20 items, 4 bytes each for the current sweep; beyond that nothing.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol
 
@@ -33,7 +34,7 @@ class Planned(NamedTuple):
     """One batch before it is read.
 
     Attributes:
-        sweep: number of the sweep.
+        sweep: number of the sweep under its seed; of the loader's sweep for an iterable dataset.
         start, stop: places of the global batch in the sweep.
         indices: indices to read: an int64 array, or a list from a user's sampler; a single index if batching is
             disabled.
@@ -67,8 +68,11 @@ class Order(Protocol):
     def take(self, sweep: int, a: int, b: int) -> Ints:
         """Return the items at places a..b-1, int64."""
 
+    def under(self, seed: int) -> Order:
+        """Return the same order under another seed."""
+
     def identity(self) -> dict[str, Any]:
-        """Return what determines the order besides its name, for states."""
+        """Return what determines the order besides its name and its seed, for states."""
 
 
 class Items:
@@ -78,9 +82,9 @@ class Items:
     replaces = False
 
     def __init__(self, length: int, seed: int, shuffle: bool) -> None:
-        self.length, self._seed, self._shuffle = length, seed, shuffle
+        self.length, self._shuffle = length, shuffle
         self._timeline = FeedlineOrder(ChunkTable([ChunkInfo(length, length, 0)]), seed, shuffle, None)
-        # At most two sweeps: the current one, and the next, which workers may have begun.
+        # At most two sweeps, for two iterators at once.
         self._windows: dict[int, WindowPlan] = {}
 
     def take(self, sweep: int, a: int, b: int) -> Ints:
@@ -95,9 +99,13 @@ class Items:
             self._windows = {**dict(near), sweep: window}
         return window.locate(a, b)[1]
 
+    def under(self, seed: int) -> Items:
+        """See `Order.under`."""
+        return Items(self.length, seed, self._shuffle)
+
     def identity(self) -> dict[str, Any]:
         """See `Order.identity`."""
-        return {"seed": f"{self._seed:016x}", "shuffle": "all" if self._shuffle else False, "items": self.length}
+        return {"shuffle": "all" if self._shuffle else False, "items": self.length}
 
 
 class Weighted:
@@ -128,9 +136,15 @@ class Weighted:
         found: Ints = np.minimum(drawn, self._last)  # rounding may reach the very end
         return found
 
+    def under(self, seed: int) -> Weighted:
+        """See `Order.under`."""
+        other = copy.copy(self)
+        other._seed = seed
+        return other
+
     def identity(self) -> dict[str, Any]:
         """See `Order.identity`."""
-        return {"seed": f"{self._seed:016x}", "shuffle": {"weights": self._digest}, "items": self.length}
+        return {"shuffle": {"weights": self._digest}, "items": self.length}
 
 
 def _mixed(key: int, a: int, b: int) -> NDArray[np.float64]:

@@ -10,7 +10,7 @@ from typing import Any
 
 from feedline import _native
 from feedline.feed.loader.collate import torch_side
-from feedline.feed.loader.random import SAMPLER
+from feedline.feed.loader.random import SAMPLER, SweepKey
 
 
 def is_pipe(dataset: Any) -> bool:
@@ -30,11 +30,11 @@ def share_out(dataset: Any, index: int, count: int) -> None:
         _graph().apply_sharding(dataset, count, index)
 
 
-def seed_pipe(dataset: Any, seed: int, sweep: int) -> None:
+def seed_pipe(dataset: Any, key: SweepKey) -> None:
     """Seed the shufflers of a pipe for a sweep: alike everywhere, as each worker filters the same order."""
     torch = torch_side()
     if torch is not None and is_pipe(dataset):
-        torch.seed_pipe(dataset, _native.hash_key([seed, sweep, SAMPLER]))
+        torch.seed_pipe(dataset, _native.hash_key([*key, SAMPLER]))
 
 
 def _graph() -> Any:

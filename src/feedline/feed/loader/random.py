@@ -37,6 +37,9 @@ T = TypeVar("T")
 # Levels of the key for each kind of random number; orders, transforms and draws have the lower levels.
 ITEM, BATCH, COLLATE, SAMPLER, WORKER = 4, 5, 6, 7, 8
 
+SweepKey = tuple[int, int]
+"""What all random numbers of a sweep follow from: a seed, and the number of the sweep under it."""
+
 TRIAL = 2  # batches of a process before unused generators are no longer seeded
 
 _MT_WORDS = 624
@@ -318,13 +321,12 @@ class Seeding:
     """Seeds the generators that user code draws from; one per process, or per loader with threads.
 
     Args:
-        seed: seed of the loader.
         restore: whether to restore the global generators, as the training loop uses them too.
         threads: whether several threads use this object.
     """
 
-    def __init__(self, seed: int, *, restore: bool, threads: bool = False) -> None:
-        self._seed, self._restore = seed, restore
+    def __init__(self, *, restore: bool, threads: bool = False) -> None:
+        self._restore = restore
         self._all = globals_()
         torch = torch_if_imported()
         self._own = torch.own_generator if torch is not None and threads else None
@@ -340,23 +342,23 @@ class Seeding:
         self._running: list[_Attempt] = []
         self._turn = PerProcess(threading.RLock)  # for loops in several threads over one loader without workers
 
-    def run(self, sweep: int, work: Callable[[At], T]) -> T:
+    def run(self, key: SweepKey, work: Callable[[At], T]) -> T:
         """Return ``work(at)``, which calls ``at(key, level)`` before each piece of user code.
 
         ``work`` may be called several times, see the module.
         """
         if self._gate is None:
             with self._turn.get():
-                return self._alone(sweep, work)
+                return self._alone(key, work)
         while True:
             with self._gate.held(lambda: bool(self._seeded)) as alone:
                 if alone:
-                    return self._seen_through(sweep, work)
-                done, result = self._beside(sweep, work)
+                    return self._seen_through(key, work)
+                done, result = self._beside(key, work)
             if done:
                 return cast(T, result)
 
-    def _beside(self, sweep: int, work: Callable[[At], T]) -> tuple[bool, Any]:
+    def _beside(self, key: SweepKey, work: Callable[[At], T]) -> tuple[bool, Any]:
         """Return (whether nothing was drawn, the result of ``work``), which runs beside that of other threads.
 
         A thread that has drawn restores what all share, also what another one may have drawn meanwhile: that other one
@@ -370,7 +372,7 @@ class Seeding:
         result, error = None, None
         try:
             with contextlib.nullcontext() if self._own is None else self._own(_number):
-                result = work(_Names(self._seed, sweep))
+                result = work(_Names(key))
         except Exception as raised:  # unseeded numbers may have caused it
             error = raised
         finally:
@@ -388,15 +390,15 @@ class Seeding:
             raise error
         return True, result
 
-    def _alone(self, sweep: int, work: Callable[[At], T]) -> T:
+    def _alone(self, key: SweepKey, work: Callable[[At], T]) -> T:
         if self._seeded:
-            return self._seen_through(sweep, work)
+            return self._seen_through(key, work)
         # The common case: observe before and after, nothing else.
         before = [g.mark() for g in self._all]
         try:
-            result = work(_Names(self._seed, sweep))
+            result = work(_Names(key))
         except Exception as raised:
-            return self._after(sweep, work, before, raised, None)
+            return self._after(key, work, before, raised, None)
         except BaseException:  # an interrupt: the batch will be read again, and the loop may draw next
             self._drawn(self._all, before)
             raise
@@ -404,24 +406,26 @@ class Seeding:
             _thread.names = None
         for g, mark in zip(self._all, before, strict=True):
             if g.changed(mark):
-                return self._after(sweep, work, before, None, result)
+                return self._after(key, work, before, None, result)
         return result
 
-    def _after(self, sweep: int, work: Callable[[At], T], before: list[Any], error: Exception | None, result: Any) -> T:
+    def _after(
+        self, key: SweepKey, work: Callable[[At], T], before: list[Any], error: Exception | None, result: Any
+    ) -> T:
         """Finish an unseeded pass: repeat it with seeding if it drew, else return or raise its outcome."""
         if not self._drawn(self._all, before):
             if error is not None:
                 raise error
             return cast(T, result)
-        return self._seen_through(sweep, work)
+        return self._seen_through(key, work)
 
-    def _seen_through(self, sweep: int, work: Callable[[At], T]) -> T:
+    def _seen_through(self, key: SweepKey, work: Callable[[At], T]) -> T:
         """Return the result of ``work`` once everything it draws is seeded.
 
         Seeded numbers may lead to code that draws from one more generator; each attempt adds one at least.
         """
         while True:
-            done, result = self._attempt(sweep, work)
+            done, result = self._attempt(key, work)
             if done:
                 return cast(T, result)
 
@@ -434,13 +438,13 @@ class Seeding:
         self._seeded = [g for g in self._all if g in self._seeded or g in found]
         return bool(drawn)
 
-    def _attempt(self, sweep: int, work: Callable[[At], T]) -> tuple[bool, Any]:
+    def _attempt(self, key: SweepKey, work: Callable[[At], T]) -> tuple[bool, Any]:
         """Return (whether everything drawn was seeded, the result of ``work``)."""
         seeded, trial = self._seeded, self._trial > 0
         idle = [g for g in self._all if g not in seeded]
         before = [g.mark() for g in idle]
         kept = [(g, g.mark()) for g in seeded] if self._restore else []
-        at = _Seeds(self._seed, sweep, seeded, trial) if seeded else _Names(self._seed, sweep)
+        at = _Seeds(key, seeded, trial) if seeded else _Names(key)
         result, error = None, None
         try:
             try:
@@ -508,6 +512,31 @@ class Drawn:
                 torch.check_generator_state(saved["state"])
 
 
+class GlobalStates:
+    """The states of the global generators of this process at one moment."""
+
+    def __init__(self) -> None:
+        self._all = dict(zip(_NAMES, globals_(), strict=False))
+        self._marks = {name: g.mark() for name, g in self._all.items()}
+        self._saved = {name: g.save() for name, g in self._all.items()}
+
+    def drawn(self) -> dict[str, Any]:
+        """Return what those were that were drawn from since, by name, in JSON types."""
+        changed = [name for name, g in self._all.items() if g.changed(self._marks[name])]
+        return {name: self._saved[name] for name in changed if self._saved[name] is not None}
+
+    def load(self, states: Mapping[str, Any]) -> None:
+        """Set generators to what `drawn` returned."""
+        for name, saved in states.items():
+            if name in self._all:
+                self._all[name].load(saved)
+
+    def restore(self) -> None:
+        """Set all of them to what they were."""
+        for name, g in self._all.items():
+            g.restore(self._marks[name])
+
+
 _NAMES = ("random", "numpy", "torch")  # in the order of `globals_`
 
 
@@ -552,8 +581,8 @@ class _Names:
 
     used: set[int] = frozenset()  # type: ignore[assignment]
 
-    def __init__(self, seed: int, sweep: int) -> None:
-        self._seed, self._sweep, self._level = seed, sweep, 0
+    def __init__(self, key: SweepKey) -> None:
+        (self._seed, self._sweep), self._level = key, 0
         self.made: tuple[tuple[int, ...], np.random.Generator] | None = None
 
     def __call__(self, key: int, level: int = ITEM) -> None:
@@ -578,8 +607,8 @@ class _Names:
 class _Seeds(_Names):
     """Seeds generators too; during the trial it records which of them are used."""
 
-    def __init__(self, seed: int, sweep: int, generators: list[Global], trial: bool) -> None:
-        super().__init__(seed, sweep)
+    def __init__(self, key: SweepKey, generators: list[Global], trial: bool) -> None:
+        super().__init__(key)
         self._generators, self._trial = generators, trial
         self._after: list[Any] = []
         self.used = set()

@@ -16,11 +16,20 @@ from itertools import islice, repeat
 from typing import Any
 
 from feedline.feed.loader import order
-from feedline.feed.loader.batches import ItemBatches
+from feedline.feed.loader.batches import Batches, ItemBatches
 from feedline.feed.loader.collate import torch_side
+from feedline.feed.loader.draws import SamplerDraws
 from feedline.feed.loader.options import LoaderOptions
 from feedline.feed.loader.order import Planned
-from feedline.feed.loader.sampling import Sampled, after, begins_order, order_again
+from feedline.feed.loader.sampling import (
+    BegunOrder,
+    Sampled,
+    after,
+    begins_order,
+    epochs_named,
+    goes_on,
+    order_again,
+)
 from feedline.feed.loader.state import ResumePoint
 from feedline.feed.loader.sweeps import SweepProgress, Sweeps
 
@@ -37,27 +46,36 @@ class SweepSampler:
 
     Args:
         sweeps: of the loader.
-        generator: of the loader.
-
-    Attributes:
-        generator: if it is replaced and the loader was given no ``seed``, the next ``iter`` draws the order's seed from
-            the new one. Frameworks that keep generators in step across ranks rely on that.
     """
 
-    def __init__(self, sweeps: Sweeps, generator: Any = None) -> None:
+    def __init__(self, sweeps: Sweeps) -> None:
         self._sweeps = sweeps
-        self.generator = self._generator_given = generator
+
+    @property
+    def generator(self) -> Any:
+        """The generator that the order follows from if the loader was given no ``seed``; None: torch's global one.
+        Frameworks replace it, to keep ranks in step."""
+        return self._sweeps.generator
+
+    @generator.setter
+    def generator(self, generator: Any) -> None:
+        self._sweeps.generator = generator
+
+    @property
+    def data_source(self) -> Any:
+        """The dataset."""
+        return self._sweeps.batches.options.dataset
 
     def __len__(self) -> int:
         """Indices of a sweep; with a partition, those of this rank in the next sweep."""
-        batches = self._batches()
+        batches = self._batches(self._sweeps.upcoming())
         share = batches.options.share.resolve()
         if share[1] == 1:
             return batches.places
         rule, (index, count) = batches.rule(share), share
         if rule.size is None or rule.lengths is not None:  # how many items a batch has depends on the sweep
-            sweep = self._sweeps.now.upcoming.sweep
-            return sum(len(planned.indices) for planned in order.batches(batches.order, rule, sweep, 0))
+            _, number = batches.key(self._sweeps.now.upcoming.sweep)
+            return sum(len(planned.indices) for planned in order.batches(batches.order, rule, number, 0))
         full, rest = divmod(batches.places, rule.size * count)
         last = 0 if rule.drop_last else -(-(index + 1) * rest // count) - -(-index * rest // count)
         return full * rule.size + last
@@ -71,7 +89,7 @@ class SweepSampler:
 
     def count(self) -> int:
         """Batches of the next sweep."""
-        return self._batches().count(self._sweeps.now.upcoming.sweep)
+        return self._sweeps.upcoming().count(self._sweeps.now.upcoming.sweep)
 
     def set_epoch(self, epoch: int) -> None:
         """Make ``epoch`` the next sweep, as on torch's `DistributedSampler`, unless a state is to be continued.
@@ -86,33 +104,39 @@ class SweepSampler:
         Args:
             flat: single indices are wanted; whoever makes batches of them drops an incomplete one.
         """
-        share = self._sweeps.share()
-        batches, again = self._batches(), order_again()
-        if self.generator is not self._generator_given and batches.options.seed is None:
-            # Once, as the loader itself draws it: sweeps of that seed are told apart by their numbers, so that a
-            # program that is resumed may begin with any of them.
-            self._generator_given = self.generator
-            if self._sweeps.now.resume is None:
-                self._sweeps.batches = batches.seeded(_drawn(self.generator))
-        if again is not None:
-            self._sweeps.follow(*again)
-        batches = self._batches()
-        progress = self._sweeps.begin()
-        begins_order(batches.seed, progress.place.sweep)
+        sweeps = self._sweeps
+        with sweeps.alone():
+            sweeps.batches = self._batches(sweeps.current())
+            if epochs_named():
+                sweeps.name_sweeps()
+            keeps, again = goes_on(sweeps.batches.seed), order_again()
+            draws = sweeps.begin_seed(sweeps.now.upcoming, sampler=True, keeps=keeps)
+            if again is not None:
+                sweeps.follow(again)
+            share = sweeps.share()
+            batches, progress = self._batches(sweeps.batches), sweeps.begin()
         rule, place = batches.rule(share), progress.place
+        seed, number = batches.key(place.sweep)
+        begins_order(BegunOrder(seed, number, batches.drawn is not None))
         if flat and rule.share[1] == 1:
             rule = rule._replace(drop_last=False)
         if rule.size is None:
             rule = rule._replace(size=1)
-        return order.batches(batches.order, rule, place.sweep, place.start, place.done), progress
+        planned = order.batches(batches.order, rule, number, place.start, place.done)
+        return planned if draws is None else _drawing(planned, draws, batches.places), progress
 
-    def _batches(self) -> ItemBatches:
-        batches = self._sweeps.current()
+    def _batches(self, batches: Batches) -> ItemBatches:
         if not isinstance(batches, ItemBatches):
             raise TypeError(
                 f"expected a map-style dataset, whose items have indices to sample, got {batches.options.dataset!r:.80}"
             )
         return batches
+
+
+def _drawing(planned: Iterator[Planned], draws: SamplerDraws, items: int) -> Iterator[Planned]:
+    draws.asked(1)
+    yield from planned
+    draws.asked(items + 1)
 
 
 def _indices(planned: Iterator[Planned], progress: SweepProgress) -> Iterator[int]:
@@ -148,6 +172,11 @@ class WeightedRandomSampler(SweepSampler, _base("WeightedRandomSampler")):  # ty
     replacement = True
 
     @property
+    def weights(self) -> Any:
+        """Weight of each item, as they were given."""
+        return self._sweeps.batches.options.weights
+
+    @property
     def num_samples(self) -> int:
         """Indices of a sweep."""
         return len(self)
@@ -159,12 +188,32 @@ class DistributedSampler(SweepSampler, _base("DistributedSampler")):  # type: ig
     @property
     def num_replicas(self) -> int:
         """Ranks that share the items."""
-        return self._batches().options.share.peek()[1]
+        return self._sweeps.batches.options.share.peek()[1]
 
     @property
     def rank(self) -> int:
         """The rank of this process."""
-        return self._batches().options.share.peek()[0]
+        return self._sweeps.batches.options.share.peek()[0]
+
+    @property
+    def dataset(self) -> Any:
+        """The dataset."""
+        return self.data_source
+
+    @property
+    def shuffle(self) -> bool:
+        """Whether the order is random."""
+        return bool(self._sweeps.batches.options.shuffle)
+
+    @property
+    def drop_last(self) -> bool:
+        """Whether a last batch that is not full is dropped."""
+        return self._sweeps.batches.options.drop_last
+
+    @property
+    def seed(self) -> int:
+        """Seed of the order; 0 before it is drawn."""
+        return self._sweeps.batches.seed or 0
 
     @property
     def epoch(self) -> int:
@@ -179,7 +228,7 @@ class DistributedSampler(SweepSampler, _base("DistributedSampler")):  # type: ig
     @property
     def total_size(self) -> int:
         """Indices of all ranks in a sweep."""
-        return self._batches().places
+        return self._batches(self._sweeps.current()).places
 
 
 class ListSampler:
@@ -226,13 +275,15 @@ class UserBatchSampler(BatchSampler):
         if sweeps is None:
             yield from super().__iter__()
             return
-        progress = sweeps.begin()
+        with sweeps.alone():
+            sweeps.begin_seed(sweeps.now.upcoming, sampler=True)
+            batches, progress = sweeps.batches, sweeps.begin()
         rest = Sampled(
             self.sampler,
             size=self.batch_size,
             batches=False,
             drop_last=self.drop_last,
-            seed=sweeps.batches.seed,
+            key=batches.sampler_key(progress.place),
             place=progress.place,
         )
         with contextlib.suppress(StopIteration):
@@ -298,21 +349,8 @@ def samplers_of(sweeps: Sweeps) -> tuple[Any, Any]:
 
 
 def _sampler_of(sweeps: Sweeps, options: LoaderOptions) -> SweepSampler:
-    made: Any
     if options.partition is not None:
-        made = DistributedSampler(sweeps, options.generator)
-        made.dataset, made.shuffle, made.drop_last = options.dataset, bool(options.shuffle), options.drop_last
-        made.seed = sweeps.batches.seed
-    elif options.weights is not None:
-        made = WeightedRandomSampler(sweeps, options.generator)
-        made.weights = options.weights
-    else:
-        made = (RandomSampler if options.shuffle else SequentialSampler)(sweeps, options.generator)
-        made.data_source = options.dataset
-    return made  # type: ignore[no-any-return]
-
-
-def _drawn(generator: Any) -> int:
-    assert _torch is not None, "generators are torch's"
-    seed: int = _torch.first_seed(generator)
-    return seed
+        return DistributedSampler(sweeps)
+    if options.weights is not None:
+        return WeightedRandomSampler(sweeps)
+    return RandomSampler(sweeps) if options.shuffle else SequentialSampler(sweeps)

@@ -1,8 +1,9 @@
 """Users' samplers and batch samplers, resumed from their own state or by replay.
 
 A sampler is iterated in the parent, only as far ahead as batches are in flight; what it drew for undelivered batches is
-not in the state. It is started under seeded generators, so that one that shuffles when it starts (as torch's do)
-produces the same order when it is restarted, whatever the state of the global generators.
+not in the state. A loader with a ``seed`` starts it under seeded generators, so that one that shuffles when it starts
+(as torch's do) produces the same order when it is restarted, whatever the state of the global generators. A loader
+without ``seed`` lets it draw from those, as torch's does; what they were is in the state.
 
 A sampler may iterate another loader's, as wrappers of frameworks do. Which of its sweeps that was, under which seed, is
 part of our state: `begins_order`.
@@ -18,56 +19,88 @@ from __future__ import annotations
 
 import copy
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import islice
 from types import GeneratorType
-from typing import Any
+from typing import Any, NamedTuple
 
 from feedline.errors import StateError
 from feedline.feed.loader import state
 from feedline.feed.loader.collate import torch_side
 from feedline.feed.loader.order import Planned
-from feedline.feed.loader.random import SAMPLER, At, Seeding
+from feedline.feed.loader.random import SAMPLER, At, Drawn, GlobalStates, Seeding, SweepKey
 from feedline.feed.loader.state import ResumePoint, is_hex, whole
 
 
-class _Starting(threading.local):
-    """A user's sampler that is being started in this thread.
+class BegunOrder(NamedTuple):
+    """The order of a loader's sweep.
 
     Attributes:
-        orders: (seed, sweep) of each loader's order that it has begun; None: no sampler is being started.
-        again: those that it is to begin, from a state.
+        seed, sweep: what it follows from.
+        drawn: whether the seed was drawn for this sweep.
     """
 
-    orders: list[tuple[int, int]] | None = None
-    again: list[tuple[int, int]] = []  # noqa: RUF012  # never modified
+    seed: int
+    sweep: int
+    drawn: bool = False
+
+    def to_json(self) -> list[Any]:
+        """Return it in JSON types."""
+        return [f"{self.seed:016x}", self.sweep, *([True] if self.drawn else [])]
+
+
+class _Starting(threading.local):
+    """A user's sampler that is asked in this thread.
+
+    Attributes:
+        orders: each loader's order that it has begun; None: no sampler is asked.
+        again: those that it is to begin, from a state.
+        named: whether the program tells it its epochs.
+    """
+
+    orders: list[BegunOrder] | None = None
+    again: list[BegunOrder] = []  # noqa: RUF012  # never modified
+    named = False
 
 
 _starting = _Starting()
 
 
-def order_again() -> tuple[int, int] | None:
-    """Return the seed and sweep of the order that a loader's sampler is to begin now; None: its own choice."""
+def order_again() -> BegunOrder | None:
+    """Return the order that a loader's sampler is to begin now; None: its own choice."""
     orders = _starting.orders
     return None if orders is None or len(orders) >= len(_starting.again) else _starting.again[len(orders)]
 
 
-def begins_order(seed: int, sweep: int) -> None:
-    """Note the order that a loader's sampler begins, in case another loader is starting it."""
+def goes_on(seed: int | None) -> bool:
+    """Return whether a loader's sampler, of this seed, was begun before in the sweep of the loader that asks it.
+
+    Then it goes on under that seed. So an endless loader, which iterates a sampler again and again within one sweep,
+    follows from the generators as they were when that sweep began.
+    """
+    return any(order.seed == seed for order in _starting.orders or ())
+
+
+def epochs_named() -> bool:
+    """Return whether the sampler that is asked is told its epochs, such as a `DistributedSampler` over a loader's."""
+    return _starting.named
+
+
+def begins_order(order: BegunOrder) -> None:
+    """Note the order that a loader's sampler begins, in case another loader is asking it."""
     if _starting.orders is not None:
-        _starting.orders.append((seed, sweep))
+        _starting.orders.append(order)
 
 
 @contextmanager
-def _noted(saved: Any) -> Iterator[list[tuple[int, int]]]:
-    before = _starting.orders, _starting.again
-    orders: list[tuple[int, int]] = []
-    _starting.orders, _starting.again = orders, [(int(seed, 16), sweep) for seed, sweep in saved or ()]
+def _noted(orders: list[BegunOrder], again: list[BegunOrder], named: bool) -> Iterator[None]:
+    before = _starting.orders, _starting.again, _starting.named
+    _starting.orders, _starting.again, _starting.named = orders, again, named
     try:
-        yield orders
+        yield
     finally:
-        _starting.orders, _starting.again = before
+        _starting.orders, _starting.again, _starting.named = before
 
 
 class Sampled:
@@ -78,19 +111,29 @@ class Sampled:
         size: indices per batch; None: single indices, or ``batches``.
         batches: whether the sampler yields batches.
         drop_last: whether to drop a last batch that is not full.
-        seed: seed of the loader.
+        key: what the generators are seeded from that it starts with; None: it draws from those of the program.
         place: place to begin at.
     """
 
     def __init__(
-        self, sampler: Any, *, size: int | None, batches: bool, drop_last: bool, seed: int, place: ResumePoint
+        self,
+        sampler: Any,
+        *,
+        size: int | None,
+        batches: bool,
+        drop_last: bool,
+        key: SweepKey | None,
+        place: ResumePoint,
     ) -> None:
-        self._sampler, self._size, self._batches, self._drop_last, self._seed = sampler, size, batches, drop_last, seed
+        self._sampler, self._size, self._batches, self._drop_last, self._key = sampler, size, batches, drop_last, key
         self._sweep, self._done = place.sweep, place.done
         self._at, self._memo = place.start, place.memo or {}
+        self._orders: list[BegunOrder] = []
+        self._again = [BegunOrder(int(seed, 16), *rest) for seed, *rest in self._memo.get("orders", ())]
         self._generator = _generator_of(sampler)
         self._epochs = _epochs_of(sampler)
         self._iterator: Any = None
+        self._starting: Any = None  # the same while it passes over what was delivered
         self._begun = self._drawing = self._over = False
         self._drawn: list[Any] = []  # drawn, but not planned yet
         self._stateful: Any = None
@@ -156,15 +199,12 @@ class Sampled:
                 self._epochs.set_epoch(memo["epoch"])
             self._memo = {**self._memo, "epoch": self._epochs.epoch}
 
-        def begin(at: At) -> tuple[Any, list[Any]]:
+        def begin(at: At) -> None:
             at(0, SAMPLER)
-            with _noted(memo.get("orders")) as orders:
-                begun = started()
-            if orders:
-                self._memo = {**self._memo, "orders": [[f"{order:016x}", sweep] for order, sweep in orders]}
-            return begun
+            start()
 
-        def started() -> tuple[Any, list[Any]]:
+        def start() -> None:
+            self._orders.clear()
             iterator = iter(sampler)
             if own is not None and not loads:
                 if not hasattr(iterator, "load_state_dict"):
@@ -181,29 +221,44 @@ class Sampled:
                 # It cannot be restarted after an interrupt, so keep what it has.
                 self._iterator, self._drawing = iterator, True
                 self._drawn.extend(islice(iterator, 1))
-                return iterator, self._drawn
+                return
             # A generator function runs, and may shuffle, when its first value is drawn.
-            return iterator, list(islice(iterator, 1))
+            self._drawn = list(islice(iterator, 1))
+            self._starting = iterator
 
-        iterator, drawn = Seeding(self._seed, restore=True).run(self._sweep, begin)
-        if own is None and self._at:
-            left = self._at - len(drawn)
-            while left > 0 and (passed := list(islice(iterator, min(left, 1 << 12)))):  # Ctrl-C works in between
-                left -= len(passed)
-            if left > 0:
-                raise StateError(
-                    f"this state was taken after {self._at} {'batches' if self._batches else 'indices'} of the "
-                    f"sampler, which now yields {self._at - left}",
-                    hint="pass the same sampler",
-                )
-            drawn = []
-        self._drawn, self._iterator = drawn, iterator
+        def start_freely() -> None:
+            start()
+            self._pass(own is not None)
+
+        with _noted(self._orders, self._again, self._epochs is not None):
+            if self._key is not None:
+                Seeding(restore=True).run(self._key, begin)
+                self._pass(own is not None)
+            else:
+                self._memo = {**self._memo, **started_freely(start_freely, memo.get("random"))}
+        if self._iterator is None:
+            self._iterator, self._starting = self._starting, None
+
+    def _pass(self, positioned: bool) -> None:
+        """Pass over what was delivered, unless the sampler has loaded its own state."""
+        if positioned or not self._at:
+            return
+        left, self._drawn = self._at - len(self._drawn), []
+        while left > 0 and (passed := list(islice(self._starting, min(left, 1 << 12)))):  # Ctrl-C works in between
+            left -= len(passed)
+        if left > 0:
+            raise StateError(
+                f"this state was taken after {self._at} {'batches' if self._batches else 'indices'} of the "
+                f"sampler, which now yields {self._at - left}",
+                hint="pass the same sampler",
+            )
 
     def _draw(self, count: int) -> list[Any]:
         drawn = self._drawn
         if len(drawn) < count:
             self._drawing = True
-            drawn.extend(islice(self._iterator, count - len(drawn)))  # an interrupt keeps those drawn so far
+            with _noted(self._orders, self._again, self._epochs is not None):
+                drawn.extend(islice(self._iterator, count - len(drawn)))  # an interrupt keeps those drawn so far
             self._drawing = False
         return drawn
 
@@ -219,28 +274,70 @@ class Sampled:
             memo["sampler"] = copy.deepcopy(self._stateful.state_dict())
             if ended:
                 memo["ended"] = True
-        memo.update((name, self._memo[name]) for name in ("generator", "epoch", "orders") if name in self._memo)
+        memo.update((name, self._memo[name]) for name in ("generator", "random", "epoch") if name in self._memo)
+        if self._orders:
+            memo["orders"] = [order.to_json() for order in self._orders]
         return memo
+
+    @property
+    def begun(self) -> dict[str, Any] | None:
+        """What the generators were that the sampler has drawn from, to begin once more without drawing more; None: it
+        has drawn from none."""
+        return {name: self._memo[name] for name in ("generator", "random") if name in self._memo} or None
+
+
+def started_freely(start: Callable[[], None], saved: Any) -> dict[str, Any]:
+    """Start a sampler that may draw from the global generators; return what those were that it drew from, for a memo.
+
+    Args:
+        start: starts it.
+        saved: what they were in a memo, to which they are set meanwhile; None: they stay as the program has them.
+    """
+    if saved is None:
+        before = GlobalStates()
+        start()
+        drawn = before.drawn()
+        return {"random": drawn} if drawn else {}
+    before = GlobalStates()
+    try:
+        before.load(saved)
+        start()
+    finally:
+        before.restore()
+    return {"random": saved}
 
 
 def after(sampler: Any, last: Any = None) -> dict[str, Any] | None:
     """Return the state of a sampler between two sweeps; None: it has none.
 
-    A sampler that iterates another loader's is assumed to do so once in each sweep.
+    A sampler that iterates another loader's is assumed to go on with the sweep after the last one, if that has a seed
+    for all sweeps.
 
     Args:
         sampler: the user's.
         last: the memo of the last batch of the sweep before.
     """
-    torch, generator = torch_side(), _generator_of(sampler)
-    memo: dict[str, Any] = {}
+    memo = generator_memo(sampler) or {}
     if hasattr(sampler, "state_dict"):
         memo["sampler"] = copy.deepcopy(sampler.state_dict())
-    if generator is not None and torch is not None:
-        memo["generator"] = torch.generator_state(generator)
-    if last and "orders" in last:
-        memo["orders"] = [[seed, sweep + 1] for seed, sweep in last["orders"]]
+    orders = last.get("orders", ()) if last else ()
+    if orders and all(len(order) == 2 for order in orders):
+        seeds = [seed for seed, _ in orders]
+        memo["orders"] = [[seed, sweep + seeds.count(seed)] for seed, sweep in orders]
     return memo or None
+
+
+def generator_memo(sampler: Any) -> dict[str, Any] | None:
+    """Return the state of a sampler's generator, for a memo; None: it has none."""
+    torch, generator = torch_side(), _generator_of(sampler)
+    return None if generator is None or torch is None else {"generator": torch.generator_state(generator)}
+
+
+def set_generator(sampler: Any, saved: Any) -> None:
+    """Set a sampler's generator, if it has one, to a state in a memo."""
+    torch, generator = torch_side(), _generator_of(sampler)
+    if generator is not None and torch is not None and saved is not None:
+        torch.set_generator_state(generator, saved)
 
 
 def before(sampler: Any) -> dict[str, Any] | None:
@@ -261,7 +358,8 @@ def check_memo(memo: Any) -> None:
     """
     if memo is None:
         return
-    if not isinstance(memo, Mapping) or not memo.keys() <= {"sampler", "generator", "epoch", "orders", "ended"}:
+    known = {"sampler", "generator", "random", "epoch", "orders", "ended"}
+    if not isinstance(memo, Mapping) or not memo.keys() <= known:
         raise TypeError(f"expected `memo` of a sampler to hold `sampler` and `generator`, got {memo!r:.80}")
     orders = memo.get("orders", [])
     if not isinstance(orders, (list, tuple)) or not all(map(_is_order, orders)):
@@ -270,13 +368,17 @@ def check_memo(memo: Any) -> None:
         raise TypeError(f"expected `ended` to be true or false, got {memo['ended']!r:.80}")
     if "epoch" in memo:
         state.whole(memo, "epoch")
+    if "random" in memo:
+        Drawn.check(memo["random"])
     generator, torch = memo.get("generator"), torch_side()
     if generator is not None and torch is not None:
         torch.check_generator_state(generator)
 
 
 def _is_order(order: Any) -> bool:
-    return isinstance(order, (list, tuple)) and len(order) == 2 and is_hex(order[0]) and whole({"": order[1]}, "") >= 0
+    if not isinstance(order, (list, tuple)) or len(order) not in (2, 3) or order[2:] not in ([], [True], (), (True,)):
+        return False
+    return is_hex(order[0]) and whole({"": order[1]}, "") >= 0
 
 
 def chain(sampler: Any) -> Iterator[Any]:
@@ -312,7 +414,7 @@ def _counts_epochs(sampler: Any) -> bool:
 def _generator_of(sampler: Any) -> Any:
     """Return the torch generator that a sampler, or the one inside a batch sampler, draws from."""
     torch = torch_side()
-    for each in (sampler, getattr(sampler, "sampler", None)):
+    for each in chain(sampler):
         generator = getattr(each, "generator", None)
         if torch is not None and torch.is_generator(generator):
             return generator

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from feedline.errors import StateError, shown
+from feedline.feed.loader.collate import torch_side
 from feedline.feed.mistaken import refuse_state, state_inside
 
 STATE_VERSION = 1
@@ -93,9 +94,13 @@ def from_json(
         memo = state.get("memo")
         check_memo(memo, start)
     except (KeyError, TypeError, ValueError) as error:
-        what = f"expected `{error.args[0]}`, got none" if isinstance(error, KeyError) else str(error)
-        raise StateError(f"this state is damaged: {what}", hint="load another checkpoint") from error
+        raise _damaged(error) from error
     return ResumePoint(sweep, start, done, memo)
+
+
+def _damaged(error: Exception) -> StateError:
+    what = f"expected `{error.args[0]}`, got none" if isinstance(error, KeyError) else str(error)
+    return StateError(f"this state is damaged: {what}", hint="load another checkpoint")
 
 
 def no_memo(memo: Any, start: int) -> None:
@@ -149,10 +154,32 @@ def _short(value: int) -> str:
     return str(value) if value.bit_length() < 256 else f"a number of {value.bit_length()} bits"
 
 
-def seed_of(state: Any) -> int | None:
-    """Return the seed in a state; None if there is none."""
-    text = state.get("seed") if isinstance(state, Mapping) else None
-    return int(text, 16) if isinstance(text, str) and is_hex(text) else None
+def seed_to_json(seed: int | None, drawn: int | None) -> dict[str, Any]:
+    """Return a seed, and the sweep that it was drawn for, in JSON types; None: it is drawn when the sweep begins, and
+    it holds for all sweeps."""
+    text = None if seed is None else f"{seed:016x}"
+    return {"seed": text} if seed is None or drawn is None else {"seed": text, "drawn": drawn}
+
+
+def seed_from_json(state: Mapping[str, Any], sweep: int) -> tuple[int | None, int | None, dict[str, str]]:
+    """Return the seed in a state of a sweep, the sweep that it was drawn for, and the states of generators that the
+    next seed follows from.
+
+    Raises:
+        StateError: they are damaged.
+    """
+    try:
+        text, torch = state["seed"], torch_side()
+        if text is not None and not is_hex(text):
+            raise TypeError(f"expected `seed` as 16 hex digits, got {text!r:.80}")
+        drawn = whole(state, "drawn", sweep + 1) if "drawn" in state else None
+        generators = {name: state[name] for name in ("generator", "global") if state.get(name) is not None}
+        if torch is not None:
+            for saved in generators.values():
+                torch.check_generator_state(saved)
+    except (KeyError, TypeError, ValueError) as error:
+        raise _damaged(error) from error
+    return None if text is None else int(text, 16), drawn, generators
 
 
 def is_hex(text: Any) -> bool:

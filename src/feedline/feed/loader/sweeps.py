@@ -8,13 +8,23 @@ from __future__ import annotations
 import os
 import threading
 import warnings
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from feedline.errors import StateError
 from feedline.feed.loader import sampling
 from feedline.feed.loader.batches import Batches
 from feedline.feed.loader.collate import torch_side
+from feedline.feed.loader.draws import (
+    GlobalGenerator,
+    SamplerDraws,
+    draw,
+    generator_state,
+    seed_at,
+    set_generator_state,
+)
 from feedline.feed.loader.order import Planned
+from feedline.feed.loader.sampling import BegunOrder
 from feedline.feed.loader.state import LIMIT, ResumePoint
 from feedline.feed.partition import ranks
 
@@ -33,7 +43,7 @@ class SweepProgress:
         resumed: see above.
         asked: whether the iterator was asked for a batch.
         told: place at which ``set_epoch`` has made it begin since; None: no other place.
-        epoch: epoch of the user's sampler when the iterator was created; None: it has none.
+        epoch: epoch of the user's sampler that the iterator has followed last; None: it has none.
     """
 
     def __init__(self, place: ResumePoint, resumed: bool = False) -> None:
@@ -106,6 +116,11 @@ class LoaderStanding(NamedTuple):
             return self.upcoming
         return newest.told or newest.place
 
+    @property
+    def begun(self) -> bool:
+        """Whether that position is in a sweep, rather than between two."""
+        return self.resume is not None or (self.newest is not None and not self.newest.ended)
+
 
 class Sweeps:
     """The current `LoaderStanding`, replaced as a whole, so that an interrupt finds the old or the new one.
@@ -114,15 +129,22 @@ class Sweeps:
         now: where the loader stands.
         batches: what a sweep is of.
         agreed: whether all ranks have the same seed: it was given, or came with a state or from rank 0.
+        generator: of the loader's sampler, for the order of the next sweep; None: the global one.
+        program: the global one.
     """
 
     def __init__(self, now: LoaderStanding, batches: Batches) -> None:
-        self.now, self.batches = now, batches
+        self.now, self.batches, self._named = now, batches, False
         self.agreed = batches.options.seed is not None
+        self.generator, self.program = batches.options.generator, GlobalGenerator()
+        self._first_seed = self._seed_at(batches.shuffles) if batches.seed is None else batches.seed
         self._lock = os.getpid(), threading.RLock()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"now": LoaderStanding(self.now.next_sweep, self.place), "batches": self.batches, "agreed": self.agreed}
+        batches, place = self.standing()
+        now = LoaderStanding(self.now.next_sweep, place)
+        saved = {"now": now, "batches": batches, "agreed": self.agreed, "_named": self._named}
+        return {**saved, "generator": self.generator, "program": self.program, "_first_seed": self._first_seed}
 
     def __setstate__(self, saved: dict[str, Any]) -> None:
         self.__dict__.update(saved, _lock=(os.getpid(), threading.RLock()))
@@ -140,6 +162,118 @@ class Sweeps:
         """Where the next iterator begins: the next sweep, or the rest of one that has no end."""
         now = self.now
         return now.place if self.batches.endless and now.newest is not None else now.upcoming
+
+    # ---- seeds -------------------------------------------------------------------------------------------
+
+    @property
+    def settled(self) -> bool:
+        """Whether the seed holds for the sweeps to come: it was given, ranks share it, or the order goes on."""
+        return self.batches.options.seed is not None or (self._shared and self.batches.seed is not None)
+
+    @property
+    def named(self) -> bool:
+        """Whether the program names the sweeps, by ``set_epoch`` here or on its own sampler. All have one seed then, so
+        that whoever passes over batches to resume, as Accelerate does, meets the same ones whatever else was drawn."""
+        return self._named or self.batches.epoch() is not None
+
+    def name_sweeps(self) -> None:
+        """Note that the program names the sweeps."""
+        self._named = True
+
+    @property
+    def _shared(self) -> bool:
+        """Whether one seed is drawn for all sweeps: ranks agree on it once, or the order goes on."""
+        options = self.batches.options
+        pipe_of_ranks = options.is_pipe and ranks()[1] > 1
+        return options.partition is not None or self.batches.one_seed or pipe_of_ranks
+
+    def begin_seed(
+        self, place: ResumePoint, workers: bool = False, sampler: bool = False, keeps: bool = False
+    ) -> SamplerDraws | None:
+        """Take the seed of a sweep from the program's generators, and draw from them as torch does when one begins.
+
+        Args:
+            place: where the sweep begins.
+            workers: whether workers start, rather than being there from an earlier sweep.
+            sampler: only the loader's sampler is iterated.
+            keeps: whether the seed of the sweep before holds for this one, too.
+
+        Returns:
+            What draws the rest as the sweep goes on; None: nothing is left to draw.
+        """
+        batches, options = self.batches, self.batches.options
+        generator, resumes = options.generator, self.now.resume is not None and batches.seed is not None
+        shuffles = batches.shuffles and options.partition is None and not batches.one_seed
+        if options.seed is not None or (resumes and batches.drawn is None):
+            return None
+        if resumes:
+            self.program.followed()  # what the program has set since the state was loaded, holds
+            return self._sampler_draws(sampler, place) if shuffles else None
+        fresh = not sampler and (workers or not options.persistent_workers)
+        if not self.settled and not keeps and (shuffles or fresh or batches.seed is None):
+            self.batches = self._seeded(batches, place.sweep)
+        seeds_pipes = 0 if sampler or not options.is_pipe else 2 if fresh and options.num_workers else 1
+        for _ in range(fresh + seeds_pipes):
+            if generator is None:
+                self.program.draw()
+            else:
+                draw(generator)
+        return self._sampler_draws(sampler) if shuffles else None
+
+    def _sampler_draws(self, sampler: bool, place: ResumePoint | None = None) -> SamplerDraws:
+        options, items = self.batches.options, self.batches.places
+        assert items is not None, "an order without end has one seed"
+        size, ahead = (1, 0) if sampler else (options.indices or 1, options.depth)
+        done = None if place is None else -(-place.start // size)
+        return SamplerDraws(self.generator, self.program, items=items, size=size, ahead=ahead, done=done)
+
+    def _seeded(self, batches: Batches, sweep: int) -> Batches:
+        """Return the batches under the seed of a sweep that begins now."""
+        if self._shared:
+            return batches.seeded(self._seed_at(batches.shuffles))
+        if not self.named:
+            return batches.seeded(self._seed_at(batches.shuffles), sweep)
+        continues = batches.seed is not None and batches.drawn is None  # a run whose sweeps were named
+        return batches.seeded(batches.seed if continues else self._first_seed)
+
+    def _seed_at(self, shuffles: bool) -> int:
+        generator = self.generator if shuffles else self.batches.options.generator
+        return self.program.seed() if generator is None else seed_at(generator)
+
+    def generators(self) -> dict[str, str]:
+        """Return what the seeds of the sweeps to come follow from, for a state."""
+        if self.settled or self.named:
+            return {}
+        if self.generator is not None:
+            return {"generator": generator_state(self.generator)}
+        text = self.program.state()
+        return {} if text is None else {"global": text}
+
+    def set_generators(self, saved: Mapping[str, str]) -> None:
+        """Let the sweeps to come follow from what `generators` has returned."""
+        if self.batches.options.seed is not None:
+            return
+        if self.generator is not None and "generator" in saved:
+            set_generator_state(self.generator, saved["generator"])
+        elif self.generator is None and "global" in saved:
+            self.program.follow(saved["global"])
+
+    def upcoming(self) -> Batches:
+        """Return the batches of the next sweep, as it would be if it began now."""
+        batches = self.current()
+        if self.settled or (self.now.resume is not None and batches.seed is not None):
+            return batches
+        return self._seeded(batches, self.now.upcoming.sweep)
+
+    def standing(self) -> tuple[Batches, ResumePoint]:
+        """Return where a state begins, and the batches there; their seed is None if it has yet to be drawn."""
+        place, batches, newest = self.place, self.batches, self.now.newest
+        if newest is not None and newest.told is not None and batches.drawn is not None:
+            batches = batches.seeded(batches.seed, place.sweep)
+        keeps = batches.options.persistent_workers and not batches.shuffles and batches.drawn is not None
+        if not (self.settled or self.now.begun or keeps):
+            batches = self._seeded(batches, place.sweep) if self.named else batches.seeded(None)
+        return batches, place
 
     def share(self) -> tuple[int, int]:
         """Return this rank's share. The first time, ranks that drew the seed of a random order take that of rank 0."""
@@ -164,7 +298,7 @@ class Sweeps:
                 "expected a seed, as the ranks that mpiexec or srun has started would draw separate ones and follow "
                 "different orders, got none. Pass seed=, or call torch.distributed.init_process_group first"
             )
-        self.batches, self.agreed = self.batches.seeded(torch.seed_of_rank_0(self.batches.seed)), True
+        self.batches, self.agreed = self.batches.seeded(torch.seed_of_rank_0(self.batches.sure_seed)), True
 
     def alone(self) -> Any:
         """Return a lock of this process: one inherited by a fork may be held by a thread that does not exist here."""
@@ -224,22 +358,21 @@ class Sweeps:
                 if self.now.newest is not None:
                     self.now.newest.tell(sweep)
                 self.now = self.now._replace(next_sweep=sweep)
+            self.name_sweeps()
 
     def told(self, progress: SweepProgress) -> ResumePoint | None:
         """Return where an iterator was told to begin since it was made; None: nowhere else.
 
         A user's sampler is told without us, so its epoch is compared with what it was.
         """
-        epoch, before = self.batches.epoch(), progress.epoch
-        if progress.told is not None or epoch is None or before is None or epoch == before:
-            return progress.told
-        if self.now.newest is not progress:  # it is for a newer iterator
-            return None
-        place = progress.place
-        if place.start == 0:
-            progress.tell(epoch)
-        elif (saved := sampling.saved_epoch(place.memo)) is not None:
-            progress.tell(place.sweep + epoch - saved)
+        epoch, place = self.batches.epoch(), progress.place
+        # If there is a newer iterator, the epoch is for that.
+        if epoch is not None and progress.epoch not in (None, epoch) and self.now.newest is progress:
+            if place.start == 0:
+                progress.tell(epoch)
+            elif (saved := sampling.saved_epoch(place.memo)) is not None:
+                progress.tell(place.sweep + epoch - saved)
+            progress.epoch = epoch
         return progress.told
 
     def moved(self, progress: SweepProgress, place: ResumePoint) -> None:
@@ -247,29 +380,34 @@ class Sweeps:
         with self.alone():
             now = self.now
             if now.newest is progress and now.resume is None:
-                self.now = now._replace(next_sweep=place.sweep + 1)
-            progress.epoch = self.batches.epoch()
+                self.now = now._replace(next_sweep=place.sweep)
+                if self.batches.drawn is not None:  # the seed was drawn for this sweep, whatever it is called
+                    self.batches = self.batches.seeded(self.batches.seed, place.sweep)
             progress.begin_at(place)
 
-    def follow(self, seed: int, sweep: int) -> None:
-        """Make ``sweep`` under ``seed`` the next one: a loader that reads our sampler continues from its state.
+    def taken(self, progress: SweepProgress) -> None:
+        """Note that an iterator is asked for its first batch: its sweep is not that of the next iterator, whatever
+        `set_epoch` has said before."""
+        with self.alone():
+            now = self.now
+            if now.newest is progress and now.resume is None and now.next_sweep == progress.place.sweep:
+                self.now = now._replace(next_sweep=progress.place.sweep + 1)
+
+    def follow(self, order: BegunOrder) -> None:
+        """Make a sweep of this order the next one: a loader that reads our sampler continues from its state.
 
         Raises:
             StateError: another seed was given.
         """
         with self.alone():
-            if seed != self.batches.seed:
-                if self.batches.options.seed is not None:
-                    raise StateError(
-                        "this state was taken over the sampler of a loader with another seed",
-                        saved={"seed": f"{seed:016x}"},
-                        current={"seed": f"{self.batches.seed:016x}"},
-                        hint=f"pass seed={seed} to that loader",
-                    )
-                self.batches = self.batches.seeded(seed)
-            self.now = LoaderStanding(sweep)
-
-    def beyond(self, progress: SweepProgress) -> ResumePoint | None:
-        """Return where the sweep after an iterator's begins; None: unknown, as it is not the newest iterator."""
-        now = self.now
-        return ResumePoint(now.next_sweep) if now.newest is progress and now.resume is None else None
+            given = self.batches.options.seed
+            if given is not None and order.seed != given:
+                raise StateError(
+                    "this state was taken over the sampler of a loader with another seed",
+                    saved={"seed": f"{order.seed:016x}"},
+                    current={"seed": f"{given:016x}"},
+                    hint=f"pass seed={order.seed} to that loader",
+                )
+            sweep = max(self.now.upcoming.sweep, order.sweep) if order.drawn else order.sweep
+            self.batches = self.batches.seeded(order.seed, sweep - order.sweep if order.drawn else None)
+            self.now = LoaderStanding(sweep, ResumePoint(sweep))

@@ -21,7 +21,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from feedline.feed.workers.interrupts import SigintDeferred, at_rest
-from feedline.feed.workers.results import Outcome, PoolStats
+from feedline.feed.workers.results import Outcome, PoolStats, WorkerStats
 
 if TYPE_CHECKING:
     from feedline.feed.workers.process_pool import ProcessPool
@@ -121,6 +121,11 @@ class Pool:
     def pids(self) -> list[int]:
         """Process ids, by worker."""
         return self._backend.pids
+
+    @property
+    def figures(self) -> list[WorkerStats]:
+        """Counts and times by worker, which go on counting."""
+        return self._backend.figures
 
     def submit(self, unit: Any, worker: int | None = None) -> int:
         """Queue ``unit`` and return its ticket: 0, 1, 2, ... Never blocks.

@@ -1,0 +1,137 @@
+"""What torch's `DataLoader` draws from the program's generators, drawn here as well.
+
+A loader without ``seed`` takes the seed of each sweep from the generator as it is at ``iter``, so that a seed which the
+program sets before an epoch decides its order. Then as much is drawn as torch's loader and its `RandomSampler` draw, at
+the same moments, so that what the program draws next, such as the parameters of a network, is what it is with torch.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from feedline.feed.loader.collate import torch_side
+
+
+def seed_at(generator: Any) -> int:
+    """Return the seed that follows from a generator as it is, which stays as it is; None: the global one."""
+    torch = torch_side()
+    if torch is not None:
+        seed: int = torch.seed_at(generator)
+        return seed
+    before = np.random.get_state()
+    try:
+        return draw(None)
+    finally:
+        np.random.set_state(before)
+
+
+def draw(generator: Any) -> int:
+    """Draw one number from a generator, as torch's loader does for its workers; None: the global one."""
+    torch = torch_side()
+    if torch is not None:
+        drawn: int = torch.first_seed(generator)
+        return drawn
+    return int(np.random.randint(0, 2**63 - 1, dtype=np.int64))
+
+
+def generator_state(generator: Any) -> str:
+    """Return the state of a generator, which is torch's, as text; None: of the global one."""
+    torch = torch_side()
+    assert torch is not None, "generators are torch's"
+    text: str = torch.generator_state(generator)
+    return text
+
+
+def set_generator_state(generator: Any, saved: str) -> None:
+    """Set a generator to such a state."""
+    torch = torch_side()
+    assert torch is not None, "generators are torch's"
+    torch.set_generator_state(generator, saved)
+
+
+class GlobalGenerator:
+    """The global generator, as the sweeps of a loader without ``seed`` follow it.
+
+    Behind a loaded state they follow a twin of the generator that the saved run had, until the program draws from the
+    global one or sets it. So the sweeps to come are those of the saved run, whatever the program was started with, and
+    loading a state does not change what the program draws.
+
+    Args:
+        saved: what `state` has returned, to be followed; None: nothing was loaded.
+    """
+
+    def __init__(self, saved: str | None = None) -> None:
+        self._twin: Any = None
+        self._left: str | None = None  # state of the global one, as this has left it
+        if saved is not None:
+            self.follow(saved)
+
+    def __reduce__(self) -> Any:
+        return GlobalGenerator, (None if self.followed() is None else self.state(),)
+
+    def follow(self, saved: str) -> None:
+        """Follow a generator in this state from now on."""
+        torch = torch_side()
+        if torch is not None:
+            self._left, self._twin = torch.generator_state(None), torch.generator_at(saved)
+
+    def state(self) -> str | None:
+        """Return the state of what is followed, as text; None: torch is not installed."""
+        return None if torch_side() is None else generator_state(self.followed())
+
+    def seed(self) -> int:
+        """Return the seed that follows from it as it is."""
+        return seed_at(self.followed())
+
+    def draw(self) -> None:
+        """Draw one number."""
+        twin = self.followed()
+        draw(None)
+        if twin is not None:
+            draw(twin)
+            self._left = generator_state(None)
+
+    def followed(self) -> Any:
+        """Return the twin, unless it is the program's turn; None: the global one. Called whenever a sweep begins."""
+        twin = self._twin
+        if twin is not None and generator_state(None) != self._left:
+            twin = self._twin = None
+        return twin
+
+
+class SamplerDraws:
+    """The draws of torch's `RandomSampler` in a sweep.
+
+    They come with the first index, and, from a generator of its own, once more behind the last one.
+
+    Args:
+        generator: of the sampler; None: the global one.
+        program: the global one.
+        items: number of items.
+        size: indices of a batch.
+        ahead: batches that torch's loader asks for when a sweep begins: those that its workers make ahead.
+        done: batches asked for before the sweep was interrupted; None: it begins.
+    """
+
+    def __init__(
+        self, generator: Any, program: GlobalGenerator, *, items: int, size: int, ahead: int, done: int | None
+    ) -> None:
+        self._generator, self._program, self._items, self._asked = generator, program, items, ahead + (done or 0)
+        self._left = [1, items // size + 1]  # numbers of batches asked for at which something is drawn
+        if done is not None:  # what was drawn by then is not drawn again
+            self._left = [number for number in self._left if number > self._asked]
+        self._begun = len(self._left) < 2
+        self.asked(0)
+
+    def asked(self, batches: int) -> None:
+        """Draw what torch has drawn when so many batches were asked for by the program."""
+        while self._left and batches + self._asked >= self._left[0]:
+            first, self._begun = not self._begun, True
+            del self._left[0]
+            torch = torch_side()
+            if self._generator is not None and torch is not None:
+                torch.permute(self._items, self._generator)
+            elif first:
+                self._program.draw()

@@ -1,0 +1,256 @@
+"""An epoch: the executor of one sweep and the workers that make its batches, and what outlives a sweep.
+
+As in torch, workers start when ``iter`` is called and end with their sweep, so that they see the dataset as it is then.
+Nothing is read before. With ``persistent_workers=True`` they stay, with the copies that they have.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from feedline.feed.loader import collate as collating
+from feedline.feed.loader.batches import Batches, ItemBatches, IterableBatches, PlannedBatches, SamplerBatches
+from feedline.feed.loader.executors import (
+    MOST_AHEAD,
+    MOST_AHEAD_RAY,
+    DrawnAhead,
+    Executor,
+    InProcessExecutor,
+    PoolExecutor,
+    RemainingBatches,
+    gathered,
+)
+from feedline.feed.loader.fetch import Fetch, unit_of
+from feedline.feed.loader.gather import columns_of
+from feedline.feed.loader.iterable import DatasetPast, IterableExecutor, IterableFetch
+from feedline.feed.loader.options import LoaderOptions
+from feedline.feed.loader.random import Seeding
+from feedline.feed.loader.state import ResumePoint
+from feedline.feed.partition import ranks
+
+if TYPE_CHECKING:
+    from feedline.feed.workers import Pool, WorkerStats
+
+
+def batches_of(options: LoaderOptions, seed: int | None) -> Batches:
+    """Return the batches that the arguments describe.
+
+    Raises:
+        ValueError, TypeError: the dataset does not support them.
+    """
+    if options.is_corpus:
+        from feedline.feed.loader.corpus import CorpusBatches  # with all of `MinibatchSource`
+
+        return CorpusBatches(options, seed)
+    if options.is_iterable:
+        return IterableBatches(options, seed)
+    if options.user_sampler is not None:
+        return SamplerBatches(options, seed)
+    batches = ItemBatches(options, seed)
+    if options.shuffle and batches.places == 0:
+        raise ValueError("expected at least one item to shuffle: num_samples should be a positive integer value, got 0")
+    return batches
+
+
+class Crew:
+    """What outlives a sweep of a loader: persistent workers, figures, and what was learned of the user's code.
+
+    Attributes:
+        seeding: knows which generators samples made in this process draw from.
+        past: of an iterable dataset that is read in this process.
+        figures: of the workers, over all sweeps.
+    """
+
+    def __init__(self) -> None:
+        self.seeding: Seeding | None = None
+        self.past = DatasetPast()
+        self.figures: list[WorkerStats] = []
+        self._options: LoaderOptions | None = None  # of the workers of the newest sweep
+        self._kept: Pool | None = None  # persistent workers, of the same
+        self._pools: weakref.WeakSet[Pool] = weakref.WeakSet()
+        self._newest: Callable[[], Pool | None] = _none
+
+    def __reduce__(self) -> Any:
+        """A copy starts its own workers."""
+        return Crew, ()
+
+    def begin(self, options: LoaderOptions) -> bool:
+        """Begin a sweep; return whether it has new workers, rather than persistent ones from the one before."""
+        stay = options.persistent_workers and self._options is options
+        self._options, self._kept = options, self._kept if stay else None
+        return not stay
+
+    def pool(self, options: LoaderOptions, task: Callable[[], Any]) -> Pool:
+        """Return the workers of a sweep that has begun."""
+        if self._kept is not None and self._options is options:
+            return self._kept
+        from feedline.feed.workers import Pool
+
+        assert options.kind != "here"
+        pool = Pool(
+            task(),
+            options.num_workers,
+            kind=options.kind,
+            method=options.multiprocessing_context,
+            depth=_most_ahead(options) if options.grows else options.ahead,
+            timeout_s=options.timeout,
+        )
+        if len(self.figures) == len(pool.figures):
+            pool.figures[:] = self.figures  # they go on counting
+        self.figures = pool.figures
+        self._pools.add(pool)
+        self._newest = weakref.ref(pool)
+        if options.persistent_workers and self._options is options:
+            self._kept = pool
+        return pool
+
+    def release(self, pool: Pool) -> None:
+        """Shut down the workers of a sweep that has ended, unless they are persistent."""
+        if self._kept is not pool:
+            pool.close()
+
+    @property
+    def pids(self) -> list[int]:
+        """Process ids of the newest workers; empty if they have ended."""
+        pool = self._newest()
+        return [] if pool is None else list(pool.pids)
+
+    def close(self) -> None:
+        """Shut all workers down."""
+        self._options = self._kept = None
+        for pool in list(self._pools):
+            pool.close()
+
+
+def _none() -> None:
+    return None
+
+
+class Epoch:
+    """One sweep, from a snapshot of the loader at ``iter``.
+
+    Args:
+        batches: batches to make.
+        share: (index, count) of this rank.
+        crew: of the loader.
+
+    Attributes:
+        rest: remaining batches of a map-style dataset; None: they are not planned here.
+    """
+
+    def __init__(self, batches: Batches, share: tuple[int, int], crew: Crew) -> None:
+        self.batches, self._share, self._crew = batches, share, crew
+        self.rest: RemainingBatches | None = None
+        self._pool: Pool | None = None
+
+    def executor(self, place: ResumePoint) -> Executor:
+        """Return the executor for the batches from a place on."""
+        batches = self.batches
+        if batches.options.is_corpus:
+            from feedline.feed.loader.corpus import CorpusBatches
+
+            assert isinstance(batches, CorpusBatches)
+            return batches.executor(place)
+        if isinstance(batches, IterableBatches):
+            return self._iterable(batches, place)
+        assert isinstance(batches, PlannedBatches)
+        options, seed = batches.options, batches.sure_seed
+        rest = self.rest = batches.remaining(place, self._share)
+        if collating.known(options.collate_fn) is collating.collate and options.worker_init_fn is None:
+            columns = columns_of(options.dataset)
+            if columns is not None:
+                from feedline.feed.loader.staged import StagedExecutor, in_files
+
+                files = in_files(columns)
+                if options.num_workers and options.user_sampler is not None:
+                    rest = DrawnAhead(rest, options.depth)  # as if there were workers
+                if files is None:
+                    return InProcessExecutor(rest, gathered(columns))
+                return StagedExecutor(
+                    rest,
+                    columns=columns,
+                    corpus=files,
+                    in_order=batches.in_order,
+                    looks_ahead=batches.order is not None,  # a user's sampler is not read ahead
+                    skip=options.skips,
+                )
+        if options.kind == "here":
+            fetch = self._fetch(batches)
+            return InProcessExecutor(rest, lambda planned: fetch.run(unit_of(planned, seed)))
+        own_order = options.user_sampler is None
+        return PoolExecutor(
+            rest,
+            self._workers(lambda: self._fetch(batches)),
+            seed=seed,
+            depth=options.depth,
+            # A user's sampler is asked no earlier than torch asks it.
+            most=_most_ahead(options) * options.num_workers if options.grows and own_order else options.depth,
+            # The state of a user's sampler cannot represent batches delivered out of order.
+            in_order=options.in_order or hasattr(options.user_sampler, "state_dict"),
+        )
+
+    def moved(self, place: ResumePoint) -> Executor:
+        """Return an executor that begins somewhere else, before any batch was asked for. A sampler draws no more from
+        its generators than if it had begun there."""
+        begun = getattr(self.rest, "begun", None)
+        if self.batches.drawn is not None:  # the seed was drawn for this sweep, whatever it is called
+            self.batches = self.batches.seeded(self.batches.seed, place.sweep)
+        return self.executor(place if begun is None else place._replace(memo=begun))
+
+    def close(self) -> None:
+        """End the workers, unless they are persistent."""
+        pool, self._pool = self._pool, None
+        if pool is not None:
+            self._crew.release(pool)
+
+    def _workers(self, task: Callable[[], Any]) -> Pool:
+        if self._pool is None:
+            self._pool = self._crew.pool(self.batches.options, task)
+        return self._pool
+
+    def _fetch(self, batches: PlannedBatches) -> Fetch:
+        options = batches.options
+        fetch = Fetch(
+            batches.items,
+            collate=options.collate_fn,
+            batched=options.batched,
+            skip=options.skips,
+            seed=batches.sure_seed,
+            init=options.worker_init_fn,
+            place=options.place,
+        )
+        if options.place != "process":
+            self._crew.seeding = fetch.seed_with(self._crew.seeding)  # the trial of generators is run once
+        return fetch
+
+    def _iterable(self, batches: IterableBatches, place: ResumePoint) -> IterableExecutor:
+        options = batches.options
+        turn, stands = batches.stands(place.memo, place.start)
+        fetch = IterableFetch(
+            options.dataset,
+            collate=collating.known(options.collate_fn) or options.collate_fn,
+            size=options.indices,
+            drop_last=options.drop_last,
+            seed=batches.sure_seed,
+            init=options.worker_init_fn,
+            place=options.place,
+            past=self._crew.past,
+            ranks=ranks() if options.is_pipe else (0, 1),
+        )
+        here = options.kind == "here"
+        return IterableExecutor(
+            fetch,
+            None if here else self._workers(lambda: fetch),
+            sweep=place.sweep,
+            key=batches.key(place.sweep),
+            turn=turn,
+            stands=stands,
+            depth=1 if here else options.prefetch_factor or 1,
+            in_order=here or options.in_order,
+        )
+
+
+def _most_ahead(options: LoaderOptions) -> int:
+    return MOST_AHEAD_RAY if options.kind == "ray" else MOST_AHEAD
