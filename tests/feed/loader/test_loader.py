@@ -281,10 +281,14 @@ def test_a_generator_given_to_a_sampler_decides_its_order():
     assert first[0] == first[1]
     assert sorted(first[0]) == list(range(50))
     assert list(samplers[0]) == list(samplers[1]) != first[0]
-    for epoch in (0, 1):  # it follows from the generator as it is, whatever the number of the epoch
-        samplers[epoch].generator.manual_seed(7)
-        samplers[epoch].set_epoch(epoch)
-        assert list(samplers[epoch]) == first[0]
+    samplers[0].generator.manual_seed(7)
+    assert list(samplers[0]) == first[0]
+    # The program names its epochs: each has the order of its name, from the generator as it was given.
+    samplers[1].set_epoch(0)
+    assert list(samplers[1]) == first[0]
+    samplers[0].set_epoch(1)
+    samplers[1].set_epoch(1)
+    assert list(samplers[0]) == list(samplers[1]) != first[0]
     seeded = fl.DataLoader(Plain(50), shuffle=True, seed=1)
     expected = flat(fl.DataLoader(Plain(50), shuffle=True, seed=1))
     seeded.sampler.generator = torch.Generator()

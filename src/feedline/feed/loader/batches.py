@@ -65,7 +65,7 @@ class Batches(ABC):
     def sampler_key(self, place: ResumePoint) -> SweepKey | None:
         """Return what the generators are seeded from that a user's sampler starts with; None: they are the program's.
 
-        So they are without a seed, as with torch. States of 1.0.0rc1 do not have them: their seed is that of all sweeps.
+        So they are without a seed, as with torch. States of 1.0.0rc1 do not have them: their seed is of all sweeps.
         """
         options, memo = self.options, place.memo or {}
         unseeded = options.seed is None and options.partition is None

@@ -280,7 +280,7 @@ class DataLoader(_Base):
         else:
             sweeps.batches = before.adapted(options)
         if "generator" in names:
-            self._sweeps.generator = options.generator
+            self._sweeps.follow_generator(options.generator)
         if names & {"on_error", "quarantine", "max_errors"}:
             self._quarantine = Quarantine(options.quarantine, options.max_errors) if options.skips else None
         kept = {name: getattr(options, name) for name in names if name not in ("sampler", "batch_sampler")}

@@ -59,7 +59,7 @@ class SweepSampler:
 
     @generator.setter
     def generator(self, generator: Any) -> None:
-        self._sweeps.generator = generator
+        self._sweeps.follow_generator(generator)
 
     @property
     def data_source(self) -> Any:

@@ -136,8 +136,8 @@ class Sweeps:
     def __init__(self, now: LoaderStanding, batches: Batches) -> None:
         self.now, self.batches, self._named = now, batches, False
         self.agreed = batches.options.seed is not None
-        self.generator, self.program = batches.options.generator, GlobalGenerator()
-        self._first_seed = self._seed_at(batches.shuffles) if batches.seed is None else batches.seed
+        self.program = GlobalGenerator()
+        self.follow_generator(batches.options.generator)
         self._lock = os.getpid(), threading.RLock()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -169,6 +169,11 @@ class Sweeps:
     def settled(self) -> bool:
         """Whether the seed holds for the sweeps to come: it was given, ranks share it, or the order goes on."""
         return self.batches.options.seed is not None or (self._shared and self.batches.seed is not None)
+
+    def follow_generator(self, generator: Any) -> None:
+        """Let the order follow from a generator; None: the global one."""
+        self.generator, batches = generator, self.batches
+        self._first_seed = self._seed_at(batches.shuffles) if batches.options.seed is None else batches.options.seed
 
     @property
     def named(self) -> bool:
@@ -204,7 +209,10 @@ class Sweeps:
         batches, options = self.batches, self.batches.options
         generator, resumes = options.generator, self.now.resume is not None and batches.seed is not None
         shuffles = batches.shuffles and options.partition is None and not batches.one_seed
-        if options.seed is not None or (resumes and batches.drawn is None):
+        if options.seed is not None:
+            return None
+        if resumes and batches.drawn is None:
+            self._first_seed = batches.sure_seed
             return None
         if resumes:
             self.program.followed()  # what the program has set since the state was loaded, holds
@@ -233,8 +241,7 @@ class Sweeps:
             return batches.seeded(self._seed_at(batches.shuffles))
         if not self.named:
             return batches.seeded(self._seed_at(batches.shuffles), sweep)
-        continues = batches.seed is not None and batches.drawn is None  # a run whose sweeps were named
-        return batches.seeded(batches.seed if continues else self._first_seed)
+        return batches.seeded(self._first_seed)
 
     def _seed_at(self, shuffles: bool) -> int:
         generator = self.generator if shuffles else self.batches.options.generator
@@ -410,4 +417,6 @@ class Sweeps:
                 )
             sweep = max(self.now.upcoming.sweep, order.sweep) if order.drawn else order.sweep
             self.batches = self.batches.seeded(order.seed, sweep - order.sweep if order.drawn else None)
+            if not order.drawn:
+                self._first_seed = order.seed
             self.now = LoaderStanding(sweep, ResumePoint(sweep))
