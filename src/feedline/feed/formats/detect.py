@@ -132,7 +132,7 @@ def _is_arrow(path: Path, head: bytes) -> bool:
         return True
     # A stream begins with its schema: marker, bytes of metadata, where their root lies. Tokens may look like a marker.
     length, root = (int.from_bytes(head[at : at + 4], "little") for at in (4, 8))
-    return head.startswith(STREAM_MAGIC) and length % 8 == 0 and 8 <= root < length < 1 << 26
+    return head.startswith(STREAM_MAGIC) and length % 8 == root % 4 == 0 and 4 <= root < length < 1 << 26
 
 
 def _is_ctf(path: Path, head: bytes) -> bool:
@@ -232,7 +232,7 @@ FORMATS: tuple[Format, ...] = (
         inside="*.arrow",
         several=True,
         loose=True,
-        suffixes=(".arrow", ".feather"),
+        suffixes=(".arrow", ".arrows", ".feather"),
     ),
     Format(
         "parquet",
