@@ -248,8 +248,8 @@ class ArrowFile:
 def unknown_types(error: Exception, path: str) -> SchemaError:
     """Return why a file whose schema has types that pyarrow lacks, as polars' Int128, cannot be read."""
     return SchemaError(
-        f"expected columns of types that pyarrow reads, got others: {error}: {shown_path(path)}; cast these columns to other types, "
-        "or leave them out, and write the file again"
+        f"expected columns of types that pyarrow reads, got others: {error}: {shown_path(path)}; cast these columns to "
+        "other types, or leave them out, and write the file again"
     )
 
 
