@@ -35,7 +35,9 @@ class HostileForeign(Hostile):
 
     def original(self, case: Case) -> Callable[[], Any]:
         self.files = {
-            path.name: path.read_bytes() for path in WRITERS.iterdir() if path.suffix in (".arrow", ".arrows", ".parquet")
+            path.name: path.read_bytes()
+            for path in WRITERS.iterdir()
+            if path.suffix in (".arrow", ".arrows", ".parquet")
         }
         tokens = np.arange(500, dtype="<u2")
         header = np.zeros(256, "<i4")

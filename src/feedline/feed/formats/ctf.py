@@ -365,9 +365,9 @@ class CTFDeserializer(Deserializer):
         def in_file(text: BinaryIO, row: int) -> DataError:
             nonlocal place
             # If a sequence has several gaps, the first one stays.
-            for begin, end, error in unread:
+            for begin, end, number in unread:
                 if low[row] < end and high[row] > begin:
-                    why = Unread(error, max(begin, int(low[row])))
+                    why = Unread(number, max(begin, int(low[row])))
                     return unreadable.unread(why, str(file.path), int(ordinals[row]))
             if unread:  # describing other errors would require reading the text again
                 return _beside_a_hole(file.path, int(ordinals[row]))

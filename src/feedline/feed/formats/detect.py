@@ -491,6 +491,10 @@ def _of_file(place: Path) -> Format:
         raise _foreign(place, "a file of safetensors", "load it with safetensors.numpy.load_file, and pass arrays")
     if known is None and head.lstrip().startswith(b"["):
         raise _foreign(place, "a JSON list", _LINES)
+    if known is None and place.suffix.lower() == ".mds":
+        raise _foreign(place, "a shard of MDS", f"pass its folder; the {INDEX} there is missing or damaged: restore it")
+    if known is None and not head:
+        raise DataError("expected a file of a known format, got an empty one", path=str(place), hint="write it again")
     if known is None:
         raise DataError(
             f"expected a store or a file of a known format, got one that begins with {head[:8]!r}",

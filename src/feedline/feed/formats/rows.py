@@ -530,6 +530,14 @@ def head_text(path: PathLike, size: int = HEAD_BYTES) -> tuple[bytes, bool]:
     """
     with open_file(path) as file:
         text = head_of(file, size + 1)
+        packing = packing_of(read_at(file, 4, 0))
+    if packing is not None and not text:
+        raise DataError(
+            f"expected text in {packing}, got none that can be unpacked",
+            path=str(path),
+            byte=0,
+            hint="the file is empty, cut or damaged: restore it",
+        )
     return text[:size].removeprefix(b"\xef\xbb\xbf"), len(text) <= size
 
 
