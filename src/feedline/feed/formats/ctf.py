@@ -339,7 +339,8 @@ class CTFDeserializer(Deserializer):
         records["byte"] += (entries["offset"].astype(np.int64) - position).astype(np.uint64)[sequence]
         if len(records):
             self._raise_fatal(file, text, records, ordinals)
-        near = (int(entries["offset"][0]), line_of(text, int(entries["offset"][0])))
+        # Where a part could not be read, nothing is read again to describe other errors.
+        near = (0, 1) if unread else (int(entries["offset"][0]), line_of(text, int(entries["offset"][0])))
         if self._max_errors > 0:
             self._tell_dropped(file, text, records, ordinals, near)
             return Chunk(self.schema, values)
@@ -369,7 +370,7 @@ class CTFDeserializer(Deserializer):
                 if low[row] < end and high[row] > begin:
                     why = Unread(number, max(begin, int(low[row])))
                     return unreadable.unread(why, str(file.path), int(ordinals[row]))
-            if unread:  # describing other errors would require reading the text again
+            if unread:
                 return _beside_a_hole(file.path, int(ordinals[row]))
             record = records[int(np.searchsorted(records["sequence"], row, side="right")) - 1]
             (error,) = describe(

@@ -328,10 +328,17 @@ class RowsDeserializer(Deserializer):
                 count = len(ordinals) if offsets is None else int(offsets[-1])
                 values[name] = DenseValue(data.view(stream.dtype).reshape(count, *stream.shape), offsets)
         without_gaps(values, buffer)
+        if len(records) == 0 and not holes:
+            return Chunk(self.schema, values)
+        begin = entries["offset"].astype(np.int64)
+        end = begin + entries["size"]
+        gaps = [np.flatnonzero((begin < high) & (end > low)) for low, high, _ in holes]
+        of_records = records["row"].astype(np.int64)
+        rows = np.unique(np.concatenate([of_records, *gaps]))
         names = list(self.schema)
         # Many errors are made when they are asked for: rows can be shorter than what says why they are bad. So their
         # text is kept, as the buffer is used again.
-        kept = buffer.copy() if len(records) > MOST_AT_ONCE else buffer
+        kept = buffer.copy() if len(rows) > MOST_AT_ONCE else buffer
 
         def of_record(k: int) -> DataError:
             record = records[k]
@@ -351,12 +358,6 @@ class RowsDeserializer(Deserializer):
                 stream=at_fault,
                 hint=SKIP if hint is None else f"{hint}; {SKIP}",
             )
-
-        begin = entries["offset"].astype(np.int64)
-        end = begin + entries["size"]
-        gaps = [np.flatnonzero((begin < high) & (end > low)) for low, high, _ in holes]
-        of_records = records["row"].astype(np.int64)
-        rows = np.unique(np.concatenate([of_records, *gaps]))
 
         def of_row(row: int) -> DataError:
             for low, high, why in holes:  # if a row has several, the first one stays
