@@ -19,7 +19,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import feedline as fl
-from feedline.feed.formats import ctf
+from feedline.feed.formats import ctf, ctf_errors
 from tests.feed.conftest import ROOT, shared_file
 
 CASES = json.loads((ROOT / "tests" / "fixtures" / "ctf_cases.json").read_text())
@@ -512,3 +512,23 @@ def test_max_errors_never_loses_a_stream(text_file):
     with pytest.raises(fl.DataError, match="none in the whole sequence") as caught:
         fl.CTFDeserializer(path, XY, max_errors=100).read(0)
     assert (caught.value.line, caught.value.stream) == (2, "x")
+
+
+def test_errors_of_many_rows_are_described_when_they_are_asked_for(tmp_path, monkeypatch):
+    """A row can be far shorter than what says why it is bad."""
+    path = tmp_path / "a.ctf"
+    path.write_bytes(b"|x 1 2\n" + b"|x 1\n" * 20_000 + b"|x 3 4\n")
+    described = []
+    original = ctf_errors.DataError
+    monkeypatch.setattr(ctf_errors, "DataError", lambda *args, **named: described.append(1) or original(*args, **named))
+    chunk = fl.CTFDeserializer(path, x=fl.Stream((2,))).read(0)
+    assert len(chunk.errors) == 20_000
+    assert 0 not in chunk.errors
+    assert 20_001 not in chunk.errors
+    assert not described
+    for row in (1, 15_000, 7, 20_000):
+        error = chunk.errors[row]
+        assert (error.line, error.sequence, error.byte) == (row + 1, row, 7 + 5 * (row - 1))
+    assert len(described) == 4
+    assert chunk["x"].rows.tolist() == [[1, 2], [3, 4]]
+    assert [error.line for error in chunk.slice(5, 8).errors.values()] == [6, 7, 8]

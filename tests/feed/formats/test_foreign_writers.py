@@ -13,7 +13,7 @@ import pytest
 import feedline as fl
 
 FOLDER = Path(__file__).parents[2] / "fixtures" / "foreign"
-FILES = sorted(path.name for path in FOLDER.iterdir() if path.suffix in (".parquet", ".arrow"))
+FILES = sorted(path.name for path in FOLDER.iterdir() if path.suffix in (".parquet", ".arrow", ".arrows"))
 
 
 def values(corpus):
@@ -25,7 +25,8 @@ def values(corpus):
 @pytest.mark.parametrize("name", FILES)
 def test_they_are_read_as_pyarrow_reads_them(name):
     path = FOLDER / name
-    table = (pq.read_table if path.suffix == ".parquet" else lambda path: ipc.open_file(path).read_all())(path)
+    readers = {".parquet": pq.read_table, ".arrows": lambda path: ipc.open_stream(path).read_all()}
+    table = readers.get(path.suffix, lambda path: ipc.open_file(path).read_all())(path)
     corpus = fl.open_corpus(path)
     assert list(corpus.schema) == table.column_names
     if name == "fastparquet-nulls.parquet":
@@ -138,6 +139,20 @@ def test_categories_that_are_numbers(tmp_path, suffix):
     assert list(chunk.errors) == [1]
     assert chunk["c"].rows[[0, 2, 3]].tolist() == [300, 7, 300]
     assert chunk["f"].rows.tolist() == [2.5, 0.5, 0.5, 2.5]
+
+
+@pytest.mark.parametrize("compression", [None, "zstd"])
+def test_a_stream_of_another_writer_is_recognised(tmp_path, compression):
+    """The root of polars' messages lies directly behind its offset."""
+    path = tmp_path / "a.data"
+    path.write_bytes((FOLDER / ("polars.arrows" if compression is None else "polars-zstd.arrows")).read_bytes())
+    assert values(fl.open_corpus(path)) == ipc.open_stream(path).read_all().to_pydict()
+
+
+@pytest.mark.parametrize("name", ["polars-int128.arrow", "polars-int128.parquet"])
+def test_types_that_pyarrow_lacks_are_no_damage(name):
+    with pytest.raises(fl.SchemaError, match=rf"more than 64 bits.*{name}; cast these columns"):
+        fl.open_corpus(FOLDER / "unread" / name)
 
 
 # ---- columns that are names of folders ----------------------------------------------------------------------

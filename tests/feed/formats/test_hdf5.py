@@ -6,6 +6,7 @@ import itertools
 import os
 import random
 import warnings
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -335,3 +336,18 @@ def test_a_dimension_of_netcdf_without_a_variable_is_no_stream(tmp_path):
         file["n"] = np.zeros(4, ">f4")
         file["n"].make_scale("This is a netCDF dimension but not a netCDF variable.         4")
     assert sorted(HDF5Deserializer(path).schema) == ["time", "x"]
+
+
+@pytest.mark.parametrize("options", [{}, {"shuffle": True}, {"fletcher32": True}])
+def test_a_stored_block_that_expands_beyond_its_size_is_damage(tmp_path, options):
+    """A small block can become any number of bytes, and the library makes them all."""
+    packer = zlib.compressobj(9)
+    bomb = b"".join(packer.compress(bytes(1 << 20)) for _ in range(200)) + packer.flush()
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        dataset = file.create_dataset("x", (20,), "<i8", chunks=(10,), compression="gzip", **options)
+        dataset[:10] = np.arange(10)
+        dataset.id.write_direct_chunk((10,), bomb, filter_mask=2 if "fletcher32" in options else 0)
+    chunk = fl.HDF5Deserializer(tmp_path / "a.h5").read(0)
+    assert list(chunk.errors) == list(range(10, 20))
+    assert chunk["x"].tolist()[:10] == list(range(10))
+    assert "block of at most" in str(chunk.errors[10])

@@ -302,6 +302,32 @@ def test_blosc_frames_that_claim_too_much(tmp_path, form, at, told):
     assert sorted(corpus.read(0).errors) == list(range(rows, 2 * rows))
 
 
+@pytest.mark.parametrize("dtype", ["str", "bytes"])
+@pytest.mark.parametrize("version", [2, 3])
+def test_strings_that_claim_to_be_many(tmp_path, version, dtype):
+    """As many as the bytes of a chunk can hold are still more than the chunk can have."""
+    text = [f"row {k}" if dtype == "str" else b"row %d" % k for k in range(8)]
+    data = np.array(text, np.dtypes.StringDType() if dtype == "str" else object)
+    kind = str if dtype == "str" else zarr.dtype.VariableLengthBytes()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        options = {"chunks": (4,), "compressors": None, "dtype": kind}
+        zarr_files.write(tmp_path / "a", {"x": (data, options)}, version)
+        corpus = ZarrDeserializer(tmp_path / "a")
+    assert corpus.read(0)["x"].tolist() == text
+    chunk = tmp_path / "a" / "x" / ("1" if version == 2 else "c/1")
+    for count, content in ((1 << 18, bytes(4 << 18)), (2**32 - 1, chunk.read_bytes()[4:])):
+        chunk.write_bytes(count.to_bytes(4, "little") + content)
+        tracemalloc.start()
+        try:
+            found = corpus.read(0)
+            assert tracemalloc.get_traced_memory()[1] < 8 << 20
+        finally:
+            tracemalloc.stop()
+        assert list(found.errors) == [4, 5, 6, 7]
+        assert f"at most 4 strings, got one of {count}" in str(found.errors[4])
+
+
 def test_cut_files(tmp_path, path):
     """Of an uncompressed chunk, of a shard, whose index is at its end, and of an archive."""
     copy = shutil.copytree(path, tmp_path / "a.zarr")

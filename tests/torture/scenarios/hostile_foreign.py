@@ -35,7 +35,9 @@ class HostileForeign(Hostile):
 
     def original(self, case: Case) -> Callable[[], Any]:
         self.files = {
-            path.name: path.read_bytes() for path in WRITERS.iterdir() if path.suffix in (".arrow", ".parquet")
+            path.name: path.read_bytes()
+            for path in WRITERS.iterdir()
+            if path.suffix in (".arrow", ".arrows", ".parquet")
         }
         tokens = np.arange(500, dtype="<u2")
         header = np.zeros(256, "<i4")
@@ -112,4 +114,25 @@ def nulls(folder: Path, rng: random.Random) -> Path:
     return path
 
 
-BOMBS = (zarr_chunk, packed_row, aliases, nulls)
+def hdf5_block(folder: Path, rng: random.Random) -> Path:
+    """A stored block of HDF5 that expands beyond what it can hold."""
+    import h5py
+
+    packed = zlib.compressobj(9)
+    bomb = b"".join(packed.compress(bytes(1 << 20)) for _ in range(rng.choice([500, 700]))) + packed.flush()
+    path = folder / "a.h5"
+    with h5py.File(path, "w") as file:
+        kind = rng.choice(["<i8", h5py.string_dtype()])
+        dataset = file.create_dataset("x", (10,), kind, chunks=(10,), compression="gzip", shuffle=rng.random() < 0.5)
+        dataset.id.write_direct_chunk((0,), bomb)
+    return path
+
+
+def bad_rows(folder: Path, rng: random.Random) -> Path:
+    """Many rows of CTF, each shorter than what says why they are bad."""
+    path = folder / "a.ctf"
+    path.write_bytes(b"|x 1 2\n" + rng.choice([b"|x 1\n", b"|x a\n", b"|x 1 2 3\n"]) * 300_000)
+    return path
+
+
+BOMBS = (zarr_chunk, hdf5_block, bad_rows, packed_row, aliases, nulls)

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline import _native
-from feedline.errors import DataError, shown_path
+from feedline.errors import DataError, SchemaError, shown_path
 from feedline.feed.files.paths import open_file, read_at, reading, status_of
 from feedline.feed.files.remote import object_at, within_reach
 from feedline.feed.files.seals import seal_of
@@ -239,8 +239,18 @@ class ArrowFile:
             for field in found:
                 _read_names(field)
             return found
+        except pa.ArrowNotImplementedError as error:
+            raise unknown_types(error, self.path) from error
         except Exception as error:  # extension types that were registered parse their metadata in Python
             raise self.damaged(f"its schema cannot be read: {error!r:.300}", 0) from error
+
+
+def unknown_types(error: Exception, path: str) -> SchemaError:
+    """Return why a file whose schema has types that pyarrow lacks, as polars' Int128, cannot be read."""
+    return SchemaError(
+        f"expected columns of types that pyarrow reads, got others: {error}: {shown_path(path)}; cast these columns to "
+        "other types, or leave them out, and write the file again"
+    )
 
 
 def _read_names(field: Any) -> None:

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from feedline import _native
 from feedline.data import Chunk, Schema, Stream, Value
+from feedline.data.chunk import LazyErrors
 from feedline.data.value import DenseValue, SparseValue
 from feedline.errors import DataError, SchemaError
 from feedline.feed.assembly import ChunkSet
@@ -48,6 +49,7 @@ from feedline.feed.showing import Progress
 _PAD_BYTES = 64  # bytes that the native parser may load on either side of the text
 _GAP_BYTES = 64 << 10  # gaps up to this many bytes are read rather than skipped
 _UNLIMITED = 1 << 62
+MOST_AT_ONCE = 1000  # errors of a chunk that are described at once
 
 _log = logging.getLogger("feedline")
 _T = TypeVar("_T")
@@ -235,7 +237,7 @@ class CTFDeserializer(Deserializer):
         ordinals = np.arange(first, first + len(entries))
         if unread and self._max_errors > 0:  # errors are counted by sample
             raise unreadable.unread(Unread(unread[0][2], unread[0][0]), str(file.path), first)
-        parsed = self._parse(
+        return self._parse(
             chunk,
             file,
             text,
@@ -243,15 +245,8 @@ class CTFDeserializer(Deserializer):
             position=offsets - begin,
             entries=entries,
             ordinals=ordinals,
-            holes=bool(unread),
+            unread=unread,
         )
-        ends = offsets + entries["size"]
-        for low, high, error in reversed(unread):  # if a sequence has several, the first one stays
-            for i in np.flatnonzero((offsets < high) & (ends > low)).tolist():
-                why = Unread(error, max(low, int(offsets[i])))
-                assert isinstance(parsed.errors, dict)
-                parsed.errors[i] = unreadable.unread(why, str(file.path), first + i)
-        return parsed
 
     def select(self, ordinals: NDArray[np.int64]) -> Chunk:
         """Return the sequences ``ordinals``, in that order, reading only their bytes.
@@ -303,10 +298,10 @@ class CTFDeserializer(Deserializer):
         position: NDArray[np.int64],
         entries: NDArray[Any],
         ordinals: NDArray[np.int64],
-        holes: bool = False,
+        unread: Sequence[tuple[int, int, int]] = (),
     ) -> Chunk:
-        """Parse the sequences that are in ``buffer`` at ``position`` after the padding, possibly with gaps in the
-        text."""
+        """Parse the sequences that are in ``buffer`` at ``position`` after the padding, with gaps in the text listed in
+        ``unread`` (see `read_most`)."""
         arguments = (
             buffer,
             _PAD_BYTES,
@@ -336,30 +331,67 @@ class CTFDeserializer(Deserializer):
                 rows, offsets = arrays
                 values[name] = DenseValue(rows.reshape(len(rows), *stream.shape), offsets)
         records = found.view(RECORD)
-        if len(records) == 0:
+        if len(records) == 0 and not unread:
             return Chunk(self.schema, values)
         # From bytes in the buffer to bytes in the file.
         records = records.copy()
         sequence = records["sequence"]
         records["byte"] += (entries["offset"].astype(np.int64) - position).astype(np.uint64)[sequence]
-        self._raise_fatal(file, text, records, ordinals)
-        if holes:  # describing other errors would require reading the text again
-            errors = {i: _beside_a_hole(file.path, int(ordinals[i])) for i in sequence.tolist()}
-            return Chunk(self.schema, values, errors)
-        near = (int(entries["offset"][0]), line_of(text, int(entries["offset"][0])))
+        if len(records):
+            self._raise_fatal(file, text, records, ordinals)
+        # Where a part could not be read, nothing is read again to describe other errors.
+        near = (0, 1) if unread else (int(entries["offset"][0]), line_of(text, int(entries["offset"][0])))
         if self._max_errors > 0:
             self._tell_dropped(file, text, records, ordinals, near)
             return Chunk(self.schema, values)
-        told = describe(
-            file.path,
-            text,
-            streams=list(self.schema),
-            lenient=self._lenient,
-            records=records,
-            ordinals=ordinals,
-            near=near,
-        )
-        return Chunk(self.schema, values, dict(zip(sequence.tolist(), told, strict=True)))
+        return Chunk(self.schema, values, self._errors(file, text, entries, ordinals, records, near, unread))
+
+    def _errors(
+        self,
+        file: IndexedText,
+        text: BinaryIO,
+        entries: NDArray[Any],
+        ordinals: NDArray[np.int64],
+        records: NDArray[Any],
+        near: tuple[int, int],
+        unread: Sequence[tuple[int, int, int]],
+    ) -> Mapping[int, DataError]:
+        """Return why sequences cannot be read; if there are many, each is described when it is asked for."""
+        low = entries["offset"].astype(np.int64)
+        high = low + entries["size"]
+        gaps = [np.flatnonzero((low < end) & (high > begin)) for begin, end, _ in unread]
+        rows = np.unique(np.concatenate([records["sequence"].astype(np.int64), *gaps]))
+        place = near
+
+        def in_file(text: BinaryIO, row: int) -> DataError:
+            nonlocal place
+            # If a sequence has several gaps, the first one stays.
+            for begin, end, number in unread:
+                if low[row] < end and high[row] > begin:
+                    why = Unread(number, max(begin, int(low[row])))
+                    return unreadable.unread(why, str(file.path), int(ordinals[row]))
+            if unread:
+                return _beside_a_hole(file.path, int(ordinals[row]))
+            record = records[int(np.searchsorted(records["sequence"], row, side="right")) - 1]
+            (error,) = describe(
+                file.path,
+                text,
+                streams=list(self.schema),
+                lenient=self._lenient,
+                records=[record],
+                ordinals=ordinals,
+                near=place if place[0] <= record["byte"] else near,  # lines are counted from the last error on
+            )
+            place = int(record["byte"]), error.line or 1
+            return error
+
+        def alone(row: int) -> DataError:
+            with file.opened() as text:
+                return in_file(text, row)
+
+        if len(rows) > MOST_AT_ONCE:
+            return LazyErrors(rows, alone)
+        return {row: in_file(text, row) for row in rows.tolist()}
 
     def _parse_counting(self, chunk: int | None, arguments: tuple[Any, ...]) -> tuple[Any, NDArray[np.uint8]]:
         """Parse with CNTK's error count, which one caller at a time may change; a selection (None) is not counted."""

@@ -132,7 +132,7 @@ def _is_arrow(path: Path, head: bytes) -> bool:
         return True
     # A stream begins with its schema: marker, bytes of metadata, where their root lies. Tokens may look like a marker.
     length, root = (int.from_bytes(head[at : at + 4], "little") for at in (4, 8))
-    return head.startswith(STREAM_MAGIC) and length % 8 == 0 and 8 <= root < length < 1 << 26
+    return head.startswith(STREAM_MAGIC) and length % 8 == root % 4 == 0 and 4 <= root < length < 1 << 26
 
 
 def _is_ctf(path: Path, head: bytes) -> bool:
@@ -232,7 +232,7 @@ FORMATS: tuple[Format, ...] = (
         inside="*.arrow",
         several=True,
         loose=True,
-        suffixes=(".arrow", ".feather"),
+        suffixes=(".arrow", ".arrows", ".feather"),
     ),
     Format(
         "parquet",
@@ -491,6 +491,10 @@ def _of_file(place: Path) -> Format:
         raise _foreign(place, "a file of safetensors", "load it with safetensors.numpy.load_file, and pass arrays")
     if known is None and head.lstrip().startswith(b"["):
         raise _foreign(place, "a JSON list", _LINES)
+    if known is None and place.suffix.lower() == ".mds":
+        raise _foreign(place, "a shard of MDS", f"pass its folder; the {INDEX} there is missing or damaged: restore it")
+    if known is None and not head:
+        raise DataError("expected a file of a known format, got an empty one", path=str(place), hint="write it again")
     if known is None:
         raise DataError(
             f"expected a store or a file of a known format, got one that begins with {head[:8]!r}",

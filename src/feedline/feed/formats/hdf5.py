@@ -7,8 +7,10 @@ are stored, by one thread at a time, as the HDF5 library allows no more.
 
 from __future__ import annotations
 
+import itertools
 import threading
 import warnings
+import zlib
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -32,6 +34,10 @@ _MOST_LINKS = 16  # soft links that lead to one another
 _MOST_LISTED = 20  # datasets in an error
 _BLOCK_BYTES = 64 << 10  # of rows that are not stored in blocks, and are read together where some are damaged
 _HEAP_ROWS = 64  # the same, of strings and vectors
+_DEFLATE, _CHECKSUM = 1, 3  # filters of HDF5
+_MOST_RATIO = 1032  # bytes that one of deflate can become
+_PART_BYTES = 1 << 20  # of a block that are made at a time
+_MOST_UNCHECKED = 128 << 20  # bytes that a stored block may become without a look at it
 _NO_VARIABLE = "This is a netCDF dimension but not a netCDF variable"
 _DAMAGED = "the file is damaged or was truncated; restore it, or write it again"
 
@@ -223,6 +229,8 @@ class _Dataset:
             dataset = file[self._name]
             if self._in_heap and stop > start:
                 check_heaps(dataset, self.path, start, stop)
+            if self._deflated is not None:
+                self._check_blocks(dataset, start, stop, self._deflated)
             found: NDArray[Any] = dataset[start:stop]
         return found
 
@@ -244,11 +252,16 @@ class _Dataset:
         import h5py
 
         layout = dataset.id.get_create_plist()
+        codes = []
         for i in range(layout.get_nfilters()):
             code, _, _, name = layout.get_filter(i)
+            codes.append(code)
             if not h5py.h5z.filter_avail(code):
                 what = f"filter {code} ({name.decode('utf-8', 'replace')}), which is missing here"
                 raise refuse("readable blocks", what, "import the package that has it, such as hdf5plugin, first")
+        self._deflated = codes.index(_DEFLATE) if _DEFLATE in codes else None
+        if self._deflated is not None and set(codes[self._deflated + 1 :]) - {_CHECKSUM}:
+            raise refuse("deflate as the last filter but a checksum", f"the filters {codes}", "write it again without")
         if dataset.chunks is not None:
             size = int(np.prod([float(n) for n in dataset.chunks]) * dataset.dtype.itemsize)
             if size > memory_bytes:
@@ -256,6 +269,37 @@ class _Dataset:
                     f"expected stored blocks of at most {memory_bytes} bytes (memory), got {size} in `{self._name}`",
                     path=self.path,
                     hint="raise memory=, or write it in smaller blocks (chunks=)",
+                )
+
+    def _check_blocks(self, dataset: Any, start: int, stop: int, deflated: int) -> None:
+        """Check that stored blocks become no larger than they may, which the library finds out by making them.
+
+        Raises:
+            DataError: one becomes larger.
+        """
+        steps = [int(n) for n in dataset.chunks]
+        most = 2 * int(np.prod(steps, dtype=np.float64)) * max(1, dataset.id.get_type().get_size()) + (64 << 10)
+        ends = (stop, *dataset.shape[1:])
+        firsts = (start // steps[0] * steps[0], *[0] * (len(steps) - 1))
+        for place in itertools.product(*(range(*bounds) for bounds in zip(firsts, ends, steps, strict=True))):
+            try:
+                mask, data = dataset.id.read_direct_chunk(place)
+            except (OSError, RuntimeError, ValueError):  # never written, or damaged: the library says so when it reads
+                continue
+            if mask >> deflated & 1 or len(data) * _MOST_RATIO <= max(most, _MOST_UNCHECKED):
+                continue
+            unpacker, total = zlib.decompressobj(), 0
+            try:
+                while total <= most and (part := unpacker.decompress(data, _PART_BYTES)):
+                    total, data = total + len(part), unpacker.unconsumed_tail
+            except zlib.error:
+                continue
+            if total > most:
+                raise DataError(
+                    f"expected a stored block of at most {most} bytes in `{self._name}`, got one that becomes larger, "
+                    f"at {list(place)}",
+                    path=self.path,
+                    hint=_DAMAGED,
                 )
 
     def _mappable(self, dataset: Any, kind: np.dtype[Any]) -> int | None:

@@ -38,6 +38,7 @@ from feedline.feed.files.digest import ContentDigest
 from feedline.feed.files.paths import looking, open_file, read_at, reading, status_of
 from feedline.feed.formats import arrow_columns
 from feedline.feed.formats.arrow_columns import Source
+from feedline.feed.formats.arrow_file import unknown_types
 from feedline.feed.formats.hive import NULL, hive_columns
 from feedline.feed.formats.hive import Columns as HiveColumns
 from feedline.feed.formats.hugging_face import parquet_files
@@ -270,7 +271,10 @@ class _ParquetFile:
             self.size = status_of(handle).st_size
             self._sizes = self._read_sizes(handle)
             with self.telling("footer"):
-                file = pq.ParquetFile(handle)
+                try:
+                    file = pq.ParquetFile(handle)
+                except pa.ArrowNotImplementedError as error:
+                    raise unknown_types(error, path) from error
                 self.metadata = file.metadata
                 self.schema = file.schema_arrow
                 # Looked up here, where pyarrow detects errors; it does not when row groups and their columns are looked

@@ -40,7 +40,7 @@ from feedline.feed.files.packed import (
 from feedline.feed.files.paths import PathLike, open_file, read_at
 from feedline.feed.files.reading import read_most
 from feedline.feed.formats import unreadable
-from feedline.feed.formats.ctf import IndexedText, by_file, progress_of_each, read_together
+from feedline.feed.formats.ctf import MOST_AT_ONCE, IndexedText, by_file, progress_of_each, read_together
 from feedline.feed.formats.ctf_index import Cache, IndexOptions
 from feedline.feed.protocol import ChunkInfo, Deserializer, Extent, Piece, Unread
 from feedline.feed.showing import Progress
@@ -64,7 +64,6 @@ _TYPES = ("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32"
 _TEXT, _BYTES = len(_TYPES), len(_TYPES) + 1
 _PAD = 64  # bytes that the parsers may load on either side of the text
 _SHOWN = 60
-_MOST_AT_ONCE = 1000  # errors of a chunk that are made at once
 
 Hole = tuple[int, int, Unread | str]
 """A part of a text that could not be read: first byte, end, and why."""
@@ -329,10 +328,17 @@ class RowsDeserializer(Deserializer):
                 count = len(ordinals) if offsets is None else int(offsets[-1])
                 values[name] = DenseValue(data.view(stream.dtype).reshape(count, *stream.shape), offsets)
         without_gaps(values, buffer)
+        if len(records) == 0 and not holes:
+            return Chunk(self.schema, values)
+        begin = entries["offset"].astype(np.int64)
+        end = begin + entries["size"]
+        gaps = [np.flatnonzero((begin < high) & (end > low)) for low, high, _ in holes]
+        of_records = records["row"].astype(np.int64)
+        rows = np.unique(np.concatenate([of_records, *gaps]))
         names = list(self.schema)
         # Many errors are made when they are asked for: rows can be shorter than what says why they are bad. So their
         # text is kept, as the buffer is used again.
-        kept = buffer.copy() if len(records) > _MOST_AT_ONCE else buffer
+        kept = buffer.copy() if len(rows) > MOST_AT_ONCE else buffer
 
         def of_record(k: int) -> DataError:
             record = records[k]
@@ -353,16 +359,14 @@ class RowsDeserializer(Deserializer):
                 hint=SKIP if hint is None else f"{hint}; {SKIP}",
             )
 
-        if not holes and len(records) > _MOST_AT_ONCE:
-            rows = records["row"].astype(np.int64)
-            return Chunk(self.schema, values, LazyErrors(rows, lambda row: of_record(int(np.searchsorted(rows, row)))))
-        errors = {int(record["row"]): of_record(k) for k, record in enumerate(records)}
-        begin = entries["offset"].astype(np.int64)
-        end = begin + entries["size"]
-        for low, high, why in reversed(holes):  # if a row has several, the first one stays
-            for i in np.flatnonzero((begin < high) & (end > low)).tolist():
-                errors[i] = file.hole(low, why, int(ordinals[i]), self._line(entries, i))
-        return Chunk(self.schema, values, errors)
+        def of_row(row: int) -> DataError:
+            for low, high, why in holes:  # if a row has several, the first one stays
+                if begin[row] < high and end[row] > low:
+                    return file.hole(low, why, int(ordinals[row]), self._line(entries, row))
+            return of_record(int(np.searchsorted(of_records, row, side="right")) - 1)
+
+        errors: Mapping[int, DataError] = LazyErrors(rows, of_row)
+        return Chunk(self.schema, values, errors if len(rows) > MOST_AT_ONCE else dict(errors))
 
     def _line(self, entries: NDArray[Any], row: int) -> int | None:
         """Return the number of a row's line, if that is what its key is."""
@@ -527,6 +531,14 @@ def head_text(path: PathLike, size: int = HEAD_BYTES) -> tuple[bytes, bool]:
     """
     with open_file(path) as file:
         text = head_of(file, size + 1)
+        packing = packing_of(read_at(file, 4, 0))
+    if packing is not None and not text:
+        raise DataError(
+            f"expected text in {packing}, got none that can be unpacked",
+            path=str(path),
+            byte=0,
+            hint="the file is empty, cut or damaged: restore it",
+        )
     return text[:size].removeprefix(b"\xef\xbb\xbf"), len(text) <= size
 
 

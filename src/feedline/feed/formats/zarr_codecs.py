@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import bz2
 import lzma
+import math
 import struct
 import zlib
 from collections.abc import Callable
@@ -26,13 +27,17 @@ _PREFIX = "numcodecs."  # of names in documents of version 3
 _BLOSC = struct.Struct("<4B3I")  # two versions, flags, item size; then bytes decoded, of a block, and of the frame
 _LZMA_BYTES = 128 << 20  # that a decoder may take: a header can ask for 4 GiB
 _VLEN = "vlen-bytes"  # what texts are read as
+_STRINGS = (_VLEN, "vlen-utf8")
 
 
 class Bound:
-    """The bytes that a chunk may take when it is decoded; known once the codecs are made that keep to it."""
+    """The bytes, and the items, that a chunk may have when it is decoded.
+
+    They are known once the codecs are made that keep to them.
+    """
 
     def __init__(self, most: int) -> None:
-        self.most = most
+        self.most, self.items = most, most
 
 
 def bounded_v2(described: dict[str, Any], bound: Bound) -> Any:
@@ -58,6 +63,47 @@ def bounded_v3(described: dict[str, Any] | str, bound: Bound) -> Any:
     # Nothing of Blosc's settings, nor of the others' levels, is needed to decode.
     needed = settings if isinstance(settings, dict) and name == "lzma" else {}
     return _BoundedV3(_Bounded(numcodecs.registry.get_codec({"id": name, **needed}), bound))
+
+
+def with_checked_strings(described: dict[str, Any], bound: Bound) -> dict[str, Any]:
+    """Return a version 2 document whose codecs of strings decode no more of them than a chunk can have.
+
+    They stay as they are, as the zarr library finds the kind of an array by them; a check comes before each.
+    """
+    filters, compressor = described.get("filters"), described.get("compressor")
+    if not isinstance(filters, list | None):
+        return described
+    before = [one for one in filters or () if not isinstance(one, _CheckedStrings)]
+    if _is_strings(compressor):
+        before, compressor = [*before, compressor], None
+    checked = [part for one in before for part in ((one, _CheckedStrings(bound)) if _is_strings(one) else (one,))]
+    return {**described, "filters": checked or None, "compressor": compressor}
+
+
+def _is_strings(described: Any) -> bool:
+    return isinstance(described, dict) and described.get("id") in _STRINGS
+
+
+class _CheckedStrings(numcodecs.abc.Codec):
+    """A filter that changes nothing, and refuses more strings than a chunk can have."""
+
+    codec_id = "checked-strings"
+
+    def __init__(self, bound: Bound) -> None:
+        self._bound = bound
+
+    def encode(self, buf: Any) -> Any:
+        """Return what is given."""
+        return buf
+
+    def decode(self, buf: Any, out: Any = None) -> Any:
+        """Return what is given.
+
+        Raises:
+            ValueError: it claims to be more strings.
+        """
+        _check_strings(memoryview(numcodecs.compat.ensure_contiguous_ndarray(buf)).cast("B"), self._bound.items)
+        return buf
 
 
 class _Bounded(numcodecs.abc.Codec):
@@ -105,10 +151,10 @@ class _BoundedV3(BytesBytesCodec):
 
 
 class _BoundedStrings(VLenBytesCodec):
-    """Byte strings of a version 3 array, as many as their bytes can hold."""
+    """Byte strings of a version 3 array, as many as a chunk can have."""
 
     async def _decode_single(self, chunk_bytes: Any, chunk_spec: Any) -> Any:
-        _check_strings(memoryview(chunk_bytes.as_numpy_array()).cast("B"), 0, None)
+        _check_strings(memoryview(chunk_bytes.as_numpy_array()).cast("B"), math.prod(chunk_spec.shape))
         return await super()._decode_single(chunk_bytes, chunk_spec)
 
 
@@ -126,10 +172,9 @@ def _check_blosc(frame: memoryview, most: int, codec: Any) -> None:
         raise _too_large(most, decoded)
 
 
-def _check_strings(data: memoryview, most: int, codec: Any) -> None:
-    count = int.from_bytes(data[:4], "little")
-    if 4 * count > len(data):
-        raise ValueError(f"expected strings that fit into {len(data)} bytes, got {count} of them")
+def _check_strings(data: memoryview, most: int) -> None:
+    if (count := int.from_bytes(data[:4], "little")) > most:
+        raise ValueError(f"expected a chunk of at most {most} strings, got one of {count}")
 
 
 def _check_lz4(data: memoryview, most: int, codec: Any) -> None:

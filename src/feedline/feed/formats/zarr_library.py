@@ -23,7 +23,7 @@ from zarr import AsyncArray
 from zarr.storage import StorePath
 
 from feedline.errors import DataError, SchemaError
-from feedline.feed.formats.zarr_codecs import Bound, bounded_v2, bounded_v3
+from feedline.feed.formats.zarr_codecs import Bound, bounded_v2, bounded_v3, with_checked_strings
 from feedline.feed.formats.zarr_store import V2_ARRAY, Keys, join
 from feedline.feed.jobs import call_each
 
@@ -68,6 +68,7 @@ class ZarrArray:
                 alike = _as_bytes(document, bounded, self._array.metadata.fill_value)
                 self._array = AsyncArray.from_dict(stored_at, _with_bounds(document, alike, bound))
             bound.most = _most_decoded(self._array, memory_bytes)
+            bound.items = math.prod(map(int, self._array.chunks))
             self.shape: tuple[int, ...] = tuple(map(int, self._array.shape))
             self._chunks: tuple[int, ...] = tuple(map(int, self._array.chunks))
             stored = np.dtype(self._array.dtype)
@@ -201,7 +202,8 @@ def _with_bounds(document: str, described: dict[str, Any], bound: Bound) -> dict
             return bounded_v2(thing, bound) if isinstance(thing, dict) else None
         return bounded_v3(thing, bound) if isinstance(thing, (dict, str)) else None
 
-    return _with_codecs(described, bounded)
+    found = _with_codecs(described, bounded)
+    return with_checked_strings(found, bound) if document == V2_ARRAY else found
 
 
 def _most_decoded(array: Any, memory_bytes: int) -> int:
