@@ -362,6 +362,25 @@ def test_partition_is_found_in_torch_distributed():
     run(["-c", code], check=True, timeout=120)
 
 
+@pytest.mark.parametrize(("rank", "count"), [(1, 2), (0, 3)])
+def test_a_rank_or_number_of_ranks_that_has_changed_is_an_error(monkeypatch, rank, count):
+    """Another rank would repeat sequences that it has delivered before, and leave out others."""
+
+    def launch(rank, count):
+        monkeypatch.setenv("OMPI_COMM_WORLD_RANK", str(rank))
+        monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", str(count))
+
+    monkeypatch.delenv("RANK", raising=False)
+    launch(0, 2)
+    feed = source()
+    feed.next_minibatch(4)
+    launch(rank, count)
+    with pytest.raises(fl.StateError, match="partition found at the first read"):
+        feed.next_minibatch(4)
+    launch(0, 2)
+    assert feed.next_minibatch(4)
+
+
 def test_the_main_thread_is_not_needed():
     """A source may be used from any one thread."""
     out = []

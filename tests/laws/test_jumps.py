@@ -151,6 +151,14 @@ def test_lanes_end_a_sweep_before_a_jump():
     assert [k for k, m in enumerate(source.minibatches(1)) if m.sweep_end] == [6, 16]
 
 
+@pytest.mark.parametrize(("rank", "ends"), [(0, [3, 8]), (1, [2, 7])])
+def test_own_lanes_of_workers_end_a_sweep_before_a_jump(rank, ends):
+    """Also in a segment's part that a worker owns: worker 0 has sequences 0, 2, 4 and 6, the last before the jump."""
+    corpus, how = CountedCorpus([1] * 10, [10]), {"filling": "cntk", "partition": (rank, 2), "truncation_length": 1}
+    source = fl.MinibatchSource(corpus, shuffle=False, max_sweeps=2, jumps=[(7, 10)], **how)
+    assert [k for k, m in enumerate(source.minibatches(2)) if m.sweep_end] == ends
+
+
 def test_a_jump_at_the_start_is_verified():
     source = fl.MinibatchSource(CountedCorpus([1] * 10, [10]), jumps=[(0, 4)])
     source.load_state_dict(source.state_dict(), verify=True)

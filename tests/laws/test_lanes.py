@@ -405,6 +405,18 @@ def test_lanes_in_the_state():
     assert source.state_dict()["lanes"] == [[[0, 1, 1, 2]], [[0, 3, 1, 0]]]
 
 
+def test_several_sequences_of_a_lane_in_a_state():
+    """Minibatches leave at most one in a lane; more, as a state may have them, are saved again and come in order."""
+    source = make(shuffle=False)
+    source.next_minibatch(6)
+    lanes = [[[0, 1, 2, 2], [0, 6, 1, 0]]]
+    source.load_state_dict({**source.state_dict(), "lanes": lanes})
+    assert source.state_dict()["lanes"] == lanes
+    assert run(source, [3]) == [[(0, 1, False, [2, 3, 4])]]
+    assert source.state_dict()["lanes"] == [[[0, 2, 1, 0], [0, 6, 1, 0]]]
+    assert run(source, [3, 3]) == [[(0, 2, True, [0, 1, 2])], [(0, 6, True, [0]), (0, 4, True, [0, 1])]]
+
+
 def test_a_state_with_lanes_needs_lanes():
     """Without truncation the lanes would be lost; another truncation length, or a state without lanes, is fine."""
     source = make()

@@ -439,6 +439,22 @@ def test_draws_are_keyed_by_the_sweep_of_the_corpus(kind, nested):
             assert ends.count(name) == delivered // size
 
 
+@pytest.mark.parametrize("kind", ["array", "read"])
+def test_draws_of_workers_that_fill_their_own_minibatches_are_those_of_one(kind):
+    """Each takes a part of every segment, in which sequences of the short corpora come in several sweeps."""
+    mixture = fl.Mixture(corpora([20, 33, 7], kind), {"c0": 5, "c1": 3, "c2": 2}, block=8)
+
+    def drawn(count):
+        recording = Recording()
+        for rank in range(count):
+            how = {"filling": "cntk", "partition": (rank, count), "max_samples": 200, "transforms": [recording]}
+            with fl.MinibatchSource(mixture, seed=SEED, **how) as source:
+                assert list(source.minibatches(20))
+        return sorted(recording.keys)
+
+    assert drawn(2) == drawn(1)
+
+
 @given(mixtures(), st.integers(1, 40), st.integers(0, 1), st.integers(1, 700))
 def test_what_was_given_stands_beside_what_was_declared(world, size, rank, most):
     """`stats` counts what minibatches held, over all ranks and sweeps, whoever asks, also after a seek."""

@@ -238,6 +238,18 @@ def _open_by_hand(text, delimiter):
     return quoted
 
 
+def test_the_digest_stands_for_the_content(tmp_path):
+    """The same text and schema, but other cells in the stream."""
+    path = tmp_path / "a.csv"
+    path.write_text("a;b,c\n1;2,3\n")
+    opened = [
+        fl.CSVDeserializer(path, x=fl.Stream(dtype="str"), columns={"x": [column]}, delimiter=delimiter)
+        for column, delimiter in (("a", ";"), ("b,c", ";"), ("a;b", ","), ("c", ","))
+    ]
+    assert [corpus.read(0)["x"].tolist() for corpus in opened] == [["1"], ["2,3"], ["1;2"], ["3"]]
+    assert len({corpus.digest() for corpus in opened}) == len(opened)
+
+
 # ---- laws -----------------------------------------------------------------------------------------------
 
 

@@ -467,6 +467,10 @@ def test_the_digest_stands_for_the_content(plain, tmp_path):
     assert opened(plain, sequences=()).digest() != digest
     a, b = (fl.JSONLinesDeserializer(plain, n=fl.Stream(field=field)).digest() for field in ("n", "meta.score"))
     assert a != b  # the same schema, other data
+    moved.write_bytes(b'{"a": [1], "b": [2]}\n' * 9)
+    streams = {"a": fl.Stream((), "int64"), "b": fl.Stream((), "int64")}
+    ragged = [[], ["a"], ["b"], ["a", "b"]]  # the same schema and sizes, other rows with errors
+    assert len({fl.JSONLinesDeserializer(moved, streams, sequences=names).digest() for names in ragged}) == 4
 
 
 def test_several_files_are_one_corpus(tmp_path):

@@ -522,6 +522,9 @@ def test_the_digest_stands_for_the_content(plain, tmp_path):
     digest = opened(plain).digest()
     assert opened(moved).digest() == digest
     assert fl.TFRecordDeserializer(moved, STREAMS, sequences=[], chunk_size=4000).digest() != digest
+    moved.write_bytes(tfrecords([example(a=[1], b=[2])] * 9))
+    ragged = [[], ["a"], ["b"], ["a", "b"]]  # the same schema and sizes, values of other forms
+    assert len({fl.TFRecordDeserializer(moved, a=INT, b=INT, sequences=names).digest() for names in ragged}) == 4
     moved.write_bytes(tfrecords([example(n=1000, x=[1.0, 2.0], t="", ids=NO_INTS, b=b""), *MESSAGES[1:]]))
     assert opened(moved).digest() != digest
 

@@ -336,6 +336,20 @@ def test_two_corpora_over_one_object_keep_it_while_either_is_open(store, opened,
     room.close()
 
 
+@pytest.mark.usefixtures("small")
+def test_an_object_let_go_twice_leaves_others_what_they_hold(opened, filled):
+    """As one is that could not be fetched whole: at once, and with its corpus."""
+    corpus = opened("0.parquet", cache_bytes=TOTAL)
+    (remote,), cache = corpus.mirror.objects.values(), corpus.mirror.cache
+    remote.go()
+    held = remote.hold(0, MIB)
+    remote.go()
+    assert cache.reserve(cache.budget_bytes // PAGE_BYTES, (), must=True) is None
+    assert remote.has(0, MIB)
+    assert not remote.has(0, remote.size)  # what nobody holds was dropped
+    held.release()
+
+
 # ---- what is made, and followed -----------------------------------------------------------------------
 
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import queue
 import threading
+from types import SimpleNamespace
 
 import pytest
 
 from feedline.feed.workers import Pool
+from feedline.feed.workers import pool as pools
 from tests.feed.workers.tasks import BrokenPickle, BrokenStart, Staged, Task, eventually, results
 
 
@@ -114,6 +117,30 @@ def test_timeout(gate):
         with pytest.raises(RuntimeError, match=r"DataLoader timed out after 0\.2 seconds"):
             pool.result(pool.submit(gate.unit()))
         gate.let_go()
+
+
+def test_every_result_extends_the_timeout(monkeypatch):
+    """Results come every 40 seconds: after 120 the third has not timed out, as there were never 60 without any."""
+
+    class Waiting(Task):
+        results = queue.SimpleQueue()
+
+        def run(self, unit):
+            return self.results.get()
+
+    clock = SimpleNamespace(now=0)
+    monkeypatch.setattr(pools, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    with Pool(Waiting(), 1, kind="thread", timeout_s=60) as pool:
+        poll = pool._backend.poll
+
+        def poll_for_one(timeout_s):
+            clock.now += 40
+            Waiting.results.put(clock.now)
+            return poll(timeout_s)
+
+        monkeypatch.setattr(pool._backend, "poll", poll_for_one)
+        tickets = [pool.submit(None) for _ in range(3)]
+        assert pool.result(tickets[2]) == 120
 
 
 def test_start_that_raises_is_raised_by_units():

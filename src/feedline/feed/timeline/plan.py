@@ -229,8 +229,7 @@ class Segment:
         part.plan, part.start, part.n, part.at = self.plan, self.start, len(which), which
         part.closing, part.breaks = self.closing, None
         part.place, part.index, part.ordinals = self.place[which], self.index[which], self.ordinals[which]
-        part.slots, part.held = None if self.slots is None else self.slots[which], self.held
-        part.taken = None if self.taken is None else self.taken[which]
+        part.slots = part.held = part.taken = None  # readers determine them for what they read
         part.sweeps = None if self.sweeps is None else self.own_sweeps()[which]
         part.ends = None
         if self.ends is not None:
