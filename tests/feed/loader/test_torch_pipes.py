@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 
 import pytest
 
@@ -119,3 +120,16 @@ def test_ranks_share(options):
     for sweep in zip(*told, strict=True):
         assert sorted(i for each in sweep for i in each) == list(range(COUNT))
     assert told[0][0] != told[0][1]
+
+
+def test_threads_share_a_pipe_out_one_after_the_other():
+    """torch looks through pipes by hooks that all threads share."""
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        for _ in range(20):
+            assert sorted(flat(fl.DataLoader(shared(), batch_size=None, num_workers=4, workers="thread"))) == list(
+                range(COUNT)
+            )
+    finally:
+        sys.setswitchinterval(interval)

@@ -344,7 +344,8 @@ class CTFDeserializer(Deserializer):
         if self._max_errors > 0:
             self._tell_dropped(file, text, records, ordinals, near)
             return Chunk(self.schema, values)
-        return Chunk(self.schema, values, self._errors(file, text, entries, ordinals, records, near, unread))
+        errors = self._errors(file, text, entries, ordinals, records=records, near=near, unread=unread)
+        return Chunk(self.schema, values, errors)
 
     def _errors(
         self,
@@ -352,6 +353,7 @@ class CTFDeserializer(Deserializer):
         text: BinaryIO,
         entries: NDArray[Any],
         ordinals: NDArray[np.int64],
+        *,
         records: NDArray[Any],
         near: tuple[int, int],
         unread: Sequence[tuple[int, int, int]],

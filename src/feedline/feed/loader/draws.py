@@ -51,7 +51,7 @@ def set_generator_state(generator: Any, saved: str) -> None:
     torch.set_generator_state(generator, saved)
 
 
-class GlobalGenerator:
+class ProgramGenerator:
     """The global generator, as the sweeps of a loader without ``seed`` follow it.
 
     Behind a loaded state they follow a twin of the generator that the saved run had, until the program draws from the
@@ -69,7 +69,7 @@ class GlobalGenerator:
             self.follow(saved)
 
     def __reduce__(self) -> Any:
-        return GlobalGenerator, (None if self.followed() is None else self.state(),)
+        return ProgramGenerator, (None if self.followed() is None else self.state(),)
 
     def follow(self, saved: str) -> None:
         """Follow a generator in this state from now on."""
@@ -116,7 +116,7 @@ class SamplerDraws:
     """
 
     def __init__(
-        self, generator: Any, program: GlobalGenerator, *, items: int, size: int, ahead: int, done: int | None
+        self, generator: Any, program: ProgramGenerator, *, items: int, size: int, ahead: int, done: int | None
     ) -> None:
         self._generator, self._program, self._items, self._asked = generator, program, items, ahead + (done or 0)
         self._left = [1, items // size + 1]  # numbers of batches asked for at which something is drawn

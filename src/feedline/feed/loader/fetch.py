@@ -57,7 +57,7 @@ class WorkUnit(NamedTuple):
 
 def unit_of(planned: Planned, seed: int) -> WorkUnit:
     """Return the unit of work for a batch of a sweep under ``seed``."""
-    return WorkUnit(seed, planned.sweep, planned.indices, planned.keys, planned.spare, planned.start)
+    return WorkUnit(seed, planned.sweep, planned.indices, keys=planned.keys, spare=planned.spare, start=planned.start)
 
 
 class Fetch:

@@ -28,7 +28,7 @@ from feedline.feed.loader import blame
 from feedline.feed.loader import collate as collating
 from feedline.feed.loader.fetch import Fetched, start_worker
 from feedline.feed.loader.order import Planned
-from feedline.feed.loader.pipes import is_pipe, seed_pipe, share_out
+from feedline.feed.loader.pipes import for_thread, seed_pipe, share_out
 from feedline.feed.loader.random import WORKER, Drawn, SweepKey, seed_process
 from feedline.feed.loader.state import whole
 
@@ -222,8 +222,7 @@ class IterableFetch:
         """See `Task.start`."""
         dataset = self.dataset
         if self._where == "thread":
-            # Each thread has its own attributes, as a process would; a pipe's are those of all its parts.
-            dataset = (copy.deepcopy if is_pipe(dataset) else copy.copy)(dataset)
+            dataset = for_thread(dataset)
         rank, ranks = self._ranks
         share_out(dataset, worker * ranks + rank, workers * ranks)  # first among ranks, as torch does
         start_worker(dataset, seed=self._seed, init=self._init, where=self._where, worker=worker, workers=workers)

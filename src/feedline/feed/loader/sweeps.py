@@ -16,7 +16,7 @@ from feedline.feed.loader import sampling
 from feedline.feed.loader.batches import Batches
 from feedline.feed.loader.collate import torch_side
 from feedline.feed.loader.draws import (
-    GlobalGenerator,
+    ProgramGenerator,
     SamplerDraws,
     draw,
     generator_state,
@@ -136,7 +136,7 @@ class Sweeps:
     def __init__(self, now: LoaderStanding, batches: Batches) -> None:
         self.now, self.batches, self._named = now, batches, False
         self.agreed = batches.options.seed is not None
-        self.program = GlobalGenerator()
+        self.program = ProgramGenerator()
         self.follow_generator(batches.options.generator)
         self._lock = os.getpid(), threading.RLock()
 

@@ -86,7 +86,7 @@ class _Origin(NamedTuple):
         return host if self.port == usual else f"{host}:{self.port}"
 
 
-class Answer:
+class Response:
     """The answer to a request.
 
     Attributes:
@@ -178,7 +178,7 @@ class WebClient:
         return context
 
     @contextlib.asynccontextmanager
-    async def answered(self, method: str, url: str, headers: Mapping[str, str]) -> AsyncIterator[Answer]:
+    async def answered(self, method: str, url: str, headers: Mapping[str, str]) -> AsyncIterator[Response]:
         """A context with the answer to a request, of which the body was not read yet; follows redirects.
 
         Raises:
@@ -208,7 +208,7 @@ class WebClient:
         except Exception as error:
             raise fault_of(error) from error
 
-    async def _asked(self, method: str, url: str, headers: Mapping[str, str]) -> tuple[_Connection, Answer]:
+    async def _asked(self, method: str, url: str, headers: Mapping[str, str]) -> tuple[_Connection, Response]:
         parts, origin = urllib.parse.urlsplit(url), _origin_of(url)
         proxy = self._proxy(origin)
         target = urllib.parse.urlunsplit(("", "", parts.path or "/", parts.query, ""))
@@ -277,7 +277,7 @@ class WebClient:
         proxies = urllib.request.getproxies()
         return proxies.get(origin.scheme) or proxies.get("all") or ""
 
-    def _left(self, connection: _Connection, answer: Answer, url: str) -> None:
+    def _left(self, connection: _Connection, answer: Response, url: str) -> None:
         """Keep a connection for the next request, if all of the answer was read."""
         origin = _origin_of(url)
         idle = self._idle.setdefault((origin, self._proxy(origin)), [])
@@ -330,7 +330,7 @@ async def _connect(origin: _Origin, tls: ssl.SSLContext | None) -> _Connection:
     raise error or OSError(f"no address of {origin.host}")
 
 
-async def _answer(connection: _Connection, method: str) -> Answer:
+async def _answer(connection: _Connection, method: str) -> Response:
     """Read the head of an answer."""
     while True:
         head = await connection.reader.readuntil(b"\r\n\r\n")
@@ -342,7 +342,7 @@ async def _answer(connection: _Connection, method: str) -> Answer:
         headers = http.client.parse_headers(io.BytesIO(lines))
         if int(code) >= 200:
             break
-    answer = Answer(connection, int(code), reason, headers)
+    answer = Response(connection, int(code), reason, headers)
     if version == "HTTP/1.0" and not headers.get("Connection"):
         headers["Connection"] = "close"
     nothing = method in ("HEAD", "CONNECT") or answer.status in (204, 304) or headers.get("Content-Length") == "0"
@@ -433,7 +433,7 @@ class WebStore(Store):
                 yield piece
 
 
-def _size_of(answer: Answer) -> int | None:
+def _size_of(answer: Response) -> int | None:
     """Return the size of the whole object; None: the answer does not say."""
     if answer.status == 200:
         length = answer.headers.get("Content-Length", "")
@@ -442,7 +442,7 @@ def _size_of(answer: Answer) -> int | None:
     return None if span is None or span[3] == "*" else int(span[3])
 
 
-def _info(key: str, answer: Answer, size: int) -> ObjectInfo:
+def _info(key: str, answer: Response, size: int) -> ObjectInfo:
     modified = 0
     with contextlib.suppress(ValueError, TypeError):
         modified = int(email.utils.parsedate_to_datetime(answer.headers.get("Last-Modified", "")).timestamp())
