@@ -468,8 +468,8 @@ def generator_state(generator: Any) -> str:
 
 
 def set_generator_state(generator: Any, state: str) -> None:
-    """Set a ``torch.Generator`` to a state from `generator_state`."""
-    generator.set_state(torch.frombuffer(bytearray.fromhex(state), dtype=torch.uint8))
+    """Set a ``torch.Generator`` to a state from `generator_state`; None: the global one."""
+    (generator or torch.default_generator).set_state(torch.frombuffer(bytearray.fromhex(state), dtype=torch.uint8))
 
 
 def generator_at(state: str) -> torch.Generator:

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from feedline.feed.loader import order, sampling, state
+from feedline.feed.loader.draws import ProgramGenerator
 from feedline.feed.loader.executors import RemainingBatches
 from feedline.feed.loader.gather import ColumnItems, columnar
 from feedline.feed.loader.identity import digest_of
@@ -32,6 +33,7 @@ class Batches(ABC):
         places: number of places in a sweep; None: unknown until drawn.
         order: the loader's own order of items, if it has one.
         endless: whether there is one sweep without end, which every loop continues.
+        program: the global generator, which a user's sampler draws from.
         one_seed: whether a seed that is drawn holds for all sweeps, as the order goes on from one to the next.
     """
 
@@ -39,6 +41,7 @@ class Batches(ABC):
     places: int | None = None
     endless = one_seed = False
     order: Order | None = None
+    program: ProgramGenerator | None = None
 
     def __init__(self, options: LoaderOptions, seed: int | None) -> None:
         self.options, self.seed = options, seed
@@ -322,6 +325,7 @@ class SamplerBatches(PlannedBatches):
             drop_last=options.drop_last,
             key=self.sampler_key(place),
             place=place,
+            program=self.program,
         )
 
 

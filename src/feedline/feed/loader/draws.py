@@ -7,11 +7,14 @@ the same moments, so that what the program draws next, such as the parameters of
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import numpy as np
 
 from feedline.feed.loader.collate import torch_side
+
+T = TypeVar("T")
 
 
 def seed_at(generator: Any) -> int:
@@ -45,7 +48,7 @@ def generator_state(generator: Any) -> str:
 
 
 def set_generator_state(generator: Any, saved: str) -> None:
-    """Set a generator to such a state."""
+    """Set a generator to such a state; None: the global one."""
     torch = torch_side()
     assert torch is not None, "generators are torch's"
     torch.set_generator_state(generator, saved)
@@ -92,6 +95,19 @@ class ProgramGenerator:
         if twin is not None:
             draw(twin)
             self._left = generator_state(None)
+
+    def run(self, start: Callable[[], T]) -> T:
+        """Call what starts a user's sampler, which draws from the global generator, or from the twin in its place."""
+        twin = self.followed()
+        if twin is None:
+            return start()
+        program = generator_state(None)
+        set_generator_state(None, generator_state(twin))
+        try:
+            return start()
+        finally:
+            set_generator_state(twin, generator_state(None))
+            set_generator_state(None, program)
 
     def followed(self) -> Any:
         """Return the twin, unless it is the program's turn; None: the global one. Called whenever a sweep begins."""

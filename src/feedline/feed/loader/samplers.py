@@ -285,6 +285,7 @@ class UserBatchSampler(BatchSampler):
             drop_last=self.drop_last,
             key=batches.sampler_key(progress.place),
             place=progress.place,
+            program=sweeps.program,
         )
         with contextlib.suppress(StopIteration):
             while True:

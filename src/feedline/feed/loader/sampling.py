@@ -28,6 +28,7 @@ from typing import Any, NamedTuple
 from feedline.errors import StateError
 from feedline.feed.loader import state
 from feedline.feed.loader.collate import torch_side
+from feedline.feed.loader.draws import ProgramGenerator
 from feedline.feed.loader.order import Planned
 from feedline.feed.loader.random import SAMPLER, At, Drawn, GlobalStates, Seeding, SweepKey
 from feedline.feed.loader.state import ResumePoint, is_hex, whole
@@ -113,6 +114,7 @@ class Sampled:
         drop_last: whether to drop a last batch that is not full.
         key: what the generators are seeded from that it starts with; None: it draws from those of the program.
         place: place to begin at.
+        program: the global generator; None: torch's.
     """
 
     def __init__(
@@ -124,9 +126,10 @@ class Sampled:
         drop_last: bool,
         key: SweepKey | None,
         place: ResumePoint,
+        program: ProgramGenerator | None = None,
     ) -> None:
         self._sampler, self._size, self._batches, self._drop_last, self._key = sampler, size, batches, drop_last, key
-        self._sweep, self._done = place.sweep, place.done
+        self._sweep, self._done, self._program = place.sweep, place.done, program
         self._at, self._memo = place.start, place.memo or {}
         self._orders: list[BegunOrder] = []
         self._again = [BegunOrder(int(seed, 16), *rest) for seed, *rest in self._memo.get("orders", ())]
@@ -235,7 +238,9 @@ class Sampled:
                 Seeding(restore=True).run(self._key, begin)
                 self._pass(own is not None)
             else:
-                self._memo = {**self._memo, **started_freely(start_freely, memo.get("random"))}
+                program = self._program or ProgramGenerator()
+                random = program.run(lambda: started_freely(start_freely, memo.get("random")))
+                self._memo = {**self._memo, **random}
         if self._iterator is None:
             self._iterator, self._starting = self._starting, None
 

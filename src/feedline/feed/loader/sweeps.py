@@ -207,6 +207,7 @@ class Sweeps:
             What draws the rest as the sweep goes on; None: nothing is left to draw.
         """
         batches, options = self.batches, self.batches.options
+        batches.program = self.program
         generator, resumes = options.generator, self.now.resume is not None and batches.seed is not None
         shuffles = batches.shuffles and options.partition is None and not batches.one_seed
         if options.seed is not None:
