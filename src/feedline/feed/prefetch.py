@@ -444,7 +444,7 @@ class BufferedReader(Reader):
         self.waits = Waits(lies_in, BLOCKS if budget_bytes is None else NOT_AHEAD)
         self._may_keep: bool | None = None  # what is read, in the page cache; None: not decided
         self._pid = os.getpid()
-        self._unlocked()
+        self._make_locks()
 
     # ---- called by the source ---------------------------------------------------------------------
 
@@ -606,7 +606,8 @@ class BufferedReader(Reader):
 
     # ---- internals --------------------------------------------------------------------------------
 
-    def _unlocked(self) -> None:
+    def _make_locks(self) -> None:
+        """Make new locks: those inherited by a fork may be held by threads that do not exist here."""
         self._lock = threading.Lock()  # guards the statistics that threads update, and `_decoding`
         self._decoded = threading.Condition(self._lock)  # a chunk, or given up
         self._decoding = 0  # bytes taken for chunks that are being decoded
@@ -699,7 +700,11 @@ class BufferedReader(Reader):
             room = int(self._stored[chunk_id & CHUNK_MASK]) + _DECODING * expected
         else:  # before any was read, a corpus that is in no files may state any number of bytes
             room = expected if self._seen[0] else 0
-        self._make_room(chunk_id, room)
+        try:
+            self._make_room(chunk_id, room)
+        except BaseException:
+            self.ranges.forget(entry)  # nobody will take what was fetched for it
+            raise
         try:
             pieces = self.ranges.take(entry)
             chunk = self._corpus.read(chunk_id) if pieces is None else self._corpus.read_fetched(chunk_id, pieces)
@@ -760,7 +765,7 @@ class BufferedReader(Reader):
             # The threads stayed in the parent, and locks that they held, one per job, stay locked forever; so keep only
             # adopted chunks.
             self._pid, self._pool = os.getpid(), None
-            self._unlocked()
+            self._make_locks()
             self.ranges = self._fresh()
             for chunk_id in [c for c, entry in self._entries.items() if entry.slot < 0]:
                 entry = self._entries.pop(chunk_id)

@@ -14,7 +14,7 @@ from feedline.feed.files import remote
 from feedline.feed.files.paths import status_of
 from feedline.feed.protocol import Unread
 
-_LARGE_BYTES = 64 << 10
+_LARGE_BYTES = 64 << 10  # from this size on a block has a mapping of its own
 
 
 class Pages:

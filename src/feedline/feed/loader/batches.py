@@ -66,9 +66,9 @@ class Batches(ABC):
         return other
 
     def sampler_key(self, place: ResumePoint) -> SweepKey | None:
-        """Return what the generators are seeded from that a user's sampler starts with; None: they are the program's.
+        """Return what to seed the generators from that a user's sampler starts with; None: leave them as they are.
 
-        So they are without a seed, as with torch. States of 1.0.0rc1 do not have them: their seed is of all sweeps.
+        They are left without a seed, as with torch. A state of 1.0.0rc1 does not hold them: its seed is of all sweeps.
         """
         options, memo = self.options, place.memo or {}
         unseeded = options.seed is None and options.partition is None

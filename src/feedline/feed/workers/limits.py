@@ -121,7 +121,7 @@ def _groups() -> list[tuple[str, int, int]]:
     for line in lines:
         _, controllers, path = line.split(":", 2)
         if controllers == "":
-            root, names = Path("/sys/fs/cgroup"), ("memory.max", "memory.current", "inactive_file")
+            root, names = Path("/sys/fs/cgroup"), ("memory.max", "memory.current", "")
         elif "memory" in controllers.split(","):
             root = Path("/sys/fs/cgroup/memory")
             names = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_")
