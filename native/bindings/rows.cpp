@@ -96,6 +96,7 @@ nb::dict error_codes() {
         {"open_quote", RowError::open_quote},
         {"cell_range", RowError::cell_range},
         {"cell_text", RowError::cell_text},
+        {"cell_return", RowError::cell_return},
         {"memory_limit", RowError::memory_limit},
         {"record_cut", RowError::record_cut},
         {"length_crc", RowError::length_crc},

@@ -113,6 +113,7 @@ struct Machine {
             }
             e = q;
             p = find(q + 1, end, delimiter);
+            if (!ends_no_line(target, q + 1, at, column)) return false;
             if (target.stream >= 0 && (p != q + 1 || find(s, e, '"') != e)) {
                 // Two quotes are one; what stands behind the closing quote belongs to the cell.
                 scratch.clear();
@@ -128,8 +129,16 @@ struct Machine {
             }
         } else {
             p = e = find(p, end, delimiter);
+            if (!ends_no_line(target, s, at, column)) return false;
         }
         return target.stream < 0 || value(target, s, e, at, column);
+    }
+
+    // Whether [s, p), outside quotes, lacks a carriage return. One ends a line for other programs, so as a part of a
+    // text it would join two rows. A number has none anyway.
+    bool ends_no_line(const CsvTarget& target, const std::uint8_t* s, const std::uint8_t* at, std::size_t column) {
+        if (target.stream < 0 || !is_string(fields[target.stream].type) || find(s, p, '\r') == p) return true;
+        return fail(RowError::cell_return, at, target.stream, static_cast<std::int64_t>(column), 0);
     }
 
     static const std::uint8_t* find(const std::uint8_t* from, const std::uint8_t* to, std::uint8_t c) {

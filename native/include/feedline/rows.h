@@ -39,6 +39,7 @@ enum class RowError : std::uint16_t {
     open_quote = 44,       // a quote that nothing closes; expected: column
     cell_range = 45,       // an integer that the stream's type cannot hold; expected: column
     cell_text = 46,        // text that is not UTF-8; expected: column
+    cell_return = 47,      // a carriage return alone, outside quotes; expected: column
     // Errors of a whole call: parsing stops.
     memory_limit = 48,     // expected: the limit, got: bytes needed so far
     // TFRecord, where too_many_values, too_few_values and out_of_range also say what they got.

@@ -416,6 +416,16 @@ def test_lines_that_end_in_a_carriage_return_alone_are_refused(tmp_path, text):
     assert "tr " in caught.value.hint
 
 
+@pytest.mark.parametrize("row", [b"a\rb", b'"a"\rb', b"\ra", b"a\r\r\n"])
+def test_a_line_that_ends_in_a_carriage_return_alone_behind_the_first_rows_is_a_bad_row(tmp_path, row):
+    """With one column of text nothing else shows it: the number of cells stays the same."""
+    (tmp_path / "a.csv").write_bytes(b"text\n" + b"x\n" * 300 + row + b"\nz\n")
+    with pytest.raises(fl.DataError, match=r"expected lines that end in .*\\r alone in column 'text'") as caught:
+        list(fl.MinibatchSource(fl.open_corpus(tmp_path / "a.csv"), shuffle=False, max_sweeps=1).minibatches(400))
+    assert (caught.value.line, caught.value.byte) == (302, 5 + 2 * 300)
+    assert "tr " in caught.value.hint
+
+
 def test_carriage_returns_in_quotes_and_before_line_feeds_are_read(tmp_path):
     path = tmp_path / "a.csv"
     path.write_bytes(b'a,b\r\n1,"x\ry"\r\n2,z\r\n')

@@ -37,6 +37,8 @@ _FIRST_ROWS = 100
 _DELIMITERS = ",;\t|"
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?|[+-]?(inf|infinity)|[+-]?nan", re.IGNORECASE | re.ASCII)
 _ENCODING = "if it is in another encoding, convert it: iconv -f LATIN1 -t UTF-8"
+_LINE_ENDS = "expected lines that end in \\n or \\r\\n, got one that ends in \\r alone"
+_CONVERT_LINE_ENDS = "convert the line ends: tr '\\r' '\\n' < old.csv > new.csv; or quote cells that hold \\r"
 _INTEGER = re.compile(r"[+-]?\d+", re.ASCII)
 
 
@@ -158,6 +160,8 @@ class CSVDeserializer(RowsDeserializer):
             return f"expected a quote that closes the cell in {column}, got none: `{shown}`", None
         if code == "cell_text":
             return f"expected text in UTF-8 in {column}, got the byte 0x{got:02x}", _ENCODING
+        if code == "cell_return":
+            return f"{_LINE_ENDS} in {column}: `{cell}`", _CONVERT_LINE_ENDS
         dtype = self.schema[stream or ""].dtype
         kind = {"b": "true or false", "i": "an integer", "u": "an integer"}.get(dtype.kind, "a number")
         if code == "cell_range":
@@ -182,10 +186,10 @@ class _Head:
         rows, returned = _rows(found, self.delimiter, whole)
         if returned is not None:
             raise DataError(
-                "expected lines that end in \\n or \\r\\n, got one that ends in \\r alone",
+                _LINE_ENDS,
                 path=str(path),
                 byte=len(found[:returned].encode("utf-8", "surrogateescape")),
-                hint="convert the line ends: tr '\\r' '\\n' < old.csv > new.csv; or quote cells that hold \\r",
+                hint=_CONVERT_LINE_ENDS,
             )
         if not rows:
             raise DataError("expected a CSV file with at least one row, got none in its first 4 MiB", path=str(path))
