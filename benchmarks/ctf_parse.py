@@ -14,7 +14,7 @@ import feedline as fl
 from benchmarks import data
 from benchmarks.harness import Answer, Stage, compare, race
 from feedline import _native
-from feedline.feed.formats.ctf_index import ENTRY
+from feedline.feed.formats.indexed.index import ENTRY
 
 TARGETS = {"mnist": (1 / 20, "1/20"), "floats": (1 / 28, "1/28"), "one-hot": (1 / 28, "1/28")}
 PAD = 64

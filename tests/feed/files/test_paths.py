@@ -23,8 +23,8 @@ import feedline as fl
 from feedline.feed.files import atomic, cache
 from feedline.feed.files.atomic import atomic_file
 from feedline.feed.files.paths import open_file
-from feedline.feed.formats import ctf_index
 from feedline.feed.formats.detect import infer_ctf_streams
+from feedline.feed.formats.indexed import index as ctf_index
 from tests.warm import Python
 
 # Waiting for a FIFO would last until then.

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import feedline as fl
 from feedline import _native
 from feedline.feed.formats import csv as module
-from feedline.feed.formats.rows import fields_of
+from feedline.feed.formats.indexed.rows import fields_of
 from feedline.testing import assert_resumes, bytes_digest, sequences_of
 from tests.effort import examples
 from tests.oracles.rows import BAD, csv_cell, csv_rows

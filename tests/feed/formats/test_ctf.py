@@ -19,7 +19,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import feedline as fl
-from feedline.feed.formats import ctf, ctf_errors
+from feedline.feed.formats import ctf_errors
+from feedline.feed.formats.indexed import corpus as indexed_corpus
 from tests.feed.conftest import ROOT, shared_file
 
 CASES = json.loads((ROOT / "tests" / "fixtures" / "ctf_cases.json").read_text())
@@ -273,7 +274,7 @@ def test_damaged_text_is_a_data_error_in_its_place(text, at, damage, tmp_path):
 @pytest.mark.parametrize("gap", [0, 30, 1000])
 def test_selections_read_in_several_runs(text_file, monkeypatch, gap):
     """Wide gaps between the chosen sequences part the reading; bytes of errors stay those of the file."""
-    monkeypatch.setattr(ctf, "_GAP_BYTES", gap)
+    monkeypatch.setattr(indexed_corpus, "_GAP_BYTES", gap)
     rows = [f"{i} |x {i} {'?' if i % 10 == 7 else i} |y 0:1\n" for i in range(100)]
     path = text_file("".join(rows))
     corpus = fl.CTFDeserializer(path, XY, chunk_size=500)

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 import feedline as fl
 from feedline import _native
-from feedline.feed.formats import ctf_index
-from feedline.feed.formats.ctf_index import CHUNK, ENTRY, Header
+from feedline.feed.formats.indexed import index as ctf_index
+from feedline.feed.formats.indexed.index import CHUNK, ENTRY, Header
 from tests import warm
 from tests.effort import examples
 
@@ -228,8 +228,8 @@ def test_an_index_that_changes_between_the_check_and_the_use(text_file, monkeypa
         entries["size"][3] = 2**31
         return entries
 
-    real = ctf_index.CtfIndex.entries
-    monkeypatch.setattr(ctf_index.CtfIndex, "entries", changed)
+    real = ctf_index.TextIndex.entries
+    monkeypatch.setattr(ctf_index.TextIndex, "entries", changed)
     with pytest.raises(fl.DataError, match=r"an unchanging index.*outside the text") as caught:
         corpus.read(0)
     assert caught.value.path == str(path)

@@ -16,16 +16,16 @@ from feedline.data import Schema, Stream
 from feedline.data.schema import encodable
 from feedline.errors import DataError, SchemaError
 from feedline.feed.files.paths import PathLike, list_files, name_of
-from feedline.feed.formats.ctf_index import Cache
-from feedline.feed.formats.rows import (
+from feedline.feed.formats.indexed.index import Cache
+from feedline.feed.formats.indexed.rows import (
     CHUNK_TEXT,
     MOST_ROW,
     UNPACK_BYTES,
-    RowOptions,
     RowsDeserializer,
     fields_of,
     head_text,
     index_error,
+    rows_index,
 )
 from feedline.feed.protocol import CHUNK_MEMORY, declared_streams, whole_number
 from feedline.feed.showing import Progress
@@ -130,11 +130,10 @@ class CSVDeserializer(RowsDeserializer):
             fields_of(self.schema, frozenset(), memory, "CSV"), targets, ord(head.delimiter), memory
         )
         skip = int(head.header)
-        options = RowOptions(
+        kind = rows_index(
             chunk_size,
             ["csv", head.delimiter, skip],
             lambda: _native.RowIndexer.csv(ord(head.delimiter), skip, MOST_ROW),
-            index_error,
         )
         self._identity = f"csv {head.delimiter} {skip} {targets};"
         self._arguments = {
@@ -146,7 +145,7 @@ class CSVDeserializer(RowsDeserializer):
             "memory": memory,
             "unpack": unpack,
         }
-        self._open(paths, options, cache, unpack, progress)
+        self._open(paths, kind, cache, unpack, progress)
 
     def _describe(self, record: Any, code: str, stream: str | None, shown: str, byte: bytes) -> tuple[str, str | None]:
         expected, got = int(record["expected"]), int(record["got"])

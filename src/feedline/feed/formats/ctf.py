@@ -3,19 +3,17 @@
 Guarantees: CNTK's grammar and chunks; numbers are rounded correctly; no value is invented unless `fill_missing` asks
 for it; an unreadable sequence keeps its place and reports why; nothing outside the declared streams is parsed; text is
 read with pread, never mapped, and a file that changes while open is an error, not a crash. Cost: the first opening
-reads the files once to index them (see `ctf_index`), later ones read O(chunks); reading a chunk costs its text, its
+reads the files once to index them (see `indexed`), later ones read O(chunks); reading a chunk costs its text, its
 columns, and about 1 ns per byte of text. Reading releases the GIL.
 """
 
 from __future__ import annotations
 
-import contextlib
-import hashlib
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from threading import Lock
-from typing import Any, BinaryIO, TypeVar
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,19 +23,25 @@ from feedline.data import Chunk, Schema, Stream, Value
 from feedline.data.chunk import LazyErrors
 from feedline.data.value import DenseValue, SparseValue
 from feedline.errors import DataError, SchemaError
-from feedline.feed.assembly import ChunkSet
-from feedline.feed.distinct import distinct
 from feedline.feed.files.buffers import ReadBuffers
-from feedline.feed.files.paths import PathLike, list_files, name_of, open_file, size_of, status_of
+from feedline.feed.files.paths import PathLike, list_files, name_of
 from feedline.feed.files.reading import read_exactly, read_most
 from feedline.feed.formats import unreadable
-from feedline.feed.formats.ctf_errors import FATAL, NAMES, RECORD, describe, line_of
-from feedline.feed.formats.ctf_index import Cache, CtfIndex, DamagedIndexError, IndexOptions, open_index
+from feedline.feed.formats.ctf_errors import FATAL, NAMES, RECORD, describe, describe_index_error
+from feedline.feed.formats.indexed.corpus import (
+    MOST_AT_ONCE,
+    IndexedCorpus,
+    IndexedFile,
+    by_file,
+    line_of,
+    offsets_of,
+    open_indexed,
+    read_together,
+)
+from feedline.feed.formats.indexed.index import Cache, IndexKind
 from feedline.feed.per_process import PerProcess
 from feedline.feed.protocol import (
     CHUNK_MEMORY,
-    ChunkInfo,
-    Deserializer,
     Extent,
     Piece,
     Unread,
@@ -47,16 +51,12 @@ from feedline.feed.protocol import (
 from feedline.feed.showing import Progress
 
 _PAD_BYTES = 64  # bytes that the native parser may load on either side of the text
-_GAP_BYTES = 64 << 10  # gaps up to this many bytes are read rather than skipped
 _UNLIMITED = 1 << 62
-MOST_AT_ONCE = 1000  # errors of a chunk that are described at once
 
 _log = logging.getLogger("feedline")
-_T = TypeVar("_T")
-Ints = NDArray[np.int64]
 
 
-class CTFDeserializer(Deserializer):
+class CTFDeserializer(IndexedCorpus[IndexedFile]):
     """Sequences of CTF files.
 
     Args:
@@ -117,69 +117,36 @@ class CTFDeserializer(Deserializer):
         self._parser = _make_parser(self.schema, lenient, fill_missing, memory)
         size_stream = self.schema.size_stream
         field = None if size_stream is None else (self.schema[size_stream].field or size_stream)
-        options = IndexOptions(field, skip_sequence_ids, lenient, chunk_size)
-        self._files = open_texts(paths, options, cache, progress)
-        self._infos = [ChunkInfo(*row) for file in self._files for row in file.sizes()]
-        # First sequence and first chunk of each file.
-        self._starts = _offsets(file.index.header.sequences for file in self._files)
-        self._chunk_starts = _offsets(len(file.index.table) for file in self._files)
+        self._size_field = field
+        kind = ctf_index(chunk_size, field, skip_ids=skip_sequence_ids, lenient=lenient)
+        self._index(open_indexed(paths, kind, cache, progress))
         self._buffers = ReadBuffers(_PAD_BYTES)
         self._max_errors = max_errors
         self._errors_left = max_errors
         self._charged: dict[int, int] = {}
         self._counting = PerProcess(Lock)
-        if not self._infos:
-            raise DataError(
-                f"expected at least one sequence with the field `{field}`, which defines the size, got none",
-                path=self.name,
-                stream=size_stream,
-            )
 
     # ---- description ------------------------------------------------------------------------------
 
-    def chunks(self) -> list[ChunkInfo]:
-        """Return the size of every chunk: sequences, samples as indexed, bytes of text."""
-        return self._infos
+    def _empty(self) -> DataError:
+        return DataError(
+            f"expected at least one sequence with the field `{self._size_field}`, which defines the size, got none",
+            path=self.name,
+            stream=self.schema.size_stream,
+        )
 
     def digest(self) -> str:
         """Return 32 hex digits over the files' sizes, excerpts and chunk tables."""
-        content = hashlib.blake2b(digest_size=16)
-        for file in self._files:
-            head = file.index.header
-            content.update(repr((head.file_size, head.sample, head.sequences, head.flags)).encode())
-            content.update(file.index.table.tobytes())
-        return content.hexdigest()
-
-    def paths(self) -> list[str]:
-        """Return the paths of the text files."""
-        return [str(file.path) for file in self._files]
-
-    def lengths(self, ordinals: NDArray[np.int64]) -> NDArray[np.int64] | None:
-        """Return the samples of sequences: their rows, or those with the stream that defines the size."""
-        if all(file.index.single for file in self._files):
-            return None
-        found = np.empty(len(ordinals), np.int64)
-        for number, at, local in self._by_file(ordinals):
-            found[at] = self._files[number].checked(_samples_at(local))
-        return found
+        return self._digest("", "flags")
 
     def keys(self, ordinals: NDArray[np.int64]) -> NDArray[np.uint64]:
         """Return the ids of sequences; for a file without ids, line numbers, from 0, counted through all files."""
-        lines = _offsets(file.index.header.lines for file in self._files)
-        found = np.empty(len(ordinals), np.uint64)
-        for number, at, entries in self._look_up(ordinals):
+        lines = offsets_of(file.index.header.lines for file in self._files)
+        keys = np.empty(len(ordinals), np.uint64)
+        for number, at, local in by_file(np.asarray(ordinals, np.int64), self._starts):
             base = 0 if self._files[number].index.has_ids else int(lines[number])
-            found[at] = entries["key"] + np.uint64(base)
-        return found
-
-    def _look_up(self, ordinals: NDArray[np.int64]) -> Iterator[tuple[int, NDArray[np.int64], NDArray[Any]]]:
-        """Yield (file, places in ``ordinals``, entries) for each file concerned."""
-        for number, at, local in self._by_file(ordinals):
-            yield number, at, self._files[number].checked(_at(local))
-
-    def _by_file(self, ordinals: NDArray[np.int64]) -> Iterator[tuple[int, NDArray[np.int64], NDArray[np.int64]]]:
-        """See `by_file`."""
-        return by_file(np.asarray(ordinals, np.int64), self._starts)
+            keys[at] = self._files[number].entries_at(local, "key") + np.uint64(base)
+        return keys
 
     # ---- reading ----------------------------------------------------------------------------------
 
@@ -190,16 +157,14 @@ class CTFDeserializer(Deserializer):
             DataError: the file has changed or is shorter than indexed, the decoded chunk would exceed ``memory``, or
                 ``max_errors`` is exhausted.
         """
-        if not 0 <= chunk < len(self._infos):
-            raise IndexError(f"expected a chunk from 0 to {len(self._infos) - 1}, got {chunk}")
-        file, _, begin, size = self._located(chunk)
+        file, _, _, begin, size = self._place(chunk)
         with file.opened() as text, self._buffers.lend(size) as buffer:
             unread = read_most(text, buffer[_PAD_BYTES : _PAD_BYTES + size], begin, file.path)
             return self._parsed(chunk, text, buffer, unread)
 
     def extents(self, chunk: int) -> list[Extent]:
         """Return the text of the chunk, with the padding that the parser may load on both sides."""
-        file, _, begin, size = self._located(chunk)
+        file, _, _, begin, size = self._place(chunk)
         first = max(0, begin - _PAD_BYTES)
         return [Extent(str(file.path), first, min(begin + size + _PAD_BYTES, file.index.header.file_size) - first)]
 
@@ -208,7 +173,7 @@ class CTFDeserializer(Deserializer):
         (piece,) = pieces
         if isinstance(piece, Unread):
             return self.read(chunk)  # which reads what it can
-        file, _, begin, size = self._located(chunk)
+        file, _, _, begin, size = self._place(chunk)
         found = np.frombuffer(piece, np.uint8)
         with file.opened() as text:
             if begin >= _PAD_BYTES and len(found) == size + 2 * _PAD_BYTES:
@@ -217,62 +182,34 @@ class CTFDeserializer(Deserializer):
                 buffer[_PAD_BYTES : _PAD_BYTES + size] = found[min(begin, _PAD_BYTES) :][:size]
                 return self._parsed(chunk, text, buffer, [])
 
-    def _located(self, chunk: int) -> tuple[IndexedText, int, int, int]:
-        """Return the file of a chunk, its number there, and first byte and size of its text."""
-        number = int(np.searchsorted(self._chunk_starts, chunk, side="right")) - 1
-        file, local = self._files[number], chunk - int(self._chunk_starts[number])
-        begin, size = (int(file.index.table[local][k]) for k in ("offset", "bytes"))
-        return file, local, begin, size
-
     def _parsed(
         self, chunk: int, text: BinaryIO, buffer: NDArray[np.uint8], unread: Sequence[tuple[int, int, int]]
     ) -> Chunk:
         """Parse a chunk whose text is in ``buffer`` after the padding, with gaps listed in ``unread`` (see
         `read_most`)."""
-        file, local, begin, _ = self._located(chunk)
+        place = self._place(chunk)
+        file = place.file
         file.compare(text)
-        entries = file.checked(lambda index: index.entries(local))
-        first = int(self._starts[self._files.index(file)] + file.index.first[local])
+        entries = file.checked(lambda index: index.entries(place.local))
         offsets = entries["offset"].astype(np.int64)
-        ordinals = np.arange(first, first + len(entries))
+        ordinals = self._ordinals(place)
         if unread and self._max_errors > 0:  # errors are counted by sample
-            raise unreadable.unread(Unread(unread[0][2], unread[0][0]), str(file.path), first)
+            raise unreadable.unread(Unread(unread[0][2], unread[0][0]), str(file.path), int(ordinals[0]))
         return self._parse(
             chunk,
             file,
             text,
             buffer=buffer,
-            position=offsets - begin,
+            position=offsets - place.begin,
             entries=entries,
             ordinals=ordinals,
             unread=unread,
         )
 
-    def select(self, ordinals: NDArray[np.int64]) -> Chunk:
-        """Return the sequences ``ordinals``, in that order, reading only their bytes.
-
-        Raises:
-            IndexError: an ordinal is outside the corpus.
-            DataError: as for `read`.
-        """
-        parts = ChunkSet(self.schema)
-        slots = np.empty(len(ordinals), np.uint32)
-        index = np.empty(len(ordinals), np.int64)
-        errors: dict[int, DataError] = {}
-        for number, at, local in self._by_file(ordinals):
-            once, inverse = np.unique(local, return_inverse=True)
-            part = self._select_in(number, once)
-            slots[at], index[at] = parts.add(part), inverse
-            if part.errors:
-                errors.update(
-                    (i, part.errors[k]) for i, k in zip(at.tolist(), inverse.tolist(), strict=True) if k in part.errors
-                )
-        return Chunk(self.schema, parts.gather(slots, index), errors)
-
     def _select_in(self, number: int, local: NDArray[np.int64]) -> Chunk:
         """Return sequences of one file; ``local`` is ascending."""
         file = self._files[number]
-        entries = file.checked(_at(local))
+        entries = file.entries_at(local)
         lows, highs, places, position = read_together(entries)
         with file.opened() as text, self._buffers.lend(int(places[-1])) as buffer:
             for low, high, place in zip(lows.tolist(), highs.tolist(), places.tolist(), strict=False):
@@ -291,7 +228,7 @@ class CTFDeserializer(Deserializer):
     def _parse(
         self,
         chunk: int | None,
-        file: IndexedText,
+        file: IndexedFile,
         text: BinaryIO,
         *,
         buffer: NDArray[np.uint8],
@@ -349,7 +286,7 @@ class CTFDeserializer(Deserializer):
 
     def _errors(
         self,
-        file: IndexedText,
+        file: IndexedFile,
         text: BinaryIO,
         entries: NDArray[Any],
         ordinals: NDArray[np.int64],
@@ -408,7 +345,7 @@ class CTFDeserializer(Deserializer):
         return streams, found
 
     def _raise_fatal(
-        self, file: IndexedText, text: BinaryIO, records: NDArray[Any], ordinals: NDArray[np.int64]
+        self, file: IndexedFile, text: BinaryIO, records: NDArray[Any], ordinals: NDArray[np.int64]
     ) -> None:
         """Raise the error that made the parser give up, if it did."""
         last = records[-1]
@@ -440,7 +377,7 @@ class CTFDeserializer(Deserializer):
 
     def _tell_dropped(
         self,
-        file: IndexedText,
+        file: IndexedFile,
         text: BinaryIO,
         records: NDArray[Any],
         ordinals: NDArray[np.int64],
@@ -463,63 +400,23 @@ class CTFDeserializer(Deserializer):
         """Release the read buffers; files are only open during a read."""
         self._buffers.clear()
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        # Another process opens the files itself, with fresh error counts.
-        return (_reopen, ([str(file.path) for file in self._files], dict(self.schema.streams), self._arguments))
 
-    def __repr__(self) -> str:
-        sequences, samples = int(self._starts[-1]), sum(info.samples for info in self._infos)
-        return f"CTFDeserializer({self.name}: {sequences} sequences, {samples} samples, {len(self._infos)} chunks)"
+def ctf_index(chunk_size: int, size_field: str | None, *, skip_ids: bool, lenient: bool) -> IndexKind:
+    """Return how text of CNTK is indexed.
 
-
-class IndexedText:
-    """A text file and its index, for formats of text that is indexed by sequence."""
-
-    def __init__(self, path: Path, options: IndexOptions, cache: Cache, progress: Progress) -> None:
-        self.path, self._options, self._cache = path, options, cache
-        self._lock = PerProcess(Lock)
-        self.index = open_index(path, options, cache, progress)
-
-    def sizes(self) -> list[tuple[int, int, int]]:
-        """Return sequences, samples and bytes of every chunk."""
-        table = self.index.table
-        return list(zip(*(table[k].tolist() for k in ("sequences", "samples", "bytes")), strict=True))
-
-    def checked(self, get: Callable[[CtfIndex], _T]) -> _T:
-        """Return ``get(index)``, rebuilding a damaged index first."""
-        try:
-            return get(self.index)
-        except DamagedIndexError as damage:
-            with self._lock.get():
-                _log.warning("the index of %s is damaged (%s); rebuilding it", self.path, damage)
-                fresh = open_index(self.path, self._options, self._cache, rebuild=True)
-                if not np.array_equal(fresh.table, self.index.table):
-                    raise self._changed() from damage
-                self.index = fresh
-        return get(self.index)
-
-    def entries_at(self, ordinals: NDArray[np.int64]) -> NDArray[Any]:
-        """Return the index's entries of sequences, checked; see `CtfIndex.at`."""
-        return self.checked(_at(ordinals))
-
-    @contextlib.contextmanager
-    def opened(self) -> Iterator[BinaryIO]:
-        """Open the text, for as long as the context lasts."""
-        with open_file(self.path) as text:
-            yield text
-
-    def compare(self, text: BinaryIO) -> None:
-        """Check, after reading, that the file is still the one that was indexed."""
-        now, then = status_of(text), self.index.header
-        if (now.st_size, now.st_mtime_ns) != (then.file_size, then.mtime_ns):
-            raise self._changed()
-
-    def _changed(self) -> DataError:
-        return DataError(
-            "expected the file as it was when it was opened, got one that has changed since",
-            path=str(self.path),
-            hint="open it again; its sequences and their order may have changed",
-        )
+    Args:
+        chunk_size: most bytes of text in a chunk.
+        size_field: field of the stream that defines the size; None: there is none.
+        skip_ids: whether every line is a sequence.
+        lenient: whether blank lines are skipped.
+    """
+    field = None if size_field is None else size_field.encode()
+    return IndexKind(
+        chunk_size,
+        ["ctf", size_field, skip_ids, lenient],
+        lambda: _native.CtfIndexer(field, skip_ids, lenient),
+        describe_index_error,
+    )
 
 
 def _beside_a_hole(path: Path, ordinal: int) -> DataError:
@@ -528,29 +425,6 @@ def _beside_a_hole(path: Path, ordinal: int) -> DataError:
         path=str(path),
         sequence=ordinal,
     )
-
-
-def _at(ordinals: NDArray[np.int64]) -> Callable[[CtfIndex], NDArray[Any]]:
-    return lambda index: index.at(ordinals)
-
-
-def _samples_at(ordinals: NDArray[np.int64]) -> Callable[[CtfIndex], NDArray[Any]]:
-    return lambda index: index.at(ordinals, "samples")
-
-
-def open_texts(paths: list[Path], options: IndexOptions, cache: Cache, progress: Progress) -> list[IndexedText]:
-    """Open files; ``progress`` is called with bytes of all of them together."""
-    parts = progress_of_each(paths, progress)
-    return [IndexedText(path, options, cache, part) for path, part in zip(paths, parts, strict=True)]
-
-
-def progress_of_each(paths: list[Path], progress: Progress) -> list[Progress]:
-    """Return what to call for each file, so that ``progress`` is called with bytes of all of them together."""
-    if not callable(progress):
-        return [progress] * len(paths)  # nothing, or a bar for each file
-    sizes = [size_of(path) if path.exists() else 0 for path in paths]
-    total = sum(sizes)
-    return [lambda n, _, before=before: progress(before + n, total) for before in _offsets(sizes).tolist()[:-1]]  # type: ignore[misc]
 
 
 def _make_parser(schema: Schema, lenient: bool, fill: bool, memory_bytes: int) -> Any:
@@ -585,50 +459,6 @@ def _make_parser(schema: Schema, lenient: bool, fill: bool, memory_bytes: int) -
         fill=fill,
         memory_bytes=memory_bytes,
     )
-
-
-def by_file(ordinals: Ints, starts: Ints) -> Iterator[tuple[int, Ints, Ints]]:
-    """Yield (file, places in ``ordinals``, ordinals within the file) for each file concerned.
-
-    Args:
-        ordinals: ordinals in the corpus.
-        starts: first ordinal of each file, and the number of sequences.
-
-    Raises:
-        IndexError: an ordinal is outside the corpus.
-    """
-    if len(ordinals) and (ordinals.min() < 0 or ordinals.max() >= starts[-1]):
-        raise IndexError(f"expected ordinals from 0 to {starts[-1] - 1}, got {ordinals.min()} to {ordinals.max()}")
-    if len(starts) == 2 and len(ordinals):
-        yield 0, np.arange(len(ordinals)), ordinals
-        return
-    file_of = np.searchsorted(starts, ordinals, side="right") - 1
-    for number in distinct(file_of).tolist():
-        at = np.flatnonzero(file_of == number)
-        yield number, at, ordinals[at] - starts[number]
-
-
-def read_together(entries: NDArray[Any]) -> tuple[Ints, Ints, Ints, Ints]:
-    """Return which bytes to read for entries of an index, in the order of the text: neighbours with one read.
-
-    Returns:
-        First byte and end of each read; the sums of their sizes from 0; and where each entry is in what was read.
-    """
-    begin = entries["offset"].astype(np.int64)
-    end = begin + entries["size"]
-    heads = np.flatnonzero(np.concatenate([[True], begin[1:] - end[:-1] > _GAP_BYTES]))
-    lows, highs = begin[heads], end[np.append(heads[1:] - 1, len(end) - 1)]
-    places = _offsets(highs - lows)
-    return lows, highs, places, begin - np.repeat(lows - places[:-1], np.diff(np.append(heads, len(begin))))
-
-
-def _offsets(sizes: Any) -> NDArray[np.int64]:
-    """Return the cumulative sums from 0, int64 (n + 1,)."""
-    return np.concatenate([[0], np.cumsum(np.fromiter(sizes, np.int64))])
-
-
-def _reopen(paths: list[str], streams: dict[str, Stream], arguments: dict[str, Any]) -> CTFDeserializer:
-    return CTFDeserializer(paths, streams, **arguments)
 
 
 def open_files(paths: list[str], streams: Mapping[str, Stream], memory_bytes: int) -> CTFDeserializer:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from feedline import _native
 from feedline.errors import DataError
 from feedline.feed.files.paths import read_at
+from feedline.feed.formats.indexed.corpus import line_of
 
 RECORD = np.dtype(
     [("byte", "<u8"), ("expected", "<i8"), ("got", "<i8"), ("sequence", "<u4"), ("stream", "<i2"), ("code", "<u2")]
@@ -27,7 +28,6 @@ _SKIP = 'pass on_error="skip" to the source to skip such sequences and count the
 _KIND = "compare the declaration (sparse=True for `index:value` pairs) with the file"
 _SHAPE = "if the data is right, declare a larger shape"
 _FILL = "fill_missing=True pads such samples with zeros, as CNTK does; or declare the shape that the file has"
-_BLOCK_BYTES = 1 << 20
 _SHOWN_BYTES = 1 << 10  # bytes of a row that are searched for field names
 _FIELD = re.compile(rb"\|(?!#)([!-{}~]+)")
 
@@ -64,24 +64,6 @@ def show_byte(byte: int) -> str:
     if byte == 0x0A:
         return "the end of the row"
     return f"`{chr(byte)}`" if 0x20 <= byte < 0x7F else f"byte 0x{byte:02x}"
-
-
-def line_of(file: BinaryIO, byte: int, near: tuple[int, int] = (0, 1)) -> int:
-    """Return the number, from 1, of the line that holds ``byte``.
-
-    Args:
-        file: the text.
-        byte: offset from its start.
-        near: an offset before ``byte`` and its line number, to count from.
-    """
-    at, line = near
-    while at < byte:
-        block = read_at(file, min(_BLOCK_BYTES, byte - at), at)
-        if not block:
-            break
-        line += block.count(b"\n")
-        at += len(block)
-    return line
 
 
 def describe_index_error(path: Path, file: BinaryIO, code: int, byte: int) -> DataError:

@@ -29,9 +29,10 @@ from feedline.feed.files.digest import ContentDigest
 from feedline.feed.files.paths import PathLike, looking, open_file, open_regular, size_of
 from feedline.feed.files.reading import read_exactly
 from feedline.feed.files.remote import object_at
-from feedline.feed.formats.ctf import IndexedText
-from feedline.feed.formats.ctf_index import Cache, IndexOptions
+from feedline.feed.formats.ctf import ctf_index
 from feedline.feed.formats.image_guess import SUFFIXES
+from feedline.feed.formats.indexed.corpus import IndexedFile
+from feedline.feed.formats.indexed.index import Cache
 from feedline.feed.formats.unreadable import require_damage, unread
 from feedline.feed.lru import LruCache
 from feedline.feed.protocol import (
@@ -551,7 +552,8 @@ class Base64ImageDeserializer(_Images):
         self.name = os.fspath(path)
         self._declare(streams, stream_kwargs, memory)
         self._arguments = {"chunk_size": whole_number("chunk_size", chunk_size, 1), "cache": cache, "memory": memory}
-        self._file = IndexedText(Path(path), IndexOptions(None, True, False, chunk_size), cache, progress)
+        kind = ctf_index(chunk_size, None, skip_ids=True, lenient=False)
+        self._file = IndexedFile(Path(path), kind, cache, progress)
         self._infos = [ChunkInfo(*row) for row in self._file.sizes()]
         self._keyed = len(self._lines(np.zeros(1, np.int64))[0].split(b"\t")) > 2
 

@@ -16,16 +16,15 @@ from feedline import _native
 from feedline.data import Schema, Stream
 from feedline.errors import DataError, SchemaError
 from feedline.feed.files.paths import PathLike, list_files, name_of
-from feedline.feed.formats.ctf_index import Cache
-from feedline.feed.formats.rows import (
+from feedline.feed.formats.indexed.index import Cache
+from feedline.feed.formats.indexed.rows import (
     CHUNK_TEXT,
     MOST_ROW,
     UNPACK_BYTES,
-    RowOptions,
     RowsDeserializer,
     fields_of,
     head_text,
-    index_error,
+    rows_index,
     show,
 )
 from feedline.feed.protocol import CHUNK_MEMORY, declared_streams, whole_number
@@ -110,9 +109,7 @@ class JSONLinesDeserializer(RowsDeserializer):
         # Only lists of samples make the index depend on what is declared.
         counter = _native.JsonParser(fields, routes, CHUNK_MEMORY) if self._ragged else None
         counted: Any = [[list(keys.values()), fields, size_at]] if self._ragged else []
-        options = RowOptions(
-            chunk_size, ["jsonl", *counted], lambda: _native.RowIndexer.json(counter, size_at, MOST_ROW), index_error
-        )
+        kind = rows_index(chunk_size, ["jsonl", *counted], lambda: _native.RowIndexer.json(counter, size_at, MOST_ROW))
         self._identity = f"jsonl {list(keys.values())} {sorted(self._ragged)};"
         self._arguments = {
             "sequences": sorted(self._ragged),
@@ -121,7 +118,7 @@ class JSONLinesDeserializer(RowsDeserializer):
             "memory": memory,
             "unpack": unpack,
         }
-        self._open(paths, options, cache, unpack, progress)
+        self._open(paths, kind, cache, unpack, progress)
 
     def _describe(self, record: Any, code: str, stream: str | None, shown: str, byte: bytes) -> tuple[str, str | None]:
         expected, got = int(record["expected"]), int(record["got"])

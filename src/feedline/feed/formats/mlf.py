@@ -2,19 +2,16 @@
 
 Guarantees: CNTK 2.7's grammar, times and rounding; text is read with pread, by utterance, never as a whole; an
 utterance that is not what it should be is an unreadable sequence, with file and line. Cost: the first opening reads the
-files once, natively, to index them (24 bytes an utterance, kept as CTF's is: see `ctf_index`); later ones read
-O(chunks); reading parses text without the GIL.
+files once, natively, to index them (24 bytes an utterance, see `indexed`); later ones read O(chunks); reading parses
+text without the GIL.
 """
 
 from __future__ import annotations
 
-import hashlib
-import itertools
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,10 +22,9 @@ from feedline.data.value import DenseValue, SparseValue
 from feedline.errors import DataError, SchemaError
 from feedline.feed.files.paths import PathLike, list_files, name_of, open_file, read_at
 from feedline.feed.files.reading import read_exactly
-from feedline.feed.formats.ctf import by_file, open_texts, read_together
-from feedline.feed.formats.ctf_errors import line_of
-from feedline.feed.formats.ctf_index import Cache, IndexOptions
-from feedline.feed.protocol import CHUNK_MEMORY, ChunkInfo, Deserializer, declared_streams, whole_number
+from feedline.feed.formats.indexed.corpus import IndexedCorpus, IndexedFile, line_of, open_indexed, read_together
+from feedline.feed.formats.indexed.index import Cache, IndexKind
+from feedline.feed.protocol import CHUNK_MEMORY, declared_streams, whole_number
 from feedline.feed.showing import Progress
 
 CHUNK_TEXT = 64 << 20
@@ -53,26 +49,7 @@ _SENTENCES = {
 }
 
 
-@dataclass(frozen=True)
-class MlfOptions(IndexOptions):
-    """The options that an index of labels depends on.
-
-    Attributes:
-        drop_invalid: whether utterances with gaps between their intervals are dropped.
-    """
-
-    drop_invalid: bool = False
-
-    def indexer(self) -> _native.MlfIndexer:
-        """Return an indexer for a text."""
-        return _native.MlfIndexer(self.drop_invalid)
-
-    def describe(self, path: Path, text: BinaryIO, code: int, byte: int) -> DataError:
-        """Return why a text cannot be indexed."""
-        return _error(path, text, _NAMES[code], byte=byte, classes=0)
-
-
-class MLFDeserializer(Deserializer):
+class MLFDeserializer(IndexedCorpus[IndexedFile]):
     """Labels of MLF files, joined to features by the names of utterances.
 
     ```text
@@ -110,6 +87,8 @@ class MLFDeserializer(Deserializer):
         DataError: a file is missing or no MLF, two states have the same name, or the index cannot be written.
     """
 
+    _unit = "utterance"
+
     def __init__(
         self,
         path: PathLike | Sequence[PathLike],
@@ -143,52 +122,19 @@ class MLFDeserializer(Deserializer):
         self._names = names
         self._classes = _classes(self.schema, names, self._boundaries)
         self._parser = _native.MlfParser(names, self._classes)
-        options = MlfOptions(None, False, False, chunk_size, invalid == "drop")
-        self._files = open_texts(paths, options, cache, progress)
-        self._infos = [ChunkInfo(*row) for file in self._files for row in file.sizes()]
-        self._starts = np.cumsum([0, *(file.index.header.sequences for file in self._files)])
-        self._chunk_starts = np.cumsum([0, *(len(file.index.table) for file in self._files)])
+        kind = IndexKind(chunk_size, ["mlf", invalid], lambda: _native.MlfIndexer(invalid == "drop"), _index_error)
+        self._index(open_indexed(paths, kind, cache, progress))
         self.dropped = sum(file.index.header.lines for file in self._files)
-        if not self._infos:
-            raise DataError("expected at least one utterance, got none", path=self.name)
 
     # ---- description ------------------------------------------------------------------------------
 
-    def chunks(self) -> list[ChunkInfo]:
-        """Return the size of every chunk; ``bytes`` are those of its text."""
-        return self._infos
-
     def digest(self) -> str:
         """Return 32 hex digits over the files' sizes, excerpts and chunk tables, and over the classes' names."""
-        content = hashlib.blake2b(f"mlf {self._classes} {self._boundaries};".encode(), digest_size=16)
-        content.update(repr(self._names).encode())
-        for file in self._files:
-            head = file.index.header
-            content.update(repr((head.file_size, head.sample, head.sequences)).encode())
-            content.update(file.index.table.tobytes())
-        return content.hexdigest()
-
-    def paths(self) -> list[str]:
-        """Return the paths of the files."""
-        return [str(file.path) for file in self._files]
-
-    def lengths(self, ordinals: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the frames of utterances, int64 (n,); 0 for an invalid one."""
-        return self._entries(ordinals)["samples"].astype(np.int64)
+        return self._digest(f"mlf {self._classes} {self._boundaries};{self._names!r}")
 
     def keys(self, ordinals: NDArray[np.int64]) -> NDArray[np.uint64]:
         """Return hashes of the names of utterances, uint64 (n,)."""
-        return np.ascontiguousarray(self._entries(ordinals)["key"])
-
-    def _entries(self, ordinals: NDArray[np.int64]) -> NDArray[Any]:
-        ordinals = np.asarray(ordinals, np.int64)
-        parts = [(at, self._files[number].entries_at(local)) for number, at, local in by_file(ordinals, self._starts)]
-        if len(parts) == 1:
-            return parts[0][1]
-        found = np.empty(len(ordinals), self._files[0].index.at(np.empty(0, np.int64)).dtype)
-        for at, entries in parts:
-            found[at] = entries
-        return found
+        return np.ascontiguousarray(self._entries(ordinals, "key"))
 
     # ---- reading ----------------------------------------------------------------------------------
 
@@ -198,81 +144,55 @@ class MLFDeserializer(Deserializer):
         Raises:
             DataError: the file has changed since it was indexed, or the decoded chunk would exceed ``memory``.
         """
-        if not 0 <= chunk < len(self._infos):
-            raise IndexError(f"expected a chunk from 0 to {len(self._infos) - 1}, got {chunk}")
-        number = int(np.searchsorted(self._chunk_starts, chunk, side="right")) - 1
-        first = self._files[number].index.first
-        local = chunk - int(self._chunk_starts[number])
-        return self.select(np.arange(first[local], first[local + 1]) + self._starts[number])
+        return self.select(self._ordinals(self._place(chunk)))
 
-    def select(self, ordinals: NDArray[np.int64]) -> Chunk:
-        """Return the utterances ``ordinals``, in that order, reading only their text.
-
-        Raises:
-            IndexError: an ordinal is outside the corpus.
-            DataError: as for `read`.
-        """
-        ordinals = np.asarray(ordinals, np.int64)
-        entries = self._entries(ordinals)
-        needed = int(entries["samples"].sum(dtype=np.uint64)) * _BYTES_PER_FRAME + int(
-            entries["size"].sum(dtype=np.uint64)
-        )
+    def _select_in(self, number: int, local: NDArray[np.int64]) -> Chunk:
+        file = self._files[number]
+        entries = file.entries_at(local)
+        frames, text_bytes = (int(entries[field].sum(dtype=np.uint64)) for field in ("samples", "size"))
+        needed = frames * _BYTES_PER_FRAME + text_bytes
         if needed > self._memory:
             raise DataError(
                 f"expected at most {self._memory} bytes when decoded at a time (memory), got {needed}",
                 path=self.name,
                 hint="raise memory=, or lower chunk_size=",
             )
-        runs: list[tuple[NDArray[np.uint32], NDArray[np.uint32]]] = [_NO_RUNS] * len(ordinals)
-        errors: dict[int, DataError] = {}
-        for number, at, local in by_file(ordinals, self._starts):
-            once, inverse = np.unique(local, return_inverse=True)
-            parts, faults = self._parsed(number, once)
-            for place, k in zip(at.tolist(), inverse.tolist(), strict=True):
-                runs[place] = parts[k]
-                if k in faults:
-                    errors[place] = faults[k]
-        return Chunk(self.schema, self._values(runs), errors)
-
-    def _parsed(
-        self, number: int, local: NDArray[np.int64]
-    ) -> tuple[list[tuple[NDArray[np.uint32], NDArray[np.uint32]]], dict[int, DataError]]:
-        """Return the runs (frames, classes) of utterances of one file, ``local`` ascending, and their errors."""
-        file = self._files[number]
-        entries = file.entries_at(local)
         lows, highs, places, position = read_together(entries)
-        size = np.ascontiguousarray(entries["size"])
         buffer = np.empty(int(places[-1]), np.uint8)
+        errors: dict[int, DataError] = {}
         with file.opened() as text:
             for low, high, place in zip(lows.tolist(), highs.tolist(), places.tolist(), strict=False):
                 read_exactly(text, buffer[place : place + high - low], low, file.path)
             file.compare(text)
-            offsets, frames, classes, found = self._parser.parse(buffer, position, size)
-            errors: dict[int, DataError] = {}
+            runs = self._parser.parse(buffer, position, np.ascontiguousarray(entries["size"]))
             near = (0, 1)
-            for fault in found.view(_FAULT):
+            for fault in runs[-1].view(_FAULT):
                 k = int(fault["sequence"])
                 byte = int(fault["byte"] - position[k]) + int(entries["offset"][k])
                 near = (byte, line_of(text, byte, near))
-                code = _NAMES[int(fault["code"])]
                 errors[k] = _error(
                     file.path,
                     text,
-                    code,
+                    _NAMES[int(fault["code"])],
                     byte=byte,
                     classes=self._classes,
                     line=near[1],
                     sequence=int(local[k] + self._starts[number]),
                 )
-        bounds = offsets.tolist()
-        return [(frames[a:b], classes[a:b]) for a, b in itertools.pairwise(bounds)], errors
+        return Chunk(self.schema, self._values(*runs[:-1]), errors)
 
-    def _values(self, runs: Sequence[tuple[NDArray[np.uint32], NDArray[np.uint32]]]) -> dict[str, Value]:
+    def _values(
+        self, bounds: NDArray[np.int64], frames: NDArray[np.uint32], run_classes: NDArray[np.uint32]
+    ) -> dict[str, Value]:
+        """Return the labels of utterances from their runs of equal frames.
+
+        Args:
+            bounds: first run of each utterance, and the number of runs.
+            frames, run_classes: frames and class of each run.
+        """
         (name, stream), *_ = self.schema.items()
-        counts = np.array([int(frames.sum(dtype=np.uint64)) for frames, _ in runs], np.int64)
-        offsets = np.concatenate([[0], np.cumsum(counts)])
-        frames = np.concatenate([_NO_RUNS[0], *(frames for frames, _ in runs)])
-        classes = np.repeat(np.concatenate([_NO_RUNS[0], *(classes for _, classes in runs)]), frames)
+        offsets = np.concatenate([[0], np.cumsum(frames, dtype=np.int64)])[bounds]
+        classes = np.repeat(run_classes, frames)
         if not stream.sparse:
             return {name: DenseValue(classes.astype(stream.dtype), offsets)}
         values = np.ones(len(classes), stream.dtype)
@@ -281,17 +201,6 @@ class MLFDeserializer(Deserializer):
             values[ends - frames] = 2
         indptr = np.arange(len(classes) + 1)
         return {name: SparseValue(indptr, classes.astype(np.int32), values, stream.size, offsets)}
-
-    # ---- other ------------------------------------------------------------------------------------
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _reopen, (self.paths(), dict(self.schema.streams), self._arguments)
-
-    def __repr__(self) -> str:
-        return f"MLFDeserializer({self.name}: {self._starts[-1]} utterances, {len(self._infos)} chunks)"
-
-
-_NO_RUNS = (np.empty(0, np.uint32), np.empty(0, np.uint32))
 
 
 def read_states(path: PathLike) -> list[bytes]:
@@ -337,6 +246,10 @@ def _classes(schema: Schema, names: Sequence[bytes] | None, boundaries: bool) ->
     return min(most, 2**31 - 1) if names is None else min(most, len(names))
 
 
+def _index_error(path: Path, text: BinaryIO, code: int, byte: int) -> DataError:
+    return _error(path, text, _NAMES[code], byte=byte, classes=0)
+
+
 def _error(
     path: Path,
     text: BinaryIO,
@@ -357,10 +270,6 @@ def _error(
         sequence=sequence,
         hint=_SKIP if sequence is not None else None,
     )
-
-
-def _reopen(paths: list[str], streams: dict[str, Stream], arguments: dict[str, Any]) -> MLFDeserializer:
-    return MLFDeserializer(paths, streams, **arguments)
 
 
 def open_files(paths: list[str], streams: Mapping[str, Stream], memory_bytes: int) -> MLFDeserializer:

@@ -2,7 +2,7 @@
 
 Guarantees: members are grouped as WebDataset groups them; an archive is read in place, by its own headers, which are
 checked; a sample that is not whole keeps its place and reports why; nothing is unpickled. Cost: the first opening reads
-the headers, natively, to index the samples (24 bytes each, kept as CTF's index is: see `ctf_index`); later ones read
+the headers, natively, to index the samples (24 bytes each, see `indexed`); later ones read
 O(chunks). A chunk is a view of the mapped file, or of what was fetched ahead: bytes and texts are copied once, into the
 minibatch. Numbers (`decode`) are decoded in Python, chunk by chunk.
 """
@@ -11,11 +11,9 @@ from __future__ import annotations
 
 import errno
 import glob
-import hashlib
 import mmap
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -27,18 +25,18 @@ from feedline.data import Chunk, Schema, Stream, Value
 from feedline.data.scattered import ScatteredBytes, without_gaps
 from feedline.data.value import BytesValue
 from feedline.errors import DataError, SchemaError
+from feedline.feed.files.packed import Unpacker
 from feedline.feed.files.paths import PathLike, list_files, looking, name_of, read_at
 from feedline.feed.files.reading import read_exactly, read_most
 from feedline.feed.files.remote import by_ranges, within_reach
 from feedline.feed.files.seals import seals_of
 from feedline.feed.formats import decode
-from feedline.feed.formats.ctf import by_file, open_texts
-from feedline.feed.formats.ctf_index import Cache, IndexOptions
+from feedline.feed.formats.indexed.corpus import ChunkPlace, IndexedCorpus, IndexedFile, open_indexed
+from feedline.feed.formats.indexed.index import Cache, IndexKind
 from feedline.feed.formats.unreadable import unread
 from feedline.feed.lru import LruCache
 from feedline.feed.protocol import (
     CHUNK_MEMORY,
-    ChunkInfo,
     Deserializer,
     Extent,
     Piece,
@@ -76,45 +74,36 @@ _HINTS = {
 }
 
 
-@dataclass(frozen=True)
-class _TarOptions(IndexOptions):
-    """The options that an index of an archive depends on."""
-
-    form: str = "tar"
-
-    def indexer(self) -> _ScanProgress:
-        return _ScanProgress()
-
-    def scan(
-        self, indexer: Any, text: BinaryIO, path: Path, size: int, unpacker: Any
-    ) -> Iterator[tuple[NDArray[np.uint8], int]]:
-        """Yield the samples of the members, part after part; headers are read, data is skipped."""
-        head = read_at(text, len(_GZIP), 0)
-        if head == _GZIP:
+def _scan(
+    indexer: _ScanProgress, archive: BinaryIO, path: Path, size: int, _: Unpacker | None
+) -> Iterator[tuple[NDArray[np.uint8], int]]:
+    """Yield the samples of the members, part after part; headers are read, data is skipped."""
+    head = read_at(archive, len(_GZIP), 0)
+    if head == _GZIP:
+        raise DataError(
+            "expected a tar archive, got gzip, in which no member can be found without reading all before it",
+            path=str(path),
+            hint="decompress it: gunzip (pictures and audio are compressed already)",
+        )
+    headers = _native.TarIndexer(archive.fileno(), size, within_reach(archive))
+    while not headers.done:
+        entries = headers.next(_MEMBERS)
+        indexer.error = headers.error
+        if headers.error_number:
             raise DataError(
-                "expected a tar archive, got gzip, in which no member can be found without reading all before it",
+                f"expected readable bytes, got: {os.strerror(headers.error_number)}",
                 path=str(path),
-                hint="decompress it: gunzip (pictures and audio are compressed already)",
+                byte=None if headers.error is None else headers.error[1],
             )
-        headers = _native.TarIndexer(text.fileno(), size, within_reach(text))
-        while not headers.done:
-            found = headers.next(_MEMBERS)
-            indexer.error = headers.error
-            if headers.error_number:
-                raise DataError(
-                    f"expected readable bytes, got: {os.strerror(headers.error_number)}",
-                    path=str(path),
-                    byte=None if headers.error is None else headers.error[1],
-                )
-            yield found, headers.bytes
+        yield entries, headers.bytes
 
-    def describe(self, path: Path, text: BinaryIO, code: int, byte: int) -> DataError:
-        """Return why an archive cannot be indexed."""
-        kind = _NAMES[code]
-        name = read_at(text, 100, byte).split(b"\0")[0].decode("utf-8", "replace")
-        what = _SENTENCES[kind] + (f": {name!r}" if kind in ("link", "sparse", "volume") else "")
-        hint = _HINTS.get(kind, "the file is damaged, or no tar archive: restore it, or write it again")
-        return DataError(what, path=str(path), byte=byte, hint=hint)
+
+def _index_error(path: Path, archive: BinaryIO, code: int, byte: int) -> DataError:
+    kind = _NAMES[code]
+    name = read_at(archive, 100, byte).split(b"\0")[0].decode("utf-8", "replace")
+    what = _SENTENCES[kind] + (f": {name!r}" if kind in ("link", "sparse", "volume") else "")
+    hint = _HINTS.get(kind, "the file is damaged, or no tar archive: restore it, or write it again")
+    return DataError(what, path=str(path), byte=byte, hint=hint)
 
 
 class _ScanProgress:
@@ -144,7 +133,7 @@ class _Part(NamedTuple):
     path: str
 
 
-class TarDeserializer(Deserializer):
+class TarDeserializer(IndexedCorpus[IndexedFile]):
     """Samples of WebDataset shards: consecutive members of a tar archive with one key.
 
     The key of ``train/0017.seg.png`` is ``train/0017``, its suffix ``seg.png``: everything up to the first dot of the
@@ -171,6 +160,8 @@ class TarDeserializer(Deserializer):
             sample, or an index cannot be written.
     """
 
+    _unit = "sample"
+
     def __init__(
         self,
         path: PathLike | Sequence[PathLike],
@@ -186,45 +177,28 @@ class TarDeserializer(Deserializer):
         paths = _archives(path)
         self.name = name_of(paths)
         self._arguments = {"chunk_size": chunk_size, "cache": cache, "memory": memory}
-        self._files = open_texts(paths, _TarOptions(None, False, False, chunk_size), cache, progress)
-        self._infos = [ChunkInfo(*row) for file in self._files for row in file.sizes()]
-        self._starts = np.cumsum([0, *(file.index.header.sequences for file in self._files)])
-        self._chunk_starts = np.cumsum([0, *(len(file.index.table) for file in self._files)])
+        kind = IndexKind(chunk_size, "tar", _ScanProgress, _index_error, _scan)
+        self._index(open_indexed(paths, kind, cache, progress))
         self._maps = LruCache(self._map, lambda _: 1, _MAPS)
-        if not self._infos:
-            raise DataError(
-                "expected at least one sample, got none: members are named key.suffix",
-                path=self.name,
-                hint="an archive without such names cannot be read as samples; extract it",
-            )
         self.schema = Schema(declared_streams(streams, stream_kwargs) or self._inferred())
         self._fields = _fields(self.schema)
 
     # ---- description ------------------------------------------------------------------------------
 
-    def chunks(self) -> list[ChunkInfo]:
-        """Return the size of every chunk; ``bytes`` are those of the archive."""
-        return self._infos
+    def _empty(self) -> DataError:
+        return DataError(
+            "expected at least one sample, got none: members are named key.suffix",
+            path=self.name,
+            hint="an archive without such names cannot be read as samples; extract it",
+        )
 
     def digest(self) -> str:
         """Return 32 hex digits over the archives' sizes, excerpts and chunk tables."""
-        content = hashlib.blake2b(b"tar;", digest_size=16)
-        for file in self._files:
-            head = file.index.header
-            content.update(repr((head.file_size, head.sample, head.sequences)).encode())
-            content.update(file.index.table.tobytes())
-        return content.hexdigest()
-
-    def paths(self) -> list[str]:
-        """Return the paths of the archives."""
-        return [str(file.path) for file in self._files]
+        return self._digest("tar;")
 
     def keys(self, ordinals: NDArray[np.int64]) -> NDArray[np.uint64]:
         """Return keys that are numbers, and hashes of others, uint64 (n,)."""
-        found = np.empty(len(ordinals), np.uint64)
-        for number, at, local in by_file(ordinals, self._starts):
-            found[at] = self._files[number].entries_at(local)["key"]
-        return found
+        return self._entries(ordinals, "key")
 
     # ---- reading ----------------------------------------------------------------------------------
 
@@ -234,66 +208,52 @@ class TarDeserializer(Deserializer):
         Raises:
             DataError: the file has changed since it was indexed, or the decoded chunk would exceed ``memory``.
         """
-        if not 0 <= chunk < len(self._infos):
-            raise IndexError(f"expected a chunk from 0 to {len(self._infos) - 1}, got {chunk}")
-        number, local = self._located(chunk)
-        file = self._files[number]
+        place = self._place(chunk)
+        file, begin, size = place.file, place.begin, place.size
         if by_ranges(file.path):
-            return self._read_around(chunk)
+            return self._read_around(place)
         with file.opened() as archive:
             file.compare(archive)
-        mapped, seals = self._maps.get(number)
-        begin, size = (int(file.index.table[local][k]) for k in ("offset", "bytes"))
+        mapped, seals = self._maps.get(place.number)
         page = begin // mmap.PAGESIZE * mmap.PAGESIZE
         try:
             mapped.madvise(_POPULATE_READ, page, begin + size - page)
         except OSError as error:
             if error.errno != errno.EINVAL:  # which older kernels say; else some page cannot be read
-                return self._read_around(chunk)
+                return self._read_around(place)
         memory = np.frombuffer(mapped, np.uint8, size, begin)
-        return self._chunk(self._part(chunk, memory, begin), seals)
+        return self._chunk(self._part(place, memory), seals)
 
     def extents(self, chunk: int) -> list[Extent]:
         """Return the part of the archive that makes up the chunk."""
-        number, local = self._located(chunk)
-        row = self._files[number].index.table[local]
-        return [Extent(str(self._files[number].path), int(row["offset"]), int(row["bytes"]))]
+        place = self._place(chunk)
+        return [Extent(str(place.file.path), place.begin, place.size)]
 
     def read_fetched(self, chunk: int, pieces: Sequence[Piece]) -> Chunk:
         """See `Deserializer.read_fetched`."""
         (piece,) = pieces
+        place = self._place(chunk)
         if isinstance(piece, Unread):
-            return self._read_around(chunk)
-        number, local = self._located(chunk)
-        file = self._files[number]
-        with file.opened() as archive:
-            file.compare(archive)
-        begin = int(file.index.table[local]["offset"])
-        return self._chunk(self._part(chunk, np.frombuffer(piece, np.uint8), begin))
+            return self._read_around(place)
+        with place.file.opened() as archive:
+            place.file.compare(archive)
+        return self._chunk(self._part(place, np.frombuffer(piece, np.uint8)))
 
-    def _read_around(self, chunk: int) -> Chunk:
+    def _read_around(self, place: ChunkPlace[IndexedFile]) -> Chunk:
         """Return the samples of a chunk with errors for those that the disk cannot read."""
-        number, local = self._located(chunk)
-        file = self._files[number]
-        begin, size = (int(file.index.table[local][k]) for k in ("offset", "bytes"))
-        memory = np.empty(size, np.uint8)
-        with file.opened() as archive:
-            gaps = read_most(archive, memory, begin, file.path)
-            file.compare(archive)
-        part = self._part(chunk, memory, begin)
+        memory = np.empty(place.size, np.uint8)
+        with place.file.opened() as archive:
+            gaps = read_most(archive, memory, place.begin, place.file.path)
+            place.file.compare(archive)
+        part = self._part(place, memory)
         found = self._chunk(part)
-        starts = part.begin + begin
+        starts = part.begin + place.begin
         for low, high, error in gaps:
             for i in np.flatnonzero((starts < high) & (starts + part.size > low)).tolist():
                 why = Unread(error, max(low, int(starts[i])))
                 assert isinstance(found.errors, dict)
                 found.errors[i] = unread(why, part.path, part.first + i)
         return found
-
-    def _located(self, chunk: int) -> tuple[int, int]:
-        """Return the number of the file that holds a chunk, and the chunk's number there."""
-        number = int(np.searchsorted(self._chunk_starts, chunk, side="right")) - 1
-        return number, chunk - int(self._chunk_starts[number])
 
     def _map(self, number: int) -> tuple[mmap.mmap, list[NDArray[np.uint8]]]:
         file = self._files[number]
@@ -305,13 +265,14 @@ class TarDeserializer(Deserializer):
                 raise DataError(f"expected a file that can be mapped: {error}", path=str(file.path)) from error
         return mapped, seals_of([np.frombuffer(mapped, np.uint8)])
 
-    def _part(self, chunk: int, memory: NDArray[np.uint8], base: int) -> _Part:
-        number, local = self._located(chunk)
-        file = self._files[number]
-        entries = file.checked(lambda index: index.entries(local))
-        begin = entries["offset"].astype(np.int64) - base
-        first = int(self._starts[number] + file.index.first[local])
-        return _Part(memory, base, begin, entries["size"].astype(np.int64), first=first, path=str(file.path))
+    def _part(self, place: ChunkPlace[IndexedFile], memory: NDArray[np.uint8]) -> _Part:
+        file = place.file
+        entries = file.checked(lambda index: index.entries(place.local))
+        begin = entries["offset"].astype(np.int64) - place.begin
+        first = int(self._starts[place.number] + file.index.first[place.local])
+        return _Part(memory, place.begin, begin, entries["size"].astype(np.int64), first=first, path=str(file.path))
+
+    select = Deserializer.select  # a map of the chunk costs nothing
 
     def _chunk(self, part: _Part, seals: Sequence[NDArray[np.uint8]] = ()) -> Chunk:
         count = len(part.begin)
@@ -418,9 +379,6 @@ class TarDeserializer(Deserializer):
         """Release the maps; chunks already returned keep theirs."""
         self._maps.clear()
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _reopen, (self.paths(), dict(self.schema.streams), self._arguments)
-
 
 def _archives(path: PathLike | Sequence[PathLike]) -> list[Path]:
     """Return the archives that a path stands for: of a folder those named so, whatever else is in it."""
@@ -447,10 +405,6 @@ def _fields(schema: Schema) -> dict[str, str]:
             decode.check(name, stream, field)
         fields[name] = field
     return fields
-
-
-def _reopen(paths: list[str], streams: dict[str, Stream], arguments: dict[str, Any]) -> TarDeserializer:
-    return TarDeserializer(paths, streams, **arguments)
 
 
 def open_files(paths: list[str], streams: Mapping[str, Stream], memory_bytes: int) -> TarDeserializer:

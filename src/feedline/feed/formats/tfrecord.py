@@ -10,7 +10,7 @@ import contextlib
 import logging
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -19,8 +19,15 @@ from feedline.data import Schema, Stream
 from feedline.errors import DataError, SchemaError
 from feedline.feed.files.packed import head_of
 from feedline.feed.files.paths import PathLike, list_files, name_of, open_file, read_at, status_of
-from feedline.feed.formats.ctf_index import Cache
-from feedline.feed.formats.rows import CHUNK_TEXT, HEAD_BYTES, UNPACK_BYTES, RowOptions, RowsDeserializer, fields_of
+from feedline.feed.formats.indexed.index import Cache
+from feedline.feed.formats.indexed.rows import (
+    CHUNK_TEXT,
+    HEAD_BYTES,
+    UNPACK_BYTES,
+    RowsDeserializer,
+    fields_of,
+    rows_index,
+)
 from feedline.feed.formats.tfrecord_guess import RECORD_HEAD, begins_record, masked_crc32c, packing_of_records
 from feedline.feed.protocol import CHUNK_MEMORY, declared_streams, whole_number
 from feedline.feed.showing import Progress
@@ -51,19 +58,6 @@ class _Seen(NamedTuple):
     steps: int
     least: int
     most: int
-
-
-class _RecordOptions(RowOptions):
-    """The options that an index of records depends on."""
-
-    @property
-    def counts_gaps(self) -> bool:
-        """They do: a message that is too long is left out of its record, and of chunks."""
-        return True
-
-    def packing(self, text: BinaryIO) -> str | None:
-        """See `packing_of_records`."""
-        return packing_of_records(text)
 
 
 class TFRecordDeserializer(RowsDeserializer):
@@ -101,7 +95,7 @@ class TFRecordDeserializer(RowsDeserializer):
             no streams, or the index cannot be written.
     """
 
-    _row, _content, _numbers_lines = "record", "records", False
+    _unit, _content, _numbers_lines = "record", "records", False
 
     def __init__(
         self,
@@ -155,11 +149,13 @@ class TFRecordDeserializer(RowsDeserializer):
         # Only sequences make the index depend on what is declared.
         counter = _native.ExampleParser(fields, sources, CHUNK_MEMORY) if self._ragged else None
         read = [[name.hex(), among, None if default is None else default.hex()] for name, among, default in sources]
-        options = _RecordOptions(
+        kind = rows_index(
             chunk_size,
             ["tfrecord", *([[read, fields, size_at]] if self._ragged else [])],
             lambda: _native.RecordIndexer(counter, size_at),
             _index_error,
+            packing=packing_of_records,
+            counts_gaps=True,  # a message that is too long is left out of its record, and of chunks
         )
         self._identity = f"tfrecord {read} {sorted(self._ragged)};"
         self._arguments = {
@@ -171,7 +167,7 @@ class TFRecordDeserializer(RowsDeserializer):
             "memory": memory,
             "unpack": unpack,
         }
-        self._open(paths, options, cache, unpack, progress)
+        self._open(paths, kind, cache, unpack, progress)
 
     def _describe(self, record: Any, code: str, stream: str | None, shown: str, byte: bytes) -> tuple[str, str | None]:
         expected, got = int(record["expected"]), int(record["got"])

@@ -1,7 +1,8 @@
-"""The index of a CTF file: the locations of its sequences and their chunks, built once and kept on disk.
+"""The index of a file: the locations of its sequences and their chunks, built once and kept on disk.
 
-Guarantees: an index is used only if it matches the options and the file (size, modification time, checksum of its head,
-middle and tail) and was written by this user, by root or by the owner of the text; a stale or damaged one is rebuilt.
+Guarantees: an index is used only if it matches the `IndexKind` and the file (size, modification time, checksum of its
+head, middle and tail) and was written by this user, by root or by the owner of the text; a stale or damaged one is
+rebuilt.
 Entries are checked against their checksum, their chunk and the file's size before their first use. Writing is atomic,
 so that several processes may build an index at the same time. Cost: building reads the file once, at about the speed of
 the disk, and holds one block of it; opening reads O(chunks); the entries, 24 bytes per sequence, stay in the mapped
@@ -26,8 +27,8 @@ import shutil
 import stat
 import struct
 import tempfile
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -40,10 +41,10 @@ from feedline.feed.distinct import distinct
 from feedline.feed.files.atomic import atomic_file, room_for
 from feedline.feed.files.cache import READ_ONLY, is_trusted, own_folder, refuse_foreign, user_cache
 from feedline.feed.files.packed import MOST_SPAN, POINT, WINDOW_BYTES, Unpacker
+from feedline.feed.files.packed import unpacker as make_unpacker
 from feedline.feed.files.paths import INDEX_SUFFIX, open_file, open_regular, read_at, status_of
 from feedline.feed.files.replaced import Watched
 from feedline.feed.files.streaming import blocks
-from feedline.feed.formats.ctf_errors import describe_index_error
 from feedline.feed.showing import Progress, showing
 
 ENTRY = np.dtype([("key", "<u8"), ("offset", "<u8"), ("size", "<u4"), ("samples", "<u4")])
@@ -64,60 +65,51 @@ _SAMPLE_BYTES = 64 << 10
 _log = logging.getLogger("feedline")
 
 
+def scan_blocks(
+    indexer: Any, text: BinaryIO, path: Path, size: int, unpacker: Unpacker | None
+) -> Iterator[tuple[NDArray[np.uint8], int]]:
+    """Yield the entries that an indexer finds in a text, block after block, with the bytes done."""
+    done = 0
+    parts = blocks(text, path, size, _BLOCK_BYTES) if unpacker is None else unpacker.parts(text, path, size)
+    for part in parts:
+        done = done + len(part) if unpacker is None else unpacker.done
+        yield indexer.feed(part), done
+    yield indexer.finish(), size
+
+
 @dataclass(frozen=True)
-class IndexOptions:
-    """The options that an index depends on.
+class IndexKind:
+    """How a file is indexed.
 
     Attributes:
-        size_stream: field of the stream that defines the size; None: there is none.
-        skip_ids: whether every line is a sequence.
-        lenient: whether blank lines are skipped.
-        chunk_size: maximum bytes of text in a chunk, unless a single sequence is longer.
+        chunk_size: most bytes of a chunk, unless a single sequence is longer.
+        settings: the options that the entries depend on, of JSON types. An index serves equal ones only.
+        indexer: makes a native indexer.
+        describe: makes the error of an indexer from path, open text, code and byte.
+        scan: yields the entries that an indexer finds, and the bytes done, from indexer, open text, path, bytes of the
+            file, and its unpacker.
+        packing: names the compression of an open text, such as ``"gzip"``; None: it has none.
+        counts_gaps: whether bytes between two sequences count for the size of a chunk that has both. In CNTK they do
+            not.
     """
 
-    size_stream: str | None
-    skip_ids: bool
-    lenient: bool
     chunk_size: int
+    settings: Any
+    indexer: Callable[[], Any]
+    describe: Callable[[Path, BinaryIO, int, int], DataError]
+    scan: Callable[[Any, BinaryIO, Path, int, Unpacker | None], Iterator[tuple[NDArray[np.uint8], int]]] = scan_blocks
+    packing: Callable[[BinaryIO], str | None] = lambda text: None
+    counts_gaps: bool = False
 
     @property
     def digest(self) -> bytes:
-        """16 bytes that identify the options."""
-        return hashlib.blake2b(json.dumps(asdict(self), sort_keys=True).encode(), digest_size=16).digest()
+        """16 bytes that identify the chunk size and the settings."""
+        return hashlib.blake2b(json.dumps([self.chunk_size, self.settings]).encode(), digest_size=16).digest()
 
     @property
     def variant(self) -> str:
         """Hex digits that distinguish the index files of one text."""
         return self.digest[:5].hex()
-
-    @property
-    def counts_gaps(self) -> bool:
-        """Whether bytes between two sequences count for the size of a chunk that has both; in CNTK they do not."""
-        return False
-
-    def indexer(self) -> Any:
-        """Return an indexer for a text."""
-        field = None if self.size_stream is None else self.size_stream.encode()
-        return _native.CtfIndexer(field, self.skip_ids, self.lenient)
-
-    def unpacker(self, text: BinaryIO) -> Unpacker | None:
-        """Return what unpacks a text; None: it is not packed."""
-        return None
-
-    def scan(
-        self, indexer: Any, text: BinaryIO, path: Path, size: int, unpacker: Unpacker | None
-    ) -> Iterator[tuple[NDArray[np.uint8], int]]:
-        """Yield the entries that ``indexer`` finds, part after part, with the bytes done."""
-        done = 0
-        parts = blocks(text, path, size, _BLOCK_BYTES) if unpacker is None else unpacker.parts(text, path, size)
-        for part in parts:
-            done = done + len(part) if unpacker is None else unpacker.done
-            yield indexer.feed(part), done
-        yield indexer.finish(), size
-
-    def describe(self, path: Path, text: BinaryIO, code: int, byte: int) -> DataError:
-        """Return why a text cannot be indexed: the error of its indexer."""
-        return describe_index_error(path, text, code, byte)
 
 
 class Header(NamedTuple):
@@ -155,7 +147,7 @@ class DamagedIndexError(Exception):
     """An index file is damaged, in the way that the message describes, and must be rebuilt."""
 
 
-class CtfIndex:
+class TextIndex:
     """A complete, mapped index. Created by `open_index`.
 
     Attributes:
@@ -296,11 +288,11 @@ class CtfIndex:
             and entries["samples"].sum(dtype=np.uint64) == row["samples"]
         )
 
-    def belongs_to(self, text: BinaryIO, options: IndexOptions) -> bool:
-        """Return whether it was built with these options from the current content of ``text``."""
+    def belongs_to(self, text: BinaryIO, kind: IndexKind) -> bool:
+        """Return whether it was built in this way from the current content of ``text``."""
         now = status_of(text)
         return (
-            self.header.options == options.digest
+            self.header.options == kind.digest
             and self.header.file_size == now.st_size
             and self.header.mtime_ns == now.st_mtime_ns
             and self.header.sample == _content_sample(text, now.st_size)
@@ -308,21 +300,21 @@ class CtfIndex:
 
 
 def open_index(
-    path: Path, options: IndexOptions, cache: Cache = True, progress: Progress = None, rebuild: bool = False
-) -> CtfIndex:
+    path: Path, kind: IndexKind, cache: Cache = True, progress: Progress = None, rebuild: bool = False
+) -> TextIndex:
     """Return the index of the text at ``path``: a matching stored one, else built and stored.
 
     Args:
         path: path of the text.
-        options: options to index with.
+        kind: how to index it.
         cache: True: store the index next to the text, or in the user's cache folder if that is not writable; a folder:
             store it there; False: use a temporary file without a name.
         progress: called with (bytes done, bytes in total) after each block; an exception from it aborts. True: shown.
         rebuild: whether to ignore a stored index.
 
     Raises:
-        DataError: the text is not CTF, cannot be opened or changes meanwhile, the index cannot be written, or others
-            can write to the cache folder.
+        DataError: the text is not of this kind, cannot be opened or changes meanwhile, the index cannot be written, or
+            others can write to the cache folder.
     """
     with open_file(path) as text:
         if cache is False:
@@ -331,17 +323,17 @@ def open_index(
                 room_for(f"the index of {path.name}", tempfile.gettempdir(), path, hint),
                 tempfile.TemporaryFile(prefix="feedline-index-") as file,
             ):
-                return _build(text, path, options, file=file, progress=progress)
+                return _build(text, path, kind, file=file, progress=progress)
         hint = "pass cache=<a folder with room>, or cache=False for a temporary file"
-        beside = _beside(path, options)
+        beside = _beside(path, kind)
         if cache is True:
-            targets = [beside, _in_folder(user_cache(), path, options)]
+            targets = [beside, _in_folder(user_cache(), path, kind)]
         else:
             refuse_foreign(Path(cache))
-            targets = [_in_folder(Path(cache), path, options)]
+            targets = [_in_folder(Path(cache), path, kind)]
         for target in [] if rebuild else targets[:]:
             try:
-                found = _stored(text, target, options)
+                found = _stored(text, target, kind)
             except _ForeignIndexError as foreign:
                 _log.info("%s", foreign)
                 if target is beside:
@@ -357,7 +349,7 @@ def open_index(
                 # Write permission for the text does not extend to its index, which is replaced, never modified.
                 mode = stat.S_IMODE(status_of(text).st_mode) & 0o644 | 0o600
                 with atomic_file(target, mode, hint) as file:
-                    return _build(text, path, options, file=file, progress=progress, place=target)
+                    return _build(text, path, kind, file=file, progress=progress, place=target)
             except OSError as error:
                 if error.errno not in READ_ONLY:
                     raise
@@ -372,20 +364,20 @@ def open_index(
 # ---- location -----------------------------------------------------------------------------------------
 
 
-def _beside(path: Path, options: IndexOptions) -> Path:
-    return path.with_name(f"{path.name[:180]}.{options.variant}{INDEX_SUFFIX}")
+def _beside(path: Path, kind: IndexKind) -> Path:
+    return path.with_name(f"{path.name[:180]}.{kind.variant}{INDEX_SUFFIX}")
 
 
-def _in_folder(folder: Path, path: Path, options: IndexOptions) -> Path:
+def _in_folder(folder: Path, path: Path, kind: IndexKind) -> Path:
     place = hashlib.blake2b(os.fsencode(path.absolute()), digest_size=6).hexdigest()
-    return folder / f"{path.name[:160]}.{place}.{options.variant}{INDEX_SUFFIX}"
+    return folder / f"{path.name[:160]}.{place}.{kind.variant}{INDEX_SUFFIX}"
 
 
 class _ForeignIndexError(Exception):
     """An index written by somebody who is not trusted."""
 
 
-def _stored(text: BinaryIO, place: Path, options: IndexOptions) -> CtfIndex | None:
+def _stored(text: BinaryIO, place: Path, kind: IndexKind) -> TextIndex | None:
     try:
         with open_regular(place, buffering=0) as file:
             if not is_trusted(file, place.parent, {os.fstat(text.fileno()).st_uid}):
@@ -393,8 +385,8 @@ def _stored(text: BinaryIO, place: Path, options: IndexOptions) -> CtfIndex | No
                     f"the index {place} is not used: others can write to its folder, and it was written by user "
                     f"{os.fstat(file.fileno()).st_uid} or is writable by others"
                 )
-            index = CtfIndex(file, place)
-            if index.belongs_to(text, options):
+            index = TextIndex(file, place)
+            if index.belongs_to(text, kind):
                 return index
             _log.info("the index %s belongs to another version of the file; rebuilding it", place)
     except FileNotFoundError:
@@ -456,22 +448,23 @@ class _ChunkTable:
 def _build(
     text: BinaryIO,
     path: Path,
-    options: IndexOptions,
+    kind: IndexKind,
     *,
     file: BinaryIO,
     progress: Progress,
     place: Path | None = None,
-) -> CtfIndex:
+) -> TextIndex:
     before = status_of(text)
-    indexer = options.indexer()
-    table = _ChunkTable(options.chunk_size, options.counts_gaps)
+    indexer = kind.indexer()
+    table = _ChunkTable(kind.chunk_size, kind.counts_gaps)
     file.write(bytes(_HEADER_BYTES))
     sequences = samples = 0
-    unpacker = options.unpacker(text)
+    packing = kind.packing(text)
+    unpacker = None if packing is None else make_unpacker(packing)
     with showing(progress, f"indexing {path.name}") as report:
-        for found, done in options.scan(indexer, text, path, before.st_size, unpacker):
+        for found, done in kind.scan(indexer, text, path, before.st_size, unpacker):
             if indexer.error is not None:
-                raise options.describe(path, text, *indexer.error)
+                raise kind.describe(path, text, *indexer.error)
             entries = found.view(ENTRY)
             table.add(entries)
             sequences += len(entries)
@@ -495,7 +488,7 @@ def _build(
         chunks=len(rows),
         lines=indexer.lines,
         table_crc=_native.crc32c(rows),
-        options=options.digest,
+        options=kind.digest,
         unpacked=0 if unpacker is None else unpacker.total,
         points=len(points),
         points_crc=_native.crc32c(points),
@@ -512,4 +505,4 @@ def _build(
     after = status_of(text)
     if (after.st_size, after.st_mtime_ns) != (before.st_size, before.st_mtime_ns):
         raise DataError("expected an unchanging file, got one that changes while it is indexed", path=str(path))
-    return CtfIndex(file, place)
+    return TextIndex(file, place)

@@ -3,15 +3,13 @@
 Guarantees: a row that is not what it should be keeps its place and reports why, with file, byte, line and stream; text
 is read with pread or unpacked from the nearest point before it (see `files.packed`), never as a whole; a file that
 changes while open is an error. Cost: the first opening reads the files once, natively, to index them (24 bytes a row,
-kept as CTF's index is: see `ctf_index`); later ones read O(chunks); reading a chunk costs its text and its columns.
+see `index`); later ones read O(chunks); reading a chunk costs its text and its columns.
 Indexing, unpacking and parsing release the GIL.
 """
 
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import json
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -21,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline import _native
-from feedline.data import Chunk, Schema, Stream, Value
+from feedline.data import Chunk, Schema, Value
 from feedline.data.chunk import LazyErrors
 from feedline.data.scattered import ScatteredBytes, without_gaps
 from feedline.data.value import BytesValue, DenseValue
@@ -30,19 +28,24 @@ from feedline.feed.files.buffers import ReadBuffers
 from feedline.feed.files.packed import (
     LargeFrameError,
     Points,
-    Unpacker,
     head_of,
     packing_of,
     unpack,
     unpacked,
-    unpacker,
 )
 from feedline.feed.files.paths import PathLike, open_file, read_at
 from feedline.feed.files.reading import read_most
 from feedline.feed.formats import unreadable
-from feedline.feed.formats.ctf import MOST_AT_ONCE, IndexedText, by_file, progress_of_each, read_together
-from feedline.feed.formats.ctf_index import Cache, IndexOptions
-from feedline.feed.protocol import ChunkInfo, Deserializer, Extent, Piece, Unread
+from feedline.feed.formats.indexed.corpus import (
+    MOST_AT_ONCE,
+    ChunkPlace,
+    IndexedCorpus,
+    IndexedFile,
+    progress_of_each,
+    read_together,
+)
+from feedline.feed.formats.indexed.index import Cache, IndexKind
+from feedline.feed.protocol import Extent, Piece, Unread
 from feedline.feed.showing import Progress
 
 CHUNK_TEXT = 32 << 20
@@ -53,6 +56,10 @@ UNPACK_BYTES = 64 << 30
 
 HEAD_BYTES = 4 << 20
 """Bytes of text that are looked at when nothing is declared."""
+
+MOST_ROW = 64 << 20
+"""Bytes of text of a row. A quote that nothing closes swallows what follows, and a small packed file may hold a huge
+row."""
 
 NAMES = {code: name for name, code in _native.ROW_ERRORS.items()}
 SKIP = 'pass on_error="skip" to the source to skip such sequences and list them'
@@ -69,112 +76,170 @@ Hole = tuple[int, int, Unread | str]
 """A part of a text that could not be read: first byte, end, and why."""
 
 
-class RowOptions(IndexOptions):
-    """The options that an index of rows depends on.
+def index_error(path: Path, code: str, byte: int) -> DataError:
+    """Return why a text of rows cannot be indexed."""
+    if code == "utf16_input":
+        what, hint = "expected UTF-8 text, got a UTF-16 byte order mark", "convert it: iconv -f UTF-16 -t UTF-8"
+    else:
+        what = f"expected rows of at most {MOST_ROW} bytes, got a longer one"
+        hint = "does a line end in another way, or a quote never close? Write large values to files of their own"
+    return DataError(what, path=str(path), byte=byte, hint=hint)
+
+
+def _packing(text: BinaryIO) -> str | None:
+    return packing_of(read_at(text, 4, 0))
+
+
+def rows_index(
+    chunk_size: int,
+    settings: Any,
+    indexer: Callable[[], _native.RowIndexer | _native.RecordIndexer],
+    describe: Callable[[Path, str, int], DataError] = index_error,
+    packing: Callable[[BinaryIO], str | None] = _packing,
+    counts_gaps: bool = False,
+) -> IndexKind:
+    """Return how a file of rows is indexed, packed or not; see `IndexKind`.
 
     Args:
-        chunk_size: maximum bytes of text in a chunk, unless a row is longer.
-        rows: what decides which rows there are, and how many samples they have; of JSON types.
-        indexer: makes the indexer.
-        describe: describes an error of the index.
+        chunk_size, settings, indexer, packing, counts_gaps: as there.
+        describe: makes the error of the indexer from path, name of the code, and byte.
+    """
+    return IndexKind(
+        chunk_size,
+        settings,
+        indexer,
+        lambda path, text, code, byte: describe(path, NAMES[code], byte),
+        packing=packing,
+        counts_gaps=counts_gaps,
+    )
+
+
+class RowText(IndexedFile):
+    """A text of rows and its index, packed or not.
+
+    Attributes:
+        given: path as given; `path` is another one if the text was unpacked to a cache.
     """
 
-    def __init__(
+    def __init__(self, path: Path, kind: IndexKind, cache: Cache, unpack_bytes: int, progress: Progress) -> None:
+        self.given = path
+        with open_file(path) as file:
+            packing = kind.packing(file)
+            place = unpacked(path, file, cache) if packing == "zstd" else None
+        try:
+            super().__init__(place or path, kind, cache, progress)
+        except LargeFrameError:
+            with open_file(path) as file:
+                place = unpack(path, file, cache, unpack_bytes)
+            super().__init__(place, kind, cache, progress)
+        self._points: Points | None = None
+        if len(self.index.points):
+            with open_file(self.path) as file:
+                packing = kind.packing(file)
+            self._points = Points(packing or "gzip", self.index.points)
+
+    def extent(self, begin: int, size: int) -> tuple[int, int]:
+        """Return the part of the file, from byte to byte, that holds a part of the text."""
+        if self._points is None:
+            return begin, begin + size
+        spans, packed = self._points.spans(begin, begin + size), self._points.table["packed"]
+        return int(packed[spans.start]), int(packed[spans.stop])
+
+    def fill(self, file: BinaryIO, into: NDArray[np.uint8], begin: int) -> list[Hole]:
+        """Fill ``into`` with text from byte ``begin`` on, blanks where the disk fails or the file is damaged."""
+        if self._points is None:
+            return [(low, high, Unread(error, low)) for low, high, error in read_most(file, into, begin, self.path)]
+        first, end = self.extent(begin, len(into))
+        packed = np.empty(end - first, np.uint8)
+        return self.unpack(packed, first, into, begin, read_most(file, packed, first, self.path))
+
+    def unpack(
         self,
-        chunk_size: int,
-        rows: Any,
-        indexer: Callable[[], _native.RowIndexer | _native.RecordIndexer],
-        describe: Callable[[Path, str, int], DataError],
-    ) -> None:
-        super().__init__(None, False, False, chunk_size)
-        object.__setattr__(self, "_rows", rows)
-        object.__setattr__(self, "_indexer", indexer)
-        object.__setattr__(self, "_describe", describe)
+        packed: NDArray[np.uint8],
+        first: int,
+        into: NDArray[np.uint8],
+        begin: int,
+        gaps: Sequence[tuple[int, int, int]] = (),
+    ) -> list[Hole]:
+        """Fill ``into`` with text from byte ``begin`` on, from the bytes of the file from byte ``first`` on.
 
-    _rows: Any
-    _indexer: Callable[[], _native.RowIndexer | _native.RecordIndexer]
-    _describe: Callable[[Path, str, int], DataError]
+        Args:
+            packed: the bytes of the file.
+            first: number of the first one in the file.
+            into: where the text goes.
+            begin: number of its first byte in the text.
+            gaps: parts of the file that the disk did not deliver; see `read_most`.
+        """
+        if self._points is None:
+            into[:] = packed
+            return []
+        holes: list[Hole] = []
+        table = self._points.table
+        for number in self._points.spans(begin, begin + len(into)):
+            here, after = (int(table["packed"][k]) - first for k in (number, number + 1))
+            text_begin, text_end = int(table["text"][number]), int(table["text"][number + 1])
+            low, high = max(begin, text_begin), min(begin + len(into), text_end)
+            if low >= high:
+                continue
+            gap = next((gap for gap in gaps if gap[0] < first + after and gap[1] > first + here), None)
+            if gap is not None:
+                into[low - begin : high - begin] = ord(" ")
+                holes.append((low, high, Unread(gap[2], max(gap[0], first + here))))
+                continue
+            window = self.checked(lambda index, number=number: index.window(number))  # type: ignore[misc]
+            try:
+                text = self._points.span(number, packed[here:after], window)
+                into[low - begin : high - begin] = text[low - text_begin : high - text_begin]
+            except ValueError as error:
+                into[low - begin : high - begin] = ord(" ")
+                holes.append((low, high, str(error)))
+        return holes
 
-    @property
-    def digest(self) -> bytes:
-        """16 bytes that identify the options."""
-        return hashlib.blake2b(json.dumps([self.chunk_size, self._rows]).encode(), digest_size=16).digest()
-
-    def indexer(self) -> _native.RowIndexer | _native.RecordIndexer:
-        """Return an indexer for a text."""
-        return self._indexer()
-
-    def packing(self, text: BinaryIO) -> str | None:
-        """Return how a text is packed, see `packing_of`."""
-        return packing_of(read_at(text, 4, 0))
-
-    def unpacker(self, text: BinaryIO) -> Unpacker | None:
-        """Return what unpacks a text; None: it is not packed."""
-        packing = self.packing(text)
-        return None if packing is None else unpacker(packing)
-
-    def describe(self, path: Path, text: BinaryIO, code: int, byte: int) -> DataError:
-        """Return why a text cannot be indexed."""
-        return self._describe(path, NAMES[code], byte)
+    def hole(self, byte: int, why: Unread | str, sequence: int, line: int | None) -> DataError:
+        """Return why a row in a hole cannot be read."""
+        if isinstance(why, Unread):
+            return unreadable.unread(why, str(self.given), sequence)
+        assert self._points is not None
+        span = int(np.searchsorted(self._points.table["text"], byte, side="right")) - 1
+        return DataError(
+            f"expected sound {self._points.packing}, got: {why}",
+            path=str(self.given),
+            byte=int(self._points.table["packed"][span]),
+            line=line,
+            sequence=sequence,
+            hint=f"restore the file; {SKIP}",
+        )
 
 
-class RowsDeserializer(Deserializer):
+class RowsDeserializer(IndexedCorpus[RowText]):
     """Rows of text; the base of `JSONLinesDeserializer`, `CSVDeserializer` and `TFRecordDeserializer`.
 
     Class attributes say what rows are called, what they consist of, and whether the index numbers their lines.
     """
 
-    _row, _content, _numbers_lines = "row", "text", True
+    _unit, _content, _numbers_lines = "row", "text", True
     _views = False  # whether chunks hold views of what was read
-    _files: list[RowText]
     _parser: _native.JsonParser | _native.CsvParser | _native.ExampleParser
     _ragged: frozenset[str] = frozenset()
     _memory_bytes: int
     _arguments: dict[str, Any]
     _identity: str
 
-    def _open(
-        self, paths: list[Path], options: RowOptions, cache: Cache, unpack_bytes: int, progress: Progress
-    ) -> None:
+    def _open(self, paths: list[Path], kind: IndexKind, cache: Cache, unpack_bytes: int, progress: Progress) -> None:
         """Open the files, once schema and parser are known."""
-        self._files = [
-            RowText(path, options, cache, unpack_bytes, part)
-            for path, part in zip(paths, progress_of_each(paths, progress), strict=True)
-        ]
-        self._infos = [ChunkInfo(*row) for file in self._files for row in file.sizes()]
-        self._starts = np.cumsum([0, *(file.index.header.sequences for file in self._files)])
-        self._chunk_starts = np.cumsum([0, *(len(file.index.table) for file in self._files)])
+        parts = progress_of_each(paths, progress)
+        self._index([RowText(path, kind, cache, unpack_bytes, part) for path, part in zip(paths, parts, strict=True)])
         self._buffers = ReadBuffers(_PAD)
-        if not self._infos:
-            raise DataError(f"expected at least one {self._row}, got none", path=self.name)
 
     # ---- description ------------------------------------------------------------------------------
 
-    def chunks(self) -> list[ChunkInfo]:
-        """Return the size of every chunk: rows, samples, bytes of text."""
-        return self._infos
-
     def digest(self) -> str:
         """Return 32 hex digits over the files' sizes, excerpts and chunk tables."""
-        content = hashlib.blake2b(self._identity.encode(), digest_size=16)
-        for file in self._files:
-            head = file.index.header
-            content.update(repr((head.file_size, head.sample, head.sequences)).encode())
-            content.update(file.index.table.tobytes())
-        return content.hexdigest()
+        return self._digest(self._identity)
 
     def paths(self) -> list[str]:
         """Return the paths of the files."""
         return [str(file.given) for file in self._files]
-
-    def lengths(self, ordinals: NDArray[np.int64]) -> NDArray[np.int64] | None:
-        """Return the samples of rows; None if each has one."""
-        if all(file.index.single for file in self._files):
-            return None
-        found = np.empty(len(ordinals), np.int64)
-        for number, at, local in by_file(np.asarray(ordinals, np.int64), self._starts):
-            found[at] = self._files[number].entries_at(local)["samples"]
-        return found
 
     # ---- reading ----------------------------------------------------------------------------------
 
@@ -184,16 +249,17 @@ class RowsDeserializer(Deserializer):
         Raises:
             DataError: the file has changed since it was indexed, or the chunk would exceed ``memory``.
         """
-        file, local, begin, size = self._located(chunk)
+        place = self._place(chunk)
+        file, size = place.file, place.size
         self._bounded(size, file)
         with file.opened() as text, self._lent(size) as buffer:
-            holes = file.fill(text, buffer[_PAD : _PAD + size], begin)
+            holes = file.fill(text, buffer[_PAD : _PAD + size], place.begin)
             file.compare(text)
-            return self._parsed(file, local, buffer, holes)
+            return self._parsed(place, buffer, holes)
 
     def extents(self, chunk: int) -> list[Extent]:
         """Return the part of the file that holds the chunk's text."""
-        file, _, begin, size = self._located(chunk)
+        file, _, _, begin, size = self._place(chunk)
         first, end = file.extent(begin, size)
         return [Extent(str(file.path), first, end - first)]
 
@@ -202,26 +268,18 @@ class RowsDeserializer(Deserializer):
         (piece,) = pieces
         if isinstance(piece, Unread):
             return self.read(chunk)  # which reads what it can
-        file, local, begin, size = self._located(chunk)
+        place = self._place(chunk)
+        file, begin, size = place.file, place.begin, place.size
         self._bounded(size, file)
         with file.opened() as text, self._lent(size) as buffer:
             file.compare(text)
             first, _ = file.extent(begin, size)
             holes = file.unpack(np.frombuffer(piece, np.uint8), first, buffer[_PAD : _PAD + size], begin)
-            return self._parsed(file, local, buffer, holes)
+            return self._parsed(place, buffer, holes)
 
     def _lent(self, size: int) -> contextlib.AbstractContextManager[NDArray[np.uint8]]:
         """Return a buffer for the text of a chunk: for the time that parsing takes, or of its views."""
         return contextlib.nullcontext(self._buffers.give(size)) if self._views else self._buffers.lend(size)
-
-    def _located(self, chunk: int) -> tuple[RowText, int, int, int]:
-        """Return the file of a chunk, its number there, and first byte and size of its text."""
-        if not 0 <= chunk < len(self._infos):
-            raise IndexError(f"expected a chunk from 0 to {len(self._infos) - 1}, got {chunk}")
-        number = int(np.searchsorted(self._chunk_starts, chunk, side="right")) - 1
-        file, local = self._files[number], chunk - int(self._chunk_starts[number])
-        begin, size = (int(file.index.table[local][k]) for k in ("offset", "bytes"))
-        return file, local, begin, size
 
     def _bounded(self, size: int, file: RowText) -> None:
         if size > self._memory_bytes:
@@ -232,36 +290,14 @@ class RowsDeserializer(Deserializer):
                 + ("; a row may be that long as nothing ends it" if self._numbers_lines else ""),
             )
 
-    def _parsed(self, file: RowText, local: int, buffer: NDArray[np.uint8], holes: Sequence[Hole]) -> Chunk:
-        entries = file.checked(lambda index: index.entries(local))
-        offsets = entries["offset"].astype(np.int64)
-        first = int(self._starts[self._files.index(file)] + file.index.first[local])
-        ordinals = np.arange(first, first + len(entries))
-        position = offsets - int(file.index.table[local]["offset"])
+    def _parsed(self, place: ChunkPlace[RowText], buffer: NDArray[np.uint8], holes: Sequence[Hole]) -> Chunk:
+        file = place.file
+        entries = file.checked(lambda index: index.entries(place.local))
+        ordinals = self._ordinals(place)
+        position = entries["offset"].astype(np.int64) - place.begin
         parser = self._parser
         parse = parser.view if self._views and isinstance(parser, _native.ExampleParser) else parser.parse
         return self._parse(file, buffer, parse, position=position, entries=entries, ordinals=ordinals, holes=holes)
-
-    def select(self, ordinals: NDArray[np.int64]) -> Chunk:
-        """Return the rows ``ordinals``, in that order, reading only their text; of packed files, only their spans.
-
-        Raises:
-            IndexError: an ordinal is outside the corpus.
-            DataError: as for `read`.
-        """
-        from feedline.feed.assembly import ChunkSet
-
-        parts = ChunkSet(self.schema)
-        slots, index = np.empty(len(ordinals), np.uint32), np.empty(len(ordinals), np.int64)
-        errors: dict[int, DataError] = {}
-        for number, at, local in by_file(np.asarray(ordinals, np.int64), self._starts):
-            once, inverse = np.unique(local, return_inverse=True)
-            part = self._select_in(number, once)
-            slots[at], index[at] = parts.add(part), inverse
-            errors.update(
-                (i, part.errors[k]) for i, k in zip(at.tolist(), inverse.tolist(), strict=True) if k in part.errors
-            )
-        return Chunk(self.schema, parts.gather(slots, index), errors)
 
     def _select_in(self, number: int, local: NDArray[np.int64]) -> Chunk:
         """Return rows of one file; ``local`` is ascending."""
@@ -348,7 +384,7 @@ class RowsDeserializer(Deserializer):
             at_fault = names[record["stream"]] if record["stream"] >= 0 else None
             what, hint = self._describe(record, NAMES[int(record["code"])], at_fault, show(shown), shown[:1])
             if not self._numbers_lines:
-                what += f", in {self._row} {int(entries['key'][row])}"
+                what += f", in {self._unit} {int(entries['key'][row])}"
             return DataError(
                 what,
                 path=str(file.given),
@@ -381,109 +417,6 @@ class RowsDeserializer(Deserializer):
     def close(self) -> None:
         """Release the read buffers; files are only open during a read."""
         self._buffers.clear()
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _reopen, (type(self), self.paths(), dict(self.schema.streams), self._arguments)
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.name}: {self._starts[-1]} {self._row}s, {len(self._infos)} chunks)"
-
-
-class RowText(IndexedText):
-    """A text of rows and its index, packed or not.
-
-    Attributes:
-        given: path as given; `path` is another one if the text was unpacked to a cache.
-    """
-
-    def __init__(self, path: Path, options: RowOptions, cache: Cache, unpack_bytes: int, progress: Progress) -> None:
-        self.given = path
-        with open_file(path) as file:
-            packing = options.packing(file)
-            place = unpacked(path, file, cache) if packing == "zstd" else None
-        try:
-            super().__init__(place or path, options, cache, progress)
-        except LargeFrameError:
-            with open_file(path) as file:
-                place = unpack(path, file, cache, unpack_bytes)
-            super().__init__(place, options, cache, progress)
-        self._points: Points | None = None
-        if len(self.index.points):
-            with open_file(self.path) as file:
-                packing = options.packing(file)
-            self._points = Points(packing or "gzip", self.index.points)
-
-    def extent(self, begin: int, size: int) -> tuple[int, int]:
-        """Return the part of the file, from byte to byte, that holds a part of the text."""
-        if self._points is None:
-            return begin, begin + size
-        spans, packed = self._points.spans(begin, begin + size), self._points.table["packed"]
-        return int(packed[spans.start]), int(packed[spans.stop])
-
-    def fill(self, file: BinaryIO, into: NDArray[np.uint8], begin: int) -> list[Hole]:
-        """Fill ``into`` with text from byte ``begin`` on, blanks where the disk fails or the file is damaged."""
-        if self._points is None:
-            return [(low, high, Unread(error, low)) for low, high, error in read_most(file, into, begin, self.path)]
-        first, end = self.extent(begin, len(into))
-        packed = np.empty(end - first, np.uint8)
-        return self.unpack(packed, first, into, begin, read_most(file, packed, first, self.path))
-
-    def unpack(
-        self,
-        packed: NDArray[np.uint8],
-        first: int,
-        into: NDArray[np.uint8],
-        begin: int,
-        gaps: Sequence[tuple[int, int, int]] = (),
-    ) -> list[Hole]:
-        """Fill ``into`` with text from byte ``begin`` on, from the bytes of the file from byte ``first`` on.
-
-        Args:
-            packed: the bytes of the file.
-            first: number of the first one in the file.
-            into: where the text goes.
-            begin: number of its first byte in the text.
-            gaps: parts of the file that the disk did not deliver; see `read_most`.
-        """
-        if self._points is None:
-            into[:] = packed
-            return []
-        holes: list[Hole] = []
-        table = self._points.table
-        for number in self._points.spans(begin, begin + len(into)):
-            here, after = (int(table["packed"][k]) - first for k in (number, number + 1))
-            text_begin, text_end = int(table["text"][number]), int(table["text"][number + 1])
-            low, high = max(begin, text_begin), min(begin + len(into), text_end)
-            if low >= high:
-                continue
-            gap = next((gap for gap in gaps if gap[0] < first + after and gap[1] > first + here), None)
-            if gap is not None:
-                into[low - begin : high - begin] = ord(" ")
-                holes.append((low, high, Unread(gap[2], max(gap[0], first + here))))
-                continue
-            window = self.checked(lambda index, number=number: index.window(number))  # type: ignore[misc]
-            try:
-                text = self._points.span(number, packed[here:after], window)
-                into[low - begin : high - begin] = text[low - text_begin : high - text_begin]
-            except ValueError as error:
-                into[low - begin : high - begin] = ord(" ")
-                holes.append((low, high, str(error)))
-        return holes
-
-    def hole(self, byte: int, why: Unread | str, sequence: int, line: int | None) -> DataError:
-        """Return why a row in a hole cannot be read."""
-        if isinstance(why, Unread):
-            return unreadable.unread(why, str(self.given), sequence)
-        assert self._points is not None
-        span = int(np.searchsorted(self._points.table["text"], byte, side="right")) - 1
-        return DataError(
-            f"expected sound {self._points.packing}, got: {why}",
-            path=str(self.given),
-            byte=int(self._points.table["packed"][span]),
-            line=line,
-            sequence=sequence,
-            hint=f"restore the file; {SKIP}",
-        )
 
 
 def show(text: bytes) -> str:
@@ -540,24 +473,3 @@ def head_text(path: PathLike, size: int = HEAD_BYTES) -> tuple[bytes, bool]:
             hint="the file is empty, cut or damaged: restore it",
         )
     return text[:size].removeprefix(b"\xef\xbb\xbf"), len(text) <= size
-
-
-MOST_ROW = 64 << 20
-"""Bytes of text of a row. A quote that nothing closes swallows what follows, and a small packed file may hold a huge
-row."""
-
-
-def index_error(path: Path, code: str, byte: int) -> DataError:
-    """Return why a text of rows cannot be indexed."""
-    if code == "utf16_input":
-        what, hint = "expected UTF-8 text, got a UTF-16 byte order mark", "convert it: iconv -f UTF-16 -t UTF-8"
-    else:
-        what = f"expected rows of at most {MOST_ROW} bytes, got a longer one"
-        hint = "does a line end in another way, or a quote never close? Write large values to files of their own"
-    return DataError(what, path=str(path), byte=byte, hint=hint)
-
-
-def _reopen(
-    kind: type[RowsDeserializer], paths: list[str], streams: Mapping[str, Stream], arguments: dict[str, Any]
-) -> RowsDeserializer:
-    return kind(paths, streams, **arguments)  # type: ignore[call-arg]

@@ -1,0 +1,301 @@
+"""Files with an index of their sequences, and a `Deserializer` over several of them.
+
+Guarantees: a damaged index is rebuilt; a file that changes while it is open is an error, never a crash or wrong data.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from threading import Lock
+from typing import Any, BinaryIO, Generic, NamedTuple, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from feedline.data import Chunk, Stream
+from feedline.errors import DataError
+from feedline.feed.assembly import ChunkSet
+from feedline.feed.distinct import distinct
+from feedline.feed.files.paths import open_file, read_at, size_of, status_of
+from feedline.feed.formats.indexed.index import Cache, DamagedIndexError, IndexKind, TextIndex, open_index
+from feedline.feed.per_process import PerProcess
+from feedline.feed.protocol import ChunkInfo, Deserializer
+from feedline.feed.showing import Progress
+
+MOST_AT_ONCE = 1000
+"""Errors of a chunk that are described when it is read. Beyond that each is described when it is asked for."""
+
+_GAP_BYTES = 64 << 10  # gaps up to this many bytes are read rather than skipped
+_LINES_BLOCK = 1 << 20
+
+_log = logging.getLogger("feedline")
+_T = TypeVar("_T")
+_File = TypeVar("_File", bound="IndexedFile")
+Ints = NDArray[np.int64]
+
+
+class IndexedFile:
+    """A file and its index."""
+
+    def __init__(self, path: Path, kind: IndexKind, cache: Cache, progress: Progress) -> None:
+        self.path, self._kind, self._cache = path, kind, cache
+        self._lock = PerProcess(Lock)
+        self.index = open_index(path, kind, cache, progress)
+
+    def sizes(self) -> list[tuple[int, int, int]]:
+        """Return sequences, samples and bytes of every chunk."""
+        table = self.index.table
+        return list(zip(*(table[k].tolist() for k in ("sequences", "samples", "bytes")), strict=True))
+
+    def checked(self, get: Callable[[TextIndex], _T]) -> _T:
+        """Return ``get(index)``, rebuilding a damaged index first."""
+        try:
+            return get(self.index)
+        except DamagedIndexError as damage:
+            with self._lock.get():
+                _log.warning("the index of %s is damaged (%s); rebuilding it", self.path, damage)
+                fresh = open_index(self.path, self._kind, self._cache, rebuild=True)
+                if not np.array_equal(fresh.table, self.index.table):
+                    raise self._changed() from damage
+                self.index = fresh
+        return get(self.index)
+
+    def entries_at(self, ordinals: Ints, field: str | None = None) -> NDArray[Any]:
+        """Return the index's entries of sequences, checked, or one field of them; see `TextIndex.at`."""
+        return self.checked(lambda index: index.at(ordinals, field))
+
+    @contextlib.contextmanager
+    def opened(self) -> Iterator[BinaryIO]:
+        """Open the file, for as long as the context lasts."""
+        with open_file(self.path) as file:
+            yield file
+
+    def compare(self, file: BinaryIO) -> None:
+        """Check, after reading, that the file is still the one that was indexed."""
+        now, then = status_of(file), self.index.header
+        if (now.st_size, now.st_mtime_ns) != (then.file_size, then.mtime_ns):
+            raise self._changed()
+
+    def _changed(self) -> DataError:
+        return DataError(
+            "expected the file as it was when it was opened, got one that has changed since",
+            path=str(self.path),
+            hint="open it again; its sequences and their order may have changed",
+        )
+
+
+class ChunkPlace(NamedTuple, Generic[_File]):
+    """The place of a chunk.
+
+    Attributes:
+        file: its file.
+        number: number of the file in the corpus.
+        local: number of the chunk in the file.
+        begin, size: first byte and bytes of the chunk in the file, or in the text of a packed one.
+    """
+
+    file: _File
+    number: int
+    local: int
+    begin: int
+    size: int
+
+
+class IndexedCorpus(Deserializer, Generic[_File]):
+    """A corpus of indexed files, one after the other.
+
+    Subclasses set ``schema``, ``name`` and ``_arguments`` (those of their constructor behind path and streams), and
+    call `_index`.
+    """
+
+    _unit = "sequence"
+    _files: list[_File]
+    _arguments: dict[str, Any]
+
+    def _index(self, files: list[_File]) -> None:
+        """Set the files.
+
+        Raises:
+            DataError: they have no sequence.
+        """
+        self._files = files
+        self._infos = [ChunkInfo(*row) for file in files for row in file.sizes()]
+        # First sequence and first chunk of each file.
+        self._starts = offsets_of(file.index.header.sequences for file in files)
+        self._chunk_starts = offsets_of(len(file.index.table) for file in files)
+        if not self._infos:
+            raise self._empty()
+
+    def _empty(self) -> DataError:
+        return DataError(f"expected at least one {self._unit}, got none", path=self.name)
+
+    def chunks(self) -> list[ChunkInfo]:
+        """Return the size of every chunk: sequences, samples as indexed, stored bytes."""
+        return self._infos
+
+    def _digest(self, identity: str, *fields: str) -> str:
+        """Return 32 hex digits over ``identity`` and the files' sizes, excerpts, chunk tables and fields of headers."""
+        content = hashlib.blake2b(identity.encode(), digest_size=16)
+        for file in self._files:
+            head = file.index.header
+            values = (getattr(head, field) for field in ("file_size", "sample", "sequences", *fields))
+            content.update(repr(tuple(values)).encode())
+            content.update(file.index.table.tobytes())
+        return content.hexdigest()
+
+    def paths(self) -> list[str]:
+        """Return the paths of the files."""
+        return [str(file.path) for file in self._files]
+
+    def lengths(self, ordinals: Ints) -> Ints | None:
+        """Return the samples of sequences, int64 (n,); None if each has one."""
+        if all(file.index.single for file in self._files):
+            return None
+        return self._entries(ordinals, "samples").astype(np.int64, copy=False)
+
+    def _entries(self, ordinals: Ints, field: str) -> NDArray[Any]:
+        """Return a field of the index's entries of sequences, checked."""
+        parts = [
+            (at, self._files[number].entries_at(local, field))
+            for number, at, local in by_file(np.asarray(ordinals, np.int64), self._starts)
+        ]
+        if len(parts) == 1:
+            return parts[0][1]
+        values = np.empty(len(ordinals), parts[0][1].dtype if parts else np.uint64)
+        for at, part in parts:
+            values[at] = part
+        return values
+
+    def _place(self, chunk: int) -> ChunkPlace[_File]:
+        """Return where a chunk is.
+
+        Raises:
+            IndexError: there is none of this number.
+        """
+        if not 0 <= chunk < len(self._infos):
+            raise IndexError(f"expected a chunk from 0 to {len(self._infos) - 1}, got {chunk}")
+        number = int(np.searchsorted(self._chunk_starts, chunk, side="right")) - 1
+        file, local = self._files[number], chunk - int(self._chunk_starts[number])
+        row = file.index.table[local]
+        return ChunkPlace(file, number, local, int(row["offset"]), int(row["bytes"]))
+
+    def _ordinals(self, place: ChunkPlace[_File]) -> Ints:
+        """Return the ordinals of a chunk's sequences in the corpus."""
+        first, end = place.file.index.first[place.local : place.local + 2] + self._starts[place.number]
+        return np.arange(first, end)
+
+    def select(self, ordinals: Ints) -> Chunk:
+        """Return the sequences ``ordinals``, in that order, reading only their bytes; of packed files their spans.
+
+        Raises:
+            IndexError: an ordinal is outside the corpus.
+            DataError: as for `read`.
+        """
+        parts = ChunkSet(self.schema)
+        slots, rows = np.empty(len(ordinals), np.uint32), np.empty(len(ordinals), np.int64)
+        errors: dict[int, DataError] = {}
+        for number, at, local in by_file(np.asarray(ordinals, np.int64), self._starts):
+            once, inverse = np.unique(local, return_inverse=True)
+            part = self._select_in(number, once)
+            if len(once) == len(ordinals) and np.array_equal(once, local):
+                return part
+            slots[at], rows[at] = parts.add(part), inverse
+            if part.errors:
+                errors.update(
+                    (i, part.errors[k]) for i, k in zip(at.tolist(), inverse.tolist(), strict=True) if k in part.errors
+                )
+        return Chunk(self.schema, parts.gather(slots, rows), errors)
+
+    def _select_in(self, number: int, local: Ints) -> Chunk:
+        """Return sequences of one file. ``local`` are their numbers there, ascending."""
+        raise NotImplementedError
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Another process opens the files itself.
+        return _reopen, (type(self), self.paths(), dict(self.schema.streams), self._arguments)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.name}: {self._starts[-1]} {self._unit}s, {len(self._infos)} chunks)"
+
+
+def open_indexed(paths: list[Path], kind: IndexKind, cache: Cache, progress: Progress) -> list[IndexedFile]:
+    """Open files; ``progress`` is called with bytes of all of them together."""
+    parts = progress_of_each(paths, progress)
+    return [IndexedFile(path, kind, cache, part) for path, part in zip(paths, parts, strict=True)]
+
+
+def progress_of_each(paths: list[Path], progress: Progress) -> list[Progress]:
+    """Return the progress of each file, so that ``progress`` is called with bytes of all of them together."""
+    if not callable(progress):
+        return [progress] * len(paths)  # nothing, or a bar for each file
+    sizes = [size_of(path) if path.exists() else 0 for path in paths]
+    total = sum(sizes)
+    return [lambda n, _, before=before: progress(before + n, total) for before in offsets_of(sizes).tolist()[:-1]]  # type: ignore[misc]
+
+
+def by_file(ordinals: Ints, starts: Ints) -> Iterator[tuple[int, Ints, Ints]]:
+    """Yield (file, places in ``ordinals``, ordinals within the file) for each file concerned.
+
+    Args:
+        ordinals: ordinals in the corpus.
+        starts: first ordinal of each file, and the number of sequences.
+
+    Raises:
+        IndexError: an ordinal is outside the corpus.
+    """
+    if len(ordinals) and (ordinals.min() < 0 or ordinals.max() >= starts[-1]):
+        raise IndexError(f"expected ordinals from 0 to {starts[-1] - 1}, got {ordinals.min()} to {ordinals.max()}")
+    if len(starts) == 2 and len(ordinals):
+        yield 0, np.arange(len(ordinals)), ordinals
+        return
+    file_of = np.searchsorted(starts, ordinals, side="right") - 1
+    for number in distinct(file_of).tolist():
+        at = np.flatnonzero(file_of == number)
+        yield number, at, ordinals[at] - starts[number]
+
+
+def read_together(entries: NDArray[Any]) -> tuple[Ints, Ints, Ints, Ints]:
+    """Return which bytes to read for entries of an index, in the order of the file: neighbours with one read.
+
+    Returns:
+        First byte and end of each read; the sums of their sizes from 0; and where each entry is in the bytes read.
+    """
+    begin = entries["offset"].astype(np.int64)
+    end = begin + entries["size"]
+    heads = np.flatnonzero(np.concatenate([[True], begin[1:] - end[:-1] > _GAP_BYTES]))
+    lows, highs = begin[heads], end[np.append(heads[1:] - 1, len(end) - 1)]
+    places = offsets_of(highs - lows)
+    return lows, highs, places, begin - np.repeat(lows - places[:-1], np.diff(np.append(heads, len(begin))))
+
+
+def offsets_of(sizes: Iterable[int]) -> Ints:
+    """Return the cumulative sums from 0, int64 (n + 1,)."""
+    return np.concatenate([[0], np.cumsum(np.fromiter(sizes, np.int64))])
+
+
+def line_of(file: BinaryIO, byte: int, near: tuple[int, int] = (0, 1)) -> int:
+    """Return the number, from 1, of the line that holds ``byte``.
+
+    Args:
+        file: the text.
+        byte: offset from its start.
+        near: an offset before ``byte`` and its line number, to count from.
+    """
+    at, line = near
+    while at < byte:
+        block = read_at(file, min(_LINES_BLOCK, byte - at), at)
+        if not block:
+            break
+        line += block.count(b"\n")
+        at += len(block)
+    return line
+
+
+def _reopen(
+    kind: type[IndexedCorpus[Any]], paths: list[str], streams: Mapping[str, Stream], arguments: dict[str, Any]
+) -> IndexedCorpus[Any]:
+    return kind(paths, streams, **arguments)  # type: ignore[call-arg]
