@@ -12,7 +12,8 @@ from feedline.cli.console import progress
 from feedline.cli.usage import UsageError
 from feedline.feed.corpora import open_corpus
 from feedline.feed.formats.ctf import CTFDeserializer
-from feedline.feed.formats.detect import infer_ctf_streams, recognise
+from feedline.feed.formats.ctf_streams import infer_ctf_streams
+from feedline.feed.formats.detect import recognise
 from feedline.feed.formats.elsewhere import RemoteCorpus
 from feedline.feed.protocol import CHUNK_MEMORY, Deserializer
 from feedline.feed.remote.stores import is_address

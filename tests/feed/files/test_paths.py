@@ -23,7 +23,7 @@ import feedline as fl
 from feedline.feed.files import atomic, cache
 from feedline.feed.files.atomic import atomic_file
 from feedline.feed.files.paths import open_file
-from feedline.feed.formats.detect import infer_ctf_streams
+from feedline.feed.formats.ctf_streams import infer_ctf_streams
 from feedline.feed.formats.indexed import index as ctf_index
 from tests.warm import Python
 

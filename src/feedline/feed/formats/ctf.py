@@ -28,6 +28,7 @@ from feedline.feed.files.paths import PathLike, list_files, name_of
 from feedline.feed.files.reading import read_exactly, read_most
 from feedline.feed.formats import unreadable
 from feedline.feed.formats.ctf_errors import FATAL, NAMES, RECORD, describe, describe_index_error
+from feedline.feed.formats.ctf_streams import infer_ctf_streams
 from feedline.feed.formats.indexed.corpus import (
     MOST_AT_ONCE,
     IndexedCorpus,
@@ -463,7 +464,5 @@ def _make_parser(schema: Schema, lenient: bool, fill: bool, memory_bytes: int) -
 
 def open_files(paths: list[str], streams: Mapping[str, Stream], memory_bytes: int) -> CTFDeserializer:
     """Open files, or a folder of them; see `open_corpus`."""
-    from feedline.feed.formats.detect import infer_ctf_streams
-
     what = paths if len(paths) > 1 else paths[0]
     return CTFDeserializer(what, streams or infer_ctf_streams(paths[0]), memory=memory_bytes)
