@@ -15,7 +15,7 @@ import numpy as np
 
 import feedline as fl
 from benchmarks.harness import Answer, Stage, Target, compare, race
-from feedline.feed.formats.cbf_write import CbfField, CbfWriter
+from feedline.feed.formats.cntk.cbf_write import CbfField, CbfWriter
 
 CNTK = 0.3e6
 DIM, NEIGHBOURS, VALUES = 784, 5, 33

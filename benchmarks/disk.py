@@ -20,7 +20,7 @@ import numpy as np
 
 from benchmarks import data
 from benchmarks.harness import Answer, Contender, Race, Stage, race, spread
-from feedline.feed.disk import resident
+from feedline.feed.files.disk import resident
 
 ROW = data.PIXELS * 4
 WINDOW = 256 << 20

@@ -138,11 +138,11 @@ def read(kind: str, path: str, seconds: float) -> dict[str, float]:
         # What the window's stored bytes become when they are decoded, by the average of a chunk.
         infos = corpus.chunks()
         decoded = corpus.read(0).nbytes / infos[0].bytes
-        from feedline.feed.opening import DEFAULT_WINDOW
+        from feedline.feed.reading.opening import DEFAULT_WINDOW
 
         assert DEFAULT_WINDOW.bytes is not None
         window = min(DEFAULT_WINDOW.bytes, sum(info.bytes for info in infos)) * decoded
-    from feedline.feed.prefetch import LEAST_AHEAD_BYTES
+    from feedline.feed.reading.prefetch import LEAST_AHEAD_BYTES
 
     return {
         "start": start,

@@ -106,7 +106,7 @@ def test_a_loader_comes_without_what_only_corpora_and_workers_need():
         "feed.source",
         "feed.formats",
         "feed.remote",
-        "feed.prefetch",
+        "feed.reading.prefetch",
     )
     absent += (
         "feed.transforms",

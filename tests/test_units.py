@@ -25,11 +25,11 @@ CONSTANT = re.compile(rf"_?({UNCLEAR})s?".upper())
 #: Files, or names in them, that are public all the same, in files that people have, or in a unit that varies.
 KNOWN = {
     "cli/": "options of the command line",
-    "feed/convert.py": "helpers of convert and open_corpus, which pass their arguments on",
-    "feed/formats/stored_arrays.py memory": "an argument of HDF5Deserializer and ZarrDeserializer",
+    "feed/conversion/convert.py": "helpers of convert and open_corpus, which pass their arguments on",
+    "feed/formats/stored/arrays.py memory": "an argument of HDF5Deserializer and ZarrDeserializer",
     "feed/loader/options.py timeout": "an argument of DataLoader",
-    "feed/lru.py budget": "in the unit of its costs",
-    "feed/shuffling.py memory": "in the plan of interrupted work",
+    "feed/files/lru.py budget": "in the unit of its costs",
+    "feed/conversion/shuffling.py memory": "in the plan of interrupted work",
     "kvstore/parameter_server/store.py": "arguments of kvstore.create",
     "train/saving.py duration": "text with a unit, or seconds",
 }

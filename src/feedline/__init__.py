@@ -34,39 +34,39 @@ if _TYPE_CHECKING:
         WorkerError,
     )
     from feedline.feed.composed import Bucketed, Mixture, Packed
-    from feedline.feed.convert import convert
+    from feedline.feed.composed.concat import Concat
+    from feedline.feed.composed.filtered import Filtered
+    from feedline.feed.composed.frames import Frames
+    from feedline.feed.composed.join import Join
+    from feedline.feed.composed.skipping import Skipping
+    from feedline.feed.composed.take import Take
+    from feedline.feed.composed.tokenized import Tokenized
+    from feedline.feed.conversion.convert import convert
     from feedline.feed.corpora import open_corpus
     from feedline.feed.formats.arrays import ArrayDeserializer
-    from feedline.feed.formats.arrow import ArrowDeserializer
-    from feedline.feed.formats.cbf import CBFDeserializer
-    from feedline.feed.formats.cbf_write import write_cbf
-    from feedline.feed.formats.concat import Concat
+    from feedline.feed.formats.arrow.arrow import ArrowDeserializer
+    from feedline.feed.formats.arrow.parquet import ParquetDeserializer
+    from feedline.feed.formats.cntk.cbf import CBFDeserializer
+    from feedline.feed.formats.cntk.cbf_write import write_cbf
+    from feedline.feed.formats.cntk.ctf import CTFDeserializer
+    from feedline.feed.formats.cntk.ctf_write import write_ctf
+    from feedline.feed.formats.cntk.htk import HTKFeatureDeserializer
+    from feedline.feed.formats.cntk.mlf import MLFDeserializer
     from feedline.feed.formats.csv import CSVDeserializer
-    from feedline.feed.formats.ctf import CTFDeserializer
-    from feedline.feed.formats.ctf_write import write_ctf
-    from feedline.feed.formats.filtered import Filtered
-    from feedline.feed.formats.frames import Frames
-    from feedline.feed.formats.hdf5 import HDF5Deserializer
-    from feedline.feed.formats.htk import HTKFeatureDeserializer
     from feedline.feed.formats.images import Base64ImageDeserializer, ImageFolderDeserializer, ImageMapDeserializer
-    from feedline.feed.formats.join import Join
     from feedline.feed.formats.jsonl import JSONLinesDeserializer
     from feedline.feed.formats.litdata import LitDataDeserializer
-    from feedline.feed.formats.mds import MDSDeserializer
-    from feedline.feed.formats.mlf import MLFDeserializer
-    from feedline.feed.formats.parquet import ParquetDeserializer
+    from feedline.feed.formats.shards.mds import MDSDeserializer
     from feedline.feed.formats.store import StoreDeserializer, StoreWriter
-    from feedline.feed.formats.take import Take
+    from feedline.feed.formats.stored.hdf5 import HDF5Deserializer
+    from feedline.feed.formats.stored.zarr import ZarrDeserializer
     from feedline.feed.formats.tar import TarDeserializer
     from feedline.feed.formats.tfrecord import TFRecordDeserializer
-    from feedline.feed.formats.tokenized import Tokenized
     from feedline.feed.formats.tokens import TokensDeserializer
     from feedline.feed.formats.user import UserDeserializer
-    from feedline.feed.formats.zarr import ZarrDeserializer
     from feedline.feed.loader import DataLoader, sample_rng
     from feedline.feed.plan import PlannedMinibatch
     from feedline.feed.protocol import ChunkInfo, Deserializer, Feed
-    from feedline.feed.skipping import Skipping
     from feedline.feed.source import MinibatchSource
     from feedline.feed.timeline import Window
     from feedline.feed.transforms import Map
@@ -82,39 +82,39 @@ _MODULES = {
     "sweeps",
     "feedline.errors": "CompatError DataError FeedlineError SchemaError StateError StoreError WorkerError",
     "feedline.feed.composed": "Bucketed Mixture Packed",
-    "feedline.feed.convert": "convert",
+    "feedline.feed.conversion.convert": "convert",
     "feedline.feed.corpora": "open_corpus",
     "feedline.feed.formats.arrays": "ArrayDeserializer",
-    "feedline.feed.formats.arrow": "ArrowDeserializer",
-    "feedline.feed.formats.cbf": "CBFDeserializer",
-    "feedline.feed.formats.cbf_write": "write_cbf",
-    "feedline.feed.formats.concat": "Concat",
+    "feedline.feed.formats.arrow.arrow": "ArrowDeserializer",
+    "feedline.feed.formats.cntk.cbf": "CBFDeserializer",
+    "feedline.feed.formats.cntk.cbf_write": "write_cbf",
+    "feedline.feed.composed.concat": "Concat",
     "feedline.feed.formats.csv": "CSVDeserializer",
-    "feedline.feed.formats.ctf": "CTFDeserializer",
-    "feedline.feed.formats.ctf_write": "write_ctf",
-    "feedline.feed.formats.filtered": "Filtered",
-    "feedline.feed.formats.frames": "Frames",
-    "feedline.feed.formats.hdf5": "HDF5Deserializer",
-    "feedline.feed.formats.htk": "HTKFeatureDeserializer",
+    "feedline.feed.formats.cntk.ctf": "CTFDeserializer",
+    "feedline.feed.formats.cntk.ctf_write": "write_ctf",
+    "feedline.feed.composed.filtered": "Filtered",
+    "feedline.feed.composed.frames": "Frames",
+    "feedline.feed.formats.stored.hdf5": "HDF5Deserializer",
+    "feedline.feed.formats.cntk.htk": "HTKFeatureDeserializer",
     "feedline.feed.formats.images": "Base64ImageDeserializer ImageFolderDeserializer ImageMapDeserializer",
-    "feedline.feed.formats.join": "Join",
+    "feedline.feed.composed.join": "Join",
     "feedline.feed.formats.jsonl": "JSONLinesDeserializer",
     "feedline.feed.formats.litdata": "LitDataDeserializer",
-    "feedline.feed.formats.mds": "MDSDeserializer",
-    "feedline.feed.formats.mlf": "MLFDeserializer",
-    "feedline.feed.formats.parquet": "ParquetDeserializer",
+    "feedline.feed.formats.shards.mds": "MDSDeserializer",
+    "feedline.feed.formats.cntk.mlf": "MLFDeserializer",
+    "feedline.feed.formats.arrow.parquet": "ParquetDeserializer",
     "feedline.feed.formats.store": "StoreDeserializer StoreWriter",
-    "feedline.feed.formats.take": "Take",
+    "feedline.feed.composed.take": "Take",
     "feedline.feed.formats.tar": "TarDeserializer",
     "feedline.feed.formats.tfrecord": "TFRecordDeserializer",
-    "feedline.feed.formats.tokenized": "Tokenized",
+    "feedline.feed.composed.tokenized": "Tokenized",
     "feedline.feed.formats.tokens": "TokensDeserializer",
     "feedline.feed.formats.user": "UserDeserializer",
-    "feedline.feed.formats.zarr": "ZarrDeserializer",
+    "feedline.feed.formats.stored.zarr": "ZarrDeserializer",
     "feedline.feed.loader": "DataLoader sample_rng",
     "feedline.feed.plan": "PlannedMinibatch",
     "feedline.feed.protocol": "ChunkInfo Deserializer Feed",
-    "feedline.feed.skipping": "Skipping",
+    "feedline.feed.composed.skipping": "Skipping",
     "feedline.feed.source": "MinibatchSource",
     "feedline.feed.timeline": "Window",
     "feedline.feed.transforms": "Map",

@@ -8,7 +8,7 @@ import time
 
 import numpy as np
 
-from feedline.feed import disk
+from feedline.feed.files import disk
 
 MIB = 1 << 20
 

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 import feedline as fl
 from feedline.data import Chunk, Schema, Stream, Value
 from feedline.errors import DataError, SchemaError
-from feedline.feed.convert import convert, open_corpus
+from feedline.feed.conversion.convert import convert, open_corpus
 from feedline.feed.formats.arrays import ArrayDeserializer
-from feedline.feed.formats.ctf_write import write_ctf
-from feedline.feed.formats.parquet import ParquetDeserializer
+from feedline.feed.formats.arrow.parquet import ParquetDeserializer
+from feedline.feed.formats.cntk.ctf_write import write_ctf
 from feedline.feed.formats.store import StoreDeserializer
 from feedline.feed.protocol import ChunkInfo, Deserializer
 from tests.effort import examples

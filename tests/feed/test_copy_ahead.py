@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import feedline as fl
 from feedline.data.value import BytesValue
-from feedline.feed import copy_ahead as ahead
+from feedline.feed.reading import copy_ahead as ahead
 from tests.feed.elsewhere import Elsewhere
 from tests.laws.corpora import CountedCorpus, worlds
 

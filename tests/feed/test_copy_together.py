@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import feedline as fl
-from feedline.feed import copy_together as together
+from feedline.feed.reading import copy_together as together
 from tests.feed.test_copy_ahead import content, partitions, sizes, steps
 from tests.laws.corpora import CountedCorpus, worlds
 

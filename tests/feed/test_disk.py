@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import feedline as fl
-from feedline.feed import disk
+from feedline.feed.files import disk
 
 MIB = 1 << 20
 

@@ -12,8 +12,8 @@ import pytest
 
 import feedline as fl
 from feedline import _native
-from feedline.feed import fetching
-from feedline.feed.fetching import FetchingReader
+from feedline.feed.reading import fetching
+from feedline.feed.reading.fetching import FetchingReader
 from feedline.testing import sequences_of
 from tests.feed.elsewhere import Elsewhere
 

@@ -14,9 +14,9 @@ import weakref
 import pytest
 
 from feedline import feed
-from feedline.feed import jobs
-from feedline.feed.jobs import CancelledError, Job, Threads
-from feedline.feed.lru import LruCache
+from feedline.concurrency import jobs
+from feedline.concurrency.jobs import CancelledError, Job, Threads
+from feedline.feed.files.lru import LruCache
 from tests.moments import AtLine
 
 
@@ -77,7 +77,7 @@ def test_threads_that_are_dropped_end():
 
 def test_the_interpreter_ends_behind_a_job_that_runs():
     program = (
-        "import time\nfrom feedline.feed.jobs import Threads\nthreads = Threads(2)\n"
+        "import time\nfrom feedline.concurrency.jobs import Threads\nthreads = Threads(2)\n"
         "threads.submit(lambda: (time.sleep(0.3), print('through')))\ntime.sleep(0.1)\n"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)

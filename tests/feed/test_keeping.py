@@ -8,8 +8,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from feedline.feed.keeping import Keeping, runs
-from feedline.feed.next_uses import NextUses
+from feedline.feed.reading.keeping import Keeping, runs
+from feedline.feed.reading.next_uses import NextUses
 
 CHUNKS, PAGES = 40, 3
 

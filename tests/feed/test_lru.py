@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from feedline.feed.lru import LruCache
-from feedline.feed.per_process import PerProcess
+from feedline.concurrency.per_process import PerProcess
+from feedline.feed.files.lru import LruCache
 
 
 @given(st.lists(st.integers(0, 9)), st.integers(0, 20))

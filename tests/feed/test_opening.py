@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import feedline as fl
-from feedline.feed import opening
+from feedline.feed.reading import opening
 
 
 class Sized(fl.Deserializer):

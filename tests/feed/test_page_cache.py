@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import feedline as fl
-from feedline.feed import waiting
+from feedline.feed.reading import waiting
 from feedline.feed.workers import limits
 from tests.feed.page_cache import MIB, evict, held
 

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 import feedline as fl
-from feedline.feed import prefetch
-from feedline.feed.jobs import NAME, Job
+from feedline.concurrency.jobs import NAME, Job
+from feedline.feed.reading import prefetch
 from feedline.testing import sequences_of
 from tests.laws.corpora import CountedCorpus
 

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 import feedline as fl
 from feedline import _native
-from feedline.feed.prefetch import BufferedReader
+from feedline.feed.reading.prefetch import BufferedReader
 from feedline.testing import assert_resumes, sequences_of
 from tests.effort import examples
 
@@ -273,7 +273,7 @@ def test_files_are_closed_again(tmp_path, monkeypatch):
     """Of a corpus of many files some are open at a time."""
     for i in range(40):
         pq.write_table(pa.table({"x": np.arange(i * 10.0, i * 10.0 + 10)}), tmp_path / f"{i:02}.parquet")
-    monkeypatch.setattr("feedline.feed.ranges._FILES", 4)
+    monkeypatch.setattr("feedline.feed.reading.ranges._FILES", 4)
     most = 0
     gc.collect()  # files that earlier tests left open would be closed in between
     # Read ahead as far as there is room, all of these small files could be in use at once.

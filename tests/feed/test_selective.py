@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import feedline as fl
-from feedline.feed import prefetch
+from feedline.feed.reading import prefetch
 
 CHUNKS, EACH = 6, 10
 TOTAL = CHUNKS * EACH

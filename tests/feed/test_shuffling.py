@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import feedline as fl
 from feedline import _native
-from feedline.feed import shuffling
+from feedline.feed.conversion import shuffling
 from feedline.feed.formats.arrays import ArrayDeserializer
 from feedline.feed.formats.store import StoreDeserializer
 from tests.effort import examples

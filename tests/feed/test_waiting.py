@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import feedline as fl
-from feedline.feed import waiting
-from feedline.feed.waiting import Waits
+from feedline.feed.reading import waiting
+from feedline.feed.reading.waiting import Waits
 
 
 @pytest.fixture(autouse=True)
@@ -100,7 +100,7 @@ def test_a_source_that_waits_says_what_helps(folder, monkeypatch, caplog, what, 
     """And one that finds everything in memory says nothing."""
     monkeypatch.setattr(waiting, "LEAST_S", 0.0)
     monkeypatch.setattr(waiting, "SHARE", 0.0)
-    monkeypatch.setattr("feedline.feed.prefetch._A_WAIT_S", 0.0)
+    monkeypatch.setattr("feedline.feed.reading.prefetch._A_WAIT_S", 0.0)
     for _ in range(2):
         corpus = (
             fl.ArrayDeserializer(x=np.load(folder / "x.npy", mmap_mode="r"))
@@ -122,7 +122,7 @@ def test_a_source_that_waits_says_what_helps(folder, monkeypatch, caplog, what, 
 
 def test_a_loader_that_waits_says_so_once(folder, monkeypatch, caplog):
     """Over all its sweeps."""
-    from feedline.feed.fetching import FetchingReader
+    from feedline.feed.reading.fetching import FetchingReader
 
     monkeypatch.setattr(waiting, "LEAST_S", 0.0)
     monkeypatch.setattr(waiting, "SHARE", 0.0)

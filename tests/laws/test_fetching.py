@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 import feedline as fl
 from feedline import _native
-from feedline.feed import disk
-from feedline.feed.fetching import FetchingReader
+from feedline.feed.files import disk
+from feedline.feed.reading.fetching import FetchingReader
 from feedline.testing import assert_resumes, sequences_of
 from tests.effort import examples
 from tests.laws.corpora import CountedCorpus

@@ -15,7 +15,7 @@ import time
 from typing import Any
 
 from feedline.cli.memory import memory
-from feedline.feed.disk import evict, resident, survey
+from feedline.feed.files.disk import evict, resident, survey
 
 from .processes import end_with_parent
 from .words import open_source

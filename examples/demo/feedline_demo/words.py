@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 
 from feedline.data import Stream, Value
 from feedline.errors import DataError
-from feedline.feed.formats.ctf import CTFDeserializer
-from feedline.feed.formats.ctf_write import write_ctf
+from feedline.feed.formats.cntk.ctf import CTFDeserializer
+from feedline.feed.formats.cntk.ctf_write import write_ctf
 from feedline.feed.source import MinibatchSource
 from feedline.feed.timeline import Window
 

@@ -36,7 +36,7 @@ from feedline.cli.corpus import Opened, open_path
 from feedline.cli.memory import memory
 from feedline.cli.usage import UsageError
 from feedline.data import Minibatch
-from feedline.feed.disk import evict, resident, survey
+from feedline.feed.files.disk import evict, resident, survey
 from feedline.feed.protocol import Deserializer
 from feedline.feed.remote.stores import is_address
 from feedline.feed.source import DEFAULT_MINIBATCH_SIZE, MinibatchSource

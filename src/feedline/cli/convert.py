@@ -12,10 +12,10 @@ from feedline.cli.arguments import DEFAULT_CHUNK_SIZE, ChunkSize, Jobs, Streams,
 from feedline.cli.console import Debug, Json, print_facts, print_json, progress, show_bytes, show_count
 from feedline.cli.corpus import open_path
 from feedline.cli.usage import UsageError
-from feedline.feed.convert import ConversionSummary
-from feedline.feed.convert import convert as convert_corpus
+from feedline.feed.composed.tokenized import Tokenized
+from feedline.feed.conversion.convert import ConversionSummary
+from feedline.feed.conversion.convert import convert as convert_corpus
 from feedline.feed.formats.store.compressed import CODECS
-from feedline.feed.formats.tokenized import Tokenized
 from feedline.feed.protocol import CHUNK_MEMORY
 
 

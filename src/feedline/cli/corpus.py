@@ -11,8 +11,8 @@ from feedline.cli.arguments import DEFAULT_CHUNK_SIZE, parse_columns, parse_coun
 from feedline.cli.console import progress
 from feedline.cli.usage import UsageError
 from feedline.feed.corpora import open_corpus
-from feedline.feed.formats.ctf import CTFDeserializer
-from feedline.feed.formats.ctf_streams import infer_ctf_streams
+from feedline.feed.formats.cntk.ctf import CTFDeserializer
+from feedline.feed.formats.cntk.ctf_streams import infer_ctf_streams
 from feedline.feed.formats.detect import recognise
 from feedline.feed.formats.elsewhere import RemoteCorpus
 from feedline.feed.protocol import CHUNK_MEMORY, Deserializer

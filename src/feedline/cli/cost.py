@@ -6,10 +6,10 @@ import math
 from typing import Any
 
 from feedline.cli.console import print_table, show_bytes, show_count, stdout
-from feedline.feed.disk import survey
+from feedline.feed.files.disk import survey
 from feedline.feed.formats.elsewhere import RemoteCorpus
-from feedline.feed.opening import DEFAULT_WINDOW
 from feedline.feed.protocol import Deserializer
+from feedline.feed.reading.opening import DEFAULT_WINDOW
 from feedline.feed.source import DEFAULT_MINIBATCH_SIZE, MinibatchSource
 from feedline.feed.timeline import BlockOrder, ChunkTable
 

@@ -21,7 +21,7 @@ from feedline.data.value import DenseValue, SparseValue
 from feedline.errors import DataError
 from feedline.feed.files.atomic import atomic_file
 from feedline.feed.files.paths import open_file
-from feedline.feed.formats.cbf_write import CbfField, CbfWriter
+from feedline.feed.formats.cntk.cbf_write import CbfField, CbfWriter
 
 _INDEX_BYTES = 4
 

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline.feed.distinct import distinct
-from feedline.feed.lru import LruCache
+from feedline.feed.files.lru import LruCache
 from feedline.feed.protocol import CHUNK_MASK, Deserializer, chunk_starts
 
 Ints = NDArray[np.int64]

@@ -21,15 +21,15 @@ from numpy.typing import NDArray
 from feedline.data import Position
 from feedline.errors import DataError
 from feedline.feed.assembly import ChunkSet
-from feedline.feed.blocks import BlockCorpus
 from feedline.feed.files.remote import object_at
 from feedline.feed.formats.elsewhere import RemoteCorpus
 from feedline.feed.formats.fetched_views import in_parts
-from feedline.feed.keeping import Keeping, Mask, Range, runs
-from feedline.feed.next_uses import NextUses
-from feedline.feed.opening import opened, order_of
-from feedline.feed.prefetch import Stats
 from feedline.feed.protocol import Deserializer
+from feedline.feed.reading.blocks import BlockCorpus
+from feedline.feed.reading.keeping import Keeping, Mask, Range, runs
+from feedline.feed.reading.next_uses import NextUses
+from feedline.feed.reading.opening import opened, order_of
+from feedline.feed.reading.prefetch import Stats
 from feedline.feed.remote.cache import LEAST_BYTES, CachedObject, parts_of, together
 from feedline.feed.remote.pages import PAGE_BYTES
 from feedline.feed.remote.requests import IN_FLIGHT

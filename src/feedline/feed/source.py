@@ -15,19 +15,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
+from feedline.concurrency.one_thread import refusal
 from feedline.data import Minibatch, Position, Schema, Span
 from feedline.errors import StateError
-from feedline.feed import lengths, states
+from feedline.feed import states
 from feedline.feed.assembly import ChunkSet
-from feedline.feed.copy_ahead import CopyAhead, FirstStage
-from feedline.feed.copy_together import CopyTogether
-from feedline.feed.delivery import Delivery
+from feedline.feed.composed.join import Join
+from feedline.feed.composed.skipping import Paths, Skipping
 from feedline.feed.device import mover
 from feedline.feed.files.remote import by_ranges, settle
-from feedline.feed.formats.join import Join
 from feedline.feed.mistaken import refuse
-from feedline.feed.one_thread import refusal
-from feedline.feed.opening import checked_lanes, opened
 from feedline.feed.packing import lanes as bptt_lanes
 from feedline.feed.packing.axis import Axis, Cursor
 from feedline.feed.packing.jumps import declared_jumps
@@ -35,11 +32,15 @@ from feedline.feed.packing.rule import rule_of
 from feedline.feed.packing.whole import Whole
 from feedline.feed.partition import Partition, on_this_machine
 from feedline.feed.plan import PlannedMinibatch, count_left, planned
-from feedline.feed.prefetch import Stats, Upcoming, ahead_bytes, upcoming
 from feedline.feed.protocol import Deserializer, checked_seed, whole_number
 from feedline.feed.quarantine import Quarantine
+from feedline.feed.reading import lengths
+from feedline.feed.reading.copy_ahead import CopyAhead, FirstStage
+from feedline.feed.reading.copy_together import CopyTogether
+from feedline.feed.reading.delivery import Delivery
+from feedline.feed.reading.opening import checked_lanes, opened
+from feedline.feed.reading.prefetch import Stats, Upcoming, ahead_bytes, upcoming
 from feedline.feed.showing import Progress
-from feedline.feed.skipping import Paths, Skipping
 from feedline.feed.timeline import ChunkTable, Timeline, UnsizedOrder, Window, WindowPlan
 from feedline.feed.transforms import Map, Transform
 from feedline.feed.until import Minibatches, upto

@@ -23,7 +23,7 @@ import feedline as fl
 from feedline.feed.files import atomic, cache
 from feedline.feed.files.atomic import atomic_file
 from feedline.feed.files.paths import open_file
-from feedline.feed.formats.ctf_streams import infer_ctf_streams
+from feedline.feed.formats.cntk.ctf_streams import infer_ctf_streams
 from feedline.feed.formats.indexed import index as ctf_index
 from tests.warm import Python
 
@@ -140,7 +140,7 @@ def test_a_fifo_as_quarantine_is_refused(text_file, tmp_path):
 
 # Modules that open only files of their own, by name.
 EXEMPT = {
-    "feed/shuffling.py": "its work folder",
+    "feed/conversion/shuffling.py": "its work folder",
     "feed/formats/store/combine.py": "stores that the same call has written",
     "feed/formats/store/staging.py": "/proc, and folders",
     "feed/formats/store/writer.py": "lengths that it has written",
@@ -150,7 +150,7 @@ EXEMPT = {
     "feed/remote/stores.py": "files that the same call has written",
     "feed/remote/uploads.py": "files that the same call has written",
     "feed/remote/holders.py": "its own files, in a private folder",
-    "feed/disk.py": "measures, and never waits for a FIFO",
+    "feed/files/disk.py": "measures, and never waits for a FIFO",
     "feed/files/paths.py": "is the one place",
 }
 
@@ -444,7 +444,7 @@ def test_an_npz_file_that_holds_more_than_was_given_is_refused(tmp_path):
 def test_conversion_of_a_path_obeys_memory(tmp_path, monkeypatch):
     path = tmp_path / "a.npz"
     np.savez_compressed(path, x=np.zeros((1000, 100)))
-    monkeypatch.setattr("feedline.feed.convert.CHUNK_MEMORY", 1000)
+    monkeypatch.setattr("feedline.feed.conversion.convert.CHUNK_MEMORY", 1000)
     for shuffle in (None, 1):
         with pytest.raises(fl.DataError, match=r"\(memory\)"):
             fl.convert(path, tmp_path / "store", shuffle=shuffle, memory=1000)

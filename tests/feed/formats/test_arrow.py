@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 import feedline as fl
 from feedline import _native
-from feedline.feed.formats import arrow as module
+from feedline.feed.formats.arrow import arrow as module
 from feedline.feed.formats.store import columns
 from feedline.feed.formats.store.compressed import dictionary
 from feedline.testing import assert_resumes, bytes_digest, sequences_of

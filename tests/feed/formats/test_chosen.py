@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import feedline as fl
-from feedline.feed.skipping import lists
+from feedline.feed.composed.skipping import lists
 from feedline.feed.timeline import blocks
 from feedline.testing import assert_resumes, sequences_of
 from tests.laws.corpora import CountedCorpus

@@ -19,7 +19,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import feedline as fl
-from feedline.feed.formats import ctf_errors
+from feedline.feed.formats.cntk import ctf_errors
 from feedline.feed.formats.indexed import corpus as indexed_corpus
 from tests.feed.conftest import ROOT, shared_file
 

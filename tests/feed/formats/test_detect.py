@@ -19,7 +19,7 @@ import feedline as fl
 from feedline.data import Stream
 from feedline.errors import DataError
 from feedline.feed.files.paths import expand_braces
-from feedline.feed.formats.ctf_streams import infer_ctf_streams
+from feedline.feed.formats.cntk.ctf_streams import infer_ctf_streams
 from feedline.feed.formats.detect import FORMATS, guess_format, recognise
 from tests.feed.formats.corpora import everything
 from tests.oracles.cntk_files import htk, mlf

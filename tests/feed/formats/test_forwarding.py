@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 import feedline as fl
-from feedline.feed.formats.forwarding import Forwarding
+from feedline.feed.forwarding import Forwarding
 
 MDS = Path(__file__).parents[2] / "fixtures" / "mds"
 

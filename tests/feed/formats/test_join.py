@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import feedline as fl
+from feedline.feed.composed import join_table
 from feedline.feed.files import cache
-from feedline.feed.formats import join_table
 from feedline.testing import assert_resumes, sequences_of
 from tests.effort import examples
 

@@ -14,8 +14,8 @@ from feedline.data import Stream, Value
 from feedline.errors import DataError, SchemaError, StateError
 from feedline.feed.corpora import open_corpus
 from feedline.feed.formats.arrays import ArrayDeserializer
-from feedline.feed.formats.arrow_columns import Column, decode
-from feedline.feed.formats.parquet import ParquetDeserializer
+from feedline.feed.formats.arrow.columns import Column, decode
+from feedline.feed.formats.arrow.parquet import ParquetDeserializer
 from feedline.feed.formats.store import columns
 from feedline.feed.source import MinibatchSource
 from tests.feed.formats.corpora import assert_same, corpora, everything

@@ -16,7 +16,7 @@ import pytest
 
 import feedline as fl
 from feedline.feed.files.reading import read_exactly
-from feedline.feed.formats.offset_shards import OffsetShards
+from feedline.feed.formats.shards.offset_shards import OffsetShards
 from feedline.feed.protocol import Unread
 from feedline.testing import assert_resumes, bytes_digest, sequences_of
 from tests.effort import stride as every
@@ -146,7 +146,7 @@ def test_what_a_disk_loses_are_the_samples_there(folder, monkeypatch):
         into[low - offset : low + 4 - offset] = ord(" ")
         return [(low, low + 4, errno.EIO)]
 
-    monkeypatch.setattr("feedline.feed.formats.offset_shards.read_most", read_most)
+    monkeypatch.setattr("feedline.feed.formats.shards.offset_shards.read_most", read_most)
     chunk = corpus.read_fetched(0, [Unread(errno.EIO, low)])
     assert list(chunk.errors) == [1]
     assert (chunk.errors[1].byte, chunk.errors[1].sequence) == (low, 1)
@@ -196,7 +196,7 @@ def test_changed_in_use(folder, tmp_path, replaced):
 def test_lengths_of_another_file(tmp_path, monkeypatch, kept):
     """A file of the same size and time whose sequences have other lengths is refused, not read into a wrong budget."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr("feedline.feed.formats.shard_lengths.WORTH_BYTES", 0)
+    monkeypatch.setattr("feedline.feed.formats.shards.lengths.WORTH_BYTES", 0)
     monkeypatch.setattr(OffsetShards, "digest", lambda self: "the same")  # it is of excerpts
     folder = tmp_path / "a"
 

@@ -723,7 +723,7 @@ def test_digest_follows_the_content(tmp_path):
 
 def test_importing_does_not_import_arrow():
     code = (
-        "import sys, feedline.feed.convert, feedline.feed.formats.parquet, feedline.feed.formats.csv; "
+        "import sys, feedline.feed.conversion.convert, feedline.feed.formats.arrow.parquet, feedline.feed.formats.csv; "
         "assert 'pyarrow' not in sys.modules"
     )
     subprocess.run(

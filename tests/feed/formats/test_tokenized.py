@@ -63,7 +63,7 @@ def test_tokens_are_those_of_the_library(tokenizer, lines, options):
 
 
 def test_small_batches_truncation_and_padding_change_nothing(tokenizer, lines, monkeypatch):
-    monkeypatch.setattr("feedline.feed.formats.tokenized._AT_A_TIME", 64)
+    monkeypatch.setattr("feedline.feed.composed.tokenized._AT_A_TIME", 64)
     cutting = tokenizers.Tokenizer.from_str(tokenizer.to_str())
     cutting.enable_truncation(4)
     cutting.enable_padding(length=100)
@@ -195,8 +195,8 @@ def test_an_interrupted_conversion_goes_on_with_the_same_tokenizer_only(lines, t
 
 
 def test_another_list_of_what_to_skip_is_another_conversion(tokenizer, lines, tmp_path):
-    from feedline.feed.convert import _CorpusReader
-    from feedline.feed.skipping import Skipping
+    from feedline.feed.composed.skipping import Skipping
+    from feedline.feed.conversion.convert import _CorpusReader
 
     digests = set()
     for sequence in (3, 4):

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 import feedline as fl
 from feedline import _native
-from feedline.feed.fetching import FetchingReader
 from feedline.feed.files import mapped_arrays as file_maps
 from feedline.feed.loader.iterator import LoaderIterator
 from feedline.feed.loader.staged import StagedExecutor
+from feedline.feed.reading.fetching import FetchingReader
 from tests.effort import examples
 from tests.feed.page_cache import evict
 
@@ -147,7 +147,7 @@ def test_a_failing_disk_is_an_error_of_its_batch(folder, monkeypatch, shuffle, f
     expected = list(fl.DataLoader(in_memory(folder), 64, shuffle=shuffle, seed=3))
     if not forced:
         # Kept, the page that it shares with item 1233 would be in memory once that has been read.
-        monkeypatch.setattr("feedline.feed.fetching.fits_page_cache", lambda total_bytes: False)
+        monkeypatch.setattr("feedline.feed.reading.fetching.fits_page_cache", lambda total_bytes: False)
         if not evict([str(folder / "x.npy")], leave=0):
             pytest.skip("the file system lets go of no pages")
     iterator = iter(fl.DataLoader(mapped(folder), 64, shuffle=shuffle, seed=3))
@@ -189,7 +189,7 @@ def test_items_that_cannot_be_read_are_passed_over(folder, monkeypatch, tmp_path
 def test_a_file_that_is_cut_costs_what_was_behind_the_cut(copy, monkeypatch, shuffle, forced):
     """Also where its pages were in memory; items before the cut are delivered."""
     fetching(monkeypatch, forced=forced)
-    monkeypatch.setattr("feedline.feed.fetching.LEAST_AHEAD_BYTES", 1 << 20)
+    monkeypatch.setattr("feedline.feed.reading.fetching.LEAST_AHEAD_BYTES", 1 << 20)
     monkeypatch.setattr("feedline.feed.loader.staged.STAGED", 256)
     arrays = mapped(copy)
     loader = fl.DataLoader(arrays, 64, shuffle=shuffle, seed=3, on_error="skip", quarantine=copy / "listed.jsonl")

@@ -18,7 +18,7 @@ import pytest
 import feedline as fl
 from feedline import _native
 from feedline.data import Chunk, Schema, Stream, Value
-from feedline.feed.formats.ctf_write import write_ctf
+from feedline.feed.formats.cntk.ctf_write import write_ctf
 from feedline.feed.protocol import ChunkInfo, Deserializer
 from feedline.feed.remote import requests, stores
 from tests.cli import shell

@@ -13,7 +13,7 @@ import pytest
 
 import feedline as fl
 from feedline.feed.fetch_plan import Cluster, fetch_plan
-from feedline.feed.ranges import RangeFetcher
+from feedline.feed.reading.ranges import RangeFetcher
 from feedline.feed.remote import cache as caches
 from feedline.feed.remote import requests
 from feedline.feed.remote.requests import PART_BYTES

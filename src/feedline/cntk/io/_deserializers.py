@@ -16,8 +16,8 @@ from feedline.cntk.io._speech import HTKFeatureDeserializer, HTKMLFDeserializer
 from feedline.cntk.io._streams import StreamConfiguration
 from feedline.data import Stream
 from feedline.errors import CompatError, SchemaError
-from feedline.feed.formats.cbf import CBFDeserializer as BinaryCorpus
-from feedline.feed.formats.ctf import CTFDeserializer as TextCorpus
+from feedline.feed.formats.cntk.cbf import CBFDeserializer as BinaryCorpus
+from feedline.feed.formats.cntk.ctf import CTFDeserializer as TextCorpus
 from feedline.feed.protocol import Deserializer
 
 _ABSENT = NAMES["cntk.io"].absent

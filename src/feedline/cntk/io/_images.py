@@ -20,9 +20,9 @@ from feedline.cntk.io._pictures import Pictures, PictureStream
 from feedline.data import Chunk, Schema, Stream, Value
 from feedline.data.value import BytesValue, DenseValue
 from feedline.errors import DataError
-from feedline.feed.formats.forwarding import Forwarding
 from feedline.feed.formats.images import Base64ImageDeserializer as Base64Corpus
 from feedline.feed.formats.images import ImageMapDeserializer as MapCorpus
+from feedline.feed.forwarding import Forwarding
 from feedline.feed.protocol import ChunkInfo, Deserializer, Extent, chunk_starts
 
 MAP, BASE64 = "ImageDeserializer", "Base64ImageDeserializer"

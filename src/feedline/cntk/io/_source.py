@@ -25,9 +25,9 @@ from feedline.cntk.logging import TraceLevel
 from feedline.cntk.variables import Record
 from feedline.data import Minibatch, Position
 from feedline.errors import CompatError
-from feedline.feed.formats.frames import Frames
-from feedline.feed.formats.htk import HTKFeatureDeserializer
-from feedline.feed.formats.join import Join
+from feedline.feed.composed.frames import Frames
+from feedline.feed.composed.join import Join
+from feedline.feed.formats.cntk.htk import HTKFeatureDeserializer
 from feedline.feed.protocol import Deserializer
 from feedline.feed.source import MinibatchSource as Modern
 from feedline.feed.timeline import Window

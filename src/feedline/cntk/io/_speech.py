@@ -15,8 +15,8 @@ from feedline.cntk import cntk_py
 from feedline.data import Stream
 from feedline.errors import DataError
 from feedline.feed.files.paths import open_file
-from feedline.feed.formats.htk import HTKFeatureDeserializer as Features
-from feedline.feed.formats.mlf import MLFDeserializer as Labels
+from feedline.feed.formats.cntk.htk import HTKFeatureDeserializer as Features
+from feedline.feed.formats.cntk.mlf import MLFDeserializer as Labels
 from feedline.feed.protocol import Deserializer
 
 FEATURES, LABELS = "HTKFeatureDeserializer", "HTKMLFDeserializer"

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from feedline.feed.composed.boundaries import counted, least_padding
 from feedline.feed.composed.bucketed_order import BucketedOrder, Buckets
-from feedline.feed.formats.concat import check_part
-from feedline.feed.formats.forwarding import Forwarding
+from feedline.feed.composed.concat import check_part
+from feedline.feed.forwarding import Forwarding
 from feedline.feed.protocol import Deserializer, chunk_starts, whole_number
 from feedline.feed.timeline import Timeline, Window
 

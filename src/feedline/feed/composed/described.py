@@ -16,11 +16,11 @@ from feedline.data import Stream
 from feedline.errors import DataError, FeedlineError, install_line, shown
 from feedline.feed.composed.mixture import Mixture
 from feedline.feed.composed.packed import Packed
+from feedline.feed.composed.take import Take
 from feedline.feed.files.paths import open_regular
 from feedline.feed.files.remote import object_at
 from feedline.feed.formats.detect import recognise
 from feedline.feed.formats.elsewhere import open_addresses
-from feedline.feed.formats.take import Take
 from feedline.feed.protocol import Deserializer
 from feedline.feed.remote.mirror import without_file
 from feedline.feed.remote.stores import is_address, scheme_of

@@ -10,11 +10,11 @@ from fractions import Fraction
 from typing import Any
 
 from feedline import _native
+from feedline.feed.composed.concat import Concat
 from feedline.feed.composed.one_source import check_place
 from feedline.feed.composed.order import MixtureOrder, Rules
 from feedline.feed.composed.stages import LAST_PLACE, Declared
 from feedline.feed.composed.weights import named, quotas_of, ratio, shares_of
-from feedline.feed.formats.concat import Concat
 from feedline.feed.protocol import Deserializer, whole_number
 from feedline.feed.timeline import ChunkTable, Timeline, Window
 

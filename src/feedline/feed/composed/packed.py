@@ -21,10 +21,10 @@ from feedline import _native
 from feedline.data import Chunk, Schema, Stream, Value
 from feedline.data.value import DenseValue
 from feedline.errors import DataError, SchemaError
+from feedline.feed.composed.concat import check_part
 from feedline.feed.composed.swept import SweptOrder, number_of, sweep_of
 from feedline.feed.composed.unpacking import NONE, PIECES, Unpacking
 from feedline.feed.distinct import distinct
-from feedline.feed.formats.concat import check_part
 from feedline.feed.protocol import ChunkInfo, Deserializer, Extent, Piece, checked_seed, whole_number
 from feedline.feed.timeline import ChunkTable, Timeline, Window
 

@@ -18,8 +18,8 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, BinaryIO, Protocol
 
+from feedline.concurrency.jobs import call_each
 from feedline.errors import DataError
-from feedline.feed.jobs import call_each
 
 _log = logging.getLogger("feedline")
 

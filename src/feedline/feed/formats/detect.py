@@ -24,14 +24,14 @@ from feedline.data import Stream
 from feedline.errors import DataError, SchemaError, shown_path
 from feedline.feed.files.packed import head_of, packing_of
 from feedline.feed.files.paths import list_files, list_places, looking, name_of, open_regular
-from feedline.feed.formats.arrow_file import FILE_MAGIC, STREAM_MAGIC
-from feedline.feed.formats.cbf import HEAD as CBF_HEAD
-from feedline.feed.formats.hugging_face import is_arrow_dataset
+from feedline.feed.formats.arrow.file import FILE_MAGIC, STREAM_MAGIC
+from feedline.feed.formats.arrow.hugging_face import is_arrow_dataset
+from feedline.feed.formats.cntk.cbf import HEAD as CBF_HEAD
 from feedline.feed.formats.image_guess import is_base64, is_image_folder, is_map
 from feedline.feed.formats.shards_guess import INDEX, is_litdata, is_mds
 from feedline.feed.formats.store.manifest import MANIFEST
+from feedline.feed.formats.stored.zarr_store import is_zarr, is_zarr_zip
 from feedline.feed.formats.tfrecord_guess import is_tfrecord
-from feedline.feed.formats.zarr_store import is_zarr, is_zarr_zip
 from feedline.feed.protocol import Deserializer
 
 Opener = Callable[[list[str], Mapping[str, Stream], int], Deserializer]
@@ -183,7 +183,7 @@ FORMATS: tuple[Format, ...] = (
     Format(
         "zarr",
         "a Zarr store",
-        "feedline.feed.formats.zarr:open_files",
+        "feedline.feed.formats.stored.zarr:open_files",
         begins=lambda path, head: head.startswith(_ZIP) and is_zarr_zip(_names_in_zip(path)),
         folder=is_zarr,  # before those that look below, as it may have a million files
         several=True,
@@ -209,7 +209,7 @@ FORMATS: tuple[Format, ...] = (
     Format(
         "mds",
         "a folder of MDS shards",
-        "feedline.feed.formats.mds:open_files",
+        "feedline.feed.formats.shards.mds:open_files",
         folder=is_mds,
         begins=lambda path, head: path.name == INDEX and is_mds(path.parent),
         several=True,
@@ -225,7 +225,7 @@ FORMATS: tuple[Format, ...] = (
     Format(
         "arrow",
         "an Arrow file",
-        "feedline.feed.formats.arrow:open_files",
+        "feedline.feed.formats.arrow.arrow:open_files",
         begins=_is_arrow,
         folder=is_arrow_dataset,
         inside="*.arrow",
@@ -236,7 +236,7 @@ FORMATS: tuple[Format, ...] = (
     Format(
         "parquet",
         "a Parquet file",
-        "feedline.feed.formats.parquet:open_files",
+        "feedline.feed.formats.arrow.parquet:open_files",
         begins=_magic(b"PAR1", b"PARE"),
         inside="*.parquet",
         several=True,
@@ -255,7 +255,7 @@ FORMATS: tuple[Format, ...] = (
     Format(
         "ctf",
         "a CTF file",
-        "feedline.feed.formats.ctf:open_files",
+        "feedline.feed.formats.cntk.ctf:open_files",
         begins=_is_ctf,
         several=True,
         suffixes=(".ctf", ".txt"),
@@ -263,7 +263,7 @@ FORMATS: tuple[Format, ...] = (
     Format(
         "hdf5",
         "an HDF5 file",
-        "feedline.feed.formats.hdf5:open_files",
+        "feedline.feed.formats.stored.hdf5:open_files",
         begins=_magic(b"\x89HDF\r\n\x1a\n", b"MATLAB 7.3 MAT-file"),
         several=True,
         suffixes=(".h5", ".hdf5"),
@@ -288,7 +288,7 @@ FORMATS: tuple[Format, ...] = (
     Format(
         "cbf",
         "a CBF file",
-        "feedline.feed.formats.cbf:open_files",
+        "feedline.feed.formats.cntk.cbf:open_files",
         begins=_magic(CBF_HEAD),
         several=True,
         suffixes=(".cbf",),
@@ -296,14 +296,14 @@ FORMATS: tuple[Format, ...] = (
     Format(
         "htk",
         "an HTK script file",
-        "feedline.feed.formats.htk:open_files",
+        "feedline.feed.formats.cntk.htk:open_files",
         suffixes=(".scp",),
-        lists="feedline.feed.formats.htk:listed_in_script",
+        lists="feedline.feed.formats.cntk.htk:listed_in_script",
     ),
     Format(
         "mlf",
         "an MLF file",
-        "feedline.feed.formats.mlf:open_files",
+        "feedline.feed.formats.cntk.mlf:open_files",
         begins=_magic(b"#!MLF!#"),
         several=True,
         suffixes=(".mlf",),

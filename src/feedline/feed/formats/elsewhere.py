@@ -18,9 +18,9 @@ from feedline.feed.files.paths import open_file
 from feedline.feed.files.remote import by_ranges, check_room, object_at, preadv, settle
 from feedline.feed.formats.detect import Format, recognise
 from feedline.feed.formats.fetched_views import extents_of, fetched_chunk, in_parts
-from feedline.feed.formats.forwarding import Forwarding
 from feedline.feed.formats.store.bucket import unfinished_store
 from feedline.feed.formats.store.manifest import MANIFEST
+from feedline.feed.forwarding import Forwarding
 from feedline.feed.protocol import Deserializer, Extent, Piece, select_by_chunk
 from feedline.feed.remote.mirror import LookedUp, Mirror, look_up, look_up_listed
 from feedline.feed.remote.requests import Patience

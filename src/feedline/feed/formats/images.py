@@ -26,15 +26,15 @@ from feedline.errors import DataError, SchemaError
 from feedline.feed.distinct import distinct
 from feedline.feed.files.archives import open_archive, read_member
 from feedline.feed.files.digest import ContentDigest
+from feedline.feed.files.lru import LruCache
 from feedline.feed.files.paths import PathLike, looking, open_file, open_regular, size_of
 from feedline.feed.files.reading import read_exactly
 from feedline.feed.files.remote import object_at
-from feedline.feed.formats.ctf import ctf_index
+from feedline.feed.formats.cntk.ctf import ctf_index
 from feedline.feed.formats.image_guess import SUFFIXES
 from feedline.feed.formats.indexed.corpus import IndexedFile
 from feedline.feed.formats.indexed.index import Cache
 from feedline.feed.formats.unreadable import require_damage, unread
-from feedline.feed.lru import LruCache
 from feedline.feed.protocol import (
     CHUNK_MEMORY,
     ChunkInfo,

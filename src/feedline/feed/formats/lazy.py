@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from feedline.concurrency.per_process import PerProcess
 from feedline.data import Stream, Value
 from feedline.errors import DataError
 from feedline.feed.files.digest import ContentDigest
-from feedline.feed.per_process import PerProcess
 from feedline.feed.protocol import CHUNK_MEMORY
 
 CHUNK_BYTES = 32 << 20

@@ -17,13 +17,13 @@ from feedline.data import Stream
 from feedline.errors import DataError, SchemaError
 from feedline.feed.files.paths import PathLike
 from feedline.feed.formats import tokens
-from feedline.feed.formats.arrow import ArrowDeserializer
-from feedline.feed.formats.forwarding import Forwarding
-from feedline.feed.formats.litdata_index import LitDataIndex, dtype_of, dtypes_of, lacking_of, litdata_index
-from feedline.feed.formats.litdata_json import json_text
-from feedline.feed.formats.offset_shards import CHUNK_BYTES, MEMORY_BYTES, OffsetShards
-from feedline.feed.formats.shard_fields import Array, ArrayHead, ShardField
-from feedline.feed.formats.shard_index import ShardFile, folders_of
+from feedline.feed.formats.arrow.arrow import ArrowDeserializer
+from feedline.feed.formats.shards.fields import Array, ArrayHead, ShardField
+from feedline.feed.formats.shards.index import ShardFile, folders_of
+from feedline.feed.formats.shards.litdata_index import LitDataIndex, dtype_of, dtypes_of, lacking_of, litdata_index
+from feedline.feed.formats.shards.litdata_json import json_text
+from feedline.feed.formats.shards.offset_shards import CHUNK_BYTES, MEMORY_BYTES, OffsetShards
+from feedline.feed.forwarding import Forwarding
 from feedline.feed.protocol import Deserializer, declared_streams, whole_number
 
 _SCALARS = {"int": "int64", "float": "float64", "bool": "bool"}

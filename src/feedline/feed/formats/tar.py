@@ -25,6 +25,7 @@ from feedline.data import Chunk, Schema, Stream, Value
 from feedline.data.scattered import ScatteredBytes, without_gaps
 from feedline.data.value import BytesValue
 from feedline.errors import DataError, SchemaError
+from feedline.feed.files.lru import LruCache
 from feedline.feed.files.packed import Unpacker
 from feedline.feed.files.paths import PathLike, list_files, looking, name_of, read_at
 from feedline.feed.files.reading import read_exactly, read_most
@@ -34,7 +35,6 @@ from feedline.feed.formats import decode
 from feedline.feed.formats.indexed.corpus import ChunkPlace, IndexedCorpus, IndexedFile, open_indexed
 from feedline.feed.formats.indexed.index import Cache, IndexKind
 from feedline.feed.formats.unreadable import unread
-from feedline.feed.lru import LruCache
 from feedline.feed.protocol import (
     CHUNK_MEMORY,
     Deserializer,

@@ -20,11 +20,11 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from feedline.concurrency.per_process import PerProcess
 from feedline.data import Chunk, Schema, Stream
 from feedline.errors import DataError, FeedlineError, WorkerError
 from feedline.feed.distinct import distinct
-from feedline.feed.lru import LruCache
-from feedline.feed.per_process import PerProcess
+from feedline.feed.files.lru import LruCache
 from feedline.feed.protocol import ChunkInfo, Deserializer
 from feedline.feed.user_values import given_values
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from feedline.data import Minibatch, Position
 from feedline.data.value import BytesValue
 from feedline.errors import SchemaError
-from feedline.feed.formats.forwarding import Forwarding
+from feedline.feed.forwarding import Forwarding
 from feedline.feed.loader import collate as collating
 from feedline.feed.loader.batches import Batches
 from feedline.feed.loader.fetch import Fetched

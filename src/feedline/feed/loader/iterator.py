@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from feedline.concurrency.one_thread import refusal
 from feedline.errors import DataError, install_line
 from feedline.feed.loader import collate as collating
 from feedline.feed.loader.draws import SamplerDraws
@@ -23,7 +24,6 @@ from feedline.feed.loader.shown import ShownSweep
 from feedline.feed.loader.state import ResumePoint
 from feedline.feed.loader.stats import LoaderStats
 from feedline.feed.loader.sweeps import SweepProgress, Sweeps
-from feedline.feed.one_thread import refusal
 from feedline.feed.quarantine import Quarantine
 from feedline.interop.lightning import check_restored
 

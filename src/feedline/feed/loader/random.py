@@ -29,7 +29,7 @@ import numpy.random  # at 5 ms, and NumPy itself imports it at its first use: in
 from numpy.typing import NDArray
 
 from feedline import _native
-from feedline.feed.per_process import PerProcess
+from feedline.concurrency.per_process import PerProcess
 
 T = TypeVar("T")
 

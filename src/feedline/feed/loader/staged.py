@@ -19,17 +19,17 @@ from feedline import _native
 from feedline.data import Value
 from feedline.errors import DataError
 from feedline.feed.assembly import ChunkSet
-from feedline.feed.copy_ahead import STAGED, STAGED_BYTES
-from feedline.feed.fetching import FetchingReader
 from feedline.feed.files.mapped_arrays import may_be_mapped
 from feedline.feed.formats.arrays import ArrayDeserializer
 from feedline.feed.loader.executors import AHEAD_BYTES, RemainingBatches
 from feedline.feed.loader.fetch import Fetched
 from feedline.feed.loader.gather import Columns
 from feedline.feed.loader.order import Planned
-from feedline.feed.prefetch import Stats
+from feedline.feed.reading.copy_ahead import STAGED, STAGED_BYTES
+from feedline.feed.reading.fetching import FetchingReader
+from feedline.feed.reading.prefetch import Stats
+from feedline.feed.reading.waiting import ITEMS, Waits
 from feedline.feed.timeline import ORDERS, ChunkTable
-from feedline.feed.waiting import ITEMS, Waits
 
 Ints = NDArray[np.int64]
 

@@ -38,10 +38,10 @@ from typing import Any, Protocol, TypeVar, Union
 import numpy as np
 from numpy.typing import NDArray
 
+from feedline.concurrency.jobs import ended_by
 from feedline.errors import DataError
 from feedline.feed.files.cache import own_folder
 from feedline.feed.files.remote import RemoteObject, object_at
-from feedline.feed.jobs import ended_by
 from feedline.feed.protocol import Extent, Piece
 from feedline.feed.remote.holders import CacheHolder, HolderView, claims_of
 from feedline.feed.remote.pages import PAGE_BYTES, ObjectPages, allocate, checksums, open_own, pages_of
@@ -745,7 +745,7 @@ class Cache:
 
 
 class Fate(Protocol):
-    """What was decided about pages that are fetched; see `feedline.feed.keeping`."""
+    """What was decided about pages that are fetched; see `feedline.feed.reading.keeping`."""
 
     @property
     def keeps(self) -> bool: ...  # noqa: D102  # see the class

@@ -24,8 +24,8 @@ from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar, cast
 
+from feedline.concurrency.jobs import Threads, ended_by
 from feedline.errors import DataError
-from feedline.feed.jobs import Threads, ended_by
 from feedline.feed.remote.stores import ObjectInfo, Store, StoreFault
 from feedline.feed.remote.threads import run_in
 from feedline.feed.remote.web import close_connections
@@ -116,7 +116,7 @@ TRAFFIC = Traffic()
 
 
 class LoopOutcome(Generic[Result]):
-    """What another thread will set; waiting for it can be interrupted at any moment (see `feedline.feed.jobs`)."""
+    """What another thread will set; waiting for it can be interrupted at any moment (see `concurrency.jobs`)."""
 
     __slots__ = ("_done", "_error", "_lock", "_value")
 

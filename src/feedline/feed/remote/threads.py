@@ -11,7 +11,7 @@ import contextlib
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from feedline.feed import jobs
+from feedline.concurrency import jobs
 
 Result = TypeVar("Result")
 

@@ -16,13 +16,13 @@ from typing import Any, BinaryIO, Generic, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from feedline.concurrency.per_process import PerProcess
 from feedline.data import Chunk, Stream
 from feedline.errors import DataError
 from feedline.feed.assembly import ChunkSet
 from feedline.feed.distinct import distinct
 from feedline.feed.files.paths import open_file, read_at, size_of, status_of
 from feedline.feed.formats.indexed.index import Cache, DamagedIndexError, IndexKind, TextIndex, open_index
-from feedline.feed.per_process import PerProcess
 from feedline.feed.protocol import ChunkInfo, Deserializer
 from feedline.feed.showing import Progress
 

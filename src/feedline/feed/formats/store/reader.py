@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline import _native
+from feedline.concurrency.jobs import call_each
 from feedline.data import Chunk, Schema, Stream, Value
 from feedline.data.value import BytesValue, DenseValue, SparseValue
 from feedline.errors import DataError, SchemaError
@@ -31,7 +32,6 @@ from feedline.feed.formats.store.compressed import BatchInMemory, read_exactly
 from feedline.feed.formats.store.manifest import Manifest, StoreFile, lengths_header
 from feedline.feed.formats.store.mapped import ADVICE, StoreMap, open_inside
 from feedline.feed.formats.unreadable import lost_chunk
-from feedline.feed.jobs import call_each
 from feedline.feed.protocol import ChunkInfo, Deserializer, Extent, Piece, Unread
 
 

@@ -1,0 +1,207 @@
+"""A corpus of some of another's sequences, chosen once, before any order: `Take` by place, `Filtered` by content.
+
+What is chosen is part of the digest, so that a state of another choice is refused. Chunks keep their borders, and have
+fewer sequences; those left empty are gone. Cost: nothing per sequence for a run of them, otherwise 8 bytes for each
+chosen one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from feedline.data import Chunk
+from feedline.errors import DataError
+from feedline.feed.composed.concat import check_part
+from feedline.feed.forwarding import Forwarding
+from feedline.feed.protocol import ChunkInfo, Deserializer, Extent, MappedFile, Piece, chunk_starts
+
+Ints = NDArray[np.int64]
+
+_DIGEST_PIECE = 1 << 20  # ordinals
+
+
+class Chosen(Forwarding):
+    """The sequences ``which`` of a corpus, in its order; their ordinals are counted from 0.
+
+    Errors of sequences that the corpus marks as unreadable name the sequence of the corpus, and keys are the corpus's.
+
+    Args:
+        corpus: corpus to choose from, without an order of its own.
+        which: a range with step 1, or int64 (n,) of ascending ordinals of ``corpus``.
+
+    Raises:
+        DataError: nothing is chosen.
+        ValueError: the corpus does not know its sizes, or has an order of its own.
+    """
+
+    def __init__(self, corpus: Deserializer, which: range | Ints) -> None:
+        check_part(corpus, type(self).__name__)
+        if corpus.composed:
+            raise ValueError(
+                f"expected a corpus without an order of its own for {type(self).__name__}, got {corpus.name}: choose "
+                "from each of its parts"
+            )
+        super().__init__(corpus)
+        self.formerly = None
+        if not len(which):
+            raise DataError("expected at least one sequence to be chosen, got none", path=corpus.name)
+        self._first = int(which[0])
+        # A run needs no list.
+        self._which: Ints | None = None
+        if not isinstance(which, range) and int(which[-1]) - self._first != len(which) - 1:
+            self._which = which
+        self._count = len(which)
+        self._originals = chunk_starts(corpus)
+        counts = np.diff(self._before(self._originals))
+        self._numbers: Ints = np.flatnonzero(counts)
+        self._starts: Ints = np.cumsum([0, *counts[self._numbers]], dtype=np.int64)
+        ends = self._own(self._starts[1:] - 1) - self._own(self._starts[:-1]) + 1
+        self._runs = ends == np.diff(self._starts)
+        self.fetchable = corpus.fetchable and bool(self._runs.all())
+        self._infos: list[ChunkInfo] | None = None
+
+    # ---- description ------------------------------------------------------------------------------
+
+    def chunks(self) -> Sequence[ChunkInfo]:
+        """Return the size of every chunk that is not empty; stored bytes in proportion to samples."""
+        if self._infos is None:
+            infos = self._corpus.chunks()
+            self._infos = [self._info(k, infos[number]) for k, number in enumerate(self._numbers.tolist())]
+        return self._infos
+
+    def digest(self) -> str:
+        """Return 32 hex digits over the corpus's digest and the ordinals of what is chosen."""
+        h = hashlib.blake2b(self._corpus.digest().encode(), digest_size=16)
+        h.update(f" chosen {self._first} {self._count};".encode())
+        if self._which is not None:
+            for at in range(0, self._count, _DIGEST_PIECE):
+                h.update(np.ascontiguousarray(self._which[at : at + _DIGEST_PIECE], "<i8").tobytes())
+        return h.hexdigest()
+
+    def lengths(self, ordinals: Ints) -> Ints | None:
+        """Return the samples of the sequences ``ordinals``, int64 (n,), or None if each has one."""
+        return self._corpus.lengths(self.original(ordinals))
+
+    def keys(self, ordinals: Ints) -> NDArray[np.uint64]:
+        """Return the corpus's keys of the sequences ``ordinals``, uint64 (n,)."""
+        return self._corpus.keys(self.original(ordinals))
+
+    def sources(self, ordinals: Ints) -> Ints | None:
+        """Return the number of the corpus's part that each sequence is from, int64 (n,), or None if it has none."""
+        return self._corpus.sources(self.original(ordinals))
+
+    def original(self, ordinals: Ints) -> Ints:
+        """Return the ordinals in the corpus of the sequences ``ordinals``, int64 (n,).
+
+        Raises:
+            IndexError: there is no such sequence.
+        """
+        ordinals = np.asarray(ordinals, np.int64)
+        if len(ordinals) and not 0 <= ordinals.min() <= ordinals.max() < self._count:
+            raise IndexError(f"expected 0 <= ordinal < {self._count}, got {ordinals.min()} to {ordinals.max()}")
+        return self._own(ordinals)
+
+    # ---- reading ----------------------------------------------------------------------------------
+
+    def read(self, chunk: int) -> Chunk:
+        """Return the chosen sequences of a chunk: a view where the corpus gives one and they are a run, else a copy."""
+        number, which = self._located(chunk)
+        if self._whole(chunk):
+            found = self._corpus.read(number)
+        elif self._runs[chunk]:
+            found = self._corpus.read_slice(number, int(which[0]), int(which[-1]) + 1)
+        else:
+            found = self._corpus.read(number).take(which)
+        return self._named(found, which + self._originals[number])
+
+    def read_slice(self, chunk: int, start: int, stop: int) -> Chunk:
+        """Return the sequences ``start:stop`` of a chunk like ``read``; reads what lies between them, too."""
+        number, which = self._located(chunk, start, stop)
+        if not len(which):
+            return self._corpus.read_slice(number, 0, 0)
+        low, high = int(which[0]), int(which[-1]) + 1
+        found = self._corpus.read_slice(number, low, high)
+        found = found if high - low == len(which) else found.take(which - low)
+        return self._named(found, which + self._originals[number])
+
+    def view(self, chunk: int, start: int = 0, stop: int | None = None) -> tuple[Chunk, Ints | None]:
+        """Return a view of the corpus that holds the sequences ``start:stop`` of a chunk, and where they are in it."""
+        number, which = self._located(chunk, start, stop)
+        if not len(which):
+            return self._corpus.read_slice(number, 0, 0), None
+        low, high = int(which[0]), int(which[-1]) + 1
+        part = {} if low == 0 and high == self._sequences(number) else {"start": low, "stop": high}
+        held, inner = self._corpus.view(number, **part)
+        if inner is not None:  # its errors have their places
+            return held, inner[which - low]
+        held = self._named(held, np.arange(low, high) + self._originals[number])
+        return held, None if high - low == len(which) else which - low
+
+    def files(self, chunks: Sequence[int]) -> Sequence[MappedFile]:
+        """Return the mapped files that ``chunks`` are views of."""
+        return self._corpus.files(self._numbers[np.asarray(chunks, np.int64)].tolist())
+
+    def extents(self, chunk: int) -> Sequence[Extent]:
+        """Return the corpus's extents for a chunk."""
+        return self._corpus.extents(self._located(chunk)[0])
+
+    def read_fetched(self, chunk: int, pieces: Sequence[Piece]) -> Chunk:
+        """Read like ``read`` a chunk whose extents were fetched."""
+        number, which = self._located(chunk)
+        found = self._corpus.read_fetched(number, pieces)
+        found = found if self._whole(chunk) else found.take(which)
+        return self._named(found, which + self._originals[number])
+
+    def select(self, ordinals: Ints) -> Chunk:
+        """Return the sequences ``ordinals``, in that order, as one chunk."""
+        which = self.original(ordinals)
+        found = self._corpus.select(which)
+        return self._named(found, which)
+
+    # ---- internals --------------------------------------------------------------------------------
+
+    def _own(self, ordinals: Ints) -> Ints:
+        return ordinals + self._first if self._which is None else self._which[ordinals]
+
+    def _before(self, ordinals: Ints) -> Ints:
+        """Return how many are chosen before each ordinal of the corpus."""
+        if self._which is None:
+            return np.clip(ordinals - self._first, 0, self._count)
+        return np.searchsorted(self._which, ordinals)
+
+    def _info(self, k: int, info: ChunkInfo) -> ChunkInfo:
+        if self._whole(k):
+            return info
+        first, stop = int(self._starts[k]), int(self._starts[k + 1])
+        lengths = self._corpus.lengths(self._own(np.arange(first, stop)))
+        samples = stop - first if lengths is None else int(lengths.sum())
+        part, whole = (samples, info.samples) if samples else (stop - first, info.sequences)
+        return ChunkInfo(stop - first, samples, -(-info.bytes * part // max(whole, 1)))
+
+    def _sequences(self, number: int) -> int:
+        return int(self._originals[number + 1] - self._originals[number])
+
+    def _whole(self, chunk: int) -> bool:
+        return int(self._starts[chunk + 1] - self._starts[chunk]) == self._sequences(int(self._numbers[chunk]))
+
+    def _located(self, chunk: int, start: int = 0, stop: int | None = None) -> tuple[int, Ints]:
+        """Return the corpus's number of a chunk, and which of its sequences ``start:stop`` are."""
+        if not 0 <= chunk < len(self._numbers):
+            raise IndexError(f"expected 0 <= chunk < {len(self._numbers)}, got {chunk}")
+        first = int(self._starts[chunk])
+        start, stop, _ = slice(start, stop).indices(int(self._starts[chunk + 1]) - first)
+        number = int(self._numbers[chunk])
+        return number, self._own(np.arange(first + start, first + max(start, stop))) - self._originals[number]
+
+    def _named(self, chunk: Chunk, originals: Ints) -> Chunk:
+        """Return a chunk of the corpus's sequences ``originals`` with errors that name them."""
+        if not chunk.errors:
+            return chunk
+        errors = {
+            i: error.located(path=self._corpus.name, sequence=int(originals[i])) for i, error in chunk.errors.items()
+        }
+        return Chunk(chunk.schema, chunk.values, errors, seals=chunk.seals)

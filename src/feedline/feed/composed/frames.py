@@ -1,0 +1,150 @@
+"""Sequences split into frames: every sample becomes a separate sequence.
+
+For models that look at one frame at a time, with its neighbours in the sample. The order shuffles frames; the content
+of a frame is unchanged. Cost: chunks are those of the corpus, and are not copied unless a sequence is unreadable or
+streams differ in length.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from feedline.data import Chunk, Schema, Stream, Value
+from feedline.data.value import BytesValue, DenseValue, SparseValue
+from feedline.errors import DataError
+from feedline.feed.files.lru import LruCache
+from feedline.feed.protocol import ChunkInfo, Deserializer, chunk_starts
+
+Ints = NDArray[np.int64]
+
+
+class Frames(Deserializer):
+    """The frames of a corpus, one sequence each, in the order of its sequences.
+
+    A frame that a stream lacks, as its sequence is shorter than others', is unreadable; and so are all frames of an
+    unreadable sequence.
+
+    Args:
+        corpus: corpus whose sequences are taken apart; it must know their lengths before reading.
+
+    Raises:
+        ValueError: the corpus does not know its sizes.
+    """
+
+    def __init__(self, corpus: Deserializer) -> None:
+        if not corpus.sized:
+            raise ValueError(f"expected a corpus that knows its sizes before reading, got {corpus.name}")
+        self.corpus = corpus
+        self.schema, self.name = corpus.schema, corpus.name
+        self._infos = [ChunkInfo(info.samples, info.samples, info.bytes) for info in corpus.chunks()]
+        self._starts = chunk_starts(corpus)
+        self._kept = LruCache(self._lengths_of, lambda lengths: lengths.nbytes, 64 << 20)
+
+    def chunks(self) -> list[ChunkInfo]:
+        """Return the size of every chunk: the corpus's, with a sequence for each sample."""
+        return self._infos
+
+    def digest(self) -> str:
+        """Return the corpus's digest, marked to differ from that of whole sequences."""
+        return f"{self.corpus.digest()}f"
+
+    def paths(self) -> list[str]:
+        """Return the paths of the corpus."""
+        return list(self.corpus.paths())
+
+    def read(self, chunk: int) -> Chunk:
+        """Return the frames of a chunk; raises what the corpus raises."""
+        return frames_of(self.corpus.read(chunk), self._kept.get(chunk))
+
+    def close(self) -> None:
+        """Close the corpus."""
+        self._kept.clear()
+        self.corpus.close()
+
+    def _lengths_of(self, chunk: int) -> Ints:
+        ordinals = np.arange(self._starts[chunk], self._starts[chunk + 1])
+        lengths = self.corpus.lengths(ordinals)
+        return np.ones(len(ordinals), np.int64) if lengths is None else lengths
+
+
+def frames_of(chunk: Chunk, lengths: Ints) -> Chunk:
+    """Return the samples of a chunk as sequences: ``lengths[i]`` of sequence i, whatever its streams hold."""
+    starts = np.concatenate([[0], np.cumsum(lengths)])
+    errors: dict[int, DataError] = {}
+    for i, error in chunk.errors.items():
+        errors.update(dict.fromkeys(range(int(starts[i]), int(starts[i + 1])), error))
+    values: dict[str, Value] = {}
+    for name, value in chunk.values.items():
+        if np.array_equal(value.lengths, lengths):
+            values[name] = rows_of(value)
+            continue
+        within = np.arange(int(starts[-1])) - np.repeat(starts[:-1], lengths)
+        there = within < np.repeat(value.lengths, lengths)
+        rows = np.where(there, np.repeat(value.offsets[:-1], lengths) + within, 0)
+        values[name] = taken_rows(value, rows, there)
+        for i in np.flatnonzero(~there).tolist():
+            what = "expected a sample of every stream for a frame, got a shorter sequence"
+            errors.setdefault(i, DataError(what, stream=name))
+    return Chunk(chunk.schema, values, errors, seals=chunk.seals)
+
+
+def repeated(chunk: Chunk, like: Chunk) -> Chunk:
+    """Return a chunk whose sequences, of one sample each, are repeated for the samples of those of ``like``.
+
+    A sequence with more than one sample, or none, is unreadable, unless it is as long as that of ``like``.
+    """
+    lengths = np.ones(len(like), np.int64) if like.lengths is None else like.lengths
+    offsets = np.concatenate([[0], np.cumsum(lengths)])
+    within = np.arange(int(offsets[-1])) - np.repeat(offsets[:-1], lengths)
+    errors = dict(chunk.errors)
+    values: dict[str, Value] = {}
+    for name, value in chunk.values.items():
+        fits = (value.lengths == 1) | (value.lengths == lengths)
+        step = np.where(fits & (value.lengths > 1), 1, 0)
+        rows = np.repeat(np.where(fits, value.offsets[:-1], 0), lengths) + within * np.repeat(step, lengths)
+        taken = taken_rows(value, rows, np.repeat(fits, lengths))
+        values[name] = _in_sequences(taken, offsets)
+        for i in np.flatnonzero(~fits).tolist():
+            what = f"expected one sample to repeat {lengths[i]} times, got {value.lengths[i]}"
+            errors.setdefault(i, DataError(what, stream=name))
+    return Chunk(chunk.schema, values, errors)
+
+
+def _in_sequences(value: Value, offsets: Ints | None) -> Value:
+    if isinstance(value, SparseValue):
+        return SparseValue(value.indptr, value.indices, value.values, value.shape[0], offsets)
+    if isinstance(value, BytesValue):
+        return BytesValue(value.bounds, value.data, offsets, text=value.text)
+    assert isinstance(value, DenseValue)
+    return DenseValue(value.rows, offsets)
+
+
+def rows_of(value: Value) -> Value:
+    """Return a value over the same arrays in which every sample is a sequence."""
+    return _in_sequences(value, None)
+
+
+def taken_rows(value: Value, rows: Ints, there: NDArray[np.bool_] | None = None) -> Value:
+    """Return copies of the samples ``rows``, one sequence each; where ``there`` is False, anything may stand."""
+    single = rows_of(value)
+    if single.num_samples == 0:
+        return _nothing(value, len(rows))
+    schema = Schema({"x": _stream(value)})
+    return Chunk(schema, {"x": single}).take(np.ascontiguousarray(rows if there is None else rows * there))["x"]
+
+
+def _stream(value: Value) -> Stream:
+    if isinstance(value, BytesValue):
+        return Stream(dtype=value.kind)
+    return Stream(value.shape, value.dtype, value.is_sparse)
+
+
+def _nothing(value: Value, count: int) -> Value:
+    if isinstance(value, SparseValue):
+        return SparseValue(
+            np.zeros(count + 1, np.int64), np.empty(0, np.int32), np.empty(0, value.dtype), value.shape[0], None
+        )
+    if isinstance(value, BytesValue):
+        return BytesValue(np.zeros(count + 1, np.int64), np.empty(0, np.uint8), None, text=value.text)
+    return DenseValue(np.zeros((count, *value.shape), value.dtype), None)

@@ -1,0 +1,163 @@
+"""Leave out the sequences of a corpus that a quarantine file lists; they keep their places in every order."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from feedline.data import Chunk
+from feedline.errors import DataError
+from feedline.feed.composed.concat import Concat
+from feedline.feed.composed.join import Join
+from feedline.feed.composed.tokenized import Tokenized
+from feedline.feed.distinct import distinct
+from feedline.feed.files.paths import open_file
+from feedline.feed.formats.unreadable import no_values
+from feedline.feed.forwarding import Forwarding
+from feedline.feed.protocol import Deserializer, Extent, MappedFile, Piece, chunk_starts, select_by_chunk
+from feedline.feed.quarantine import LISTED
+
+Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
+
+
+class Skipping(Forwarding):
+    """A corpus in which listed sequences are unreadable: in the place of each stands an error.
+
+    That error is a `ListedError`, which sources leave out whatever ``on_error`` says. A chunk of which every sequence
+    is listed is never read. States are those of the corpus itself.
+
+    Args:
+        corpus: corpus to read.
+        skip: quarantine file, or several.
+
+    Attributes:
+        listed: their ordinals, ascending.
+
+    Raises:
+        DataError: a file is not a list of sequences of this corpus.
+        ValueError: the corpus does not know its sizes.
+    """
+
+    def __init__(self, corpus: Deserializer, skip: Paths) -> None:
+        if not corpus.sized:
+            raise ValueError(f"expected a corpus that knows its sizes before reading with skip, got {corpus.name}")
+        before = np.empty(0, np.int64)
+        if type(corpus) is Skipping:  # one list of all that is left out
+            before = corpus.listed
+            corpus = corpus._corpus
+        super().__init__(corpus)
+        self._starts = chunk_starts(corpus)
+        paths = [skip] if isinstance(skip, (str, os.PathLike)) else list(skip)
+        listed = [_listed(Path(path), int(self._starts[-1])) for path in paths]
+        self.listed: NDArray[np.int64] = distinct(np.concatenate([before, *listed]))
+        # A chunk that is not read is no view of a mapped file.
+        counts = np.diff(np.searchsorted(self.listed, self._starts))
+        self._unread = frozenset(np.flatnonzero((counts > 0) & (counts == np.diff(self._starts))).tolist())
+        self.fetchable = corpus.fetchable and not self._unread
+
+    @property
+    def ordinals(self) -> frozenset[int]:
+        """The ordinals of `listed`."""
+        return frozenset(self.listed.tolist())
+
+    def files(self, chunks: Sequence[int]) -> Sequence[MappedFile]:
+        """Return the corpus's files for those of ``chunks`` that are read."""
+        return self._corpus.files([chunk for chunk in chunks if chunk not in self._unread])
+
+    def extents(self, chunk: int) -> Sequence[Extent]:
+        """Return the corpus's extents; none for a chunk that is not read."""
+        return () if chunk in self._unread else self._corpus.extents(chunk)
+
+    def read(self, chunk: int) -> Chunk:
+        """Return the chunk with its listed sequences marked; raises what the corpus raises."""
+        a, b = (int(n) for n in self._starts[chunk : chunk + 2])
+        return self._nothing(b - a) if chunk in self._unread else self._marked(self._corpus.read(chunk), a, b)
+
+    def read_fetched(self, chunk: int, pieces: Sequence[Piece]) -> Chunk:
+        """Read like ``read`` a chunk whose extents were fetched."""
+        a, b = (int(n) for n in self._starts[chunk : chunk + 2])
+        return self._marked(self._corpus.read_fetched(chunk, pieces), a, b)
+
+    def read_slice(self, chunk: int, start: int, stop: int) -> Chunk:
+        """Return a slice of the chunk like ``read``."""
+        if chunk in self._unread:
+            return self._nothing(stop - start)
+        first = int(self._starts[chunk])
+        return self._marked(self._corpus.read_slice(chunk, start, stop), first + start, first + stop)
+
+    def view(self, chunk: int, start: int = 0, stop: int | None = None) -> tuple[Chunk, NDArray[np.int64] | None]:
+        """Return a view of the chunk with its listed sequences marked."""
+        if chunk in self._unread:
+            start, stop, _ = slice(start, stop).indices(int(self._starts[chunk + 1] - self._starts[chunk]))
+            return self._nothing(stop - start), None
+        held, index = self._corpus.view(chunk, start, stop)
+        first = int(self._starts[chunk]) + start
+        count = held.num_sequences if index is None else len(index)
+        listed = self._among(first, first + count)
+        if not listed:
+            return held, index
+        places = listed if index is None else index[listed].tolist()
+        errors = {**held.errors, **dict.fromkeys(places, LISTED)}
+        return Chunk(held.schema, held.values, errors, seals=held.seals), index
+
+    def select(self, ordinals: NDArray[np.int64]) -> Chunk:
+        """Return the sequences ``ordinals``, in that order, like ``read``."""
+        if np.isin(ordinals, self.listed).any():
+            return select_by_chunk(self, ordinals)
+        return self._corpus.select(ordinals)
+
+    def _among(self, first: int, stop: int) -> list[int]:
+        a, b = np.searchsorted(self.listed, (first, stop))
+        found: list[int] = (self.listed[a:b] - first).tolist()
+        return found
+
+    def _nothing(self, count: int) -> Chunk:
+        return Chunk(self.schema, no_values(self.schema, (), count), dict.fromkeys(range(count), LISTED))
+
+    def _marked(self, chunk: Chunk, first: int, stop: int) -> Chunk:
+        listed = self._among(first, stop)
+        if not listed:
+            return chunk
+        return Chunk(chunk.schema, chunk.values, {**chunk.errors, **dict.fromkeys(listed, LISTED)}, seals=chunk.seals)
+
+
+def lists(corpus: Deserializer) -> Iterator[NDArray[np.int64]]:
+    """Yield the ordinals that a corpus leaves out, and those that each of its parts does; no digest covers them."""
+    if isinstance(corpus, Skipping):
+        yield corpus.listed
+    if isinstance(corpus, (Forwarding, Tokenized)):
+        yield from lists(corpus._corpus)
+    elif isinstance(corpus, (Join, Concat)):
+        for part in corpus.parts:
+            yield from lists(part)
+    else:
+        yield np.empty(0, np.int64)
+
+
+def _listed(path: Path, count: int) -> NDArray[np.int64]:
+    found: list[int] = []
+    with open_file(path) as file:
+        for number, line in enumerate(file, 1):
+            found.append(_sequence(path, number, line, count))
+    return np.array(found, np.int64)
+
+
+def _sequence(path: Path, number: int, line: bytes, count: int) -> int:
+    try:
+        sequence = json.loads(line)["sequence"]
+    except (ValueError, TypeError, LookupError, RecursionError):
+        sequence = None
+    if type(sequence) is int and 0 <= sequence < count:
+        return sequence
+    got = f"sequence {sequence}" if type(sequence) is int else repr(line[:60])
+    raise DataError(
+        f'expected a line such as {{"sequence": 17}} with a sequence below {count}, got {got}',
+        path=str(path),
+        line=number,
+        hint='pass the quarantine file of this corpus, as on_error="skip" and `feedline validate` write it',
+    )

@@ -1,0 +1,1 @@
+"""Corpora written as stores: converted, shuffled and continued."""

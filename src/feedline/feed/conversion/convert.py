@@ -1,0 +1,388 @@
+"""Convert any corpus or dataset to a store.
+
+Conversion streams chunk by chunk: memory is bounded by one chunk of the source per job and one of the store or, if the
+store is shuffled, by a budget. What is complete when a conversion is interrupted is kept for the next call.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib
+import os
+from collections.abc import Callable, Generator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, Protocol
+
+import numpy as np
+
+from feedline.data import Chunk, Schema
+from feedline.errors import DataError
+from feedline.feed.composed.skipping import Paths, Skipping, lists
+from feedline.feed.conversion.reading import read_ahead
+from feedline.feed.conversion.reading_by_ray import read_by_ray
+from feedline.feed.conversion.shuffling import Settings, shuffled
+from feedline.feed.conversion.unfinished import DONE, unfinished
+from feedline.feed.corpora import names_files, open_corpus
+from feedline.feed.files.digest import ContentDigest
+from feedline.feed.formats.detect import SUFFIXES
+from feedline.feed.formats.store import StoreDeserializer, StoreWriter
+from feedline.feed.formats.store.bucket import BucketFolder
+from feedline.feed.formats.store.compressed import CODECS
+from feedline.feed.formats.store.journal import Journal
+from feedline.feed.formats.store.manifest import Manifest
+from feedline.feed.formats.store.targets import LocalFolder, Target
+from feedline.feed.protocol import CHUNK_MEMORY, Deserializer, whole_number
+from feedline.feed.quarantine import ListedError
+from feedline.feed.remote.mirror import without_file
+from feedline.feed.remote.requests import DEADLINE_S, Patience
+from feedline.feed.remote.stores import is_address, without_credentials
+from feedline.feed.showing import Progress, Report, showing
+
+_PIECE_BYTES = 4 << 20
+
+
+ReadAll = Callable[[Deserializer, Sequence[int], int], Generator[Chunk]]
+"""Yields chunks of a corpus, by their numbers, in order; the last argument is the number of threads or workers."""
+
+
+class ChunkReader(Protocol):
+    """A corpus or dataset, read in order as chunks of sequences."""
+
+    def digest(self) -> str:
+        """Return what identifies the content and the chunks it is cut into."""
+
+    def chunks(self, start: int = 0) -> Generator[tuple[Chunk, int, int]]:
+        """Yield the chunks from number ``start`` on, with the bytes or items read so far and in total (0: unknown)."""
+
+
+# What reads datasets, called with (dataset, streams, jobs=, executor=, skip=). By its name, as it stands above this
+# module: datasets are read by the loader, which opens corpora by `open_corpus`.
+_DATASET_READER = "feedline.feed.loader.dataset_chunks:DatasetChunks"
+
+
+class ConversionSummary(NamedTuple):
+    """The result of a conversion.
+
+    Attributes:
+        path: path of the store.
+        schema: its streams.
+        sequences: number of sequences written.
+        samples: number of samples written, as the minibatch budget counts them.
+        bytes: bytes of the store's data files.
+        skipped: number of unreadable sequences skipped.
+    """
+
+    path: str
+    schema: Schema
+    sequences: int
+    samples: int
+    bytes: int
+    skipped: int
+
+    def __repr__(self) -> str:
+        return (
+            f"ConversionSummary({self.path!r}: {', '.join(self.schema)}; {self.sequences} sequences, "
+            f"{self.samples} samples, {self.bytes} bytes, {self.skipped} skipped)"
+        )
+
+
+def convert(
+    source: Any,
+    destination: str | os.PathLike[str],
+    *,
+    streams: Mapping[str, Any] | Sequence[str] | None = None,
+    jobs: int = 1,
+    executor: Literal["local", "ray"] = "local",
+    progress: Progress = None,
+    overwrite: bool = False,
+    on_error: Literal["raise", "skip"] = "raise",
+    skip: Paths | None = None,
+    chunk_bytes: int | None = None,
+    part_bytes: int = 1 << 30,
+    compression: str | None = None,
+    shuffle: int | None = None,
+    memory: int = 1 << 30,
+    storage_options: Mapping[str, Any] | None = None,
+    deadline_s: float = DEADLINE_S,
+    work: str | os.PathLike[str] | None = None,
+) -> ConversionSummary:
+    """Write all sequences of a corpus, or all items of a dataset, to a new store.
+
+    Each item of a dataset becomes a sequence, in the order of the dataset. The parts of a sample become streams: keys
+    of a dictionary, fields of a named tuple, the places of a tuple ("0", "1", ...), ``"box.size"`` for nested ones, "x"
+    for a sample that is one array. Numbers, arrays, tensors and lists of numbers keep their shape and dtype; texts and
+    byte strings stay what they are; an array whose first dimension differs between items becomes a sequence of that
+    many samples. What becomes of a part is inferred from some items, spread over the dataset; items that differ from
+    them are an error that names item and stream. A list of texts alone is taken for a list of paths.
+
+    Args:
+        source: a deserializer, a path as for `open_corpus`, or a dataset: a torch or Hugging Face one, a
+            sequence of samples, or something to iterate over.
+        destination: folder to create; it appears once everything is written. Or the address of one in an object store,
+            ``s3://bucket/folder``: each file is sent there as soon as it is complete, and its local copy removed; the
+            manifest comes last. The bytes are the same.
+        streams: with a path: its streams, see `open_corpus`; with CSV also columns, see `CSVDeserializer`. With a
+            dataset: names for the parts of a tuple, in order, or the names of those parts to store; or a mapping from
+            names to declarations, None for those to infer.
+        jobs: number of threads that read chunks of a corpus, each holding one; with a dataset that can be indexed, of
+            worker processes that read its items; 1: none. The store is the same for any number, random augmentation
+            included.
+        executor: where chunks or items are read: ``"local"``, or by ``jobs`` workers of ``"ray"``, on any machine of
+            its cluster. What a worker or a machine that dies was reading is read again elsewhere. The store is the
+            same, and work that one executor has begun another may continue.
+        progress: called as ``progress(done, total)`` after each chunk: in stored bytes of the source, or in items of a
+            dataset (a total of 0: unknown). True: shown on stderr, as a bar or, where it is no terminal, in lines.
+        overwrite: whether to replace a store of that name.
+        on_error: ``"raise"`` at the first unreadable sequence, or ``"skip"`` them: the store is then another
+            corpus, with other ordinals, and `ConversionSummary.skipped` counts them.
+        skip: quarantine file, or several, of sequences of a corpus to leave out, also counted; None: none.
+        chunk_bytes: bytes of rows in one chunk of the store; None: 32 MiB, 4 MiB if compressed.
+        part_bytes: size in bytes at which the store begins another file.
+        compression: compression of the store's chunks: ``"lz4"``, ``"zstd"``, ``"auto"`` or None, see
+            `StoreWriter`.
+        shuffle: None: in the order of the corpus. A seed, 0 <= seed < 2**64: in a random order, so that reading the
+            store sequentially, at the speed of the disk, is a good shuffle. Writes the data twice, and needs twice
+            its space meanwhile. If it is interrupted or killed, the same call continues where it stopped.
+        memory: bytes that shuffling may hold; above 2 GiB, also passed to `open_corpus` for a path.
+        storage_options: of addresses, of source and destination, options for obstore or fsspec, such as credentials.
+        deadline_s: of addresses, seconds after which what a store does not deliver or take is an error; for a large
+            file, a second more for each MiB.
+        work: with an address as destination, the folder of this machine for the files on their way and for what makes
+            the same call continue; None: ``converting`` in the user's cache folder. It needs room for three files of
+            ``part_bytes``; with shuffle, for all data twice.
+
+    After an interrupt, an error or a kill, the same call continues after the last part that is complete, or from there
+    in a shuffle's passes. Without a complete one nothing is left behind. A hidden folder next to the destination,
+    ``.NAME.converting``, holds that work (with an address, one in ``work``); an exception names it.
+
+    Raises:
+        DataError: an unreadable sequence or chunk, a full disk, or another process converting to the same name.
+        FileExistsError: the name is taken.
+        SchemaError: samples of a dataset cannot be stored, or differ in their parts, shapes or dtypes.
+        TypeError: nothing that can be read.
+        ValueError: the destination is named like a file of another format, or lies inside the source folder; or a
+            mixture, or another corpus with an order of its own.
+    """
+    if isinstance(destination, str):
+        destination = without_file(destination)
+    kind = SUFFIXES.get(Path(destination).suffix.lower())
+    if kind is not None:
+        raise ValueError(
+            f"expected the name of a folder for the store, got {os.fspath(destination)!r}, which names {kind.a}; "
+            "only stores are written here (docs/formats/store.md says how to convert one further)"
+        )
+    _refuse_inside(source, destination)
+    if on_error not in ("raise", "skip"):
+        raise ValueError(f"expected on_error 'raise' or 'skip', got {on_error!r}")
+    if compression not in (None, "auto", *CODECS):
+        raise ValueError(f"expected a compression of {', '.join(CODECS)}, auto or None, got {compression!r}")
+    if shuffle is not None and whole_number("shuffle", shuffle, 0) >= 2**64:
+        raise ValueError(f"expected a seed below 2**64 as shuffle, got {shuffle}")
+    settings = Settings(
+        source="",
+        seed=None if shuffle is None else whole_number("shuffle", shuffle, 0),
+        memory=whole_number("memory", memory, 1),
+        chunk_bytes=None if chunk_bytes is None else whole_number("chunk_bytes", chunk_bytes, 1),
+        part_bytes=whole_number("part_bytes", part_bytes, 1),
+        compression=compression,
+        on_error=on_error,
+    )
+    if executor not in ("local", "ray"):
+        raise ValueError(f"expected executor 'local' or 'ray', got {executor!r}")
+    jobs = whole_number("jobs", jobs, 1)
+    patience = Patience.until(deadline_s)
+    target = _target(source, destination, storage_options, patience, work)
+    with contextlib.ExitStack() as held:
+        is_corpus = isinstance(source, Deserializer) or names_files(source)
+        if is_corpus:
+            if not (streams is None or isinstance(streams, Mapping)):
+                raise TypeError(
+                    f"expected streams as a mapping, got {streams!r}; names alone go with a dataset of items"
+                )
+            read = _by_threads if executor == "local" else read_by_ray
+            opened = functools.partial(
+                open_corpus,
+                memory=max(settings.memory, CHUNK_MEMORY),
+                storage_options=storage_options if is_address(source) else None,
+                deadline_s=deadline_s,
+            )
+            reader = _reader(source, streams, opened, jobs=jobs, read=read, skip=skip, held=held)
+        else:
+            if skip is not None:
+                raise ValueError("expected skip with a corpus only, got a dataset of items")
+            target.refuse_existing(overwrite)  # before items are read
+            module, _, name = _DATASET_READER.partition(":")
+            make = getattr(importlib.import_module(module), name)
+            reader = make(source, streams, jobs=jobs, executor=executor, skip=on_error == "skip")
+        settings = settings._replace(source=reader.digest())
+        write = _in_order if shuffle is None else shuffled
+        report = held.enter_context(showing(progress, "converting", "B" if is_corpus else "items"))
+        manifest, skipped = write(reader.chunks, target, settings, overwrite=overwrite, progress=report)
+    return _summary(destination, manifest, skipped)
+
+
+def _in_order(
+    chunks: Callable[[int], Generator[tuple[Chunk, int, int]]],
+    target: Target,
+    settings: Settings,
+    *,
+    overwrite: bool,
+    progress: Report | None,
+) -> tuple[Manifest, int]:
+    """Write all sequences of ``chunks`` to a new store; like `shuffled`, but in the order of the corpus."""
+    plan = settings._asdict() | {"memory": None}  # parts are the same bytes for any budget, so another one may go on
+    with unfinished(target, plan, overwrite=overwrite) as work, contextlib.ExitStack() as held:
+        journal = Journal(work, target, DONE)
+        start, written, skipped = journal.progress
+        sequences = journal.records[-1].sequences - written if journal.records else 0
+        writer: StoreWriter | None = None
+        reading = held.enter_context(contextlib.closing(chunks(start)))  # else a traceback would keep the workers alive
+        seen = sequences + skipped
+        for number, (chunk, done, total) in enumerate(reading, start):
+            if writer is None:
+                writer = StoreWriter(
+                    target.name,
+                    chunk.schema,
+                    chunk_bytes=settings.chunk_bytes,
+                    part_bytes=settings.part_bytes,
+                    overwrite=overwrite,
+                    compression=settings.compression,
+                    journal=journal,
+                )
+                held.callback(writer.abort)
+            journal.reading(number, sequences, skipped)
+            # Copied piece by piece: copying checks the entries, which views of a mapped file otherwise escape.
+            for piece in chunk.pieces(_PIECE_BYTES):
+                valid, count = piece.valid, piece.num_sequences
+                if valid is not None:
+                    unlisted = [i for i, error in piece.errors.items() if not isinstance(error, ListedError)]
+                    if unlisted and settings.on_error == "raise":
+                        first = min(unlisted)
+                        raise piece.errors[first].located(sequence=seen + first)
+                    skipped += len(piece.errors)
+                    piece = piece.take(np.flatnonzero(valid))
+                seen += count
+                sequences += piece.num_sequences
+                if written:  # in the first chunk after an interrupt
+                    known = min(written, piece.num_sequences)
+                    written -= known
+                    piece = piece.slice(known, piece.num_sequences)
+                writer.write(piece)
+            if progress is not None:
+                progress(done, total)
+        if writer is None:
+            raise DataError("expected at least one chunk to convert, got none")
+        writer.close()
+        assert writer.manifest is not None
+        return writer.manifest, skipped
+
+
+def _refuse_inside(source: Any, destination: str | os.PathLike[str]) -> None:
+    """Refuse a destination inside the source folder: reading that again would find the store in it."""
+    if not isinstance(source, StoreDeserializer) and not names_files(source):
+        return
+    if isinstance(source, Deserializer):
+        places: list[str | os.PathLike[str]] = [source.name]
+    else:
+        places = [source] if isinstance(source, (str, os.PathLike)) else list(source)
+    if is_address(destination):
+        address = os.fspath(destination).rstrip("/")
+        for place in places:
+            if is_address(place) and f"{address}/".startswith(f"{os.fspath(place).rstrip('/')}/"):
+                raise ValueError(
+                    f"expected a destination outside the data read, got {without_credentials(address)}, which lies in "
+                    f"{without_credentials(os.fspath(place))}; choose another place for the store"
+                )
+        return
+    for folder in map(Path, map(os.path.realpath, places)):
+        if not folder.is_dir() or folder not in Path(os.path.realpath(destination)).parents:
+            continue
+        raise ValueError(
+            f"expected a destination outside the data read, got {os.fspath(destination)!r}, which lies in {folder}; "
+            "choose another place for the store"
+        )
+
+
+def _target(
+    source: Any,
+    destination: str | os.PathLike[str],
+    options: Mapping[str, Any] | None,
+    patience: Patience,
+    work: str | os.PathLike[str] | None,
+) -> Target:
+    if is_address(destination):
+        return BucketFolder(os.fspath(destination), options or {}, patience, work)
+    if work is not None:
+        raise ValueError("expected an address as destination for work=, got a path, next to which the work lies")
+    if options is not None and not (names_files(source) and is_address(source)):
+        raise ValueError("expected an address as source or destination for storage_options=, got none")
+    return LocalFolder(destination)
+
+
+def _summary(destination: str | os.PathLike[str], manifest: Manifest, skipped: int) -> ConversionSummary:
+    size = sum(part.bytes for part in manifest.parts) + sum(side.bytes for side in manifest.lengths.values())
+    return ConversionSummary(
+        without_credentials(os.fspath(destination)) if is_address(destination) else os.fspath(destination),
+        schema=manifest.schema,
+        sequences=manifest.sequences,
+        samples=manifest.samples,
+        bytes=size,
+        skipped=skipped,
+    )
+
+
+def _reader(
+    source: Any,
+    streams: Mapping[str, Any] | None,
+    opened: Callable[..., Deserializer],
+    *,
+    jobs: int,
+    read: ReadAll,
+    skip: Paths | None,
+    held: contextlib.ExitStack,
+) -> ChunkReader:
+    """Return the reader of a corpus, or of a path, which is ``opened``; ``held`` closes what it opens."""
+    if isinstance(source, Deserializer):
+        if streams is not None:
+            raise ValueError("expected streams with a path only; a deserializer declares its own")
+        corpus = source
+    else:
+        corpus = opened(source, **(streams or {}))
+        held.enter_context(contextlib.closing(corpus))
+    if corpus.composed:
+        raise ValueError(
+            f"expected a corpus without an order of its own to convert, got {corpus.name}: convert its parts, and mix, "
+            f"pack or bucket the stores"
+        )
+    return _CorpusReader(corpus if skip is None else Skipping(corpus, skip), jobs, read)
+
+
+def _by_threads(corpus: Deserializer, numbers: Sequence[int], jobs: int) -> Generator[Chunk]:
+    return read_ahead(corpus.read, numbers, jobs)
+
+
+class _CorpusReader:
+    """The chunks of a corpus, read in order by ``read``, with ``jobs`` threads or workers."""
+
+    def __init__(self, corpus: Deserializer, jobs: int, read: ReadAll) -> None:
+        self._corpus, self._jobs, self._read = corpus, jobs, read
+
+    def digest(self) -> str:
+        content = ContentDigest()
+        content.numbers(self._corpus.num_chunks())
+        if self._corpus.sized:
+            content.numbers(*(info.sequences for info in self._corpus.chunks()))
+        for listed in lists(self._corpus):
+            content.numbers(*listed.tolist())
+        # Not the digest of the schema alone: which columns the streams are made of matters here.
+        return f"{self._corpus.digest()} {content.hexdigest()} {dict(self._corpus.schema)!r}"
+
+    def chunks(self, start: int = 0) -> Generator[tuple[Chunk, int, int]]:
+        count = self._corpus.num_chunks()
+        sizes = [info.bytes for info in self._corpus.chunks()] if self._corpus.sized else [1] * count
+        done, total = sum(sizes[:start]), sum(sizes)
+        with contextlib.closing(self._read(self._corpus, range(start, count), self._jobs)) as reading:
+            for chunk, size in zip(reading, sizes[start:], strict=True):
+                done += size
+                yield chunk, done, total

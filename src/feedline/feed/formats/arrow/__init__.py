@@ -1,0 +1,1 @@
+"""Arrow IPC, Parquet and datasets of Hugging Face."""

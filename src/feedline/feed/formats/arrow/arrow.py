@@ -1,0 +1,628 @@
+"""Arrow files as a corpus: Hugging Face's datasets on disk, IPC files and streams, and Feather; a batch is a chunk.
+
+Files are mapped, and chunks are views of them: samples are copied once, into the minibatch. Opening walks over the
+heads of the batches, about 1 us each, and reads no data. What has another form in the file than a gather uses is copied
+when its chunk is read: offsets of 4 bytes, bools, validity bitmaps, lists of equal lengths in which some are not.
+
+Files with compressed batches, as Feather's mostly are, or with dictionaries, views or unions are read and decoded by
+Arrow instead, a batch at a time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import threading
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from feedline import _native
+from feedline.concurrency.jobs import call_each
+from feedline.data import Chunk, Schema, Stream, Value
+from feedline.data.chunk import LazyErrors, makers, values_of
+from feedline.data.faults import BadEntriesError
+from feedline.errors import DataError
+from feedline.feed.assembly import ChunkSet
+from feedline.feed.byte_strings import TooLargeError
+from feedline.feed.distinct import distinct
+from feedline.feed.files.digest import ContentDigest
+from feedline.feed.files.paths import list_files, looking, open_file
+from feedline.feed.formats.arrow import columns as arrow_columns
+from feedline.feed.formats.arrow.columns import Column
+from feedline.feed.formats.arrow.decode import decoded_batch
+from feedline.feed.formats.arrow.file import ArrowFile, read_whole
+from feedline.feed.formats.arrow.hive import hive_columns
+from feedline.feed.formats.arrow.hugging_face import Dataset, arrow_dataset
+from feedline.feed.formats.arrow.layout import (
+    BatchLayout,
+    MappedBatch,
+    Place,
+    is_even,
+    layout_of,
+    leaf_of,
+    looked_at,
+    value_of,
+)
+from feedline.feed.formats.fetched_views import check_room_for_bounds, runs_of
+from feedline.feed.formats.shards.litdata_index import litdata_index, row_spans
+from feedline.feed.formats.shards_guess import folder_of, is_litdata
+from feedline.feed.formats.unreadable import lost_chunk, no_values
+from feedline.feed.protocol import (
+    CHUNK_MEMORY,
+    ChunkInfo,
+    Deserializer,
+    Extent,
+    MappedFile,
+    Piece,
+    Unread,
+    select_by_chunk,
+    whole_number,
+)
+
+Paths = str | os.PathLike[str]
+Ints = NDArray[np.int64]
+
+_MOST_LOST = 1 << 20  # sequences of a batch that keep their places if it cannot be read
+_VIEW_BYTES = 4 << 20  # of a chunk of chosen rows; part of the order
+_REQUESTS = 16  # at a time, for what is looked at of batches
+
+
+class ArrowDeserializer(Deserializer):
+    """Arrow IPC streams and files; a row is a sequence, a record batch a chunk.
+
+    Columns are streams as in Parquet; see `feedline.feed.formats.arrow.columns`. A sequence with a null, or with a text
+    that is not UTF-8, is unreadable: it keeps its place.
+
+    Args:
+        path: a file (``.arrow``, ``.feather``), a pattern, a list of these in corpus order; or a folder: of
+            `save_to_disk`, of the cache of `load_dataset`, or any other, of which all ``*.arrow`` are read, sorted by
+            the bytes of their relative paths; or of LitData, whose chunks hold rows.
+        streams: names of columns, or declarations by stream name (`Stream.field` names the column; the shape may be
+            another one of the same size, and gives lists of equal lengths theirs); None: every column that can be a
+            stream. Others are named in a warning.
+        split: split of a folder that has several.
+        indices: an Arrow file with a column ``indices``: the numbers of the rows to deliver, in corpus order, as
+            `select`, `shuffle` and `filter` of `datasets` write them; None: the one that the folder names, else all.
+        defines_size: name of the stream whose lengths count towards the minibatch budget; None: the longest stream of
+            each sequence, or as declared.
+        memory: bytes that a decoded batch may take, where batches must be decoded.
+
+    Attributes:
+        classes: the names of classes by stream, for columns that are a `ClassLabel` of `datasets`.
+
+    Raises:
+        DataError: a folder has several splits; a file is missing, damaged or not Arrow's; or there are no rows.
+        SchemaError: a column is missing, cannot be a stream, or differs between files or from its declaration.
+    """
+
+    def __init__(
+        self,
+        path: Paths | Sequence[Paths],
+        streams: Sequence[str] | Mapping[str, Stream] | None = None,
+        *,
+        split: str | None = None,
+        indices: Paths | None = None,
+        defines_size: str | None = None,
+        memory: int = CHUNK_MEMORY,
+    ) -> None:
+        whole_number("memory", memory, 1)
+        if isinstance(streams, str):
+            raise TypeError(f"expected a list of column names, got the string {streams!r}; write [{streams!r}]")
+        self.name = os.fspath(path) if isinstance(path, (str, os.PathLike)) else "Arrow files"
+        parts = [_dataset(one, split) for one in ([path] if isinstance(path, (str, os.PathLike)) else path)]
+        if not parts:
+            raise ValueError("expected at least one file, got an empty list")
+        self._files = [file for part in parts for file in _opened(part)]
+        views = [part.indices for part in parts if part.indices is not None]
+        if indices is None and views and len(parts) > 1:
+            raise DataError("expected a single dataset where one is a view, got several", path=str(views[0]))
+        chosen_rows = Path(indices) if indices is not None else views[0] if views else None
+        first = self._files[0].source
+        self._columns = arrow_columns.choose(first, streams, defines_size)
+        if streams is None and (named := hive_columns([file.path for file in self._files], path)):
+            warnings.warn(
+                f"columns that are only names of folders are not read from {self.name}: {', '.join(named)}; write it "
+                "as Parquet, of which they are, or name the streams that you want in `streams` to hear no more of it",
+                stacklevel=2,
+            )
+        self.schema = Schema({name: column.stream for name, column in self._columns.items()})
+        for file in self._files[1:]:
+            arrow_columns.must_agree(file.source, first, self._columns)
+        self.classes = _class_names(first.schema, {name: c.field for name, c in self._columns.items()})
+        self._memory = memory
+        # Files of one dataset may order their columns differently.
+        layouts = [layout_of(file.schema) for file in self._files]
+        self._layouts = [found for found in layouts if found is not None]
+        viewable = not any(file.compressed or not file.aligned for file in self._files)
+        self._mapped = viewable and len(self._layouts) == len(layouts)
+        counts = [len(file.starts) for file in self._files]
+        self._first = np.cumsum([0, *counts], dtype=np.int64)
+        self._starts = np.cumsum([0, *np.concatenate([file.rows for file in self._files]).tolist()], dtype=np.int64)
+        if self._starts[-1] == 0:
+            raise DataError("expected at least one row, got none", path=self.name)
+        self._check_row_size()
+        self._sizes = np.concatenate([file.heads + file.bodies for file in self._files])
+        self._row_bytes = max(1, int(self._sizes.sum()) // int(self._starts[-1]))
+        self._step = max(1, _VIEW_BYTES // self._row_bytes)  # of rows that indices name
+        self._lock = threading.Lock()
+        self._bounds: list[_Lookup] | None = None
+        self._table: list[ChunkInfo] | None = None
+        self._held: ChunkSet | None = None
+        self._closed = False
+        self._rows = None if chosen_rows is None else _Rows(str(chosen_rows), int(self._starts[-1]))
+        self.random_access = self.fetchable = self._mapped and self._rows is None
+        self.sliceable = self._mapped
+        names: Any = list(self.schema) if streams is None else streams
+        options = {"split": split, "indices": indices, "defines_size": defines_size, "memory": memory}
+        self._arguments = (path, names, options)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _reopen, self._arguments
+
+    # ---- chunks -------------------------------------------------------------------------------------
+
+    def chunks(self) -> list[ChunkInfo]:
+        """Return the size of every chunk; ``bytes`` are those of its batches, with all columns."""
+        if self._table is None:
+            sizes = self._sizes
+            starts = self._starts
+            if self._rows is not None:
+                starts = np.append(np.arange(0, len(self._rows), self._step, dtype=np.int64), len(self._rows))
+                sizes = np.diff(starts) * self._row_bytes
+            rows = np.diff(starts)
+            samples = rows
+            if self._ragged():
+                spans = zip(starts[:-1].tolist(), starts[1:].tolist(), strict=True)
+                samples = np.array([int(self._lengths(np.arange(a, b)).sum()) for a, b in spans], np.int64)
+            found = zip(rows.tolist(), samples.tolist(), sizes.tolist(), strict=True)
+            self._table = [ChunkInfo(*row) for row in found]
+        return self._table
+
+    def read(self, chunk: int) -> Chunk:
+        """Return the rows of chunk number ``chunk``: views of its batch, if it is neither compressed nor a view.
+
+        Raises:
+            DataError: a file was truncated, or its disk fails.
+        """
+        return self.read_slice(chunk, 0, self._count(chunk))
+
+    def read_slice(self, chunk: int, start: int, stop: int) -> Chunk:
+        """Return the rows ``start:stop`` of chunk number ``chunk`` in the same way."""
+        start, stop, _ = slice(start, stop).indices(self._count(chunk))
+        stop = max(start, stop)
+        if self._rows is not None:
+            first = chunk * self._step
+            return self._chosen(np.arange(first + start, first + stop))
+        return self._batch(chunk, start, stop)
+
+    def hold_bounds(self) -> None:
+        """Have what is looked at to make views of the batches in reach: bounds, validity and bits.
+
+        Raises:
+            DataError: the cache has no room for that, or it cannot be had.
+        """
+        spans: dict[str, list[tuple[int, int]]] = {}
+        for file, batch, places in self._readable():
+            of_file = spans.setdefault(file.path, [])
+            for place, column in places:
+                of_file += [batch.span(number) for number in looked_at(batch, place, column)]
+        self._hold(spans)
+        copied: dict[str, list[tuple[int, int]]] = {}
+        for file, batch, places in self._readable():
+            for place, column in places:
+                with contextlib.suppress(ValueError):  # damaged, as reading it will tell
+                    if column.dims and not is_even(batch, place, column):
+                        copied.setdefault(file.path, []).append(batch.span(leaf_of(place)))
+        if copied:
+            self._hold({path: [*of_file, *copied.get(path, [])] for path, of_file in spans.items()})
+
+    def _hold(self, spans: Mapping[str, list[tuple[int, int]]]) -> None:
+        runs = [(file, *run) for file in self._files for run in runs_of(spans.get(file.path, []))]
+        check_room_for_bounds([end - begin for _, begin, end in runs], self.paths(), self.name, len(self.schema))
+        call_each(lambda run: run[0].hold(*run[1:]), runs, _REQUESTS)
+
+    def _readable(self) -> Iterator[tuple[ArrowFile, MappedBatch, list[tuple[Place, Column]]]]:
+        """Yield the batches whose heads are no damage, and where their columns lie; reads nothing else of them."""
+        for chunk in range(int(self._first[-1])):
+            file, i = self._locate(chunk)
+            layout = self._layout(file)
+            with contextlib.suppress(ValueError):
+                columns = self._columns.values()
+                batch = MappedBatch(file, file.batch(i), layout)
+                yield file, batch, [(layout.places[column.field], column) for column in columns]
+
+    def extents(self, chunk: int) -> list[Extent]:
+        """Return the batch of a chunk that must be decoded; others are read as views."""
+        if self._mapped or self._rows is not None:
+            return []
+        file, i = self._locate(chunk)
+        batch = file.batch(i)
+        return [Extent(file.path, batch.start, batch.head + batch.body)]
+
+    def read_fetched(self, chunk: int, pieces: Sequence[Piece]) -> Chunk:
+        """See `Deserializer.read_fetched`; only for batches that must be decoded."""
+        (piece,) = pieces
+        if isinstance(piece, Unread):
+            file, i = self._locate(chunk)
+            count, first = int(file.rows[i]), int(self._starts[chunk])
+            return lost_chunk(
+                self.schema, self._ragged(all_streams=True), first=first, count=count, path=file.path, why=piece
+            )
+        return self._decoded(chunk, piece)
+
+    def select(self, ordinals: Ints) -> Chunk:
+        """Return the sequences ``ordinals``, in that order, as one chunk."""
+        if self._rows is not None:
+            return self._chosen(ordinals)
+        return select_by_chunk(self, ordinals, self._starts)
+
+    def files(self, chunks: Sequence[int]) -> Sequence[MappedFile]:
+        """Return the mapped files that hold ``chunks``, and let the kernel begin to read the heads of these chunks."""
+        found: dict[str, MappedFile] = {}
+        for chunk in chunks:
+            file, i = self._locate(chunk)
+            with self._lock:
+                mapped = file.map()
+            mapped.will_need(int(file.starts[i]), int(file.heads[i]))
+            found[file.path] = mapped
+        return list(found.values())
+
+    def lengths(self, ordinals: Ints) -> Ints | None:
+        """Return the samples of the sequences ``ordinals``, int64 (n,); None if every sequence has one. O(n)."""
+        return self._lengths(np.ascontiguousarray(ordinals, np.int64)) if self._ragged() else None
+
+    def paths(self) -> list[str]:
+        """Return the paths of the Arrow files."""
+        return [file.path for file in self._files]
+
+    def digest(self) -> str:
+        """Return 32 hex digits over the rows of all batches, and three blocks of each file."""
+        digest = ContentDigest()
+        for file in self._files:
+            digest.numbers(*file.rows.tolist())
+            with open_file(file.path, -1) as handle:
+                digest.file(handle, file.size)
+        if self._rows is not None:
+            with open_file(self._rows.path, -1) as handle:
+                digest.file(handle, self._rows.size)
+        return digest.hexdigest()
+
+    def close(self) -> None:
+        """Release the maps; chunks already returned keep theirs."""
+        with self._lock:
+            self._closed = True
+            self._held, self._bounds = None, None
+            for file in self._files:
+                file.unmap()
+
+    # ---- batches ------------------------------------------------------------------------------------
+
+    def _count(self, chunk: int) -> int:
+        if self._rows is not None:
+            return self.chunks()[chunk].sequences
+        file, i = self._locate(chunk)
+        return int(file.rows[i])
+
+    def _check_row_size(self) -> None:
+        """Check that a row fits into a batch, as a damaged schema can claim any size for it.
+
+        Raises:
+            DataError: it does not.
+        """
+        streams = [
+            (c.stream.size, c.stream.dtype)
+            for c in self._columns.values()
+            if not (c.ragged or c.dims or c.stream.sparse)
+        ]
+        bits = sum(size * (1 if dtype == np.bool_ else 8 * dtype.itemsize) for size, dtype in streams)
+        room = self._memory if not self._mapped else max(int(file.bodies.max(initial=0)) for file in self._files)
+        if bits > 8 * room:
+            raise DataError(
+                f"expected rows that fit into a batch of {room} bytes, got {bits // 8} bytes a row",
+                path=self.name,
+                hint="the schema is damaged" if self._mapped else "raise memory=, or choose fewer columns",
+            )
+
+    def _locate(self, chunk: int) -> tuple[ArrowFile, int]:
+        if not 0 <= chunk < self._first[-1]:
+            raise IndexError(f"expected a chunk number from 0 to {self._first[-1] - 1}, got {chunk}")
+        number = int(np.searchsorted(self._first, chunk, side="right")) - 1
+        return self._files[number], chunk - int(self._first[number])
+
+    def _layout(self, file: ArrowFile) -> BatchLayout:
+        return self._layouts[self._files.index(file)]
+
+    def _open(self, chunk: int) -> tuple[ArrowFile, MappedBatch]:
+        """Return a mapped batch and its file.
+
+        Raises:
+            ValueError: it is damaged.
+            DataError: the file was truncated, or its disk fails.
+        """
+        if self._closed:
+            raise RuntimeError(f"expected an open corpus, but {self.name} was closed")
+        file, i = self._locate(chunk)
+        with self._lock:
+            mapped = file.map()
+        mapped.check()
+        return file, MappedBatch(file, file.batch(i), self._layout(file))
+
+    def _batch(self, chunk: int, start: int, stop: int) -> Chunk:
+        if not self._mapped:
+            return self._decoded(chunk, None).slice(start, stop)
+        first = int(self._starts[chunk]) + start
+        values: dict[str, Value] = {}
+        try:
+            file, batch = self._open(chunk)
+            layout = self._layout(file)
+            unreadable = arrow_columns.UnreadableRows(self._columns, stop - start, file.path, first)
+            for name, column in self._columns.items():
+                values[name], bad = value_of(
+                    batch, layout.places[column.field], column, start, stop, memory_bytes=self._memory
+                )
+                unreadable.mark(name, bad)
+        except (ValueError, TooLargeError) as error:
+            return self._damaged(chunk, start, stop, error)
+        return Chunk(self.schema, values, unreadable.errors(), seals=file.map().seals)
+
+    def _decoded(self, chunk: int, held: memoryview | None) -> Chunk:
+        """Return a batch that Arrow decodes, from its bytes if they were fetched."""
+        file, i = self._locate(chunk)
+        batch = file.batch(i)
+        data = read_whole(file.path, batch.start, batch.head + batch.body) if held is None else held
+        values: dict[str, Value] = {}
+        unreadable = arrow_columns.UnreadableRows(self._columns, batch.rows, file.path, int(self._starts[chunk]))
+        try:
+            found = decoded_batch(file, batch, data, [c.field for c in self._columns.values()], self._memory)
+            for name, column in self._columns.items():
+                values[name], bad = arrow_columns.decode_piece(found.column(column.field), column, self._memory)
+                unreadable.mark(name, bad)
+        except TooLargeError as error:
+            raise DataError(
+                f"expected at most {self._memory} bytes in a decoded batch (memory), got {error.args[0]}",
+                path=file.path,
+                byte=batch.start,
+                hint="raise memory=, choose fewer columns, or write the file with smaller batches",
+            ) from None
+        except _damage() as error:
+            return self._damaged(chunk, 0, batch.rows, error)
+        return Chunk(self.schema, values, unreadable.errors())
+
+    def _damaged(self, chunk: int, start: int, stop: int, error: Exception) -> Chunk:
+        """Return the chunk of a batch that cannot be read: its sequences keep their places.
+
+        Raises:
+            DataError: it claims too many.
+        """
+        file, i = self._locate(chunk)
+        # The parser says at which byte of the head.
+        what, byte = error.args if len(error.args) == 2 else (error, 0)
+        byte = int(file.starts[i]) + (byte if isinstance(byte, int) else 0)
+        if isinstance(error, TooLargeError):
+            what = f"lists of unequal lengths take {error} bytes, more than memory={self._memory}"
+        reason = f"expected a record batch of {int(file.rows[i])} rows that can be read, got damage: {what}"
+        if stop - start > _MOST_LOST:
+            # Damage may claim any number of rows, so there need not be as many.
+            raise DataError(reason, path=file.path, byte=byte, hint="restore the file or write it again")
+        hint = 'restore the file, or pass on_error="skip" to the source to skip such sequences and list them'
+        first = int(self._starts[chunk]) + start
+        errors = LazyErrors(
+            np.arange(stop - start),
+            lambda i: DataError(reason, path=file.path, byte=byte, sequence=first + i, hint=hint),
+        )
+        return Chunk(self.schema, no_values(self.schema, self._ragged(all_streams=True), stop - start), errors)
+
+    # ---- chosen rows --------------------------------------------------------------------------------
+
+    def _chosen(self, ordinals: Ints) -> Chunk:
+        """Return copies of the rows that the indices name at the places ``ordinals``."""
+        assert self._rows is not None
+        rows, wrong = self._rows.take(ordinals)
+        if self._mapped:
+            chunk = self._gathered(rows)
+        else:
+            chunk = select_by_chunk(self, rows, self._starts, lambda number: self._decoded(number, None))
+        errors = dict(chunk.errors)
+        for i in np.flatnonzero(wrong).tolist():
+            errors[i] = DataError(
+                f"expected the number of a row below {int(self._starts[-1])}, got another",
+                path=self._rows.path,
+                sequence=int(ordinals[i]),
+            )
+        return Chunk(self.schema, chunk.values, errors)
+
+    def _gathered(self, rows: Ints) -> Chunk:
+        """Copy rows natively, out of batches that stay registered: there may be few rows of each."""
+        chunks = np.searchsorted(self._starts, rows, side="right") - 1
+        needed = distinct(chunks)
+        with self._lock:
+            if self._held is None:
+                self._held, self._slots = ChunkSet(self.schema), np.full(len(self._starts) - 1, -1, np.int64)
+                self._errors: dict[int, DataError] = {}
+            held, slots, known = self._held, self._slots, self._errors
+        for chunk in needed[slots[needed] < 0].tolist():
+            file, i = self._locate(chunk)
+            part = self._batch(chunk, 0, int(file.rows[i]))
+            with self._lock:
+                if slots[chunk] < 0:
+                    known.update({int(self._starts[chunk]) + i: error for i, error in part.errors.items()})
+                    slots[chunk] = held.add(part)
+        bad: dict[int, DataError] = {}
+        if known:
+            bad = {i: known[row] for i, row in enumerate(rows.tolist()) if row in known}
+        places, index = slots[chunks].astype(np.uint32), rows - self._starts[chunks]
+        try:
+            values = held.gather(places, index)
+        except BadEntriesError as found:
+            values = values_of(makers(self.schema), found.arrays)
+            bad = found.errors(list(self.schema), rows.tolist(), self.name) | bad
+        return Chunk(self.schema, values, bad)
+
+    # ---- lengths ------------------------------------------------------------------------------------
+
+    def _ragged(self, all_streams: bool = False) -> list[str]:
+        """Return the ragged streams, by default those that count towards the minibatch budget."""
+        size = None if all_streams else self.schema.size_stream
+        return [name for name, column in self._columns.items() if column.ragged and size in (None, name)]
+
+    def _lengths(self, ordinals: Ints) -> Ints:
+        rows = ordinals if self._rows is None else self._rows.take(ordinals)[0]
+        ragged, size = self._ragged(), self.schema.size_stream
+        plain = size is None and len(ragged) < len(self._columns)
+        longest = np.ones(len(rows), np.int64) if plain else np.zeros(len(rows), np.int64)
+        for lookup in self._lookups(ragged):
+            pairs = lookup.take(rows).astype(np.int64)
+            lengths = pairs[:, 1] - pairs[:, 0]
+            if len(lengths) and lengths.min() < 0:
+                raise DataError(
+                    f"expected lists of at least 0 items, got {lengths.min()}",
+                    path=self.name,
+                    sequence=int(ordinals[int(lengths.argmin())]),
+                    hint="the file is damaged; restore it or write it again",
+                )
+            np.maximum(longest, lengths, out=longest)
+        return longest
+
+    def _lookups(self, ragged: list[str]) -> list[_Lookup]:
+        with self._lock:
+            if self._bounds is not None:
+                return self._bounds
+        parts: list[list[NDArray[Any]]] = [[] for _ in ragged]
+        seals: list[Sequence[NDArray[np.uint8]]] = []
+        for chunk in range(int(self._first[-1])):
+            file, i = self._locate(chunk)
+            if self._mapped:
+                try:
+                    _, batch = self._open(chunk)
+                    layout = self._layout(file)
+                    for part, name in zip(parts, ragged, strict=True):
+                        part.append(batch.where_bounds_are(layout.places[self._columns[name].field]))
+                except ValueError as error:
+                    raise file.damaged(f"a batch cannot be read: {error}", int(file.starts[i])) from error
+                seals.append(file.map().seals)
+            else:
+                chunk_read = self._decoded(chunk, None)
+                for part, name in zip(parts, ragged, strict=True):
+                    ends = chunk_read[name].offsets
+                    part.append(np.stack([ends[:-1], ends[1:]], axis=1))
+        found = [_Lookup(part, self._starts, seals) for part in parts]
+        with self._lock:
+            self._bounds = found
+        return found
+
+
+class _Lookup:
+    """Small rows that lie in pieces in mapped files, looked up by number and copied natively."""
+
+    def __init__(
+        self, parts: Sequence[NDArray[Any]], starts: Ints, seals: Sequence[Sequence[NDArray[np.uint8]]]
+    ) -> None:
+        self._starts = starts
+        self._gatherer = _native.Gatherer([None])
+        for slot, part in enumerate(parts):
+            self._gatherer.add(slot, [(part, None)], seals[slot] if seals else [])
+
+    def take(self, rows: Ints) -> NDArray[Any]:
+        """Return copies of rows.
+
+        Raises:
+            DataError: a file was truncated, or its disk fails.
+        """
+        slots = np.searchsorted(self._starts, rows, side="right") - 1
+        ((found, _),) = self._gatherer.gather(slots.astype(np.uint32), rows - self._starts[slots])
+        taken: NDArray[Any] = found
+        return taken
+
+
+class _Rows:
+    """The row numbers of a view, as `datasets` writes them: a column ``indices`` of uint64."""
+
+    def __init__(self, path: str, count: int) -> None:
+        self.path, self._count = path, count
+        file = ArrowFile(path)
+        self.size = file.size
+        layout = layout_of(file.schema)
+        kind = file.schema.field("indices").type if "indices" in file.schema.names else None
+        if layout is None or kind is None or str(kind) not in ("uint64", "int64") or file.compressed:
+            raise DataError(f"expected a column `indices` of uint64, got {file.schema.names}", path=path)
+        starts = np.cumsum([0, *file.rows.tolist()], dtype=np.int64)
+        if starts[-1] == 0:
+            raise DataError("expected at least one row, got a view of none", path=path)
+        parts = []
+        for i in range(len(file.starts)):
+            try:
+                place = layout.places["indices"]
+                batch = MappedBatch(file, file.batch(i), layout)
+                parts.append(batch.view(place.buffer + 1, np.dtype(np.int64), 0, batch.rows))
+            except ValueError as error:
+                raise file.damaged(f"a batch cannot be read: {error}", int(file.starts[i])) from error
+        self._lookup = _Lookup(parts, starts, [file.map().seals] * len(parts))
+        self._length = int(starts[-1])
+
+    def __len__(self) -> int:
+        return self._length
+
+    def take(self, ordinals: Ints) -> tuple[Ints, NDArray[np.bool_]]:
+        """Return the row numbers at ``ordinals``, and which of them are none, with 0 in their place."""
+        rows = self._lookup.take(ordinals)
+        wrong = (rows < 0) | (rows >= self._count)
+        return np.where(wrong, 0, rows), wrong
+
+
+def _damage() -> tuple[type[Exception], ...]:
+    """Return what pyarrow, and NumPy over its results, raise for damaged data."""
+    import pyarrow as pa
+
+    return (pa.ArrowException, OSError, ValueError, MemoryError, OverflowError, EOFError, IndexError, KeyError)
+
+
+def _opened(part: Dataset) -> list[ArrowFile]:
+    spans: Sequence[tuple[int, int] | None] = part.spans or [None] * len(part.files)
+    return [
+        ArrowFile(str(file), complete=part.complete, span=span) for file, span in zip(part.files, spans, strict=True)
+    ]
+
+
+def _dataset(path: Paths, split: str | None) -> Dataset:
+    folder = folder_of(path)
+    with looking(folder):
+        if folder.is_dir():
+            return _of_litdata(folder) if split is None and is_litdata(folder) else arrow_dataset(folder, split)
+    if split is not None:
+        raise DataError(f"expected a folder to choose the split {split!r} from, got a file", path=str(path))
+    return Dataset(list_files(path), complete=False)
+
+
+def _of_litdata(folder: Path) -> Dataset:
+    found = row_spans(litdata_index(folder, "rows"))
+    return Dataset([path for path, _ in found], complete=False, spans=[span for _, span in found])
+
+
+def _class_names(schema: Any, fields: Mapping[str, str]) -> dict[str, list[str]]:
+    """Return the names of classes that `datasets` keeps in the schema's metadata, by stream; none if it has none."""
+    found: dict[str, list[str]] = {}
+    try:
+        features = json.loads((schema.metadata or {}).get(b"huggingface", b"{}"))["info"]["features"]
+        for name, field in fields.items():
+            feature = features.get(field)
+            names = feature.get("names") if isinstance(feature, dict) and feature.get("_type") == "ClassLabel" else None
+            if isinstance(names, list) and all(isinstance(one, str) for one in names):
+                found[name] = names
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return {}
+    return found
+
+
+def _reopen(path: Any, streams: Any, options: dict[str, Any]) -> ArrowDeserializer:
+    return ArrowDeserializer(path, streams, **options)
+
+
+def open_files(paths: list[str], streams: Mapping[str, Stream], memory_bytes: int) -> ArrowDeserializer:
+    """Open files, or folders of them; see `open_corpus`."""
+    return ArrowDeserializer(paths if len(paths) > 1 else paths[0], streams or None, memory=memory_bytes)

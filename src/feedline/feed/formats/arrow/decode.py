@@ -1,0 +1,84 @@
+"""Record batches that Arrow decodes: compressed ones, and those with dictionaries, views or unions.
+
+What Arrow is given lies in private memory, its sizes are compared with the message's and with a limit before anything
+is decompressed, and every offset is validated before it is followed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from feedline import _native
+from feedline.feed.byte_strings import TooLargeError
+from feedline.feed.formats.arrow.columns import is_list, storage
+from feedline.feed.formats.arrow.file import ArrowFile, Batch, prefix_bytes, read_whole
+from feedline.feed.formats.store.compressed import expanded
+
+
+def decoded_batch(
+    file: ArrowFile, batch: Batch, data: bytes | memoryview, fields: Sequence[str], memory_bytes: int
+) -> Any:
+    """Return an Arrow record batch with the columns ``fields``.
+
+    Args:
+        file: the file.
+        batch: where the batch lies.
+        data: its bytes, head and body.
+        fields: names of columns.
+        memory_bytes: bytes that it may take, decoded.
+
+    Raises:
+        TooLargeError: it claims to take more.
+        ValueError, OSError, pyarrow.ArrowException: it is damaged.
+    """
+    import pyarrow as pa
+
+    rows, compressed, _, _ = _native.arrow_batch(memoryview(data)[: batch.head], batch.body)
+    if rows != batch.rows:
+        raise ValueError(f"expected {batch.rows} rows, got {rows}")
+    size = expanded(data, prefix_bytes(data), batch.head) if compressed else len(data)
+    if size > memory_bytes:
+        raise TooLargeError(size)
+    wanted = sorted({file.schema.get_field_index(field) for field in fields})
+    options = pa.ipc.IpcReadOptions(included_fields=wanted, use_threads=False)
+    if file.dictionaries:
+        parts = [file.schema_message]
+        for one in file.dictionaries_of(batch):
+            size += one.head + one.body
+            if size > memory_bytes:
+                raise TooLargeError(size)
+            parts.append(read_whole(file.path, one.start, one.head + one.body))
+            size += expanded(parts[-1], prefix_bytes(parts[-1]), one.head) if one.compressed else 0
+            if size > memory_bytes:
+                raise TooLargeError(size)
+        found = pa.ipc.open_stream(b"".join([*parts, data]), options=options).read_next_batch()
+    else:
+        # As bytes, so that a text which is not UTF-8 makes one sequence unreadable, not all.
+        schema = pa.schema([pa.field(field.name, _as_bytes(field.type)) for field in file.schema])
+        chosen = pa.ipc.read_record_batch(pa.ipc.read_message(pa.py_buffer(data)), schema)
+        found = chosen.select([file.schema.names[i] for i in wanted])
+    if found.num_rows != rows:
+        raise ValueError(f"expected {rows} rows, got {found.num_rows}")
+    found.validate(full=True)
+    return found
+
+
+def _as_bytes(kind: Any) -> Any:
+    """Return a type of the same layout whose texts are byte strings."""
+    import pyarrow as pa
+
+    kind = storage(kind)
+    for text, plain in (
+        (pa.string(), pa.binary()),
+        (pa.large_string(), pa.large_binary()),
+        (pa.string_view(), pa.binary_view()),
+    ):
+        if kind == text:
+            return plain
+    if is_list(kind):
+        make = pa.large_list if pa.types.is_large_list(kind) else pa.list_
+        return make(_as_bytes(kind.value_type))
+    if pa.types.is_struct(kind):
+        return pa.struct([pa.field(kind.field(i).name, _as_bytes(kind.field(i).type)) for i in range(kind.num_fields)])
+    return kind

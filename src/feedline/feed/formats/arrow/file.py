@@ -1,0 +1,333 @@
+"""Arrow IPC files and streams: mapped, and where the record batches in them lie.
+
+A stream has no footer, so opening walks over the heads of its messages, natively: about 1 us a batch, nothing of the
+data is read. A file is read by its footer, as other readers do: writers leave out the schema or the end before it. Only
+the schema is parsed by Arrow; where the buffers of a batch lie is read by our own parser (`_native.arrow_batch`), which
+checks every offset, and the map itself is read by native code alone, which survives a file that is truncated meanwhile.
+
+Parts of a file whose bytes lie in a store may be missing. The heads of its batches are kept from the walk, and what
+else is looked at to make views of its buffers has to be held; see `ArrowFile.hold`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import mmap
+import weakref
+from collections.abc import Iterator
+from typing import Any, BinaryIO, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from feedline import _native
+from feedline.errors import DataError, SchemaError, shown_path
+from feedline.feed.files.paths import open_file, read_at, reading, status_of
+from feedline.feed.files.remote import object_at, within_reach
+from feedline.feed.files.seals import seal_of
+from feedline.feed.formats.arrow.columns import Source
+from feedline.feed.formats.store.compressed import dictionary
+
+FILE_MAGIC, STREAM_MAGIC = b"ARROW1", b"\xff\xff\xff\xff"
+_SCHEMA, _DICTIONARY, _BATCH = 1, 2, 3
+_MOST_COMPRESSED_ROWS = 1 << 31
+
+
+def prefix_bytes(message: bytes | memoryview) -> int:
+    """Return the bytes of a message before its metadata: marker and length, or before Arrow 0.15 the length alone."""
+    return 8 if message[:4] == STREAM_MAGIC else 4
+
+
+def _begins_stream(head: bytes) -> bool:
+    """Whether these 8 bytes may begin a stream: with a marker, or with a length and the place of a root within it."""
+    length, root = int.from_bytes(head[:4], "little"), int.from_bytes(head[4:8], "little")
+    return head.startswith(STREAM_MAGIC) or 8 <= root < length < 1 << 26
+
+
+def most_items(nbytes: Any) -> Any:
+    """Return how many items arrays in so many bytes may have: eight a byte, as bits are the smallest, and some that
+    take none."""
+    return 8 * nbytes + (1 << 20)
+
+
+class Batch(NamedTuple):
+    """A record batch of a file: its first byte, the bytes of its head and of its body, and its rows."""
+
+    start: int
+    head: int
+    body: int
+    rows: int
+
+
+class Dictionary(NamedTuple):
+    """A message with values of a dictionary: its first byte, the bytes of its head and of its body, whether it is
+    compressed, the dictionary's id, and whether it adds to the values before it rather than replacing them."""
+
+    start: int
+    head: int
+    body: int
+    compressed: bool
+    id: int
+    adds: bool
+
+
+class ArrowFile:
+    """An Arrow IPC file or stream.
+
+    Args:
+        path: path of the file.
+        complete: whether a stream must end with its marker, as those do whose writer was not killed.
+        span: the bytes that are Arrow's, of a file that holds others, too; None: all.
+
+    Attributes:
+        path, size: path and size of the file.
+        schema: its Arrow schema.
+        starts, heads, bodies, rows: int64 (batches,), see `Batch`; batches without rows are left out.
+        compressed: whether a batch is.
+        aligned: whether its buffers lie at multiples of 8 bytes, as views of them need it.
+        dictionaries: messages that its dictionaries come in.
+
+    Raises:
+        DataError: it cannot be opened, is no Arrow file, or is damaged.
+    """
+
+    def __init__(self, path: str, *, complete: bool = False, span: tuple[int, int] | None = None) -> None:
+        self.path = path
+        with open_file(path) as file:
+            self.size = status_of(file).st_size
+            begin, end = (0, self.size) if span is None else span
+            if end > self.size:
+                raise self.damaged("it was truncated", self.size)
+            head = read_at(file, 8, begin)
+            self._is_stream = not head.startswith(FILE_MAGIC)
+            if self._is_stream and not _begins_stream(head):
+                raise self.damaged(f"it begins with {head[:6]!r}", begin)
+            if not self._is_stream and read_at(file, 6, max(begin + 8, end - 6)) != FILE_MAGIC:
+                raise self.damaged("it does not end as it begins, so it was cut", end)
+            try:
+                with reading(path):
+                    found, ended, swapped, heads, self.schema_message = _native.arrow_messages(
+                        file.fileno(), end, begin, not self._is_stream, within_reach(file)
+                    )
+            except ValueError as error:
+                raise self.damaged(*error.args) from error
+            messages = found.reshape(-1, 6)
+            if complete and self._is_stream and not ended:
+                raise self.damaged("it has no end, so its writer was killed, or it was cut", end)
+            if not self.schema_message or (messages[1:, 0] == _SCHEMA).any():
+                raise self.damaged("it does not begin with its schema", begin)
+            if swapped:
+                raise DataError("expected numbers in little-endian byte order, got big-endian ones", path=path)
+            self.dictionaries = [self._dictionary(file, row) for row in messages.tolist() if row[0] == _DICTIONARY]
+        self.schema = self._parsed()
+        others = set(messages[1:, 0].tolist()) - {_DICTIONARY, _BATCH}
+        if others:
+            raise self.damaged(f"it holds messages of kind {min(others)}", begin)
+        chosen = (messages[:, 0] == _BATCH) & (messages[:, 4] > 0)
+        of_batches = messages[chosen]
+        # Of all messages, if they had to be fetched, else of none.
+        ends = np.cumsum(messages[:, 2])[chosen].tolist()
+        kept = zip(of_batches[:, 1].tolist(), of_batches[:, 2].tolist(), ends, strict=True)
+        self._heads = {start: heads[end - size : end] for start, size, end in kept} if heads else {}
+        self.starts, self.heads, self.bodies, self.rows = (np.ascontiguousarray(of_batches[:, i]) for i in (1, 2, 3, 4))
+        self.compressed = bool(of_batches[:, 5].any())
+        self.aligned = not ((self.starts + self.heads) % 8).any()
+        # A row takes a bit at least, but where all of its columns are empty.
+        most = np.where(of_batches[:, 5] > 0, _MOST_COMPRESSED_ROWS, most_items(self.bodies))
+        if (wrong := np.flatnonzero(self.rows > most)).size:
+            at = int(wrong[0])
+            raise self.damaged(
+                f"a batch with {int(self.bodies[at])} bytes claims {int(self.rows[at])} rows", int(self.starts[at])
+            )
+        if not self._is_stream:
+            known: set[int] = set()
+            for one in self.dictionaries:
+                if one.id in known and not one.adds:
+                    raise self.damaged("it replaces a dictionary, which only streams may", one.start)
+                known.add(one.id)
+        self._map: _Mapped | None = None
+
+    @property
+    def source(self) -> Source:
+        """What its columns are chosen from."""
+        return Source(shown_path(self.path), self.schema, self.telling)
+
+    def batch(self, number: int) -> Batch:
+        """Return where a batch lies."""
+        return Batch(*(int(column[number]) for column in (self.starts, self.heads, self.bodies, self.rows)))
+
+    def head(self, batch: Batch) -> Any:
+        """Return the bytes of the head of a batch.
+
+        Raises:
+            DataError: the file was truncated, or its disk fails.
+        """
+        kept = self._heads.get(batch.start)
+        return kept if kept is not None else _native.copied(self.map().bytes[batch.start : batch.start + batch.head])
+
+    def dictionaries_of(self, batch: Batch) -> list[Dictionary]:
+        """Return the messages with the dictionaries of a batch: in a stream, what is before it, and not replaced."""
+        needed: list[Dictionary] = []
+        for one in self.dictionaries:
+            if self._is_stream and one.start > batch.start:
+                break
+            if not one.adds:
+                needed = [other for other in needed if other.id != one.id]
+            needed.append(one)
+        return needed
+
+    def map(self) -> _Mapped:
+        """Return the file's map, made at the first call.
+
+        Raises:
+            DataError: it cannot be mapped, or has another size than before.
+        """
+        if self._map is None:
+            if (remote := object_at(self.path)) is not None:
+                remote.mapped = True
+            self._map = _Mapped(self.path, self.size)
+        return self._map
+
+    def unmap(self) -> None:
+        """Release the map; chunks that were returned keep it."""
+        self._map = None
+
+    def hold(self, begin: int, end: int) -> None:
+        """Have bytes in reach of the map for as long as this file is used, if it is remote.
+
+        Raises:
+            DataError: they cannot be had, or the cache has no room for them.
+        """
+        if (remote := object_at(self.path)) is not None and begin < end:
+            weakref.finalize(self, remote.hold(begin, min(end, self.size)).release).atexit = False
+
+    def damaged(self, what: str, byte: int, stream: str | None = None) -> DataError:
+        """Return the error for damage at a byte."""
+        return DataError(
+            f"expected an Arrow file, but {what}",
+            path=self.path,
+            byte=byte,
+            stream=stream,
+            hint="the file is damaged; restore it or write it again",
+        )
+
+    def _dictionary(self, file: BinaryIO, row: list[int]) -> Dictionary:
+        _, start, head, body, _, compressed = row
+        try:
+            message = read_at(file, head, start)
+            number, adds = dictionary(message, prefix_bytes(message))
+        except ValueError as error:
+            raise self.damaged(str(error), start) from error
+        return Dictionary(start, head, body, compressed=bool(compressed), id=number, adds=adds)
+
+    @contextlib.contextmanager
+    def telling(self, what: str) -> Iterator[None]:
+        """A context in which errors of pyarrow, and of NumPy over its results, become a DataError about ``what``."""
+        import pyarrow as pa
+
+        try:
+            yield
+        except (pa.ArrowException, OSError, ValueError, MemoryError, OverflowError, EOFError, IndexError) as error:
+            raise self.damaged(f"its {what} cannot be read: {error}", 0) from error
+
+    def _parsed(self) -> Any:
+        import pyarrow as pa
+
+        try:
+            found = pa.ipc.read_schema(pa.py_buffer(self.schema_message))
+            for field in found:
+                _read_names(field)
+            return found
+        except pa.ArrowNotImplementedError as error:
+            raise unknown_types(error, self.path) from error
+        except Exception as error:  # extension types that were registered parse their metadata in Python
+            raise self.damaged(f"its schema cannot be read: {error!r:.300}", 0) from error
+
+
+def unknown_types(error: Exception, path: str) -> SchemaError:
+    """Return why a file whose schema has types that pyarrow lacks, as polars' Int128, cannot be read."""
+    return SchemaError(
+        f"expected columns of types that pyarrow reads, got others: {error}: {shown_path(path)}; cast these columns to "
+        "other types, or leave them out, and write the file again"
+    )
+
+
+def _read_names(field: Any) -> None:
+    """Read the names of a field and of those in it, which raises a ValueError where one is not UTF-8."""
+    _ = field.name
+    for i in range(field.type.num_fields):
+        _read_names(field.type.field(i))
+
+
+class _Mapped:
+    """A read-only mapping of a whole file; a `MappedFile`."""
+
+    first = 0
+
+    def __init__(self, path: str, size: int) -> None:
+        self.path, self.size = path, size
+        with open_file(path) as file:
+            about = status_of(file)
+            self._compare(about.st_size)
+            self.identity = (about.st_dev, about.st_ino)
+            try:
+                held = mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ)
+            except (OSError, ValueError) as error:
+                few = isinstance(error, OSError) and error.errno == errno.EMFILE
+                raise DataError(
+                    f"expected a file of {size} bytes that can be mapped: {error}",
+                    path=path,
+                    hint="raise the limit of open files (ulimit -n)" if few else None,
+                ) from error
+        held.madvise(mmap.MADV_RANDOM)
+        self._held = held
+        self.bytes = np.frombuffer(held, np.uint8)
+        self.address: int = self.bytes.__array_interface__["data"][0]
+        self._seals: list[NDArray[np.uint8]] = []
+        _ = self.seals
+
+    @property
+    def seals(self) -> list[NDArray[np.uint8]]:
+        """The seal of the map, uint8 (8,); none while parts of a remote file may be missing."""
+        if not self._seals:
+            remote = object_at(self.path)
+            if remote is None or remote.stays_there(0, remote.size):
+                self._seals = [seal_of(self.bytes)]
+        return self._seals
+
+    def check(self) -> None:
+        """Compare the file's size with that when it was mapped.
+
+        Raises:
+            DataError: they differ.
+        """
+        with reading(self.path):
+            size = self._held.size()
+        self._compare(size)
+
+    def _compare(self, size: int) -> None:
+        if size != self.size:
+            raise DataError(f"expected {self.size} bytes, as when the file was opened, got {size}", path=self.path)
+
+    def will_need(self, start: int, size: int) -> None:
+        """Let the kernel begin to read a part of the file."""
+        first = start - start % mmap.PAGESIZE
+        self._held.madvise(mmap.MADV_WILLNEED, first, min(start + size, self.size) - first)
+
+
+def read_whole(path: str, start: int, size: int) -> bytes:
+    """Return bytes of a file, read with ordinary reads.
+
+    Raises:
+        DataError: it is too short, or its disk fails.
+    """
+    with open_file(path) as file:
+        parts, done = list[bytes](), 0
+        while done < size:
+            part = read_at(file, size - done, start + done)
+            if not part:
+                raise DataError(f"expected {size} bytes, got {done}: the file was cut", path=path, byte=start + done)
+            parts.append(part)
+            done += len(part)
+    return parts[0] if len(parts) == 1 else b"".join(parts)

@@ -1,0 +1,373 @@
+"""Values over the buffers of a mapped record batch.
+
+Arrow lays arrays out depth-first: a field has a node (items, nulls) and buffers (validity, then offsets or data).
+Values are views of the data. What has another form than a gather uses is copied: offsets of 4 bytes, bits of bools, and
+validity, where there are nulls.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from feedline import _native
+from feedline.data import Value
+from feedline.data.value import BytesValue, DenseValue, SparseValue
+from feedline.feed.formats.arrow.columns import Column, Flags, Ints, any_of, even_rows, is_list, storage
+from feedline.feed.formats.arrow.file import ArrowFile, Batch, most_items
+
+_INT32, _INT64, _UINT8 = np.dtype(np.int32), np.dtype(np.int64), np.dtype(np.uint8)
+
+
+class Place(NamedTuple):
+    """Where arrays of a field lie in every batch.
+
+    Attributes:
+        kind: Arrow type.
+        node, buffer: numbers of its node, and of its first buffer.
+        children: places of the fields within it.
+    """
+
+    kind: Any
+    node: int
+    buffer: int
+    children: tuple[Place, ...]
+
+
+class BatchLayout(NamedTuple):
+    """The places of all fields of a schema by name, and how many nodes and buffers a batch has."""
+
+    places: dict[str, Place]
+    nodes: int
+    buffers: int
+
+
+def layout_of(schema: Any) -> BatchLayout | None:
+    """Return the layout of the batches of a schema; None: some types of it are not laid out in this way."""
+    counted = [0, 0]
+    places = {}
+    for field in schema:
+        place = _place(storage(field.type), counted)
+        if place is None:
+            return None
+        places[field.name] = place
+    return BatchLayout(places, *counted)
+
+
+def _place(kind: Any, counted: list[int]) -> Place | None:
+    import pyarrow as pa
+
+    types = pa.types
+    kind = storage(kind)
+    node, buffer = counted
+    inner: list[Any] = []
+    if types.is_struct(kind):
+        own, inner = 1, [kind.field(i).type for i in range(kind.num_fields)]
+    elif types.is_map(kind):
+        own, inner = 2, [pa.struct([pa.field("key", kind.key_type), pa.field("value", kind.item_type)])]
+    elif is_list(kind):
+        own, inner = 2, [kind.value_type]
+    elif types.is_fixed_size_list(kind):
+        own, inner = 1, [kind.value_type]
+    elif any(test(kind) for test in (types.is_string, types.is_binary, types.is_large_string, types.is_large_binary)):
+        own = 3
+    elif types.is_null(kind):
+        own = 0
+    elif types.is_primitive(kind) or types.is_fixed_size_binary(kind) or types.is_decimal(kind):
+        own = 2
+    else:
+        return None  # dictionaries, views, unions, run-end encoded
+    counted[0] += 1
+    counted[1] += own
+    children = [_place(one, counted) for one in inner]
+    found = tuple(child for child in children if child is not None)
+    return Place(kind, node, buffer, found) if len(found) == len(children) else None
+
+
+class MappedBatch:
+    """The buffers of a record batch of a mapped file.
+
+    Args:
+        file: the file.
+        batch: where the batch lies.
+        layout: its layout.
+
+    Raises:
+        ValueError: its head is damaged, or it has another layout.
+        DataError: the file was truncated, or its disk fails.
+    """
+
+    def __init__(self, file: ArrowFile, batch: Batch, layout: BatchLayout) -> None:
+        self._file, self.rows = file.map(), batch.rows
+        rows, compressed, nodes, buffers = _native.arrow_batch(file.head(batch), batch.body)
+        if rows != batch.rows or compressed:
+            raise ValueError(f"expected an uncompressed batch of {batch.rows} rows, got {rows}")
+        if len(nodes) != 2 * layout.nodes or len(buffers) != 2 * layout.buffers:
+            raise ValueError(
+                f"expected {layout.nodes} fields in {layout.buffers} buffers, got {len(nodes) // 2} in "
+                f"{len(buffers) // 2}"
+            )
+        self._lengths: list[int] = nodes[::2].tolist()
+        if self._lengths and max(self._lengths) > most_items(batch.body):
+            raise ValueError(f"expected columns that fit into {batch.body} bytes, got {max(self._lengths)} items")
+        self._nulls: list[int] = nodes[1::2].tolist()
+        self._begins: list[int] = (buffers[::2] + (batch.start + batch.head)).tolist()
+        self._sizes: list[int] = buffers[1::2].tolist()
+
+    def view(self, number: int, dtype: np.dtype[Any], start: int, stop: int) -> NDArray[Any]:
+        """Return the elements ``start:stop`` of a buffer.
+
+        Raises:
+            ValueError: it is too small for that, or misaligned.
+        """
+        if stop <= start:
+            return np.empty(0, dtype)
+        begin, item = self._begins[number], dtype.itemsize
+        if start < 0 or stop * item > self._sizes[number]:
+            raise ValueError(f"expected {stop} elements of {dtype.name} in a buffer of {self._sizes[number]} bytes")
+        if begin % item:
+            raise ValueError(f"expected {dtype.name} at a multiple of {item} bytes, got byte {begin}")
+        return self._file.bytes[begin + start * item : begin + stop * item].view(dtype)
+
+    def bits(self, number: int, start: int, stop: int) -> NDArray[np.uint8]:
+        """Return the bits ``start:stop`` of a buffer as bytes of 0 and 1."""
+        held = _native.copied(self.view(number, _UINT8, start // 8, -(-stop // 8)))
+        return np.unpackbits(held, bitorder="little")[start % 8 : start % 8 + stop - start]
+
+    def nulls(self, place: Place, start: int, stop: int) -> Flags | None:
+        """Return which of the items ``start:stop`` are null; None: none of them is."""
+        if self._nulls[place.node] == 0 or stop <= start:
+            return None
+        nulls: Flags = self.bits(place.buffer, start, stop) == 0
+        return nulls
+
+    def bounds(self, place: Place, start: int, stop: int) -> tuple[int, Ints]:
+        """Return where the lists or strings ``start:stop`` begin, and their bounds from there on.
+
+        Raises:
+            ValueError: they fall.
+        """
+        if stop <= start:
+            return 0, np.zeros(1, np.int64)
+        dtype = _INT64 if _is_large(place.kind) else _INT32
+        ends = self.view(place.buffer + 1, dtype, start, stop + 1)
+        self._file.will_need(ends.ctypes.data - self._file.address, ends.nbytes)
+        found = _native.copied(ends).astype(np.int64, copy=False)
+        first = int(found[0])
+        found -= first
+        if first < 0:
+            raise ValueError(f"expected offsets from 0, got {first}")
+        end = first + _native.bounds_end(found, "offsets")
+        if place.children and end > self._lengths[place.children[0].node]:
+            raise ValueError(f"expected lists of {self._lengths[place.children[0].node]} items in all, got {end}")
+        return first, found
+
+    def span(self, number: int) -> tuple[int, int]:
+        """Return the first byte of a buffer in the file, and its end."""
+        return self._begins[number], self._begins[number] + self._sizes[number]
+
+    def has_nulls(self, place: Place) -> bool:
+        """Return whether any item of a field is null."""
+        return self._nulls[place.node] != 0
+
+    def where_bounds_are(self, place: Place) -> NDArray[Any]:
+        """Return the pairs of bounds of all lists as a view, (rows, 2)."""
+        dtype = _INT64 if _is_large(place.kind) else _INT32
+        ends = self.view(place.buffer + 1, dtype, 0, self.rows + 1)
+        pairs: NDArray[Any] = np.lib.stride_tricks.sliding_window_view(ends, 2)
+        return pairs
+
+
+def value_of(
+    batch: MappedBatch, place: Place, how: Column, start: int, stop: int, *, memory_bytes: int
+) -> tuple[Value, Flags | None]:
+    """Return the sequences ``start:stop`` of a column, and which of them cannot be read; None: all can.
+
+    Raises:
+        ValueError: buffers contradict each other.
+        TooLargeError: lists of unequal lengths would take more than ``memory_bytes``.
+        DataError: the file was truncated, or its disk fails.
+    """
+    bad = batch.nulls(place, start, stop)
+    offsets = None
+    if how.ragged:
+        first, offsets = batch.bounds(place, start, stop)
+        place, start, stop = place.children[0], first, first + int(offsets[-1])
+    value: Value
+    if how.stream.is_bytes:
+        value, rows_bad = _strings(batch, place, how, start, stop, offsets=offsets)
+    elif how.stream.sparse:
+        value, rows_bad = _sparse(batch, place, how, start, stop, offsets=offsets)
+    else:
+        value, rows_bad = _dense(batch, place, how, start, stop, offsets=offsets, memory_bytes=memory_bytes)
+    if rows_bad is not None and offsets is not None:
+        rows_bad = any_of(rows_bad, offsets)
+    return value, _either(bad, rows_bad)
+
+
+def _strings(
+    batch: MappedBatch, place: Place, how: Column, start: int, stop: int, *, offsets: Ints | None
+) -> tuple[Value, Flags | None]:
+    bad = batch.nulls(place, start, stop)
+    if place.children:
+        place = place.children[place.kind.get_field_index("bytes")]
+        bad = _either(bad, batch.nulls(place, start, stop))
+    width = getattr(place.kind, "byte_width", 0) if _is_fixed_binary(place.kind) else None
+    if width is not None:
+        bounds = np.arange(stop - start + 1, dtype=np.int64) * width
+        first = start * width
+    else:
+        first, bounds = batch.bounds(place, start, stop)
+    last = first + int(bounds[-1])
+    data = batch.view(place.buffer + (1 if width is not None else 2), _UINT8, first, last)
+    return BytesValue(bounds, data, offsets, text=how.stream.is_text), bad
+
+
+def _sparse(
+    batch: MappedBatch, place: Place, how: Column, start: int, stop: int, *, offsets: Ints | None
+) -> tuple[Value, Flags | None]:
+    bad = batch.nulls(place, start, stop)
+    first, indptr = batch.bounds(place, start, stop)
+    last = first + int(indptr[-1])
+    (entry,) = place.children
+    index, values = entry.children
+    wrong = _either(
+        batch.nulls(entry, first, last), _either(batch.nulls(index, first, last), batch.nulls(values, first, last))
+    )
+    stream = how.stream
+    kind = np.dtype(index.kind.to_pandas_dtype())
+    numbers = batch.view(index.buffer + 1, kind, first, last)
+    if kind != _INT32:
+        wide: NDArray[Any] = _native.copied(numbers)
+        outside: Flags = np.asarray((wide < 0) | (wide >= stream.size))
+        wrong = _either(wrong, outside)
+        numbers = np.where(outside, 0, wide).astype(np.int32)
+    found = batch.view(values.buffer + 1, stream.dtype, first, last)
+    if wrong is not None:
+        # What stands in the place of a null may be anything.
+        numbers = np.where(wrong, 0, _native.copied(numbers)).astype(np.int32)
+        bad = _either(bad, any_of(wrong, indptr))
+    return SparseValue(indptr, numbers, found, stream.size, offsets), bad
+
+
+def _dense(
+    batch: MappedBatch,
+    place: Place,
+    how: Column,
+    start: int,
+    stop: int,
+    *,
+    offsets: Ints | None,
+    memory_bytes: int,
+) -> tuple[Value, Flags | None]:
+    stream, count = how.stream, stop - start
+    levels: list[tuple[Ints, Flags]] = []
+    for _ in how.dims:
+        nulls = batch.nulls(place, start, stop)
+        first, bounds = batch.bounds(place, start, stop)
+        levels.append((bounds, np.zeros(stop - start, np.bool_) if nulls is None else nulls))
+        place, start, stop = place.children[0], first, first + int(bounds[-1])
+    items, width, bad = stop - start, 1, batch.nulls(place, start, stop)
+    while place.children:
+        size = place.kind.list_size
+        place, start, stop, width = place.children[0], start * size, stop * size, width * size
+        bad = _either(bad, _any_in_rows(batch.nulls(place, start, stop), items))
+    kind = np.dtype(place.kind.to_pandas_dtype())
+    if kind == np.bool_:
+        rows: NDArray[Any] = batch.bits(place.buffer + 1, start, stop).view(np.bool_)
+    else:
+        rows = batch.view(place.buffer + 1, kind, start, stop)
+    if rows.dtype != stream.dtype:
+        rows = rows.view(np.bool_)  # a store's, which holds bools as bytes
+    if levels:
+        flags = np.zeros(items, np.bool_) if bad is None else bad
+        rows, bad = even_rows(
+            rows.reshape(items, width), flags, levels, how.dims, memory_bytes=memory_bytes, copied=_native.copied
+        )
+    return DenseValue(rows.reshape(count, *stream.shape), offsets), bad
+
+
+def _any_in_rows(flags: Flags | None, rows: int) -> Flags | None:
+    if flags is None:
+        return None
+    found: Flags = np.asarray(flags.reshape(rows, -1).any(axis=1))
+    return found
+
+
+def _either(a: Flags | None, b: Flags | None) -> Flags | None:
+    return b if a is None else a if b is None else a | b
+
+
+def _is_large(kind: Any) -> bool:
+    import pyarrow as pa
+
+    return bool(pa.types.is_large_list(kind) or pa.types.is_large_string(kind) or pa.types.is_large_binary(kind))
+
+
+def _is_fixed_binary(kind: Any) -> bool:
+    import pyarrow as pa
+
+    return bool(pa.types.is_fixed_size_binary(kind))
+
+
+# ---- what values are made from, where parts of the file may be missing ----------------------------------
+
+
+def looked_at(batch: MappedBatch, place: Place, how: Column) -> list[int]:
+    """Return the buffers of a column that `value_of` looks at; of the others it makes views only.
+
+    What it copies of lists of unequal lengths is not among them: see `is_even`.
+    """
+    found: list[int] = []
+    within = [place]
+    while within:
+        one = within.pop()
+        if batch.has_nulls(one):
+            found.append(one.buffer)
+        if _has_bounds(one.kind) or one.kind == "bool":
+            found.append(one.buffer + 1)
+        # Of a picture with a path, the path is not read.
+        pictured = how.stream.is_bytes and len(one.children) > 1
+        within += [one.children[one.kind.get_field_index("bytes")]] if pictured else one.children
+    if how.stream.sparse:
+        (entry,) = (place.children[0] if how.ragged else place).children
+        index = entry.children[0]
+        if index.kind != "int32" or any(map(batch.has_nulls, (entry, *entry.children))):
+            found.append(index.buffer + 1)
+    return found
+
+
+def is_even(batch: MappedBatch, place: Place, how: Column) -> bool:
+    """Return whether all lists of a column have the lengths that were declared, so that `value_of` makes a view.
+
+    Raises:
+        ValueError: buffers contradict each other.
+        DataError: the file was truncated, or its disk fails.
+    """
+    start, stop = 0, batch.rows
+    for dim in [None, *how.dims] if how.ragged else how.dims:
+        first, bounds = batch.bounds(place, start, stop)
+        if dim is not None and (batch.has_nulls(place) or (np.diff(bounds) != dim).any()):
+            return False
+        place, start, stop = place.children[0], first, first + int(bounds[-1])
+    while place.children:
+        if batch.has_nulls(place):
+            return False
+        place = place.children[0]
+    return not batch.has_nulls(place)
+
+
+def leaf_of(place: Place) -> int:
+    """Return the buffer with the numbers of a column of lists."""
+    while place.children:
+        place = place.children[0]
+    return place.buffer + 1
+
+
+def _has_bounds(kind: Any) -> bool:
+    import pyarrow as pa
+
+    strings = pa.types.is_string(kind) or pa.types.is_binary(kind) or pa.types.is_map(kind)
+    return bool(strings or is_list(kind) or _is_large(kind))

@@ -1,0 +1,604 @@
+"""Parquet files as a corpus: a row group is a chunk.
+
+Pages are decompressed and decoded without the GIL, one thread per chunk, so row groups of some ten megabytes work best;
+they are read with ordinary reads, never mapped. The order is by windows, as chunks must be decoded; `feedline.convert`
+makes a store for random access.
+
+Parquet does not record the lengths of lists: for ragged streams, the columns are decoded once, in the first call of
+`ParquetDeserializer.lengths` or `ParquetDeserializer.chunks`, and the lengths are kept in a mapped temporary file
+without a name: 4 bytes of disk per sequence (``TMPDIR``), no private memory, nothing left behind. Nothing is written
+next to the data, which may be shared and read-only.
+
+Sizes are read from the footer and the page headers by our own parser (`_native.parquet_footer`), not by pyarrow, which
+aborts the process if a file's statistics are damaged. Nothing is decoded before it is known that the result fits the
+given memory.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import operator
+import os
+import tempfile
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from feedline import _native
+from feedline.data import Chunk, Schema, Stream, Value
+from feedline.errors import DataError, shown_path
+from feedline.feed.byte_strings import TooLargeError
+from feedline.feed.files.atomic import room_for
+from feedline.feed.files.digest import ContentDigest
+from feedline.feed.files.paths import looking, open_file, read_at, reading, status_of
+from feedline.feed.formats.arrow import columns as arrow_columns
+from feedline.feed.formats.arrow.columns import Source
+from feedline.feed.formats.arrow.file import unknown_types
+from feedline.feed.formats.arrow.hive import NULL, hive_columns
+from feedline.feed.formats.arrow.hive import Columns as HiveColumns
+from feedline.feed.formats.arrow.hugging_face import parquet_files
+from feedline.feed.formats.arrow.parquet_input import Pages
+from feedline.feed.formats.unreadable import lost_chunk
+from feedline.feed.protocol import CHUNK_MEMORY, ChunkInfo, Deserializer, Extent, Piece, Unread, whole_number
+
+Paths = str | os.PathLike[str]
+
+
+class ParquetDeserializer(Deserializer):
+    """Parquet files; one row is a sequence.
+
+    Columns of numbers, bools, byte strings and texts, structs of bytes and path, and lists of these are streams; see
+    `feedline.feed.formats.arrow.columns` and the page on Parquet.
+
+    A sequence with a null, with a sparse index outside its classes, or with a text that is not UTF-8, is unreadable: it
+    keeps its place.
+
+    Args:
+        path: a file, a folder (all ``*.parquet`` below it, sorted by the bytes of their relative paths, except names
+            that begin with ``.`` or ``_``; of a dataset of Hugging Face's, those of one split), or a list of files in
+            corpus order.
+        streams: names of columns, those that folders are named after (``label=a/``) included, or declarations by
+            stream name (`Stream.field` names the column; the shape may be another one of the same size); None: every
+            column that can be a stream. Others are named in a warning.
+        split: split of a folder that has several, as its ``README.md`` or the names of its files say.
+        defines_size: name of the stream whose lengths count towards the minibatch budget; None: the longest stream of
+            each sequence, or as declared.
+        memory: bytes that a decoded row group may take.
+
+    Raises:
+        DataError: a folder has several splits; a file is missing, damaged or encrypted; a row group claims to need more
+            than ``memory``; or there are no rows.
+        SchemaError: a column is missing, cannot be a stream, or differs between files or from its declaration.
+    """
+
+    def __init__(
+        self,
+        path: Paths | Sequence[Paths],
+        streams: Sequence[str] | Mapping[str, Stream] | None = None,
+        *,
+        split: str | None = None,
+        defines_size: str | None = None,
+        memory: int = CHUNK_MEMORY,
+    ) -> None:
+        self._arguments = (path, streams, {"split": split, "defines_size": defines_size, "memory": memory})
+        whole_number("memory", memory, 1)
+        if isinstance(streams, str):
+            raise TypeError(f"expected a list of column names, got the string {streams!r}; write [{streams!r}]")
+        self.name = os.fspath(path) if isinstance(path, (str, os.PathLike)) else "parquet files"
+        names = _list_files(path, split)
+        of_folders = hive_columns(names, path)
+        self._files = [
+            _ParquetFile(name, {key: values[i] for key, values in of_folders.items()}, of_folders)
+            for i, name in enumerate(names)
+        ]
+        first = self._files[0].source
+        self._columns = arrow_columns.choose(first, streams, defines_size)
+        for name, column in self._columns.items():
+            if column.field in of_folders:
+                self._columns[name] = column._replace(null_means=f"as a folder `{column.field}={NULL}`, or none, says")
+        if streams is None:
+            before = {name: column for name, column in self._columns.items() if column.field not in of_folders}
+            self.formerly = (arrow_columns.only_numbers(first, before) if before else None) or (
+                Schema({name: column.stream for name, column in before.items()})
+                if 0 < len(before) < len(self._columns)
+                else None
+            )
+        self.schema = Schema({name: column.stream for name, column in self._columns.items()})
+        for file in self._files[1:]:
+            arrow_columns.must_agree(file.source, first, self._columns)
+        self._fields = [column.field for column in self._columns.values()]
+        self._groups = [group for file in self._files for group in file.groups(self._fields, memory)]
+        self._first = np.cumsum([0] + [group.rows for group in self._groups], dtype=np.int64)
+        if self._first[-1] == 0:
+            raise DataError("expected at least one row, got none", path=self.name)
+        self._table: list[ChunkInfo] | None = None
+        self._lengths: _Lengths | None = None
+        self._lock = threading.Lock()
+        self._memory_bytes = memory
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        path, streams, options = self._arguments
+        # By name, so that columns that were left out are not told again.
+        return _reopen, (path, list(self.schema) if streams is None else streams, options)
+
+    def chunks(self) -> list[ChunkInfo]:
+        """Return the size of every chunk; ``bytes`` are compressed bytes of the columns in use.
+
+        For ragged streams, the first call decodes their columns.
+        """
+        if self._table is None:
+            lengths = self._all_lengths()
+            samples = [group.rows for group in self._groups] if lengths is None else lengths.samples
+            rows = zip(self._groups, samples, strict=True)
+            self._table = [ChunkInfo(group.rows, count, group.bytes) for group, count in rows]
+        return self._table
+
+    def read(self, chunk: int) -> Chunk:
+        """Return the rows of row group number ``chunk`` of all files, decoded.
+
+        Raises:
+            DataError: the row group cannot be read.
+        """
+        if not 0 <= chunk < len(self._groups):
+            raise IndexError(f"expected a chunk number from 0 to {len(self._groups) - 1}, got {chunk}")
+        return self._read(chunk, [])
+
+    def extents(self, chunk: int) -> list[Extent]:
+        """Return the pages of the columns in use; neighbours are merged."""
+        return self._groups[chunk].file.extents(self._groups[chunk], self._fields)
+
+    def read_fetched(self, chunk: int, pieces: Sequence[Piece]) -> Chunk:
+        """See `Deserializer.read_fetched`."""
+        for piece in pieces:
+            if isinstance(piece, Unread):
+                return self._lost(chunk, piece)
+        held = zip(self.extents(chunk), pieces, strict=True)
+        return self._read(chunk, [(extent.offset, piece) for extent, piece in held if isinstance(piece, memoryview)])
+
+    def _lost(self, chunk: int, why: Unread) -> Chunk:
+        """Return a chunk of unreadable sequences: the unreadable page holds a part of every row."""
+        group = self._groups[chunk]
+        ragged = {name for name, column in self._columns.items() if column.ragged}
+        return lost_chunk(
+            self.schema, ragged, first=int(self._first[chunk]), count=group.rows, path=group.file.path, why=why
+        )
+
+    def _read(self, chunk: int, held: list[tuple[int, memoryview]]) -> Chunk:
+        group = self._groups[chunk]
+        with group.file.reading(held) as handle:
+            try:
+                table = group.file.decode(handle, group, self._fields, self._memory_bytes)
+            except Exception:
+                if handle.unread is None:
+                    raise
+                return self._lost(chunk, handle.unread)
+        values: dict[str, Value] = {}
+        unreadable = arrow_columns.UnreadableRows(self._columns, group.rows, group.file.path, int(self._first[chunk]))
+        for name, column in self._columns.items():
+            with group.file.telling(f"row group {group.number}, column {column.field!r},"):
+                try:
+                    values[name], bad = arrow_columns.decode(table.column(column.field), column, self._memory_bytes)
+                except TooLargeError as error:
+                    raise group.file.too_large(group.number, error.args[0], self._memory_bytes) from None
+            unreadable.mark(name, bad)
+        return Chunk(self.schema, values, unreadable.errors())
+
+    def lengths(self, ordinals: NDArray[np.int64]) -> NDArray[np.int64] | None:
+        """Return the samples of the sequences ``ordinals``, int64 (n,); None if every sequence has one.
+
+        The first call may decode columns, see the module; O(n) afterwards.
+        """
+        lengths = self._all_lengths()
+        return None if lengths is None else lengths.table[ordinals].astype(np.int64)
+
+    def paths(self) -> list[str]:
+        """Return the paths of the Parquet files."""
+        return [file.path for file in self._files]
+
+    def digest(self) -> str:
+        """Return 32 hex digits over row counts, sizes and three blocks of each file, including its footer."""
+        digest = ContentDigest()
+        for file in self._files:
+            digest.numbers(*(group.rows for group in self._groups if group.file is file))
+            with file.open() as handle:
+                digest.file(handle, file.size)
+        return digest.hexdigest()
+
+    def _all_lengths(self) -> _Lengths | None:
+        size = self.schema.size_stream
+        counted = [column for name, column in self._columns.items() if size in (None, name)]
+        ragged = [column for column in counted if column.ragged]
+        if not ragged:
+            return None
+        with self._lock:
+            if self._lengths is None:
+                shortest = 0 if len(ragged) == len(counted) else 1
+                self._lengths = _scan(self._groups, [column.field for column in ragged], shortest, self._memory_bytes)
+            return self._lengths
+
+
+# ---- files and row groups -------------------------------------------------------------------------------
+
+
+_TAIL_BYTES = 8  # bytes: length of the footer, magic
+_GAP_BYTES = 64 << 10  # gaps up to this many bytes between columns in use are read
+_PAGE_HEADER_BYTES, _MOST_PAGE_HEADER_BYTES = (
+    1 << 10,
+    16 << 20,
+)  # bytes of a page's header to read at first, and at most
+
+
+class _Sizes(NamedTuple):
+    """Sizes from a footer: rows (groups,), and for each leaf column (groups, columns)."""
+
+    rows: NDArray[np.int64]
+    width: int
+    values: NDArray[np.int64]
+    uncompressed: NDArray[np.int64]
+    compressed: NDArray[np.int64]
+    begin: NDArray[np.int64]
+
+
+class _RowGroup(NamedTuple):
+    """A row group: its file, its number there, its rows, and compressed bytes of the columns in use."""
+
+    file: _ParquetFile
+    number: int
+    rows: int
+    bytes: int
+
+
+class _ParquetFile:
+    """A Parquet file whose footer was read; reopened for each row group, so that threads share nothing.
+
+    Args:
+        path: path of the file.
+        constants: values of the columns that its folders are named after.
+        of_folders: the same for all files, which have the types of these columns.
+    """
+
+    def __init__(self, path: str, constants: Mapping[str, int | str | None], of_folders: HiveColumns) -> None:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        self.path, self.size = path, 0
+        with self.open() as handle:
+            self.size = status_of(handle).st_size
+            self._sizes = self._read_sizes(handle)
+            with self.telling("footer"):
+                try:
+                    file = pq.ParquetFile(handle)
+                except pa.ArrowNotImplementedError as error:
+                    raise unknown_types(error, path) from error
+                self.metadata = file.metadata
+                self.schema = file.schema_arrow
+                # Looked up here, where pyarrow detects errors; it does not when row groups and their columns are looked
+                # up in the metadata, so never do that.
+                self._paths = [self.metadata.schema.column(i).path for i in range(self.metadata.num_columns)]
+                widths = [width for field in self.schema for width in _leaf_widths(field.type)]
+        if len(self._sizes.rows) and self._sizes.width != len(self._paths):
+            raise self._damaged(
+                f"footer cannot be read: {self._sizes.width} columns in row groups, {len(self._paths)} in its schema"
+            )
+        if len(widths) != len(self._paths):
+            widths = [8] * len(self._paths)  # a type of unknown layout, which cannot be a stream
+        kinds = {
+            key: pa.int64() if any(isinstance(value, int) for value in values) else pa.string()
+            for key, values in of_folders.items()
+        }
+        self._constants = {
+            key: pa.scalar(constants[key], kind) for key, kind in kinds.items() if key not in self.schema.names
+        }
+        for key in self._constants:
+            self.schema = self.schema.append(pa.field(key, kinds[key]))
+        self._widths = np.array(widths, np.int64)
+        self._of_strings = [
+            self.metadata.schema.column(i).physical_type == "BYTE_ARRAY" for i in range(len(self._paths))
+        ]
+
+    @property
+    def source(self) -> Source:
+        """What its columns are chosen from."""
+        return Source(shown_path(self.path), self.schema, self.telling)
+
+    def open(self) -> BinaryIO:
+        handle = open_file(self.path, -1)
+        try:
+            size = status_of(handle).st_size
+            if self.size not in (0, size):
+                raise DataError(f"expected {self.size} bytes, as when the file was opened, got {size}", path=self.path)
+        except BaseException:
+            handle.close()
+            raise
+        return handle
+
+    @contextlib.contextmanager
+    def reading(self, held: list[tuple[int, memoryview]]) -> Iterator[Pages]:
+        """Open what pages are read from: ``held`` memory if they are there, else the file."""
+        with self.open() as handle:
+            yield Pages(handle, held)
+
+    def extents(self, group: _RowGroup, fields: list[str]) -> list[Extent]:
+        """Return the extents of the columns ``fields`` of a row group, clipped to the file."""
+        found: list[list[int]] = []
+        leaves = self._leaves(fields)
+        begins, sizes = (getattr(self._sizes, what)[group.number, leaves] for what in ("begin", "compressed"))
+        for begin, size in sorted(zip(begins.tolist(), sizes.tolist(), strict=True)):
+            end = min(begin + size, self.size)
+            if not 0 <= begin < end:
+                continue
+            if found and begin <= found[-1][1] + _GAP_BYTES:
+                found[-1][1] = max(found[-1][1], end)
+            else:
+                found.append([begin, end])
+        return [Extent(self.path, begin, end - begin) for begin, end in found]
+
+    def groups(self, fields: list[str], memory_bytes: int) -> list[_RowGroup]:
+        """Return the row groups that have rows.
+
+        Raises:
+            DataError: the columns ``fields`` of a row group claim to decode to more than ``memory_bytes`` bytes.
+        """
+        found, sizes = [], self._sizes
+        leaves = self._leaves(fields)
+        for number in np.flatnonzero(sizes.rows).tolist():
+            decoded = self._decoded(number, leaves, sizes.values[number, leaves])
+            if decoded > memory_bytes:
+                raise self.too_large(number, decoded, memory_bytes)
+            compressed = int(sizes.compressed[number, leaves].sum(dtype=np.uint64))
+            found.append(_RowGroup(self, number, int(sizes.rows[number]), compressed))
+        return found
+
+    def decode(self, handle: Pages, group: _RowGroup, fields: list[str], memory_bytes: int) -> Any:
+        """Return the columns ``fields`` of a row group, read from ``handle``, as an Arrow table.
+
+        Raises:
+            DataError: they cannot be read, or decode to more than ``memory_bytes`` bytes.
+        """
+        import pyarrow.parquet as pq
+
+        step = self._check_pages(handle, group, fields, memory_bytes)
+        names = [name for name in dict.fromkeys(fields) if name not in self._constants]
+        with self.telling(f"row group {group.number}"):
+            if not names:
+                return self._with_constants(None, group, fields)
+            file = pq.ParquetFile(handle, metadata=self.metadata, page_checksum_verification=True)
+            if step >= group.rows:
+                table = file.read_row_group(group.number, columns=names, use_threads=False)
+            else:
+                table = self._in_steps(file, group, names, step=step, memory_bytes=memory_bytes)
+        if table.num_rows != group.rows:
+            raise DataError(
+                f"expected {group.rows} rows in row group {group.number}, got {table.num_rows}",
+                path=self.path,
+            )
+        return self._with_constants(table, group, fields)
+
+    def _with_constants(self, table: Any, group: _RowGroup, fields: list[str]) -> Any:
+        """Return a table with those of the columns ``fields`` that are the same in all rows, too."""
+        import pyarrow as pa
+
+        columns = {} if table is None else dict(zip(table.column_names, table.columns, strict=True))
+        for name in dict.fromkeys(fields):
+            if (constant := self._constants.get(name)) is not None:
+                # Of one value; a text is repeated where the memory for that is counted.
+                place = np.zeros(group.rows, np.int32)
+                columns[name] = pa.chunked_array(
+                    [pa.DictionaryArray.from_arrays(place, pa.array([constant.as_py()], constant.type))]
+                )
+        return pa.table(columns)
+
+    def _in_steps(self, file: Any, group: _RowGroup, names: list[str], *, step: int, memory_bytes: int) -> Any:
+        """Decode ``step`` rows at a time, until it turns out to be too large."""
+        import pyarrow as pa
+
+        batches, total = [], 0
+        for batch in file.iter_batches(step, row_groups=[group.number], columns=names, use_threads=False):
+            total += batch.nbytes
+            if total > memory_bytes:
+                raise self.too_large(group.number, total, memory_bytes)
+            batches.append(batch)
+        return pa.Table.from_batches(batches)
+
+    # ---- sizes --------------------------------------------------------------------------------------
+
+    def _read_sizes(self, handle: BinaryIO) -> _Sizes:
+        tail = read_at(handle, _TAIL_BYTES, max(0, self.size - _TAIL_BYTES))
+        if tail[4:] == b"PARE":
+            raise self._encrypted()
+        if self.size < 4 + _TAIL_BYTES or tail[4:] != b"PAR1":
+            raise self._damaged(f"footer cannot be read: it ends in {tail[4:]!r}, not in b'PAR1'")
+        length = int.from_bytes(tail[:4], "little")
+        begin = self.size - _TAIL_BYTES - length
+        if begin < 4:
+            raise self._damaged(f"footer cannot be read: {length} bytes in a file of {self.size}")
+        try:
+            rows, width, *columns = _native.parquet_footer(read_at(handle, length, begin))
+        except ValueError as error:
+            what, byte = error.args
+            if what.startswith("an encrypted "):
+                raise self._encrypted() from error
+            raise self._damaged(f"footer cannot be read: {what}", begin + byte) from error
+        return _Sizes(rows, width, *(column.reshape(len(rows), width) for column in columns))
+
+    def _leaves(self, fields: list[str]) -> NDArray[np.int64]:
+        """Return the numbers of the leaf columns of the fields."""
+        wanted = set(fields)
+        return np.array(
+            [i for i, path in enumerate(self._paths) if path in wanted or path.split(".")[0] in wanted], np.int64
+        )
+
+    def _decoded(self, number: int, leaves: NDArray[np.int64], values: NDArray[np.int64]) -> int:
+        """Return the decoded bytes of columns with ``values`` values: the values, and for lists one offset per row."""
+        rows = int(self._sizes.rows[number])
+        ragged = sum("." in self._paths[leaf] for leaf in leaves.tolist())
+        # In Python integers: the counts in a damaged file may be anything below 2^63.
+        products: list[int] = list(map(operator.mul, self._widths[leaves].tolist(), values.tolist()))
+        return sum(products) + 8 * (rows + 1) * ragged
+
+    def _check_pages(self, handle: Pages, group: _RowGroup, fields: list[str], memory_bytes: int) -> int:
+        """Check, from the headers of the pages to decode, the size of the result.
+
+        The footer states it too, but decoders believe the pages: a page of a few bytes can claim to hold two billion
+        values.
+
+        Returns:
+            The number of rows that certainly fit: those of the group, or fewer where byte strings may repeat a part of
+            their page (a dictionary's entry, a common prefix).
+        """
+        sizes, leaves = self._sizes, self._leaves(fields)
+        counts = np.zeros(len(leaves), np.int64)
+        longest = strings = 0
+        for i, leaf in enumerate(leaves.tolist()):
+            total = int(sizes.values[group.number, leaf])
+            at = int(sizes.begin[group.number, leaf])
+            end = at + int(sizes.compressed[group.number, leaf])
+            where = f"row group {group.number}, column {self._paths[leaf]!r}"
+            if end > self.size:
+                raise self._damaged(f"{where} cannot be read: it ends at byte {end} of {self.size}")
+            while counts[i] < total and at < end:
+                header, compressed, uncompressed, values = self._page(handle, at, end, where)
+                if uncompressed > memory_bytes:
+                    raise self.too_large(group.number, uncompressed, memory_bytes)
+                counts[i] += values
+                at += header + compressed
+                if self._of_strings[leaf]:
+                    # No string is longer than its page, or its dictionary's.
+                    longest, strings = max(longest, uncompressed), max(strings, int(counts[i]))
+        decoded = self._decoded(group.number, leaves, counts)
+        if decoded > memory_bytes:
+            raise self.too_large(group.number, decoded, memory_bytes)
+        return group.rows if strings * longest <= memory_bytes else max(1, memory_bytes // (2 * max(longest, 1)))
+
+    def _page(self, handle: Pages, at: int, end: int, where: str) -> tuple[int, int, int, int]:
+        room = _PAGE_HEADER_BYTES
+        while True:
+            with reading(self.path, at):
+                data = handle.at(at, min(room, end - at))
+            try:
+                page = _native.parquet_page(data)
+            except ValueError as error:
+                what, byte = error.args
+                raise self._damaged(f"{where} cannot be read: {what} in a page's header", at + byte) from error
+            if page is not None:
+                return page
+            if len(data) < room or room >= _MOST_PAGE_HEADER_BYTES:
+                raise self._damaged(f"{where} cannot be read: a page's header does not end", at)
+            room *= 16
+
+    def _encrypted(self) -> DataError:
+        return DataError(
+            "expected a Parquet file that anyone can read, got an encrypted one",
+            path=self.path,
+            hint="decrypt it: read it with pyarrow and its keys, and write it without encryption",
+        )
+
+    def _damaged(self, what: str, byte: int | None = None) -> DataError:
+        return DataError(
+            f"expected a Parquet file, but its {what}",
+            path=self.path,
+            byte=byte,
+            hint="the file is damaged or not Parquet; restore it",
+        )
+
+    def too_large(self, number: int, decoded: int, memory_bytes: int) -> DataError:
+        return DataError(
+            f"expected at most {memory_bytes} bytes in a decoded row group (memory), got {decoded} in row group "
+            f"{number}",
+            path=self.path,
+            hint="raise memory=, choose fewer columns, or write the file with smaller row groups",
+        )
+
+    @contextlib.contextmanager
+    def telling(self, what: str) -> Iterator[None]:
+        """A context in which errors of pyarrow, and of NumPy over its results, become a DataError about ``what``."""
+        import pyarrow as pa
+
+        try:
+            yield
+        except (pa.ArrowException, OSError, ValueError, MemoryError) as error:
+            raise DataError(
+                f"expected a Parquet file, but its {what} cannot be read: {error}",
+                path=self.path,
+                hint="the file is damaged or not Parquet; restore it",
+            ) from error
+
+
+def _list_files(path: Paths | Sequence[Paths], split: str | None) -> list[str]:
+    if not isinstance(path, (str, os.PathLike)):
+        if not path:
+            raise ValueError("expected at least one file, got an empty list")
+        if split is not None:
+            raise ValueError(f"expected a folder to choose the split {split!r} from, got a list")
+        return [file for one in path for file in _list_files(one, None)]
+    folder = Path(path)
+    with looking(folder):
+        if not folder.is_dir():
+            return [os.fspath(path)]
+    return [str(file) for file in parquet_files(folder, split)]
+
+
+def _leaf_widths(kind: Any) -> list[int]:
+    """Return the bytes of a decoded value in each leaf column of a type; the offset's for variable widths."""
+    import pyarrow as pa
+
+    if hasattr(kind, "storage_type"):
+        return _leaf_widths(kind.storage_type)
+    if pa.types.is_dictionary(kind):
+        return [8]
+    inner: list[Any] = []
+    if pa.types.is_struct(kind):
+        inner = [kind.field(i).type for i in range(kind.num_fields)]
+    elif pa.types.is_map(kind):
+        inner = [kind.key_type, kind.item_type]
+    elif hasattr(kind, "value_type"):
+        inner = [kind.value_type]
+    if inner:
+        return [width for one in inner for width in _leaf_widths(one)]
+    try:
+        return [max(1, int(kind.bit_width) // 8)]
+    except ValueError:
+        return [8]
+
+
+# ---- lengths --------------------------------------------------------------------------------------------
+
+
+class _Lengths(NamedTuple):
+    """Samples per chunk, and per sequence as a mapped int32 array."""
+
+    samples: list[int]
+    table: NDArray[np.int32]
+
+
+def _scan(groups: list[_RowGroup], fields: list[str], shortest: int, memory_bytes: int) -> _Lengths:
+    samples = []
+    what, hint = "the lengths of sequences", "set TMPDIR to a folder with 4 bytes of space for each sequence"
+    with room_for(what, tempfile.gettempdir(), groups[0].file.path, hint), tempfile.TemporaryFile() as file:
+        for group in groups:
+            with group.file.reading([]) as handle:
+                table = group.file.decode(handle, group, fields, memory_bytes)
+            longest = np.full(group.rows, shortest, np.int64)
+            for field in fields:
+                chunks = [getattr(chunk, "storage", chunk) for chunk in table.column(field).chunks]
+                lengths = [np.diff(chunk.offsets.to_numpy().astype(np.int64)) for chunk in chunks]
+                np.maximum(longest, np.concatenate(lengths), out=longest)
+            samples.append(int(longest.sum()))
+            file.write(longest.astype(np.int32).tobytes())
+        file.flush()
+        mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    return _Lengths(samples, np.frombuffer(mapped, np.int32))
+
+
+def _reopen(path: Any, streams: Any, options: dict[str, Any]) -> ParquetDeserializer:
+    return ParquetDeserializer(path, streams, **options)
+
+
+def open_files(paths: list[str], streams: Mapping[str, Stream], memory_bytes: int) -> ParquetDeserializer:
+    """Open files, or a folder of them; see `open_corpus`."""
+    return ParquetDeserializer(paths if len(paths) > 1 else paths[0], streams or None, memory=memory_bytes)

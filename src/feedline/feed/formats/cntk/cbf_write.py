@@ -1,0 +1,222 @@
+"""Write CNTK's binary format (CBF) that `CBFDeserializer` and CNTK 2.7 read back number for number.
+
+Cost: holds one piece of a source's chunk, and its bytes, at a time; one pass, vectorised.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from feedline.data import Chunk, Value
+from feedline.data.value import DenseValue, SparseValue
+from feedline.feed.files.atomic import atomic_file
+from feedline.feed.files.paths import PathLike
+from feedline.feed.formats.arrays import ArrayDeserializer
+from feedline.feed.formats.cntk.cbf import MAGIC, UNIT, VERSION
+from feedline.feed.protocol import Deserializer, whole_number
+
+_PIECE = 8 << 20
+_MOST = 2**31 - 1
+
+
+class CbfField(NamedTuple):
+    """A stream of a file.
+
+    Attributes:
+        name: name, in ASCII.
+        sparse: whether its samples are sparse.
+        dtype: float32 or float64.
+        dim: values in a sample.
+    """
+
+    name: str
+    sparse: bool
+    dtype: np.dtype[Any]
+    dim: int
+
+
+class CbfWriter:
+    """Writes chunks, then the header.
+
+    Args:
+        file: where to write, from its current position on, which must be its start.
+        fields: streams, in their order.
+
+    Raises:
+        ValueError: a stream that CBF cannot describe.
+    """
+
+    def __init__(self, file: BinaryIO, fields: Sequence[CbfField]) -> None:
+        for field in fields:
+            if not field.name or not field.name.isascii():
+                raise ValueError(f"expected the name of a stream in ASCII, got {field.name!r}")
+            if not 1 <= field.dim <= _MOST:
+                raise ValueError(f"expected 1 to {_MOST} values in a sample of stream `{field.name}`, got {field.dim}")
+        self.fields = list(fields)
+        self._file = file
+        self._table: list[tuple[int, int, int]] = []
+        self._at = file.write(struct.pack("<QI", MAGIC, VERSION))
+
+    def chunk(self, values: Sequence[Sequence[Value]]) -> None:
+        """Write a chunk: parts of its sequences, each with one value per stream.
+
+        Raises:
+            ValueError: a sequence or a chunk with too many samples.
+        """
+        lengths = [_longest([value.lengths for value in part]) for part in values]
+        counts = np.concatenate(lengths) if lengths else np.empty(0, np.int64)
+        if counts.sum() >= 2**32:
+            raise ValueError(f"expected fewer than 2**32 samples in a chunk, got {counts.sum()}; lower chunk_size")
+        self._table.append((self._at, len(counts), int(counts.sum())))
+        self._put(counts.astype("<u4"))
+        for number, field in enumerate(self.fields):
+            for part in values:
+                self._put(_bytes_of(part[number], field))
+
+    def finish(self) -> None:
+        """Write the header; nothing can be written afterwards."""
+        header_at = self._at
+        self._put(struct.pack("<QII", MAGIC, len(self._table), len(self.fields)))
+        for field in self.fields:
+            name, kind = field.name.encode(), int(field.dtype == np.float64)
+            self._put(struct.pack("<BI", field.sparse, len(name)) + name + struct.pack("<BI", kind, field.dim))
+        for row in self._table:
+            self._put(struct.pack("<qII", *row))
+        self._put(struct.pack("<q", header_at))
+
+    def _put(self, data: bytes | NDArray[Any]) -> None:
+        if isinstance(data, np.ndarray):
+            data = data.tobytes()
+        self._file.write(data)
+        self._at += len(data)
+
+
+def write_cbf(
+    path: PathLike,
+    source: Deserializer | Mapping[str, Any] | None = None,
+    *,
+    chunk_size: int = UNIT,
+    dtype: str | None = None,
+    **streams: Any,
+) -> None:
+    """Write a corpus as a CBF file, which appears complete or not at all.
+
+    Sequences come in the source's own order. CBF stores no keys: a reader numbers the sequences.
+
+    Args:
+        path: path of the file; an existing one is replaced.
+        source: a `Deserializer` (for a path: `open_corpus`), or a mapping from stream names to data as
+            `ArrayDeserializer` takes it; such data is also given as keyword arguments.
+        chunk_size: bytes of a chunk, about; a sequence is never cut.
+        dtype: ``"float32"`` or ``"float64"``, the only element types of CBF; None: float64 stays, all others become
+            float32.
+        streams: more data, by stream name.
+
+    Raises:
+        ValueError: no stream, a stream that CBF cannot describe, or integers that the element type cannot hold.
+        DataError: a sequence of the source is unreadable, or the disk is full.
+    """
+    whole_number("chunk_size", chunk_size, 1)
+    if dtype not in (None, "float32", "float64"):
+        raise ValueError(f'expected dtype "float32", "float64" or None, got {dtype!r}')
+    if isinstance(source, Deserializer):
+        if streams:
+            raise ValueError(f"expected a deserializer or arrays, got both: {', '.join(streams)}")
+        corpus = source
+    else:
+        corpus = ArrayDeserializer(source or {}, **streams)
+    with atomic_file(Path(path)) as file:
+        writer = CbfWriter(file, [_field(name, stream, dtype) for name, stream in corpus.schema.items()])
+        held: list[list[Value]] = []
+        size = 0
+        for number in range(corpus.num_chunks()):
+            chunk = corpus.read(number)
+            for piece in chunk.pieces(min(_PIECE, chunk_size)):
+                _raise_unreadable(piece)
+                held.append([piece[name] for name in corpus.schema])
+                size += piece.nbytes
+                if size >= chunk_size:
+                    writer.chunk(held)
+                    held, size = [], 0
+        if held:
+            writer.chunk(held)
+        writer.finish()
+
+
+def _field(name: str, stream: Any, dtype: str | None) -> CbfField:
+    kind = np.dtype(dtype or (np.float64 if stream.dtype == np.float64 else np.float32))
+    return CbfField(name, stream.sparse, kind, stream.size)
+
+
+def _raise_unreadable(piece: Chunk) -> None:
+    for error in piece.errors.values():
+        raise error
+
+
+def _longest(lengths: list[NDArray[np.int64]]) -> NDArray[np.int64]:
+    found: NDArray[np.int64] = np.max(lengths, axis=0)
+    return found
+
+
+def _bytes_of(value: Value, field: CbfField) -> NDArray[np.uint32]:
+    """Return the bytes of a stream's sequences, as words of 4 bytes: everything in CBF is a multiple of them."""
+    lengths = value.lengths
+    if isinstance(value, SparseValue):
+        return _sparse_words(value, field, lengths)
+    assert isinstance(value, DenseValue)
+    rows = _numbers(value.rows.reshape(len(value.rows), field.dim), field)
+    words = rows.reshape(-1).view("<u4")
+    out = np.empty(len(lengths) + len(words), "<u4")
+    width = rows.shape[1] * rows.itemsize // 4
+    prefixes = np.arange(len(lengths)) + (np.cumsum(lengths) - lengths) * width
+    out[prefixes] = lengths
+    rest = np.ones(len(out), np.bool_)
+    rest[prefixes] = False
+    out[rest] = words
+    return out
+
+
+def _sparse_words(value: SparseValue, field: CbfField, lengths: NDArray[np.int64]) -> NDArray[np.uint32]:
+    base = int(value.indptr[0])
+    counts = np.diff(value.indptr)
+    indices = value.checked_indices()[base : int(value.indptr[-1])]
+    numbers = _numbers(value.values[base : int(value.indptr[-1])], field)
+    rows = np.repeat(np.arange(len(counts)), counts)
+    if ((np.diff(indices) < 0) & (np.diff(rows) == 0)).any():
+        order = np.lexsort((indices, rows))
+        indices, numbers = indices[order], numbers[order]
+    bounds = np.concatenate([[0], np.cumsum(counts)])
+    ends = np.cumsum(lengths)
+    stored = bounds[ends] - bounds[ends - lengths]
+    width = field.dtype.itemsize // 4
+    sizes = 2 + stored * (width + 1) + lengths
+    starts = np.cumsum(sizes) - sizes
+    out = np.empty(int(sizes.sum()), "<u4")
+    out[starts], out[starts + 1] = lengths, stored
+    out[_places(starts + 2, stored * width)] = np.ascontiguousarray(numbers).view("<u4")
+    out[_places(starts + 2 + stored * width, stored)] = indices
+    out[_places(starts + 2 + stored * (width + 1), lengths)] = counts
+    return out
+
+
+def _places(starts: NDArray[np.int64], counts: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return ``starts[i], starts[i] + 1, ...``, ``counts[i]`` of them, one after the other."""
+    before = np.cumsum(counts) - counts
+    return np.repeat(starts - before, counts) + np.arange(int(counts.sum()))
+
+
+def _numbers(array: NDArray[Any], field: CbfField) -> NDArray[Any]:
+    with np.errstate(over="ignore", invalid="ignore"):
+        found = np.ascontiguousarray(array.real, field.dtype)
+        held = array.dtype.kind in "fb" or (array.dtype.kind in "iu" and (found.astype(array.dtype) == array).all())
+    if not held:
+        raise ValueError(
+            f"expected numbers that {field.dtype.name} can hold in stream `{field.name}`, got {array.dtype.name}"
+        )
+    return found

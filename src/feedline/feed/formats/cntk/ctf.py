@@ -1,0 +1,468 @@
+"""CNTK text format (CTF): a `Deserializer` for one or several text files.
+
+Guarantees: CNTK's grammar and chunks; numbers are rounded correctly; no value is invented unless `fill_missing` asks
+for it; an unreadable sequence keeps its place and reports why; nothing outside the declared streams is parsed; text is
+read with pread, never mapped, and a file that changes while open is an error, not a crash. Cost: the first opening
+reads the files once to index them (see `indexed`), later ones read O(chunks); reading a chunk costs its text, its
+columns, and about 1 ns per byte of text. Reading releases the GIL.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from threading import Lock
+from typing import Any, BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from feedline import _native
+from feedline.concurrency.per_process import PerProcess
+from feedline.data import Chunk, Schema, Stream, Value
+from feedline.data.chunk import LazyErrors
+from feedline.data.value import DenseValue, SparseValue
+from feedline.errors import DataError, SchemaError
+from feedline.feed.files.buffers import ReadBuffers
+from feedline.feed.files.paths import PathLike, list_files, name_of
+from feedline.feed.files.reading import read_exactly, read_most
+from feedline.feed.formats import unreadable
+from feedline.feed.formats.cntk.ctf_errors import FATAL, NAMES, RECORD, describe, describe_index_error
+from feedline.feed.formats.cntk.ctf_streams import infer_ctf_streams
+from feedline.feed.formats.indexed.corpus import (
+    MOST_AT_ONCE,
+    IndexedCorpus,
+    IndexedFile,
+    by_file,
+    line_of,
+    offsets_of,
+    open_indexed,
+    read_together,
+)
+from feedline.feed.formats.indexed.index import Cache, IndexKind
+from feedline.feed.protocol import (
+    CHUNK_MEMORY,
+    Extent,
+    Piece,
+    Unread,
+    declared_streams,
+    whole_number,
+)
+from feedline.feed.showing import Progress
+
+_PAD_BYTES = 64  # bytes that the native parser may load on either side of the text
+_UNLIMITED = 1 << 62
+
+_log = logging.getLogger("feedline")
+
+
+class CTFDeserializer(IndexedCorpus[IndexedFile]):
+    """Sequences of CTF files.
+
+    Args:
+        path: a file, a list of files (read as their concatenation), a folder or a glob pattern (sorted by path).
+        streams: stream name to `Stream`; also given as keyword arguments. ``field`` is the name in the file, by default
+            the stream's own; ``shape`` determines the number of values of a dense sample, or of indices of a sparse
+            one; dtype float32 or float64. Fields without a stream are skipped.
+        skip_sequence_ids: whether every line is its own sequence, with or without an id.
+        lenient: whether to accept blank lines and the numbers ``.5``, ``5.e3``, ``nan``, ``inf``, which CNTK refuses.
+        fill_missing: whether to follow CNTK's rule for dense samples with fewer values than declared: the rest is zero.
+            False: such a sample is an error.
+        max_errors: 0: a sequence with an error is unreadable as a whole. Above: CNTK's row dropping: bad samples are
+            dropped, up to this many errors (CNTK counts up to three for one bad row) over the life of this object, each
+            chunk's counted once; one more, or a stream left without samples, is a `DataError`.
+        chunk_size: bytes of text per chunk. Part of the order: another size is another order.
+        cache: where to keep the index: True: next to the file, or in ``$XDG_CACHE_HOME/feedline`` if that is not
+            writable; a folder; False: in a temporary file.
+        memory: bytes that a decoded chunk may take.
+        progress: called with (bytes done, bytes in total) while indexing; an exception from it aborts. True: shown
+            on stderr.
+        stream_kwargs: more streams.
+
+    Raises:
+        SchemaError: no stream, two streams that read the same field, or a declaration that CTF cannot satisfy.
+        DataError: a file is missing or not CTF, or its index cannot be written.
+    """
+
+    def __init__(
+        self,
+        path: PathLike | Sequence[PathLike],
+        streams: Mapping[str, Stream] | None = None,
+        *,
+        skip_sequence_ids: bool = False,
+        lenient: bool = False,
+        fill_missing: bool = False,
+        max_errors: int = 0,
+        chunk_size: int = 32 << 20,
+        cache: Cache = True,
+        memory: int = CHUNK_MEMORY,
+        progress: Progress = None,
+        **stream_kwargs: Stream,
+    ) -> None:
+        max_errors = whole_number("max_errors", max_errors, 0)
+        chunk_size, memory = whole_number("chunk_size", chunk_size, 1), whole_number("memory", memory, 1)
+        paths = list_files(path)
+        self.schema = Schema(declared_streams(streams, stream_kwargs))
+        self.name = name_of(paths)
+        self._arguments = {
+            "skip_sequence_ids": skip_sequence_ids,
+            "lenient": lenient,
+            "fill_missing": fill_missing,
+            "max_errors": max_errors,
+            "chunk_size": chunk_size,
+            "cache": cache,
+            "memory": memory,
+        }
+        self._lenient = lenient
+        self._parser = _make_parser(self.schema, lenient, fill_missing, memory)
+        size_stream = self.schema.size_stream
+        field = None if size_stream is None else (self.schema[size_stream].field or size_stream)
+        self._size_field = field
+        kind = ctf_index(chunk_size, field, skip_ids=skip_sequence_ids, lenient=lenient)
+        self._index(open_indexed(paths, kind, cache, progress))
+        self._buffers = ReadBuffers(_PAD_BYTES)
+        self._max_errors = max_errors
+        self._errors_left = max_errors
+        self._charged: dict[int, int] = {}
+        self._counting = PerProcess(Lock)
+
+    # ---- description ------------------------------------------------------------------------------
+
+    def _empty(self) -> DataError:
+        return DataError(
+            f"expected at least one sequence with the field `{self._size_field}`, which defines the size, got none",
+            path=self.name,
+            stream=self.schema.size_stream,
+        )
+
+    def digest(self) -> str:
+        """Return 32 hex digits over the files' sizes, excerpts and chunk tables."""
+        return self._digest("", "flags")
+
+    def keys(self, ordinals: NDArray[np.int64]) -> NDArray[np.uint64]:
+        """Return the ids of sequences; for a file without ids, line numbers, from 0, counted through all files."""
+        lines = offsets_of(file.index.header.lines for file in self._files)
+        keys = np.empty(len(ordinals), np.uint64)
+        for number, at, local in by_file(np.asarray(ordinals, np.int64), self._starts):
+            base = 0 if self._files[number].index.has_ids else int(lines[number])
+            keys[at] = self._files[number].entries_at(local, "key") + np.uint64(base)
+        return keys
+
+    # ---- reading ----------------------------------------------------------------------------------
+
+    def read(self, chunk: int) -> Chunk:
+        """Return the sequences of a chunk, each stream with the rows that it has.
+
+        Raises:
+            DataError: the file has changed or is shorter than indexed, the decoded chunk would exceed ``memory``, or
+                ``max_errors`` is exhausted.
+        """
+        file, _, _, begin, size = self._place(chunk)
+        with file.opened() as text, self._buffers.lend(size) as buffer:
+            unread = read_most(text, buffer[_PAD_BYTES : _PAD_BYTES + size], begin, file.path)
+            return self._parsed(chunk, text, buffer, unread)
+
+    def extents(self, chunk: int) -> list[Extent]:
+        """Return the text of the chunk, with the padding that the parser may load on both sides."""
+        file, _, _, begin, size = self._place(chunk)
+        first = max(0, begin - _PAD_BYTES)
+        return [Extent(str(file.path), first, min(begin + size + _PAD_BYTES, file.index.header.file_size) - first)]
+
+    def read_fetched(self, chunk: int, pieces: Sequence[Piece]) -> Chunk:
+        """See `Deserializer.read_fetched`."""
+        (piece,) = pieces
+        if isinstance(piece, Unread):
+            return self.read(chunk)  # which reads what it can
+        file, _, _, begin, size = self._place(chunk)
+        found = np.frombuffer(piece, np.uint8)
+        with file.opened() as text:
+            if begin >= _PAD_BYTES and len(found) == size + 2 * _PAD_BYTES:
+                return self._parsed(chunk, text, found, [])
+            with self._buffers.lend(size) as buffer:  # at the ends of a file, padding is missing on one side
+                buffer[_PAD_BYTES : _PAD_BYTES + size] = found[min(begin, _PAD_BYTES) :][:size]
+                return self._parsed(chunk, text, buffer, [])
+
+    def _parsed(
+        self, chunk: int, text: BinaryIO, buffer: NDArray[np.uint8], unread: Sequence[tuple[int, int, int]]
+    ) -> Chunk:
+        """Parse a chunk whose text is in ``buffer`` after the padding, with gaps listed in ``unread`` (see
+        `read_most`)."""
+        place = self._place(chunk)
+        file = place.file
+        file.compare(text)
+        entries = file.checked(lambda index: index.entries(place.local))
+        offsets = entries["offset"].astype(np.int64)
+        ordinals = self._ordinals(place)
+        if unread and self._max_errors > 0:  # errors are counted by sample
+            raise unreadable.unread(Unread(unread[0][2], unread[0][0]), str(file.path), int(ordinals[0]))
+        return self._parse(
+            chunk,
+            file,
+            text,
+            buffer=buffer,
+            position=offsets - place.begin,
+            entries=entries,
+            ordinals=ordinals,
+            unread=unread,
+        )
+
+    def _select_in(self, number: int, local: NDArray[np.int64]) -> Chunk:
+        """Return sequences of one file; ``local`` is ascending."""
+        file = self._files[number]
+        entries = file.entries_at(local)
+        lows, highs, places, position = read_together(entries)
+        with file.opened() as text, self._buffers.lend(int(places[-1])) as buffer:
+            for low, high, place in zip(lows.tolist(), highs.tolist(), places.tolist(), strict=False):
+                read_exactly(text, buffer[_PAD_BYTES + place : _PAD_BYTES + place + high - low], low, file.path)
+            file.compare(text)
+            return self._parse(
+                None,
+                file,
+                text,
+                buffer=buffer,
+                position=position,
+                entries=entries,
+                ordinals=local + self._starts[number],
+            )
+
+    def _parse(
+        self,
+        chunk: int | None,
+        file: IndexedFile,
+        text: BinaryIO,
+        *,
+        buffer: NDArray[np.uint8],
+        position: NDArray[np.int64],
+        entries: NDArray[Any],
+        ordinals: NDArray[np.int64],
+        unread: Sequence[tuple[int, int, int]] = (),
+    ) -> Chunk:
+        """Parse the sequences that are in ``buffer`` at ``position`` after the padding, with gaps in the text listed in
+        ``unread`` (see `read_most`)."""
+        arguments = (
+            buffer,
+            _PAD_BYTES,
+            position,
+            np.ascontiguousarray(entries["size"]),
+            np.ascontiguousarray(entries["samples"]),
+            0,
+        )
+        try:
+            if self._max_errors == 0:
+                streams, _, found, _ = self._parser.parse(*arguments, -1)
+            else:
+                streams, found = self._parse_counting(chunk, arguments)
+        except ValueError as error:
+            # Cannot happen unless the index file is being changed: text and entries have been checked.
+            raise DataError(
+                f"expected an unchanging index, got one that was modified after it was checked: {error}",
+                path=str(file.path),
+                hint="open it again",
+            ) from error
+        values: dict[str, Value] = {}
+        for (name, stream), arrays in zip(self.schema.items(), streams, strict=True):
+            if stream.sparse:
+                indptr, indices, data, offsets = arrays
+                values[name] = SparseValue(indptr, indices, data, stream.size, offsets)
+            else:
+                rows, offsets = arrays
+                values[name] = DenseValue(rows.reshape(len(rows), *stream.shape), offsets)
+        records = found.view(RECORD)
+        if len(records) == 0 and not unread:
+            return Chunk(self.schema, values)
+        # From bytes in the buffer to bytes in the file.
+        records = records.copy()
+        sequence = records["sequence"]
+        records["byte"] += (entries["offset"].astype(np.int64) - position).astype(np.uint64)[sequence]
+        if len(records):
+            self._raise_fatal(file, text, records, ordinals)
+        # Where a part could not be read, nothing is read again to describe other errors.
+        near = (0, 1) if unread else (int(entries["offset"][0]), line_of(text, int(entries["offset"][0])))
+        if self._max_errors > 0:
+            self._tell_dropped(file, text, records, ordinals, near)
+            return Chunk(self.schema, values)
+        errors = self._errors(file, text, entries, ordinals, records=records, near=near, unread=unread)
+        return Chunk(self.schema, values, errors)
+
+    def _errors(
+        self,
+        file: IndexedFile,
+        text: BinaryIO,
+        entries: NDArray[Any],
+        ordinals: NDArray[np.int64],
+        *,
+        records: NDArray[Any],
+        near: tuple[int, int],
+        unread: Sequence[tuple[int, int, int]],
+    ) -> Mapping[int, DataError]:
+        """Return why sequences cannot be read; if there are many, each is described when it is asked for."""
+        low = entries["offset"].astype(np.int64)
+        high = low + entries["size"]
+        gaps = [np.flatnonzero((low < end) & (high > begin)) for begin, end, _ in unread]
+        rows = np.unique(np.concatenate([records["sequence"].astype(np.int64), *gaps]))
+        place = near
+
+        def in_file(text: BinaryIO, row: int) -> DataError:
+            nonlocal place
+            # If a sequence has several gaps, the first one stays.
+            for begin, end, number in unread:
+                if low[row] < end and high[row] > begin:
+                    why = Unread(number, max(begin, int(low[row])))
+                    return unreadable.unread(why, str(file.path), int(ordinals[row]))
+            if unread:
+                return _beside_a_hole(file.path, int(ordinals[row]))
+            record = records[int(np.searchsorted(records["sequence"], row, side="right")) - 1]
+            (error,) = describe(
+                file.path,
+                text,
+                streams=list(self.schema),
+                lenient=self._lenient,
+                records=[record],
+                ordinals=ordinals,
+                near=place if place[0] <= record["byte"] else near,  # lines are counted from the last error on
+            )
+            place = int(record["byte"]), error.line or 1
+            return error
+
+        def alone(row: int) -> DataError:
+            with file.opened() as text:
+                return in_file(text, row)
+
+        if len(rows) > MOST_AT_ONCE:
+            return LazyErrors(rows, alone)
+        return {row: in_file(text, row) for row in rows.tolist()}
+
+    def _parse_counting(self, chunk: int | None, arguments: tuple[Any, ...]) -> tuple[Any, NDArray[np.uint8]]:
+        """Parse with CNTK's error count, which one caller at a time may change; a selection (None) is not counted."""
+        if chunk is None:
+            streams, _, found, _ = self._parser.parse(*arguments, _UNLIMITED)
+            return streams, found
+        with self._counting.get():
+            allowed = self._errors_left + self._charged.get(chunk, 0)
+            streams, _, found, left = self._parser.parse(*arguments, allowed)
+            self._charged[chunk] = allowed - left
+            self._errors_left = left
+        return streams, found
+
+    def _raise_fatal(
+        self, file: IndexedFile, text: BinaryIO, records: NDArray[Any], ordinals: NDArray[np.int64]
+    ) -> None:
+        """Raise the error that made the parser give up, if it did."""
+        last = records[-1]
+        code = NAMES[int(last["code"])]
+        if code not in FATAL and not (self._max_errors > 0 and code == "missing_stream"):
+            return
+        cause = last if code != "errors_exhausted" else records[-2]
+        byte, sequence = int(cause["byte"]), int(ordinals[cause["sequence"]])
+        stream = list(self.schema)[cause["stream"]] if cause["stream"] >= 0 else None
+        if code == "memory_limit":
+            limit, needed = last["expected"], last["got"]
+            what = f"expected at most {limit} bytes when decoded at a time (memory), got {needed} before the end"
+            hint = "raise memory=, or lower chunk_size="
+        else:
+            (error,) = describe(
+                file.path,
+                text,
+                streams=list(self.schema),
+                lenient=self._lenient,
+                records=[cause],
+                ordinals=ordinals,
+                near=(0, 1),
+            )
+            what, hint = error.what, None
+            if code == "errors_exhausted":
+                what = f"expected at most {self._max_errors} errors (max_errors), got one more: {what}"
+        line = line_of(text, byte)
+        raise DataError(what, path=str(file.path), byte=byte, line=line, sequence=sequence, stream=stream, hint=hint)
+
+    def _tell_dropped(
+        self,
+        file: IndexedFile,
+        text: BinaryIO,
+        records: NDArray[Any],
+        ordinals: NDArray[np.int64],
+        near: tuple[int, int],
+    ) -> None:
+        (first,) = describe(
+            file.path,
+            text,
+            streams=list(self.schema),
+            lenient=self._lenient,
+            records=records[:1],
+            ordinals=ordinals,
+            near=near,
+        )
+        _log.warning("%d errors skipped (max_errors); the first: %s", len(records), first.what)
+
+    # ---- other -------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Release the read buffers; files are only open during a read."""
+        self._buffers.clear()
+
+
+def ctf_index(chunk_size: int, size_field: str | None, *, skip_ids: bool, lenient: bool) -> IndexKind:
+    """Return how text of CNTK is indexed.
+
+    Args:
+        chunk_size: most bytes of text in a chunk.
+        size_field: field of the stream that defines the size; None: there is none.
+        skip_ids: whether every line is a sequence.
+        lenient: whether blank lines are skipped.
+    """
+    field = None if size_field is None else size_field.encode()
+    return IndexKind(
+        chunk_size,
+        ["ctf", size_field, skip_ids, lenient],
+        lambda: _native.CtfIndexer(field, skip_ids, lenient),
+        describe_index_error,
+    )
+
+
+def _beside_a_hole(path: Path, ordinal: int) -> DataError:
+    return DataError(
+        "expected valid text, got an error in a chunk that the disk cannot read completely",
+        path=str(path),
+        sequence=ordinal,
+    )
+
+
+def _make_parser(schema: Schema, lenient: bool, fill: bool, memory_bytes: int) -> Any:
+    fields: dict[str, str] = {}
+    for name, stream in schema.items():
+        field = stream.field or name
+        if field in fields:
+            raise SchemaError(f"expected each field to be read once, got `{field}` in {fields[field]} and {name}")
+        if not all("!" <= c <= "~" and c != "|" for c in field) or field.startswith("#"):
+            raise SchemaError(
+                f"expected printable ASCII without blanks, `|` and a leading `#` as field name, got {field!r}; "
+                f"set field= for stream `{name}`"
+            )
+        if stream.is_bytes:
+            raise SchemaError(
+                f"expected numbers for stream `{name}`, got {stream.kind}: CTF holds nothing else; for text and bytes "
+                "use a store, Parquet or arrays"
+            )
+        if stream.dtype not in (np.dtype(np.float32), np.dtype(np.float64)):
+            raise SchemaError(f"expected dtype float32 or float64 for stream `{name}`, got {stream.dtype.name}")
+        if not 1 <= stream.size < 2**31:
+            raise SchemaError(f"expected 1 to {2**31 - 1} values in a sample of stream `{name}`, got {stream.size}")
+        fields[field] = name
+    size_stream = schema.size_stream
+    return _native.CtfParser(
+        [field.encode() for field in fields],
+        [stream.size for stream in schema.values()],
+        [stream.sparse for stream in schema.values()],
+        [stream.dtype == np.float64 for stream in schema.values()],
+        size_stream=-1 if size_stream is None else list(schema).index(size_stream),
+        lenient=lenient,
+        fill=fill,
+        memory_bytes=memory_bytes,
+    )
+
+
+def open_files(paths: list[str], streams: Mapping[str, Stream], memory_bytes: int) -> CTFDeserializer:
+    """Open files, or a folder of them; see `open_corpus`."""
+    what = paths if len(paths) > 1 else paths[0]
+    return CTFDeserializer(what, streams or infer_ctf_streams(paths[0]), memory=memory_bytes)

@@ -1,0 +1,583 @@
+"""HTK feature files, listed by a script (scp): a `Deserializer` whose sequences are utterances.
+
+Guarantees: CNTK 2.7's rules for scripts, byte order, compression, neighbours and chunks; nothing in a header is trusted
+before it is compared with the file's size; an utterance that cannot be read keeps its place and reports why. Cost:
+opening reads the script and one header, and keeps 28 bytes an utterance; reading a chunk reads its frames with as few
+reads as they have gaps, and writes each row once, natively, without the GIL: a context of 11 frames takes 11 times the
+memory of the file.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import os
+import re
+import struct
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from feedline import _native
+from feedline.data import Chunk, Schema, Stream
+from feedline.data.value import DenseValue
+from feedline.errors import DataError, SchemaError
+from feedline.feed.files.digest import ContentDigest
+from feedline.feed.files.lru import LruCache
+from feedline.feed.files.paths import PathLike, open_file, read_at, status_of
+from feedline.feed.files.reading import read_exactly
+from feedline.feed.files.remote import object_at
+from feedline.feed.protocol import CHUNK_MEMORY, ChunkInfo, Deserializer, declared_streams, whole_number
+
+CHUNK_FRAMES = 90_000
+"""Frames from which on a chunk is full: 15 minutes, CNTK's rule."""
+
+_RANGE = re.compile(rb"^(.*)\[([0-9]{1,20}),([0-9]{1,20})\]$", re.DOTALL)
+_HEAD = struct.Struct("<iiHh")
+_IDX_HEAD = struct.Struct(">IIII")
+_IDX_MAGIC = 2051
+_BASE_KINDS = {6: "MFCC", 7: "FBANK", 9: "USER", 11: "PLP", 12: "FESTREAM"}
+_COMPRESSED, _QUANTISED = 0o2000, 0o40000
+_GUID_BYTES = 16
+_HEADERS = 1024  # kept; one is some hundred bytes
+_SKIP = 'pass on_error="skip" to the source to skip such utterances and list them'
+
+_log = logging.getLogger("feedline")
+
+
+class _FrameHeader(NamedTuple):
+    """What a feature file says of itself.
+
+    Attributes:
+        frames: frames in the file.
+        period: of a frame, in units of 100 ns.
+        kind: parameter kind, with its qualifiers.
+        dim: values of a frame.
+        coding: 0 float32, 1 compressed, 2 bytes; as HtkKind in native/include/feedline/htk.h.
+        swapped: whether its byte order is not this machine's.
+        begin: first byte of frame 0.
+        scale, offset: of compressed values, float32 (dim,).
+    """
+
+    frames: int
+    period: int
+    kind: int
+    dim: int
+    coding: int
+    swapped: bool
+    begin: int
+    scale: NDArray[np.float32]
+    offset: NDArray[np.float32]
+
+    @property
+    def frame_bytes(self) -> int:
+        return self.dim * (4, 2, 1)[self.coding]
+
+
+class HTKFeatureDeserializer(Deserializer):
+    """Utterances of HTK feature files.
+
+    A line of the script is ``name=file[first,last]``, frames counted from 0, the last one included; ``name=file`` or
+    ``file`` for all frames of a file. The key, by which `Join` and labels find an utterance, is the name up to its last
+    dot. As in CNTK, all utterances with a repeated name are dropped, with a warning.
+
+    Args:
+        scp: path of the script.
+        streams: the stream delivered, by name; also given as a keyword argument. Its shape is that of a sample: of all
+            ``left + 1 + right`` frames together, flat or ``(frames, values)``; dtype float32 or float64. None:
+            ``features``, float32, flat.
+        context: (left, right) neighbours of each frame that a sample holds too, oldest first; those beyond the ends of
+            an utterance repeat its first or last frame. None: as many as make the declared shape, the same on both
+            sides.
+        prefix: put before the paths of the script. Without, ``...`` in a path is the script's folder.
+        broadcast: whether utterances of one frame are repeated for each sample of the sequence that they are joined to
+            (a speaker's vector); such a corpus cannot be the first of a `Join`.
+        chunk_frames: frames from which on a chunk is full. Part of the order.
+        memory: bytes that a decoded chunk may take.
+        stream_kwargs: the stream, as a keyword argument.
+
+    Attributes:
+        duplicates: number of utterances dropped, as others have the same name.
+
+    Raises:
+        DataError: the script or the first file is missing or damaged, or has no utterance.
+        SchemaError: several streams, or a shape that is not that of a frame and its neighbours.
+    """
+
+    def __init__(
+        self,
+        scp: PathLike,
+        streams: Mapping[str, Stream] | None = None,
+        *,
+        context: tuple[int, int] | None = (0, 0),
+        prefix: str | None = None,
+        broadcast: bool = False,
+        chunk_frames: int = CHUNK_FRAMES,
+        memory: int = CHUNK_MEMORY,
+        **stream_kwargs: Stream,
+    ) -> None:
+        declared = declared_streams(streams, stream_kwargs)
+        if len(declared) > 1:
+            raise SchemaError(f"expected one stream, got {', '.join(declared)}: open a script for each, and join them")
+        if context is not None:
+            context = whole_number("context", context[0], 0), whole_number("context", context[1], 0)
+        chunk_frames, self._memory = whole_number("chunk_frames", chunk_frames, 1), whole_number("memory", memory, 1)
+        self._arguments = {
+            "context": context,
+            "prefix": prefix,
+            "broadcast": broadcast,
+            "chunk_frames": chunk_frames,
+            "memory": memory,
+        }
+        self.name, self.broadcast = os.fspath(scp), bool(broadcast)
+        self._headers = LruCache(self._read_header, lambda _: 1, _HEADERS)
+        self._script = _Script(Path(scp), prefix)
+        self._fill_in_ranges()
+        self.duplicates = self._script.drop_duplicates()
+        if not len(self._script):
+            raise DataError("expected at least one utterance in the script, got none", path=self.name)
+        self._like = self._headers.get(int(self._script.file[0]))
+        stream_name, stream = next(iter(declared.items()), ("features", None))
+        self._context = _context(stream_name, stream, context, self._like.dim, self.name)
+        width = sum(self._context) + 1
+        self.schema = Schema({stream_name: stream or Stream(width * self._like.dim)})
+        if self.schema[stream_name].sparse or self.schema[stream_name].dtype.kind != "f":
+            raise SchemaError(f"expected a dense stream of floats for features, got {self.schema[stream_name]}")
+        self._row = width * self._like.dim
+        self._starts = _cut(self._script.count, chunk_frames)
+        self._infos = self._sizes()
+
+    # ---- description ------------------------------------------------------------------------------
+
+    def chunks(self) -> list[ChunkInfo]:
+        """Return the size of every chunk; ``bytes`` are those of its frames in the files."""
+        return self._infos
+
+    def digest(self) -> str:
+        """Return 32 hex digits over names, ranges and neighbours, and excerpts of the first file."""
+        content = ContentDigest()
+        content.numbers(*self._context)
+        for column in (self._script.key, self._script.file, self._script.start, self._script.count):
+            content.array(column)
+        with open_file(self._script.paths[0]) as file:
+            content.file(file, status_of(file).st_size)
+        return content.hexdigest()
+
+    def paths(self) -> list[str]:
+        """Return the paths of the feature files."""
+        return list(self._script.paths)
+
+    def lengths(self, ordinals: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the frames of utterances, int64 (n,)."""
+        return self._script.count[ordinals]
+
+    def keys(self, ordinals: NDArray[np.int64]) -> NDArray[np.uint64]:
+        """Return hashes of the names of utterances, uint64 (n,)."""
+        return self._script.key[ordinals]
+
+    def utterance(self, ordinal: int) -> str:
+        """Return the name of an utterance, as the script has it."""
+        return self._script.name(ordinal)
+
+    def _sizes(self) -> list[ChunkInfo]:
+        frames = np.concatenate([[0], np.cumsum(self._script.count)])
+        found = np.diff(frames[self._starts]).tolist()
+        sequences = np.diff(self._starts).tolist()
+        size = self._like.frame_bytes
+        return [ChunkInfo(n, samples, samples * size) for n, samples in zip(sequences, found, strict=True)]
+
+    def _fill_in_ranges(self) -> None:
+        """Look up the lengths of files that the script names without a range."""
+        script = self._script
+        for i in np.flatnonzero(script.count < 0).tolist():
+            script.start[i], script.count[i] = 0, self._headers.get(int(script.file[i])).frames
+
+    # ---- reading ----------------------------------------------------------------------------------
+
+    def read(self, chunk: int) -> Chunk:
+        """Return the utterances of a chunk.
+
+        Raises:
+            DataError: decoded, the chunk would exceed ``memory``.
+        """
+        if not 0 <= chunk < len(self._infos):
+            raise IndexError(f"expected a chunk from 0 to {len(self._infos) - 1}, got {chunk}")
+        return self.select(np.arange(self._starts[chunk], self._starts[chunk + 1]))
+
+    def select(self, ordinals: NDArray[np.int64]) -> Chunk:
+        """Return the utterances ``ordinals``, in that order, reading only their frames.
+
+        Raises:
+            IndexError: an ordinal is outside the corpus.
+            DataError: decoded, they would exceed ``memory``.
+        """
+        script = self._script
+        if len(ordinals) and not 0 <= ordinals.min() <= ordinals.max() < len(script):
+            raise IndexError(f"expected 0 <= ordinal < {len(script)}, got {ordinals.min()} to {ordinals.max()}")
+        lengths = script.count[ordinals]
+        needed = int(lengths.sum()) * self._row * 4
+        if needed > self._memory:
+            raise DataError(
+                f"expected at most {self._memory} bytes when decoded at a time (memory), got {needed}",
+                path=self.name,
+                hint="raise memory=, or lower chunk_frames=",
+            )
+        offsets = np.concatenate([[0], np.cumsum(lengths)])
+        rows = np.empty((int(offsets[-1]), self._row), np.float32)
+        errors: dict[int, DataError] = {}
+        for first, stop in _runs(script.file[ordinals]):
+            self._read_from(ordinals, offsets, first=first, stop=stop, rows=rows, errors=errors)
+        (name, stream), *_ = self.schema.items()
+        shaped = rows.astype(stream.dtype, copy=False).reshape(-1, *stream.shape)
+        return Chunk(self.schema, {name: DenseValue(shaped, offsets)}, errors)
+
+    def _read_from(
+        self,
+        ordinals: NDArray[np.int64],
+        offsets: NDArray[np.int64],
+        *,
+        first: int,
+        stop: int,
+        rows: NDArray[np.float32],
+        errors: dict[int, DataError],
+    ) -> None:
+        """Read the utterances ``first:stop`` of a selection, which one file holds, into their rows."""
+        script = self._script
+        number = int(script.file[ordinals[first]])
+
+        def lose(i: int, error: DataError) -> None:
+            rows[offsets[i] : offsets[i + 1]] = 0
+            located = error.located(path=script.paths[number], sequence=int(ordinals[i]))
+            located.what = f"{located.what} (utterance {self.utterance(int(ordinals[i]))})"
+            errors[i] = located
+
+        try:
+            header = self._checked_header(number)
+            file = open_file(script.paths[number])
+        except DataError as error:
+            for i in range(first, stop):
+                lose(i, error)
+            return
+        with file:
+            starts, counts = script.start[ordinals[first:stop]], script.count[ordinals[first:stop]]
+            sound = (counts > 0) & (starts + counts <= header.frames)
+            for i in np.flatnonzero(~sound).tolist():
+                at, n = int(starts[i]), int(counts[i])
+                if n == 0:
+                    lose(first + i, DataError("expected at least one frame in the file, got none", hint=_SKIP))
+                    continue
+                what = f"expected frames {at} to {at + n - 1} in a file of {header.frames}"
+                lose(first + i, DataError(what, hint=f"is the script of another version of the file? Or {_SKIP}"))
+            # Neighbours in the file are read together.
+            joined = np.concatenate([starts[1:] == starts[:-1] + counts[:-1], [False]]) & sound
+            joined[:-1] &= sound[1:]
+            begin = 0
+            for end in (np.flatnonzero(~joined) + 1).tolist():
+                if sound[begin]:
+                    run, start = (first + begin, first + end), int(starts[begin])
+                    self._read_run(file, header, run, start=start, offsets=offsets, rows=rows, lose=lose)
+                begin = end
+
+    def _read_run(
+        self,
+        file: BinaryIO,
+        header: _FrameHeader,
+        run: tuple[int, int],
+        *,
+        start: int,
+        offsets: NDArray[np.int64],
+        rows: NDArray[np.float32],
+        lose: Any,
+    ) -> None:
+        """Read the utterances ``run`` of a selection, which lie one after the other from frame ``start`` on."""
+        first, stop = run
+        begin, end = int(offsets[first]), int(offsets[stop])
+        lengths = np.diff(offsets[first : stop + 1])
+        data = np.empty((end - begin) * header.frame_bytes, np.uint8)
+        try:
+            read_exactly(file, data, header.begin + start * header.frame_bytes, Path(file.name))
+        except DataError as error:
+            if stop - first == 1:
+                lose(first, error)
+                return
+            for i in range(first, stop):  # one by one: the others may be readable
+                at = start + int(offsets[i] - offsets[first])
+                self._read_run(file, header, (i, i + 1), start=at, offsets=offsets, rows=rows, lose=lose)
+            return
+        _native.htk_expand(
+            data,
+            kind=header.coding,
+            swapped=header.swapped,
+            dim=header.dim,
+            scale=header.scale,
+            offset=header.offset,
+            lengths=lengths,
+            left=self._context[0],
+            right=self._context[1],
+            out=rows[begin:end],
+        )
+
+    def _checked_header(self, number: int) -> _FrameHeader:
+        """Return the header of a file, like that of the first one.
+
+        Raises:
+            DataError: it cannot be read, or its frames are of another kind.
+        """
+        header, like = self._headers.get(number), self._like
+        if (header.dim, header.kind, header.period) != (like.dim, like.kind, like.period):
+            raise DataError(
+                f"expected {like.dim} values a frame of kind {like.kind:o} every {like.period} units of 100 ns, as in "
+                f"the first file, got {header.dim} of kind {header.kind:o} every {header.period}",
+                hint=_SKIP,
+            )
+        return header
+
+    def _read_header(self, number: int) -> _FrameHeader:
+        return read_header(self._script.paths[number])
+
+    # ---- other ------------------------------------------------------------------------------------
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _reopen, (self.name, dict(self.schema.streams), self._arguments)
+
+    def __repr__(self) -> str:
+        frames = int(self._script.count.sum())
+        return f"HTKFeatureDeserializer({self.name}: {len(self._script)} utterances, {frames} frames)"
+
+
+class _Script:
+    """The utterances of a script, as arrays.
+
+    Attributes:
+        paths: feature files, in the order of their first use.
+        file: number of each utterance's file.
+        start, count: its first frame and number of frames, int64; count -1: all of the file.
+        key: hash of its name.
+    """
+
+    def __init__(self, path: Path, prefix: str | None) -> None:
+        self._path = path
+        with open_file(path, -1) as file:
+            text = file.read()
+        folder, remote = str(path.parent), object_at(path) is not None
+        numbers: dict[str, int] = {}
+        begins, ends, rows = [], [], []
+        at = 0
+        for line_number, raw in enumerate(text.split(b"\n"), 1):
+            line = raw.removesuffix(b"\r")
+            if line.strip():
+                if b"\0" in line:
+                    raise DataError(
+                        "expected text in the script, got a zero byte", path=str(path), byte=at, line=line_number
+                    )
+                logical, equals, physical = line.partition(b"=")
+                stored = physical if equals else logical
+                found = _RANGE.match(stored)
+                if found is None and b"[" in stored:
+                    raise DataError(
+                        "expected `[first,last]` at the end of a line of the script, got "
+                        f"{stored[stored.rindex(b'[') :][:80].decode(errors='replace')!r}",
+                        path=str(path),
+                        byte=at,
+                        line=line_number,
+                    )
+                first, count = 0, -1
+                if found is not None:
+                    stored, first, last = found[1], *(int(number) for number in found.groups()[1:])
+                    count = last - first + 1
+                    if not 1 <= count < 2**31 or last >= 2**31:
+                        raise DataError(
+                            f"expected frames in ascending order below {2**31}, got {first} to {last}",
+                            path=str(path),
+                            byte=at,
+                            line=line_number,
+                        )
+                if not equals and found is not None:
+                    logical = stored
+                name = _located(os.fsdecode(stored), prefix, folder, remote=remote)
+                rows.append((numbers.setdefault(name, len(numbers)), first, count))
+                begins.append(at)
+                ends.append(at + len(logical))
+            at += len(raw) + 1
+        self.paths = list(numbers)
+        table = np.array(rows, np.int64).reshape(-1, 3)
+        self.file, self.start, self.count = (np.ascontiguousarray(column) for column in table.T)
+        self._begin, self._end = np.array(begins, np.int64), np.array(ends, np.int64)
+        self.key = _native.name_keys(text, self._begin, self._end)
+
+    def __len__(self) -> int:
+        return len(self.count)
+
+    def drop_duplicates(self) -> int:
+        """Drop all utterances whose name is not unique; return their number."""
+        _, inverse, counts = np.unique(self.key, return_inverse=True, return_counts=True)
+        keep = counts[inverse] == 1
+        dropped = int((~keep).sum())
+        if dropped:
+            example = self.name(int(np.flatnonzero(~keep)[0]))
+            _log.warning(
+                "%s: %d utterances dropped, as several have the same name, such as %s", self._path, dropped, example
+            )
+            for array in ("file", "start", "count", "key", "_begin", "_end"):
+                setattr(self, array, getattr(self, array)[keep])
+        return dropped
+
+    def name(self, ordinal: int) -> str:
+        """Return the name on an utterance's line, read again from the script."""
+        begin, end = int(self._begin[ordinal]), int(self._end[ordinal])
+        try:
+            with open_file(self._path) as file:
+                return read_at(file, end - begin, begin).decode(errors="replace")
+        except DataError:
+            return f"on byte {begin} of the script"
+
+
+def _located(path: str, prefix: str | None, folder: str, *, remote: bool) -> str:
+    if prefix:
+        return f"{prefix}/{path}" if not prefix.endswith("/") else prefix + path
+    found = path.replace("...", folder, 1)
+    # A store has no working directory.
+    return os.path.join(folder, found) if remote else found
+
+
+def read_header(path: str) -> _FrameHeader:
+    """Return the header of a feature file, compared with its size.
+
+    Raises:
+        DataError: it cannot be opened, or is no feature file that can be read.
+    """
+
+    def refuse(what: str, byte: int) -> DataError:
+        return DataError(what, path=path, byte=byte)
+
+    with open_file(path) as file:
+        size = status_of(file).st_size
+        none = np.empty(0, np.float32)
+        if path.endswith("-ubyte"):
+            raw = read_at(file, _IDX_HEAD.size, 0)
+            if len(raw) < _IDX_HEAD.size or (head := _IDX_HEAD.unpack(raw))[0] != _IDX_MAGIC:
+                raise refuse(f"expected an IDX file of images, which begins with {_IDX_MAGIC}", 0)
+            header = _FrameHeader(
+                frames=head[1],
+                period=0,
+                kind=9,
+                dim=head[2] * head[3],
+                coding=2,
+                swapped=False,
+                begin=_IDX_HEAD.size,
+                scale=none,
+                offset=none,
+            )
+        else:
+            header = _htk_header(file, path)
+        if header.frames < 0 or not 1 <= header.dim < 2**31:
+            raise refuse(f"expected frames of at least one value, got {header.frames} of {header.dim}", 0)
+        if header.begin + header.frames * header.frame_bytes > size:
+            raise refuse(
+                f"expected {header.frames} frames of {header.frame_bytes} bytes from byte {header.begin} on, as the "
+                f"header says, got a file of {size}",
+                size,
+            )
+    return header
+
+
+def _htk_header(file: BinaryIO, path: str) -> _FrameHeader:
+    raw = read_at(file, _HEAD.size, 0)
+    if len(raw) < _HEAD.size:
+        raise DataError(f"expected a header of {_HEAD.size} bytes, got {len(raw)}", path=path, byte=len(raw))
+    period = int.from_bytes(raw[4:8], "little")
+    # The smaller one is the plausible one.
+    swapped = int.from_bytes(raw[4:8], "big") < period
+    frames, period, sample_bytes, kind = struct.unpack((">" if swapped else "<") + "iiHh", raw)
+    kind &= 0xFFFF
+    if (kind & 0o77) not in _BASE_KINDS or kind & _QUANTISED:
+        names = ", ".join(f"{number} ({name})" for number, name in _BASE_KINDS.items())
+        raise DataError(
+            f"expected features of kind {names}, not vector-quantised, got kind {kind & 0o77} (with qualifiers, octal "
+            f"{kind:o})",
+            path=path,
+            byte=10,
+            hint="is this an HTK feature file?",
+        )
+    begin = _HEAD.size + (_GUID_BYTES if kind == 12 else 0)
+    width = 2 if kind & _COMPRESSED else 4
+    if sample_bytes == 0 or sample_bytes % width:
+        raise DataError(f"expected frames of a multiple of {width} bytes, got {sample_bytes}", path=path, byte=8)
+    dim = sample_bytes // width
+    tables = np.empty((2, 0), np.float32)
+    if kind & _COMPRESSED:
+        frames -= 4  # of which the header counts the two tables as frames
+        stored = read_at(file, 8 * dim, begin)
+        if len(stored) < 8 * dim:
+            raise DataError(f"expected two tables of {dim} numbers, got {len(stored)} bytes", path=path, byte=begin)
+        tables = np.frombuffer(stored, ">f4" if swapped else "<f4").astype(np.float32).reshape(2, dim)
+        begin += 8 * dim
+    return _FrameHeader(
+        frames=frames,
+        period=period,
+        kind=kind,
+        dim=dim,
+        coding=1 if width == 2 else 0,
+        swapped=swapped,
+        begin=begin,
+        scale=tables[0],
+        offset=tables[1],
+    )
+
+
+def _context(name: str, stream: Stream | None, context: tuple[int, int] | None, dim: int, path: str) -> tuple[int, int]:
+    """Return the neighbours on both sides, after comparing the declared shape with the file's."""
+    if context is None:
+        wanted = dim if stream is None else stream.size
+        frames, rest = divmod(wanted, dim)
+        if rest or frames % 2 == 0:
+            raise SchemaError(
+                f"expected an odd multiple of the {dim} values of a frame in {path} as shape of stream `{name}`, got "
+                f"{wanted}"
+            )
+        return frames // 2, frames // 2
+    frames = sum(context) + 1
+    if stream is not None and (stream.size != frames * dim or stream.shape not in ((frames * dim,), (frames, dim))):
+        raise SchemaError(
+            f"expected shape ({frames * dim},) or ({frames}, {dim}) for stream `{name}`, {frames} frames of the {dim} "
+            f"values in {path}, got {stream.shape}"
+        )
+    return context
+
+
+def _cut(counts: NDArray[np.int64], chunk_frames: int) -> NDArray[np.int64]:
+    """Return the first utterance of each chunk, and the number of utterances.
+
+    An utterance begins a chunk where the one before is full: it holds more than ``chunk_frames`` frames.
+    """
+    ends = np.cumsum(counts)
+    found = [0]
+    while found[-1] < len(counts):
+        before = int(ends[found[-1] - 1]) if found[-1] else 0
+        found.append(min(len(counts), int(np.searchsorted(ends, before + chunk_frames, side="right")) + 1))
+    return np.array(found)
+
+
+def _runs(numbers: NDArray[np.int64]) -> list[tuple[int, int]]:
+    """Return (first, stop) of the runs of equal numbers."""
+    if not len(numbers):
+        return []
+    bounds = np.flatnonzero(np.concatenate([[True], numbers[1:] != numbers[:-1], [True]])).tolist()
+    return list(itertools.pairwise(bounds))
+
+
+def _reopen(scp: str, streams: dict[str, Stream], arguments: dict[str, Any]) -> HTKFeatureDeserializer:
+    return HTKFeatureDeserializer(scp, streams, **arguments)
+
+
+def listed_in_script(path: str) -> list[str]:
+    """Return the paths of the feature files in a script."""
+    return _Script(Path(path), None).paths
+
+
+def open_files(paths: list[str], streams: Mapping[str, Stream], memory_bytes: int) -> HTKFeatureDeserializer:
+    """Open a script of features; see `open_corpus`."""
+    return HTKFeatureDeserializer(paths[0], streams or None, memory=memory_bytes)

@@ -1,0 +1,1 @@
+"""Shards with a table of offsets: MosaicML Streaming and LitData."""

@@ -1,0 +1,199 @@
+"""MosaicML Streaming's folders (MDS) in place: a `Deserializer` of index.json and the shards that it lists.
+
+Columns are delivered by name, encoded ones as bytes or text; pickled ones are refused. See `offset_shards` for what is
+read when.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from feedline.data import Stream
+from feedline.errors import DataError
+from feedline.feed.files.paths import PathLike
+from feedline.feed.formats.shards.fields import Array, ArrayHead, ShardField
+from feedline.feed.formats.shards.index import IndexEntry, ShardFile, codec_of, index_of, size_of
+from feedline.feed.formats.shards.offset_shards import CHUNK_BYTES, MEMORY_BYTES, OffsetShards
+from feedline.feed.formats.shards_guess import INDEX
+from feedline.feed.protocol import declared_streams
+
+_SCALARS = ("uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64", "float16", "float32", "float64")
+# An array's dtype in its header: eight times the bytes of an element; plus 1 if signed, 2 if of floats.
+_CODES = {np.dtype(name): np.dtype(name).itemsize * 8 + "uif".index(np.dtype(name).kind) for name in _SCALARS}
+_DTYPES = {code: dtype for dtype, code in _CODES.items()}
+_WIDTHS = ("<u1", "<u2", "<u4", "<u8")  # of the shape, by the lowest two bits of the byte before it
+_TEXTS = {"str": "text", "json": "json", "str_int": "text", "str_float": "text", "str_decimal": "text"}
+_ENCODED = ("bytes", "pil", "jpeg", "png", "jpeg_array", "jpegarray", "list[pil]", "list[jpeg]", "list[png]")
+
+
+class MDSDeserializer(OffsetShards):
+    """A folder that MosaicML Streaming's ``MDSWriter`` wrote, each sample a sequence of one sample.
+
+    Shards are read as they are, compressed (``zstd``, ``gz``, ``br``, ``bz2``) or not; where both forms lie there, the
+    uncompressed one is.
+
+    ===================================  ==============================================================
+    encoding                             stream
+    ===================================  ==============================================================
+    ``int``, ``uint8`` ... ``float64``   ``fl.Stream((), "int64")``, of that dtype
+    ``ndarray:float32:2,3``              ``fl.Stream((2, 3), "float32")``
+    ``ndarray``, ``ndarray:float32``     the shape (and dtype) declared, else that of the first sample
+    ``str``, ``json``, ``str_int`` ...   ``"str"``, or numbers that the text says
+    ``bytes``, ``jpeg``, ``png``, ...    ``"bytes"``, as they are encoded
+    ``pkl``                              refused
+    ===================================  ==============================================================
+
+    Args:
+        path: the folder, or its index.json; a list of them is read one after the other.
+        streams: stream name to `Stream`; also given as keyword arguments. ``field`` names the column, by default the
+            stream's own name. Columns of any size can also be had as ``"bytes"``. None: every column.
+        chunk_size: bytes of an uncompressed shard in a chunk; a compressed shard is one. Part of the order.
+        memory: bytes that an unpacked shard, or the numbers of a chunk, may take.
+        verify: whether to compare each shard with its hash in the index when it is first read.
+        stream_kwargs: more streams.
+
+    Raises:
+        DataError: the index or a shard is missing or damaged, or of another version.
+        SchemaError: a stream that no column fills, or a pickled column.
+    """
+
+    def __init__(
+        self,
+        path: PathLike | Sequence[PathLike],
+        streams: Mapping[str, Stream] | None = None,
+        *,
+        chunk_size: int = CHUNK_BYTES,
+        memory: int = MEMORY_BYTES,
+        verify: bool = False,
+        **stream_kwargs: Stream,
+    ) -> None:
+        declared = declared_streams(streams, stream_kwargs)
+        super().__init__(path, declared, chunk_size=chunk_size, memory_bytes=memory, verify=verify)
+
+    def _described(self, folder: Path) -> tuple[list[ShardFile], list[ShardField]]:
+        """See `OffsetShards`."""
+        path, index = folder / INDEX, index_of(folder)
+        whole = IndexEntry(index, path, "the object")
+        if index.get("version") != 2:
+            raise whole.wrong("version 2", index.get("version"))
+        shards: list[ShardFile] = []
+        fields: list[ShardField] | None = None
+        columns: Any = None
+        for number, one in enumerate(whole.items("shards", dict)):
+            entry = IndexEntry(one, path, f"shard {number}")
+            if (one.get("format"), one.get("version")) != ("mds", 2):
+                raise DataError(
+                    f"expected shards of format mds, version 2, got {one.get('format')!r}, version "
+                    f"{one.get('version')!r}, in shard {number}",
+                    path=str(path),
+                    hint="JSON Lines and CSV shards are read as such: fl.open_corpus('folder/*.jsonl')",
+                )
+            here = [one.get(key) for key in ("column_names", "column_encodings", "column_sizes")]
+            if here != columns:
+                if fields is not None:
+                    raise entry.wrong("the columns of the shards before", here)
+                columns, fields = here, _fields(entry)
+            shards.append(_shard(entry, folder, path, number))
+        return shards, fields or []
+
+
+def _shard(entry: IndexEntry, folder: Path, path: Path, number: int) -> ShardFile:
+    raw = IndexEntry(entry.data.get("raw_data"), path, f"raw_data of shard {number}")
+    samples, unpacked = entry.number("samples"), raw.number("bytes")
+    place = raw.inside(folder, "basename")
+    file, codec, size = raw, None, size_of(place)
+    if size is None and entry.data.get("zip_data") is not None:
+        file = IndexEntry(entry.data["zip_data"], path, f"zip_data of shard {number}")
+        place = file.inside(folder, "basename")
+        codec, size = codec_of(entry.text("compression"), path), size_of(place)
+    if size is None:
+        raise DataError(
+            "expected a shard that the index lists: No such file or directory",
+            path=str(place),
+            hint="download the whole folder: shards are read in place",
+        )
+    if size != file.number("bytes"):
+        raise DataError(f"expected a shard of {file.number('bytes')} bytes, got {size}", path=str(place))
+    if unpacked < 4 * (samples + 2) and samples:
+        raise raw.wrong(f"room for {samples} samples", unpacked)
+    hashes = file.data.get("hashes") or {}
+    if not isinstance(hashes, dict) or not all(isinstance(h, str) for h in hashes.values()):
+        raise file.wrong("hashes by algorithm", hashes)
+    return ShardFile(place, samples, size, unpacked=(unpacked,), codec=codec, hashes=hashes)
+
+
+def _fields(entry: IndexEntry) -> list[ShardField]:
+    names, encodings = entry.items("column_names", str), entry.items("column_encodings", str)
+    sizes = entry.data.get("column_sizes")
+    if len(set(names)) < len(names) or not names or len(encodings) != len(names):
+        raise entry.wrong("columns of different names, each with an encoding", names)
+    if not isinstance(sizes, list) or len(sizes) != len(names):
+        raise entry.wrong("a size for each column", sizes)
+    fields = []
+    for name, encoding, size in zip(names, encodings, sizes, strict=True):
+        field = _field(name, encoding)
+        if (size or None) != field.size:
+            raise entry.wrong(f"size {field.size} of column `{name}`, as {encoding} has", size)
+        fields.append(field)
+    return fields
+
+
+def _field(name: str, encoding: str) -> ShardField:
+    kind, _, rest = encoding.partition(":")
+    if kind in _TEXTS:
+        return ShardField(name, encoding, None, _TEXTS[kind])
+    if kind in _ENCODED:
+        return ShardField(name, encoding, None, "bytes")
+    if kind == "int" or kind in _SCALARS:
+        stream = Stream((), "int64" if kind == "int" else kind)
+        return ShardField(name, encoding, stream.dtype.itemsize, "array", Array.of(stream))
+    if kind != "ndarray":
+        return ShardField(name, encoding, None, "refused")
+    dtype, _, shape = rest.partition(":")
+    try:
+        dims = tuple(int(n) for n in shape.split(",")) if shape else None
+        known = np.dtype(dtype) if dtype else None
+    except (ValueError, TypeError):
+        return ShardField(name, encoding, None, "refused")
+    if (known is not None and known not in _CODES) or (dims is not None and (min(dims) < 1 or known is None)):
+        return ShardField(name, encoding, None, "refused")
+    if dims is not None and known is not None:
+        stream = Stream(dims, known)
+        return ShardField(name, encoding, stream.size * stream.dtype.itemsize, "array", Array.of(stream))
+    return ShardField(name, encoding, None, "array", _dynamic(known))
+
+
+def _dynamic(dtype: np.dtype[Any] | None) -> Array:
+    """Return how arrays are stored that say their own shape, and their dtype where it is None."""
+
+    def heads(stream: Stream, _ragged: bool) -> list[ArrayHead]:
+        code = b"" if dtype is not None else bytes([_CODES.get(stream.dtype, 0)])
+        if dtype is not None and stream.dtype != dtype:
+            code = b"\0"  # of no dtype: nothing fits
+        width = next(k for k in range(4) if max(stream.shape, default=0) < 1 << (8 << k))
+        dims = bytes([len(stream.shape) << 2 | width]) + np.array(stream.shape, _WIDTHS[width]).tobytes()
+        return [ArrayHead(code + dims)]
+
+    def parse(sample: bytes, _size: int) -> Stream:
+        kind, at = dtype, 0
+        if kind is None:
+            kind, at = _DTYPES.get(sample[0] if sample else 0), 1
+        if kind is None or len(sample) <= at:
+            raise ValueError(f"one that begins with {sample[:4]!r}")
+        dims, width = sample[at] >> 2, 1 << (sample[at] & 3)
+        raw = sample[at + 1 : at + 1 + dims * width]
+        if len(raw) < dims * width:
+            raise ValueError(f"one of {dims} dimensions with {len(raw)} bytes of its shape")
+        shape = tuple(np.frombuffer(raw, f"<u{width}").tolist())
+        return Stream(shape, kind)
+
+    return Array(None, heads, parse)
+
+
+def open_files(paths: list[str], streams: Mapping[str, Stream], memory_bytes: int) -> MDSDeserializer:
+    """Open folders; see `open_corpus`."""
+    return MDSDeserializer(paths, streams, memory=memory_bytes)

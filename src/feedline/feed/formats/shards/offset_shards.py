@@ -1,0 +1,691 @@
+"""Shards that begin with a table of offsets, as MosaicML Streaming and LitData write them, described by an index.json.
+
+A shard is ``u32 count, u32 offsets[count + 1]``, and between two offsets a sample: the size, u32, of every field whose
+size is not in the index, then the fields. Guarantees: whatever a shard holds, only its own bytes are read; a sample
+whose sizes do not add up keeps its place and reports why. Cost: opening reads index.json and looks up the size of every
+file; and, where arrays are sequences of any length, the sizes of all samples. A shard as it is becomes one or several
+chunks, views of the mapped file or of what was fetched ahead: byte strings, and numbers in samples of one size, are
+copied once, into the minibatch; other numbers once more, when their chunk is read. A compressed shard is one chunk, or
+several where its samples are compressed in runs (`shard_packing`), unpacked into memory whenever they are read.
+"""
+
+from __future__ import annotations
+
+import abc
+import errno
+import hashlib
+import itertools
+import mmap
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from feedline.data import Chunk, Schema, Stream, Value
+from feedline.data.faults import check_seals
+from feedline.data.scattered import ScatteredBytes, without_gaps
+from feedline.errors import DataError, SchemaError
+from feedline.feed.distinct import distinct
+from feedline.feed.files.cache import user_cache
+from feedline.feed.files.digest import ContentDigest
+from feedline.feed.files.lru import LruCache
+from feedline.feed.files.paths import PathLike, open_file, read_at, reading, status_of
+from feedline.feed.files.reading import read_exactly, read_most
+from feedline.feed.files.remote import by_ranges
+from feedline.feed.files.seals import seals_of
+from feedline.feed.files.streaming import blocks
+from feedline.feed.formats import decode
+from feedline.feed.formats.shards.fields import ShardField, counts_of, first_whole, listed, numbers_of, texts_of
+from feedline.feed.formats.shards.index import DAMAGED, ShardFile, folders_of
+from feedline.feed.formats.shards.lengths import SUFFIX, kept_lengths
+from feedline.feed.formats.shards.packing import (
+    PackedRuns,
+    TooMuchError,
+    runs_of,
+    unpack,
+    unpack_each,
+    unpack_runs,
+    words,
+)
+from feedline.feed.formats.shards_guess import INDEX
+from feedline.feed.formats.unreadable import unread
+from feedline.feed.protocol import CHUNK_MEMORY, ChunkInfo, Deserializer, Extent, Piece, Unread, whole_number
+
+MEMORY_BYTES = CHUNK_MEMORY
+CHUNK_BYTES = 32 << 20  # bytes in a chunk, of a shard that can be read in parts
+_MAPS = 256  # kept, besides those of chunks in use
+_POPULATE_READ = 22  # Linux's MADV_POPULATE_READ, as for tar
+_SKIP = 'pass on_error="skip" to the source to skip such samples and list them'
+_PEEKED = 256  # samples that say what the shape of an array is
+
+
+class _ShardPlace(NamedTuple):
+    """Which bytes of a file hold a chunk, and where in them, or in what they are unpacked to, samples lie.
+
+    Attributes:
+        low, high: the bytes.
+        bounds: bytes of the file that samples begin and end at; None: only what is unpacked says it.
+        runs: runs of samples that are compressed, if any.
+    """
+
+    low: int
+    high: int
+    bounds: NDArray[np.int64] | None = None
+    runs: PackedRuns | None = None
+
+
+class _ShardPart(NamedTuple):
+    """Samples in memory: ``bounds`` are bytes of the shard, ``base`` the one that memory begins with.
+
+    ``wrong`` says what is wrong with samples that could not be unpacked.
+    """
+
+    memory: NDArray[np.uint8]
+    base: int
+    bounds: NDArray[np.int64]
+    first: int
+    path: str
+    wrong: Mapping[int, str] = {}
+
+
+class OffsetShards(Deserializer):
+    """A folder, or several, of shards. Subclasses read their index.json.
+
+    Args:
+        path: the folder, or its index.json; a list of them is read one after the other.
+        streams: declarations; None: every field.
+        chunk_size: bytes in a chunk, of a shard that can be read in parts. Part of the order.
+        memory_bytes: bytes that an unpacked shard, or the numbers of a chunk, may take.
+        verify: whether to compare each shard with its digests when it is first read.
+
+    Raises:
+        DataError: an index or a shard is missing or damaged.
+        SchemaError: a stream that no field fills, or a field that is refused.
+    """
+
+    def __init__(
+        self,
+        path: PathLike | Sequence[PathLike],
+        streams: Mapping[str, Stream],
+        *,
+        chunk_size: int,
+        memory_bytes: int,
+        verify: bool,
+    ) -> None:
+        chunk_size, self._memory = whole_number("chunk_size", chunk_size, 1), whole_number("memory", memory_bytes, 1)
+        self._folders = folders_of(path)
+        self.name = str(self._folders[0]) + (f" and {len(self._folders) - 1} more" if len(self._folders) > 1 else "")
+        self._arguments = {"chunk_size": chunk_size, "memory": memory_bytes, "verify": bool(verify)}
+        self._shards: list[ShardFile] = []
+        self._fields: list[ShardField] = []
+        for folder in self._folders:
+            shards, fields = self._described(folder)
+            self._shards += shards
+            if not self._fields:
+                self._fields = fields
+            elif _comparable(fields) != _comparable(self._fields):
+                raise DataError(
+                    f"expected folders with the same fields, got {listed(self._fields)} and {listed(fields)}",
+                    path=str(folder),
+                )
+        self._shards = [shard for shard in self._shards if shard.samples]
+        if not self._shards:
+            raise DataError("expected at least one sample, got none", path=self.name)
+        self._chunks: list[tuple[int, int, int]] = []
+        self._infos: list[ChunkInfo] = []
+        for number, shard in enumerate(self._shards):
+            steps = -(-shard.samples // shard.step)
+            pieces = max(1, min(steps, -(-shard.size // chunk_size)))
+            ends = [min(steps * k // pieces * shard.step, shard.samples) for k in range(pieces + 1)]
+            for k, (a, b) in enumerate(itertools.pairwise(ends)):
+                self._chunks.append((number, a, b))
+                size = shard.size * (k + 1) // pieces - shard.size * k // pieces
+                self._infos.append(ChunkInfo(b - a, b - a, size))
+        self._starts = np.cumsum([0, *(shard.samples for shard in self._shards)])
+        self._maps = LruCache(self._map, lambda _: 1, _MAPS)
+        self._verify, self._verified = verify, set[int]()
+        self._times: dict[int, int] = {}  # when each shard was modified, as it was first looked at
+        if verify:
+            for shard in self._shards:
+                _hasher(shard)
+        self._any_length: set[str] = set()  # streams whose samples are sequences
+        self._counted: NDArray[np.int32] | None = None
+        self._peeked: tuple[_ShardPart, dict[int, NDArray[np.int64]], dict[int, str]] | None = None
+        self.schema = Schema(streams or self._default())
+        self._columns = self._filled()
+        self._peeked = None
+        if self._counting():
+            self._count()
+
+    @abc.abstractmethod
+    def _described(self, folder: Path) -> tuple[list[ShardFile], list[ShardField]]:
+        """Return the shards and fields of a folder.
+
+        Raises:
+            DataError: the index is missing or damaged, or of another version.
+        """
+
+    # ---- description ------------------------------------------------------------------------------
+
+    def chunks(self) -> list[ChunkInfo]:
+        """Return the size of every chunk; ``bytes`` are those of its file."""
+        return self._infos
+
+    def lengths(self, ordinals: NDArray[np.int64]) -> NDArray[np.int64] | None:
+        """Return the samples of the sequences ``ordinals``, int64 (n,); None if every sequence has one. O(n)."""
+        return None if self._counted is None else self._counted[ordinals].astype(np.int64)
+
+    def digest(self) -> str:
+        """Return 32 hex digits over counts, and three blocks of each shard."""
+        content = ContentDigest()
+        for shard in self._shards:
+            content.numbers(shard.samples, shard.size)
+            with open_file(shard.path) as file, reading(shard.path):
+                content.file(file, shard.size)
+        return content.hexdigest()
+
+    def paths(self) -> list[str]:
+        """Return the paths of the shards."""
+        return [str(shard.path) for shard in self._shards]
+
+    def _default(self) -> dict[str, Stream]:
+        streams = {}
+        for number, field in enumerate(self._fields):
+            if field.form == "refused":
+                self._refuse(field)
+            if field.form == "array":
+                assert field.array is not None
+                streams[field.name] = field.array.stream or self._of_first_samples(number)
+            else:
+                streams[field.name] = Stream(dtype="bytes" if field.form == "bytes" else "str")
+        return streams
+
+    def _of_first_samples(self, number: int) -> Stream:
+        """Return what the first samples declare of an array: of different sizes, they are sequences."""
+        field = self._fields[number]
+        found, sizes = self._declared(number)
+        if field.array is not None and field.array.any_length and found.shape and len(distinct(sizes)) > 1:
+            return Stream(found.shape[1:], found.dtype)
+        return found
+
+    def _declared(self, number: int) -> tuple[Stream, NDArray[np.int64]]:
+        """Return what the first sample that is whole declares of an array, and the sizes of the first samples."""
+        field, path = self._fields[number], str(self._shards[0].path)
+        try:
+            if self._peeked is None:
+                shard = self._shards[0]
+                part, _ = self._part(0, 0, min(shard.samples, -(-_PEEKED // shard.step) * shard.step))
+                self._peeked = part, *self._spans(part, range(len(self._fields)))
+            part, spans, wrong = self._peeked
+            sizes = np.diff(spans[number])[:, 0]
+            whole = np.array([i for i in range(len(sizes)) if i not in wrong], np.int64)
+            return first_whole(spans[number], part.memory, wrong, field), sizes[whole]
+        except (ValueError, OSError) as error:
+            raise DataError(
+                f"expected a sample that says the shape of `{field.name}`, {error}",
+                path=path,
+                hint=f"declare the streams: {field.name}=fl.Stream(shape, dtype), or fl.Stream(dtype='bytes')",
+            ) from error
+
+    def _refuse(self, field: ShardField) -> None:
+        others = ", ".join(one.name for one in self._fields if one.form != "refused") or "none"
+        raise SchemaError(
+            f"expected fields that can be read, got `{field.name}` of encoding `{field.encoding}` in {self.name}: "
+            f"{field.why}; declare streams of other fields ({others}), or write the data again"
+        )
+
+    def _filled(self) -> dict[str, int]:
+        """Return the number of the field that fills each stream."""
+        numbers = {field.name: number for number, field in enumerate(self._fields)}
+        found = {}
+        for name, stream in self.schema.items():
+            wanted = stream.field or name
+            if wanted not in numbers:
+                raise SchemaError(f"expected the field `{wanted}` in {self.name}, which has {listed(self._fields)}")
+            field = self._fields[numbers[wanted]]
+            if field.form == "refused":
+                self._refuse(field)
+            if not stream.is_bytes:
+                field.check(name, stream)
+                if self._is_any_length(numbers[wanted], stream):
+                    self._any_length.add(name)
+            elif field.size is not None or (stream.is_text and field.form not in ("text", "json")):
+                raise SchemaError(f"expected stream `{name}` as the field is, `{field.encoding}`, got {stream}")
+            found[name] = numbers[wanted]
+        return found
+
+    def _is_any_length(self, number: int, stream: Stream) -> bool:
+        """Return whether an array has one dimension more than its stream declares: it is a sequence of samples."""
+        array = self._fields[number].array
+        if array is None or not array.any_length or not stream.size:
+            return False
+        if array.vector is not None:
+            return stream.shape == ()
+        try:
+            return len(self._declared(number)[0].shape) == len(stream.shape) + 1
+        except DataError:
+            return False  # there is none to look at; reading reports why
+
+    # ---- lengths ----------------------------------------------------------------------------------
+
+    def _counting(self) -> list[str]:
+        """Return the streams of any length that count towards the minibatch budget."""
+        size = self.schema.size_stream
+        return [name for name in self.schema if name in self._any_length and size in (None, name)]
+
+    def _count(self) -> None:
+        """Look up the lengths of all sequences."""
+        about = f"{self.digest()} {self.schema.digest} {_comparable(self._fields)} {self._columns}"
+        lengths = kept_lengths(self._shards, about, int(self._starts[-1]), self._counted_now)
+        firsts = np.cumsum([0, *(info.sequences for info in self._infos[:-1])])
+        samples = np.add.reduceat(lengths, firsts, dtype=np.int64).tolist()
+        self._infos = [info._replace(samples=n) for info, n in zip(self._infos, samples, strict=True)]
+        self._counted = lengths
+
+    def _counted_now(self) -> NDArray[np.int32]:
+        """Return the lengths of all sequences, from the sizes of their arrays."""
+        counted = []
+        columns = {self._columns[name] for name in self._counting()}
+        for place in self._chunks:
+            try:
+                part, seals = self._part(*place)
+                spans, wrong = self._spans(part, columns)
+            except OSError as error:
+                raise DataError(f"expected readable bytes: {error.strerror}", path=self.name) from error
+            counted.append(self._lengths_of(part, spans, wrong))
+            check_seals(seals)
+        return np.concatenate(counted)
+
+    def _lengths_of(
+        self, part: _ShardPart, spans: Mapping[int, NDArray[np.int64]], wrong: Mapping[int, str]
+    ) -> NDArray[np.int32]:
+        """Return the lengths of the sequences of a part, as `lengths` says them."""
+        names = self._counting()
+        plain = self.schema.size_stream is None and len(names) < len(self.schema)
+        longest = np.full(len(part.bounds) - 1, int(plain), np.int64)
+        for name in names:
+            number = self._columns[name]
+            lengths = counts_of(spans[number], wrong, self.schema[name], self._fields[number])
+            np.maximum(longest, lengths, out=longest)
+        return np.minimum(longest, np.iinfo(np.int32).max).astype(np.int32)
+
+    def _check_lengths(
+        self, part: _ShardPart, spans: Mapping[int, NDArray[np.int64]], wrong: Mapping[int, str]
+    ) -> None:
+        """Check that sequences are as long as they were counted: a file may have changed, but not its size."""
+        if self._counted is None:
+            return
+        got = self._lengths_of(part, spans, wrong)
+        expected = self._counted[part.first : part.first + len(got)]
+        differing = np.flatnonzero(got != expected)
+        if len(differing):
+            i = int(differing[0])
+            raise DataError(
+                f"expected a sequence of {expected[i]} samples, as counted before, got {got[i]}: the file has changed",
+                path=part.path,
+                sequence=part.first + i,
+                hint=f"open the folder again; if that does not help, remove {user_cache()}/*{SUFFIX}",
+            )
+
+    # ---- reading ----------------------------------------------------------------------------------
+
+    def read(self, chunk: int) -> Chunk:
+        """Return the samples of a chunk; byte strings are views of the mapped file, unless it is compressed.
+
+        Raises:
+            DataError: the shard is missing, cut or not what its index says, or takes more than ``memory``.
+        """
+        if not 0 <= chunk < len(self._infos):
+            raise IndexError(f"expected a chunk from 0 to {len(self._infos) - 1}, got {chunk}")
+        try:
+            part, seals = self._part(*self._chunks[chunk])
+        except OSError:
+            return self._read_around(chunk)
+        return self._chunk(part, seals)
+
+    def extents(self, chunk: int) -> list[Extent]:
+        """Return the part of the shard that holds the chunk's samples, or all of the file."""
+        shard = self._shards[self._chunks[chunk][0]]
+        try:
+            low, high, *_ = self._place(*self._chunks[chunk])
+        except DataError:
+            return []  # which reading reports
+        return [Extent(str(shard.path), low, high - low)] if high > low else []
+
+    def read_fetched(self, chunk: int, pieces: Sequence[Piece]) -> Chunk:
+        """See `Deserializer.read_fetched`."""
+        (piece,) = pieces
+        if isinstance(piece, Unread):
+            return self._read_around(chunk)
+        number, a, b = self._chunks[chunk]
+        self._compare(number)
+        memory, place = np.frombuffer(piece, np.uint8), self._place(number, a, b)
+        if len(memory) != place.high - place.low:
+            return self.read(chunk)  # its offsets have changed meanwhile
+        return self._chunk(self._held(number, a, place, memory))
+
+    def _read_around(self, chunk: int) -> Chunk:
+        """Return the samples of a chunk with errors for those that the disk cannot read."""
+        number, a, b = self._chunks[chunk]
+        shard, place = self._shards[number], self._place(number, a, b)
+        if shard.codec:
+            return self._chunk(self._held(number, a, place, self._packed(shard, place)))
+        memory = np.empty(place.high - place.low, np.uint8)
+        with open_file(shard.path) as file:
+            gaps = read_most(file, memory, place.low, shard.path)
+        part = self._held(number, a, place, memory)
+        found, bounds = self._chunk(part, complete=False), part.bounds
+        for begin, end, error in gaps:
+            for i in np.flatnonzero((bounds[:-1] < end) & (bounds[1:] > begin)).tolist():
+                assert isinstance(found.errors, dict)
+                found.errors[i] = unread(Unread(error, max(begin, int(bounds[i]))), part.path, part.first + i)
+        return found
+
+    def _part(self, number: int, a: int, b: int) -> tuple[_ShardPart, Sequence[NDArray[np.uint8]]]:
+        """Return the samples ``a:b`` of a shard and the seals of its file.
+
+        Raises:
+            OSError: a page of the map cannot be read.
+        """
+        shard = self._shards[number]
+        self._compare(number)
+        place = self._place(number, a, b)
+        if shard.codec:
+            return self._held(number, a, place, self._packed(shard, place)), ()
+        if by_ranges(shard.path):
+            return self._held(number, a, place, self._packed(shard, place)), ()
+        low, high = place.low, place.high
+        mapped, seals = self._maps.get(number)
+        page = low // mmap.PAGESIZE * mmap.PAGESIZE
+        try:
+            if high > low:
+                mapped.madvise(_POPULATE_READ, page, high - page)
+        except OSError as error:
+            if error.errno != errno.EINVAL:  # which older kernels say
+                raise
+        return self._held(number, a, place, np.frombuffer(mapped, np.uint8, high - low, low)), seals
+
+    def _packed(self, shard: ShardFile, place: _ShardPlace) -> NDArray[np.uint8]:
+        """Read the bytes of a place."""
+        packed = np.empty(place.high - place.low, np.uint8)
+        with open_file(shard.path) as file:
+            read_exactly(file, packed, place.low, shard.path)
+        return packed
+
+    def _place(self, number: int, a: int, b: int) -> _ShardPlace:
+        """Return where the samples ``a:b`` of a shard lie.
+
+        Raises:
+            DataError: the shard is not what its index says.
+        """
+        shard = self._shards[number]
+        if shard.codec and not shard.run:
+            return _ShardPlace(0, shard.size)
+        if shard.run > 0:
+            with open_file(shard.path) as file, reading(shard.path):
+                try:
+                    runs = runs_of(file, shard.size, samples=shard.samples, per_run=shard.run, start=a, stop=b)
+                except ValueError as error:
+                    raise DataError(str(error), path=str(shard.path), byte=0, hint=DAMAGED) from error
+            return _ShardPlace(runs.low, runs.high, runs=runs)
+        bounds = self._bounds(number, a, b)
+        return _ShardPlace(*_range(bounds, shard.size), bounds)
+
+    def _held(self, number: int, a: int, place: _ShardPlace, memory: NDArray[np.uint8]) -> _ShardPart:
+        """Return the samples of a shard, from number ``a`` on, from the bytes of their place."""
+        shard, first = self._shards[number], self._first(number, a)
+        if shard.codec is None:
+            assert place.bounds is not None
+            return _ShardPart(memory, place.low, place.bounds, first, str(shard.path))
+        try:
+            return self._unpacked(shard, place, memory, first)
+        except TooMuchError as error:
+            raise DataError(
+                f"expected a chunk that takes at most {self._memory} bytes when unpacked (memory), got {error}",
+                path=str(shard.path),
+                hint="raise memory=, or " + ("lower chunk_size=" if shard.run else "unpack the shards"),
+            ) from None
+        except ValueError as error:
+            raise DataError(
+                f"expected a shard compressed by {shard.codec}: {error}", path=str(shard.path), hint=DAMAGED
+            ) from error
+
+    def _first(self, number: int, sample: int) -> int:
+        return int(self._starts[number]) + sample
+
+    def _compare(self, number: int) -> None:
+        """Check that a shard is still as it was, and has its digests, once, if asked."""
+        shard = self._shards[number]
+        with open_file(shard.path) as file:
+            status = status_of(file)
+            size = status.st_size
+            if size != shard.size:
+                raise DataError(
+                    f"expected a shard of {shard.size} bytes, got {size}", path=str(shard.path), hint=DAMAGED
+                )
+            if self._times.setdefault(number, status.st_mtime_ns) != status.st_mtime_ns:
+                # A map of the file as it was does not fit offsets that are read now.
+                raise DataError(
+                    "expected the shard as it was when it was opened, got one that has changed since",
+                    path=str(shard.path),
+                    hint="open the folder again; its samples may have changed",
+                )
+            if self._verify and number not in self._verified:
+                hasher = _hasher(shard)
+                if hasher is not None:
+                    name, digest = hasher
+                    for block in blocks(file, shard.path, size, 1 << 20):
+                        digest.update(block)
+                    if digest.hexdigest() != shard.hashes[name]:
+                        raise DataError(
+                            f"expected a shard with {name} {shard.hashes[name]}, got {digest.hexdigest()}",
+                            path=str(shard.path),
+                            hint=DAMAGED,
+                        )
+                self._verified.add(number)
+
+    def _bounds(self, number: int, a: int, b: int) -> NDArray[np.int64]:
+        """Return where samples begin and the last one ends, as a shard says that is not compressed."""
+        shard = self._shards[number]
+        with open_file(shard.path) as file:
+            count = words(read_at(file, 4, 0))
+            raw = words(read_at(file, 4 * (b - a + 1), 4 + 4 * a))
+        if len(count) != 1 or count[0] != shard.samples or len(raw) != b - a + 1:
+            self._miscounted(shard, count.tolist())
+        return raw.astype(np.int64)
+
+    def _miscounted(self, shard: ShardFile, count: list[int]) -> None:
+        got = "another size" if count[:1] == [shard.samples] else f"{count[0]}" if count else "nothing"
+        raise DataError(
+            f"expected a shard with the offsets of {shard.samples} samples, as {INDEX} says, got {got}",
+            path=str(shard.path),
+            byte=0,
+            hint=DAMAGED,
+        )
+
+    def _unpacked(self, shard: ShardFile, place: _ShardPlace, packed: NDArray[np.uint8], first: int) -> _ShardPart:
+        """Return the samples of a compressed shard.
+
+        Raises:
+            TooMuchError: they take more than ``memory``.
+            ValueError: it is damaged.
+        """
+        assert shard.codec is not None
+        path = str(shard.path)
+        if place.runs is not None:
+            samples, bounds = unpack_runs(place.runs, packed, shard.codec, self._memory), place.runs.bounds
+            return _ShardPart(samples, 0, bounds, first, path=path)
+        if place.bounds is not None:
+            ends, samples, wrong = unpack_each(place.bounds - place.low, packed, shard.codec, self._memory)
+            return _ShardPart(samples, 0, ends, first, path=path, wrong=wrong)
+        if max(shard.unpacked, default=0) > self._memory:
+            raise TooMuchError(max(shard.unpacked))
+        memory = unpack(packed, shard.codec, shard.unpacked or None, self._memory)
+        count, table = words(memory[:4]), words(memory[4 : 4 + 4 * (shard.samples + 1)])
+        if len(count) != 1 or count[0] != shard.samples or len(table) != shard.samples + 1:
+            self._miscounted(shard, count.tolist())
+        return _ShardPart(memory, 0, table.astype(np.int64), first, path)
+
+    def _map(self, number: int) -> tuple[mmap.mmap, list[NDArray[np.uint8]]]:
+        shard = self._shards[number]
+        with open_file(shard.path) as file:
+            try:
+                mapped = mmap.mmap(file.fileno(), shard.size, access=mmap.ACCESS_READ)
+            except (OSError, ValueError) as error:
+                raise DataError(f"expected a file that can be mapped: {error}", path=str(shard.path)) from error
+        return mapped, seals_of([np.frombuffer(mapped, np.uint8)])
+
+    def _spans(self, part: _ShardPart, wanted: Collection[int]) -> tuple[dict[int, NDArray[np.int64]], dict[int, str]]:
+        """Return begin and end, in memory, of the wanted fields of each sample, (samples, 2), and what is wrong."""
+        begin, end = part.bounds[:-1] - part.base, part.bounds[1:] - part.base
+        head = 4 * sum(field.size is None for field in self._fields)
+        wrong = dict(part.wrong)
+        whole = (begin >= 0) & (begin <= end) & (end <= len(part.memory))
+        for i in np.flatnonzero(~whole).tolist():
+            a, b = part.bounds[i : i + 2].tolist()
+            wrong.setdefault(i, f"expected offsets of a sample within the shard, got {a} and {b}")
+        if int((end - begin)[whole].sum()) > 2 * len(part.memory):
+            raise DataError(
+                "expected samples one after the other, got offsets that overlap", path=part.path, byte=4, hint=DAMAGED
+            )
+        held = whole & (end - begin >= head)
+        at = np.flatnonzero(held)
+        sizes = np.zeros((len(begin), head // 4), "<u4")
+        if head and len(at):
+            heads = np.stack([begin[at], begin[at] + head], axis=1)
+            raw = ScatteredBytes(heads, part.memory, text=False).packed().data
+            sizes[at] = np.ascontiguousarray(raw).view("<u4").reshape(len(at), -1)
+        spans, place, varying = {}, begin + head, iter(sizes.T)
+        for number, field in enumerate(self._fields):
+            after = place + (next(varying) if field.size is None else field.size)
+            if number in wanted:
+                spans[number] = np.stack([place, after], axis=1)
+            place = after
+        good = held & (place == end)
+        for i in np.flatnonzero(whole & ~good).tolist():
+            size = int(end[i] - begin[i])
+            what = (
+                f"expected fields of {size - head} bytes in all, as the offsets say, got {place[i] - begin[i] - head}"
+            )
+            if not held[i]:
+                what = f"expected a sample of at least {head} bytes, for the sizes of its fields, got {size}"
+            wrong.setdefault(i, what)
+        if not good.all():
+            for span in spans.values():
+                span[~good] = 0
+        return spans, wrong
+
+    def _chunk(self, part: _ShardPart, seals: Sequence[NDArray[np.uint8]] = (), *, complete: bool = True) -> Chunk:
+        count = len(part.bounds) - 1
+        needed = count * sum(s.size * s.dtype.itemsize for s in self.schema.values() if not s.is_bytes)
+        if needed > self._memory:
+            raise DataError(
+                f"expected at most {self._memory} bytes of numbers at a time (memory), got {needed}",
+                path=part.path,
+                hint="raise memory=, or lower chunk_size=",
+            )
+        spans, wrong = self._spans(part, set(self._columns.values()))
+        if complete:
+            self._check_lengths(part, spans, wrong)
+        errors = {i: self._damaged(part, i, what, None) for i, what in wrong.items()}
+        values: dict[str, Value] = {}
+        for name, stream in self.schema.items():
+            number = self._columns[name]
+            field, of = self._fields[number], spans[number]
+            texts, bad = None, dict[int, str]()
+            if field.text_of is not None and not (stream.is_bytes and not stream.is_text):
+                texts, bad = texts_of(of, part.memory, field.text_of, wrong=wrong)
+                errors.update((i, self._damaged(part, i, what, name)) for i, what in bad.items() if i not in errors)
+            if stream.is_text and texts is not None:
+                values[name] = texts
+                continue
+            if stream.is_bytes:
+                values[name] = ScatteredBytes(of, part.memory, text=stream.is_text)
+                continue
+            if field.form == "array":
+                ragged = name in self._any_length
+                values[name], bad = numbers_of(of, part.memory, stream, field, ragged=ragged, wrong=wrong)
+            else:
+                texts = texts or ScatteredBytes(of, part.memory, text=False).packed()
+                form = "json" if field.form == "json" else "text"
+                values[name], bad = decode.numbers(texts, stream, form, skip=errors)
+            for i, what in bad.items():
+                errors.setdefault(i, self._damaged(part, i, what, name))
+        # Numbers have been copied already: later checks of the seals would not notice that they are zeros.
+        check_seals(seals)
+        if not seals:  # private memory: a map has seals
+            without_gaps(values, part.memory)
+        return Chunk(self.schema, values, errors, seals=seals)
+
+    def _damaged(self, part: _ShardPart, index: int, what: str, stream: str | None) -> DataError:
+        return DataError(
+            what,
+            path=part.path,
+            byte=max(0, int(part.bounds[index])),
+            sequence=part.first + index,
+            stream=stream,
+            hint=_SKIP,
+        )
+
+    # ---- other ------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Release the maps; chunks already returned keep theirs."""
+        self._maps.clear()
+
+    def verified(self) -> OffsetShards:
+        """Return the same shards with ``verify=True``; itself if Python lacks the algorithm of a digest."""
+        hashed = [shard for shard in self._shards if shard.hashes]
+        if self._verify or not hashed or any(_algorithm(shard) is None for shard in hashed):
+            return self
+        kind, folders, streams, arguments = self.__reduce__()[1]
+        return _reopen(kind, folders, streams, {**arguments, "verify": True})
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _reopen, (type(self), [str(f) for f in self._folders], dict(self.schema.streams), self._arguments)
+
+
+def _reopen(kind: Any, folders: list[str], streams: dict[str, Stream], arguments: dict[str, Any]) -> OffsetShards:
+    corpus: OffsetShards = kind(folders, streams, **arguments)
+    return corpus
+
+
+# ---- checks -------------------------------------------------------------------------------------------
+
+
+def _hasher(shard: ShardFile) -> tuple[str, Any] | None:
+    """Return the name of a digest of a shard that can be compared, and its algorithm; None: it has none.
+
+    Raises:
+        DataError: all are of algorithms that Python lacks.
+    """
+    name = _algorithm(shard)
+    if name is not None:
+        return name, hashlib.new(name)
+    if shard.hashes:
+        raise DataError(
+            f"expected a digest that Python can compute, such as sha1, got {', '.join(shard.hashes)}",
+            path=str(shard.path),
+            hint="pass verify=False",
+        )
+    return None
+
+
+def _algorithm(shard: ShardFile) -> str | None:
+    """Return the first of the shard's digests that Python can compute."""
+    known = (name for name in sorted(shard.hashes) if name in hashlib.algorithms_available)
+    return next((name for name in known if not name.startswith("shake_")), None)
+
+
+def _range(bounds: NDArray[np.int64], size: int) -> tuple[int, int]:
+    """Return the bytes of a shard that its samples lie in, those with offsets that can be."""
+    fine = (bounds[:-1] <= bounds[1:]) & (bounds[1:] <= size)
+    if not fine.any():
+        return 0, 0
+    return int(bounds[:-1][fine].min()), int(bounds[1:][fine].max())
+
+
+def _comparable(fields: Sequence[ShardField]) -> list[tuple[str, str]]:
+    return [(field.name, field.encoding) for field in fields]

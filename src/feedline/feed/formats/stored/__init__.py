@@ -1,0 +1,1 @@
+"""Arrays that other libraries store in chunks: HDF5 and Zarr."""

@@ -1,0 +1,499 @@
+"""Arrays in files, read by the library that wrote them: what HDF5 and Zarr have in common.
+
+A file becomes an `ArrayDeserializer` whose columns are views, where the file can be mapped, or `StoredColumn`, which
+reads rows when they are needed; several files become one corpus. Rows are read in blocks as they are stored, and a
+block that is damaged makes its own rows unreadable, and no others. What one read may take is bounded, whatever the file
+claims.
+"""
+
+from __future__ import annotations
+
+import abc
+import contextlib
+import math
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from feedline.concurrency.per_process import PerProcess
+from feedline.data import Chunk, Schema, Stream, Value
+from feedline.data.maps import MappedRange
+from feedline.data.value import BytesValue, DenseValue, as_arrays, strings_from_list
+from feedline.errors import DataError, SchemaError
+from feedline.feed.byte_strings import from_array
+from feedline.feed.distinct import distinct
+from feedline.feed.files.digest import ContentDigest
+from feedline.feed.files.lru import LruCache
+from feedline.feed.files.paths import PathLike, name_of
+from feedline.feed.formats.arrays import ArrayDeserializer
+from feedline.feed.formats.lazy import CHUNK_BYTES, LazyRows
+from feedline.feed.formats.unreadable import require_damage
+from feedline.feed.pieces import joined
+from feedline.feed.protocol import CHUNK_MEMORY, ChunkInfo, Deserializer, declared_streams, whole_number
+
+_SLAB_ROWS = 1024  # of strings and ragged rows, whose sizes nobody knows before they are read
+_SAMPLE_ROWS = 64  # of strings, read to estimate how many make a chunk
+_MOST_TOGETHER = 128 << 20  # bytes of a chunk that is larger than others because blocks of several sizes end with it
+_KEPT_BYTES = 64 << 20  # of blocks of a column that chunks have cut
+_MOST_CHUNKS = 1 << 22  # a corpus of more is one that lies about its rows: 128 TiB in default chunks
+
+
+Columns = dict[str, tuple[Any, Stream]]
+"""By name of the stream a `StoredColumn`, or a view of a map, and its declaration."""
+
+
+class StoredArray(Protocol):
+    """An array in a file.
+
+    Attributes:
+        path: path of the file.
+        shape: its shape, one row per sequence.
+        dtype: of its numbers, in native byte order; of its strings ``"S"`` or ``"U"``, of no size.
+        ragged: whether a row is a vector of any length.
+        block: rows that are stored together.
+        concurrent: whether several threads may read it at a time.
+    """
+
+    path: str
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    ragged: bool
+    block: int
+    concurrent: bool
+
+    def rows(self, start: int, stop: int) -> NDArray[Any]:
+        """Read rows; any exception says that they cannot be read."""
+
+    def mapped(self) -> NDArray[Any] | None:
+        """Return all rows as a view of the file, if they lie there as they are in memory."""
+
+
+class StoredColumn(LazyRows):
+    """Rows of a `StoredArray`: numbers, byte strings, texts, or vectors of any length.
+
+    Args:
+        name: name of the stream, for errors.
+        data: the array.
+        stream: declaration of a row, as `declared` checked it.
+        memory_bytes: bytes that one read may take.
+
+    Attributes:
+        first: ordinal of the first row in the corpus, for errors.
+
+    Raises:
+        DataError: there are more rows than memory could count.
+    """
+
+    def __init__(self, name: str, data: StoredArray, stream: Stream, memory_bytes: int) -> None:
+        self._name, self._data, self._count = name, data, data.shape[0]
+        self.stream, self.step, self.first = stream, max(1, data.block), 0
+        self._path, self._memory_bytes = data.path, memory_bytes
+        turn: Callable[[], Any] = contextlib.nullcontext if data.concurrent else threading.Lock
+        self._turn = PerProcess(turn)
+        if self._count > sys.maxsize:
+            raise self._error(f"expected at most {sys.maxsize} rows, got {self._count}")
+        self._mean_bytes = 1
+        self._cut: LruCache[int, NDArray[Any]] = LruCache(self._block, self._bytes_of, min(memory_bytes, _KEPT_BYTES))
+        self.offsets = self._counted() if data.ragged and not stream.is_bytes else None
+        self._mean_bytes = self._estimated_bytes()
+
+    @property
+    def row_bytes(self) -> int:
+        """Number of bytes of a row in memory; an estimate, where rows differ."""
+        return self._mean_bytes
+
+    def read(self, start: int, stop: int) -> tuple[Value, dict[int, DataError]]:
+        """Return the rows ``start:stop``, and by index why some of them cannot be read.
+
+        Raises:
+            DataError: descriptors are lacking; so nothing that is decided by what is read is decided otherwise.
+        """
+        values: list[Value] = []
+        errors: dict[int, DataError] = {}
+        at = taken = 0
+        for value, error in self._pieces(start, stop):
+            if error is not None:
+                errors.update({at + i: self._located(error, start + at + i) for i in range(value.num_sequences)})
+            values.append(value)
+            at, taken = at + value.num_sequences, taken + value.nbytes
+            try:
+                self._bound(taken)
+            except DataError as too_large:
+                count = stop - start
+                return self._nothing(count), {i: self._located(too_large, start + i) for i in range(count)}
+        return joined(values), errors
+
+    def _pieces(self, start: int, stop: int) -> Iterator[tuple[Value, DataError | None]]:
+        """Yield the rows ``start:stop`` in pieces as large as can be read, with the error of those that cannot."""
+        error = None
+        try:
+            value = self._value(start, stop)
+        except DataError as caught:
+            require_damage(caught)
+            # Halves, cut where blocks meet, until what is damaged is alone.
+            middle = (start + (stop - start) // 2) // self.step * self.step
+            if middle <= start:
+                middle = (start // self.step + 1) * self.step
+            if middle < stop:
+                yield from self._pieces(start, middle)
+                yield from self._pieces(middle, stop)
+                return
+            value, error = self._nothing(stop - start), caught
+        yield value, error
+
+    def add_to(self, digest: ContentDigest) -> None:
+        """Add the shape, and rows from head, middle and tail; one that cannot be read counts as such."""
+        digest.numbers(self._count, *self.stream.shape)
+        rows = min(self._count, max(1, _SAMPLE_ROWS * 1024 // max(1, self._mean_bytes)))
+        last = self._count - rows
+        for start in sorted({0, last // 2, last}):
+            value, errors = self.read(start, start + rows)
+            digest.numbers(len(errors), value.num_samples)
+            for array in as_arrays(value):
+                if array is not None:
+                    digest.array(array)
+
+    def _value(self, start: int, stop: int) -> Value:
+        """Read rows.
+
+        Raises:
+            DataError: some of them cannot be read, or are not as declared.
+        """
+        if not self._data.ragged and not self.stream.is_bytes:
+            self._bound((stop - start) * self.row_bytes)
+            found = self._rows(start, stop).astype(self.stream.dtype, copy=False)
+            return Value.from_dense(np.ascontiguousarray(found))
+        parts: list[Value] = []
+        slab = max(1, _SLAB_ROWS // self.step) * self.step
+        at, taken = start, 0
+        while at < stop or not parts:
+            # Slabs end where blocks do, so that no block is decoded twice.
+            end = min(stop, (at // slab + 1) * slab)
+            try:
+                parts.append(self._varying(self._rows(at, end)))
+            except (TypeError, ValueError, AttributeError) as error:
+                raise self._error(f"cannot read rows {at} to {end - 1}: {error}") from error
+            taken, at = taken + parts[-1].nbytes, end
+            self._bound(taken)
+        value = joined(parts)
+        if self.offsets is not None:
+            expected = np.diff(self.offsets[start : stop + 1])
+            if not np.array_equal(value.lengths, expected):
+                raise self._error(f"expected rows {start} to {stop - 1} to be as long as when they were counted")
+        return value
+
+    def _varying(self, rows: NDArray[Any]) -> Value:
+        if not self._data.ragged:
+            value = strings_from_list(rows.tolist()) if rows.dtype.kind in "OT" else from_array(rows)
+            return BytesValue(value.bounds, value.data, None, text=self.stream.is_text)
+        items = rows.tolist()
+        bounds = np.zeros(len(items) + 1, np.int64)
+        np.cumsum(np.fromiter(map(len, items), np.int64, len(items)), out=bounds[1:])
+        kind = np.dtype(np.uint8) if self.stream.is_bytes else self.stream.dtype
+        flat = np.concatenate(items).astype(kind, copy=False) if bounds[-1] else np.empty(0, kind)
+        if flat.shape != (bounds[-1],):
+            raise ValueError(f"expected vectors, got shape {flat.shape}")
+        if self.stream.is_bytes:
+            return BytesValue(bounds, flat, None, text=self.stream.is_text)
+        return DenseValue(flat, bounds)
+
+    def _rows(self, start: int, stop: int) -> NDArray[Any]:
+        try:
+            found = self._by_block(start, stop)
+        except DataError:
+            raise
+        except Exception as error:
+            raise self._error(f"cannot read rows {start} to {stop - 1}: {type(error).__name__}: {error}") from error
+        expected = (stop - start, *self._data.shape[1:])
+        varying = self._data.ragged or self.stream.is_bytes
+        if found.shape != expected or (not varying and found.dtype.newbyteorder("=") != self.stream.dtype):
+            dtype = "" if varying else f"{self.stream.dtype} "
+            raise self._error(
+                f"expected rows {start} to {stop - 1} of stream `{self._name}` as {dtype}{expected}, got "
+                f"{found.dtype} {found.shape}"
+            )
+        return found
+
+    def _by_block(self, start: int, stop: int) -> NDArray[Any]:
+        """Read rows; the blocks that they cut are kept, for the chunks that have the rest of them."""
+        head = min(stop, -(-start // self.step) * self.step)
+        tail = stop if stop == self._count else max(head, stop // self.step * self.step)
+        if head == start and tail == stop:
+            return self._unlocked(start, stop)
+        parts = [self._part(start, head)] if head > start else []
+        parts += [self._unlocked(head, tail)] if tail > head else []
+        parts += [self._part(tail, stop)] if stop > tail else []
+        return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+    def _part(self, start: int, stop: int) -> NDArray[Any]:
+        """Read rows that lie in one block."""
+        number = start // self.step
+        try:
+            block = self._cut.get(number)
+        except Exception:  # of it, these rows may be readable
+            return self._unlocked(start, stop)
+        return block[start - number * self.step : stop - number * self.step]
+
+    def _block(self, number: int) -> NDArray[Any]:
+        return self._unlocked(number * self.step, min(self._count, (number + 1) * self.step))
+
+    def _bytes_of(self, block: NDArray[Any]) -> int:
+        return max(block.nbytes, len(block) * self._mean_bytes)
+
+    def _unlocked(self, start: int, stop: int) -> NDArray[Any]:
+        with self._turn.get():
+            found: NDArray[Any] = self._data.rows(start, stop)
+        return found
+
+    def _counted(self) -> NDArray[np.int64]:
+        """Return where every row begins among all values: the whole array is read once, and only this is kept."""
+        if self._count * 8 > self._memory_bytes:
+            raise self._error(f"expected at most {self._memory_bytes // 8} rows (memory), got {self._count}")
+        offsets = np.zeros(self._count + 1, np.int64)
+        slab = max(1, _SLAB_ROWS // self.step) * self.step
+        self.offsets = None
+        for start in range(0, self._count, slab):
+            at = start
+            for value, _ in self._pieces(start, min(self._count, start + slab)):
+                offsets[at + 1 : at + 1 + value.num_sequences] = value.lengths
+                at += value.num_sequences
+        return np.cumsum(offsets, out=offsets)
+
+    def _estimated_bytes(self) -> int:
+        if self.offsets is not None:
+            return int(self.offsets[-1]) * self.stream.dtype.itemsize // max(1, self._count) + 1
+        if not self.stream.is_bytes:
+            return max(1, self.stream.size * self.stream.dtype.itemsize)
+        rows = min(self._count, _SAMPLE_ROWS)
+        last = self._count - rows
+        sizes = [self.read(at, at + rows)[0].nbytes for at in sorted({0, last // 2, last})] if rows else [0]
+        return max(sizes) // max(1, rows) + 1
+
+    def _bound(self, taken: int) -> None:
+        if taken > self._memory_bytes:
+            raise self._error(
+                f"expected rows of at most {self._memory_bytes} bytes at a time (memory), got {taken} or more",
+                hint="raise memory=, or lower chunk_sequences=",
+            )
+
+    def _nothing(self, count: int) -> Value:
+        if self.stream.is_bytes:
+            bounds, none = np.zeros(count + 1, np.int64), np.empty(0, np.uint8)
+            return BytesValue(bounds, none, None, text=self.stream.is_text)
+        if self._data.ragged:
+            return DenseValue(np.empty(0, self.stream.dtype), np.zeros(count + 1, np.int64))
+        return DenseValue(np.zeros((count, *self.stream.shape), self.stream.dtype))
+
+    def _error(self, what: str, hint: str | None = None) -> DataError:
+        return DataError(what, path=self._path, stream=self._name, hint=hint)
+
+    def _located(self, error: DataError, row: int) -> DataError:
+        return DataError(
+            error.what,
+            path=error.path or self._path,
+            sequence=self.first + row,
+            stream=self._name,
+            hint=error.hint or _SKIP,
+        )
+
+
+_SKIP = 'restore the file, or pass on_error="skip" to the source to skip such sequences and list them'
+
+
+class StoredArrays(Deserializer):
+    """Arrays of one or several files as a corpus, one file after the other; see `HDF5Deserializer`."""
+
+    def __init__(
+        self,
+        path: PathLike | Sequence[PathLike],
+        streams: Mapping[str, Stream] | None = None,
+        *,
+        group: str = "/",
+        chunk_sequences: int | None = None,
+        memory: int = CHUNK_MEMORY,
+        **stream_kwargs: Stream,
+    ) -> None:
+        memory_bytes = whole_number("memory", memory, 1)
+        streams = declared_streams(streams, stream_kwargs)
+        options = {"group": group, "chunk_sequences": chunk_sequences, "memory": memory_bytes}
+        self._arguments = (type(self), path, streams, options)
+        self._paths, parts = self._list(path), []
+        for one in self._paths:
+            found = self._arrays(one, group, streams, memory_bytes)
+            parts.append((one, {name: column for name, (column, _) in found.items()}))
+            # The first file says what the others must hold.
+            streams = streams or {name: stream for name, (_, stream) in found.items()}
+        size = next((name for name, stream in streams.items() if stream.defines_size), None)
+        self.name, self.schema = name_of(self._paths), Schema(streams)
+        self._parts: list[ArrayDeserializer] = []
+        starts, firsts = [0], [0]
+        for name, columns in parts:
+            stored = [column for column in columns.values() if isinstance(column, StoredColumn)]
+            step = chunk_sequences
+            if step is None and stored:
+                step = _rows_of_chunks(stored, memory_bytes)
+            try:
+                corpus = ArrayDeserializer(columns, chunk_sequences=step, defines_size=size)
+            except DataError as error:
+                raise error.located(path=name) from None
+            except SchemaError as error:
+                hint = "declare the streams that belong together: x=fl.Stream(..., field='name')"
+                raise SchemaError(f"{error} ({name}); {hint}") from None
+            for column in stored:
+                column.first = starts[-1]
+            if corpus.num_sequences // corpus.step > _MOST_CHUNKS:
+                raise DataError(
+                    f"expected at most {_MOST_CHUNKS} chunks, got {corpus.num_sequences} rows in chunks of "
+                    f"{corpus.step}",
+                    path=name,
+                    hint="the file is damaged, or pass larger chunk_sequences=",
+                )
+            self._parts.append(corpus)
+            starts.append(starts[-1] + corpus.num_sequences)
+            firsts.append(firsts[-1] + len(corpus.chunks()))
+        self._starts, self._first = np.array(starts), np.array(firsts)
+        self.random_access = all(part.random_access for part in self._parts)
+        self.sliceable = all(part.sliceable for part in self._parts)
+        self.fetchable = all(part.fetchable for part in self._parts)
+        self._table = [info for part in self._parts for info in part.chunks()]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _reopen, self._arguments  # maps and open files do not travel
+
+    @abc.abstractmethod
+    def _list(self, path: PathLike | Sequence[PathLike]) -> list[str]:
+        """Return the files that ``path`` stands for, before any of them is opened."""
+
+    @abc.abstractmethod
+    def _arrays(self, path: str, group: str, streams: Mapping[str, Stream], memory_bytes: int) -> Columns:
+        """Return what `_columns_of` returns for a file, which may be open meanwhile."""
+
+    def _columns_of(
+        self,
+        arrays: Callable[[str], StoredArray],
+        names: Callable[[], Iterator[str]],
+        streams: Mapping[str, Stream],
+        *,
+        path: str,
+        memory_bytes: int,
+    ) -> Columns:
+        """Return the arrays of a file by stream, mapped where they can be, with the declaration of each.
+
+        Args:
+            arrays: returns the array of a name; raises a SchemaError if there is none, or one that cannot be a stream.
+            names: the arrays that are streams if none are declared.
+            streams: declarations.
+            path: path of the file, for errors.
+            memory_bytes: bytes that one read may take.
+
+        Raises:
+            SchemaError: a stream is missing, or not as declared.
+        """
+        found: Columns = {}
+        for name, stream in (streams or dict.fromkeys(names())).items():
+            array = arrays(name if stream is None or stream.field is None else stream.field)
+            stream = _own(array) if stream is None else _declared(name, stream, array, path)
+            mapped = None if stream.is_bytes else array.mapped()
+            found[name] = (StoredColumn(name, array, stream, memory_bytes) if mapped is None else mapped, stream)
+        return found
+
+    def chunks(self) -> list[ChunkInfo]:
+        """Return the size of every chunk; ``bytes`` are those of its rows in memory, an estimate where rows differ."""
+        return self._table
+
+    def read(self, chunk: int) -> Chunk:
+        """Return the rows of chunk number ``chunk``: views where the file is mapped, else read now."""
+        part, number = self._located(chunk)
+        return part.read(number)
+
+    def read_slice(self, chunk: int, start: int, stop: int) -> Chunk:
+        """Return the rows ``start:stop`` of chunk number ``chunk`` in the same way."""
+        part, number = self._located(chunk)
+        return part.read_slice(number, start, stop)
+
+    def files(self, chunks: Sequence[int]) -> Sequence[MappedRange]:
+        """Return the mapped parts of files that ``chunks`` are views of."""
+        numbers = distinct(np.searchsorted(self._first, np.asarray(chunks, np.int64), side="right") - 1)
+        return [found for number in numbers.tolist() for found in self._parts[number].files(())]
+
+    def lengths(self, ordinals: NDArray[np.int64]) -> NDArray[np.int64] | None:
+        """Return the samples of the sequences ``ordinals``; None if every sequence has one."""
+        nothing = np.empty(0, np.int64)
+        if all(part.lengths(nothing) is None for part in self._parts):
+            return None
+        ordinals = np.asarray(ordinals, np.int64)
+        found = np.ones(len(ordinals), np.int64)
+        part_of = np.searchsorted(self._starts, ordinals, side="right") - 1
+        for number in distinct(part_of).tolist():
+            at = np.flatnonzero(part_of == number)
+            lengths = self._parts[number].lengths(ordinals[at] - self._starts[number])
+            if lengths is not None:
+                found[at] = lengths
+        return found
+
+    def paths(self) -> Sequence[str]:
+        """Return the paths of the files."""
+        return self._paths
+
+    def digest(self) -> str:
+        """Return 32 hex digits over shapes and excerpts of every file."""
+        digest = ContentDigest()
+        for path, part in zip(self._paths, self._parts, strict=True):
+            digest.numbers(part.num_sequences)
+            self._add_file(digest, path, part)
+        return digest.hexdigest()
+
+    @abc.abstractmethod
+    def _add_file(self, digest: ContentDigest, path: str, part: ArrayDeserializer) -> None:
+        """Add excerpts of a file."""
+
+    def _located(self, chunk: int) -> tuple[ArrayDeserializer, int]:
+        if not 0 <= chunk < len(self._table):
+            raise IndexError(f"expected a chunk number from 0 to {len(self._table) - 1}, got {chunk}")
+        number = int(np.searchsorted(self._first, chunk, side="right")) - 1
+        return self._parts[number], chunk - int(self._first[number])
+
+
+def _reopen(kind: Any, what: Any, streams: Any, options: dict[str, Any]) -> Any:
+    return kind(what, streams, **options)
+
+
+def _rows_of_chunks(columns: Sequence[StoredColumn], memory_bytes: int) -> int:
+    """Return the rows of a chunk that cost least decoding, among those that make 32 MiB or fewer.
+
+    Whole blocks of all columns, if that many rows make at most 128 MiB; else whole blocks of one (above 128 MiB, of one
+    that makes up half of a row), so that the bytes of blocks that are cut, which are decoded for both chunks unless
+    these are read one after the other, are fewest.
+    """
+    row = max(1, sum(column.row_bytes for column in columns))
+    most = max(1, min(CHUNK_BYTES, memory_bytes) // row)
+    together = math.lcm(*(column.step for column in columns))
+    if together <= max(most, min(_MOST_TOGETHER, memory_bytes) // row):
+        return max(1, most // together) * together
+
+    def cost(rows: int) -> float:
+        # Every (step / gcd)-th chunk ends where a block does.
+        return sum((column.step - math.gcd(rows, column.step)) * column.row_bytes for column in columns) / rows
+
+    def most_bytes(column: StoredColumn) -> int:
+        # A large block is decoded whole anyway; but many small rows in one must not make the chunk that long.
+        return memory_bytes if 2 * column.row_bytes >= row else min(_MOST_TOGETHER, memory_bytes)
+
+    steps = {column.step for column in columns if column.step * row <= most_bytes(column)}
+    return min((max(1, most // step) * step for step in sorted(steps)), key=cost, default=most)
+
+
+def _own(array: StoredArray) -> Stream:
+    return Stream(() if array.ragged or array.dtype.itemsize == 0 else array.shape[1:], array.dtype)
+
+
+def _declared(name: str, stream: Stream, array: StoredArray, path: str) -> Stream:
+    own = _own(array)
+    encoded = stream.is_bytes and (own.is_bytes or (array.ragged and own.dtype == np.uint8))
+    if stream.sparse or not (encoded or (stream.shape, stream.dtype) == (own.shape, own.dtype)):
+        raise SchemaError(f"expected {stream} for stream `{name}`, got {own} in {path}")
+    return stream

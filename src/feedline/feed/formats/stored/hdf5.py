@@ -1,0 +1,415 @@
+"""HDF5 files as a corpus: datasets that share their first dimension are streams.
+
+Contiguous datasets of plain numbers, HDF5's default, are mapped and delivered as views; h5py then reads nothing but
+the headers. All others (chunked, compressed, strings, vectors of any length) are read by h5py in whole blocks as they
+are stored, by one thread at a time, as the HDF5 library allows no more.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import warnings
+import zlib
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from feedline.concurrency.per_process import PerProcess
+from feedline.data import Stream
+from feedline.errors import DataError, SchemaError, install_line
+from feedline.feed.files.digest import ContentDigest
+from feedline.feed.files.mapped_arrays import map_file
+from feedline.feed.files.paths import PathLike, list_files, open_file, status_of
+from feedline.feed.files.remote import object_at
+from feedline.feed.formats.arrays import ArrayDeserializer
+from feedline.feed.formats.stored.arrays import StoredArrays
+from feedline.feed.formats.stored.hdf5_heaps import check_heaps
+
+_MOST_OPEN = 16  # files at a time
+_MOST_LINKS = 16  # soft links that lead to one another
+_MOST_LISTED = 20  # datasets in an error
+_BLOCK_BYTES = 64 << 10  # of rows that are not stored in blocks, and are read together where some are damaged
+_HEAP_ROWS = 64  # the same, of strings and vectors
+_DEFLATE, _CHECKSUM = 1, 3  # filters of HDF5
+_MOST_RATIO = 1032  # bytes that one of deflate can become
+_PART_BYTES = 1 << 20  # of a block that are made at a time
+_MOST_UNCHECKED = 128 << 20  # bytes that a stored block may become without a look at it
+_NO_VARIABLE = "This is a netCDF dimension but not a netCDF variable"
+_DAMAGED = "the file is damaged or was truncated; restore it, or write it again"
+
+
+class HDF5Deserializer(StoredArrays):
+    """Datasets of HDF5 files, one row per sequence.
+
+    A row is a sequence of one sample; one of a dataset of vectors of any length (``h5py.vlen_dtype``) is a sequence of
+    as many samples of shape ``()``. Strings are `bytes` or, if they are marked as UTF-8, `str`. Without declared
+    streams, all datasets directly in ``group`` are streams, which must have equally many rows. Links within a file are
+    followed; others are named in a warning.
+
+    Args:
+        path: a file, a list of files (read as their concatenation), a folder, or a pattern, see `open_corpus`.
+        streams: streams to deliver, by name; also given as keyword arguments. ``field`` is the name of the dataset in
+            the group, ``"train/images"`` also in one below, by default the stream's own; shape and dtype must be the
+            file's. Strings may be declared ``"bytes"`` or ``"str"``, whatever they are marked as; vectors of uint8,
+            as encoded pictures are stored, as either.
+        group: group in which names are looked up.
+        chunk_sequences: rows per chunk; None: as many as make 32 MiB or fewer, cut where stored blocks end; 65536
+            where all datasets are mapped.
+        memory: bytes that a decoded chunk may take.
+        stream_kwargs: more streams.
+
+    Raises:
+        SchemaError: a stream that is missing, or not as declared; datasets of different numbers of rows; data that
+            cannot be a stream (compound types, references, dates); datasets in other files.
+        DataError: a file is missing, damaged, or no HDF5 file, or has no rows.
+        ModuleNotFoundError: h5py is not installed (``pip install 'feedline[hdf5]'``).
+    """
+
+    def close(self) -> None:
+        """Close the files that are open in this process; reading opens them again."""
+        self._files.close()
+
+    def _list(self, path: PathLike | Sequence[PathLike]) -> list[str]:
+        """See `StoredArrays`."""
+        self._files = _OpenFiles()
+        return [str(file) for file in list_files(path)]
+
+    def _arrays(self, path: str, group: str, streams: Mapping[str, Stream], memory_bytes: int) -> Any:
+        """See `StoredArrays`."""
+        with self._files.using(path) as file:
+            try:
+                root = _find(file, group)
+                return self._columns_of(
+                    lambda name: _Dataset(self._files, path, _dataset(root, name), memory_bytes),
+                    lambda: _own_names(root),
+                    streams,
+                    path=path,
+                    memory_bytes=memory_bytes,
+                )
+            except (DataError, SchemaError):
+                raise
+            except Exception as error:  # h5py raises errors of many types for damaged files
+                raise DataError(
+                    f"expected readable headers: {type(error).__name__}: {error}", path=path, hint=_DAMAGED
+                ) from error
+
+    def _add_file(self, digest: ContentDigest, path: str, part: ArrayDeserializer) -> None:
+        with open_file(path) as file:
+            digest.file(file, status_of(file).st_size)
+
+
+def open_files(paths: list[str], streams: Mapping[str, Stream], memory_bytes: int) -> HDF5Deserializer:
+    """Open HDF5 files; see `open_corpus`."""
+    return HDF5Deserializer(paths if len(paths) > 1 else paths[0], streams, memory=memory_bytes)
+
+
+class _OpenFiles:
+    """The files of a corpus: few are open at a time, and one thread uses them, as the library locks globally."""
+
+    def __init__(self) -> None:
+        self._state: PerProcess[tuple[Any, OrderedDict[str, Any]]] = PerProcess(_no_files)
+        self._seen: dict[str, tuple[int, ...]] = {}
+
+    def using(self, path: str) -> _Use:
+        return _Use(self, path)
+
+    def opened(self, files: OrderedDict[str, Any], path: str) -> Any:
+        """Return an open file; the lock is held.
+
+        Raises:
+            DataError: it cannot be opened, or has changed since it was opened first.
+        """
+        if path in files:
+            files.move_to_end(path)
+            return files[path]
+        try:
+            import h5py
+        except ModuleNotFoundError as error:
+            raise ModuleNotFoundError(f"h5py is not installed; run: {install_line('hdf5')}") from error
+        with open_file(path) as plain:  # refuses what is not a regular file
+            status = status_of(plain)
+        state = (status.st_size, status.st_mtime_ns)
+        if self._seen.setdefault(path, state) != state:
+            raise DataError("expected the file as it was when it was opened: it has changed", path=path)
+        while len(files) >= _MOST_OPEN:
+            files.popitem(last=False)[1].close()
+        try:
+            files[path] = h5py.File(path if object_at(path) is None else open_file(path, -1), "r")
+        except Exception as error:
+            raise DataError(f"expected an HDF5 file: {error}", path=path, hint=_DAMAGED) from error
+        return files[path]
+
+    def close(self) -> None:
+        lock, files = self._state.get()
+        with lock:
+            while files:
+                files.popitem()[1].close()
+
+
+class _Use:
+    """A context in which one thread uses a file."""
+
+    def __init__(self, files: _OpenFiles, path: str) -> None:
+        self._files, self._path = files, path
+
+    def __enter__(self) -> Any:
+        self._lock, files = self._files._state.get()
+        self._lock.acquire()
+        try:
+            return self._files.opened(files, self._path)
+        except BaseException:
+            self._lock.release()
+            raise
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+
+def _no_files() -> tuple[Any, OrderedDict[str, Any]]:
+    # Entered again: columns are made, and read, while their file is open.
+    return threading.RLock(), OrderedDict()
+
+
+class _Dataset:
+    """A dataset as a `StoredArray`; made while its file is open.
+
+    Raises:
+        SchemaError: it cannot be a stream.
+        DataError: its blocks take more than ``memory_bytes``.
+    """
+
+    concurrent = True  # the files have a lock of their own
+
+    def __init__(self, files: _OpenFiles, path: str, dataset: Any, memory_bytes: int) -> None:
+        import h5py
+
+        self._files, self.path, self._name = files, path, dataset.name
+        kind = dataset.dtype
+        self.shape: tuple[int, ...] = tuple(map(int, dataset.shape or ()))
+        refuse = _refuser(self._name, path)
+        if not self.shape:
+            raise refuse("a dataset with one row per sequence", "a scalar or an empty dataset", "declare others")
+        if dataset.is_virtual:
+            raise refuse("data in the file itself", "a virtual dataset, which reads zeros where its sources are "
+                         "missing", "pass the list of its source files")  # fmt: skip
+        if dataset.external:
+            raise refuse("data in the file itself", "a dataset that is stored in another file", "write it into one")
+        text, base = h5py.check_string_dtype(kind), h5py.check_vlen_dtype(kind)
+        self.ragged = text is None and base is not None
+        self._in_heap = self.ragged or (text is not None and text.length is None)
+        if self._in_heap and dataset.file.id.get_create_plist().get_sizes() != (8, 8):
+            raise refuse("addresses of 8 bytes", "others", "write it again with h5py's defaults")
+        if kind.subdtype is not None:
+            kind, more = kind.subdtype
+            self.shape += more
+        if text is not None:
+            self.dtype = np.dtype("U" if text.encoding == "utf-8" else "S")
+        else:
+            number = np.dtype(base if self.ragged else kind)
+            if number.kind not in "biufc" or h5py.check_ref_dtype(kind) is not None or number.subdtype is not None:
+                what = "compound records" if number.names else f"dtype {number}"
+                raise refuse("numbers, strings or vectors of numbers", what, "declare the streams that you need: "
+                             "x=fl.Stream(..., field='name')")  # fmt: skip
+            self.dtype = np.dtype(number.str).newbyteorder("=")
+        if (self.ragged or text is not None) and len(self.shape) != 1:
+            raise refuse("one string or vector per sequence", f"shape {self.shape}", "write it as shape (N,)")
+        self._row = int(np.prod(self.shape[1:], dtype=np.float64)) * max(1, kind.itemsize)
+        self.block = max(1, _BLOCK_BYTES // max(1, self._row)) if dataset.chunks is None else int(dataset.chunks[0])
+        if self._in_heap and dataset.chunks is None:
+            self.block = _HEAP_ROWS
+        self._check_storage(dataset, refuse, memory_bytes)
+        self._place = self._mappable(dataset, kind) if text is None and not self.ragged else None
+
+    def rows(self, start: int, stop: int) -> NDArray[Any]:
+        with self._files.using(self.path) as file:
+            dataset = file[self._name]
+            if self._in_heap and stop > start:
+                check_heaps(dataset, self.path, start, stop)
+            if self._deflated is not None:
+                self._check_blocks(dataset, start, stop, self._deflated)
+            found: NDArray[Any] = dataset[start:stop]
+        return found
+
+    def mapped(self) -> NDArray[Any] | None:
+        """Return its rows as a view of the file, if they lie there as they are in memory."""
+        if self._place is None:
+            return None
+        try:
+            return map_file(self.path, self.dtype, self._place, self.shape)
+        except (OSError, ValueError, OverflowError) as error:
+            raise DataError(
+                f"expected {self._row * self.shape[0]} bytes of dataset `{self._name}`: {error}",
+                path=self.path,
+                byte=self._place,
+                hint=_DAMAGED,
+            ) from error
+
+    def _check_storage(self, dataset: Any, refuse: Any, memory_bytes: int) -> None:
+        import h5py
+
+        layout = dataset.id.get_create_plist()
+        codes = []
+        for i in range(layout.get_nfilters()):
+            code, _, _, name = layout.get_filter(i)
+            codes.append(code)
+            if not h5py.h5z.filter_avail(code):
+                what = f"filter {code} ({name.decode('utf-8', 'replace')}), which is missing here"
+                raise refuse("readable blocks", what, "import the package that has it, such as hdf5plugin, first")
+        self._deflated = codes.index(_DEFLATE) if _DEFLATE in codes else None
+        if self._deflated is not None and set(codes[self._deflated + 1 :]) - {_CHECKSUM}:
+            raise refuse("deflate as the last filter but a checksum", f"the filters {codes}", "write it again without")
+        if dataset.chunks is not None:
+            size = int(np.prod([float(n) for n in dataset.chunks]) * dataset.dtype.itemsize)
+            if size > memory_bytes:
+                raise DataError(
+                    f"expected stored blocks of at most {memory_bytes} bytes (memory), got {size} in `{self._name}`",
+                    path=self.path,
+                    hint="raise memory=, or write it in smaller blocks (chunks=)",
+                )
+
+    def _check_blocks(self, dataset: Any, start: int, stop: int, deflated: int) -> None:
+        """Check that stored blocks become no larger than they may, which the library finds out by making them.
+
+        Raises:
+            DataError: one becomes larger.
+        """
+        steps = [int(n) for n in dataset.chunks]
+        most = 2 * int(np.prod(steps, dtype=np.float64)) * max(1, dataset.id.get_type().get_size()) + (64 << 10)
+        ends = (stop, *dataset.shape[1:])
+        firsts = (start // steps[0] * steps[0], *[0] * (len(steps) - 1))
+        for place in itertools.product(*(range(*bounds) for bounds in zip(firsts, ends, steps, strict=True))):
+            try:
+                mask, data = dataset.id.read_direct_chunk(place)
+            except (OSError, RuntimeError, ValueError):  # never written, or damaged: the library says so when it reads
+                continue
+            if mask >> deflated & 1 or len(data) * _MOST_RATIO <= max(most, _MOST_UNCHECKED):
+                continue
+            unpacker, total = zlib.decompressobj(), 0
+            try:
+                while total <= most and (part := unpacker.decompress(data, _PART_BYTES)):
+                    total, data = total + len(part), unpacker.unconsumed_tail
+            except zlib.error:
+                continue
+            if total > most:
+                raise DataError(
+                    f"expected a stored block of at most {most} bytes in `{self._name}`, got one that becomes larger, "
+                    f"at {list(place)}",
+                    path=self.path,
+                    hint=_DAMAGED,
+                )
+
+    def _mappable(self, dataset: Any, kind: np.dtype[Any]) -> int | None:
+        """Return the byte where the rows begin, if they are contiguous numbers in native representation."""
+        import h5py
+
+        stored = dataset.id
+        if stored.get_create_plist().get_layout() != h5py.h5d.CONTIGUOUS or not kind.isnative or kind.kind == "b":
+            return None
+        # Equal types only: others have the same dtype in memory, but padding or exponents of their own in the file.
+        if dataset.dtype.subdtype is not None or stored.get_type() != h5py.h5t.py_create(kind):
+            return None
+        # A dataset that was never written has no place; the library then reads its fill value.
+        whole = stored.get_storage_size() == self._row * self.shape[0] > 0
+        place = stored.get_offset() if whole else None
+        return None if place is None else int(place)
+
+
+def _refuser(name: str, path: str) -> Any:
+    def refuse(expected: str, got: str, hint: str) -> SchemaError:
+        return SchemaError(f"expected {expected}, got {got}: dataset `{name}` in {path}; {hint}")
+
+    return refuse
+
+
+def _find(place: Any, name: str, links: int = 0) -> Any:
+    """Return what a name stands for; links to other files are not followed.
+
+    Raises:
+        SchemaError: nothing is there, or in another file.
+    """
+    import h5py
+
+    where = f"`{name}` in {place.file.filename}"
+    if name.startswith("/"):
+        place = place.file
+    for part in filter(None, name.split("/")):
+        link = place.get(part, getlink=True) if isinstance(place, h5py.Group) else None
+        if isinstance(link, h5py.ExternalLink):
+            raise SchemaError(
+                f"expected data in the file itself, got a link to {link.filename}: {where}; open that file"
+            )
+        if isinstance(link, h5py.SoftLink):
+            if links == _MOST_LINKS:
+                raise SchemaError(f"expected at most {_MOST_LINKS} links that lead to one another: {where}")
+            place = _find(place, link.path, links + 1)
+        elif link is None:
+            raise SchemaError(f"expected {where}, got nothing there; {_listed(place)}")
+        else:
+            place = place[part]
+    return place
+
+
+def _dataset(root: Any, name: str) -> Any:
+    import h5py
+
+    found = _find(root, name)
+    if not isinstance(found, h5py.Dataset):
+        raise SchemaError(f"expected a dataset, got a group: `{name}` in {root.file.filename}; {_listed(found)}")
+    return found
+
+
+def _own_names(root: Any) -> Iterator[str]:
+    import h5py
+
+    if not isinstance(root, h5py.Group):
+        raise SchemaError(f"expected a group, got a dataset: `{root.name}` in {root.file.filename}")
+    names, left_out = list[str](), list[str]()
+    for name in root:
+        try:
+            found = _find(root, name)
+        except SchemaError as error:
+            left_out.append(f"{name!r} ({error})")
+            continue
+        if isinstance(found, h5py.Dataset) and found.shape and not _is_dimension(found):
+            names.append(name)
+    if names and left_out:
+        warnings.warn(
+            f"links that lead nowhere, or to other files, are not read from {root.file.filename}: "
+            f"{'; '.join(left_out[:_MOST_LISTED])}; name the streams that you want to hear no more of it",
+            stacklevel=2,
+        )
+    if not names:
+        raise SchemaError(
+            f"expected datasets in `{root.name}` of {root.file.filename}, got none; {_listed(root)}; pass group=, or "
+            "declare streams: x=fl.Stream(..., field='group/name')"
+        )
+    return iter(names)
+
+
+def _is_dimension(dataset: Any) -> bool:
+    """Whether a dataset is what netCDF-4 stores for a dimension without a variable: nobody wrote its zeros."""
+    name = (
+        dataset.attrs.get("NAME", b"") if dataset.attrs.get("CLASS") in (b"DIMENSION_SCALE", "DIMENSION_SCALE") else b""
+    )
+    return str(name, "latin-1").startswith(_NO_VARIABLE) if isinstance(name, bytes) else name.startswith(_NO_VARIABLE)
+
+
+def _listed(place: Any) -> str:
+    """Return a sentence on the datasets in a group and below."""
+    import h5py
+
+    found: list[str] = []
+
+    def note(name: str, thing: Any) -> bool | None:
+        if isinstance(thing, h5py.Dataset):
+            found.append(f"{name} {thing.shape}")
+        return True if len(found) > _MOST_LISTED else None
+
+    if isinstance(place, h5py.Group):
+        place.visititems(note)
+    more = ", ..." if len(found) > _MOST_LISTED else ""
+    return f"there are: {', '.join(found[:_MOST_LISTED])}{more}" if found else "there are no datasets"

@@ -1,0 +1,346 @@
+"""Arrays of a Zarr store, decoded by the zarr library in the thread that asks for them.
+
+The library decodes in coroutines, by default in an event loop of its own, in a thread that a forked child lacks. Here
+each read runs them in a loop that lives for the read alone, and does in its own thread what they would hand to others:
+several threads read at a time, a fork or an interrupt finds nothing half done, and nothing is left running.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import itertools
+import math
+import selectors
+import threading
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
+from typing import Any, NoReturn
+
+import numpy as np
+import zarr.abc.store as abc_store
+from numpy.typing import NDArray
+from zarr import AsyncArray
+from zarr.storage import StorePath
+
+from feedline.concurrency.jobs import call_each
+from feedline.errors import DataError, SchemaError
+from feedline.feed.formats.stored.zarr_codecs import Bound, bounded_v2, bounded_v3, with_checked_strings
+from feedline.feed.formats.stored.zarr_store import V2_ARRAY, Keys, join
+
+_MOST_ACROSS = 1 << 14  # chunks that a row may be spread over
+_MOST_AT_A_TIME = 1 << 12  # chunks that the library is asked for at a time, as it lists them all
+_MOST_WIDER, _MOST_MORE = 8, 1 << 16  # of a chunk before its filters: times the bytes of its numbers, and bytes more
+_TEXT, _BYTES = "vlen-utf8", "vlen-bytes"
+_OTHERS = "declare the streams that you need: x=fl.Stream(..., field='name')"
+
+
+class ZarrArray:
+    """An array as a `StoredArray`.
+
+    Args:
+        keys: the store.
+        place: its key.
+        name: its name, for errors.
+        found: name and content of the document that describes it.
+        memory_bytes: bytes that a chunk may take.
+
+    Raises:
+        SchemaError: it cannot be a stream.
+        DataError: what describes it is damaged, or its chunks take more than ``memory_bytes``.
+    """
+
+    concurrent = True
+    ragged = False
+
+    def __init__(self, keys: Keys, place: str, *, name: str, found: tuple[str, dict[str, Any]], memory_bytes: int):
+        document, described = found
+        self.path = keys.path
+        self._document, self._name = keys.where(join(place, document)), name
+        self._store = _Store(keys)
+        if document == V2_ARRAY:
+            self._check_objects(described)
+        try:
+            text, stored_at = _is_text(document, described), StorePath(self._store, place)
+            bound = Bound(memory_bytes)
+            bounded = _with_bounds(document, described, bound)
+            self._array = AsyncArray.from_dict(stored_at, bounded)
+            if text:
+                alike = _as_bytes(document, bounded, self._array.metadata.fill_value)
+                self._array = AsyncArray.from_dict(stored_at, _with_bounds(document, alike, bound))
+            bound.most = _most_decoded(self._array, memory_bytes)
+            bound.items = math.prod(map(int, self._array.chunks))
+            self.shape: tuple[int, ...] = tuple(map(int, self._array.shape))
+            self._chunks: tuple[int, ...] = tuple(map(int, self._array.chunks))
+            stored = np.dtype(self._array.dtype)
+            if len(self._chunks) != len(self.shape):
+                raise ValueError(f"chunks {self._chunks} for the shape {self.shape}")
+        except Exception as error:  # of many types
+            self._refuse_metadata(error)
+        self.dtype = np.dtype("U") if text else self._plain(stored)
+        if not self.shape:
+            raise self._refusal("an array with one row per sequence", "a scalar", _OTHERS)
+        if self.dtype.kind in "SU" and len(self.shape) != 1:
+            raise self._refusal("one string per sequence", f"shape {self.shape}", "write it as shape (N,)")
+        across = [-(-size // max(1, step)) for size, step in zip(self.shape[1:], self._chunks[1:], strict=True)]
+        self._across = math.prod(across)
+        decoded = math.prod(self._chunks) * max(1, stored.itemsize)
+        if decoded > memory_bytes or self._across > _MOST_ACROSS:
+            raise DataError(
+                f"expected chunks of at most {memory_bytes} bytes (memory) and at most {_MOST_ACROSS} of them across a "
+                f"row, got {decoded} bytes and {self._across} chunks in `{name}`",
+                path=self._document,
+                hint="raise memory=, or write it in other chunks",
+            )
+        self.block = max(1, self._chunks[0])
+
+    def rows(self, start: int, stop: int) -> NDArray[Any]:
+        """Read rows.
+
+        Raises:
+            DataError: a chunk of theirs cannot be read; its file is named if they lie in one row of chunks.
+        """
+        step = max(1, _MOST_AT_A_TIME // self._across) * self.block
+        bounds = [start, *range((start // step + 1) * step, stop, step), stop]
+        try:
+            parts = [self._read((slice(a, b),)) for a, b in itertools.pairwise(bounds)]
+        except Exception as error:
+            if start // self.block == (stop - 1) // self.block:
+                self._find(start, stop, error)
+            raise
+        return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+    def mapped(self) -> NDArray[Any] | None:
+        """Return None: chunks are files of their own."""
+        return None
+
+    def _read(self, where: tuple[slice, ...]) -> NDArray[Any]:
+        found: NDArray[Any] = np.asarray(run(lambda: self._array.getitem(where)))
+        return found
+
+    def _find(self, start: int, stop: int, error: Exception) -> None:
+        """Raise an error with the file of the first chunk that cannot be read, if one of the row's can be blamed."""
+        rest = zip(self.shape[1:], self._chunks[1:], strict=True)
+        cells = [[slice(a, min(a + step, size)) for a in range(0, size, step)] for size, step in rest]
+        for cell in itertools.product(*cells):
+            self._store.last.key = None
+            try:
+                self._read((slice(start, stop), *cell))
+            except Exception as caught:
+                key = getattr(self._store.last, "key", None)
+                if isinstance(caught, DataError) or key is None:
+                    raise
+                raise DataError(
+                    f"expected a readable chunk of `{self._name}`: {type(caught).__name__}: {caught}",
+                    path=self._store.keys.where(key),
+                ) from caught
+
+    def _check_objects(self, described: dict[str, Any]) -> None:
+        if described.get("dtype") != "|O":
+            return
+        names = _codecs_v2(described)
+        if _TEXT not in names and _BYTES not in names:
+            how = f"with the codec `{names[0]}`" if names else "without a codec"
+            raise self._refusal("numbers or strings", f"objects {how}", f"write {_TEXT} or {_BYTES}; {_OTHERS}")
+
+    def _refuse_metadata(self, error: Exception) -> NoReturn:
+        if type(error).__name__ == "UnknownCodecError":  # there are two of them
+            hint = "import the package that has it first"
+            raise self._refusal("codecs that are installed", f"{error}", hint) from error
+        raise DataError(
+            f"expected an array that the zarr library reads: {type(error).__name__}: {error}",
+            path=self._document,
+            hint="the metadata are damaged, or of a kind that it does not know",
+        ) from error
+
+    def _plain(self, stored: np.dtype[Any]) -> np.dtype[Any]:
+        """Return the dtype of numbers, or that of strings of no size."""
+        if stored.kind in "biufc":
+            return stored.newbyteorder("=")
+        if stored.kind in "SO":
+            return np.dtype("S")
+        if stored.kind == "U":
+            return np.dtype("U")
+        what = "compound records" if stored.names else f"dtype {stored}"
+        raise self._refusal("numbers or strings", what, _OTHERS)
+
+    def _refusal(self, expected: str, got: str, hint: str) -> SchemaError:
+        return SchemaError(f"expected {expected}, got {got}: array `{self._name}` in {self._document}; {hint}")
+
+
+def _codecs_v2(described: dict[str, Any]) -> list[str]:
+    filters = described.get("filters")
+    codecs = [*(filters if isinstance(filters, list) else ()), described.get("compressor")]
+    return [str(codec["id"]) for codec in codecs if isinstance(codec, dict) and "id" in codec]
+
+
+def _is_text(document: str, described: dict[str, Any]) -> bool:
+    """Return whether an array holds texts of any length."""
+    if document == V2_ARRAY:
+        return described.get("dtype") == "|O" and _TEXT in _codecs_v2(described)
+    kind = described.get("data_type")
+    return (kind.get("name") if isinstance(kind, dict) else kind) == "string"
+
+
+def _as_bytes(document: str, described: dict[str, Any], fill: Any) -> dict[str, Any]:
+    """Return the document of an array of texts as one of byte strings, which are stored alike.
+
+    So one text that is not UTF-8 is one bad row, and no text is decoded only to be encoded again.
+    """
+
+    found = _with_codecs(described, lambda thing: _BYTES if thing == _TEXT else None)
+    if document != V2_ARRAY:
+        found["data_type"] = "variable_length_bytes"
+    found["fill_value"] = None if fill is None else base64.b64encode(str(fill).encode()).decode()
+    return found
+
+
+def _with_bounds(document: str, described: dict[str, Any], bound: Bound) -> dict[str, Any]:
+    """Return the document of an array with codecs that keep to a bound."""
+
+    def bounded(thing: Any) -> Any:
+        if document == V2_ARRAY:
+            return bounded_v2(thing, bound) if isinstance(thing, dict) else None
+        return bounded_v3(thing, bound) if isinstance(thing, (dict, str)) else None
+
+    found = _with_codecs(described, bounded)
+    return with_checked_strings(found, bound) if document == V2_ARRAY else found
+
+
+def _most_decoded(array: Any, memory_bytes: int) -> int:
+    """Return the bytes that a chunk may decode to, with room for filters that store wider numbers."""
+    item = np.dtype(array.dtype)
+    if item.kind not in "biufcSU":
+        return memory_bytes
+    decoded: int = math.prod(map(int, array.shards or array.chunks)) * max(1, item.itemsize)
+    return min(memory_bytes, _MOST_WIDER * decoded + _MOST_MORE)
+
+
+def _with_codecs(described: dict[str, Any], other: Callable[[Any], Any]) -> dict[str, Any]:
+    """Return the document of an array with other parts of what describes its codecs.
+
+    Args:
+        described: the document.
+        other: what to put in the place of a part, at any depth; None for what stays.
+    """
+
+    def swapped(thing: Any) -> Any:
+        if (instead := other(thing)) is not None:
+            return instead
+        if isinstance(thing, list):
+            return [swapped(one) for one in thing]
+        if isinstance(thing, dict):
+            return {key: swapped(one) for key, one in thing.items()}
+        return thing
+
+    return {key: swapped(one) if key in ("codecs", "filters", "compressor") else one for key, one in described.items()}
+
+
+class _Store(abc_store.Store):
+    """A store as the library wants it, for reading chunks.
+
+    Attributes:
+        last: its ``key`` is the one that the current thread has read last.
+    """
+
+    supports_writes = supports_deletes = supports_partial_writes = supports_listing = False
+
+    def __init__(self, keys: Keys) -> None:
+        super().__init__(read_only=True)
+        self.keys, self.last = keys, threading.local()
+        self._is_open = True
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Store) and other.keys is self.keys
+
+    __hash__ = object.__hash__
+
+    async def get(self, key: str, prototype: Any, byte_range: Any = None) -> Any:
+        """Return the value of a key, or a part of it; None if there is none."""
+        self.last.key = key
+        start, stop = 0, None
+        if isinstance(byte_range, abc_store.RangeByteRequest):
+            start, stop = int(byte_range.start), max(0, int(byte_range.end))
+        elif isinstance(byte_range, abc_store.OffsetByteRequest):
+            start = int(byte_range.offset)
+        elif isinstance(byte_range, abc_store.SuffixByteRequest):
+            start = -int(byte_range.suffix)
+        found = self.keys.read(key, start, stop)
+        return None if found is None else prototype.buffer.from_bytes(found)
+
+    async def get_partial_values(self, prototype: Any, key_ranges: Iterable[tuple[str, Any]]) -> list[Any]:
+        """Return parts of values."""
+        return [await self.get(key, prototype, part) for key, part in key_ranges]
+
+    async def exists(self, key: str) -> bool:
+        """Return whether there is a value."""
+        return self.keys.read(key, 0, 0) is not None
+
+    async def set(self, key: str, value: Any) -> None:
+        """Refuse."""
+        raise NotImplementedError
+
+    async def set_partial_values(self, key_start_values: Any) -> None:
+        """Refuse."""
+        raise NotImplementedError
+
+    async def delete(self, key: str) -> None:
+        """Refuse."""
+        raise NotImplementedError
+
+    def list(self) -> AsyncIterator[str]:
+        """Refuse."""
+        raise NotImplementedError
+
+    def list_prefix(self, prefix: str) -> AsyncIterator[str]:
+        """Refuse."""
+        raise NotImplementedError
+
+    def list_dir(self, prefix: str) -> AsyncIterator[str]:
+        """Refuse."""
+        raise NotImplementedError
+
+
+_ROUNDS = 16
+"""Steps in which a cancelled task has to end."""
+
+
+class _Loop(asyncio.SelectorEventLoop):
+    """An event loop that does in its own thread what others hand to an executor."""
+
+    def run_in_executor(self, executor: Any, func: Any, *args: Any) -> Any:  # type: ignore[override]  # in fewer words
+        """Return a future that is done."""
+        future = self.create_future()
+        try:
+            future.set_result(func(*args))
+        except Exception as error:
+            future.set_exception(error)
+        return future
+
+
+def run(begin: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
+    """Run a coroutine to its end, in this thread, or in another if this one runs an event loop already (as notebooks
+    do)."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return _run(begin)
+    return call_each(_run, [begin], 1)[0]
+
+
+def _run(begin: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
+    loop = _Loop(selectors.PollSelector())
+    loop.set_exception_handler(lambda *_: None)
+    try:
+        return loop.run_until_complete(begin())
+    finally:
+        left = asyncio.all_tasks(loop)
+        for task in left:
+            task.cancel()
+        # They have all they wait for, as nothing is done in other threads. So do what is ready and wait for none:
+        # Ctrl-C may have cost one of them the step that the loop had just taken from its queue.
+        for _ in range(_ROUNDS):
+            if all(task.done() for task in left):
+                break
+            loop.call_soon(loop.stop)
+            loop.run_forever()
+        loop.close()

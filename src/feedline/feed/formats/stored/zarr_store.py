@@ -1,0 +1,291 @@
+"""Zarr stores as keys and values, in a folder or in a zip archive, and the documents that describe arrays in them.
+
+Nothing here needs the zarr library, and nothing decodes: what a key holds are bytes of a file. Documents that name the
+codec of pickles are refused before any library sees them.
+"""
+
+from __future__ import annotations
+
+import abc
+import functools
+import json
+import os
+import zipfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, overload
+
+from feedline.errors import DataError, SchemaError
+from feedline.feed.files.archives import open_archive, read_member, read_part
+from feedline.feed.files.lru import LruCache
+from feedline.feed.files.paths import PathLike, list_places, looking, open_regular
+from feedline.feed.files.remote import pread
+
+V3, V2_ARRAY, V2_GROUP = "zarr.json", ".zarray", ".zgroup"
+_DOCUMENTS = (V3, V2_ARRAY, V2_GROUP)
+_MOST_BYTES = 64 << 20  # of a document
+_SUFFIXES = (".zarr", ".zarr.zip")  # of stores in a folder
+_DAMAGED = "the file is damaged or was truncated; restore it, or write it again"
+
+
+def is_zarr(folder: Path) -> bool:
+    """Return whether a folder is a Zarr store, or holds some that are named so."""
+    return _is_store(folder) or any(one.name.endswith(_SUFFIXES) for one in folder.iterdir())
+
+
+def is_zarr_zip(names: Sequence[str]) -> bool:
+    """Return whether the names in a zip archive are those of a Zarr store, in its root or in its only folder."""
+    return any(name.split("/")[-1] in _DOCUMENTS and name.count("/") < 2 for name in names)
+
+
+def list_stores(path: PathLike | Sequence[PathLike]) -> list[str]:
+    """Return the stores that a path, a pattern or a list of paths stands for, in corpus order.
+
+    Raises:
+        DataError: there are none.
+        ValueError: the list is empty.
+    """
+    if not isinstance(path, (str, os.PathLike)):
+        if not path:
+            raise ValueError("expected at least one store, got an empty list")
+        return [store for one in path for store in list_stores(one)]
+    found = []
+    for place in list_places(path):
+        with looking(place):
+            if not place.is_dir() or _is_store(place):
+                found.append(str(place))
+                continue
+            inside = [one for one in place.iterdir() if one.name.endswith(_SUFFIXES)]
+        if not inside:
+            raise DataError(f"expected a folder with {', '.join(_DOCUMENTS)} or Zarr stores, got none", path=str(place))
+        found += map(str, sorted(inside, key=os.fsencode))
+    return found
+
+
+def _is_store(folder: Path) -> bool:
+    return any((folder / name).is_file() for name in _DOCUMENTS)
+
+
+class Keys(abc.ABC):
+    """A store: values by key.
+
+    Args:
+        path: path of the folder or archive.
+        memory_bytes: bytes of a value that is read.
+    """
+
+    def __init__(self, path: str, memory_bytes: int) -> None:
+        self.path, self._memory_bytes = path, memory_bytes
+
+    @abc.abstractmethod
+    def where(self, key: str) -> str:
+        """Return what errors call a value: a path."""
+
+    @abc.abstractmethod
+    def names(self, key: str) -> list[str]:
+        """Return the names directly below a key, sorted; none if there is nothing."""
+
+    @abc.abstractmethod
+    def read(self, key: str, start: int = 0, stop: int | None = None, *, most_bytes: int = 0) -> bytes | None:
+        """Return a value, or a part of it; None if there is none.
+
+        Args:
+            key: the key.
+            start: first byte; from the end, if negative.
+            stop: the byte behind the last one; None: the end.
+            most_bytes: bytes that it may take; 0: what chunks may.
+
+        Raises:
+            DataError: it cannot be read, or takes more.
+        """
+
+    @abc.abstractmethod
+    def files(self, key: str) -> Iterator[str]:
+        """Yield the paths of the files that hold what is below a key, what describes it first."""
+
+    def close(self) -> None:  # noqa: B027  # folders hold nothing open
+        """Close what is open in this process; reading opens it again."""
+
+    def _bounds(self, key: str, part: slice, size: int, most_bytes: int) -> tuple[int, int]:
+        start, stop, _ = part.indices(size)
+        if stop - start > (most_bytes or self._memory_bytes):
+            raise DataError(
+                f"expected at most {most_bytes or self._memory_bytes} bytes (memory), got {stop - start}",
+                path=self.where(key),
+                hint="raise memory=, or write it in smaller chunks",
+            )
+        return start, max(start, stop)
+
+
+class _Folder(Keys):
+    def where(self, key: str) -> str:
+        return os.path.join(self.path, key)
+
+    def names(self, key: str) -> list[str]:
+        try:
+            return sorted(os.listdir(self.where(key)))
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        except OSError as error:
+            raise DataError(f"expected a readable folder: {error.strerror}", path=self.where(key)) from error
+
+    def read(self, key: str, start: int = 0, stop: int | None = None, *, most_bytes: int = 0) -> bytes | None:
+        path = self.where(key)
+        try:
+            with open_regular(path, 0) as file:
+                start, stop = self._bounds(key, slice(start, stop), os.fstat(file.fileno()).st_size, most_bytes)
+                return pread(file, stop - start, start)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except OSError as error:
+            raise DataError(f"expected a readable file: {error.strerror}", path=path) from error
+
+    def files(self, key: str) -> Iterator[str]:
+        described = [path for name in _DOCUMENTS if os.path.isfile(path := self.where(join(key, name)))]
+        yield from described
+        for folder, _, names in os.walk(self.where(key)):
+            yield from (path for name in sorted(names) if (path := os.path.join(folder, name)) not in described)
+
+
+class _Archive(Keys):
+    def __init__(self, path: str, memory_bytes: int) -> None:
+        super().__init__(path, memory_bytes)
+        self._opened = LruCache(open_archive, lambda _: 1, 1)
+        # Archives of a folder, rather than of what is in it, have the folder's name before all keys.
+        names = [name for name in self._archive().namelist() if name.split("/")[-1] in _DOCUMENTS]
+        self._root = min(names, key=lambda name: name.count("/"), default="").rpartition("/")[0]
+
+    def _archive(self) -> zipfile.ZipFile:
+        found: zipfile.ZipFile = self._opened.get(self.path)
+        return found
+
+    def where(self, key: str) -> str:
+        return f"{self.path}@/{self._full(key)}"
+
+    def _full(self, key: str) -> str:
+        return "/".join(filter(None, (self._root, key)))
+
+    def names(self, key: str) -> list[str]:
+        below = self._full(key) + "/" if self._full(key) else ""
+        every = (name for name in self._archive().namelist() if name.startswith(below))
+        return sorted({name[len(below) :].split("/")[0] for name in every} - {""})
+
+    def read(self, key: str, start: int = 0, stop: int | None = None, *, most_bytes: int = 0) -> bytes | None:
+        archive = self._archive()
+        try:
+            member = archive.getinfo(self._full(key))
+        except KeyError:
+            return None
+        whole = (start, stop) == (0, None)
+        start, stop = self._bounds(key, slice(start, stop), member.file_size, most_bytes)
+        try:
+            return read_member(archive, member) if whole else read_part(archive, member, start, stop)
+        except DataError as error:
+            raise error.located(path=self.where(key)) from None
+
+    def files(self, key: str) -> Iterator[str]:
+        yield self.path
+
+    def close(self) -> None:
+        self._opened.clear()
+
+
+class StoredFiles(Sequence[str]):
+    """Paths of the files of arrays, listed when they are asked for, as there may be millions.
+
+    Args:
+        arrays: stores and keys.
+    """
+
+    def __init__(self, arrays: list[tuple[Keys, str]]) -> None:
+        self._arrays = arrays
+
+    def __iter__(self) -> Iterator[str]:
+        archives = set()
+        for keys, key in self._arrays:
+            for path in keys.files(key):
+                if path == keys.path and path in archives:
+                    continue
+                archives.add(keys.path)
+                yield path
+
+    def __len__(self) -> int:
+        return len(self._listed)
+
+    @overload
+    def __getitem__(self, index: int) -> str: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[str]: ...
+
+    def __getitem__(self, index: int | slice) -> str | list[str]:
+        return self._listed[index]
+
+    @functools.cached_property
+    def _listed(self) -> list[str]:
+        return list(iter(self))
+
+
+def open_keys(path: str, memory_bytes: int) -> Keys:
+    """Open a store.
+
+    Raises:
+        DataError: there is none.
+    """
+    with looking(path):
+        folder = os.path.isdir(path)
+    return _Folder(path, memory_bytes) if folder else _Archive(path, memory_bytes)
+
+
+def join(*keys: str) -> str:
+    """Return the key of what ``keys`` lead to, one below the other."""
+    return "/".join(part for key in keys for part in key.split("/") if part)
+
+
+def document(keys: Keys, key: str) -> tuple[str, dict[str, Any]] | None:
+    """Return the document that describes a group or an array, after its name; None if there is none.
+
+    Raises:
+        DataError: it is damaged.
+        SchemaError: it names the codec of pickles.
+    """
+    if any(part in (".", "..") for part in key.split("/")):
+        return None
+    for name in _DOCUMENTS:
+        text = keys.read(join(key, name), most_bytes=_MOST_BYTES)
+        if text is not None:
+            return name, _parsed(text, keys.where(join(key, name)))
+    return None
+
+
+def is_array(found: tuple[str, dict[str, Any]] | None) -> bool:
+    """Return whether a document describes an array."""
+    return found is not None and (found[0] == V2_ARRAY or (found[0] == V3 and found[1].get("node_type") == "array"))
+
+
+def _parsed(text: bytes, path: str) -> dict[str, Any]:
+    try:
+        found = json.loads(text)
+        if not isinstance(found, dict):
+            raise ValueError(f"expected an object, got {type(found).__name__}")
+        named = {str(name) for name in _codec_names(found)}
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"expected readable metadata: {error}", path=path, hint=_DAMAGED) from error
+    if pickles := [name for name in named if "pickle" in name.lower()]:
+        raise SchemaError(
+            f"expected numbers or strings, got the codec `{pickles[0]}`: {path}; feedline never unpickles data: write "
+            "the array with another codec, or declare the streams that you need: x=fl.Stream(..., field='name')"
+        )
+    return found
+
+
+def _codec_names(thing: Any) -> Iterator[Any]:
+    """Yield whatever may be the name of a codec, wherever it stands."""
+    if isinstance(thing, dict):
+        yield from (thing[key] for key in ("id", "name") if key in thing)
+        for key, value in thing.items():
+            if key not in ("attributes", "consolidated_metadata"):  # of no codec, and of other arrays
+                yield from _codec_names(value)
+    elif isinstance(thing, list):
+        for value in thing:
+            yield from _codec_names(value)

@@ -1,0 +1,162 @@
+"""Small minibatches copied together.
+
+What a small minibatch costs is not its bytes but the calls that plan and make it. Its successors under the same size
+are known, as planning is a pure function of the cursor; so after one of them the next ones in the same segment are cut
+and copied at once, into one array per stream and column, and handed out as views of it. Any other request (another
+size, another partition, a seek) drops the rest. It reads nothing, and keeps away from whatever may differ between one
+minibatch and many: ends of segments and so of windows and sweeps, unreadable sequences, other ranks' parts. Numbers
+begin at multiples of 64 bytes, copied together or not: linear algebra on them gives the same bits.
+
+Memory: `TOGETHER_BYTES` at a time, and up to 64 bytes more for each array. A minibatch that is kept keeps the array
+that it is a view of.
+"""
+
+from __future__ import annotations
+
+import functools
+from bisect import bisect_right
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from feedline import _native
+from feedline.data import Minibatch, Position, Schema, Value
+from feedline.data.minibatch import Origins, whole_minibatch
+from feedline.feed.assembly import ChunkSet
+from feedline.feed.packing.axis import Axis, Cursor, SegmentSlice
+from feedline.feed.reading.prefetch import Reader, errors_among
+
+#: Most bytes copied together, which a core's second cache holds with room to spare.
+TOGETHER_BYTES = 128 << 10
+
+# Fewer minibatches are not worth it; more gain nothing.
+_LEAST, _MOST = 4, 64
+
+# Of a named tuple, without its own function of Python's.
+_tuple: Callable[..., Any] = tuple.__new__
+
+
+class CopyTogether:
+    """The minibatches copied together, in order.
+
+    Args:
+        axis: axis of the minibatches, which `Whole` plans for one rank.
+        chunks, reader: chunks to copy from.
+        schema: streams of minibatches.
+        sources: of a corpus of several, the function from ids to the number of the corpus of each sequence; else None.
+
+    Attributes:
+        cursor: where the next one begins, the very object with which the last one ended; None: there is none.
+        size: budget in samples for which they were planned.
+        used: number of minibatches taken.
+    """
+
+    def __init__(
+        self, axis: Axis, *, chunks: ChunkSet, reader: Reader, schema: Schema, sources: Callable[..., Any] | None
+    ) -> None:
+        self._axis, self._chunks, self._reader = axis, chunks, reader
+        self._schema, self._sources = schema, sources
+        self._left: Iterator[tuple[Any, ...]] = iter(())
+        self._size_before = 0
+        self._sweep = 0
+        self._end: Cursor | None = None
+        self.cursor: Cursor | None = None
+        self.size = self.used = 0
+
+    @property
+    def is_used_up(self) -> bool:
+        """Whether none is left."""
+        return self.cursor is None
+
+    def drop(self) -> None:
+        """Drop what is left: the position has jumped, or the request has changed."""
+        self.cursor, self._size_before = None, 0
+        self._left = iter(())  # last, as freeing arrays may run other code
+
+    def take(self, label_samples: int) -> tuple[Minibatch, Cursor]:
+        """Return the minibatch at `cursor`, whose position carries ``label_samples``, and the cursor after it."""
+        # Cleared first: after an interrupt behind `next` all that is left is dropped and planned again. With the cursor
+        # still here, the next call would skip the minibatch that was taken.
+        self.cursor = None
+        place, samples, values, ids, count, after = next(self._left)
+        self.cursor = None if after is self._end else after
+        self.used += 1
+        position = _tuple(Position, (self._sweep, place, samples, label_samples, None))
+        minibatch = whole_minibatch(self._schema, values, ids, count, position)
+        if self._sources is not None:
+            ended = functools.partial(self._axis.timeline.ended, position[:2], (self._sweep, place + len(ids)))
+            minibatch._origins = Origins(self._sources, ended)
+        return minibatch, after
+
+    def refill(self, cursor: Cursor, size: int, sequences: int) -> None:
+        """Plan and copy what follows ``cursor``, the end of a minibatch of ``sequences`` sequences and ``size`` samples
+        at most that is about to be delivered."""
+        before, self._size_before = self._size_before, size
+        each = sequences * self._chunks.sequence_bytes
+        # For callers that change the size each time every copy would be dropped.
+        if size != before or each * _LEAST > TOGETHER_BYTES or self._reader.stages:
+            self.cursor = None
+            return
+        most = _MOST if each * _MOST <= TOGETHER_BYTES else int(TOGETHER_BYTES / each)
+        stops = self._stops(cursor, size, most)
+        if len(stops) <= _LEAST:
+            self.cursor = None
+            return
+        try:
+            values = self._copied(SegmentSlice(cursor.segment, stops[0], stops[-1]), np.asarray(stops))
+        except Exception:
+            values = None  # raised when the sequence at fault is requested: those before it are to be delivered
+        if values is None:
+            self.cursor = None
+            return
+        self._keep(cursor, stops, values)
+        self.size, self.cursor = size, cursor
+
+    def _stops(self, cursor: Cursor, size: int, most: int) -> list[int]:
+        """Return the cursor's index in its segment, and where each of at most ``most`` minibatches after it ends: those
+        that end before the segment, the sweep, the axis, or a break does."""
+        segment, k = cursor.segment, cursor.k
+        last = min(segment.n, segment.plan.count - segment.start)
+        if segment.closing is not None:
+            last = min(last, segment.closing - segment.start)
+        if self._axis.max_samples is not None:
+            last = min(last, self._axis.limit(cursor))
+        if segment.breaks is not None and (at := bisect_right(segment.breaks, k)) < len(segment.breaks):
+            last = min(last, segment.breaks[at])
+        if segment.ends is None:
+            return list(range(k, last, size))[: most + 1]
+        if k >= last:
+            return [k]
+        stops = _native.run_ends(segment.ends, k, last, size, most=most)
+        return [k, *(stops if stops[-1] < last else stops[:-1])]
+
+    def _copied(self, part: SegmentSlice, stops: NDArray[np.int64]) -> list[dict[str, Value]] | None:
+        """Return the values of sequences of a segment, between each of ``stops`` and the next; None if some cannot be
+        read, or would have to be waited for."""
+        reader, parts = self._reader, (part,)
+        if not reader.holds(part.segment.plan) or not reader.ready(parts):
+            return None
+        slots, index = reader.take(parts)
+        if reader.has_errors and errors_among(reader, slots, index):
+            return None
+        return self._chunks.gather_parts(slots, index, stops - stops[0])
+
+    def _keep(self, cursor: Cursor, stops: list[int], values: list[dict[str, Value]]) -> None:
+        """Let the values, between stops of the cursor's segment, be what is left."""
+        segment, begun, fingerprint = cursor.segment, cursor.samples, cursor.fingerprint
+        samples = stops if segment.ends is None else segment.ends[stops].tolist()
+        self._sweep, first = segment.plan.sweep, segment.plan.first + segment.start
+        cursors = [_tuple(Cursor, (segment, stop, begun, fingerprint, ())) for stop in stops[1:]]
+        self._end = cursors[-1]
+        columns: list[list[Any]] = [
+            [first + stop for stop in stops[:-1]],
+            [begun + count for count in samples[:-1]],
+            values,
+            [segment.ordinals[a:b] for a, b in pairwise(stops)],
+            [b - a for a, b in pairwise(samples)],
+            cursors,
+        ]
+        self._left = zip(*columns, strict=True)

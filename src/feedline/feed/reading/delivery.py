@@ -1,0 +1,388 @@
+"""Make a minibatch from a plan: read chunks, skip unreadable sequences, copy, transform.
+
+A minibatch is delivered completely, or an error is raised and nothing is delivered. One window of chunks is held at a
+time, whatever a minibatch spans. Cost: one native copy of all streams for the sequences of each window.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from feedline import _native
+from feedline.data import Minibatch, Position, Schema, Value
+from feedline.data.chunk import makers, values_of
+from feedline.data.faults import BadEntriesError
+from feedline.data.minibatch import Origins
+from feedline.errors import DataError
+from feedline.feed.packing.axis import Axis, SegmentSlice, sweeps_of
+from feedline.feed.packing.packer import Plan
+from feedline.feed.packing.runs import Content, LaneRun, cut
+from feedline.feed.pieces import joined
+from feedline.feed.protocol import Deserializer
+from feedline.feed.quarantine import LISTED, ListedError, Quarantine
+from feedline.feed.reading.copy_ahead import CopyAhead
+from feedline.feed.reading.lengths import no_frame
+from feedline.feed.reading.prefetch import Reader, Stats, errors_among
+from feedline.feed.timeline import Segment
+from feedline.feed.transforms import Begun, DrawKeys, Transform
+
+Ints = NDArray[np.int64]
+Mask = NDArray[np.bool_]
+
+
+# Gathered sequences: values by stream of the readable ones, their ordinals, and a mask of those among the sequences
+# requested (None: all). A plain tuple, as one is made for every minibatch.
+Gathered = tuple[dict[str, Value], Ints, Mask | None]
+
+
+class Delivery:
+    """Makes the minibatches of one source.
+
+    Args:
+        corpus: corpus of the sequences.
+        axis: axis that plans refer to.
+        reader: reader that holds the chunks.
+        ahead: copies sequences, possibly ahead.
+        transforms: transforms to run on them.
+        schema: streams after the transforms.
+        seed: seed of random transforms.
+        frame_mode: whether to refuse sequences of more than one sample in any stream.
+        quarantine: list of unreadable sequences; None: they raise.
+        skip: ordinals of sequences to leave out; None: none.
+        stats: statistics to update.
+    """
+
+    def __init__(
+        self,
+        corpus: Deserializer,
+        axis: Axis,
+        *,
+        reader: Reader,
+        ahead: CopyAhead,
+        transforms: Sequence[Transform],
+        schema: Schema,
+        seed: int,
+        frame_mode: bool,
+        quarantine: Quarantine | None,
+        skip: frozenset[int] | None = None,
+        stats: Stats,
+    ) -> None:
+        self._corpus, self._axis, self._reader, self._ahead = corpus, axis, reader, ahead
+        self._transforms, self._schema, self._seed, self._frame_mode = transforms, schema, seed, frame_mode
+        self._quarantine, self._skip, self._stats = quarantine, skip, stats
+        self._schemas = [corpus.schema]  # before each transform
+        for transform in transforms:
+            self._schemas.append(transform.schema(self._schemas[-1]))
+
+    def minibatch(self, plan: Plan, rank: int, label_samples: int) -> Minibatch:
+        """Make the part of ``rank`` of a planned minibatch, whose position carries ``label_samples``.
+
+        Raises:
+            DataError: a chunk, or without a quarantine a sequence, cannot be read.
+        """
+        parts = plan.parts
+        if plan.pieces is not None:
+            return self._pieces(plan, rank, label_samples)
+        if not parts:
+            # Even for an empty part, only a chunk shows which streams have several samples per sequence.
+            self._reader.prepare(plan.held or plan.start.segment)
+        values, ids, good = self._gather(parts, rank)
+        if good is not None:
+            samples = int(_column(parts, _segment_lengths, np.int64)[good].sum())
+        elif len(parts) == 1:
+            samples = parts[0].samples
+        else:
+            samples = sum(part.samples for part in parts)
+        return self._delivered(plan, label_samples, len(ids), values=values, ids=ids, num_samples=samples)
+
+    def _pieces(self, plan: Plan, rank: int, label_samples: int) -> Minibatch:
+        assert plan.pieces is not None
+        entered, window = set(plan.entered), plan.start.segment.plan
+        runs = dict.fromkeys((*plan.entered, *(piece.run for piece in plan.pieces)))
+        unread = [run for run in runs if run.content is None]
+        now = [run for run in unread if run in entered or run.segment.plan is window]
+        # By window: sequences of this one that a restored lane holds are read before the next replaces it.
+        now.sort(key=lambda run: (run.segment.plan.sweep, run.segment.plan.number))
+        if now:
+            self._keep(now, rank, self._gather(tuple(SegmentSlice(*run.place) for run in now), rank))
+        # The others entered before a restart, or in a lane of another rank.
+        if len(now) < len(unread):
+            old = [run for run in unread if run not in entered and run.segment.plan is not window]
+            self._keep(old, rank, self._gather_again(old, rank))
+        values, ids, numbers, begins, samples = cut(self._schema, plan.pieces)
+        return self._delivered(
+            plan,
+            label_samples,
+            int(begins.sum()),
+            values=values,
+            ids=ids,
+            num_samples=samples,
+            lanes=numbers,
+            begins=begins,
+        )
+
+    def _delivered(
+        self,
+        plan: Plan,
+        label_samples: int,
+        sequences: int,
+        *,
+        values: dict[str, Value],
+        ids: NDArray[np.int64],
+        num_samples: int,
+        lanes: NDArray[np.int64] | None = None,
+        begins: NDArray[np.bool_] | None = None,
+    ) -> Minibatch:
+        """Return a minibatch, and count it, with ``sequences`` that begin in it."""
+        stats = self._stats
+        stats.minibatches += 1
+        stats.sequences += sequences
+        stats.samples += num_samples
+        position = self._axis.position(plan.start, label_samples)
+        return Minibatch(
+            self._schema,
+            values,
+            ids,
+            num_samples=num_samples,
+            global_samples=plan.samples,
+            position=position,
+            sweep_end=plan.sweep_end,
+            lanes=lanes,
+            begins=begins,
+            origins=Origins(self._corpus.sources, self._sweep_ends(position, plan)) if self._corpus.composed else None,
+        )
+
+    def _sweep_ends(self, position: Position, plan: Plan) -> Callable[[], tuple[str, ...]]:
+        timeline, segment = self._axis.timeline, plan.after.segment
+        after = timeline.position_of(segment.plan, segment.start + plan.after.k)
+        return functools.partial(timeline.ended, position[:2], after[:2])
+
+    # ---- whole sequences --------------------------------------------------------------------------
+
+    def _gather(self, parts: tuple[SegmentSlice, ...], rank: int) -> Gathered:
+        """Return the readable sequences of ``parts``, copied out of their chunks and transformed."""
+        holds, begun = self._reader.holds, None
+        for part in parts:
+            if not holds(part.segment.plan):
+                waits = self._skip is not None or not self._reader.selects(parts)
+                gathered = self._copy_by_window(parts, rank) if waits else self._selected(parts, rank)
+                break
+        else:
+            begun = self._ahead.begun(parts)
+            if begun is None:
+                gathered = self._copy(parts, rank)
+            else:
+                self._reader.take(parts)  # it counts what is taken
+                gathered = {}, _column(parts, lambda s: s.ordinals, np.int64), None
+        if self._transforms:
+            return self._transform(gathered, sweeps_of(parts), rank, begun)
+        return gathered
+
+    def _copy_by_window(self, parts: tuple[SegmentSlice, ...], rank: int) -> Gathered:
+        """Copy like `_copy`, but release each window, or those that are held together, before reading the next."""
+        done = []
+        for _, group in itertools.groupby(parts, lambda part: part.segment.plan.together):
+            same = tuple(group)
+            plans = [part.segment.plan for part in same]
+            if not all(map(self._reader.holds, plans)):
+                self._reader.keep(plans, None)
+            done.append(self._copy(same, rank))
+        return _together(done)
+
+    def _copy(self, parts: tuple[SegmentSlice, ...], rank: int) -> Gathered:
+        """Return the readable sequences of ``parts``, copied out of their chunks."""
+        reader = self._reader
+        slots, index = reader.take(parts)
+        if len(parts) == 1:
+            segment, a, b = parts[0]
+            ids = segment.ordinals[a:b]
+        else:
+            ids = _column(parts, lambda s: s.ordinals, np.int64)
+        good = None
+        if reader.has_errors:
+            good = self._pass_over(errors_among(reader, slots, index), ids, rank)
+            if good is not None:
+                slots, index, ids = slots[good], index[good], ids[good]
+        staged, which = self._ahead.staged(parts, slots, index), None
+        if staged is not None:
+            good = self._pass_over(reader.settle(staged, ids), ids, rank)
+            if good is not None:
+                which, ids = np.flatnonzero(good), ids[good]
+        try:
+            ahead = self._ahead
+            values = ahead.gather(parts, slots, index) if staged is None else ahead.unstage(staged, which)
+        except BadEntriesError as found:
+            values, ids, good = self._without_bad(found, ids, good, rank)
+        except DataError:
+            if which is not None:
+                slots, index = slots[which], index[which]
+            again = None if self._quarantine is None else reader.stage_again(slots, index)
+            if again is None:
+                raise
+            values, ids, good = self._read_again(again, ids, good, rank)
+        if self._skip is not None:  # those that no chunk marks: some readers look at mapped chunks once only
+            listed = {i: LISTED for i, ordinal in enumerate(ids.tolist()) if ordinal in self._skip}
+            values, ids, good = self._without(listed, values, ids, good, rank)
+        if self._frame_mode:
+            self._check_frames(values, ids)
+        return values, ids, good
+
+    def _read_again(self, staged: _native.Staged, ids: Ints, good: Mask | None, rank: int) -> Gathered:
+        """Read sequences that could not be copied together one by one, and skip those that fail."""
+        left = self._pass_over(self._reader.settle(staged, ids), ids, rank)
+        which = None if left is None else np.flatnonzero(left)
+        if left is not None:
+            ids, good = ids[left], _narrowed(good, left)
+        try:
+            return self._ahead.unstage(staged, which), ids, good
+        except BadEntriesError as found:
+            return self._without_bad(found, ids, good, rank)
+
+    def _without_bad(self, found: BadEntriesError, ids: Ints, good: Mask | None, rank: int) -> Gathered:
+        values = values_of(makers(self._corpus.schema), found.arrays)
+        errors = found.errors(list(self._corpus.schema), ids.tolist(), self._corpus.name)
+        return self._without(errors, values, ids, good, rank)
+
+    def _transform(self, gathered: Gathered, sweeps: Ints, rank: int, begun: Begun | None = None) -> Gathered:
+        """Run the transforms in turn on what was gathered.
+
+        Args:
+            gathered: sequences; without values if the first transform has begun.
+            sweeps: int64, sweep of each sequence requested.
+            rank: this rank.
+            begun: the first transform, begun ahead on all sequences.
+        """
+        values, ids, good = gathered
+        for stage, transform in enumerate(self._transforms):
+            if begun is not None and stage == 0:
+                done = begun.result()
+            else:
+                keys = DrawKeys(self._seed, sweeps if good is None else sweeps[good], ids, stage)
+                done = transform.run_all(self._schemas[stage], values, keys)
+            self._stats.transform_seconds += done.seconds
+            values, ids, good = self._without(done.errors, done.values, ids, good, rank)
+        return values, ids, good
+
+    def _check_frames(self, values: dict[str, Value], ids: Ints) -> None:
+        """Check streams that do not count towards the budget: they may be longer than those that do."""
+        for name, value in values.items():
+            if not value.one_sample_each and (value.lengths != 1).any():
+                bad = int(np.flatnonzero(value.lengths != 1)[0])
+                raise no_frame(self._corpus, int(value.lengths[bad]), int(ids[bad]), name)
+
+    def _pass_over(self, errors: Mapping[int, DataError], ids: Ints, rank: int) -> Mask | None:
+        """Raise or record unreadable sequences; return a mask of the readable ones, or None if all are."""
+        if not errors:
+            return None
+        good = np.ones(len(ids), np.bool_)
+        for i, unplaced in sorted(errors.items()):
+            if isinstance(unplaced, ListedError) or (self._skip is not None and int(ids[i]) in self._skip):
+                self._stats.skipped += 1
+                good[i] = False
+                continue
+            error = unplaced.located(path=self._corpus.name, sequence=int(ids[i]))
+            if self._quarantine is None:
+                # A copy: the traceback of the chunk's own error would keep the chunk, and all callers, alive.
+                raise copy.copy(error) from error.__cause__
+            self._quarantine.add(int(ids[i]), error, rank)
+            self._stats.skipped += 1
+            good[i] = False
+        return good
+
+    def _without(
+        self, errors: Mapping[int, DataError], values: dict[str, Value], ids: Ints, good: Mask | None, rank: int
+    ) -> Gathered:
+        """Remove sequences that turned out to be unreadable from what was gathered; raise or record them."""
+        left = self._pass_over(errors, ids, rank)
+        if left is None:
+            return values, ids, good
+        which = np.flatnonzero(left)
+        return {name: value.select(which) for name, value in values.items()}, ids[which], _narrowed(good, left)
+
+    # ---- runs in lanes ----------------------------------------------------------------------------
+
+    def _gather_again(self, runs: Sequence[LaneRun], rank: int) -> Gathered:
+        """Gather sequences whose window may be gone: reads their chunks only, if these are known."""
+        parts = tuple(SegmentSlice(*run.place) for run in runs)
+        known = not self._reader.scattered and self._corpus.sized
+        gathered = self._selected(parts, rank) if known else self._copy(parts, rank)
+        return self._transform(gathered, sweeps_of(parts), rank) if self._transforms else gathered
+
+    def _selected(self, parts: tuple[SegmentSlice, ...], rank: int) -> Gathered:
+        """Return the readable sequences of ``parts``, read by themselves."""
+        ids = _column(parts, lambda s: s.ordinals, np.int64)
+        chunk = self._corpus.select(ids)
+        good = self._pass_over(chunk.errors, ids, rank)
+        if good is not None:
+            chunk, ids = chunk.take(np.flatnonzero(good)), ids[good]
+        if self._frame_mode:
+            self._check_frames(chunk.values, ids)
+        return chunk.values, ids, good
+
+    def _keep(self, runs: Sequence[LaneRun], rank: int, gathered: Gathered) -> None:
+        """Store what was read for ``runs`` in them, if each sequence has the same length in all streams."""
+        values, ids, good = gathered
+        lengths = np.array([b - a for run in runs for a, b in itertools.pairwise(run.ends)], np.int64)
+        planned = lengths if good is None else lengths[good]
+        uneven: dict[int, DataError] = {}
+        for name, value in values.items():
+            for i in np.flatnonzero(value.lengths != planned).tolist():
+                uneven.setdefault(
+                    i,
+                    DataError(
+                        f"expected {planned[i]} samples in every stream of a sequence that is to be truncated, "
+                        f"got {value.lengths[i]}",
+                        path=self._corpus.name,
+                        sequence=int(ids[i]),
+                        stream=name,
+                        hint="leave out truncation_length to read sequences whole",
+                    ),
+                )
+        values, ids, good = self._without(uneven, values, ids, good, rank)
+        rows = [0, *np.cumsum(lengths if good is None else lengths * good).tolist()]
+        at = 0
+        for run in runs:
+            run.content = Content(values, rows[at : at + run.b - run.a + 1])
+            at += run.b - run.a
+
+
+def _narrowed(good: Mask | None, left: Mask) -> Mask:
+    """Restrict the mask ``good`` to the mask ``left`` of its true entries."""
+    if good is None:
+        return left
+    good = good.copy()
+    good[good] = left
+    return good
+
+
+def _together(parts: Sequence[Gathered]) -> Gathered:
+    """Concatenate what was gathered in several steps."""
+    if len(parts) == 1:
+        return parts[0]
+    columns, ordinals, masks = zip(*parts, strict=True)
+    good = None
+    if any(mask is not None for mask in masks):
+        all_of = (
+            np.ones(len(ids), np.bool_) if mask is None else mask for ids, mask in zip(ordinals, masks, strict=True)
+        )
+        good = np.concatenate(list(all_of))
+    values = {name: joined([column[name] for column in columns]) for name in columns[0]}
+    return values, np.concatenate(ordinals), good
+
+
+def _segment_lengths(segment: Segment) -> Ints:
+    return np.ones(segment.n, np.int64) if segment.ends is None else np.diff(segment.ends)
+
+
+def _column(parts: tuple[SegmentSlice, ...], column: Callable[[Segment], Any], dtype: Any) -> NDArray[Any]:
+    """Return a column of the segments of all parts, concatenated."""
+    if not parts:
+        return np.empty(0, dtype)
+    return np.concatenate([column(part.segment)[part.a : part.b] for part in parts])

@@ -1,0 +1,68 @@
+"""The number of samples of each sequence of a segment, before it is delivered.
+
+Taken from the corpus if chunk sizes are known before reading, else from the chunks of the window. The functions hold no
+reference to a source, so that an unused source is freed at once rather than by the cycle collector.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from feedline.data import Chunk
+from feedline.errors import DataError
+from feedline.feed.protocol import Deserializer
+from feedline.feed.reading.prefetch import BufferedReader
+from feedline.feed.timeline import Segment
+
+Ints = NDArray[np.int64]
+Lengths = Callable[[Segment], Ints | None]
+
+
+def indexed(corpus: Deserializer) -> Lengths:
+    """Return the lengths from ``corpus``; None: one sample each."""
+    return lambda segment: corpus.lengths(segment.ordinals)
+
+
+def read(reader: BufferedReader) -> Lengths:
+    """Return the lengths from the chunks of the segment's window, which are read now if necessary."""
+
+    def of(segment: Segment) -> Ints | None:
+        chunks = reader.fetch(segment.plan.chunks)
+        if all(chunk.lengths is None for chunk in chunks):
+            return None
+        flat = np.concatenate([_lengths(chunk) for chunk in chunks])
+        found: Ints = flat[segment.plan.starts[segment.place] + segment.index]
+        return found
+
+    return of
+
+
+def single(lengths: Lengths, corpus: Deserializer) -> Lengths:
+    """Wrap ``lengths`` for frame mode: a sequence that does not have exactly one sample is a DataError."""
+
+    def of(segment: Segment) -> Ints | None:
+        found = lengths(segment)
+        if found is not None and (found != 1).any():
+            bad = int(np.flatnonzero(found != 1)[0])
+            raise no_frame(corpus, int(found[bad]), int(segment.ordinals[bad]))
+        return found
+
+    return of
+
+
+def no_frame(corpus: Deserializer, samples: int, ordinal: int, stream: str | None = None) -> DataError:
+    """Return the error for a sequence that cannot be fed in frame mode."""
+    return DataError(
+        f"expected sequences of one sample in frame mode, got one of {samples} samples",
+        path=corpus.name,
+        sequence=ordinal,
+        stream=stream,
+        hint="leave out frame_mode=True to read whole sequences",
+    )
+
+
+def _lengths(chunk: Chunk) -> Ints:
+    return np.ones(chunk.num_sequences, np.int64) if chunk.lengths is None else chunk.lengths

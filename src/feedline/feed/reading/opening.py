@@ -1,0 +1,282 @@
+"""Choose the order and the reader of a corpus.
+
+The order may depend on the data and on the arguments, never on the machine: other ranks, and this one after a restart,
+must choose the same.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Sequence
+from typing import NamedTuple, cast
+
+from feedline.errors import DataError
+from feedline.feed.assembly import ChunkSet
+from feedline.feed.files.remote import check_room
+from feedline.feed.formats.fetched_views import in_parts
+from feedline.feed.protocol import Deserializer, whole_number
+from feedline.feed.reading import lengths
+from feedline.feed.reading.blocks import BlockCorpus
+from feedline.feed.reading.fetching import FetchingReader
+from feedline.feed.reading.prefetch import BufferedReader, Ints, MappedReader, Reader, Stats
+from feedline.feed.timeline import ORDERS, ArcOrder, ChunkTable, Timeline, UnsizedOrder, Window
+
+DEFAULT_WINDOW = Window(bytes=256 << 20)
+
+# Orders in a number of arcs, by name.
+_IN_ARCS = {name: order for name, order in ORDERS.items() if issubclass(order, ArcOrder)}
+
+# Maximum stored bytes of a corpus on disk that is shuffled as a whole by default. A good disk delivers random rows of 3
+# KB at a tenth of its speed: 4 GiB of them in 18 s, once, as they then are in the page cache of any machine that
+# trains. A corpus of 1 TiB would take hours per sweep.
+WHOLE_BYTES = 4 << 30
+
+
+class ReadyCorpus(NamedTuple):
+    """A corpus with its order and reader.
+
+    Attributes:
+        timeline: order of the corpus.
+        reader: reader that brings its chunks, or the blocks that the order names, into memory.
+        lengths: function that returns the samples of sequences.
+        settled: paths of objects that `files.remote.settle` has to fetch before the reader is used.
+    """
+
+    timeline: Timeline
+    reader: Reader
+    lengths: lengths.Lengths
+    settled: Sequence[str]
+
+
+def opened(
+    corpus: Deserializer,
+    chunks: ChunkSet,
+    stats: Stats,
+    *,
+    order: str,
+    lanes: int | None,
+    seed: int,
+    shuffle: bool | str | Window,
+    threads: int,
+    read_ahead: int | None,
+) -> ReadyCorpus:
+    """Choose the order and the reader; the arguments are those of `MinibatchSource`.
+
+    Raises:
+        DataError: the corpus is empty.
+        ValueError: there is no such order, or the corpus cannot be delivered in it.
+    """
+    if not corpus.sized:
+        _check_order(corpus, order, shuffle, lanes=lanes)
+        return _unsized(
+            corpus, chunks, stats, order=order, seed=seed, shuffle=shuffle, threads=threads, read_ahead=read_ahead
+        )
+    timeline, whole = order_of(corpus, order=order, lanes=lanes, seed=seed, shuffle=shuffle)
+    settled = {path for part in whole for path in part.paths()}
+    for part in whole:
+        check_room(part.paths(), f"{part.name}, which is shuffled as a whole", "pass shuffle=fl.Window(...)")
+    parted = in_parts(corpus, settled)
+    read_from = corpus if timeline.blocks is None else BlockCorpus(corpus, timeline.blocks)
+    reader: Reader
+    if corpus.fetchable and not parted:
+        reader = FetchingReader(corpus, timeline, chunks, stats, read_ahead)
+    elif corpus.random_access and not parted:
+        reader = MappedReader(read_from, chunks, stats)
+    else:
+        reader = BufferedReader(
+            read_from,
+            chunks,
+            stats,
+            total=len(timeline.table),
+            table=timeline.table,
+            threads=threads,
+            budget_bytes=read_ahead,
+        )
+    return ReadyCorpus(timeline, reader, lengths.indexed(corpus), sorted(settled))
+
+
+def order_of(
+    corpus: Deserializer, *, order: str, lanes: int | None, seed: int, shuffle: bool | str | Window
+) -> tuple[Timeline, list[Deserializer]]:
+    """Choose the order of a corpus that knows its sizes; reads nothing of it.
+
+    Returns:
+        The order, and those parts of the corpus, or the corpus, that lie in object stores and are shuffled as a whole:
+        as any of their sequences may be the next one, they are fetched first.
+
+    Raises:
+        DataError, ValueError: as for `opened`.
+    """
+    _check_order(corpus, order, shuffle, lanes=lanes)
+    table = ChunkTable(corpus.chunks())
+    if table.total_sequences == 0:
+        raise DataError(f"expected at least one sequence in {corpus.name}, got none")
+    whole: list[Deserializer] = []
+    return _timeline(corpus, table, order, seed, shuffle, lanes=lanes, whole=whole), whole
+
+
+def _check_order(corpus: Deserializer, order: str, shuffle: bool | str | Window, *, lanes: int | None) -> None:
+    if order not in ("feedline", *ORDERS):
+        raise ValueError(f"expected order to be one of 'feedline', {', '.join(map(repr, ORDERS))}, got {order!r}")
+    if not isinstance(shuffle, (bool, Window)) and shuffle != "whole":
+        raise TypeError(f'expected shuffle to be True, False, "whole" or a fl.Window, got {shuffle!r}')
+    if lanes is not None:
+        _check_lanes(corpus, order, lanes)
+    elif order in _IN_ARCS:
+        raise ValueError(f"expected lanes= with order={order!r}, got none; the state that names it says how many")
+
+
+def checked_lanes(lanes: int | None) -> int | None:
+    """Return the argument ``lanes`` as an int.
+
+    Raises:
+        TypeError, ValueError: it is none of at least 1.
+    """
+    return None if lanes is None else whole_number("lanes", lanes, 1)
+
+
+def _check_lanes(corpus: Deserializer, order: str, lanes: int) -> None:
+    """Check that a corpus can be delivered in ``lanes`` arcs.
+
+    Raises:
+        ValueError: it cannot.
+    """
+    if not corpus.sized:
+        raise ValueError(
+            f"expected a corpus that knows the sizes of its chunks before reading for lanes={lanes}, got "
+            f"{corpus.name}; implement chunk_info, or convert it to a store"
+        )
+    if corpus.composed:
+        raise ValueError(
+            f"expected a corpus without an order of its own for lanes={lanes}, got {corpus.name}; leave lanes out, or "
+            "write what it delivers to a store with fl.convert and open that"
+        )
+    if order not in ("feedline", *_IN_ARCS):
+        raise ValueError(
+            f'expected order="feedline" with lanes={lanes}, which is an order of its own, got {order!r}; leave one out'
+        )
+
+
+def _timeline(
+    corpus: Deserializer,
+    table: ChunkTable,
+    order: str,
+    seed: int,
+    shuffle: bool | str | Window,
+    *,
+    lanes: int | None,
+    whole: list[Deserializer],
+) -> Timeline:
+    window = shuffle if isinstance(shuffle, Window) else None
+    shuffled = shuffle is not False
+    if shuffle == "whole" and not corpus.random_access:
+        raise ValueError(
+            f'expected a corpus with random access for shuffle="whole", got {corpus.name}, whose chunks are read and '
+            "decoded whole: give a fl.Window, or convert it once with fl.convert(..., shuffle=seed)"
+        )
+    if order in ("feedline-2", "arcs-2") and not corpus.sliceable:
+        raise ValueError(
+            f"expected a corpus that overrides `read_slice` (and says so by `sliceable`) for order={order!r}, got "
+            f"{corpus.name}, whose chunks are read whole"
+        )
+    if order == "cntk" and not corpus.composed:
+        return _noted(ORDERS[order](table, seed, shuffled, window), corpus, whole)
+    if window is None:
+        if not shuffled:
+            window = _in_order(corpus, whole)
+        elif not corpus.random_access or (shuffle is True and order != "feedline-1" and _too_large(corpus, table)):
+            window = DEFAULT_WINDOW
+    if lanes is not None:
+        if order == "feedline":
+            order = "arcs-2" if _in_blocks(corpus, shuffled, window) else "arcs-1"
+        return _noted(_IN_ARCS[order](table, seed, shuffled, window, lanes), corpus, whole)
+    if order != "feedline":
+        if corpus.composed:
+            raise ValueError(
+                f'expected order="feedline" for {corpus.name}, which has an order of its own, got {order!r}'
+            )
+        return _noted(ORDERS[order](table, seed, shuffled, window), corpus, whole)
+    return _order_of(corpus, seed, shuffled, window, whole=whole)
+
+
+def _order_of(
+    corpus: Deserializer, seed: int, shuffled: bool, window: Window | None, *, whole: list[Deserializer]
+) -> Timeline:
+    """Return the current order of a corpus, or of a part of one."""
+
+    def order_of(part: Deserializer, seed: int, window: Window | None) -> Timeline:
+        if not shuffled:
+            window = _in_order(part, whole)
+        return _order_of(part, seed, shuffled, window, whole=whole)
+
+    own: Timeline | None = corpus.own_order(seed, shuffled, window, order_of)
+    if own is not None:
+        return own
+    name = "feedline-2" if _in_blocks(corpus, shuffled, window) else "feedline-1"
+    return _noted(ORDERS[name](ChunkTable(corpus.chunks()), seed, shuffled, window), corpus, whole)
+
+
+def _in_order(corpus: Deserializer, whole: list[Deserializer]) -> Window | None:
+    """Return the window of a corpus that is not shuffled; None: it need not be read in windows.
+
+    The window changes nothing about the order, except for batches of like length, which are made within windows. A
+    corpus of these keeps the windows that its files would have on a disk, so it is fetched as a whole.
+    """
+    if not corpus.random_access:
+        return Window(chunks=1)
+    if not in_parts(corpus, {path for part in whole for path in part.paths()}):
+        return None
+    if corpus.batched:
+        whole.append(corpus)
+        return None
+    return Window(chunks=1)
+
+
+def _noted(timeline: Timeline, corpus: Deserializer, whole: list[Deserializer]) -> Timeline:
+    """Note a corpus that is shuffled as a whole, and of which parts may be missing."""
+    if timeline.shuffle and timeline.window is None and in_parts(corpus):
+        whole.append(corpus)
+    return timeline
+
+
+def _in_blocks(corpus: Deserializer, shuffled: bool, window: Window | None) -> bool:
+    """Return whether windows of a corpus are filled with blocks."""
+    # Windows of chunks name their own unit, and a whole shuffle is the same over any blocks.
+    return shuffled and corpus.sliceable and window is not None and window.chunks is None
+
+
+def _too_large(corpus: Deserializer, table: ChunkTable) -> bool:
+    return not corpus.in_memory and int(table.bytes.sum()) > WHOLE_BYTES
+
+
+def _unsized(
+    corpus: Deserializer,
+    chunks: ChunkSet,
+    stats: Stats,
+    *,
+    order: str,
+    seed: int,
+    shuffle: bool | str | Window,
+    threads: int,
+    read_ahead: int | None,
+) -> ReadyCorpus:
+    if order not in ("feedline", "feedline-1"):
+        raise ValueError(f'expected order="feedline" for a corpus without chunk_info, got {order!r}')
+    if shuffle == "whole":
+        raise ValueError(
+            'expected shuffle=True or a fl.Window for a corpus without chunk_info, got "whole": what it holds is '
+            "known only once it is read; implement chunk_info, or convert it to a store"
+        )
+    if corpus.num_chunks() < 1:
+        raise DataError(f"expected at least one chunk in {corpus.name}, got none")
+    reader = BufferedReader(
+        corpus, chunks, stats, total=corpus.num_chunks(), table=None, threads=threads, budget_bytes=read_ahead
+    )
+    window = shuffle if isinstance(shuffle, Window) else None
+    # The reader looks through the windows that follow: if they referred to it in turn, a source that is dropped would
+    # live, and read on, until the next collection of garbage.
+    weakly = weakref.proxy(reader)
+    timeline = UnsizedOrder(
+        corpus.num_chunks(), seed, shuffle is not False, window, lambda ids: cast(Ints, weakly.counts(ids))
+    )
+    return ReadyCorpus(timeline, reader, lengths.read(weakly), [])
