@@ -17,6 +17,7 @@ from feedline.data.schema import encodable
 from feedline.errors import DataError, SchemaError
 from feedline.feed.files.paths import PathLike, list_files, name_of
 from feedline.feed.formats.ctf_index import Cache
+from feedline.feed.formats.hive import tell_left_out
 from feedline.feed.formats.rows import (
     CHUNK_TEXT,
     MOST_ROW,
@@ -112,7 +113,10 @@ class CSVDeserializer(RowsDeserializer):
                 )
         declared: dict[str, Stream] = {}
         places: dict[str, list[str]] = {}
-        given = declared_streams(streams, stream_kwargs) or {name: name for name in head.names}
+        given = declared_streams(streams, stream_kwargs)
+        if not given:
+            tell_left_out(paths, path, self.name, head.names)
+            given = {name: name for name in head.names}
         for name, what in given.items():
             declared[name], places[name] = _declared(name, what, head, (columns or {}).get(name), str(paths[0]))
         if unknown := (columns or {}).keys() - declared.keys():

@@ -20,6 +20,7 @@ from feedline.errors import DataError, SchemaError
 from feedline.feed.files.packed import head_of
 from feedline.feed.files.paths import PathLike, list_files, name_of, open_file, read_at, status_of
 from feedline.feed.formats.ctf_index import Cache
+from feedline.feed.formats.hive import tell_left_out
 from feedline.feed.formats.rows import CHUNK_TEXT, HEAD_BYTES, UNPACK_BYTES, RowOptions, RowsDeserializer, fields_of
 from feedline.feed.formats.tfrecord_guess import RECORD_HEAD, begins_record, masked_crc32c, packing_of_records
 from feedline.feed.protocol import CHUNK_MEMORY, declared_streams, whole_number
@@ -127,6 +128,7 @@ class TFRecordDeserializer(RowsDeserializer):
             several, stepped = first.places(declared, sequences, lists, defaults or {})
         else:
             declared, several, stepped = first.inferred()
+            tell_left_out(paths, path, self.name, {name for record in first.records for name, _ in record})
             several = several if sequences is None else set(sequences)
             if lists is not None and set(lists) != stepped:
                 had, got = (", ".join(sorted(names)) or "none" for names in (stepped, lists))
