@@ -6,6 +6,7 @@ Guarantees and cost are those of `rows`; files may be packed, see `files.packed`
 from __future__ import annotations
 
 import fnmatch
+import itertools
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -41,6 +42,7 @@ _ENCODING = "if it is in another encoding, convert it: iconv -f LATIN1 -t UTF-8"
 _LINE_ENDS = "expected lines that end in \\n or \\r\\n, got one that ends in \\r alone"
 _CONVERT_LINE_ENDS = "convert the line ends: tr '\\r' '\\n' < old.csv > new.csv; or quote cells that hold \\r"
 _INTEGER = re.compile(r"[+-]?\d+", re.ASCII)
+_SEPARATOR = re.compile(r'"?sep=[^\r\n]"?\r?\n')
 
 
 class CSVDeserializer(RowsDeserializer):
@@ -200,13 +202,27 @@ class _Head:
         self.header = not any(_NUMBER.fullmatch(cell.strip()) for cell in rows[0]) if header is None else bool(header)
         self.names = rows.pop(0) if self.header else [str(k) for k in range(len(rows[0]))]
         self.rows = rows
-        # As pandas names its index, and what is behind a last delimiter.
-        self.names = [name or f"Unnamed: {k}" for k, name in enumerate(self.names)]
-        if bad := [name for name in self.names if not encodable(name)]:
+        if (said := _SEPARATOR.match(found)) is not None:
+            raise DataError(
+                f"expected rows, got `{said[0].strip()}`, by which Excel is told the delimiter",
+                path=str(path),
+                byte=0,
+                hint="remove the first line: tail -n +2 old.csv > new.csv",
+            )
+        # As pandas names its index, and what is behind a last delimiter. A table that it wrote twice has several.
+        for k, name in enumerate(self.names):
+            if not name:
+                own = (f"Unnamed: {k}{'.1' * again}" for again in itertools.count())
+                self.names[k] = next(name for name in own if name not in self.names)
+        if bad := [name for name in self.names if not encodable(name) or "\0" in name]:
             if text.startswith((b"\xff\xfe", b"\xfe\xff")):
                 raise index_error(path, "utf16_input", 0)
             what = bad[0].encode("utf-8", "surrogateescape")
-            raise DataError(f"expected the names of columns in UTF-8, got {what!r}", path=str(path), hint=_ENCODING)
+            raise DataError(
+                f"expected the names of columns in UTF-8, got {what!r}",
+                path=str(path),
+                hint=_ENCODING.replace("LATIN1", "UTF-16LE") if b"\0" in what else _ENCODING,
+            )
         if len(set(self.names)) < len(self.names):
             twice = sorted({name for name in self.names if self.names.count(name) > 1})
             raise DataError(f"expected every column once in the header, got twice: {', '.join(twice)}", path=str(path))
