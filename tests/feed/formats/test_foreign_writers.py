@@ -249,6 +249,23 @@ def test_a_million_nulls_take_little_memory(tmp_path, suffix):
         fl.DataError.__init__ = original
 
 
+def test_categories_that_are_numbers_are_no_more_than_memory(tmp_path):
+    numbers = pa.DictionaryArray.from_arrays(pa.array(np.zeros(100_000, np.int8)), pa.array([7]))
+    table = pa.table({"x": numbers})
+    with ipc.new_file(tmp_path / "x.arrow", table.schema, options=ipc.IpcWriteOptions(compression="zstd")) as writer:
+        writer.write_table(table)
+    assert os.path.getsize(tmp_path / "x.arrow") < 2000
+    with pytest.raises(fl.DataError, match=r"at most 400000 bytes .* got 800000"):
+        fl.ArrowDeserializer(tmp_path / "x.arrow", memory=400_000).read(0)
+    assert fl.ArrowDeserializer(tmp_path / "x.arrow", memory=800_000).read(0)["x"].tolist() == [7] * 100_000
+    for year in (1, 2):
+        (tmp_path / f"year={year}").mkdir()
+        pq.write_table(pa.table({"x": pa.nulls(1000, pa.int8())}), tmp_path / f"year={year}" / "x.parquet")
+    (tmp_path / "x.arrow").unlink()
+    with pytest.raises(fl.DataError, match=r"at most 4000 bytes .* got 8000"):
+        fl.ParquetDeserializer(tmp_path, ["year"], memory=4000).read(0)
+
+
 def _arrow(path, values):
     table = pa.table(values)
     with ipc.new_file(path, table.schema) as writer:
