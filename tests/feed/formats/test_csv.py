@@ -411,7 +411,7 @@ def test_made_up_names_are_no_names_of_the_table(write):
     assert "Unnamed: 0.1.1" in write(",Unnamed: 0.1,Unnamed: 0,\n0,1,2,3\n").schema
 
 
-@pytest.mark.parametrize("line", ["sep=;\r\n", '"sep=,"\n', "sep=\t\n"])
+@pytest.mark.parametrize("line", ["sep=;\r\n", '"sep=,"\n', "SEP=\t\n"])
 def test_a_line_that_tells_excel_the_delimiter_is_no_header(write, line):
     with pytest.raises(fl.DataError, match="Excel"):
         write(line + "a;b\n1;2\n")
@@ -424,7 +424,7 @@ def test_utf_16_without_a_mark_is_refused(tmp_path, encoding):
         fl.CSVDeserializer(tmp_path / "x.csv")
 
 
-@pytest.mark.parametrize("text", ["a,b\r1,2\r3,4\r", "a,b\r1,2\n3,4\n", "a\rb\n", "a;b\r1;2\r3;4"])
+@pytest.mark.parametrize("text", ["a,b\r1,2\r3,4\r", "a,b\r1,2\n3,4\n", "a\rb\n", "a;b\r1;2\r3;4", '"a","b"\r"1","2"\r'])
 def test_lines_that_end_in_a_carriage_return_alone_are_refused(tmp_path, text):
     path = tmp_path / "a.csv"
     path.write_bytes(text.encode())

@@ -42,7 +42,7 @@ _ENCODING = "if it is in another encoding, convert it: iconv -f LATIN1 -t UTF-8"
 _LINE_ENDS = "expected lines that end in \\n or \\r\\n, got one that ends in \\r alone"
 _CONVERT_LINE_ENDS = "convert the line ends: tr '\\r' '\\n' < old.csv > new.csv; or quote cells that hold \\r"
 _INTEGER = re.compile(r"[+-]?\d+", re.ASCII)
-_SEPARATOR = re.compile(r'"?sep=[^\r\n]"?\r?\n')
+_SEPARATOR = re.compile(r'"?sep=[^\r\n]"?\r?\n', re.IGNORECASE)
 
 
 class CSVDeserializer(RowsDeserializer):
@@ -255,8 +255,9 @@ def _rows(text: str, delimiter: str, whole: bool) -> tuple[list[list[str]], int 
     for cell in cells.finditer(text):
         quoted, more, unclosed, plain, end = cell.groups()
         inner = unclosed if quoted is None else quoted
-        if returned is None and plain and "\r" in plain[: len(plain) - (end != delimiter)]:
-            returned = cell.start() + plain.index("\r")
+        bare = plain or more or ""
+        if returned is None and "\r" in bare[: len(bare) - (end != delimiter)]:
+            returned = cell.start("end") - len(bare) + bare.index("\r")
         row.append(plain if inner is None else inner.replace('""', '"') + (more or ""))
         if end == delimiter:
             continue
