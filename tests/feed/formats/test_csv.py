@@ -424,7 +424,9 @@ def test_utf_16_without_a_mark_is_refused(tmp_path, encoding):
         fl.CSVDeserializer(tmp_path / "x.csv")
 
 
-@pytest.mark.parametrize("text", ["a,b\r1,2\r3,4\r", "a,b\r1,2\n3,4\n", "a\rb\n", "a;b\r1;2\r3;4", '"a","b"\r"1","2"\r'])
+@pytest.mark.parametrize(
+    "text", ["a,b\r1,2\r3,4\r", "a,b\r1,2\n3,4\n", "a\rb\n", "a;b\r1;2\r3;4", '"a","b"\r"1","2"\r']
+)
 def test_lines_that_end_in_a_carriage_return_alone_are_refused(tmp_path, text):
     path = tmp_path / "a.csv"
     path.write_bytes(text.encode())

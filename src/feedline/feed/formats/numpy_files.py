@@ -50,7 +50,7 @@ def open_files(paths: list[str], streams: Mapping[str, Stream], memory_bytes: in
         TypeError,
         ValueError,
     ) as error:  # of records, dates or a scalar: wrong arguments of a program, but not here
-        raise SchemaError(f"{error}\n  at {path}") from error
+        raise SchemaError(str(error)) from error
     except DataError as error:  # no sequences
         raise DataError(str(error), path=str(path)) from error
     corpus.name = str(path)
