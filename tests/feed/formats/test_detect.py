@@ -410,6 +410,14 @@ def test_rows_without_values_are_no_more_than_bytes_of_their_file(tmp_path, dtyp
         fl.open_corpus(tmp_path / "a.npy")
 
 
+def test_a_member_of_npz_that_is_no_array_is_refused_by_name(tmp_path):
+    np.savez(tmp_path / "a.npz", x=np.arange(3))
+    with zipfile.ZipFile(tmp_path / "a.npz", "a") as archive:
+        archive.writestr("readme.txt", "text")
+    with pytest.raises(fl.SchemaError, match=r"got bytes[\s\S]*readme\.txt[\s\S]*a\.npz"):
+        fl.open_corpus(tmp_path / "a.npz")
+
+
 def test_an_array_without_rows_is_named(tmp_path):
     np.save(tmp_path / "a.npy", np.zeros((0, 3)))
     with pytest.raises(fl.DataError, match=r"got none in `x`[\s\S]*a\.npy"):

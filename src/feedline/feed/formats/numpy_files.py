@@ -32,7 +32,7 @@ def open_files(paths: list[str], streams: Mapping[str, Stream], memory_bytes: in
                     loaded = {"x" if file == path else file.stem: map_npy(file)}
                 size = status_of(opened).st_size
                 for name, array in loaded.items():  # rows without bytes cost a file nothing
-                    if array is not None and array.ndim and array.nbytes == 0 and len(array) > size:
+                    if isinstance(array, np.ndarray) and array.ndim and array.nbytes == 0 and len(array) > size:
                         raise ValueError(f"`{name}` claims {len(array)} rows without values, in {size} bytes")
                 arrays.update(loaded)
             except _TooLargeError as error:
