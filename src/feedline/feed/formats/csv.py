@@ -110,7 +110,7 @@ class CSVDeserializer(RowsDeserializer):
         for other in paths[1:]:
             if (found := _Head(other, head.delimiter, head.header).names) != head.names:
                 raise DataError(
-                    f"expected the columns {', '.join(head.names)}, as in {paths[0]}, got {', '.join(found)}",
+                    f"expected the columns {', '.join(head.names)}, as in {name_of(paths[:1])}, got {', '.join(found)}",
                     path=str(other),
                 )
         declared: dict[str, Stream] = {}

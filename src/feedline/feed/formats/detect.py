@@ -100,6 +100,8 @@ class Format(NamedTuple):
                 message = message.replace(path, shown_path(path))
             if not any(shown_path(path) in message for path in paths):
                 message += f"\n  at {name_of(paths)}"
+            if message == str(error):
+                raise
             raise SchemaError(message) from error
 
     def listed(self, path: str) -> list[str]:

@@ -23,7 +23,7 @@ from feedline.data.maps import MappedRange
 from feedline.errors import DataError, SchemaError
 from feedline.feed.files.digest import ContentDigest
 from feedline.feed.files.mapped_arrays import map_file, map_npy, mapped_ranges
-from feedline.feed.files.paths import list_files, looking, open_file
+from feedline.feed.files.paths import list_files, looking, name_of, open_file
 from feedline.feed.files.seals import seals_of
 from feedline.feed.formats.litdata_index import litdata_index, token_arrays
 from feedline.feed.formats.shards_guess import folder_of, is_litdata, is_litdata_chunk
@@ -97,7 +97,7 @@ class TokensDeserializer(Deserializer):
         for other, tokens in found:
             if tokens.dtype != self._files[0].dtype:
                 raise DataError(
-                    f"expected tokens of {self._files[0].dtype}, as in {self._paths[0]}, got {tokens.dtype}",
+                    f"expected tokens of {self._files[0].dtype}, as in {name_of(self._paths[:1])}, got {tokens.dtype}",
                     path=str(other),
                 )
         self.tokens = sum(map(len, self._files))
