@@ -219,10 +219,19 @@ def test_what_does_not_fit_is_refused(tmp_path, described):
 
 @pytest.mark.parametrize(
     ("step", "samples", "fits"),
-    [(8, 80, True), (8, 0, False), (8, 79, False), (4, 80, False), (4, 40, True), (12, 60, False), (0, 0, True)],
+    [
+        (8, 80, True),
+        (8, 0, False),
+        (8, 79, False),
+        (4, 80, False),
+        (4, 40, True),
+        (12, 60, False),
+        (0, 0, True),
+        (0, 80, False),
+    ],
 )
 def test_a_start_whose_samples_contradict_its_step_is_refused(tmp_path, described, step, samples, fits):
-    """Of step 0 it is a new run; else earlier steps were once left out of the audit without a word."""
+    """Of step 0 and no samples it is a new run; else earlier steps were once left out of the audit without a word."""
     loop = Loop(tmp_path / "run.jsonl", described)
     loop.run(8, 16, 4, keep=8)
     last = {record.step: record for record in read_records(loop.path)}

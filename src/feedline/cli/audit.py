@@ -125,7 +125,7 @@ def read_records(log: Path) -> list[LoggedFeed]:
     for line in lines:
         step = line.feed.step
         again = bisect_left(found, step, key=lambda known: known.feed.step)
-        if step:  # else a new run begins, in the same log
+        if step or line.samples:  # else a new run begins, in the same log
             for before in found[max(0, again - 1) :]:
                 _check_order(log, before, line)
         found[again:] = [line]

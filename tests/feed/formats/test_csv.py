@@ -406,7 +406,27 @@ def test_columns_without_a_name_are_named_by_their_place(tmp_path):
     assert corpus.read(0)["Unnamed: 0"].tolist() == [0, 1]
 
 
-@pytest.mark.parametrize("text", ["a,b\r1,2\r3,4\r", "a,b\r1,2\n3,4\n", "a\rb\n", "a;b\r1;2\r3;4"])
+def test_made_up_names_are_no_names_of_the_table(write):
+    assert list(write(",Unnamed: 0,x\n0,1,2\n").schema) == ["Unnamed: 0.1", "Unnamed: 0", "x"]
+    assert "Unnamed: 0.1.1" in write(",Unnamed: 0.1,Unnamed: 0,\n0,1,2,3\n").schema
+
+
+@pytest.mark.parametrize("line", ["sep=;\r\n", '"sep=,"\n', "SEP=\t\n"])
+def test_a_line_that_tells_excel_the_delimiter_is_no_header(write, line):
+    with pytest.raises(fl.DataError, match="Excel"):
+        write(line + "a;b\n1;2\n")
+
+
+@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be"])
+def test_utf_16_without_a_mark_is_refused(tmp_path, encoding):
+    (tmp_path / "x.csv").write_bytes("a,b\n1,2\n".encode(encoding))
+    with pytest.raises(fl.DataError, match="UTF-16"):
+        fl.CSVDeserializer(tmp_path / "x.csv")
+
+
+@pytest.mark.parametrize(
+    "text", ["a,b\r1,2\r3,4\r", "a,b\r1,2\n3,4\n", "a\rb\n", "a;b\r1;2\r3;4", '"a","b"\r"1","2"\r']
+)
 def test_lines_that_end_in_a_carriage_return_alone_are_refused(tmp_path, text):
     path = tmp_path / "a.csv"
     path.write_bytes(text.encode())

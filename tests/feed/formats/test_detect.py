@@ -401,6 +401,30 @@ def test_arrays_that_are_no_streams_name_their_file(tmp_path, array):
         fl.open_corpus(tmp_path / "a.npy")
 
 
+@pytest.mark.parametrize("dtype", ["S0", "U0", "V0", "int64"])
+def test_rows_without_values_are_no_more_than_bytes_of_their_file(tmp_path, dtype):
+    shape = (10**12, 0) if dtype == "int64" else (10**12,)
+    with open(tmp_path / "a.npy", "wb") as file:
+        descr = np.dtype(dtype).str
+        np.lib.format.write_array_header_1_0(file, {"descr": descr, "fortran_order": False, "shape": shape})
+    with pytest.raises(fl.DataError, match=r"1000000000000 rows without values[\s\S]*a\.npy"):
+        fl.open_corpus(tmp_path / "a.npy")
+
+
+def test_a_member_of_npz_that_is_no_array_is_refused_by_name(tmp_path):
+    np.savez(tmp_path / "a.npz", x=np.arange(3))
+    with zipfile.ZipFile(tmp_path / "a.npz", "a") as archive:
+        archive.writestr("readme.txt", "text")
+    with pytest.raises(fl.SchemaError, match=r"got bytes[\s\S]*readme\.txt[\s\S]*a\.npz"):
+        fl.open_corpus(tmp_path / "a.npz")
+
+
+def test_an_array_without_rows_is_named(tmp_path):
+    np.save(tmp_path / "a.npy", np.zeros((0, 3)))
+    with pytest.raises(fl.DataError, match=r"got none in `x`[\s\S]*a\.npy"):
+        fl.open_corpus(tmp_path / "a.npy")
+
+
 def test_what_a_schema_refuses_names_the_file(tmp_path):
     np.savez(tmp_path / "a.npz", **{"": np.arange(3)})
     with pytest.raises(fl.SchemaError, match=r"expected a non-empty string[\s\S]*a.npz"):

@@ -1,6 +1,8 @@
 """Files of writers that feedline does not depend on, and of older versions; see tests/fixtures/foreign/make.py."""
 
+import json
 import os
+import pickle
 import warnings
 from pathlib import Path
 
@@ -11,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import feedline as fl
+from tests.oracles.tfrecord import example, tfrecords
 
 FOLDER = Path(__file__).parents[2] / "fixtures" / "foreign"
 FILES = sorted(path.name for path in FOLDER.iterdir() if path.suffix in (".parquet", ".arrow", ".arrows"))
@@ -246,11 +249,65 @@ def test_a_million_nulls_take_little_memory(tmp_path, suffix):
         fl.DataError.__init__ = original
 
 
-def test_folders_of_hive_are_named_where_they_are_no_column(tmp_path):
+def test_categories_that_are_numbers_are_no_more_than_memory(tmp_path):
+    numbers = pa.DictionaryArray.from_arrays(pa.array(np.zeros(100_000, np.int8)), pa.array([7]))
+    table = pa.table({"x": numbers})
+    with ipc.new_file(tmp_path / "x.arrow", table.schema, options=ipc.IpcWriteOptions(compression="zstd")) as writer:
+        writer.write_table(table)
+    assert os.path.getsize(tmp_path / "x.arrow") < 2000
+    with pytest.raises(fl.DataError, match=r"at most 400000 bytes .* got 800000"):
+        fl.ArrowDeserializer(tmp_path / "x.arrow", memory=400_000).read(0)
+    assert fl.ArrowDeserializer(tmp_path / "x.arrow", memory=800_000).read(0)["x"].tolist() == [7] * 100_000
+    for year in (1, 2):
+        (tmp_path / f"year={year}").mkdir()
+        pq.write_table(pa.table({"x": pa.nulls(1000, pa.int8())}), tmp_path / f"year={year}" / "x.parquet")
+    (tmp_path / "x.arrow").unlink()
+    with pytest.raises(fl.DataError, match=r"at most 4000 bytes .* got 8000"):
+        fl.ParquetDeserializer(tmp_path, ["year"], memory=4000).read(0)
+
+
+def _arrow(path, values):
+    table = pa.table(values)
+    with ipc.new_file(path, table.schema) as writer:
+        writer.write_table(table)
+
+
+def _csv(path, values):
+    path.write_text(
+        "\n".join([",".join(values), *(",".join(map(str, row)) for row in zip(*values.values(), strict=True))])
+    )
+
+
+def _lines(path, values):
+    rows = zip(*values.values(), strict=True)
+    path.write_text("".join(json.dumps(dict(zip(values, row, strict=True))) + "\n" for row in rows))
+
+
+def _records(path, values):
+    path.write_bytes(tfrecords(example(**{name: row[i] for name, row in values.items()}) for i in range(2)))
+
+
+@pytest.mark.parametrize(
+    ("suffix", "write"), [(".arrow", _arrow), (".csv", _csv), (".jsonl", _lines), (".tfrecord", _records)]
+)
+def test_folders_of_hive_are_named_where_they_are_no_column(tmp_path, suffix, write):
     for label in "ab":
-        (tmp_path / f"label={label}").mkdir()
-        table = pa.table({"x": [1, 2]})
-        with ipc.new_file(tmp_path / f"label={label}" / "x.arrow", table.schema) as writer:
-            writer.write_table(table)
-    with pytest.warns(UserWarning, match="names of folders .*: label"):
+        (tmp_path / f"label={label}" / "year=1").mkdir(parents=True)
+        write(tmp_path / f"label={label}" / "year=1" / f"p{suffix}", {"x": [1, 2], "year": [1, 1]})
+    pattern = str(tmp_path / "*" / "*" / f"*{suffix}")
+    with pytest.warns(UserWarning, match="names of folders .*: label;"):
+        corpus = fl.open_corpus(pattern)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        pickle.loads(pickle.dumps(corpus))
+        fl.open_corpus(pattern, x=corpus.schema["x"])
+
+
+@pytest.mark.parametrize("folder", [b"label=\xff", b"label=%FF", b"\xff=a"])
+def test_folders_of_hive_that_are_not_named_in_utf_8_are_refused(tmp_path, folder):
+    place = os.path.join(os.fsencode(tmp_path), folder)
+    os.mkdir(place)
+    pq.write_table(pa.table({"x": [1]}), tmp_path / "p.parquet")
+    os.rename(tmp_path / "p.parquet", place + b"/p.parquet")
+    with pytest.raises(fl.DataError, match=r"named in UTF-8.*xff(.|\n)*rename"):
         fl.open_corpus(tmp_path)

@@ -324,7 +324,32 @@ def test_links_are_followed_or_named(tmp_path):
     with h5py.File(tmp_path / "b.h5", "w") as file:
         file["z"] = h5py.SoftLink("/below/z")
         file["below/z"] = np.arange(4.0)
-    assert list(HDF5Deserializer(tmp_path / "b.h5").schema) == ["z"]
+        file["here"] = h5py.SoftLink(".")
+        file["again"] = h5py.SoftLink("./here/./z")
+    assert sorted(HDF5Deserializer(tmp_path / "b.h5").schema) == ["again", "z"]
+    with h5py.File(tmp_path / "c.h5", "w") as file:
+        file["elsewhere"] = h5py.ExternalLink("other.h5", "x")
+    with pytest.raises(fl.SchemaError, match=r"link to other\.h5"):
+        HDF5Deserializer(tmp_path / "c.h5")
+
+
+def test_links_over_links_are_followed_only_so_often(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["x"] = np.arange(4)
+        file["l0"] = h5py.SoftLink("/")
+        for i in range(1, 9):
+            file[f"l{i}"] = h5py.SoftLink(f"/l{i - 1}" * 50)
+    with pytest.warns(UserWarning, match=r"'l1' \(expected at most 16 links"):
+        assert list(HDF5Deserializer(tmp_path / "a.h5").schema) == ["x"]
+
+
+def test_names_that_are_not_utf_8_are_left_out_with_a_warning(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["x"] = np.arange(4)
+        file[b"\xff"] = np.arange(4)
+    with pytest.warns(UserWarning, match=r"not UTF-8.*b'\\xff'"):
+        corpus = HDF5Deserializer(tmp_path / "a.h5")
+    assert list(corpus.schema) == ["x"]
 
 
 def test_a_dimension_of_netcdf_without_a_variable_is_no_stream(tmp_path):

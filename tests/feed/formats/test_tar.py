@@ -312,6 +312,13 @@ def test_a_number_that_is_none_is_one_bad_sample(tmp_path, suffix, stream, bad, 
         raise error
 
 
+@pytest.mark.parametrize("array", [np.array(["a"]), np.array([b"a"]), np.zeros(1, "V3"), np.zeros(1, [("a", "i4")])])
+def test_npy_files_of_other_things_than_numbers_are_refused_by_name(tmp_path, array):
+    written(tmp_path / "a.tar", [("a.npy", npy(array))])
+    with pytest.raises(fl.DataError, match=r"a \.npy file of numbers, got one [\s\S]*a\.tar"):
+        fl.open_corpus(tmp_path / "a.tar")
+
+
 def test_what_cannot_be_numbers(tmp_path):
     path = written(tmp_path / "a.tar", [("a.jpg", b"1"), ("a.pickle", pickle.dumps(1)), ("a.cls", b"1")])
     for name, stream, message in (

@@ -186,7 +186,7 @@ def test_what_is_no_file_of_tokens(tmp_path):
             fl.TokensDeserializer(tmp_path / "b.npy", length=2)
     np.zeros(9, "uint16").tofile(tmp_path / "a.bin")
     np.save(tmp_path / "b.npy", np.zeros(9, "int32"))
-    with pytest.raises(fl.DataError, match="one dtype, got int32, uint16"):
+    with pytest.raises(fl.DataError, match=r"tokens of uint16, as in .*a\.bin, got int32\n  at .*b\.npy"):
         fl.TokensDeserializer([tmp_path / "a.bin", tmp_path / "b.npy"], length=2)
     with pytest.raises(fl.DataError, match="No such file"):
         fl.TokensDeserializer(tmp_path / "none.bin", length=2)
@@ -289,6 +289,14 @@ def test_other_headers_of_its_kind_are_refused(tmp_path, magic, version, count, 
     with pytest.raises(fl.DataError, match=told) as caught:
         fl.open_corpus(path, tokens=fl.Stream(64, "uint16"))
     assert caught.value.path == str(path)
+
+
+@pytest.mark.parametrize("size", [4, 512, 1022])
+def test_a_header_that_is_cut_is_not_tokens(tmp_path, size):
+    path = llm_c(tmp_path / "a.bin", 20240520, 1, np.arange(1024, dtype="uint16"))
+    path.write_bytes(path.read_bytes()[:size])
+    with pytest.raises(fl.DataError, match=f"1024 bytes of header behind 20240520, got {size}"):
+        fl.open_corpus(path, tokens=fl.Stream(2, "uint16"))
 
 
 def test_tokens_that_begin_like_a_header_are_tokens(tmp_path):

@@ -539,7 +539,7 @@ def test_workers_after_zarr_itself_has_read(path):
 INTERRUPTED = """
 import asyncio, signal, sys, threading
 import feedline as fl
-from feedline.feed.formats import zarr_library
+from feedline.feed.formats.stored import zarr_library
 corpus = fl.open_corpus(sys.argv[1])
 expected = corpus.read(0)["rows"].rows.tolist()
 reads, get = [0], zarr_library._Store.get

@@ -98,3 +98,13 @@ def test_reads_nothing_twice_and_no_more_than_there_is(tmp_path, name):
             if round == 0:
                 fetched = counters.sent_bytes["GET"]
         assert counters.sent_bytes["GET"] == fetched
+
+
+def test_errors_on_schemas_name_the_address_alone(store, opened, tmp_path):
+    store.put("b/a.csv", b"x,y\n1,2\n")
+    np.save(tmp_path / "a.npy", np.zeros(3, "M8[s]"))
+    store.put("b/a.npy", (tmp_path / "a.npy").read_bytes())
+    for name, streams in (("a.csv", {"z": fl.Stream(())}), ("a.npy", {})):
+        with pytest.raises(fl.SchemaError, match=f"s3://b/{name}") as caught:
+            opened(name, **streams)
+        assert str(tmp_path) not in str(caught.value)

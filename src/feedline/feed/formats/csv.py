@@ -6,6 +6,7 @@ Guarantees and cost are those of `rows`; files may be packed, see `files.packed`
 from __future__ import annotations
 
 import fnmatch
+import itertools
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -16,6 +17,7 @@ from feedline.data import Schema, Stream
 from feedline.data.schema import encodable
 from feedline.errors import DataError, SchemaError
 from feedline.feed.files.paths import PathLike, list_files, name_of
+from feedline.feed.formats.hive import tell_left_out
 from feedline.feed.formats.indexed.index import Cache
 from feedline.feed.formats.indexed.rows import (
     CHUNK_TEXT,
@@ -40,6 +42,7 @@ _ENCODING = "if it is in another encoding, convert it: iconv -f LATIN1 -t UTF-8"
 _LINE_ENDS = "expected lines that end in \\n or \\r\\n, got one that ends in \\r alone"
 _CONVERT_LINE_ENDS = "convert the line ends: tr '\\r' '\\n' < old.csv > new.csv; or quote cells that hold \\r"
 _INTEGER = re.compile(r"[+-]?\d+", re.ASCII)
+_SEPARATOR = re.compile(r'"?sep=[^\r\n]"?\r?\n', re.IGNORECASE)
 
 
 class CSVDeserializer(RowsDeserializer):
@@ -107,12 +110,15 @@ class CSVDeserializer(RowsDeserializer):
         for other in paths[1:]:
             if (found := _Head(other, head.delimiter, head.header).names) != head.names:
                 raise DataError(
-                    f"expected the columns {', '.join(head.names)}, as in {paths[0]}, got {', '.join(found)}",
+                    f"expected the columns {', '.join(head.names)}, as in {name_of(paths[:1])}, got {', '.join(found)}",
                     path=str(other),
                 )
         declared: dict[str, Stream] = {}
         places: dict[str, list[str]] = {}
-        given = declared_streams(streams, stream_kwargs) or {name: name for name in head.names}
+        given = declared_streams(streams, stream_kwargs)
+        if not given:
+            tell_left_out(paths, path, self.name, head.names)
+            given = {name: name for name in head.names}
         for name, what in given.items():
             declared[name], places[name] = _declared(name, what, head, (columns or {}).get(name), str(paths[0]))
         if unknown := (columns or {}).keys() - declared.keys():
@@ -195,13 +201,27 @@ class _Head:
         self.header = not any(_NUMBER.fullmatch(cell.strip()) for cell in rows[0]) if header is None else bool(header)
         self.names = rows.pop(0) if self.header else [str(k) for k in range(len(rows[0]))]
         self.rows = rows
-        # As pandas names its index, and what is behind a last delimiter.
-        self.names = [name or f"Unnamed: {k}" for k, name in enumerate(self.names)]
-        if bad := [name for name in self.names if not encodable(name)]:
+        if (said := _SEPARATOR.match(found)) is not None:
+            raise DataError(
+                f"expected rows, got `{said[0].strip()}`, by which Excel is told the delimiter",
+                path=str(path),
+                byte=0,
+                hint="remove the first line: tail -n +2 old.csv > new.csv",
+            )
+        # As pandas names its index, and what is behind a last delimiter. A table that it wrote twice has several.
+        for k, name in enumerate(self.names):
+            if not name:
+                own = (f"Unnamed: {k}{'.1' * again}" for again in itertools.count())
+                self.names[k] = next(name for name in own if name not in self.names)
+        if bad := [name for name in self.names if not encodable(name) or "\0" in name]:
             if text.startswith((b"\xff\xfe", b"\xfe\xff")):
                 raise index_error(path, "utf16_input", 0)
             what = bad[0].encode("utf-8", "surrogateescape")
-            raise DataError(f"expected the names of columns in UTF-8, got {what!r}", path=str(path), hint=_ENCODING)
+            raise DataError(
+                f"expected the names of columns in UTF-8, got {what!r}",
+                path=str(path),
+                hint=_ENCODING.replace("LATIN1", "UTF-16LE") if b"\0" in what else _ENCODING,
+            )
         if len(set(self.names)) < len(self.names):
             twice = sorted({name for name in self.names if self.names.count(name) > 1})
             raise DataError(f"expected every column once in the header, got twice: {', '.join(twice)}", path=str(path))
@@ -234,8 +254,9 @@ def _rows(text: str, delimiter: str, whole: bool) -> tuple[list[list[str]], int 
     for cell in cells.finditer(text):
         quoted, more, unclosed, plain, end = cell.groups()
         inner = unclosed if quoted is None else quoted
-        if returned is None and plain and "\r" in plain[: len(plain) - (end != delimiter)]:
-            returned = cell.start() + plain.index("\r")
+        bare = plain or more or ""
+        if returned is None and "\r" in bare[: len(bare) - (end != delimiter)]:
+            returned = cell.start("end") - len(bare) + bare.index("\r")
         row.append(plain if inner is None else inner.replace('""', '"') + (more or ""))
         if end == delimiter:
             continue

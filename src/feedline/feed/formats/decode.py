@@ -53,12 +53,14 @@ def stream_of(field: str, content: bytes, path: str) -> Stream:
     """Return the stream that such a file fills, from the first one's content.
 
     Raises:
-        DataError: it is a ``.npy`` file whose header cannot be read.
+        DataError: it is a ``.npy`` file whose header cannot be read, or not of numbers.
     """
     form = form_of(field)
     if form == "npy":
         try:
             shape, _, dtype, _ = _npy_header(content)
+            if dtype.kind not in "biufc":
+                raise ValueError(f"expected a .npy file of numbers, got one of {dtype}")
         except ValueError as error:
             raise DataError(f"{error} (member .{field} of the first sample)", path=path) from error
         return Stream(shape, dtype.newbyteorder("="))

@@ -94,9 +94,14 @@ class Format(NamedTuple):
         try:
             return opener(paths, streams, memory_bytes)
         except SchemaError as error:
-            if any(shown_path(path) in str(error) for path in paths):
+            message = str(error)
+            for path in paths:  # of an object, the path is that of its parts in the cache
+                message = message.replace(path, shown_path(path))
+            if not any(shown_path(path) in message for path in paths):
+                message += f"\n  at {name_of(paths)}"
+            if message == str(error):
                 raise
-            raise SchemaError(f"{error}\n  at {name_of(paths)}") from error
+            raise SchemaError(message) from error
 
     def listed(self, path: str) -> list[str]:
         """Return the paths of the files that a file of this format lists.

@@ -16,6 +16,7 @@ from feedline import _native
 from feedline.data import Schema, Stream
 from feedline.errors import DataError, SchemaError
 from feedline.feed.files.paths import PathLike, list_files, name_of
+from feedline.feed.formats.hive import tell_left_out
 from feedline.feed.formats.indexed.index import Cache
 from feedline.feed.formats.indexed.rows import (
     CHUNK_TEXT,
@@ -93,6 +94,7 @@ class JSONLinesDeserializer(RowsDeserializer):
         shown: set[str] = set()
         if not declared:
             declared, shown = _inferred(rows, paths[0])
+            tell_left_out(paths, path, self.name, {key for row in rows for key in row})
         self.schema = Schema(declared)
         keys = {name: keys_of(stream.field or name) for name, stream in declared.items()}
         _check_paths(keys)

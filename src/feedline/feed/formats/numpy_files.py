@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from feedline.data import Stream
 from feedline.errors import DataError, SchemaError
 from feedline.feed.files.mapped_arrays import map_npy
-from feedline.feed.files.paths import open_file
+from feedline.feed.files.paths import open_file, status_of
 from feedline.feed.formats.arrays import ArrayDeserializer
 
 
@@ -22,13 +22,19 @@ def open_files(paths: list[str], streams: Mapping[str, Stream], memory_bytes: in
     path = Path(paths[0])
     files = sorted(path.glob("*.npy"), key=os.fsencode) if path.is_dir() else [path]
     arrays: dict[str, Any] = {}
+    loaded: dict[str, Any]
     for file in files:
         with open_file(file, -1) as opened:
             try:
                 if _is_zip(opened):
-                    arrays.update(_load_npz(opened, streams, memory_bytes))
+                    loaded = _load_npz(opened, streams, memory_bytes)
                 else:
-                    arrays["x" if file == path else file.stem] = map_npy(file)
+                    loaded = {"x" if file == path else file.stem: map_npy(file)}
+                size = status_of(opened).st_size
+                for name, array in loaded.items():  # rows without bytes cost a file nothing
+                    if isinstance(array, np.ndarray) and array.ndim and array.nbytes == 0 and len(array) > size:
+                        raise ValueError(f"`{name}` claims {len(array)} rows without values, in {size} bytes")
+                arrays.update(loaded)
             except _TooLargeError as error:
                 raise DataError(
                     str(error), path=str(file), hint="raise memory=, or save it as .npy files, which are mapped"
@@ -37,14 +43,16 @@ def open_files(paths: list[str], streams: Mapping[str, Stream], memory_bytes: in
                 raise DataError(f"expected arrays of numbers: {error}", path=str(file)) from error
     if missing := [name for name in streams if name not in arrays]:
         raise SchemaError(f"expected the arrays {', '.join(missing)} in {path}, which has {', '.join(arrays)}")
-    size = next((name for name, stream in streams.items() if stream.defines_size), None)
+    size_stream = next((name for name, stream in streams.items() if stream.defines_size), None)
     try:
-        corpus = ArrayDeserializer({name: arrays[name] for name in streams or arrays}, defines_size=size)
+        corpus = ArrayDeserializer({name: arrays[name] for name in streams or arrays}, defines_size=size_stream)
     except (
         TypeError,
         ValueError,
     ) as error:  # of records, dates or a scalar: wrong arguments of a program, but not here
-        raise SchemaError(f"{error}\n  at {path}") from error
+        raise SchemaError(str(error)) from error
+    except DataError as error:  # no sequences
+        raise DataError(str(error), path=str(path)) from error
     corpus.name = str(path)
     return corpus
 

@@ -19,6 +19,7 @@ from feedline.data import Schema, Stream
 from feedline.errors import DataError, SchemaError
 from feedline.feed.files.packed import head_of
 from feedline.feed.files.paths import PathLike, list_files, name_of, open_file, read_at, status_of
+from feedline.feed.formats.hive import tell_left_out
 from feedline.feed.formats.indexed.index import Cache
 from feedline.feed.formats.indexed.rows import (
     CHUNK_TEXT,
@@ -121,6 +122,7 @@ class TFRecordDeserializer(RowsDeserializer):
             several, stepped = first.places(declared, sequences, lists, defaults or {})
         else:
             declared, several, stepped = first.inferred()
+            tell_left_out(paths, path, self.name, {name for record in first.records for name, _ in record})
             several = several if sequences is None else set(sequences)
             if lists is not None and set(lists) != stepped:
                 had, got = (", ".join(sorted(names)) or "none" for names in (stepped, lists))

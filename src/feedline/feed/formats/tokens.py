@@ -23,7 +23,7 @@ from feedline.data.maps import MappedRange
 from feedline.errors import DataError, SchemaError
 from feedline.feed.files.digest import ContentDigest
 from feedline.feed.files.mapped_arrays import map_file, map_npy, mapped_ranges
-from feedline.feed.files.paths import list_files, looking, open_file
+from feedline.feed.files.paths import list_files, looking, name_of, open_file
 from feedline.feed.files.seals import seals_of
 from feedline.feed.formats.shards.litdata_index import litdata_index, token_arrays
 from feedline.feed.formats.shards_guess import folder_of, is_litdata, is_litdata_chunk
@@ -94,9 +94,12 @@ class TokensDeserializer(Deserializer):
         found = _opened(path, kind)
         self._paths, self._files = [file for file, _ in found], [tokens for _, tokens in found]
         self.name = os.fspath(path) if isinstance(path, (str, os.PathLike)) else "token files"
-        kinds = {file.dtype for file in self._files}
-        if len(kinds) > 1:
-            raise DataError(f"expected tokens of one dtype, got {', '.join(sorted(map(str, kinds)))}", path=self.name)
+        for other, tokens in found:
+            if tokens.dtype != self._files[0].dtype:
+                raise DataError(
+                    f"expected tokens of {self._files[0].dtype}, as in {name_of(self._paths[:1])}, got {tokens.dtype}",
+                    path=str(other),
+                )
         self.tokens = sum(map(len, self._files))
         self._rows = [max(0, len(file) - self._row) // self._stride + (len(file) >= self._row) for file in self._files]
         if sum(self._rows) == 0:
@@ -233,11 +236,18 @@ def _llm_c(path: Path, head: bytes, size: int) -> NDArray[Any] | None:
     Raises:
         DataError: it has one of another version, or with another number of tokens, or of another kind of file.
     """
-    if len(head) < 4 * _HEADER_NUMBERS:
-        return None
-    numbers = np.frombuffer(head, "<i4")
-    magic, version, count = numbers[:3].tolist()
+    magic = int.from_bytes(head[:4], "little")
     known = {one for one, _ in _HEADERS}
+    if len(head) < 4 * _HEADER_NUMBERS:
+        if magic not in known:
+            return None
+        raise DataError(
+            f"expected {4 * _HEADER_NUMBERS} bytes of header behind {magic}, got {len(head)}",
+            path=str(path),
+            hint="the file was truncated, or its writer was stopped; write it again",
+        )
+    numbers = np.frombuffer(head, "<i4")
+    version, count = numbers[1:3].tolist()
     if magic not in known and (magic not in _DAYS or numbers[_ZEROS_FROM:].any()):
         return None
     kind = _HEADERS.get((magic, version))

@@ -14,7 +14,6 @@ import contextlib
 import json
 import os
 import threading
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -37,7 +36,6 @@ from feedline.feed.formats.arrow import columns as arrow_columns
 from feedline.feed.formats.arrow.columns import Column
 from feedline.feed.formats.arrow.decode import decoded_batch
 from feedline.feed.formats.arrow.file import ArrowFile, read_whole
-from feedline.feed.formats.arrow.hive import hive_columns
 from feedline.feed.formats.arrow.hugging_face import Dataset, arrow_dataset
 from feedline.feed.formats.arrow.layout import (
     BatchLayout,
@@ -50,6 +48,7 @@ from feedline.feed.formats.arrow.layout import (
     value_of,
 )
 from feedline.feed.formats.fetched_views import check_room_for_bounds, runs_of
+from feedline.feed.formats.hive import tell_left_out
 from feedline.feed.formats.shards.litdata_index import litdata_index, row_spans
 from feedline.feed.formats.shards_guess import folder_of, is_litdata
 from feedline.feed.formats.unreadable import lost_chunk, no_values
@@ -125,12 +124,8 @@ class ArrowDeserializer(Deserializer):
         chosen_rows = Path(indices) if indices is not None else views[0] if views else None
         first = self._files[0].source
         self._columns = arrow_columns.choose(first, streams, defines_size)
-        if streams is None and (named := hive_columns([file.path for file in self._files], path)):
-            warnings.warn(
-                f"columns that are only names of folders are not read from {self.name}: {', '.join(named)}; write it "
-                "as Parquet, of which they are, or name the streams that you want in `streams` to hear no more of it",
-                stacklevel=2,
-            )
+        if streams is None:
+            tell_left_out(self.paths(), path, self.name, first.schema.names)
         self.schema = Schema({name: column.stream for name, column in self._columns.items()})
         for file in self._files[1:]:
             arrow_columns.must_agree(file.source, first, self._columns)

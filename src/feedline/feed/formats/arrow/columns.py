@@ -450,11 +450,11 @@ def decode_piece(array: Any, how: Column, memory_bytes: int) -> tuple[Value, Fla
         wrong = nulls_of(entries)
         index, values = entries.field(0), entries.field(1)
         wrong |= nulls_of(index) | nulls_of(values)
-        numbers = _numbers(index).astype(np.int64)
+        numbers = _numbers(index, memory_bytes).astype(np.int64)
         wrong |= (numbers < 0) | (numbers >= stream.shape[0])
         rows_bad |= any_of(wrong, indptr)
         indices = np.where(wrong, 0, numbers).astype(np.int32)
-        value = SparseValue(indptr, indices, _typed(_numbers(values), stream), stream.shape[0], offsets)
+        value = SparseValue(indptr, indices, _typed(_numbers(values, memory_bytes), stream), stream.shape[0], offsets)
     else:
         count = len(array)
         levels: list[tuple[Ints, Flags]] = []
@@ -471,7 +471,7 @@ def decode_piece(array: Any, how: Column, memory_bytes: int) -> tuple[Value, Fla
             array = array.values.slice(array.offset * size, len(array) * size)
             width *= size
         rows_bad |= nulls_of(array).reshape(items, width).any(axis=1)
-        rows = _typed(_numbers(array), stream)
+        rows = _typed(_numbers(array, memory_bytes), stream)
         if levels:
             rows, rows_bad = even_rows(
                 rows.reshape(items, width), rows_bad, levels, how.dims, memory_bytes=memory_bytes
@@ -542,8 +542,11 @@ def _unlist(array: Any) -> tuple[Ints, Any]:
     return bounds - first, array.values.slice(first, last - first)
 
 
-def _numbers(array: Any) -> NDArray[Any]:
+def _numbers(array: Any, memory_bytes: int) -> NDArray[Any]:
     if hasattr(array, "dictionary"):
+        size = len(array) * max(1, array.dictionary.type.bit_width // 8)
+        if size > memory_bytes:  # which may be many times that of its indices
+            raise TooLargeError(size)
         array = array.dictionary_decode()
     if array.null_count:
         import pyarrow as pa

@@ -39,10 +39,9 @@ from feedline.feed.files.paths import looking, open_file, read_at, reading, stat
 from feedline.feed.formats.arrow import columns as arrow_columns
 from feedline.feed.formats.arrow.columns import Source
 from feedline.feed.formats.arrow.file import unknown_types
-from feedline.feed.formats.arrow.hive import NULL, hive_columns
-from feedline.feed.formats.arrow.hive import Columns as HiveColumns
 from feedline.feed.formats.arrow.hugging_face import parquet_files
 from feedline.feed.formats.arrow.parquet_input import Pages
+from feedline.feed.formats.hive import NULL, hive_columns
 from feedline.feed.formats.unreadable import lost_chunk
 from feedline.feed.protocol import CHUNK_MEMORY, ChunkInfo, Deserializer, Extent, Piece, Unread, whole_number
 
@@ -92,8 +91,11 @@ class ParquetDeserializer(Deserializer):
         self.name = os.fspath(path) if isinstance(path, (str, os.PathLike)) else "parquet files"
         names = _list_files(path, split)
         of_folders = hive_columns(names, path)
+        kinds = {
+            key: int if any(isinstance(value, int) for value in values) else str for key, values in of_folders.items()
+        }
         self._files = [
-            _ParquetFile(name, {key: values[i] for key, values in of_folders.items()}, of_folders)
+            _ParquetFile(name, {key: values[i] for key, values in of_folders.items()}, kinds)
             for i, name in enumerate(names)
         ]
         first = self._files[0].source
@@ -259,10 +261,10 @@ class _ParquetFile:
     Args:
         path: path of the file.
         constants: values of the columns that its folders are named after.
-        of_folders: the same for all files, which have the types of these columns.
+        kinds: the types of these columns.
     """
 
-    def __init__(self, path: str, constants: Mapping[str, int | str | None], of_folders: HiveColumns) -> None:
+    def __init__(self, path: str, constants: Mapping[str, int | str | None], kinds: Mapping[str, type]) -> None:
         import pyarrow as pa
         import pyarrow.parquet as pq
 
@@ -287,15 +289,13 @@ class _ParquetFile:
             )
         if len(widths) != len(self._paths):
             widths = [8] * len(self._paths)  # a type of unknown layout, which cannot be a stream
-        kinds = {
-            key: pa.int64() if any(isinstance(value, int) for value in values) else pa.string()
-            for key, values in of_folders.items()
-        }
         self._constants = {
-            key: pa.scalar(constants[key], kind) for key, kind in kinds.items() if key not in self.schema.names
+            key: pa.scalar(constants[key], pa.int64() if kind is int else pa.string())
+            for key, kind in kinds.items()
+            if key not in self.schema.names
         }
-        for key in self._constants:
-            self.schema = self.schema.append(pa.field(key, kinds[key]))
+        for key, constant in self._constants.items():
+            self.schema = self.schema.append(pa.field(key, constant.type))
         self._widths = np.array(widths, np.int64)
         self._of_strings = [
             self.metadata.schema.column(i).physical_type == "BYTE_ARRAY" for i in range(len(self._paths))

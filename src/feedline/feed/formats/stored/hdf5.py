@@ -325,7 +325,7 @@ def _refuser(name: str, path: str) -> Any:
     return refuse
 
 
-def _find(place: Any, name: str, links: int = 0) -> Any:
+def _find(place: Any, name: str, links: Iterator[int] | None = None) -> Any:
     """Return what a name stands for; links to other files are not followed.
 
     Raises:
@@ -334,18 +334,19 @@ def _find(place: Any, name: str, links: int = 0) -> Any:
     import h5py
 
     where = f"`{name}` in {place.file.filename}"
+    left = iter(range(_MOST_LINKS)) if links is None else links  # in all: a path may lead over each of them many times
     if name.startswith("/"):
         place = place.file
-    for part in filter(None, name.split("/")):
+    for part in (part for part in name.split("/") if part not in ("", ".")):
         link = place.get(part, getlink=True) if isinstance(place, h5py.Group) else None
         if isinstance(link, h5py.ExternalLink):
             raise SchemaError(
                 f"expected data in the file itself, got a link to {link.filename}: {where}; open that file"
             )
         if isinstance(link, h5py.SoftLink):
-            if links == _MOST_LINKS:
+            if next(left, None) is None:
                 raise SchemaError(f"expected at most {_MOST_LINKS} links that lead to one another: {where}")
-            place = _find(place, link.path, links + 1)
+            place = _find(place, link.path, left)
         elif link is None:
             raise SchemaError(f"expected {where}, got nothing there; {_listed(place)}")
         else:
@@ -369,6 +370,9 @@ def _own_names(root: Any) -> Iterator[str]:
         raise SchemaError(f"expected a group, got a dataset: `{root.name}` in {root.file.filename}")
     names, left_out = list[str](), list[str]()
     for name in root:
+        if isinstance(name, bytes):
+            left_out.append(repr(name))
+            continue
         try:
             found = _find(root, name)
         except SchemaError as error:
@@ -376,16 +380,18 @@ def _own_names(root: Any) -> Iterator[str]:
             continue
         if isinstance(found, h5py.Dataset) and found.shape and not _is_dimension(found):
             names.append(name)
+    links = (
+        "links that lead nowhere or to other files, and names that are not UTF-8, are not read: "
+        f"{'; '.join(left_out[:_MOST_LISTED])}"
+    )
     if names and left_out:
         warnings.warn(
-            f"links that lead nowhere, or to other files, are not read from {root.file.filename}: "
-            f"{'; '.join(left_out[:_MOST_LISTED])}; name the streams that you want to hear no more of it",
-            stacklevel=2,
+            f"{root.file.filename}: {links}; name the streams that you want to hear no more of it", stacklevel=2
         )
     if not names:
         raise SchemaError(
-            f"expected datasets in `{root.name}` of {root.file.filename}, got none; {_listed(root)}; pass group=, or "
-            "declare streams: x=fl.Stream(..., field='group/name')"
+            f"expected datasets in `{root.name}` of {root.file.filename}, got none; {_listed(root)}; "
+            f"{f'{links}; ' if left_out else ''}pass group=, or declare streams: x=fl.Stream(..., field='group/name')"
         )
     return iter(names)
 

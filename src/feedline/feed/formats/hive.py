@@ -1,0 +1,82 @@
+"""Columns that are in no file but in the names of its folders: ``label=a/part-0.parquet``.
+
+Hive's layout, which Spark, pyarrow, DuckDB, pandas and polars write. Names and values are percent-encoded.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import warnings
+from collections.abc import Container, Sequence
+from pathlib import Path
+from urllib.parse import unquote
+
+from feedline.data.schema import encodable
+from feedline.errors import DataError
+
+Columns = dict[str, list[int | None] | list[str | None]]
+"""By name, a value for each file; None: a null, or the file is in no folder of that name."""
+
+NULL = "__HIVE_DEFAULT_PARTITION__"
+_INTEGER = re.compile(r"-?\d{1,19}", re.ASCII)
+
+
+def hive_columns(paths: Sequence[str], given: object) -> Columns:
+    """Return the columns that the folders of files are named after: of integers where all values are, else of text.
+
+    Args:
+        paths: the files.
+        given: what they were given as. Only folders in it count; if it is none, in the one that all have in common.
+
+    Raises:
+        DataError: a name or a value is not UTF-8.
+    """
+    found = _pairs_of(paths, given)
+    for path, pairs in zip(paths, found, strict=True):
+        if bad := [text for pair in pairs.items() for text in pair if text is not None and not encodable(text)]:
+            raise DataError(
+                f"expected folders that are named in UTF-8, as they are a column, got {os.fsencode(bad[0])!r}",
+                path=path,
+                hint="rename the folder",
+            )
+    columns: Columns = {}
+    for name in dict.fromkeys(name for pairs in found for name in pairs):
+        texts = [pairs.get(name) for pairs in found]
+        known = [text for text in texts if text is not None]
+        if known and all(_INTEGER.fullmatch(text) and -(2**63) <= int(text) < 2**63 for text in known):
+            columns[name] = [None if text is None else int(text) for text in texts]
+        else:
+            columns[name] = texts
+    return columns
+
+
+def tell_left_out(paths: Sequence[str | os.PathLike[str]], given: object, name: str, columns: Container[str]) -> None:
+    """Warn of such columns, where a corpus called ``name`` has only ``columns``, those in its files."""
+    found = _pairs_of(paths, given)
+    if named := [key for key in dict.fromkeys(key for pairs in found for key in pairs) if key not in columns]:
+        warnings.warn(
+            f"columns that are only names of folders are not read from {name}: {', '.join(named)}; write it as "
+            "Parquet, of which they are, or name the streams that you want in `streams` to hear no more of it",
+            stacklevel=3,
+        )
+
+
+def _pairs_of(paths: Sequence[str | os.PathLike[str]], given: object) -> list[dict[str, str | None]]:
+    parents = [os.path.dirname(os.path.abspath(path)) for path in paths]
+    folder = given if isinstance(given, (str, os.PathLike)) and os.path.isdir(given) else os.path.commonpath(parents)
+    root = os.path.abspath(os.fspath(folder))
+    return [_pairs(os.path.relpath(parent, root)) for parent in parents]
+
+
+def _pairs(path: str) -> dict[str, str | None]:
+    found: dict[str, str | None] = {}
+    for part in Path(path).parts:
+        name, equals, value = part.partition("=")
+        if name and equals:
+            found[_unquoted(name)] = None if value == NULL else _unquoted(value)
+    return found
+
+
+def _unquoted(text: str) -> str:
+    return unquote(text, errors="surrogateescape")
