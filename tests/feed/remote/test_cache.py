@@ -17,12 +17,14 @@ import numpy as np
 import pytest
 
 import feedline as fl
+from feedline.feed.files import remote
 from feedline.feed.remote import cache as caches
 from feedline.feed.remote.holders import CacheHolder
 from feedline.feed.remote.pages import PAGE_BYTES, ObjectPages
 from tests.feed.remote.conftest import delivered
 from tests.feed.remote.test_faults import archive
 from tests.servers.object_store import ObjectStore
+from tests.servers.web import WebServer
 
 MIB = 1 << 20
 
@@ -421,3 +423,32 @@ def test_a_link_in_the_place_of_an_object_harms_nothing(opened, filled, tmp_path
         other.close()
     assert delivered(opened("*.parquet"), max_sweeps=4, shuffle=fl.Window(chunks=4)) == filled
     assert (tmp_path / "dear" / "data").read_bytes() == (tmp_path / "dear" / "pages").read_bytes() == b"dear"
+
+
+# ---- threads ------------------------------------------------------------------------------------------
+
+
+def test_a_corpus_that_is_closed_ends_no_look_up_of_another_thread(tmp_path):
+    """The last one ends the thread of all requests, which may be at work for one that is being opened."""
+    open_ones = []
+    with WebServer({"/a.jsonl": b'{"i": 1}\n', "/b.jsonl": b'{"i": 2}\n'}) as web:
+        web.before = lambda asked: open_ones.pop().close() if asked.path == "/b.jsonl" and open_ones else None
+        how = {"cache": tmp_path / "cache", "deadline_s": 5.0, "i": fl.Stream((), "int64")}
+        open_ones.append(fl.open_corpus(f"{web.url}/a.jsonl", **how))
+        corpus = fl.open_corpus(f"{web.url}/b.jsonl", **how)
+        assert not open_ones
+        assert len(delivered(corpus, max_sweeps=1)) == 1
+        corpus.close()
+
+
+def test_a_cache_is_not_ended_while_a_corpus_in_it_is_being_opened(store, opened, monkeypatch):
+    for name in "ab":
+        store.put(f"b/{name}.jsonl", b'{"i": 1}\n')
+    register, first = remote.register, opened("a.jsonl", i=fl.Stream((), "int64"))
+
+    def register_late(objects):
+        first.close()
+        register(objects)
+
+    monkeypatch.setattr(remote, "register", register_late)
+    assert len(delivered(opened("b.jsonl", i=fl.Stream((), "int64")), max_sweeps=1)) == 1

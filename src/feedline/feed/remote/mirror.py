@@ -84,10 +84,13 @@ class Mirror:
     """
 
     def __init__(self, looked: LookedUp, cache: str | os.PathLike[str] | None, cache_bytes: int | None) -> None:
-        self.cache = cache_at(
+        with cache_at(
             user_cache() / "objects" if cache is None else Path(cache),
             DEFAULT_BYTES if cache_bytes is None else cache_bytes,
-        )
+        ) as self.cache:
+            self._enter(looked)
+
+    def _enter(self, looked: LookedUp) -> None:
         folders: list[str] = []
         found: dict[tuple[str, str], tuple[Store, ObjectInfo]] = {}
         for root, infos in [*(place[::2] for place in looked.places if not isinstance(place, str)), *looked.listed]:
