@@ -15,6 +15,7 @@ import feedline as fl
 from feedline.errors import install_line
 from feedline.feed.remote import buckets, requests
 from tests.feed.remote.conftest import delivered
+from tests.servers.web import WebServer
 
 COUNT = 300
 
@@ -203,3 +204,11 @@ def test_paths_and_file_addresses_stay_local(tmp_path):
 )
 def test_an_etag_is_the_same_from_listings_and_answers(told, etag):
     assert buckets._etag_of({"e_tag": told}) == etag
+
+
+def test_a_part_that_does_not_say_which_one_it_is_is_refused(tmp_path):
+    """As of servers that answer with several parts, or with any bytes at all."""
+    with WebServer({"/x.jsonl": lines()}) as web:
+        web.content_range = ""
+        with pytest.raises(fl.DataError, match="after one attempt(.|\n)*without Content-Range"):
+            fl.open_corpus(f"{web.url}/x.jsonl", cache=tmp_path, deadline_s=5, **STREAMS)

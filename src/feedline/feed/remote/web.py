@@ -416,6 +416,8 @@ class WebStore(Store):
             headers["If-Match"] = info.etag
         async with self._client.answered("GET", self._target(info.key), headers) as answer:
             size = _size_of(answer)
+            if answer.status == 206 and size is None:  # which a server need not know
+                size = info.size
             if answer.status in (200, 206, 416) and size is not None:
                 now = _info(info.key, answer, size)
                 if answer.status == 416 and not now.etag:  # an error need not name it
@@ -427,7 +429,9 @@ class WebStore(Store):
             if answer.status != 206:
                 raise answer.fault()
             span = _CONTENT_RANGE.match(answer.headers.get("Content-Range", ""))
-            if span is not None and span[1] is not None and int(span[1]) != begin:
+            if span is None or span[1] is None:
+                raise StoreFault("a part of the object without Content-Range, which says which one")
+            if int(span[1]) != begin:
                 raise StoreFault(f"bytes from {span[1]} on, rather than from {begin}", again=True)
             async for piece in answer.body():
                 yield piece
