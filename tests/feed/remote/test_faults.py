@@ -210,5 +210,5 @@ def test_a_part_that_does_not_say_which_one_it_is_is_refused(tmp_path):
     """As of servers that answer with several parts, or with any bytes at all."""
     with WebServer({"/x.jsonl": lines()}) as web:
         web.content_range = ""
-        with pytest.raises(fl.DataError, match="after one attempt(.|\n)*without Content-Range"):
+        with pytest.raises(fl.DataError, match=r"after one attempt(.|\n)*without Content-Range"):
             fl.open_corpus(f"{web.url}/x.jsonl", cache=tmp_path, deadline_s=5, **STREAMS)
