@@ -247,7 +247,8 @@ def look_up_listed(looked: LookedUp, mirror: Mirror, paths: Sequence[str]) -> Lo
             if path.startswith(folder) and path not in mirror.objects and _is_text(path)
         }
         if keys:
-            listed.append((root, wait_for(_of_keys(store, keys, looked.patience))))
+            infos = wait_for(_of_keys(store, keys, looked.patience))
+            listed.append((root, [_of_this_run(store, info) for info in infos]))
     return looked._replace(listed=(*looked.listed, *listed)) if listed else None
 
 
