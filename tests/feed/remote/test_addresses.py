@@ -16,7 +16,7 @@ import feedline as fl
 from feedline.feed.remote.addresses import open_store
 from feedline.feed.remote.cache import CachedObject
 from feedline.feed.remote.requests import Patience
-from feedline.feed.remote.stores import ObjectInfo, without_credentials
+from feedline.feed.remote.stores import ObjectInfo, fault_of, without_credentials
 from tests.effort import examples
 from tests.feed.remote.conftest import delivered
 from tests.servers.web import WebServer
@@ -212,6 +212,11 @@ def test_the_container_of_an_account_stays_in_an_address_and_its_user_does_not()
     assert without_credentials("sftp://me@corp:p@ss@host/x") == "sftp://host/x"
     assert without_credentials("zip://a.csv::https://me:pw@host/x.zip") == "zip://a.csv::https://host/x.zip"
     assert without_credentials("s3://bucket/shard-?.tar") == "s3://bucket/shard-?.tar"
+
+
+def test_an_address_in_a_long_message_of_a_library_is_cleaned_before_the_message_is_cut():
+    error = OSError("x" * 280 + f" HTTP://me:{SECRET}@host/x")
+    assert SECRET[:2] not in fault_of(error).answer
 
 
 def test_an_account_may_be_named_by_address_and_option(web, tmp_path):

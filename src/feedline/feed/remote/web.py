@@ -371,7 +371,9 @@ class WebStore(Store):
             _origin_of(self._base)
         except (ValueError, StoreFault) as error:
             raise DataError(
-                "expected an address with a host and, after a colon, a number as its port", path=self.address
+                "expected an address with a host and, after a colon, a number as its port",
+                path=f"{scheme}://{place.rpartition('@')[2].partition(':')[0]}",  # behind a colon may be a password
+                hint="write %2F, %3F and %23 for /, ? and # in a password",
             ) from error
         headers = {**_authorization("Authorization", base), **(client.get("default_headers") or {})}
         self._client = WebClient({**client, "default_headers": headers}, self.address)
