@@ -7,6 +7,7 @@ import json
 import re
 import tarfile
 import time
+from email.utils import formatdate
 
 import numpy as np
 import pytest
@@ -212,3 +213,41 @@ def test_a_part_that_does_not_say_which_one_it_is_is_refused(tmp_path):
         web.content_range = ""
         with pytest.raises(fl.DataError, match=r"after one attempt(.|\n)*without Content-Range"):
             fl.open_corpus(f"{web.url}/x.jsonl", cache=tmp_path, deadline_s=5, **STREAMS)
+
+
+class Clock:
+    """A clock that is an hour behind that of the server."""
+
+    @staticmethod
+    def time():
+        return time.time() - 3600
+
+
+def test_a_date_until_which_to_wait_is_one_of_the_server_s_clock(tmp_path, monkeypatch):
+    monkeypatch.setattr("feedline.feed.remote.web.time", Clock)
+    refused = []
+    with WebServer({"/x.jsonl": lines()}) as web:
+
+        def refuse(_):
+            refused.append(1)
+            return (503, {"Retry-After": formatdate(time.time() + 1, usegmt=True)}) if len(refused) == 1 else None
+
+        web.before = refuse
+        assert fl.open_corpus(f"{web.url}/x.jsonl", cache=tmp_path, deadline_s=20, **STREAMS).chunks()
+
+
+def test_the_question_how_long_to_wait_is_asked_as_all_others_are(tmp_path):
+    """With the headers, the certificates and the proxy that the user gave."""
+    with WebServer({}) as web:
+        web.before = lambda asked: (503, {"Retry-After": "60"})
+        options = {
+            "endpoint": web.url,
+            "access_key_id": "key",
+            "secret_access_key": "secret",
+            "region": "x",
+            "client_options": {"default_headers": {"X-Tenant": "a"}, "timeout": "9s"},
+        }
+        with pytest.raises(fl.DataError, match="503"):
+            fl.open_corpus("s3://b/x.jsonl", cache=tmp_path, storage_options=options, deadline_s=9, **STREAMS)
+        assert [asked.method for asked in web.log[:2]] == ["HEAD", "GET"]
+        assert all(asked.headers.get("x-tenant") == "a" for asked in web.log)

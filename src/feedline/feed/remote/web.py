@@ -37,7 +37,7 @@ from feedline.feed.remote.stores import (
 )
 from feedline.feed.remote.threads import in_own_thread
 
-_OPTIONS = (
+WEB_OPTIONS = (
     "default_headers",
     "user_agent",
     "allow_http",
@@ -45,6 +45,8 @@ _OPTIONS = (
     "root_certificate",
     "proxy_url",
 )
+"""Options of a client, as obstore names them, that are known here, too."""
+
 _PIECE = 256 << 10
 _MOST_HEAD = 256 << 10
 _MOST_REDIRECTS = 10
@@ -102,7 +104,9 @@ class Response:
     def wait_s(self) -> float | None:
         """Seconds for which the server wants to be left alone; None: it does not say."""
         value = self.headers.get("Retry-After")
-        return None if value is None or self.status not in (429, 503) else _seconds(value)
+        if value is None or self.status not in (429, 503):
+            return None
+        return _seconds(value, self.headers.get("Date", ""))
 
     def fault(self) -> StoreFault:
         """Return what a status other than success says."""
@@ -149,11 +153,11 @@ class WebClient:
     """
 
     def __init__(self, options: Mapping[str, Any], address: str = "") -> None:
-        if unknown := [name for name in options if name not in _OPTIONS]:
+        if unknown := [name for name in options if name not in WEB_OPTIONS]:
             raise OptionError(
                 f"expected client_options for a web server, got {unknown[0]!r}",
                 path=address,
-                hint=f"known ones are {', '.join(_OPTIONS)}",
+                hint=f"known ones are {', '.join(WEB_OPTIONS)}",
             )
         self._own: dict[str, str] = {}
         for name, value in (options.get("default_headers") or {}).items():
@@ -449,17 +453,21 @@ def _size_of(answer: Response) -> int | None:
 
 
 def _info(key: str, answer: Response, size: int) -> ObjectInfo:
-    modified = 0
-    with contextlib.suppress(ValueError, TypeError):
-        modified = int(email.utils.parsedate_to_datetime(answer.headers.get("Last-Modified", "")).timestamp())
+    modified = int(_time_of(answer.headers.get("Last-Modified", "")) or 0)
     return ObjectInfo(key, size, answer.headers.get("ETag", "").strip(), modified * 1_000_000_000)
 
 
-def _seconds(value: str) -> float | None:
-    """Return what Retry-After says, seconds or a date, in seconds from now."""
+def _seconds(value: str, now: str) -> float | None:
+    """Return what Retry-After says, seconds or a date, in seconds; by the server's clock, which may not be ours."""
     if value.strip().isdecimal():
         return float(value)
     try:
-        return max(0.0, email.utils.parsedate_to_datetime(value).timestamp() - time.time())
-    except (ValueError, TypeError):
+    until = _time_of(value)
+    return None if until is None else max(0.0, until - (_time_of(now) or time.time()))
+
+
+def _time_of(date: str) -> float | None:
+    """Return a date of HTTP in seconds since 1970; None: it is none."""
+        return email.utils.parsedate_to_datetime(date).timestamp()
+    except (ValueError, TypeError, OverflowError):
         return None
