@@ -57,7 +57,7 @@ _REFUSED = frozenset({401, 408, 425, 429, 500, 502, 503, 504})
 _UNESCAPED = "/:@!$&'()*+,;=~%"
 _BARE_PERCENT = re.compile(r"%(?![0-9A-Fa-f]{2})")
 _UNSENDABLE = re.compile(r"[^!-~]+")  # spaces, what controls, what is not ASCII
-_CONTENT_RANGE = re.compile(r"bytes (?:(\d+)-(\d+)|\*)/(\d+|\*)")
+_CONTENT_RANGE = re.compile(r"bytes (?:(\d+)-(\d+)|\*)/(\d+|\*)", re.IGNORECASE)
 
 _writers: weakref.WeakSet[asyncio.StreamWriter] = weakref.WeakSet()
 
@@ -421,9 +421,11 @@ class WebStore(Store):
         if info.etag and not info.etag.startswith("W/"):
             headers["If-Match"] = info.etag
         async with self._client.answered("GET", self._target(info.key), headers) as answer:
-            size = _size_of(answer)
-            if answer.status == 206 and size is None:  # which a server need not know
-                size = info.size
+            size, span = _size_of(answer), _CONTENT_RANGE.match(answer.headers.get("Content-Range", ""))
+            if answer.status == 206:
+                if span is None or span[1] is None:
+                    raise StoreFault("a part of the object without Content-Range, which says which one")
+                size = info.size if size is None else size  # a server need not know
             if answer.status in (200, 206, 416) and size is not None:
                 now = _info(info.key, answer, size)
                 if answer.status == 416 and not now.etag:  # an error need not name it
@@ -434,9 +436,6 @@ class WebStore(Store):
                 raise StoreFault("Range request not supported: the server answers with the whole object")
             if answer.status != 206:
                 raise answer.fault()
-            span = _CONTENT_RANGE.match(answer.headers.get("Content-Range", ""))
-            if span is None or span[1] is None:
-                raise StoreFault("a part of the object without Content-Range, which says which one")
             if int(span[1]) != begin:
                 raise StoreFault(f"bytes from {span[1]} on, rather than from {begin}", again=True)
             async for piece in answer.body():
