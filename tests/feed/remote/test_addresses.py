@@ -259,7 +259,26 @@ def test_a_redirect_may_be_written_without_escapes(web, tmp_path):
     assert read(corpus) == [*range(50)]
 
 
-@pytest.mark.parametrize("host", ["me:{}@127.0.0.1:port", "me:{}@[::1", "me:{}@"])
+def test_a_redirect_may_be_written_in_utf8(web, tmp_path):
+    web.objects["/gr%C3%B6%C3%9Fe.jsonl"] = rows(0)
+    place = "/größe.jsonl".encode().decode("latin-1")  # in which the server writes
+    web.before = lambda asked: (302, {"Location": place}) if asked.path == "/x.jsonl" else None
+    corpus = fl.open_corpus(f"{web.url}/x.jsonl", cache=tmp_path / "cache", deadline_s=5, **ROWS)
+    assert read(corpus) == [*range(50)]
+
+
+def test_a_user_without_a_password_is_one(web, tmp_path):
+    """As of a token; the header always has a colon behind it."""
+    web.objects["/x.jsonl"] = rows(0)
+    address = web.url.replace("http://", "http://token@") + "/x.jsonl"
+    assert read(fl.open_corpus(address, cache=tmp_path / "cache", deadline_s=5, **ROWS)) == [*range(50)]
+    assert {one.headers["authorization"] for one in web.log} == {"Basic dG9rZW46"}
+
+
+@pytest.mark.parametrize(
+    "host",
+    ["me:{}@127.0.0.1:port", "me:{}@[::1", "me:{}@", "me:{}/x@127.0.0.1", "me:{}?x@127.0.0.1", "me:{}#x@127.0.0.1"],
+)
 def test_an_address_without_a_host_or_with_another_port_than_a_number_is_refused(tmp_path, host):
     with pytest.raises(fl.DataError, match="expected an address with") as caught:
         fl.open_corpus(f"http://{host.format(SECRET)}/x.jsonl", cache=tmp_path, deadline_s=1, **ROWS)
@@ -340,6 +359,13 @@ def test_a_proxy_is_asked_for_the_whole_address(web, tmp_path):
     corpus = fl.open_corpus(address, cache=tmp_path / "c", storage_options=options, deadline_s=5, **ROWS)
     assert read(corpus) == [*range(50)]
     assert {one.headers["proxy-authorization"] for one in web.log} == {"Basic bWU6cHc="}
+
+
+def test_a_proxy_may_be_named_without_a_scheme(web, tmp_path, monkeypatch):
+    web.objects["http://nowhere.invalid/x.jsonl"] = rows(0)
+    monkeypatch.setenv("http_proxy", web.url.removeprefix("http://"))
+    corpus = fl.open_corpus("http://nowhere.invalid/x.jsonl", cache=tmp_path / "cache", deadline_s=5, **ROWS)
+    assert read(corpus) == [*range(50)]
 
 
 def test_places_are_the_same_in_every_process():

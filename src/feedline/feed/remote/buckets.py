@@ -203,7 +203,7 @@ class BucketStore(Store):
         """Ask for one byte: obstore does not pass on the header that says how long to wait."""
         try:
             url = await self._obstore.sign_async(self._store, "GET", key, _SIGNED_FOR)
-            async with WebClient({}).answered("GET", url, {"Range": "bytes=0-0"}) as answer:
+            async with self._web.answered("GET", url, {"Range": "bytes=0-0"}) as answer:
                 return answer.wait_s
         except Exception:  # as without the header
             return None

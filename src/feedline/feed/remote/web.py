@@ -56,6 +56,7 @@ _MISSING = frozenset({404, 410})
 _REFUSED = frozenset({401, 408, 425, 429, 500, 502, 503, 504})
 _UNESCAPED = "/:@!$&'()*+,;=~%"
 _BARE_PERCENT = re.compile(r"%(?![0-9A-Fa-f]{2})")
+_PRINTABLE = "".join(map(chr, range(0x21, 0x7F)))
 _UNSENDABLE = re.compile(r"[^!-~]+")  # spaces, what controls, what is not ASCII
 _CONTENT_RANGE = re.compile(r"bytes (?:(\d+)-(\d+)|\*)/(\d+|\*)", re.IGNORECASE)
 
@@ -199,7 +200,8 @@ class WebClient:
                     if answer.status not in _REDIRECTS or not place:
                         yield answer
                         return
-                    url = urllib.parse.urljoin(url, place)
+                    # Bytes as they are, as browsers take them: headers are read as Latin-1.
+                    url = urllib.parse.urljoin(url, urllib.parse.quote(place.strip(), _PRINTABLE, "latin-1"))
                     if _origin_of(url) != first:
                         own = {}
                 finally:
@@ -274,12 +276,11 @@ class WebClient:
 
     def _proxy(self, origin: _Origin) -> str:
         """Return the address of the proxy to a host; empty: none."""
-        if proxy := self._options.get("proxy_url"):
-            return str(proxy)
-        if urllib.request.proxy_bypass(origin.host):
-            return ""
-        proxies = urllib.request.getproxies()
-        return proxies.get(origin.scheme) or proxies.get("all") or ""
+        proxy = str(self._options.get("proxy_url") or "")
+        if not proxy and not urllib.request.proxy_bypass(origin.host):
+            proxies = urllib.request.getproxies()
+            proxy = proxies.get(origin.scheme) or proxies.get("all") or ""
+        return f"http://{proxy}" if proxy and "://" not in proxy else proxy
 
     def _left(self, connection: _Connection, answer: Response, url: str) -> None:
         """Keep a connection for the next request, if all of the answer was read."""
@@ -294,7 +295,7 @@ class WebClient:
 def _origin_of(url: str) -> _Origin:
     parts = urllib.parse.urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise StoreFault(f"a redirect to {without_credentials(url)}, which is no web server")
+        raise StoreFault(f"a redirect or a proxy at {without_credentials(url)}, which is no web server")
     host = parts.hostname if parts.hostname.isascii() else parts.hostname.encode("idna").decode()
     return _Origin(parts.scheme, host, parts.port or (443 if parts.scheme == "https" else 80))
 
@@ -305,7 +306,8 @@ def _authorization(header: str, address: str) -> dict[str, str]:
     user, at, _ = netloc.rpartition("@")
     if not at:
         return {}
-    return {header: "Basic " + base64.b64encode(urllib.parse.unquote(user).encode()).decode()}
+    user = urllib.parse.unquote(user if ":" in user else f"{user}:")
+    return {header: "Basic " + base64.b64encode(user.encode()).decode()}
 
 
 async def _connect(origin: _Origin, tls: ssl.SSLContext | None) -> _Connection:
@@ -460,13 +462,13 @@ def _seconds(value: str, now: str) -> float | None:
     """Return what Retry-After says, seconds or a date, in seconds; by the server's clock, which may not be ours."""
     if value.strip().isdecimal():
         return float(value)
-    try:
     until = _time_of(value)
     return None if until is None else max(0.0, until - (_time_of(now) or time.time()))
 
 
 def _time_of(date: str) -> float | None:
     """Return a date of HTTP in seconds since 1970; None: it is none."""
+    try:
         return email.utils.parsedate_to_datetime(date).timestamp()
     except (ValueError, TypeError, OverflowError):
         return None
