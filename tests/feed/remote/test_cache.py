@@ -452,3 +452,18 @@ def test_a_cache_is_not_ended_while_a_corpus_in_it_is_being_opened(store, opened
 
     monkeypatch.setattr(remote, "register", register_late)
     assert len(delivered(opened("b.jsonl", i=fl.Stream((), "int64")), max_sweeps=1)) == 1
+
+
+@pytest.mark.parametrize("name", ["x" * 251, "\u00fc" * 125])
+def test_an_object_with_a_long_name_is_put_in_the_place_of_its_placeholder(store, opened, name):
+    store.put(f"b/{name}.npy", npy())
+    corpus = opened(f"{name}.npy")
+    for path, found in corpus.mirror.objects.items():
+        found.settle(path)
+        assert Path(path).read_bytes() == npy()
+
+
+def npy() -> bytes:
+    file = io.BytesIO()
+    np.save(file, np.arange(10, dtype=np.float32))
+    return file.getvalue()

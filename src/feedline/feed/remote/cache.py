@@ -28,6 +28,7 @@ import json
 import logging
 import mmap
 import os
+import secrets
 import shutil
 import threading
 from collections import OrderedDict
@@ -116,7 +117,7 @@ class CachedObject:
 
     def link(self, path: Path) -> None:
         """Put the file in the place of a placeholder; of an object that is whole."""
-        temporary = path.with_name(f".{path.name[:200]}.{os.getpid()}")
+        temporary = path.with_name(f".{secrets.token_hex(8)}")  # which nobody has left, and which is not too long
         os.link(self.place(), temporary)
         os.utime(temporary, ns=(self.modified_ns, self.modified_ns))
         os.replace(temporary, path)
