@@ -376,12 +376,18 @@ def test_nothing_is_made_for_others_to_write(store, options, tmp_path, monkeypat
     assert {name: oct(mode) for name, mode in found.items() if mode & ~0o755} == {}
 
 
-def test_a_user_without_a_home_has_a_folder_for_itself(store, options, tmp_path, monkeypatch):
+@pytest.mark.parametrize("home", [None, "/dev/null"])
+def test_a_user_without_a_home_has_a_folder_for_itself(store, options, tmp_path, monkeypatch, home):
+    """Or with one that it cannot write to, as container engines set HOME=/ for a user id that they do not know."""
+
     def no_home(_):
         raise RuntimeError("Could not determine home directory.")
 
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
-    monkeypatch.setattr(Path, "home", classmethod(no_home))
+    if home is None:
+        monkeypatch.setattr(Path, "home", classmethod(no_home))
+    else:
+        monkeypatch.setenv("HOME", home)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     store.put("b/x.jsonl", b'{"i": 1}\n' * 100)
     corpus = fl.open_corpus("s3://b/x.jsonl", **options, i=fl.Stream((), "int64"))
