@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import re
+import socket
 import tarfile
 import time
 from email.utils import formatdate
@@ -251,3 +253,21 @@ def test_the_question_how_long_to_wait_is_asked_as_all_others_are(tmp_path):
             fl.open_corpus("s3://b/x.jsonl", cache=tmp_path, storage_options=options, deadline_s=9, **STREAMS)
         assert [asked.method for asked in web.log[:2]] == ["HEAD", "GET"]
         assert all(asked.headers.get("x-tenant") == "a" for asked in web.log)
+
+
+def test_a_host_with_an_address_that_does_not_answer_is_reached_by_another(tmp_path, monkeypatch):
+    """As one of IPv6 where that leads nowhere; a server that accepts nobody stands for it."""
+    monkeypatch.setattr("feedline.feed.remote.web._CONNECT_S", 0.2)
+    with WebServer({"/x.jsonl": lines()}) as web, socket.socket() as full, contextlib.ExitStack() as waiting:
+        port = int(web.url.rpartition(":")[2])
+        full.bind(("127.0.0.2", port))
+        full.listen(0)
+        for _ in range(4):  # whoever comes after them is not heard
+            one = waiting.enter_context(socket.socket())
+            one.setblocking(False)
+            one.connect_ex(("127.0.0.2", port))
+        kind = (socket.AF_INET, socket.SOCK_STREAM, 6, "")
+        places = [(*kind, (host, port)) for host in ("127.0.0.2", "127.0.0.1")]
+        monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: places)
+        corpus = fl.open_corpus(f"http://two.test:{port}/x.jsonl", cache=tmp_path, deadline_s=4, **STREAMS)
+        assert corpus.chunks()

@@ -52,6 +52,7 @@ _MOST_HEAD = 256 << 10
 _MOST_REDIRECTS = 10
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _MOST_IDLE = 32
+_CONNECT_S = 2.0  # for an address of a host that has others, too
 _MISSING = frozenset({404, 410})
 _REFUSED = frozenset({401, 408, 425, 429, 500, 502, 503, 504})
 _UNESCAPED = "/:@!$&'()*+,;=~%"
@@ -318,14 +319,16 @@ async def _connect(origin: _Origin, tls: ssl.SSLContext | None) -> _Connection:
     error: OSError | None = None
     for family, _, _, _, place in places:
         try:
-            reader, writer = await asyncio.open_connection(
-                str(place[0]),
-                origin.port,
-                family=family,
-                ssl=tls,
-                server_hostname=origin.host if tls is not None else None,
-                limit=_MOST_HEAD,
-            )
+            # Of an address that does not answer, as of IPv6 where it leads nowhere, to go on to the next.
+            async with asyncio.timeout(_CONNECT_S if number < len(places) else None):
+                reader, writer = await asyncio.open_connection(
+                    str(place[0]),
+                    origin.port,
+                    family=family,
+                    ssl=tls,
+                    server_hostname=origin.host if tls is not None else None,
+                    limit=_MOST_HEAD,
+                )
         except ssl.SSLCertVerificationError:
             raise
         except OSError as failed:
