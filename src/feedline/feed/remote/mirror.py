@@ -322,6 +322,8 @@ async def _object_or_folder(
         try:
             found = next(iter(await _heads(store, [name], patience)), None)
         except DataError as error:  # who may list a folder may not be allowed to ask for an object of its name
+            if isinstance(error.__cause__, StoreFault) and error.__cause__.again:
+                raise  # the store did not answer in time: it would have as much of it again
             refused = error
         # An object without bytes may be what a folder is shown as.
         if found is not None and found.size:

@@ -317,7 +317,7 @@ async def _connect(origin: _Origin, tls: ssl.SSLContext | None) -> _Connection:
         functools.partial(socket.getaddrinfo, origin.host, origin.port, type=socket.SOCK_STREAM)
     )
     error: OSError | None = None
-    for family, _, _, _, place in places:
+    for number, (family, _, _, _, place) in enumerate(places, 1):
         try:
             # Of an address that does not answer, as of IPv6 where it leads nowhere, to go on to the next.
             async with asyncio.timeout(_CONNECT_S if number < len(places) else None):
