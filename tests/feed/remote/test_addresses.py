@@ -22,6 +22,7 @@ from tests.feed.remote.conftest import delivered
 from tests.servers.web import WebServer
 
 fsspec = pytest.importorskip("fsspec", reason="fsspec is not installed")
+from fsspec.utils import infer_storage_options  # noqa: E402
 
 ROWS = {"i": fl.Stream((), "int64")}
 SECRET = "HUSH77hush"
@@ -303,6 +304,26 @@ def test_a_file_system_connects_in_a_thread_of_its_own(tmp_path, monkeypatch):
     monkeypatch.setattr(kind, "__init__", lambda *_, **__: (_ for _ in ()).throw(ConnectionRefusedError("refused")))
     with pytest.raises(fl.DataError, match="refused"):
         fl.open_corpus("memory://refuses/x.jsonl", cache=tmp_path, deadline_s=1, **ROWS)
+
+
+@pytest.mark.parametrize("what", ["d/x.jsonl", "d", "d/*.jsonl", "x.jsonl"])
+def test_a_path_behind_a_host_begins_with_a_slash(tmp_path, monkeypatch, what):
+    """As file systems over SFTP, FTP and HDFS have it; without it, it would be one in the user's own folder."""
+
+    class Hosts(type(fsspec.filesystem("memory"))):
+        protocol = "hosts"
+
+        @classmethod
+        def _strip_protocol(cls, path):
+            return infer_storage_options(path)["path"]
+
+    monkeypatch.setattr(Hosts, "store", {})
+    monkeypatch.setattr(Hosts, "pseudo_dirs", [""])
+    fsspec.register_implementation("hosts", Hosts, clobber=True)
+    Hosts().pipe("/d/x.jsonl" if what.startswith("d") else "/x.jsonl", rows(0))
+    assert read(fl.open_corpus(f"hosts://me@host/{what}", cache=tmp_path / "cache", deadline_s=1, **ROWS)) == [
+        *range(50)
+    ]
 
 
 # ---- options ------------------------------------------------------------------------------------------
