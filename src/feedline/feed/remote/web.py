@@ -427,8 +427,9 @@ class WebStore(Store):
             headers["If-Match"] = info.etag
         async with self._client.answered("GET", self._target(info.key), headers) as answer:
             size, span = _size_of(answer), _CONTENT_RANGE.match(answer.headers.get("Content-Range", ""))
+            at = None if span is None or span[1] is None else int(span[1])
             if answer.status == 206:
-                if span is None or span[1] is None:
+                if at is None:
                     raise StoreFault("a part of the object without Content-Range, which says which one")
                 size = info.size if size is None else size  # a server need not know
             if answer.status in (200, 206, 416) and size is not None:
@@ -441,8 +442,8 @@ class WebStore(Store):
                 raise StoreFault("Range request not supported: the server answers with the whole object")
             if answer.status != 206:
                 raise answer.fault()
-            if int(span[1]) != begin:
-                raise StoreFault(f"bytes from {span[1]} on, rather than from {begin}", again=True)
+            if at != begin:
+                raise StoreFault(f"bytes from {at} on, rather than from {begin}", again=True)
             async for piece in answer.body():
                 yield piece
 
