@@ -35,6 +35,7 @@ class WebServer:
         content_range: what answers of a part have in Content-Range, with places for begin, end and size; empty: none.
         piece: bytes that are sent at a time; None: all at once.
         pause_s: seconds between pieces.
+        closes: whether each connection is closed after its first answer, which does not say so.
         before: called with each request before it is answered; may return (status, headers) to answer itself.
         log: all requests.
         sent_bytes: bytes of bodies.
@@ -47,6 +48,7 @@ class WebServer:
         self.content_range = "bytes {}-{}/{}"
         self.piece: int | None = None
         self.pause_s = 0.0
+        self.closes = False
         self.before: Callable[[Asked], tuple[int, dict[str, str]] | None] = lambda asked: None
         self.log: list[Asked] = []
         self.sent_bytes = 0
@@ -92,6 +94,8 @@ class WebServer:
         handler.end_headers()
         if asked.method == "GET":
             self._send(handler, data)
+        if self.closes:
+            handler.close_connection = True
 
     def _object(self, asked: Asked, data: bytes) -> tuple[int, dict[str, str], bytes]:
         headers = {"Accept-Ranges": "bytes"}

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import io
 import json
 import re
 import socket
 import tarfile
 import time
+import warnings
 from email.utils import formatdate
 
 import numpy as np
@@ -271,3 +273,15 @@ def test_a_host_with_an_address_that_does_not_answer_is_reached_by_another(tmp_p
         monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: places)
         corpus = fl.open_corpus(f"http://two.test:{port}/x.jsonl", cache=tmp_path, deadline_s=4, **STREAMS)
         assert corpus.chunks()
+
+
+def test_connections_that_a_server_has_closed_make_no_noise(tmp_path):
+    """Python warns of what is only collected."""
+    with WebServer({"/x.jsonl": lines()}) as web, warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        web.closes = True
+        for _ in range(4):
+            fl.open_corpus(f"{web.url}/x.jsonl", cache=tmp_path, deadline_s=5, **STREAMS)
+            time.sleep(0.05)
+        gc.collect()
+        assert [str(one.message) for one in caught if one.category is ResourceWarning] == []

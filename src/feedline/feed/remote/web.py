@@ -254,6 +254,7 @@ class WebClient:
             connection = idle.pop()
             if not connection.reader.at_eof() and not connection.writer.is_closing():
                 return connection, True
+            connection.writer.transport.abort()
         return await self._connected(origin, proxy), False
 
     async def _connected(self, origin: _Origin, proxy: str) -> _Connection:
