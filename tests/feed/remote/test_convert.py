@@ -441,9 +441,10 @@ def test_another_conversion_is_not_stopped_by_a_corpus_that_is_closed(bucket, to
     def look(done, total):
         fl.open_corpus("s3://b/x.npy", cache=tmp_path / "cache", storage_options=to["storage_options"]).close()
 
+    before = requests._kept  # by corpora that other tests have open
     fl.convert(Rows(), "s3://b/out/store", progress=look, **to)
     assert objects_of(bucket) == local
-    assert requests._kept == 0
+    assert requests._kept == before
 
 
 def test_through_fsspec(to, tmp_path, local):
