@@ -32,8 +32,10 @@ class WebServer:
         etag: whether answers have an ETag.
         modified: value of Last-Modified; None: answers have none.
         silent: methods whose answers have neither.
+        content_range: what answers of a part have in Content-Range, with places for begin, end and size; empty: none.
         piece: bytes that are sent at a time; None: all at once.
         pause_s: seconds between pieces.
+        closes: whether each connection is closed after its first answer, which does not say so.
         before: called with each request before it is answered; may return (status, headers) to answer itself.
         log: all requests.
         sent_bytes: bytes of bodies.
@@ -43,8 +45,10 @@ class WebServer:
         self.objects = objects
         self.etag, self.modified = True, "Mon, 02 Nov 2026 10:00:00 GMT"
         self.silent: tuple[str, ...] = ()
+        self.content_range = "bytes {}-{}/{}"
         self.piece: int | None = None
         self.pause_s = 0.0
+        self.closes = False
         self.before: Callable[[Asked], tuple[int, dict[str, str]] | None] = lambda asked: None
         self.log: list[Asked] = []
         self.sent_bytes = 0
@@ -90,6 +94,8 @@ class WebServer:
         handler.end_headers()
         if asked.method == "GET":
             self._send(handler, data)
+        if self.closes:
+            handler.close_connection = True
 
     def _object(self, asked: Asked, data: bytes) -> tuple[int, dict[str, str], bytes]:
         headers = {"Accept-Ranges": "bytes"}
@@ -103,7 +109,8 @@ class WebServer:
             if begin >= size:
                 return 416, {"Content-Range": f"bytes */{size}", "Content-Length": "0"}, b""
             status, data = 206, data[begin:end]
-            headers["Content-Range"] = f"bytes {begin}-{end - 1}/{size}"
+            if self.content_range:
+                headers["Content-Range"] = self.content_range.format(begin, end - 1, size)
         return status, {**headers, "Content-Length": str(len(data))}, data
 
     def _send(self, handler: http.server.BaseHTTPRequestHandler, data: bytes) -> None:

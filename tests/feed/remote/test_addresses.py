@@ -16,12 +16,13 @@ import feedline as fl
 from feedline.feed.remote.addresses import open_store
 from feedline.feed.remote.cache import CachedObject
 from feedline.feed.remote.requests import Patience
-from feedline.feed.remote.stores import ObjectInfo, without_credentials
+from feedline.feed.remote.stores import ObjectInfo, fault_of, without_credentials
 from tests.effort import examples
 from tests.feed.remote.conftest import delivered
 from tests.servers.web import WebServer
 
 fsspec = pytest.importorskip("fsspec", reason="fsspec is not installed")
+from fsspec.utils import infer_storage_options  # noqa: E402
 
 ROWS = {"i": fl.Stream((), "int64")}
 SECRET = "HUSH77hush"
@@ -214,6 +215,11 @@ def test_the_container_of_an_account_stays_in_an_address_and_its_user_does_not()
     assert without_credentials("s3://bucket/shard-?.tar") == "s3://bucket/shard-?.tar"
 
 
+def test_an_address_in_a_long_message_of_a_library_is_cleaned_before_the_message_is_cut():
+    error = OSError("x" * 280 + f" HTTP://me:{SECRET}@host/x")
+    assert SECRET[:2] not in fault_of(error).answer
+
+
 def test_an_account_may_be_named_by_address_and_option(web, tmp_path):
     options = {"endpoint": web.url, "skip_signature": True}
     address = "abfss://train@acct.dfs.core.windows.net/x.jsonl"
@@ -254,7 +260,26 @@ def test_a_redirect_may_be_written_without_escapes(web, tmp_path):
     assert read(corpus) == [*range(50)]
 
 
-@pytest.mark.parametrize("host", ["me:{}@127.0.0.1:port", "me:{}@[::1", "me:{}@"])
+def test_a_redirect_may_be_written_in_utf8(web, tmp_path):
+    web.objects["/gr%C3%B6%C3%9Fe.jsonl"] = rows(0)
+    place = "/größe.jsonl".encode().decode("latin-1")  # in which the server writes
+    web.before = lambda asked: (302, {"Location": place}) if asked.path == "/x.jsonl" else None
+    corpus = fl.open_corpus(f"{web.url}/x.jsonl", cache=tmp_path / "cache", deadline_s=5, **ROWS)
+    assert read(corpus) == [*range(50)]
+
+
+def test_a_user_without_a_password_is_one(web, tmp_path):
+    """As of a token; the header always has a colon behind it."""
+    web.objects["/x.jsonl"] = rows(0)
+    address = web.url.replace("http://", "http://token@") + "/x.jsonl"
+    assert read(fl.open_corpus(address, cache=tmp_path / "cache", deadline_s=5, **ROWS)) == [*range(50)]
+    assert {one.headers["authorization"] for one in web.log} == {"Basic dG9rZW46"}
+
+
+@pytest.mark.parametrize(
+    "host",
+    ["me:{}@127.0.0.1:port", "me:{}@[::1", "me:{}@", "me:{}/x@127.0.0.1", "me:{}?x@127.0.0.1", "me:{}#x@127.0.0.1"],
+)
 def test_an_address_without_a_host_or_with_another_port_than_a_number_is_refused(tmp_path, host):
     with pytest.raises(fl.DataError, match="expected an address with") as caught:
         fl.open_corpus(f"http://{host.format(SECRET)}/x.jsonl", cache=tmp_path, deadline_s=1, **ROWS)
@@ -279,6 +304,26 @@ def test_a_file_system_connects_in_a_thread_of_its_own(tmp_path, monkeypatch):
     monkeypatch.setattr(kind, "__init__", lambda *_, **__: (_ for _ in ()).throw(ConnectionRefusedError("refused")))
     with pytest.raises(fl.DataError, match="refused"):
         fl.open_corpus("memory://refuses/x.jsonl", cache=tmp_path, deadline_s=1, **ROWS)
+
+
+@pytest.mark.parametrize("what", ["d/x.jsonl", "d", "d/*.jsonl", "x.jsonl"])
+def test_a_path_behind_a_host_begins_with_a_slash(tmp_path, monkeypatch, what):
+    """As file systems over SFTP, FTP and HDFS have it; without it, it would be one in the user's own folder."""
+
+    class Hosts(type(fsspec.filesystem("memory"))):
+        protocol = "hosts"
+
+        @classmethod
+        def _strip_protocol(cls, path):
+            return infer_storage_options(path)["path"]
+
+    monkeypatch.setattr(Hosts, "store", {})
+    monkeypatch.setattr(Hosts, "pseudo_dirs", [""])
+    fsspec.register_implementation("hosts", Hosts, clobber=True)
+    Hosts().pipe("/d/x.jsonl" if what.startswith("d") else "/x.jsonl", rows(0))
+    assert read(fl.open_corpus(f"hosts://me@host/{what}", cache=tmp_path / "cache", deadline_s=1, **ROWS)) == [
+        *range(50)
+    ]
 
 
 # ---- options ------------------------------------------------------------------------------------------
@@ -335,6 +380,13 @@ def test_a_proxy_is_asked_for_the_whole_address(web, tmp_path):
     corpus = fl.open_corpus(address, cache=tmp_path / "c", storage_options=options, deadline_s=5, **ROWS)
     assert read(corpus) == [*range(50)]
     assert {one.headers["proxy-authorization"] for one in web.log} == {"Basic bWU6cHc="}
+
+
+def test_a_proxy_may_be_named_without_a_scheme(web, tmp_path, monkeypatch):
+    web.objects["http://nowhere.invalid/x.jsonl"] = rows(0)
+    monkeypatch.setenv("http_proxy", web.url.removeprefix("http://"))
+    corpus = fl.open_corpus("http://nowhere.invalid/x.jsonl", cache=tmp_path / "cache", deadline_s=5, **ROWS)
+    assert read(corpus) == [*range(50)]
 
 
 def test_places_are_the_same_in_every_process():

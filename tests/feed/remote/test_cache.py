@@ -17,12 +17,14 @@ import numpy as np
 import pytest
 
 import feedline as fl
+from feedline.feed.files import remote
 from feedline.feed.remote import cache as caches
 from feedline.feed.remote.holders import CacheHolder
 from feedline.feed.remote.pages import PAGE_BYTES, ObjectPages
 from tests.feed.remote.conftest import delivered
 from tests.feed.remote.test_faults import archive
 from tests.servers.object_store import ObjectStore
+from tests.servers.web import WebServer
 
 MIB = 1 << 20
 
@@ -374,12 +376,18 @@ def test_nothing_is_made_for_others_to_write(store, options, tmp_path, monkeypat
     assert {name: oct(mode) for name, mode in found.items() if mode & ~0o755} == {}
 
 
-def test_a_user_without_a_home_has_a_folder_for_itself(store, options, tmp_path, monkeypatch):
+@pytest.mark.parametrize("home", [None, "/dev/null"])
+def test_a_user_without_a_home_has_a_folder_for_itself(store, options, tmp_path, monkeypatch, home):
+    """Or with one that it cannot write to, as container engines set HOME=/ for a user id that they do not know."""
+
     def no_home(_):
         raise RuntimeError("Could not determine home directory.")
 
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
-    monkeypatch.setattr(Path, "home", classmethod(no_home))
+    if home is None:
+        monkeypatch.setattr(Path, "home", classmethod(no_home))
+    else:
+        monkeypatch.setenv("HOME", home)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     store.put("b/x.jsonl", b'{"i": 1}\n' * 100)
     corpus = fl.open_corpus("s3://b/x.jsonl", **options, i=fl.Stream((), "int64"))
@@ -421,3 +429,47 @@ def test_a_link_in_the_place_of_an_object_harms_nothing(opened, filled, tmp_path
         other.close()
     assert delivered(opened("*.parquet"), max_sweeps=4, shuffle=fl.Window(chunks=4)) == filled
     assert (tmp_path / "dear" / "data").read_bytes() == (tmp_path / "dear" / "pages").read_bytes() == b"dear"
+
+
+# ---- threads ------------------------------------------------------------------------------------------
+
+
+def test_a_corpus_that_is_closed_ends_no_look_up_of_another_thread(tmp_path):
+    """The last one ends the thread of all requests, which may be at work for one that is being opened."""
+    open_ones = []
+    with WebServer({"/a.jsonl": b'{"i": 1}\n', "/b.jsonl": b'{"i": 2}\n'}) as web:
+        web.before = lambda asked: open_ones.pop().close() if asked.path == "/b.jsonl" and open_ones else None
+        how = {"cache": tmp_path / "cache", "deadline_s": 5.0, "i": fl.Stream((), "int64")}
+        open_ones.append(fl.open_corpus(f"{web.url}/a.jsonl", **how))
+        corpus = fl.open_corpus(f"{web.url}/b.jsonl", **how)
+        assert not open_ones
+        assert len(delivered(corpus, max_sweeps=1)) == 1
+        corpus.close()
+
+
+def test_a_cache_is_not_ended_while_a_corpus_in_it_is_being_opened(store, opened, monkeypatch):
+    for name in "ab":
+        store.put(f"b/{name}.jsonl", b'{"i": 1}\n')
+    register, first = remote.register, opened("a.jsonl", i=fl.Stream((), "int64"))
+
+    def register_late(objects):
+        first.close()
+        register(objects)
+
+    monkeypatch.setattr(remote, "register", register_late)
+    assert len(delivered(opened("b.jsonl", i=fl.Stream((), "int64")), max_sweeps=1)) == 1
+
+
+@pytest.mark.parametrize("name", ["x" * 251, "\u00fc" * 125])
+def test_an_object_with_a_long_name_is_put_in_the_place_of_its_placeholder(store, opened, name):
+    store.put(f"b/{name}.npy", npy())
+    corpus = opened(f"{name}.npy")
+    for path, found in corpus.mirror.objects.items():
+        found.settle(path)
+        assert Path(path).read_bytes() == npy()
+
+
+def npy() -> bytes:
+    file = io.BytesIO()
+    np.save(file, np.arange(10, dtype=np.float32))
+    return file.getvalue()

@@ -306,6 +306,15 @@ def test_a_fault_that_passes_changes_nothing(bucket, to, tmp_path, local, name):
     assert bucket.unfinished() == left_over(tmp_path) == []
 
 
+def test_what_is_compared_after_an_answer_was_lost_is_asked_for_again(bucket, to, local):
+    """The manifest: whether the one that is there is ours."""
+    bucket.fail("lost", request="PUT", key="*/feedline.json")
+    fault = bucket.fail("status", request="GET", key="*/feedline.json", status=503, times=2)
+    fl.convert(Rows(), "s3://b/out/store", **to)
+    assert fault.hits == 2
+    assert objects_of(bucket) == local
+
+
 def test_a_store_that_says_how_long_to_wait_is_left_alone(bucket, to, local):
     bucket.fail("status", key="b/out/store/part-00001.arrow", request=None, retry_after=2, times=4)
     began = time.monotonic()
@@ -432,9 +441,10 @@ def test_another_conversion_is_not_stopped_by_a_corpus_that_is_closed(bucket, to
     def look(done, total):
         fl.open_corpus("s3://b/x.npy", cache=tmp_path / "cache", storage_options=to["storage_options"]).close()
 
+    before = requests._kept  # by corpora that other tests have open
     fl.convert(Rows(), "s3://b/out/store", progress=look, **to)
     assert objects_of(bucket) == local
-    assert requests._kept == 0
+    assert requests._kept == before
 
 
 def test_through_fsspec(to, tmp_path, local):

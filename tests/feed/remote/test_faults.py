@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import io
 import json
 import re
+import socket
 import tarfile
 import time
+import warnings
+from email.utils import formatdate
 
 import numpy as np
 import pytest
@@ -15,6 +20,7 @@ import feedline as fl
 from feedline.errors import install_line
 from feedline.feed.remote import buckets, requests
 from tests.feed.remote.conftest import delivered
+from tests.servers.web import WebServer
 
 COUNT = 300
 
@@ -203,3 +209,79 @@ def test_paths_and_file_addresses_stay_local(tmp_path):
 )
 def test_an_etag_is_the_same_from_listings_and_answers(told, etag):
     assert buckets._etag_of({"e_tag": told}) == etag
+
+
+def test_a_part_that_does_not_say_which_one_it_is_is_refused(tmp_path):
+    """As of servers that answer with several parts, or with any bytes at all."""
+    with WebServer({"/x.jsonl": lines()}) as web:
+        web.content_range = ""
+        with pytest.raises(fl.DataError, match=r"after one attempt(.|\n)*without Content-Range"):
+            fl.open_corpus(f"{web.url}/x.jsonl", cache=tmp_path, deadline_s=5, **STREAMS)
+
+
+class Clock:
+    """A clock that is an hour behind that of the server."""
+
+    @staticmethod
+    def time():
+        return time.time() - 3600
+
+
+def test_a_date_until_which_to_wait_is_one_of_the_server_s_clock(tmp_path, monkeypatch):
+    monkeypatch.setattr("feedline.feed.remote.web.time", Clock)
+    refused = []
+    with WebServer({"/x.jsonl": lines()}) as web:
+
+        def refuse(_):
+            refused.append(1)
+            return (503, {"Retry-After": formatdate(time.time() + 1, usegmt=True)}) if len(refused) == 1 else None
+
+        web.before = refuse
+        assert fl.open_corpus(f"{web.url}/x.jsonl", cache=tmp_path, deadline_s=20, **STREAMS).chunks()
+
+
+def test_the_question_how_long_to_wait_is_asked_as_all_others_are(tmp_path):
+    """With the headers, the certificates and the proxy that the user gave."""
+    with WebServer({}) as web:
+        web.before = lambda asked: (503, {"Retry-After": "60"})
+        options = {
+            "endpoint": web.url,
+            "access_key_id": "key",
+            "secret_access_key": "secret",
+            "region": "x",
+            "client_options": {"default_headers": {"X-Tenant": "a"}, "timeout": "9s"},
+        }
+        with pytest.raises(fl.DataError, match="503"):
+            fl.open_corpus("s3://b/x.jsonl", cache=tmp_path, storage_options=options, deadline_s=9, **STREAMS)
+        assert [asked.method for asked in web.log[:2]] == ["HEAD", "GET"]
+        assert all(asked.headers.get("x-tenant") == "a" for asked in web.log)
+
+
+def test_a_host_with_an_address_that_does_not_answer_is_reached_by_another(tmp_path, monkeypatch):
+    """As one of IPv6 where that leads nowhere; a server that accepts nobody stands for it."""
+    monkeypatch.setattr("feedline.feed.remote.web._CONNECT_S", 0.2)
+    with WebServer({"/x.jsonl": lines()}) as web, socket.socket() as full, contextlib.ExitStack() as waiting:
+        port = int(web.url.rpartition(":")[2])
+        full.bind(("127.0.0.2", port))
+        full.listen(0)
+        for _ in range(4):  # whoever comes after them is not heard
+            one = waiting.enter_context(socket.socket())
+            one.setblocking(False)
+            one.connect_ex(("127.0.0.2", port))
+        kind = (socket.AF_INET, socket.SOCK_STREAM, 6, "")
+        places = [(*kind, (host, port)) for host in ("127.0.0.2", "127.0.0.1")]
+        monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: places)
+        corpus = fl.open_corpus(f"http://two.test:{port}/x.jsonl", cache=tmp_path, deadline_s=4, **STREAMS)
+        assert corpus.chunks()
+
+
+def test_connections_that_a_server_has_closed_make_no_noise(tmp_path):
+    """Python warns of what is only collected."""
+    with WebServer({"/x.jsonl": lines()}) as web, warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        web.closes = True
+        for _ in range(4):
+            fl.open_corpus(f"{web.url}/x.jsonl", cache=tmp_path, deadline_s=5, **STREAMS)
+            time.sleep(0.05)
+        gc.collect()
+        assert [str(one.message) for one in caught if one.category is ResourceWarning] == []

@@ -146,6 +146,14 @@ def test_who_may_list_a_folder_but_not_ask_for_its_name_opens_it(store, opened):
     assert sum(info.sequences for info in opened("small", **ROWS).chunks()) == 10
 
 
+def test_a_store_that_does_not_answer_is_not_given_its_time_twice(store, opened):
+    store.put("b/small/a.jsonl", rows(0))
+    store.fail("status", key="b/small", request="HEAD", status=500, times=None)
+    with pytest.raises(fl.DataError, match="500"):
+        opened("small", deadline_s=0.5, **ROWS)
+    assert store.counters().requests["LIST"] == 0
+
+
 def test_a_listing_may_take_longer_than_a_request_may_be_silent(store, monkeypatch):
     """Each page is a sign of life."""
     for number in range(12):

@@ -12,6 +12,7 @@ import pytest
 import feedline as fl
 from tests.feed.remote.conftest import delivered
 from tests.oracles.cntk_files import htk
+from tests.servers.web import WebServer
 
 COUNT = 40
 
@@ -101,3 +102,20 @@ def test_a_list_over_http(store, tmp_path, monkeypatch, write):
         expected = delivered(here, **how)
     with contextlib.closing(fl.open_corpus(store.http(f"b/a/{name}"), cache=tmp_path / "cache", deadline_s=5)) as there:
         assert delivered(there, **how) == expected
+
+
+def test_what_a_list_names_is_fetched_anew_by_later_runs_where_nothing_tells_its_versions(tmp_path):
+    (tmp_path / "a").mkdir()
+    name = write_script(tmp_path / "a")
+    with WebServer({}) as web:
+        for version in (1, 2):
+            for file in (tmp_path / "a").rglob("*"):
+                if file.suffix == ".mfc":
+                    web.objects[f"/a/feat/{file.name}"] = htk(np.full((4, 5), version, np.float32))
+            web.objects[f"/a/{name}"] = (tmp_path / "a" / name).read_bytes()
+            web.etag, web.modified = False, None
+            with contextlib.closing(
+                fl.open_corpus(f"{web.url}/a/{name}", cache=tmp_path / "cache", deadline_s=5)
+            ) as there:
+                values = [np.unique(rows) for _, one in delivered(there) for rows in next(iter(one.values()))]
+            assert np.unique(np.concatenate(values)).tolist() == [version]

@@ -72,6 +72,18 @@ def test_later_runs_see_what_has_taken_its_place(web, tmp_path, etag):
 
 
 @pytest.mark.parametrize("etag", [True, False])
+def test_what_has_taken_its_place_is_noticed_where_parts_do_not_say_how_large_it_is(web, tmp_path, etag):
+    web.etag, web.content_range = etag, "bytes {}-{}/*"
+    assert versions(f"{web.url}/x.npy", tmp_path / "cache") == {1}
+
+    def replace(number):
+        web.objects["/x.npy"], web.modified = NEW, LATER
+
+    with pytest.raises(fl.DataError, match="expected the object as it was when it was opened"):
+        versions(f"{web.url}/x.npy", tmp_path / "other", replace, MIB)
+
+
+@pytest.mark.parametrize("etag", [True, False])
 def test_what_is_still_there_is_not_fetched_again(web, tmp_path, etag):
     web.etag = etag
     assert versions(f"{web.url}/x.npy", tmp_path / "cache") == {1}

@@ -31,17 +31,19 @@ _log = logging.getLogger("feedline")
 def user_cache() -> Path:
     """Return ``$XDG_CACHE_HOME/feedline``, by default ``~/.cache/feedline``.
 
-    A user id without a home folder, as containers have them, has ``$TMPDIR/feedline-UID``.
+    A user id without a home folder that it can write to, as containers have them, has ``$TMPDIR/feedline-UID``.
 
     Raises:
         DataError: that folder is somebody else's.
     """
     if given := os.environ.get("XDG_CACHE_HOME"):
         return Path(given) / "feedline"
-    try:
-        return Path.home() / ".cache" / "feedline"
-    except RuntimeError:
-        folder = Path(tempfile.gettempdir()) / f"feedline-{os.geteuid()}"
+    with contextlib.suppress(RuntimeError):  # no home
+        folder = Path.home() / ".cache" / "feedline"
+        there = next(place for place in (folder, *folder.parents) if os.path.exists(place))
+        if there == folder or (there.is_dir() and os.access(there, os.W_OK, effective_ids=True)):
+            return folder
+    folder = Path(tempfile.gettempdir()) / f"feedline-{os.geteuid()}"
     with contextlib.suppress(OSError):
         folder.mkdir(mode=0o700, exist_ok=True)
     refuse_foreign(folder, "set XDG_CACHE_HOME to a folder of yours")

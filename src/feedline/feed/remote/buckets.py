@@ -21,7 +21,7 @@ from feedline.feed.remote.stores import (
     scheme_of,
     without_credentials,
 )
-from feedline.feed.remote.web import WebClient
+from feedline.feed.remote.web import WEB_OPTIONS, WebClient
 
 _NO_BUCKET = re.compile(r"NoSuchBucket|ContainerNotFound|bucket does not exist", re.IGNORECASE)
 _STATUS = re.compile(r"\bstatus(?: code)?:? (\d{3})\b")
@@ -70,6 +70,7 @@ class BucketStore(Store):
         # But for parts of an object that is being written: to repeat one is better than to repeat all of them.
         backoff = {"init_backoff": datetime.timedelta(seconds=0.1), "max_backoff": datetime.timedelta(seconds=1)}
         parts = {"max_retries": 2, "retry_timeout": datetime.timedelta(seconds=600), "backoff": {**backoff, "base": 2}}
+        self._web = WebClient({name: client[name] for name in client if name in WEB_OPTIONS})
         self._store = self._opened(client, retry, options)
         self._writes = self._opened({**client, "timeout": _WRITE_TIMEOUT}, parts, options)
 
@@ -202,7 +203,7 @@ class BucketStore(Store):
         """Ask for one byte: obstore does not pass on the header that says how long to wait."""
         try:
             url = await self._obstore.sign_async(self._store, "GET", key, _SIGNED_FOR)
-            async with WebClient({}).answered("GET", url, {"Range": "bytes=0-0"}) as answer:
+            async with self._web.answered("GET", url, {"Range": "bytes=0-0"}) as answer:
                 return answer.wait_s
         except Exception:  # as without the header
             return None

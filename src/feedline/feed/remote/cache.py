@@ -28,6 +28,7 @@ import json
 import logging
 import mmap
 import os
+import secrets
 import shutil
 import threading
 from collections import OrderedDict
@@ -45,7 +46,16 @@ from feedline.feed.files.remote import RemoteObject, object_at
 from feedline.feed.protocol import Extent, Piece
 from feedline.feed.remote.holders import CacheHolder, HolderView, claims_of
 from feedline.feed.remote.pages import PAGE_BYTES, ObjectPages, allocate, checksums, open_own, pages_of
-from feedline.feed.remote.requests import PART_BYTES, Patience, fetched, in_thread, loop, rest, wait_for
+from feedline.feed.remote.requests import (
+    PART_BYTES,
+    Patience,
+    fetched,
+    in_thread,
+    kept_running,
+    loop,
+    rest,
+    wait_for,
+)
 from feedline.feed.remote.stores import ObjectInfo, Store
 
 LEAST_BYTES = 64 << 20
@@ -107,7 +117,7 @@ class CachedObject:
 
     def link(self, path: Path) -> None:
         """Put the file in the place of a placeholder; of an object that is whole."""
-        temporary = path.with_name(f".{path.name[:200]}.{os.getpid()}")
+        temporary = path.with_name(f".{secrets.token_hex(8)}")  # which nobody has left, and which is not too long
         os.link(self.place(), temporary)
         os.utime(temporary, ns=(self.modified_ns, self.modified_ns))
         os.replace(temporary, path)
@@ -240,6 +250,7 @@ class Cache:
         self._open: OrderedDict[str, ObjectPages] = OrderedDict()
         self._objects: dict[str, list[CachedObject]] = {}  # in use, by key
         self._told = False
+        self._opening = 0  # callers of `cache_at` that have not entered their objects yet
         hint = "pass cache=<a folder of yours with room>"
         try:
             own_folder(folder, hint)
@@ -257,6 +268,8 @@ class Cache:
             raise DataError(
                 f"expected a folder to keep parts of objects in, got: {error.strerror}", path=str(folder), hint=hint
             ) from error
+        self._running = contextlib.ExitStack()
+        self._running.enter_context(kept_running())
 
     # ---- the folder -------------------------------------------------------------------------------
 
@@ -349,6 +362,19 @@ class Cache:
                 self._objects.setdefault(one.key, []).append(one)
             self._holder.claim([one.key for one in objects])
 
+    @contextlib.contextmanager
+    def opening(self) -> Iterator[bool]:
+        """A context in which the cache is not forgotten, though no object of it is used yet; false: it is already."""
+        with self._mutex:
+            self._opening += 1
+            there = self._lock >= 0
+        try:
+            yield there
+        finally:
+            with self._mutex:
+                self._opening -= 1
+            self.leave(())
+
     def leave(self, objects: Sequence[CachedObject]) -> None:
         """End using objects, also those that were to stay; when this process uses no others, forget the cache."""
         with self._mutex:
@@ -359,7 +385,7 @@ class Cache:
                     users.remove(one)
                 if not users:
                     self._objects.pop(one.key, None)
-            if self._objects or self.pid != os.getpid() or _caches.get(self.folder) is not self:
+            if self._objects or self._opening or self.pid != os.getpid() or _caches.get(self.folder) is not self:
                 return
             del _caches[self.folder]
             self._holder.close()
@@ -369,8 +395,8 @@ class Cache:
             self._open.clear()
             os.close(self._lock)
             self._lock = -1
-        if not _caches:
-            rest()
+        self._running.close()
+        rest()
 
     # ---- room -------------------------------------------------------------------------------------
 
@@ -965,8 +991,9 @@ _caches: dict[Path, Cache] = {}
 _caches_lock = threading.Lock()
 
 
-def cache_at(folder: Path, budget_bytes: int) -> Cache:
-    """Return this process's cache in a folder.
+@contextlib.contextmanager
+def cache_at(folder: Path, budget_bytes: int) -> Iterator[Cache]:
+    """A context with this process's cache in a folder; other threads do not end it before objects are entered.
 
     Raises:
         DataError: the folder is not writable, others can write to it, or it is too small.
@@ -974,12 +1001,16 @@ def cache_at(folder: Path, budget_bytes: int) -> Cache:
     if budget_bytes < LEAST_BYTES:
         raise ValueError(f"expected cache_bytes of at least {LEAST_BYTES}, got {budget_bytes}")
     folder = Path(os.path.realpath(folder))
-    with _caches_lock:
-        cache = _caches.get(folder)
-        if cache is None or cache.pid != os.getpid():
-            cache = _caches[folder] = Cache(folder, budget_bytes)
-        cache.budget_bytes = budget_bytes
-        return cache
+    while True:
+        with _caches_lock:
+            cache = _caches.get(folder)
+            if cache is None or cache.pid != os.getpid():
+                cache = _caches[folder] = Cache(folder, budget_bytes)
+        with cache.opening() as there:
+            if there:
+                cache.budget_bytes = budget_bytes
+                yield cache
+                return
 
 
 async def _all(work: Iterable[Coroutine[Any, Any, Result]]) -> list[Result]:

@@ -58,7 +58,8 @@ class FileSystemStore(Store):
         self._connect = functools.partial(fsspec.core.url_to_fs, root, skip_instance_cache=True, **options)
         self._connected: Any = None
         self._connecting = threading.Lock()
-        self._root = kind._strip_protocol(root).rstrip("/")
+        # With a slash before it, if paths have one: without, a path may be one in a folder of the user's.
+        self._base = kind._strip_protocol(f"{root}/x").removesuffix("x")
         self._piece = _FIRST_PIECE
         # Questions about what there is at a path: the one that is asked, and the one that comes next.
         self._asked: dict[str, tuple[_Question | None, _Question | None]] = {}
@@ -72,11 +73,11 @@ class FileSystemStore(Store):
             return self._connected
 
     def _path(self, key: str) -> str:
-        return f"{self._root}/{key}" if self._root else key
+        return f"{self._base}{key}"
 
     def _found(self, path: str, about: Mapping[str, Any]) -> ObjectInfo:
         name = str(about["name"]).removeprefix("/")
-        key = name.removeprefix(self._root.removeprefix("/")).removeprefix("/")
+        key = name.removeprefix(self._base.strip("/")).removeprefix("/")
         etag = next((str(about[k]) for k in _ETAGS if about.get(k)), "")
         when = next((about[k] for k in _TIMES if about.get(k)), 0)
         return ObjectInfo(key, int(about["size"] or 0), etag, _nanoseconds(when))

@@ -84,10 +84,13 @@ class Mirror:
     """
 
     def __init__(self, looked: LookedUp, cache: str | os.PathLike[str] | None, cache_bytes: int | None) -> None:
-        self.cache = cache_at(
+        with cache_at(
             user_cache() / "objects" if cache is None else Path(cache),
             DEFAULT_BYTES if cache_bytes is None else cache_bytes,
-        )
+        ) as self.cache:
+            self._enter(looked)
+
+    def _enter(self, looked: LookedUp) -> None:
         folders: list[str] = []
         found: dict[tuple[str, str], tuple[Store, ObjectInfo]] = {}
         for root, infos in [*(place[::2] for place in looked.places if not isinstance(place, str)), *looked.listed]:
@@ -244,7 +247,8 @@ def look_up_listed(looked: LookedUp, mirror: Mirror, paths: Sequence[str]) -> Lo
             if path.startswith(folder) and path not in mirror.objects and _is_text(path)
         }
         if keys:
-            listed.append((root, wait_for(_of_keys(store, keys, looked.patience))))
+            infos = wait_for(_of_keys(store, keys, looked.patience))
+            listed.append((root, [_of_this_run(store, info) for info in infos]))
     return looked._replace(listed=(*looked.listed, *listed)) if listed else None
 
 
@@ -318,6 +322,8 @@ async def _object_or_folder(
         try:
             found = next(iter(await _heads(store, [name], patience)), None)
         except DataError as error:  # who may list a folder may not be allowed to ask for an object of its name
+            if isinstance(error.__cause__, StoreFault) and error.__cause__.again:
+                raise  # the store did not answer in time: it would have as much of it again
             refused = error
         # An object without bytes may be what a folder is shown as.
         if found is not None and found.size:

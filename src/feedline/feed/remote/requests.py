@@ -330,7 +330,7 @@ class Loop:
 
 _running: Loop | None = None
 _kept = 0
-_starting = threading.Lock()
+_starting = threading.RLock()  # garbage that is collected in it may end a cache, too
 
 
 def loop() -> Loop:
@@ -379,18 +379,19 @@ def rest() -> None:
 
 def wait_for(work: Coroutine[Any, Any, Result]) -> Result:
     """Run ``work`` on the loop and wait for it; an interrupt cancels it, and so does cancelling the thread's job."""
-    try:
-        outcome, cancel = loop().begin(work)
-    except RuntimeError:
-        work.close()
-        raise
-    try:
-        with ended_by(cancel):
-            return outcome.result()
-    except BaseException:
-        cancel()
-        outcome.wait(_ENDING_S)  # until what has come is kept
-        raise
+    with kept_running():  # another thread may end the last cache meanwhile
+        try:
+            outcome, cancel = loop().begin(work)
+        except RuntimeError:
+            work.close()
+            raise
+        try:
+            with ended_by(cancel):
+                return outcome.result()
+        except BaseException:
+            cancel()
+            outcome.wait(_ENDING_S)  # until what has come is kept
+            raise
 
 
 async def in_thread(call: Callable[[], Result]) -> Result:

@@ -325,8 +325,8 @@ def _named_in_environment() -> list[tuple[str, str]]:
 def fault_of(error: BaseException) -> StoreFault:
     """Return what an exception of a library, or of Python's network, says."""
     text = str(error).split("\n\nDebug source:")[0].split("<?xml")[0]
-    text = re.sub(r"\s+", " ", text).strip(" :")[:_MOST_ANSWER]
-    text = re.sub(r"[a-z][a-z0-9+.-]*://\S+", lambda found: without_credentials(found[0]), text)
+    text = re.sub(r"\s+", " ", text).strip(" :")
+    text = re.sub(_ADDRESS.pattern + r"\S+", lambda found: without_credentials(found[0]), text)[:_MOST_ANSWER]
     name = type(error).__name__
     if name == "NotFoundError" or isinstance(error, FileNotFoundError):
         return StoreFault(text, kind="missing")

@@ -24,6 +24,7 @@ from feedline.feed.remote.requests import (
     LoopOutcome,
     Patience,
     Tries,
+    fetched,
     in_thread,
     kept_running,
     listing,
@@ -203,7 +204,9 @@ class Uploads:
             info = await looked_up(self._store, key, lambda: self._store.head(key), self._patience)
             if info is None or info.size != len(data):
                 return False
-            return b"".join([bytes(piece) async for piece in self._store.read(info, 0, info.size)]) == data
+            there = bytearray(info.size)
+            await fetched(self._store, info, 0, info.size, into=memoryview(there), patience=self._patience)
+            return there == data
         return True
 
     async def _tried(self, name: str, made: Callable[[], Body], *, new: bool) -> tuple[Body, str]:

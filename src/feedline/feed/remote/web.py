@@ -37,7 +37,7 @@ from feedline.feed.remote.stores import (
 )
 from feedline.feed.remote.threads import in_own_thread
 
-_OPTIONS = (
+WEB_OPTIONS = (
     "default_headers",
     "user_agent",
     "allow_http",
@@ -45,17 +45,21 @@ _OPTIONS = (
     "root_certificate",
     "proxy_url",
 )
+"""Options of a client, as obstore names them, that are known here, too."""
+
 _PIECE = 256 << 10
 _MOST_HEAD = 256 << 10
 _MOST_REDIRECTS = 10
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _MOST_IDLE = 32
+_CONNECT_S = 2.0  # for an address of a host that has others, too
 _MISSING = frozenset({404, 410})
 _REFUSED = frozenset({401, 408, 425, 429, 500, 502, 503, 504})
 _UNESCAPED = "/:@!$&'()*+,;=~%"
 _BARE_PERCENT = re.compile(r"%(?![0-9A-Fa-f]{2})")
+_PRINTABLE = "".join(map(chr, range(0x21, 0x7F)))
 _UNSENDABLE = re.compile(r"[^!-~]+")  # spaces, what controls, what is not ASCII
-_CONTENT_RANGE = re.compile(r"bytes (?:(\d+)-(\d+)|\*)/(\d+|\*)")
+_CONTENT_RANGE = re.compile(r"bytes (?:(\d+)-(\d+)|\*)/(\d+|\*)", re.IGNORECASE)
 
 _writers: weakref.WeakSet[asyncio.StreamWriter] = weakref.WeakSet()
 
@@ -102,7 +106,9 @@ class Response:
     def wait_s(self) -> float | None:
         """Seconds for which the server wants to be left alone; None: it does not say."""
         value = self.headers.get("Retry-After")
-        return None if value is None or self.status not in (429, 503) else _seconds(value)
+        if value is None or self.status not in (429, 503):
+            return None
+        return _seconds(value, self.headers.get("Date", ""))
 
     def fault(self) -> StoreFault:
         """Return what a status other than success says."""
@@ -149,11 +155,11 @@ class WebClient:
     """
 
     def __init__(self, options: Mapping[str, Any], address: str = "") -> None:
-        if unknown := [name for name in options if name not in _OPTIONS]:
+        if unknown := [name for name in options if name not in WEB_OPTIONS]:
             raise OptionError(
                 f"expected client_options for a web server, got {unknown[0]!r}",
                 path=address,
-                hint=f"known ones are {', '.join(_OPTIONS)}",
+                hint=f"known ones are {', '.join(WEB_OPTIONS)}",
             )
         self._own: dict[str, str] = {}
         for name, value in (options.get("default_headers") or {}).items():
@@ -195,7 +201,8 @@ class WebClient:
                     if answer.status not in _REDIRECTS or not place:
                         yield answer
                         return
-                    url = urllib.parse.urljoin(url, place)
+                    # Bytes as they are, as browsers take them: headers are read as Latin-1.
+                    url = urllib.parse.urljoin(url, urllib.parse.quote(place.strip(), _PRINTABLE, "latin-1"))
                     if _origin_of(url) != first:
                         own = {}
                 finally:
@@ -247,6 +254,7 @@ class WebClient:
             connection = idle.pop()
             if not connection.reader.at_eof() and not connection.writer.is_closing():
                 return connection, True
+            connection.writer.transport.abort()
         return await self._connected(origin, proxy), False
 
     async def _connected(self, origin: _Origin, proxy: str) -> _Connection:
@@ -270,12 +278,11 @@ class WebClient:
 
     def _proxy(self, origin: _Origin) -> str:
         """Return the address of the proxy to a host; empty: none."""
-        if proxy := self._options.get("proxy_url"):
-            return str(proxy)
-        if urllib.request.proxy_bypass(origin.host):
-            return ""
-        proxies = urllib.request.getproxies()
-        return proxies.get(origin.scheme) or proxies.get("all") or ""
+        proxy = str(self._options.get("proxy_url") or "")
+        if not proxy and not urllib.request.proxy_bypass(origin.host):
+            proxies = urllib.request.getproxies()
+            proxy = proxies.get(origin.scheme) or proxies.get("all") or ""
+        return f"http://{proxy}" if proxy and "://" not in proxy else proxy
 
     def _left(self, connection: _Connection, answer: Response, url: str) -> None:
         """Keep a connection for the next request, if all of the answer was read."""
@@ -290,7 +297,7 @@ class WebClient:
 def _origin_of(url: str) -> _Origin:
     parts = urllib.parse.urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise StoreFault(f"a redirect to {without_credentials(url)}, which is no web server")
+        raise StoreFault(f"a redirect or a proxy at {without_credentials(url)}, which is no web server")
     host = parts.hostname if parts.hostname.isascii() else parts.hostname.encode("idna").decode()
     return _Origin(parts.scheme, host, parts.port or (443 if parts.scheme == "https" else 80))
 
@@ -301,7 +308,8 @@ def _authorization(header: str, address: str) -> dict[str, str]:
     user, at, _ = netloc.rpartition("@")
     if not at:
         return {}
-    return {header: "Basic " + base64.b64encode(urllib.parse.unquote(user).encode()).decode()}
+    user = urllib.parse.unquote(user if ":" in user else f"{user}:")
+    return {header: "Basic " + base64.b64encode(user.encode()).decode()}
 
 
 async def _connect(origin: _Origin, tls: ssl.SSLContext | None) -> _Connection:
@@ -310,16 +318,18 @@ async def _connect(origin: _Origin, tls: ssl.SSLContext | None) -> _Connection:
         functools.partial(socket.getaddrinfo, origin.host, origin.port, type=socket.SOCK_STREAM)
     )
     error: OSError | None = None
-    for family, _, _, _, place in places:
+    for number, (family, _, _, _, place) in enumerate(places, 1):
         try:
-            reader, writer = await asyncio.open_connection(
-                str(place[0]),
-                origin.port,
-                family=family,
-                ssl=tls,
-                server_hostname=origin.host if tls is not None else None,
-                limit=_MOST_HEAD,
-            )
+            # Of an address that does not answer, as of IPv6 where it leads nowhere, to go on to the next.
+            async with asyncio.timeout(_CONNECT_S if number < len(places) else None):
+                reader, writer = await asyncio.open_connection(
+                    str(place[0]),
+                    origin.port,
+                    family=family,
+                    ssl=tls,
+                    server_hostname=origin.host if tls is not None else None,
+                    limit=_MOST_HEAD,
+                )
         except ssl.SSLCertVerificationError:
             raise
         except OSError as failed:
@@ -371,7 +381,9 @@ class WebStore(Store):
             _origin_of(self._base)
         except (ValueError, StoreFault) as error:
             raise DataError(
-                "expected an address with a host and, after a colon, a number as its port", path=self.address
+                "expected an address with a host and, after a colon, a number as its port",
+                path=f"{scheme}://{place.rpartition('@')[2].partition(':')[0]}",  # behind a colon may be a password
+                hint="write %2F, %3F and %23 for /, ? and # in a password",
             ) from error
         headers = {**_authorization("Authorization", base), **(client.get("default_headers") or {})}
         self._client = WebClient({**client, "default_headers": headers}, self.address)
@@ -415,7 +427,12 @@ class WebStore(Store):
         if info.etag and not info.etag.startswith("W/"):
             headers["If-Match"] = info.etag
         async with self._client.answered("GET", self._target(info.key), headers) as answer:
-            size = _size_of(answer)
+            size, span = _size_of(answer), _CONTENT_RANGE.match(answer.headers.get("Content-Range", ""))
+            at = None if span is None or span[1] is None else int(span[1])
+            if answer.status == 206:
+                if at is None:
+                    raise StoreFault("a part of the object without Content-Range, which says which one")
+                size = info.size if size is None else size  # a server need not know
             if answer.status in (200, 206, 416) and size is not None:
                 now = _info(info.key, answer, size)
                 if answer.status == 416 and not now.etag:  # an error need not name it
@@ -426,9 +443,8 @@ class WebStore(Store):
                 raise StoreFault("Range request not supported: the server answers with the whole object")
             if answer.status != 206:
                 raise answer.fault()
-            span = _CONTENT_RANGE.match(answer.headers.get("Content-Range", ""))
-            if span is not None and span[1] is not None and int(span[1]) != begin:
-                raise StoreFault(f"bytes from {span[1]} on, rather than from {begin}", again=True)
+            if at != begin:
+                raise StoreFault(f"bytes from {at} on, rather than from {begin}", again=True)
             async for piece in answer.body():
                 yield piece
 
@@ -443,17 +459,21 @@ def _size_of(answer: Response) -> int | None:
 
 
 def _info(key: str, answer: Response, size: int) -> ObjectInfo:
-    modified = 0
-    with contextlib.suppress(ValueError, TypeError):
-        modified = int(email.utils.parsedate_to_datetime(answer.headers.get("Last-Modified", "")).timestamp())
+    modified = int(_time_of(answer.headers.get("Last-Modified", "")) or 0)
     return ObjectInfo(key, size, answer.headers.get("ETag", "").strip(), modified * 1_000_000_000)
 
 
-def _seconds(value: str) -> float | None:
-    """Return what Retry-After says, seconds or a date, in seconds from now."""
+def _seconds(value: str, now: str) -> float | None:
+    """Return what Retry-After says, seconds or a date, in seconds; by the server's clock, which may not be ours."""
     if value.strip().isdecimal():
         return float(value)
+    until = _time_of(value)
+    return None if until is None else max(0.0, until - (_time_of(now) or time.time()))
+
+
+def _time_of(date: str) -> float | None:
+    """Return a date of HTTP in seconds since 1970; None: it is none."""
     try:
-        return max(0.0, email.utils.parsedate_to_datetime(value).timestamp() - time.time())
-    except (ValueError, TypeError):
+        return email.utils.parsedate_to_datetime(date).timestamp()
+    except (ValueError, TypeError, OverflowError):
         return None
