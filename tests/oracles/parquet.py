@@ -77,7 +77,7 @@ class Reader:
         if kind in (LIST, SET):
             head = self.take(1)[0]
             count = self.count(self.varint() if head >> 4 == 15 else head >> 4)
-            if not TRUE <= head & 15 <= UUID:
+            if head & 15 > UUID or (count and head & 15 == 0):  # fastparquet writes empty lists of type 0
                 raise Damage
             return head & 15, [self.value(head & 15, depth - 1, True) for _ in range(count)]
         if kind == MAP:

@@ -50,7 +50,7 @@ def bucket():
 def small(monkeypatch):
     """Allow caches of a megabyte; on a busy machine, requests would be made twice."""
     monkeypatch.setattr(caches, "LEAST_BYTES", MIB)
-    monkeypatch.setattr(requests, "_HEDGED_SHARE", 0.0)
+    monkeypatch.setattr(requests, "_LEAST_SEEN", 1 << 30)
 
 
 def total(bucket) -> int:
