@@ -9,7 +9,6 @@ import multiprocessing
 import os
 import sys
 import zlib
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -21,9 +20,9 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 import feedline as fl  # noqa: E402
 from feedline import _native  # noqa: E402
 from feedline.interop import tensor_file  # noqa: E402
+from feedline.interop.seal import BLANK, sealed  # noqa: E402
 from feedline.interop.tensor_file import load_contents, load_state, load_tensors, save_tensors  # noqa: E402
 
-OLD = Path(__file__).parents[1] / "fixtures" / "checkpoints-0.1"
 DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.uint8, torch.bool, torch.complex64]
 
 
@@ -147,31 +146,11 @@ def test_large_tensors_are_checked_on_a_thread_that_does_not_stay(target, leaves
         load_tensors(target)
 
 
-# ---- files of version 0.1 -----------------------------------------------------------------------------
-
-
-def test_files_of_0_1_are_read():
-    found, about, seal = load_contents(OLD / "optimizer")
-    assert seal is None
-    assert about["parameters"]["learning_rate"] == 0.25
-    assert load_state(OLD / "optimizer") == about
-    torch.testing.assert_close(found["0.mean"], torch.full((2, 2), 0.2))
-
-
-@given(st.data())
-def test_a_damaged_file_of_0_1_is_refused_or_read(target, data):
-    """Its header has no checksum, so some changes are not noticed; none is another error."""
-    damaged = changed(data, (OLD / "optimizer").read_bytes())
-    target.write_bytes(damaged)
-    try:
-        load_tensors(target)
-    except fl.StateError as error:
-        assert str(target) in str(error)  # noqa: PT017  # it may be readable
-
-
 def header_of(**entries):
-    text = json.dumps({"__metadata__": {"feedline": json.dumps({"aliases": {}, "crc32c": {}})}, **entries}).encode()
-    return len(text).to_bytes(8, "little") + text
+    """A sealed header, whatever it says."""
+    about = json.dumps({"version": tensor_file.VERSION, "aliases": {}, "crc64": {}})
+    text = json.dumps({"__metadata__": {"seal": BLANK, "feedline": about}, **entries}).encode()
+    return sealed(len(text).to_bytes(8, "little") + text, 8 + text.index(BLANK.encode()))
 
 
 @pytest.mark.parametrize(

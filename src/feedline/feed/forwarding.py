@@ -25,7 +25,7 @@ class Forwarding(Deserializer):
         self.schema, self.name, self.broadcast = corpus.schema, corpus.name, corpus.broadcast
         self.random_access, self.in_memory, self.composed = corpus.random_access, corpus.in_memory, corpus.composed
         self.sliceable, self.selective, self.fetchable = corpus.sliceable, corpus.selective, corpus.fetchable
-        self.formerly, self.finish = corpus.formerly, corpus.finish
+        self.finish = corpus.finish
         self.batched, self.looks_at_all = corpus.batched, corpus.looks_at_all
 
     def chunks(self) -> Sequence[ChunkInfo]:

@@ -118,8 +118,6 @@ class Deserializer(abc.ABC):
             it is joined to.
         finish: the transform that sources run first on minibatches of this corpus; None: none.
         name: name in errors and in `feedline inspect`; a path if there is one.
-        formerly: the streams that an earlier version read of the same data where none were declared; None: the same.
-            A state that was saved with them is refused with what to declare.
     """
 
     schema: Schema
@@ -135,7 +133,6 @@ class Deserializer(abc.ABC):
     broadcast: bool = False
     finish: Any = None
     name: str = "data"
-    formerly: Schema | None = None
 
     @abc.abstractmethod
     def chunks(self) -> Sequence[ChunkInfo]:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from feedline.data import Position, Schema
+from feedline.data import Position
 from feedline.errors import StateError, shown
 from feedline.feed.mistaken import refuse_state, state_inside
 from feedline.feed.packing import lanes
@@ -55,11 +55,6 @@ class Identity:
     def __init__(self, corpus: Deserializer, timeline: Timeline, filling: str) -> None:
         self._corpus, self._timeline, self._filling = corpus, timeline, filling
         self._digest: str | None = None
-
-    @property
-    def formerly(self) -> Schema | None:
-        """What an earlier version read of the same data; see `Deserializer`."""
-        return self._corpus.formerly
 
     def to_json(self) -> dict[str, Any]:
         """Return order, seed, window, filling, streams, data and, if there are any, arcs."""
@@ -140,7 +135,7 @@ def from_json(
             "this state was taken from other data, another order or other settings",
             saved={key: saved[key] for key in differing},
             current={key: current[key] for key in differing},
-            hint=_opened_as(saved, differing, identity.formerly),
+            hint=_opened_as(saved, differing),
         )
     try:
         fingerprint = _fingerprint(state["fingerprint"])
@@ -263,7 +258,7 @@ def verify(axis: Axis, place: SavedPlace) -> None:
         raise StateError("the order up to this state is not the one it was saved with", saved=saved, current=found)
 
 
-def _opened_as(saved: Mapping[str, Any], differing: list[str], formerly: Schema | None) -> str:
+def _opened_as(saved: Mapping[str, Any], differing: list[str]) -> str:
     """Return how to open a source that fits, as far as the state says."""
     settings, others = [], []
     for key in differing:
@@ -282,12 +277,6 @@ def _opened_as(saved: Mapping[str, Any], differing: list[str], formerly: Schema 
                 settings.append(f"filling={str(value)!r}")
         except (IndexError, TypeError, ValueError, RecursionError):
             return "load another checkpoint, or this one with the version of feedline that saved it"
-    if "schema" in differing and formerly is not None and saved["schema"] == formerly.digest:
-        # Their sizes are part of the corpus's digest, and of the windows: nothing else differs.
-        return (
-            "to continue: read the streams that were read without a declaration when this state was saved, "
-            f"streams={list(formerly)!r}; {formerly!r}"
-        )
     if "schema" in differing:
         others.append("declare the same streams, in the same order")
     if "corpus" in differing:

@@ -7,8 +7,6 @@ or damaged one is refused when it is read:
 - each tensor has 64 bits of checksum: CRC-32C and CRC-32. Their polynomials have no common factor, so together they are
   one CRC of 64 bits: it detects every burst of up to 64 bits, and all but one in 2^64 of other damage.
 
-Files of version 0.1 have a CRC-32C for each tensor and for the state, and nothing over the header; they are still read.
-
 Cost: the tensors' bytes once to disk, one fsync, and checksums, which a thread computes while the file is written.
 """
 
@@ -69,12 +67,12 @@ class Contents(NamedTuple):
     Attributes:
         tensors: tensors by name, on the CPU.
         state: the state; empty if there is none.
-        seal: seal of the header, and so of everything; None in files of version 0.1.
+        seal: seal of the header, and so of everything.
     """
 
     tensors: dict[str, torch.Tensor]
     state: dict[str, Any]
-    seal: str | None
+    seal: str
 
 
 def replace_tensors(path: Path, tensors: Mapping[str, torch.Tensor], state: Mapping[str, Any] | None = None) -> None:
@@ -227,13 +225,13 @@ def _read(path: Path, all_of_it: bool) -> Contents:
             header, start, seal = _read_header(file, path)
             metadata = header.pop("__metadata__")
             about = json.loads(metadata["feedline"])
-            if (seal is None) is ("version" in about) or about.get("version", VERSION) != VERSION:
+            if about["version"] != VERSION:
                 raise StateError(
                     f"expected tensors of version {VERSION} in {path}",
-                    saved={"version": about.get("version"), "sealed": seal is not None},
-                    current={"version": VERSION, "sealed": True},
+                    saved={"version": about["version"]},
+                    current={"version": VERSION},
                 )
-            state = _state_of_0_1(path, metadata) if seal is None else json.loads(metadata.get("state", "{}"))
+            state = json.loads(metadata.get("state", "{}"))
             places = _places(header, os.fstat(file.fileno()).st_size - start)
             tensors = _read_tensors(file, start, places, about, path) if all_of_it else {}
             return Contents(tensors, state, seal)
@@ -242,7 +240,7 @@ def _read(path: Path, all_of_it: bool) -> Contents:
         raise StateError(f"expected a file of tensors at {path}, got a torn or foreign file: {why}") from error
 
 
-def _read_header(file: BinaryIO, path: Path) -> tuple[dict[str, Any], int, str | None]:
+def _read_header(file: BinaryIO, path: Path) -> tuple[dict[str, Any], int, str]:
     """Return the header, the offset of the tensors, and the seal."""
     size = file.read(8)
     length = int.from_bytes(size, "little")
@@ -251,7 +249,9 @@ def _read_header(file: BinaryIO, path: Path) -> tuple[dict[str, Any], int, str |
     text = size + file.read(length)
     if len(text) != 8 + length:
         raise ValueError(f"it ends within its header of {length} bytes")
-    seal = check_seal(text, _AT, f"the header of {path}") if text[8:].startswith(_SEALED) else None
+    if not text[8:].startswith(_SEALED):
+        raise ValueError("a header without a seal")
+    seal = check_seal(text, _AT, f"the header of {path}")
     header: dict[str, Any] = json.loads(text[8:])
     return header, 8 + length, seal
 
@@ -275,8 +275,7 @@ def _places(header: Mapping[str, Any], size: int) -> list[tuple[str, torch.dtype
 def _read_tensors(
     file: BinaryIO, start: int, places: list[tuple[str, torch.dtype, list[int]]], about: Mapping[str, Any], path: Path
 ) -> dict[str, torch.Tensor]:
-    old = "version" not in about
-    checksums, aliases = about["crc32c" if old else "crc64"], about["aliases"]
+    checksums, aliases = about["crc64"], about["aliases"]
     names = [name for name, _, _ in places]
     if sorted(checksums) != sorted(names):
         raise StateError(f"expected the tensors {sorted(checksums)} in {path}, got {sorted(names)}")
@@ -287,17 +286,10 @@ def _read_tensors(
         content = _bytes(tensor)
         if file.readinto(content) != tensor.nbytes:  # type: ignore[attr-defined]  # of every file opened to be read
             raise ValueError(f"it ends within tensor `{name}`")
-        found = _native.crc32c(content) if old else _checksum(content)
+        found = _checksum(content)
         if found != checksums[name]:
             raise StateError(f"expected checksum {checksums[name]} of tensor `{name}` in {path}, got {found}")
     return {**tensors, **{name: tensors[owner] for name, owner in aliases.items()}}
-
-
-def _state_of_0_1(path: Path, metadata: Mapping[str, str]) -> Any:
-    text = metadata.get("state", "{}")
-    if "state" in metadata and f"{_native.crc32c(text.encode()):08x}" != metadata["state_crc32c"]:
-        raise StateError(f"expected CRC-32C {metadata['state_crc32c']} of the state in {path}, got another")
-    return json.loads(text)
 
 
 class _Checksums:

@@ -15,7 +15,6 @@ Costs: the tensors are written once, with checksums computed on the way, and one
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
 import os
@@ -200,13 +199,11 @@ def load(path: str | os.PathLike[str]) -> Checkpoint:
     folder = Path(path)
     try:
         text = read_regular(folder / STATE, _LARGEST_STATE_BYTES)
-        if text.startswith(_SEALED):
-            seal = check_seal(text, len(_SEALED), str(folder / STATE))
-            content = json.loads(text)
-            state, tie, shards = content["state"], content["tensors"], content.get("shards")
-        else:
-            shards = None
-            state, tie, seal = _state_of_0_1(folder, text), None, hashlib.sha256(text).hexdigest()
+        if not text.startswith(_SEALED):
+            raise ValueError(f"{text[:40]!r}, not the beginning of a checkpoint of version {VERSION}")
+        seal = check_seal(text, len(_SEALED), str(folder / STATE))
+        content = json.loads(text)
+        state, tie, shards = content["state"], content["tensors"], content.get("shards")
     except OSError as error:
         raise StateError(f"expected a checkpoint in {folder}, got no {STATE}: {error.strerror}") from error
     except (KeyError, TypeError, ValueError, RecursionError) as error:
@@ -230,20 +227,6 @@ def nothing_whole(folder: Path, paths: Sequence[Path]) -> StateError:
         f"{paths[-1].name}",
         hint="the log says what is wrong with each: recover one, use another folder, or pass restore=False",
     )
-
-
-def _state_of_0_1(folder: Path, text: bytes) -> dict[str, Any]:
-    """Return the state of a checkpoint of version 0.1, which has no seal."""
-    state = json.loads(text)
-    if not isinstance(state, dict) or state.get("feedline") != 1 or "seal" in state:
-        found = state.get("feedline") if isinstance(state, dict) else type(state).__name__
-        raise StateError(
-            f"expected a checkpoint of version {VERSION} in {folder}",
-            saved={"feedline": found},
-            current={"feedline": VERSION},
-        )
-    state.pop("feedline")
-    return state
 
 
 def _remove(path: Path) -> None:

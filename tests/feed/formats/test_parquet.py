@@ -1,6 +1,5 @@
 """Parquet: data written by pyarrow is delivered, damage is reported, nulls keep their place."""
 
-import json
 import pickle
 
 import numpy as np
@@ -11,13 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from feedline.data import Stream, Value
-from feedline.errors import DataError, SchemaError, StateError
+from feedline.errors import DataError, SchemaError
 from feedline.feed.corpora import open_corpus
 from feedline.feed.formats.arrays import ArrayDeserializer
 from feedline.feed.formats.arrow.columns import Column, decode
 from feedline.feed.formats.arrow.parquet import ParquetDeserializer
 from feedline.feed.formats.store import columns
-from feedline.feed.source import MinibatchSource
 from tests.feed.formats.corpora import assert_same, corpora, everything
 
 
@@ -365,29 +363,6 @@ def test_every_column_that_can_be_a_stream_is_one(tmp_path):
     for wrong in (Stream(dtype="bytes"), Stream((), "int64"), Stream(4)):
         with pytest.raises(SchemaError, match="for stream `s`"):
             ParquetDeserializer(tmp_path / "a.parquet", {"s": wrong})
-
-
-@pytest.mark.parametrize("numbers", [True, False])
-def test_a_state_of_fewer_streams_says_what_to_declare(tmp_path, numbers):
-    """feedline 0.1 read numbers alone where nothing was declared, and of a file without numbers what it knew."""
-    table = strings_table()[0] if numbers else pa.table({"s": ["a", "b"], "m": [[[1], [2]], [[3], [4]]]})
-    before = ["y"] if numbers else ["s"]
-    if not numbers:
-        shape = json.dumps([[2, 1], "int64"]).encode()
-        about = {b"ARROW:extension:name": b"datasets.features.features.Array2DExtensionType"}
-        field = pa.field("m", table.schema.field("m").type, metadata={**about, b"ARROW:extension:metadata": shape})
-        table = pa.table(table.columns, schema=pa.schema([table.schema.field("s"), field]))
-    pq.write_table(table, tmp_path / "a.parquet", row_group_size=10)
-    old = MinibatchSource(ParquetDeserializer(tmp_path / "a.parquet", before), seed=1)
-    old.next_minibatch(1)
-    state = old.state_dict()
-    wide = MinibatchSource(ParquetDeserializer(tmp_path / "a.parquet"), seed=1)
-    with pytest.raises(StateError, match=r"streams were|without a declaration") as caught:
-        wide.load_state_dict(state)
-    assert f"streams={before!r}" in str(caught.value)
-    again = MinibatchSource(ParquetDeserializer(tmp_path / "a.parquet", before), seed=1)
-    again.load_state_dict(state)
-    assert again.next_minibatch(1).ids.tolist() == old.next_minibatch(1).ids.tolist()
 
 
 @pytest.mark.parametrize("kind", [pa.list_(pa.list_(pa.float32())), pa.large_list(pa.list_(pa.float32(), 3))])

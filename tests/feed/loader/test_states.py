@@ -181,57 +181,6 @@ def test_the_digest_is_made_once(monkeypatch):
     assert loader.state_dict()["dataset"] == digest_of(data)
 
 
-# ---- states of feedline 0.1 --------------------------------------------------------------------------------------
-
-EACH = {"batches": 2, "state": {"at": 6}, "ended": False}
-OLD = {
-    "in order": ({"order": "feedline-1", "shuffle": False, "items": 13, "sweep": 0, "sequence": 6}, {}),
-    "shuffled": ({"order": "feedline-1", "shuffle": "all", "items": 13, "sweep": 2, "sequence": 3}, {"shuffle": True}),
-    "ended": ({"order": "feedline-1", "shuffle": False, "items": 13, "sweep": 1, "sequence": 0}, {}),
-    "out of order": (
-        {"order": "feedline-1", "shuffle": False, "items": 13, "sweep": 0, "sequence": 3, "delivered": [[6, 9]]},
-        {},
-    ),
-    "sampler": ({"order": "sampler", "sweep": 0, "sequence": 6}, {"sampler": range(13)}),
-    "sampler with a state": (
-        {"order": "sampler", "sweep": 0, "sequence": 6, "memo": {"sampler": {"drawn": 6}}},
-        {"sampler": Sampler(13)},
-    ),
-    "iterable": (
-        {"order": "iterable", "workers": 0, "sweep": 0, "sequence": 2, "memo": {"turn": 0, "each": [EACH]}},
-        {"dataset": Resetting(13)},
-    ),
-    "iterable without a state": (
-        {
-            "order": "iterable",
-            "workers": 0,
-            "sweep": 0,
-            "sequence": 2,
-            "memo": {"turn": 0, "each": [{**EACH, "state": None}]},
-        },
-        {"dataset": Stateless(13)},
-    ),
-}
-
-
-@pytest.mark.filterwarnings("ignore:.*no state_dict")
-@pytest.mark.parametrize("name", OLD)
-def test_states_of_the_first_version(name):
-    """Written down as 0.1 wrote them."""
-    state, options = OLD[name]
-    how = {"dataset": range(13), "batch_size": 3, **options}
-    loader = fl.DataLoader(**copy.deepcopy(how))
-    loader.load_state_dict({"feedline": 1, "seed": "0000000000000007", **state})
-    whole = fl.DataLoader(**copy.deepcopy(how), seed=7)
-    sweeps = [flat(whole) for _ in range(state["sweep"] + 1)]
-    if name == "out of order":
-        expected = [3, 4, 5, 9, 10, 11, 12]
-    else:
-        taken = {"iterable": 6, "iterable without a state": 6}.get(name, state["sequence"])
-        expected = sweeps[state["sweep"]][taken:]
-    assert flat(loader) == expected
-
-
 # ---- damage ------------------------------------------------------------------------------------------------------
 
 HUGE = [-1, 2**63, 2**64, 10**400, True, None, "3", 1.0, [], {}, [[1]], "z" * 16, float("nan")]

@@ -46,7 +46,6 @@ class Chosen(Forwarding):
                 "from each of its parts"
             )
         super().__init__(corpus)
-        self.formerly = None
         if not len(which):
             raise DataError("expected at least one sequence to be chosen, got none", path=corpus.name)
         self._first = int(which[0])

@@ -349,4 +349,4 @@ class IterableBatches(Batches):
 
     def stands(self, memo: Any, start: int) -> tuple[int, list[Stand]]:
         """Return whose turn it is, and the `Stand` of each worker; see `stands_of`."""
-        return stands_of(memo, max(self.options.num_workers, 1), start, self.options.indices)
+        return stands_of(memo, max(self.options.num_workers, 1), start)

@@ -77,14 +77,13 @@ class Stand(NamedTuple):
         return {**found, **{name: value for name, value in more.items() if value is not None}}
 
 
-def stands_of(memo: Any, workers: int, start: int, size: int | None) -> tuple[int, list[Stand]]:
+def stands_of(memo: Any, workers: int, start: int) -> tuple[int, list[Stand]]:
     """Return whose turn it is, and the `Stand` of each worker, from a state.
 
     Args:
         memo: the state's memo; None: the beginning of a sweep.
         workers: number of workers, at least 1.
         start: number of batches delivered.
-        size: samples per batch. States of feedline 0.1 do not count samples; all their batches are assumed to be full.
 
     Raises:
         KeyError, TypeError, ValueError: the memo is invalid.
@@ -103,7 +102,7 @@ def stands_of(memo: Any, workers: int, start: int, size: int | None) -> tuple[in
         if not isinstance(one, Mapping):
             raise TypeError(f"expected a mapping for each worker, got {one!r:.80}")
         batches = whole(one, "batches")
-        samples = whole(one, "samples") if "samples" in one else batches * (size or 1)
+        samples = whole(one, "samples")
         if not isinstance(one["ended"], bool):
             raise TypeError(f"expected `ended` to be true or false, got {one['ended']!r:.80}")
         random = one.get("random")

@@ -53,8 +53,8 @@ def from_json(
 
     Args:
         state: the saved state.
-        identity: identity of this loader. ``dataset`` is compared only if both have it: states of feedline 0.1 and
-            datasets that cannot be identified have none.
+        identity: identity of this loader. ``dataset`` is compared only if both have it: datasets that cannot be
+            identified have none.
         check_memo: function that raises KeyError, TypeError or ValueError if a memo is invalid at a place.
         length: places in a sweep; None: unknown.
 

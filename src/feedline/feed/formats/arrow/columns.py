@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from feedline.data import Schema, Stream, Value
+from feedline.data import Stream, Value
 from feedline.data.chunk import LazyErrors
 from feedline.data.value import BytesValue, DenseValue, SparseValue
 from feedline.errors import DataError, SchemaError
@@ -207,19 +207,6 @@ def _declared(source: Source, streams: Sequence[str] | Mapping[str, Stream]) -> 
             column = _as_declared(source, name, column, declared)
         chosen[name] = column
     return chosen
-
-
-def only_numbers(source: Source, chosen: Mapping[str, Column]) -> Schema | None:
-    """Return what feedline 0.1 read of a file without declarations: if it has columns of numbers, no byte strings
-    beside them, but for those with a store's declaration. None: the same as ``chosen``."""
-    known = {name: column for name, column in chosen.items() if not column.dims}
-    numbers = {
-        name: column
-        for name, column in known.items()
-        if not column.stream.is_bytes or columns.METADATA_KEY in (source.schema.field(column.field).metadata or {})
-    }
-    before = numbers or known
-    return Schema({name: column.stream for name, column in before.items()}) if 0 < len(before) < len(chosen) else None
 
 
 def _infer(source: Source, field: Any, declared: Stream | None = None) -> Column | None:

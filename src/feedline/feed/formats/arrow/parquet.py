@@ -103,13 +103,6 @@ class ParquetDeserializer(Deserializer):
         for name, column in self._columns.items():
             if column.field in of_folders:
                 self._columns[name] = column._replace(null_means=f"as a folder `{column.field}={NULL}`, or none, says")
-        if streams is None:
-            before = {name: column for name, column in self._columns.items() if column.field not in of_folders}
-            self.formerly = (arrow_columns.only_numbers(first, before) if before else None) or (
-                Schema({name: column.stream for name, column in before.items()})
-                if 0 < len(before) < len(self._columns)
-                else None
-            )
         self.schema = Schema({name: column.stream for name, column in self._columns.items()})
         for file in self._files[1:]:
             arrow_columns.must_agree(file.source, first, self._columns)
