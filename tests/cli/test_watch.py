@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -122,10 +123,10 @@ def test_a_killed_run_is_watched_on(tmp_path):
     for _ in range(3):
         process.stdout.readline()
     told = process.stdout.readline()
-    assert "no news for 3" in told
+    assert re.match(r"no news for \d", told)  # 37 s, or more on a slow machine
     assert told.endswith("watching on, in case it is resumed; Ctrl-C ends this\n")
     once = feedline("watch", path, "--once").stdout
-    assert "killed, stuck, or evaluating, after 3 s" in once
+    assert re.search("killed, (stuck, or evaluating|or stuck), after 3 s", once)
     assert "left" not in once
     assert "wrong" in once
     append(path, begun(300, time=time.time()), progress(400, seconds=1.0, time=time.time(), done=0.4), END)
