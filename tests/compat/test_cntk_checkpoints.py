@@ -22,7 +22,6 @@ from tests.effort import examples, stride  # noqa: E402
 from tests.warm import run  # noqa: E402
 
 ROWS = 40
-FIRST = ROOT / "tests" / "fixtures" / "cntk_v1"
 
 
 class Dropped(Logistic):
@@ -354,35 +353,3 @@ def test_killed_at_every_step_of_saving(tmp_path):
     assert done.returncode == 0, done.stderr
     assert int(done.stdout.split()[0]) >= 6 * 4 - stride(3)  # several calls a checkpoint, several checkpoints
     assert not list(Path(tmp_path).rglob("*.tmp"))
-
-
-# ---- of a version before ----------------------------------------------------------------------------
-
-# Parameters three updates after the checkpoint, by the version that wrote it, first layer first.
-THEN = [
-    [-0.436051, -0.288896, -0.132533, -0.009236, 0.131498, 0.283356, 0.419827, 0.54718, 0.688107],
-    [-0.301404, -0.151066, 0.017993],
-    [-0.164614, -0.009551, 0.150275, 0.284685, 0.414671, 0.557896, 0.733924, 0.841982, 0.969079],
-    [0.066744, 0.142472, 0.236255],
-]
-
-
-@pytest.mark.parametrize("order", ["of the function", "of the script"])
-def test_a_checkpoint_of_the_first_version_goes_on(order, tmp_path):
-    """Both layers have one shape: only the order tells whose momentum is whose."""
-    for suffix in ("", ".ckp"):
-        (tmp_path / f"m{suffix}").write_bytes((FIRST / f"two_layers{suffix}").read_bytes())
-    x, y = C.input_variable(3, name="x"), C.input_variable(3, name="y")
-    z = C.layers.Sequential([C.layers.Dense(3, activation=C.tanh), C.layers.Dense(3)])(x)
-    later, first = z.parameters[:2], z.parameters[2:]
-    given = z.parameters if order == "of the function" else [*first, *later]
-    trainer = C.Trainer(z, (C.squared_error(z, y), None), [C.momentum_sgd(given, 0.1, 0.9)])
-    trainer.restore_from_checkpoint(str(tmp_path / "m"))
-    for i in range(3, 6):
-        rng = np.random.RandomState(i)
-        trainer.train_minibatch({x: rng.rand(4, 3).astype(np.float32), y: rng.rand(4, 3).astype(np.float32)})
-    for parameter, then in zip([*first, *later], THEN, strict=True):
-        np.testing.assert_allclose(parameter.value.ravel(), then, atol=2e-6)
-    trainer.save_checkpoint(str(tmp_path / "n"))
-    assert load_state(tmp_path / "n.ckp")["version"] == 2
-    trainer.restore_from_checkpoint(str(tmp_path / "n"))

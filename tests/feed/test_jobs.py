@@ -13,7 +13,7 @@ import weakref
 
 import pytest
 
-from feedline import feed
+from feedline import concurrency
 from feedline.concurrency import jobs
 from feedline.concurrency.jobs import CancelledError, Job, Threads
 from feedline.feed.files.lru import LruCache
@@ -97,7 +97,7 @@ def test_interrupted_at_any_moment_nothing_waits_for_ever():
     moment, reached = 0, True
     while reached:
         threads = Threads(2)
-        with contextlib.suppress(KeyboardInterrupt), AtLine(moment, stop, feed, threading, queue) as at:
+        with contextlib.suppress(KeyboardInterrupt), AtLine(moment, stop, concurrency, threading, queue) as at:
             threads.submit(lambda: 1).result()
         reached = at.reached
         # Called in another thread, which does not own a lock that the first one may have left locked.
@@ -157,7 +157,7 @@ def test_closing_that_was_interrupted_anywhere_can_be_done_again():
         threads = Threads(2)
         for job in [threads.submit(lambda: 1) for _ in range(2)]:
             job.result()
-        with contextlib.suppress(KeyboardInterrupt), AtLine(moment, stop, feed) as at:
+        with contextlib.suppress(KeyboardInterrupt), AtLine(moment, stop, concurrency) as at:
             threads.close()
         reached = at.reached
         again = threading.Thread(target=threads.close, daemon=True)

@@ -5,6 +5,7 @@ Imported by name if torch is installed; the loader works without.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import functools
 import inspect
@@ -39,6 +40,8 @@ from torch.utils.data._utils.pin_memory import pin_memory
 from torch.utils.data.dataloader import _BaseDataLoaderIter as BaseIterator
 from torch.utils.data.dataloader import _DatasetKind
 from torch.utils.data.dataloader import _InfiniteConstantSampler as EndlessSampler
+
+from feedline.concurrency.per_process import PerProcess
 
 __all__ = [
     "BaseIterator",
@@ -143,32 +146,41 @@ def seed_of_rank_0(seed: int) -> int:
     return seeds[0]
 
 
+# A process that ends while a daemon thread is in a function of torch's aborts. So threads that read on then wait here
+# for ever, and the end of the process waits until none of them compares a state.
+_ending = PerProcess(threading.RLock)
+atexit.register(lambda: _ending.get().acquire())
+
+
 class GlobalGenerator:
     """torch's global CPU generator, which can be compared, restored and seeded."""
 
     def mark(self) -> Any:
         """Return its state now."""
-        return torch.default_generator.get_state()
+        with _ending.get():
+            return torch.default_generator.get_state().numpy().tobytes()
 
     def changed(self, mark: Any) -> bool:
         """Return whether its state is another than ``mark``."""
-        return not torch.equal(torch.default_generator.get_state(), mark)
+        return bool(self.mark() != mark)
 
     def restore(self, mark: Any) -> None:
         """Restore its state at ``mark``."""
-        torch.default_generator.set_state(mark)
+        with _ending.get():
+            torch.default_generator.set_state(torch.frombuffer(bytearray(mark), dtype=torch.uint8))
 
     def seed(self, number: int) -> None:
         """Seed it; generators of other devices are unchanged."""
-        torch.default_generator.manual_seed(_positive(number))
+        with _ending.get():
+            torch.default_generator.manual_seed(_positive(number))
 
     def save(self) -> dict[str, Any] | None:
         """Return its state in JSON types."""
-        return {"state": generator_state(torch.default_generator)}
+        return {"state": self.mark().hex()}
 
     def load(self, saved: Mapping[str, Any]) -> None:
         """Set it to a saved state."""
-        set_generator_state(torch.default_generator, saved["state"])
+        self.restore(bytes.fromhex(saved["state"]))
 
 
 def _positive(number: int) -> int:

@@ -207,14 +207,6 @@ def test_a_null_of_hive_is_damage_of_its_rows(tmp_path):
     assert "__HIVE_DEFAULT_PARTITION__" in errors[0]
 
 
-def test_a_state_of_a_version_without_hive_says_how_to_resume(tmp_path):
-    folder = partitioned(tmp_path / "hive", label=["a", "a", "b", "b"])
-    before = fl.MinibatchSource(fl.ParquetDeserializer(folder, ["x"]), seed=1)
-    before.next_minibatch(1)
-    with pytest.raises(fl.StateError, match="streams="):
-        fl.MinibatchSource(fl.open_corpus(folder), seed=1).load_state_dict(before.state_dict())
-
-
 # ---- damage that is larger than its file --------------------------------------------------------------------
 
 

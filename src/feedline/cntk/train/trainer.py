@@ -22,7 +22,6 @@ from feedline.cntk.learners import Learner
 from feedline.cntk.logging._writer import ProgressWriter
 from feedline.cntk.ops._evaluation import handed
 from feedline.cntk.ops.functions import Function
-from feedline.cntk.train._first_version import in_present_order
 from feedline.cntk.variables import Variable
 from feedline.collective.ranks import rank
 from feedline.errors import CompatError, StateError, shown
@@ -34,7 +33,7 @@ from feedline.train.trainer import Trainer as Modern
 
 __all__ = ["Trainer"]
 
-_FORMAT, _VERSION, _FIRST = "feedline.cntk.Trainer", 2, 1
+_FORMAT, _VERSION = "feedline.cntk.Trainer", 2
 
 
 @absent_members("cntk.train.trainer")
@@ -324,8 +323,6 @@ class Trainer:
                     f"expected a checkpoint of feedline.cntk in {path}, got another: {shown(error, 200)}"
                 ) from error
             own = {name: t for name, t in tensors.items() if not name.startswith(("external/", "carried/"))}
-            if state["version"] == _FIRST:
-                own, trainer = in_present_order(own, trainer, self._learners, self._roots())
             self.modern.load_state_dict(own, trainer)
             if isinstance(self.modern.model, CriterionNetwork):
                 carried = {n.removeprefix("carried/"): t for n, t in tensors.items() if n.startswith("carried/")}
@@ -343,7 +340,7 @@ def saved_state(path: Path) -> dict[str, Any]:
     """
     state = load_state(path)
     expected, found = {"format": _FORMAT, "version": _VERSION}, {k: state.get(k) for k in ("format", "version")}
-    if found not in (expected, {**expected, "version": _FIRST}):
+    if found != expected:
         raise StateError(f"expected a checkpoint of feedline.cntk in {path}", saved=found, current=expected)
     return state
 

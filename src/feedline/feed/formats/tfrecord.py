@@ -155,7 +155,7 @@ class TFRecordDeserializer(RowsDeserializer):
             chunk_size,
             ["tfrecord", *([[read, fields, size_at]] if self._ragged else [])],
             lambda: _native.RecordIndexer(counter, size_at),
-            _index_error,
+            describe=_index_error,
             packing=packing_of_records,
             counts_gaps=True,  # a message that is too long is left out of its record, and of chunks
         )

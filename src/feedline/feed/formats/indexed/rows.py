@@ -94,6 +94,7 @@ def rows_index(
     chunk_size: int,
     settings: Any,
     indexer: Callable[[], _native.RowIndexer | _native.RecordIndexer],
+    *,
     describe: Callable[[Path, str, int], DataError] = index_error,
     packing: Callable[[BinaryIO], str | None] = _packing,
     counts_gaps: bool = False,
