@@ -23,6 +23,7 @@ from types import GeneratorType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from feedline import _native
+from feedline.concurrency.per_process import PerProcess
 from feedline.errors import StateError
 from feedline.feed.loader import blame
 from feedline.feed.loader import collate as collating
@@ -196,15 +197,10 @@ class IterableFetch:
         self.dataset, self._collate, self._size, self._drop_last = dataset, collate, size, drop_last
         self._seed, self._init, self._where, self._past = seed, init, place, past
         self._ranks = ranks
-        self._own: Any = None  # per-thread state
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_own": None}
+        self._of_threads: PerProcess[Any] = PerProcess(threading.local)
 
     def _reader(self, reading: int) -> _Reader:
-        if self._own is None:
-            self._own = threading.local()
-        own = self._own
+        own = self._of_threads.get()
         if not hasattr(own, "readers"):
             own.readers, own.dataset, own.worker, own.drawn, own.past = {}, self.dataset, None, None, self._past
             share_out(own.dataset, *self._ranks)
@@ -225,9 +221,7 @@ class IterableFetch:
         rank, ranks = self._ranks
         share_out(dataset, worker * ranks + rank, workers * ranks)  # first among ranks, as torch does
         start_worker(dataset, seed=self._seed, init=self._init, where=self._where, worker=worker, workers=workers)
-        if self._own is None:
-            self._own = threading.local()
-        own, process = self._own, self._where == "process"
+        own, process = self._of_threads.get(), self._where == "process"
         own.readers, own.dataset, own.worker, own.past = {}, dataset, worker if process else None, DatasetPast()
         own.drawn = Drawn() if process else None
 
