@@ -53,6 +53,7 @@ if _TYPE_CHECKING:
     from feedline.feed.formats.cntk.htk import HTKFeatureDeserializer
     from feedline.feed.formats.cntk.mlf import MLFDeserializer
     from feedline.feed.formats.csv import CSVDeserializer
+    from feedline.feed.formats.format import Format
     from feedline.feed.formats.images import Base64ImageDeserializer, ImageFolderDeserializer, ImageMapDeserializer
     from feedline.feed.formats.jsonl import JSONLinesDeserializer
     from feedline.feed.formats.litdata import LitDataDeserializer
@@ -93,6 +94,7 @@ _MODULES = {
     "feedline.feed.formats.cntk.ctf": "CTFDeserializer",
     "feedline.feed.formats.cntk.ctf_write": "write_ctf",
     "feedline.feed.composed.filtered": "Filtered",
+    "feedline.feed.formats.format": "Format",
     "feedline.feed.composed.frames": "Frames",
     "feedline.feed.formats.stored.hdf5": "HDF5Deserializer",
     "feedline.feed.formats.cntk.htk": "HTKFeatureDeserializer",
@@ -197,6 +199,7 @@ __all__ = [  # noqa: RUF022  # the order of docs/index.md
     "Filtered",
     "Deserializer",
     "ChunkInfo",
+    "Format",
     "UserDeserializer",
     "UserMinibatchSource",
     "UserMinibatch",
