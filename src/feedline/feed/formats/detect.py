@@ -305,6 +305,7 @@ def recognise(what: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -
 
     Raises:
         DataError: nothing is there, its format is unknown or not read, or files are of several formats.
+        FeedlineError: see `installed_formats`.
         TypeError: it is none of these.
         ValueError: the list is empty.
     """
