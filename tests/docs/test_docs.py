@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 
 import pytest
 
@@ -32,6 +33,7 @@ def needing(page):
 def test_page_runs(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / ".cache"))
+    monkeypatch.setattr(sys, "path", sys.path.copy())  # a page may add its folder
     assert Program(str(page)).run(page.read_text("utf-8")) > 0
 
 

@@ -13,8 +13,8 @@ from tests.docs.test_architecture import SOURCE
 
 pytest.importorskip("torch", reason="torch is not installed")
 
-#: Not names: a file of a store, and the general name of façades.
-OTHERS = {"feedline.json", "feedline.OLD", "feedline.old", "feedline.old.x"}
+#: Not names: a file of a store, the group of entry points, and the general name of façades.
+OTHERS = {"feedline.json", "feedline.formats", "feedline.OLD", "feedline.old", "feedline.old.x"}
 
 
 def names(text):

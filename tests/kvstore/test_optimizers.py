@@ -263,7 +263,7 @@ def test_many_keys_of_a_push_are_updated_as_each_alone(name, given_, rows, wide)
     assert all(map(torch.equal, together, alone))
 
 
-@pytest.mark.parametrize("overridden", ["rule", "step", "__call__"])
+@pytest.mark.parametrize("overridden", ["rule", "__call__"])
 def test_a_rule_that_goes_on_after_a_formula_is_not_put_off(overridden):
     """A subclass that changes the weight after its parent's update sees what that has done."""
 

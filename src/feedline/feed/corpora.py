@@ -65,6 +65,8 @@ def open_corpus(
     YAML, or JSON with `mixture`    those of the mixture that it describes, see `Mixture`
     ==============================  ================================================================
 
+    Installed packages may add formats (`Format`), for what none of these recognises.
+
     Args:
         what: a file or folder; a pattern with ``*`` or ``**``, sorted by the bytes of relative paths, or with braces,
             ``train-{000..099}.parquet`` or ``{a,b}``, in that order; or a list of these, kept in order. ``.npy`` files
@@ -82,6 +84,7 @@ def open_corpus(
     Raises:
         DataError: nothing is there, its format is unknown or not read, files are of several formats, or one is damaged.
         SchemaError: a stream is missing or not as declared.
+        FeedlineError: what an installed package adds is no `Format`, or its name is taken.
         ValueError: ``cache_bytes`` is less than 64 MiB.
     """
     whole_number("memory", memory, 1)

@@ -12,11 +12,11 @@ from functools import cache
 from typing import Any, ClassVar
 
 from feedline.collective.refusal import RefusedError
-from feedline.kvstore.optimizers import Optimizer, States, ends_in_formula, register_optimizer
+from feedline.kvstore.optimizers import FormulaOptimizer, FormulaStep, States, register_optimizer
 from feedline.updates import formulas
 
 
-class _Decaying(Optimizer):
+class _Decaying(FormulaOptimizer):
     """A rule whose decays are from 0 to below 1."""
 
     decays: ClassVar[tuple[str, ...]] = ("beta1", "beta2")
@@ -31,7 +31,6 @@ class _Decaying(Optimizer):
 
 @register_optimizer
 @dataclass
-@ends_in_formula
 class AdaDeltaOptimizer(_Decaying):
     """AdaDelta (Zeiler, 2012), without a learning rate, which is ignored.
 
@@ -50,15 +49,14 @@ class AdaDeltaOptimizer(_Decaying):
     rho: float = 0.9
     epsilon: float = 1e-5
 
-    def rule(self, weight: Any, gradient: Any, states: States, count: int) -> None:
-        """See `Optimizer`."""
+    def step(self, weight: Any, gradient: Any, states: States, count: int) -> FormulaStep | None:
+        """See `FormulaOptimizer`."""
         formula = formulas.AdaDeltaFormula(self.rho, 1 - self.rho, self.epsilon, 1 - self.wd, -1.0)
-        self.follow(formula, weight, gradient, states["square"], states["step_square"])
+        return FormulaStep(formula, [states["square"], states["step_square"]])
 
 
 @register_optimizer
 @dataclass
-@ends_in_formula
 class AdamaxOptimizer(_Decaying):
     """Adamax (Kingma and Ba, 2015): ``m = beta1 m + (1 - beta1) g``, ``u = max(beta2 u, |g|)``.
 
@@ -77,16 +75,15 @@ class AdamaxOptimizer(_Decaying):
     beta1: float = 0.9
     beta2: float = 0.999
 
-    def rule(self, weight: Any, gradient: Any, states: States, count: int) -> None:
-        """See `Optimizer`."""
+    def step(self, weight: Any, gradient: Any, states: States, count: int) -> FormulaStep | None:
+        """See `FormulaOptimizer`."""
         rate = self.learning_rate / (1 - self.beta1**count)
         formula = formulas.AdaMaxFormula(self.beta1, 1 - self.beta1, self.beta2, 1.0, 0.0, -rate)
-        self.follow(formula, weight, gradient, states["mean"], states["largest"], inner=self.wd)
+        return FormulaStep(formula, [states["mean"], states["largest"]], inner=self.wd)
 
 
 @register_optimizer
 @dataclass
-@ends_in_formula
 class NadamOptimizer(_Decaying):
     """Nadam (Dozat, 2016): Adam with Nesterov's momentum, ``b_t = beta1 (1 - 0.96^(schedule_decay t) / 2)``.
 
@@ -110,8 +107,8 @@ class NadamOptimizer(_Decaying):
     epsilon: float = 1e-8
     schedule_decay: float = 0.004
 
-    def rule(self, weight: Any, gradient: Any, states: States, count: int) -> None:
-        """See `Optimizer`."""
+    def step(self, weight: Any, gradient: Any, states: States, count: int) -> FormulaStep | None:
+        """See `FormulaOptimizer`."""
         now, later = (_nesterov(self.beta1, self.schedule_decay, t) for t in (count, count + 1))
         product = _nesterov_product(self.beta1, self.schedule_decay, count)
         formula = formulas.AdamFormula(
@@ -124,7 +121,7 @@ class NadamOptimizer(_Decaying):
             along=-self.learning_rate * later / (1 - product * later),
             ahead=-self.learning_rate * (1 - now) / (1 - product),
         )
-        self.follow(formula, weight, gradient, states["mean"], states["variance"], inner=self.wd)
+        return FormulaStep(formula, [states["mean"], states["variance"]], inner=self.wd)
 
 
 def _nesterov(beta1: float, decay: float, t: int) -> float:
@@ -150,7 +147,6 @@ def _nesterov_product(beta1: float, decay: float, t: int) -> float:
 
 @register_optimizer
 @dataclass
-@ends_in_formula
 class FTMLOptimizer(_Decaying):
     """FTML, follow the moving leader (Zheng and Kwok, 2017); ``g`` includes weight decay.
 
@@ -170,8 +166,8 @@ class FTMLOptimizer(_Decaying):
     beta2: float = 0.999
     epsilon: float = 1e-8
 
-    def rule(self, weight: Any, gradient: Any, states: States, count: int) -> None:
-        """See `Optimizer`."""
+    def step(self, weight: Any, gradient: Any, states: States, count: int) -> FormulaStep | None:
+        """See `FormulaOptimizer`."""
         formula = formulas.FTMLFormula(
             self.beta1,
             1 - self.beta1,
@@ -182,13 +178,12 @@ class FTMLOptimizer(_Decaying):
             (1 - self.beta1**count) / self.learning_rate,
         )
         kept = (states["divisor"], states["variance"], states["leader"])
-        self.follow(formula, weight, gradient, *kept, inner=self.wd)
+        return FormulaStep(formula, kept, inner=self.wd)
 
 
 @register_optimizer
 @dataclass
-@ends_in_formula
-class FtrlOptimizer(Optimizer):
+class FtrlOptimizer(FormulaOptimizer):
     """FTRL, follow the regularized leader (McMahan et al., 2013).
 
     ``z += g - (sqrt(n + g^2) - sqrt(n)) w / lr``, ``n += g^2``, and ``w = 0`` where ``|z| <= lamda1``, elsewhere
@@ -207,7 +202,7 @@ class FtrlOptimizer(Optimizer):
     lamda1: float = 0.01
     beta: float = 1.0
 
-    def rule(self, weight: Any, gradient: Any, states: States, count: int) -> None:
-        """See `Optimizer`."""
+    def step(self, weight: Any, gradient: Any, states: States, count: int) -> FormulaStep | None:
+        """See `FormulaOptimizer`."""
         formula = formulas.FtrlFormula(self.learning_rate, self.lamda1, self.beta, self.wd)
-        self.follow(formula, weight, gradient, states["leader"], states["square"])
+        return FormulaStep(formula, [states["leader"], states["square"]])

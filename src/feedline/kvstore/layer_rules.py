@@ -11,15 +11,14 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from feedline.collective.refusal import RefusedError
-from feedline.kvstore.optimizers import Optimizer, SGDOptimizer, States, ends_in_formula, register_optimizer
+from feedline.kvstore.optimizers import FormulaOptimizer, FormulaStep, SGDOptimizer, States, register_optimizer
 from feedline.updates import formulas
 from feedline.updates.formulas import norm
 
 
 @register_optimizer
 @dataclass
-@ends_in_formula
-class LAMBOptimizer(Optimizer):
+class LAMBOptimizer(FormulaOptimizer):
     """LAMB (You et al., 2020): Adam's step, as long as the weight.
 
     With Adam's mean ``m`` and mean square ``v``, ``s = m / (sqrt(v) + epsilon) + wd w`` and
@@ -52,8 +51,8 @@ class LAMBOptimizer(Optimizer):
             raise RefusedError(f"expected {name} of {self.name} from 0 to below 1, got {value}")
         return value
 
-    def rule(self, weight: Any, gradient: Any, states: States, count: int) -> None:
-        """See `Optimizer`."""
+    def step(self, weight: Any, gradient: Any, states: States, count: int) -> FormulaStep | None:
+        """See `FormulaOptimizer`."""
         whole1, whole2 = (1 - self.beta1**count, 1 - self.beta2**count) if self.bias_correction else (1.0, 1.0)
         formula = formulas.LAMBFormula(
             self.beta1,
@@ -68,7 +67,7 @@ class LAMBOptimizer(Optimizer):
             -math.inf if self.lower_bound is None else self.lower_bound,
             math.inf if self.upper_bound is None else self.upper_bound,
         )
-        self.follow(formula, weight, gradient, states["mean"], states["variance"])
+        return FormulaStep(formula, [states["mean"], states["variance"]])
 
 
 class _LargeBatch(SGDOptimizer):
@@ -85,7 +84,6 @@ class _LargeBatch(SGDOptimizer):
 
 @register_optimizer
 @dataclass
-@ends_in_formula
 class LARSOptimizer(_LargeBatch):
     """LARS (You et al., 2017): SGD with the learning rate times ``eta |w| / (|g| + wd |w| + eps)``.
 
@@ -112,8 +110,8 @@ class LARSOptimizer(_LargeBatch):
         super().forget()
         self._last.clear()
 
-    def rule(self, weight: Any, gradient: Any, states: States, count: int) -> None:
-        """See `Optimizer`."""
+    def step(self, weight: Any, gradient: Any, states: States, count: int) -> FormulaStep | None:
+        """See `FormulaOptimizer`."""
         rate, last = self.learning_rate, self._last.get(self.key, self.learning_rate)
         self._last[self.key] = rate
         momentum = self.momentum * rate / last if self.momentum_correction and last else self.momentum
@@ -121,12 +119,11 @@ class LARSOptimizer(_LargeBatch):
             length, of_gradient = norm(weight), norm(gradient) * abs(self.rescale_grad)
             if length and of_gradient:
                 rate *= self.eta * length / (of_gradient + self.wd * length + self.eps)
-        self.step(weight, gradient, states, rate, momentum)
+        return self.step_at(rate, momentum, states)
 
 
 @register_optimizer
 @dataclass
-@ends_in_formula
 class LBSGDOptimizer(_LargeBatch):
     """SGD for large batches: the mean of ``batch_scale`` gradients, with a learning rate that warms up.
 
@@ -169,16 +166,17 @@ class LBSGDOptimizer(_LargeBatch):
             raise RefusedError(f"expected a whole number from 1 as batch_scale of {self.name}, got {value}")
         return value
 
-    def rule(self, weight: Any, gradient: Any, states: States, count: int) -> None:
-        """See `Optimizer`."""
+    def step(self, weight: Any, gradient: Any, states: States, count: int) -> FormulaStep | None:
+        """See `FormulaOptimizer`."""
         seen = self.begin_epoch * self.updates_per_epoch + count
         if "gradients" in states:
             total = states["gradients"].add_(gradient)
             if seen % self.batch_scale:
-                return
+                return None
             gradient = total / self.batch_scale
             total.zero_()
-        self.step(weight, gradient, states, self.learning_rate * self._factor(weight, gradient, seen), self.momentum)
+        rate = self.learning_rate * self._factor(weight, gradient, seen)
+        return self.step_at(rate, self.momentum, states)._replace(gradient=gradient)
 
     def _factor(self, weight: Any, gradient: Any, seen: int) -> float:
         if self.warmup_strategy == "lars":

@@ -15,10 +15,9 @@ rules treat all other rows as zeros.
 from __future__ import annotations
 
 import math
-import threading
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cache
 from typing import Any, ClassVar, NamedTuple, TypeVar
@@ -32,7 +31,6 @@ from feedline.kvstore.base import Key
 from feedline.updates import Formula, UpdateStages, formulas, update
 
 T = TypeVar("T")
-RuleType = TypeVar("RuleType", bound="type[Optimizer]")
 States = dict[str, Any]
 
 #: Name of the state that is a copy of a weight in single precision.
@@ -40,24 +38,6 @@ MASTER = "master"
 
 #: Largest absolute value of a parameter, so that products with weights fit into single precision.
 MOST = 1e30
-
-
-class _Now(threading.local):
-    """What a thread's updates put off until all of them are known, by their numbers; None: nothing."""
-
-    together: dict[Any, _Together] | None = None
-
-
-_now = _Now()
-
-
-def ends_in_formula(rule: RuleType) -> RuleType:
-    """Mark a class whose `Optimizer.rule` does nothing after `Optimizer.follow`: that may then do many weights at once.
-
-    Subclasses do not inherit the mark, whatever they override.
-    """
-    rule._ends_in_formula = rule
-    return rule
 
 
 @dataclass
@@ -74,8 +54,6 @@ class Optimizer(ABC):
         clip_gradient: largest absolute value of a gradient's elements; None: no limit.
         multi_precision: whether weights and states of half precision are kept in single precision.
         key: key of the update that is going on, for rules that depend on it.
-        rounded: weight of the update that is going on, if the rule gets its copy in single precision, until the rule
-            has written both.
     """
 
     #: Name of the rule in `optimizer`.
@@ -100,15 +78,13 @@ class Optimizer(ABC):
     _stores: list[Any] = field(default_factory=list, init=False, repr=False, compare=False)
     #: Weak references to weights whose states fit, by key; empty once something that decides it has changed.
     _prepared: dict[Key, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
-    key: ClassVar[Key] = ""
-    rounded: ClassVar[Any] = None
-    _ends_in_formula: ClassVar[type[Optimizer] | None] = None
+    key: Key = field(default="", init=False, repr=False, compare=False)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if name in self.__dataclass_fields__ and not name.startswith("_"):
+        if name in self.__dataclass_fields__ and self.__dataclass_fields__[name].init:
             value = self.checked(name, value)
             self.before_change()
-            self.__dict__["_prepared"] = {}
+            self._prepared = {}
         super().__setattr__(name, value)
 
     def before_change(self) -> None:
@@ -117,14 +93,11 @@ class Optimizer(ABC):
         Raises:
             RefusedError: a store has copies of the rule, which would not change.
         """
-        for store in _alive(self.__dict__.get("_stores", ())):
+        for store in _alive(getattr(self, "_stores", ())):
             store._before_numbers_change()
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_stores": [], "_prepared": {}}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update({"_prepared": {}} | state)  # versions before 1.0 had none
 
     def checked(self, name: str, value: Any) -> Any:
         """Return a parameter's value, normalized.
@@ -179,6 +152,11 @@ class Optimizer(ABC):
         self._stores = [one for one in self._stores if one() not in (None, store)]
         self._prepared = {}
 
+    @property
+    def limit(self) -> float:
+        """``clip_gradient``, infinite if there is none."""
+        return math.inf if self.clip_gradient is None else self.clip_gradient
+
     @abstractmethod
     def rule(self, weight: Any, gradient: Any, states: States, count: int) -> None:
         """Change weight and states in place.
@@ -232,25 +210,51 @@ class Optimizer(ABC):
         """Return the rule for an update of a key, and its count: itself, unless numbers depend on key or count."""
         return self, count
 
+    def _planned(self, weight: Any, gradient: Any, states: States, count: int, rounded: Any) -> list[_Planned]:
+        """Follow the rule, or return the update that does so; only that writes ``rounded``, a copy of the weight."""
+        self.rule(weight, gradient, states, count)
+        return []
+
     def name_of(self, key: Key) -> str:
         """Return the name of a key's parameter: the key."""
         return str(key)
 
     def __call__(self, key: Key, gradient: Any, weight: Any) -> None:
         """Update a weight in place by a dense gradient, or a coalesced ``torch.sparse_coo`` one."""
+        _run(self._update(key, gradient, weight))
+
+    def update_all(self, updates: Iterable[tuple[Key, Any, Any]]) -> None:
+        """Update many weights, as calls with (key, gradient, weight) would; keys differ.
+
+        Those that a `FormulaOptimizer` updates with the same numbers are done by one native call.
+        """
+        planned: list[_Planned] = []
+        plain = type(self).__call__ is Optimizer.__call__  # or a subclass may do more than the update
+        try:
+            for key, gradient, weight in updates:
+                if plain:
+                    planned += self._update(key, gradient, weight)
+                else:
+                    self(key, gradient, weight)
+        finally:
+            # If one has failed, those before it are done, as their counts say.
+            _run(planned)
+
+    def _update(self, key: Key, gradient: Any, weight: Any) -> list[_Planned]:
+        """Update a weight; returns what is left to do of it."""
         if key not in self._states:
             self.prepare(key, weight)
         count, states = self._counts.get(key, 0) + 1, self._states[key]
-        target, rounded = weight, None
+        target, planned = weight, []
         if MASTER in states:
             states = dict(states)
-            target, rounded = states.pop(MASTER), weight
+            target = states.pop(MASTER)
             if not self.cannot_fail or gradient.layout is not torch.strided:
                 gradient = gradient.to(target.dtype)
-        self.__dict__.update(key=key, rounded=rounded if gradient.layout is torch.strided else None)
+        self.key = key
         rule, number = self.at(key, count)
         if gradient.layout is torch.strided:
-            rule.rule(target, gradient, states, number)
+            planned = rule._planned(target, gradient, states, number, None if target is weight else weight)
         elif not getattr(self, "lazy_update", False):
             rule.rule(target, gradient.to_dense(), states, number)
         else:
@@ -261,76 +265,10 @@ class Optimizer(ABC):
             target.index_copy_(0, rows, part)
             for name, changed in parts.items():
                 states[name].index_copy_(0, rows, changed)
-        if target is not weight and (rule.rounded is not None or gradient.layout is not torch.strided):
+        if target is not weight and not planned:
             weight.copy_(target)
-        self.__dict__["rounded"] = None
         self._counts[key] = count
-
-    def update_all(self, updates: Iterable[tuple[Key, Any, Any]]) -> None:
-        """Update many weights, as calls with (key, gradient, weight) would; keys differ.
-
-        Those that a marked class (`ends_in_formula`) updates by a formula with the same numbers are done by one native
-        call.
-        """
-        together: dict[Any, _Together] = {}
-        marked = self._ends_in_formula is type(self)
-        try:
-            for key, gradient, weight in updates:
-                # Rows of a sparse gradient are put back into the weight afterwards.
-                _now.together = together if marked and gradient.layout is torch.strided else None
-                self(key, gradient, weight)
-        finally:
-            # If one has failed, those before it are done, as their counts say.
-            _now.together = None
-            for one in together.values():
-                one.run()
-
-    def follow(
-        self,
-        formula: Formula,
-        weight: Any,
-        gradient: Any,
-        *states: Any,
-        inner: float = 0.0,
-        outer: float = 0.0,
-        noise: Any = None,
-        noise_factor: float = 1.0,
-        bound: float = math.inf,
-    ) -> None:
-        """Change weight and states by a formula, after ``rescale_grad`` and ``clip_gradient``.
-
-        Args:
-            formula: formula.
-            weight: weight.
-            gradient: pushed gradient.
-            states: states in the formula's order.
-            inner: weight decay that is added to the gradient before it is clipped.
-            outer: weight decay that is added afterwards.
-            noise: what is added to the weight, times ``noise_factor``; None: nothing.
-            noise_factor: see ``noise``.
-            bound: largest absolute value of the weight's elements.
-        """
-        limit = math.inf if self.clip_gradient is None else self.clip_gradient
-        stages = UpdateStages(inner, limit, outer, noise_factor, 0.0, bound)
-        together, rounded = _now.together, self.rounded
-        if together is None or noise is not None:
-            update(
-                formula,
-                [weight],
-                [gradient],
-                [[state] for state in states],
-                stages,
-                factors=[self.rescale_grad],
-                noise=None if noise is None else [noise],
-                copies=None if rounded is None else [rounded],
-            )
-        else:
-            kind = type(formula), weight.dtype, weight.device, rounded is None
-            numbers = *kind, formula.numbers(), stages.numbers()
-            if numbers not in together:
-                together[numbers] = _Together(formula, stages, [])
-            together[numbers].parts.append((weight, gradient, self.rescale_grad, rounded, *states))
-        self.__dict__["rounded"] = None
+        return planned
 
     # ---- states ---------------------------------------------------------------------------------------------
 
@@ -361,24 +299,68 @@ class Optimizer(ABC):
         self._states, self._counts, self._prepared = {}, {}, {}
 
 
-class _Together(NamedTuple):
-    """Weights that are updated by one formula with the same numbers, in one native call.
+class FormulaStep(NamedTuple):
+    """What a rule does to a weight, after ``rescale_grad`` and ``clip_gradient``.
 
     Attributes:
         formula: formula.
-        stages: what is done besides.
-        parts: weight, gradient, factor, copy or None, and states of each.
+        states: states in the formula's order.
+        inner: weight decay that is added to the gradient before it is clipped.
+        outer: weight decay that is added afterwards.
+        bound: largest absolute value of the weight's elements.
+        gradient: gradient in place of the pushed one; None: that one.
     """
 
     formula: Formula
-    stages: UpdateStages
-    parts: list[tuple[Any, ...]]
+    states: Sequence[Any] = ()
+    inner: float = 0.0
+    outer: float = 0.0
+    bound: float = math.inf
+    gradient: Any = None
 
-    def run(self) -> None:
-        """Update them."""
-        weights, gradients, factors, copies, *states = map(list, zip(*self.parts, strict=True))
-        rounded = None if copies[0] is None else copies
-        update(self.formula, weights, gradients, states, self.stages, factors=factors, copies=rounded)
+
+class FormulaOptimizer(Optimizer):
+    """A rule that is a formula with numbers for each weight and update, so that one call can do many weights."""
+
+    @abstractmethod
+    def step(self, weight: Any, gradient: Any, states: States, count: int) -> FormulaStep | None:
+        """Return what to do to a weight; None: nothing this time. For arguments see `Optimizer.rule`."""
+
+    def rule(self, weight: Any, gradient: Any, states: States, count: int) -> None:
+        """See `Optimizer`."""
+        if (step := self.step(weight, gradient, states, count)) is not None:
+            _run([_Planned(self, step, weight, gradient, None)])
+
+    def _planned(self, weight: Any, gradient: Any, states: States, count: int, rounded: Any) -> list[_Planned]:
+        if type(self).rule is not FormulaOptimizer.rule:  # it may do more than the formula
+            return super()._planned(weight, gradient, states, count, rounded)
+        step = self.step(weight, gradient, states, count)
+        return [] if step is None else [_Planned(self, step, weight, gradient, rounded)]
+
+
+class _Planned(NamedTuple):
+    """An update of a weight, and of its copy in another precision, if ``rounded`` is one."""
+
+    rule: FormulaOptimizer
+    step: FormulaStep
+    weight: Any
+    gradient: Any
+    rounded: Any
+
+
+def _run(planned: list[_Planned]) -> None:
+    """Make updates: those with the same formula and numbers by one native call."""
+    together: dict[Any, tuple[Formula, UpdateStages, list[Any]]] = {}
+    for rule, step, weight, pushed, rounded in planned:
+        gradient = pushed if step.gradient is None else step.gradient
+        stages = UpdateStages(step.inner, rule.limit, step.outer, bound=step.bound)
+        kind = type(step.formula), weight.dtype, weight.device, rounded is None
+        group = together.setdefault((*kind, step.formula.numbers(), stages.numbers()), (step.formula, stages, []))
+        group[2].append((weight, gradient, rule.rescale_grad, rounded, *step.states))
+    for formula, stages, parts in together.values():
+        weights, gradients, factors, copies, *states = map(list, zip(*parts, strict=True))
+        wide = None if copies[0] is None else copies
+        update(formula, weights, gradients, states, stages, factors=factors, copies=wide)
 
 
 def shown_as(name: str) -> Callable[[type[T]], type[T]]:
@@ -393,8 +375,7 @@ def shown_as(name: str) -> Callable[[type[T]], type[T]]:
 
 @shown_as("SGD")
 @dataclass
-@ends_in_formula
-class SGDOptimizer(Optimizer):
+class SGDOptimizer(FormulaOptimizer):
     """SGD: ``v = momentum v - lr (g + wd w)``, ``w += v``; stateless without momentum.
 
     Attributes:
@@ -412,20 +393,17 @@ class SGDOptimizer(Optimizer):
         """See `Optimizer`."""
         return ("momentum",) if self.momentum else ()
 
-    def rule(self, weight: Any, gradient: Any, states: States, count: int) -> None:
-        """See `Optimizer`."""
-        self.step(weight, gradient, states, self.learning_rate, self.momentum)
+    def step(self, weight: Any, gradient: Any, states: States, count: int) -> FormulaStep | None:
+        """See `FormulaOptimizer`."""
+        return self.step_at(self.learning_rate, self.momentum, states)
 
-    def step(self, weight: Any, gradient: Any, states: States, rate: float, momentum: float) -> None:
-        """Update with a learning rate and momentum of this step alone."""
+    def step_at(self, rate: float, momentum: float, states: States) -> FormulaStep:
+        """Return the step with a learning rate and momentum of its own."""
         if "momentum" in states:
-            formula = formulas.MomentumFormula(momentum, -rate, 1.0)
-            self.follow(formula, weight, gradient, states["momentum"], outer=self.wd)
-        else:
-            self.follow(formulas.StepFormula(-rate), weight, gradient, outer=self.wd)
+            return FormulaStep(formulas.MomentumFormula(momentum, -rate, 1.0), [states["momentum"]], outer=self.wd)
+        return FormulaStep(formulas.StepFormula(-rate), outer=self.wd)
 
 
-@ends_in_formula
 @dataclass
 class Momentum(SGDOptimizer):
     """`SGDOptimizer` with a default momentum of 0.9."""
@@ -436,27 +414,24 @@ class Momentum(SGDOptimizer):
 
 @shown_as("NAG")
 @dataclass
-@ends_in_formula
 class NAGOptimizer(SGDOptimizer):
     """Nesterov's: ``v = momentum v - lr (g + wd w)``, ``w += momentum v - lr (g + wd w)``; SGD without momentum."""
 
     name: ClassVar[str] = "nag"
     lazy_update: bool = False
 
-    def rule(self, weight: Any, gradient: Any, states: States, count: int) -> None:
-        """See `Optimizer`."""
-        if "momentum" not in states:
-            super().rule(weight, gradient, states, count)
-            return
+    def step(self, weight: Any, gradient: Any, states: States, count: int) -> FormulaStep | None:
+        """See `FormulaOptimizer`."""
         rate, momentum = self.learning_rate, self.momentum
+        if "momentum" not in states:
+            return self.step_at(rate, momentum, states)
         formula = formulas.MomentumFormula(momentum, -rate, momentum, -rate)
-        self.follow(formula, weight, gradient, states["momentum"], outer=self.wd)
+        return FormulaStep(formula, [states["momentum"]], outer=self.wd)
 
 
 @shown_as("Adam")
 @dataclass
-@ends_in_formula
-class AdamOptimizer(Optimizer):
+class AdamOptimizer(FormulaOptimizer):
     """Adam with bias correction in the learning rate; weight decay is added to the gradient before clipping.
 
     Attributes:
@@ -482,18 +457,17 @@ class AdamOptimizer(Optimizer):
             raise RefusedError(f"expected {name} of {self.name} from 0 to below 1, got {value}")
         return value
 
-    def rule(self, weight: Any, gradient: Any, states: States, count: int) -> None:
-        """See `Optimizer`."""
+    def step(self, weight: Any, gradient: Any, states: States, count: int) -> FormulaStep | None:
+        """See `FormulaOptimizer`."""
         beta1, beta2 = self.beta1, self.beta2
         rate = self.learning_rate * math.sqrt(1 - beta2**count) / (1 - beta1**count)
         formula = formulas.AdamFormula(beta1, _rest(beta1), beta2, _rest(beta2), 1.0, self.epsilon, -rate)
-        self.follow(formula, weight, gradient, states["mean"], states["variance"], inner=self.wd)
+        return FormulaStep(formula, [states["mean"], states["variance"]], inner=self.wd)
 
 
 @shown_as("RMSProp")
 @dataclass
-@ends_in_formula
-class RMSPropOptimizer(Optimizer):
+class RMSPropOptimizer(FormulaOptimizer):
     """RMSProp: ``n = gamma1 n + (1 - gamma1) g^2``, ``w -= lr g / sqrt(n + epsilon)``; ``g`` includes weight decay.
 
     Centered (Graves, 2013), with the mean ``m = gamma1 m + (1 - gamma1) g``, it is
@@ -521,8 +495,8 @@ class RMSPropOptimizer(Optimizer):
         """See `Optimizer`."""
         return ("square", "mean", "step") if self.centered else ("square",)
 
-    def rule(self, weight: Any, gradient: Any, states: States, count: int) -> None:
-        """See `Optimizer`."""
+    def step(self, weight: Any, gradient: Any, states: States, count: int) -> FormulaStep | None:
+        """See `FormulaOptimizer`."""
         keep, fresh, along = self.gamma1, 1 - self.gamma1, -self.learning_rate
         bound = self.clip_weights if self.clip_weights is not None and self.clip_weights > 0 else math.inf
         formula: Formula
@@ -531,13 +505,12 @@ class RMSPropOptimizer(Optimizer):
             kept = [states["square"], states["mean"], states["step"]]
         else:
             formula, kept = formulas.AdaGradFormula(keep, fresh, self.epsilon, 1.0, along), [states["square"]]
-        self.follow(formula, weight, gradient, *kept, inner=self.wd, bound=bound)
+        return FormulaStep(formula, kept, inner=self.wd, bound=bound)
 
 
 @shown_as("AdaGrad")
 @dataclass
-@ends_in_formula
-class AdaGradOptimizer(Optimizer):
+class AdaGradOptimizer(FormulaOptimizer):
     """AdaGrad: ``h += g^2``, ``w -= lr (g / sqrt(h + eps) + wd w)``.
 
     Attributes:
@@ -551,10 +524,10 @@ class AdaGradOptimizer(Optimizer):
     eps: float = 1e-7
     lazy_update: bool = True
 
-    def rule(self, weight: Any, gradient: Any, states: States, count: int) -> None:
-        """See `Optimizer`."""
+    def step(self, weight: Any, gradient: Any, states: States, count: int) -> FormulaStep | None:
+        """See `FormulaOptimizer`."""
         formula = formulas.AdaGradFormula(1.0, 1.0, self.eps, 1 - self.learning_rate * self.wd, -self.learning_rate)
-        self.follow(formula, weight, gradient, states["history"])
+        return FormulaStep(formula, [states["history"]])
 
 
 @dataclass

@@ -13,14 +13,13 @@ from typing import Any, ClassVar
 import torch
 
 from feedline.kvstore.base import Key
-from feedline.kvstore.optimizers import Optimizer, States, ends_in_formula, register_optimizer
-from feedline.updates import formulas
+from feedline.kvstore.optimizers import FormulaOptimizer, FormulaStep, Optimizer, States, register_optimizer
+from feedline.updates import UpdateStages, formulas, update
 
 
 @register_optimizer
 @dataclass
-@ends_in_formula
-class SignumOptimizer(Optimizer):
+class SignumOptimizer(FormulaOptimizer):
     """Signum (Bernstein et al., 2018): ``m = momentum m - (1 - momentum) (g + wd w)``.
 
     ``w = (1 - lr wd_lh) w + lr sign(m)``. Without momentum, it is sign SGD: ``w = (1 - lr wd) w - lr sign(g)``.
@@ -40,20 +39,18 @@ class SignumOptimizer(Optimizer):
         """See `Optimizer`."""
         return ("momentum",) if self.momentum else ()
 
-    def rule(self, weight: Any, gradient: Any, states: States, count: int) -> None:
-        """See `Optimizer`."""
+    def step(self, weight: Any, gradient: Any, states: States, count: int) -> FormulaStep | None:
+        """See `FormulaOptimizer`."""
         lr = self.learning_rate
         if "momentum" not in states:
-            self.follow(formulas.SignFormula(1 - lr * self.wd, -lr), weight, gradient)
-            return
+            return FormulaStep(formulas.SignFormula(1 - lr * self.wd, -lr))
         formula = formulas.SignumFormula(self.momentum, self.momentum - 1, 1 - lr * self.wd_lh, lr)
-        self.follow(formula, weight, gradient, states["momentum"], outer=self.wd)
+        return FormulaStep(formula, [states["momentum"]], outer=self.wd)
 
 
 @register_optimizer
 @dataclass
-@ends_in_formula
-class DCASGDOptimizer(Optimizer):
+class DCASGDOptimizer(FormulaOptimizer):
     """SGD that compensates for delay (Zheng et al., 2017), for asynchronous stores.
 
     ``v = momentum v - lr (g + wd w + lamda g^2 (w - previous w))``, ``w += v``.
@@ -77,14 +74,14 @@ class DCASGDOptimizer(Optimizer):
         """See `Optimizer`."""
         return weight.clone() if name == "previous" else super().initial(name, weight)
 
-    def rule(self, weight: Any, gradient: Any, states: States, count: int) -> None:
-        """See `Optimizer`."""
+    def step(self, weight: Any, gradient: Any, states: States, count: int) -> FormulaStep | None:
+        """See `FormulaOptimizer`."""
         numbers = -self.learning_rate, self.lamda, self.wd
         if "momentum" in states:
-            formula = formulas.DCASGDFormula(self.momentum, *numbers)
-            self.follow(formula, weight, gradient, states["previous"], states["momentum"])
-        else:
-            self.follow(formulas.PlainDCASGDFormula(*numbers), weight, gradient, states["previous"])
+            return FormulaStep(
+                formulas.DCASGDFormula(self.momentum, *numbers), [states["previous"], states["momentum"]]
+            )
+        return FormulaStep(formulas.PlainDCASGDFormula(*numbers), [states["previous"]])
 
 
 @register_optimizer
@@ -107,8 +104,10 @@ class SGLDOptimizer(Optimizer):
         """See `Optimizer`."""
         lr = self.learning_rate
         noise = torch.randn(weight.shape, generator=drawn_by(self.seed, self.key, count), dtype=weight.dtype)
-        drawn = {"noise": noise.to(weight.device), "noise_factor": math.sqrt(lr)}
-        self.follow(formulas.StepFormula(-lr / 2), weight, gradient, outer=self.wd, **drawn)
+        stages = UpdateStages(limit=self.limit, outer=self.wd, noise_factor=math.sqrt(lr))
+        formula, factors = formulas.StepFormula(-lr / 2), [self.rescale_grad]
+        # Now, so that the draws for one weight are in memory at a time.
+        update(formula, [weight], [gradient], [], stages, factors=factors, noise=[noise.to(weight.device)])
 
 
 def drawn_by(seed: int, key: Key, count: int) -> torch.Generator:

@@ -406,6 +406,11 @@ def test_a_window_that_does_not_exist_is_a_damaged_state():
             feed.load_state_dict({**state, "window": window})
 
 
+def test_who_asks_for_unknown_sizes_is_told_what_to_implement():
+    with pytest.raises(ValueError, match="knows the sizes of its chunks before reading them, got Rows without chunk_"):
+        Rows([[1]]).chunks()
+
+
 def test_user_corpora_are_joined_by_their_keys():
     class Keyed(Sized):
         schema = fl.Schema({"k": fl.Stream(2)})

@@ -169,8 +169,8 @@ def convert(
     kind = SUFFIXES.get(Path(destination).suffix.lower())
     if kind is not None:
         raise ValueError(
-            f"expected the name of a folder for the store, got {os.fspath(destination)!r}, which names {kind.a}; "
-            "only stores are written here (docs/formats/store.md says how to convert one further)"
+            f"expected the name of a folder for the store, got {os.fspath(destination)!r}, which names "
+            f"{kind.description}; only stores are written here (docs/formats/store.md says how to convert one further)"
         )
     _refuse_inside(source, destination)
     if on_error not in ("raise", "skip"):

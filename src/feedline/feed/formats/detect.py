@@ -1,7 +1,8 @@
 """Recognise what files and folders hold: each format by its first bytes, the streams of CTF text by scanning.
 
 `FORMATS` has one entry per format: how it is recognised, and the function that opens it, which is imported when it is
-needed. To add a format, add an entry. What is known but not read is named in `_FOREIGN`, with the next step.
+needed. To add a format, add an entry. Formats of other packages are asked for what none of these recognises. Files that
+nobody reads are named in `_FOREIGN`, with the next step.
 
 A guess for a first look and for conversion. Programs should name the format's own deserializer and declare their
 streams.
@@ -10,33 +11,28 @@ streams.
 from __future__ import annotations
 
 import functools
-import importlib
 import json
 import logging
 import os
 import re
+import sys
 import zipfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from feedline.data import Stream
-from feedline.errors import DataError, SchemaError, shown_path
+from feedline.errors import DataError
 from feedline.feed.files.packed import head_of, packing_of
-from feedline.feed.files.paths import list_files, list_places, looking, name_of, open_regular
+from feedline.feed.files.paths import list_files, list_places, looking, open_regular
 from feedline.feed.formats.arrow.file import FILE_MAGIC, STREAM_MAGIC
 from feedline.feed.formats.arrow.hugging_face import is_arrow_dataset
 from feedline.feed.formats.cntk.cbf import HEAD as CBF_HEAD
+from feedline.feed.formats.format import Format, installed_formats
 from feedline.feed.formats.image_guess import is_base64, is_image_folder, is_map
 from feedline.feed.formats.shards_guess import INDEX, is_litdata, is_mds
 from feedline.feed.formats.store.manifest import MANIFEST
 from feedline.feed.formats.stored.zarr_store import is_zarr, is_zarr_zip
 from feedline.feed.formats.tfrecord_guess import is_tfrecord
-from feedline.feed.protocol import Deserializer
-
-Opener = Callable[[list[str], Mapping[str, Stream], int], Deserializer]
-"""``opener(paths, streams, memory_bytes)``: the files in order, or one folder; the declared streams, or none; see
-`open_corpus`."""
 
 _HEAD_BYTES = 512  # of a file, that are looked at
 _MOST_LOOKED = 8  # folders in a folder
@@ -44,81 +40,6 @@ _MOST_HEADER = 100 << 20  # bytes of JSON in a file of safetensors
 _SURE = 4  # bytes of a magic number that tokens do not begin with by chance
 _log = logging.getLogger("feedline")
 _ZIP = (b"PK\x03\x04", b"PK\x05\x06")
-
-
-class Format(NamedTuple):
-    """How a format is recognised and opened.
-
-    Attributes:
-        name: its name in `feedline inspect`.
-        a: the same with an article, in errors.
-        opener: ``"module:function"``, an `Opener`.
-        begins: whether a file is of this format, from its path and its first bytes.
-        folder: whether a folder is, as a whole.
-        inside: pattern of its files in a folder, at any depth, for a folder that is not one as a whole; None: its files
-            directly in the folder are recognised one by one.
-        several: whether the opener takes several files.
-        suffixes: what its files are named, for those that no bytes tell apart.
-        packed: whether its files may be packed by gzip or Zstandard, with another suffix behind their own.
-        loose: whether a folder is of this format for the files in it, whatever else lies there.
-        lists: the ``"module:function"`` that returns the paths of the files that one of this format lists; relative
-            ones start from its own folder. None: it lists none.
-    """
-
-    name: str
-    a: str
-    opener: str
-    begins: Callable[[Path, bytes], bool] = lambda path, head: False
-    folder: Callable[[Path], bool] = lambda path: False
-    inside: str | None = None
-    several: bool = False
-    suffixes: tuple[str, ...] = ()
-    packed: bool = False
-    loose: bool = False
-    lists: str | None = None
-
-    def open(self, paths: list[str], streams: Mapping[str, Stream], memory_bytes: int) -> Deserializer:
-        """Open files of this format.
-
-        Raises:
-            DataError: it takes a single file.
-            SchemaError: it cannot be streams; see its opener. The error names the files.
-        """
-        if len(paths) > 1 and not self.several:
-            raise DataError(
-                f"expected {self.a}, got {len(paths)}, which cannot be read as one corpus",
-                path=paths[0],
-                hint="open one, or convert each and train on one store after the other",
-            )
-        opener: Opener = _named(self.opener)
-        try:
-            return opener(paths, streams, memory_bytes)
-        except SchemaError as error:
-            message = str(error)
-            for path in paths:  # of an object, the path is that of its parts in the cache
-                message = message.replace(path, shown_path(path))
-            if not any(shown_path(path) in message for path in paths):
-                message += f"\n  at {name_of(paths)}"
-            if message == str(error):
-                raise
-            raise SchemaError(message) from error
-
-    def listed(self, path: str) -> list[str]:
-        """Return the paths of the files that a file of this format lists.
-
-        Raises:
-            DataError: the file cannot be read, or is damaged.
-        """
-        if self.lists is None:
-            return []
-        finds: Callable[[str], list[str]] = _named(self.lists)
-        return finds(path)
-
-
-def _named(what: str) -> Any:
-    """Return ``"module:function"``."""
-    module, _, function = what.partition(":")
-    return getattr(importlib.import_module(module), function)
 
 
 def _magic(*magics: bytes) -> Callable[[Path, bytes], bool]:
@@ -384,6 +305,7 @@ def recognise(what: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -
 
     Raises:
         DataError: nothing is there, its format is unknown or not read, or files are of several formats.
+        FeedlineError: see `installed_formats`.
         TypeError: it is none of these.
         ValueError: the list is empty.
     """
@@ -418,7 +340,8 @@ def _together(parts: list[Recognised]) -> Recognised:
     for part in parts[1:]:
         if part.format is not first.format:
             raise DataError(
-                f"expected files of one format, got {first.format.a} ({first.paths[0]}) and {part.format.a}",
+                f"expected files of one format, got {first.format.description} ({first.paths[0]}) and "
+                f"{part.format.description}",
                 path=part.paths[0],
                 hint="open them separately; fl.Join joins corpora by key",
             )
@@ -427,11 +350,12 @@ def _together(parts: list[Recognised]) -> Recognised:
 
 def _folder(place: Path) -> Recognised:
     with looking(place):
-        for form in FORMATS:
-            if form.folder(place) or (form.inside is not None and next(place.rglob(form.inside), None) is not None):
-                if form.loose:
-                    _tell_others(place, form)
-                return Recognised(form, [str(place)])
+        form = next((form for form in FORMATS if _is_whole(form, place)), None)
+        form = form or _only_one([form for form in _installed() if _is_whole(form, place)], place)
+        if form is not None:
+            if form.loose:
+                _tell_others(place, form)
+            return Recognised(form, [str(place)])
     try:
         files = list_files(place)
     except DataError:
@@ -446,11 +370,37 @@ def _folder(place: Path) -> Recognised:
     return _together([Recognised(_of_file(file), [str(file)]) for file in files])
 
 
+def _is_whole(form: Format, place: Path) -> bool:
+    """Whether a folder is of a format as a whole."""
+    return form.folder(place) or (form.inside is not None and next(place.rglob(form.inside), None) is not None)
+
+
+def _installed() -> tuple[Format, ...]:
+    """Return the formats of other packages. Looking them up takes 10 ms and more, so built-in formats come first."""
+    return installed_formats(FORMATS, tuple(sys.path))
+
+
+def _only_one(forms: list[Format], place: Path) -> Format | None:
+    """Return the format of another package that recognises a place; None: there is none.
+
+    Raises:
+        DataError: several do.
+    """
+    if len(forms) > 1:
+        names = " and ".join(f"`{form.name}`" for form in forms)
+        raise DataError(
+            f"expected one format that recognises this, got {names}",
+            path=str(place),
+            hint="use the deserializer of one of them",
+        )
+    return forms[0] if forms else None
+
+
 def _within(place: Path) -> str | None:
     """Return a hint where the folders in a folder could be opened, such as train and val; None: they could not."""
     try:
         folders = sorted(one for one in place.iterdir() if one.is_dir())[:_MOST_LOOKED]
-        found = [one.name for one in folders if any(form.folder(one) for form in FORMATS)]
+        found = [one.name for one in folders if any(form.folder(one) for form in (*FORMATS, *_installed()))]
     except OSError:
         return None
     return f"name a folder in it, or a list of them: {', '.join(found)}" if found else None
@@ -475,37 +425,59 @@ def _of_file(place: Path) -> Format:
     with looking(place), open_regular(place) as file:
         head = file.read(_HEAD_BYTES)
         unpacked = head_of(file, _HEAD_BYTES) if packing_of(head) else None
-    if unpacked is not None:
-        within = place.with_suffix("") if place.suffix.lower() in _PACKED else place
-        for form in FORMATS:
-            if form.packed and (form.begins(within, unpacked) or within.suffix.lower() in form.suffixes):
-                return form
+    within = place.with_suffix("") if place.suffix.lower() in _PACKED else place
+
+    def holds(form: Format) -> bool:
+        """Whether the file is packed, and what it holds is of a format."""
+        if unpacked is None or not form.packed:
+            return False
+        return form.begins(within, unpacked) or within.suffix.lower() in form.suffixes
+
+    for form in FORMATS:
+        if holds(form):
+            return form
     for form in FORMATS:
         if form.begins(place, head):
             return form
+    suffix = place.suffix.lower()
+    foreign = _foreign(place, head)
+    if foreign is None and suffix in SUFFIXES:
+        return SUFFIXES[suffix]
+    forms = [form for form in _installed() if holds(form) or form.begins(place, head) or suffix in form.suffixes]
+    if (added := _only_one(forms, place)) is not None:
+        return added
+    raise foreign or _unknown(place, head)
+
+
+def _foreign(place: Path, head: bytes) -> DataError | None:
+    """Return the error of a file that is known by its first bytes and not read; None: it is not known."""
     for offset, magic, what, hint in _FOREIGN:
         if head[offset:].startswith(magic):
-            raise _foreign(place, what, hint)
-    if head.startswith(_ZIP):
-        if any(name.endswith("data.pkl") for name in _names_in_zip(place)):
-            raise _foreign(place, "a PyTorch checkpoint", "load it with torch.load, and pass tensors")
-        raise _foreign(place, "a zip archive", "extract it first")
-    known = SUFFIXES.get(place.suffix.lower())
-    if known is None and _is_safetensors(head):
-        raise _foreign(place, "a file of safetensors", "load it with safetensors.numpy.load_file, and pass arrays")
-    if known is None and head.lstrip().startswith(b"["):
-        raise _foreign(place, "a JSON list", _LINES)
-    if known is None and place.suffix.lower() == ".mds":
-        raise _foreign(place, "a shard of MDS", f"pass its folder; the {INDEX} there is missing or damaged: restore it")
-    if known is None and not head:
-        raise DataError("expected a file of a known format, got an empty one", path=str(place), hint="write it again")
-    if known is None:
-        raise DataError(
-            f"expected a store or a file of a known format, got one that begins with {head[:8]!r}",
-            path=str(place),
-            hint=f"known suffixes: {', '.join(SUFFIXES)}; or use the format's own deserializer",
+            return _not_read(place, what, hint)
+    if not head.startswith(_ZIP):
+        return None
+    if any(name.endswith("data.pkl") for name in _names_in_zip(place)):
+        return _not_read(place, "a PyTorch checkpoint", "load it with torch.load, and pass tensors")
+    return _not_read(place, "a zip archive", "extract it first")
+
+
+def _unknown(place: Path, head: bytes) -> DataError:
+    """Return the error of a file of which neither first bytes nor suffix are those of a format."""
+    if _is_safetensors(head):
+        return _not_read(place, "a file of safetensors", "load it with safetensors.numpy.load_file, and pass arrays")
+    if head.lstrip().startswith(b"["):
+        return _not_read(place, "a JSON list", _LINES)
+    if place.suffix.lower() == ".mds":
+        return _not_read(
+            place, "a shard of MDS", f"pass its folder; the {INDEX} there is missing or damaged: restore it"
         )
-    return known
+    if not head:
+        return DataError("expected a file of a known format, got an empty one", path=str(place), hint="write it again")
+    return DataError(
+        f"expected a store or a file of a known format, got one that begins with {head[:8]!r}",
+        path=str(place),
+        hint=f"known suffixes: {', '.join(SUFFIXES)}; or use the format's own deserializer",
+    )
 
 
 def _is_safetensors(head: bytes) -> bool:
@@ -513,7 +485,7 @@ def _is_safetensors(head: bytes) -> bool:
     return head[8:10] == b'{"' and int.from_bytes(head[:8], "little") < _MOST_HEADER
 
 
-def _foreign(place: Path, what: str, hint: str) -> DataError:
+def _not_read(place: Path, what: str, hint: str) -> DataError:
     return DataError(f"expected a file that feedline reads, got {what}", path=str(place), hint=hint)
 
 

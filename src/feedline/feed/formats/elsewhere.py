@@ -16,8 +16,9 @@ from feedline.data import Chunk, Stream
 from feedline.errors import DataError, SchemaError, shown_path
 from feedline.feed.files.paths import open_file
 from feedline.feed.files.remote import by_ranges, check_room, object_at, preadv, settle
-from feedline.feed.formats.detect import Format, recognise
+from feedline.feed.formats.detect import recognise
 from feedline.feed.formats.fetched_views import extents_of, fetched_chunk, in_parts
+from feedline.feed.formats.format import Format
 from feedline.feed.formats.store.bucket import unfinished_store
 from feedline.feed.formats.store.manifest import MANIFEST
 from feedline.feed.forwarding import Forwarding
@@ -133,7 +134,7 @@ def _of_views(corpus: Deserializer, mirror: Mirror, form: Format, again: Callabl
     if mirror.whole or not (corpus.fetchable and corpus.random_access):
         # Nothing has to be fetched, or something else than views is read, too, by who would touch the views.
         corpus.close()
-        mirror.fetch_whole(form.a)
+        mirror.fetch_whole(form.description)
         return again()
     corpus.hold_bounds()
     return corpus

@@ -90,8 +90,14 @@ class UserDeserializer(Deserializer):
         ``samples`` are counted as the minibatch budget counts them: the longest stream of each sequence, or the one
         that defines the size. Without bytes, those of the samples are used, with one non-zero per sparse one and 1 KiB
         per byte string.
+
+        Raises:
+            ValueError: the class does not define it, as sizes are unknown before reading.
         """
-        raise NotImplementedError
+        raise ValueError(
+            f"expected a corpus that knows the sizes of its chunks before reading them, got {self.name} without "
+            "chunk_info; implement it, or convert the corpus to a store"
+        )
 
     def chunk_lengths(self, chunk: int) -> ArrayLike:
         """Return the samples of each sequence of chunk number ``chunk``, without reading it; for ragged data.

@@ -1,0 +1,129 @@
+"""How a format is recognised and opened, and the formats that other packages add."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from feedline.data import Stream
+from feedline.errors import DataError, FeedlineError, SchemaError, shown_path
+from feedline.feed.files.paths import name_of
+from feedline.feed.protocol import Deserializer
+
+#: Entry points of this group are `Format` records.
+GROUP = "feedline.formats"
+
+
+class Format(NamedTuple):
+    """How a format is recognised and opened, for `open_corpus` and all that takes paths.
+
+    A package adds one as an entry point of the group ``feedline.formats``; see docs/how-to/own-format.md. Built-in
+    formats are asked first.
+
+    Attributes:
+        name: its name in `feedline inspect`.
+        description: the same with an article, in errors: ``"a CSV file"``.
+        opener: ``"module:function"``, imported when it is needed. ``function(paths, streams, memory)`` returns a
+            `Deserializer` for the files, in this order, or for one folder; ``streams`` are the declared `Stream`
+            objects by name, or none; ``memory`` is the number of bytes that a decoded chunk may take.
+        begins: whether a file is of this format, from its path and its first 512 bytes.
+        folder: whether a folder is, as a whole.
+        inside: pattern of its files in a folder, at any depth, for a folder that is not one as a whole; None: its files
+            directly in the folder are recognised one by one.
+        several: whether the opener takes several files.
+        suffixes: suffixes of its files, in lower case with their dot, for those that no bytes tell apart.
+        packed: whether its files may be packed by gzip or Zstandard, with another suffix behind their own.
+        loose: whether a folder is of this format for the files in it, whatever else lies there.
+        lists: the ``"module:function"`` that returns the paths of the files that one of this format lists; relative
+            ones start from its own folder. None: it lists none.
+    """
+
+    name: str
+    description: str
+    opener: str
+    begins: Callable[[Path, bytes], bool] = lambda path, head: False
+    folder: Callable[[Path], bool] = lambda path: False
+    inside: str | None = None
+    several: bool = False
+    suffixes: tuple[str, ...] = ()
+    packed: bool = False
+    loose: bool = False
+    lists: str | None = None
+
+    def open(self, paths: list[str], streams: Mapping[str, Stream], memory: int) -> Deserializer:
+        """Open files of this format.
+
+        Raises:
+            DataError: it takes a single file.
+            SchemaError: it cannot be streams; see its opener. The error names the files.
+        """
+        if len(paths) > 1 and not self.several:
+            raise DataError(
+                f"expected {self.description}, got {len(paths)}, which cannot be read as one corpus",
+                path=paths[0],
+                hint="open one, or convert each and train on one store after the other",
+            )
+        opener: Callable[[list[str], Mapping[str, Stream], int], Deserializer] = _named(self.opener)
+        try:
+            return opener(paths, streams, memory)
+        except SchemaError as error:
+            message = str(error)
+            for path in paths:  # of an object, the path is that of its parts in the cache
+                message = message.replace(path, shown_path(path))
+            if not any(shown_path(path) in message for path in paths):
+                message += f"\n  at {name_of(paths)}"
+            if message == str(error):
+                raise
+            raise SchemaError(message) from error
+
+    def listed(self, path: str) -> list[str]:
+        """Return the paths of the files that a file of this format lists.
+
+        Raises:
+            DataError: the file cannot be read, or is damaged.
+        """
+        if self.lists is None:
+            return []
+        finds: Callable[[str], list[str]] = _named(self.lists)
+        return finds(path)
+
+
+def _named(what: str) -> Any:
+    """Return ``"module:function"``."""
+    module, _, function = what.partition(":")
+    return getattr(importlib.import_module(module), function)
+
+
+@functools.lru_cache(maxsize=1)
+def installed_formats(builtin: tuple[Format, ...], path: tuple[str, ...]) -> tuple[Format, ...]:
+    """Return the formats of installed packages, by their names.
+
+    Args:
+        builtin: formats of feedline, whose names are taken.
+        path: where packages lie, ``sys.path``: they are looked up once, and again when it changes.
+
+    Raises:
+        FeedlineError: an entry is no `Format` or cannot be imported, or a name is taken. The error names the packages.
+    """
+    from importlib.metadata import entry_points  # takes longer than most files take to open
+
+    formats: dict[str, Format] = {}
+    owners = {form.name: "feedline" for form in builtin}
+    for entry in entry_points(group=GROUP):
+        package = entry.dist.name if entry.dist is not None else entry.module
+        where = f"\n  at entry point `{entry.name} = {entry.value}` of package {package}\n  repair or uninstall it"
+        try:
+            form = entry.load()
+        except Exception as error:
+            raise FeedlineError(f"expected a feedline.Format, got {type(error).__name__}: {error}{where}") from error
+        if not isinstance(form, Format):
+            raise FeedlineError(f"expected a feedline.Format, got {type(form).__name__}{where}")
+        if form.name in owners:
+            raise FeedlineError(
+                f"expected one format `{form.name}`, got another one beside {owners[form.name]}'s{where}"
+            )
+        formats[form.name], owners[form.name] = form, f"package {package}"
+    return tuple(formats[name] for name in sorted(formats))
