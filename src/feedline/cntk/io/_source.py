@@ -28,7 +28,7 @@ from feedline.errors import CompatError
 from feedline.feed.composed.frames import Frames
 from feedline.feed.composed.join import Join
 from feedline.feed.formats.cntk.htk import HTKFeatureDeserializer
-from feedline.feed.protocol import Deserializer
+from feedline.feed.protocol import Broadcast, Deserializer
 from feedline.feed.source import MinibatchSource as Modern
 from feedline.feed.timeline import Window
 
@@ -300,7 +300,7 @@ def _corpus(config: MinibatchSourceConfig, max_errors: int) -> tuple[Deserialize
         for number, given in enumerate((first, *others))
         for corpus in corpora_of(given, max_errors, frames, number == 0, config.randomizes)
     ]
-    if corpora[0].broadcast:
+    if corpora[0].capability(Broadcast) is not None:
         raise RuntimeError(f"expected features of whole utterances first, got {corpora[0].name} with broadcast=True")
     whole = Join(*corpora, cache=False) if len(corpora) > 1 else corpora[0]
     # Only CNTK's speech readers split sequences into frames; those of other readers must be frames already.

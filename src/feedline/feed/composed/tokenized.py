@@ -14,7 +14,7 @@ from feedline.data import Chunk, Schema, Stream, Value
 from feedline.data.value import BytesValue
 from feedline.errors import DataError, SchemaError, install_line
 from feedline.feed.files.paths import open_regular
-from feedline.feed.protocol import ChunkInfo, Deserializer
+from feedline.feed.protocol import ChunkInfo, Deserializer, Ordered
 
 Tokenizer = Callable[[list[str]], Sequence[Sequence[int]]]
 
@@ -75,7 +75,7 @@ class Tokenized(Deserializer):
         keep: Sequence[str] = (),
         dtype: DTypeLike | None = None,
     ) -> None:
-        if corpus.composed:
+        if corpus.capability(Ordered) is not None:
             raise ValueError(
                 f"expected a corpus without an order of its own, got {corpus.name}: tokenize its parts, and mix those"
             )

@@ -32,7 +32,7 @@ from feedline.feed.formats.store.compressed import CODECS
 from feedline.feed.formats.store.journal import Journal
 from feedline.feed.formats.store.manifest import Manifest
 from feedline.feed.formats.store.targets import LocalFolder, Target
-from feedline.feed.protocol import CHUNK_MEMORY, Deserializer, whole_number
+from feedline.feed.protocol import CHUNK_MEMORY, Deserializer, Ordered, whole_number
 from feedline.feed.quarantine import ListedError
 from feedline.feed.remote.mirror import without_file
 from feedline.feed.remote.requests import DEADLINE_S, Patience
@@ -350,7 +350,7 @@ def _reader(
     else:
         corpus = opened(source, **(streams or {}))
         held.enter_context(contextlib.closing(corpus))
-    if corpus.composed:
+    if corpus.capability(Ordered) is not None:
         raise ValueError(
             f"expected a corpus without an order of its own to convert, got {corpus.name}: convert its parts, and mix, "
             f"pack or bucket the stores"
