@@ -273,7 +273,7 @@ def test_an_old_list_does_not_outlive_its_damage(tmp_path):
     assert not q.exists()
 
 
-@pytest.mark.parametrize("name", sorted(set(fl.Deserializer.__annotations__) - {"sized"}))
+@pytest.mark.parametrize("name", sorted(fl.Deserializer.__annotations__))
 def test_attributes_are_those_of_the_corpus(tmp_path, name):
     """All that `Deserializer` declares, whatever is added to it later."""
     corpus = Sealed("x")

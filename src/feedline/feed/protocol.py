@@ -99,9 +99,6 @@ class Deserializer(abc.ABC):
 
     Attributes:
         schema: the streams delivered.
-        sized: whether chunk sizes are known before reading. If not, ``chunks``, ``lengths``, ``keys`` and
-            ``select`` are never called: windows count chunks, a state is (sweep, window, ordinal in it), and
-            restoring reads one window.
         random_access: whether ``read`` costs no I/O and no decoding, as it returns views of memory or of a mapped
             file. Small corpora of this kind are shuffled as a whole by default; others in windows.
         in_memory: whether all of it is in memory, so that it is shuffled as a whole whatever its size.
@@ -117,7 +114,6 @@ class Deserializer(abc.ABC):
     """
 
     schema: Schema
-    sized: bool = True
     random_access: bool = False
     in_memory: bool = False
     sliceable: bool = False
@@ -129,10 +125,6 @@ class Deserializer(abc.ABC):
     @abc.abstractmethod
     def chunks(self) -> Sequence[ChunkInfo]:
         """Return the size of every chunk, in corpus order; fixed for the life of this object."""
-
-    def num_chunks(self) -> int:
-        """Return the number of chunks."""
-        return len(self.chunks())
 
     @abc.abstractmethod
     def read(self, chunk: int) -> Chunk:
@@ -230,6 +222,18 @@ class Deserializer(abc.ABC):
 # ---- what some corpora can do on top; ask `Deserializer.capability` ---------------------------------------
 
 
+class Unsized:
+    """A corpus that does not know the sizes of its chunks before it reads them.
+
+    ``chunks``, ``lengths``, ``keys`` and ``select`` are never called. Windows count chunks, a state is (sweep, window,
+    ordinal in it), and restoring reads one window.
+    """
+
+    def num_chunks(self) -> int:
+        """Return the number of chunks; always the same."""
+        raise NotImplementedError
+
+
 class OfParts:
     """A corpus whose sequences come from several others."""
 
@@ -292,6 +296,17 @@ class Verifiable:
         Closing another corpus that this returns leaves this one open.
         """
         raise NotImplementedError
+
+
+def is_sized(corpus: Deserializer) -> bool:
+    """Return whether a corpus knows the sizes of its chunks before it reads them."""
+    return corpus.capability(Unsized) is None
+
+
+def num_chunks(corpus: Deserializer) -> int:
+    """Return the number of chunks of a corpus."""
+    unsized = corpus.capability(Unsized)
+    return len(corpus.chunks()) if unsized is None else unsized.num_chunks()
 
 
 def verified(corpus: Deserializer) -> Deserializer:

@@ -32,7 +32,7 @@ from feedline.feed.packing.rule import rule_of
 from feedline.feed.packing.whole import Whole
 from feedline.feed.partition import Partition, on_this_machine
 from feedline.feed.plan import PlannedMinibatch, count_left, planned
-from feedline.feed.protocol import Deserializer, Ordered, checked_seed, finish_of, sources_of, whole_number
+from feedline.feed.protocol import Deserializer, Ordered, checked_seed, finish_of, is_sized, sources_of, whole_number
 from feedline.feed.quarantine import Quarantine
 from feedline.feed.reading import lengths
 from feedline.feed.reading.copy_ahead import CopyAhead, FirstStage
@@ -196,7 +196,7 @@ class MinibatchSource:
         # Endless sources cannot fill a larger minibatch: every sample takes at least one byte.
         self._largest = min(states.LARGEST, _memory_bytes()) if self.is_infinite else states.LARGEST
         # Lanes are cut from whole runs that are read once, and planning windows of unknown size reads them.
-        looks = truncation_length is None and corpus.sized
+        looks = truncation_length is None and is_sized(corpus)
         copied = ahead_bytes() if read_ahead is None else read_ahead
         # Sequences to skip and frames are looked at before transforms, when a minibatch is requested.
         ahead = bool(made) and made[0].works_ahead and not frame_mode and not isinstance(corpus, Skipping)
@@ -229,7 +229,7 @@ class MinibatchSource:
         )
         self._identity = states.Identity(corpus, timeline, filling)
         # The position while there is no cursor; its label samples are always the source's.
-        self._place = states.SavedPlace(Position(window=None if corpus.sized else 0), 0, [])
+        self._place = states.SavedPlace(Position(window=None if is_sized(corpus) else 0), 0, [])
         self._cursor: Cursor | None = None
         self._window_in_use: WindowPlan | None = None
         self._inside: int | None = None  # the thread inside a call

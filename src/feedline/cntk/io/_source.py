@@ -28,7 +28,7 @@ from feedline.errors import CompatError
 from feedline.feed.composed.frames import Frames
 from feedline.feed.composed.join import Join
 from feedline.feed.formats.cntk.htk import HTKFeatureDeserializer
-from feedline.feed.protocol import Broadcast, Deserializer
+from feedline.feed.protocol import Broadcast, Deserializer, is_sized
 from feedline.feed.source import MinibatchSource as Modern
 from feedline.feed.timeline import Window
 
@@ -255,7 +255,7 @@ class MinibatchSource:
 
     @property
     def _is_user(self) -> bool:
-        return not self.feed.corpus.sized
+        return not is_sized(self.feed.corpus)
 
     def __repr__(self) -> str:
         return f"MinibatchSource({', '.join(map(repr, self._infos))})"
@@ -267,7 +267,7 @@ def _feed(config: MinibatchSourceConfig, max_errors: int) -> tuple[Modern, Pictu
     max_sweeps = None if config.max_sweeps == INFINITELY_REPEAT else config.max_sweeps
     if max_samples == FULL_DATA_SWEEP:
         max_samples, max_sweeps = None, 1
-    if not corpus.sized and config.randomization_window_in_samples:
+    if not is_sized(corpus) and config.randomization_window_in_samples:
         raise CompatError(
             "expected randomization_window_in_chunks with a UserDeserializer, got a window in samples: sizes of its "
             "chunks are unknown before reading; or write a fl.UserDeserializer with chunk_info"
@@ -276,7 +276,7 @@ def _feed(config: MinibatchSourceConfig, max_errors: int) -> tuple[Modern, Pictu
         corpus,
         seed=config.randomization_seed,
         shuffle=_window(config),
-        order="cntk" if corpus.sized else "feedline",
+        order="cntk" if is_sized(corpus) else "feedline",
         filling="cntk",
         frame_mode=config.is_frame_mode_enabled,
         truncation_length=config.truncation_length or None,

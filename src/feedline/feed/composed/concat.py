@@ -26,6 +26,7 @@ from feedline.feed.protocol import (
     Verifiable,
     chunk_starts,
     finish_of,
+    is_sized,
     says_where_batches_end,
     select_by_chunk,
     verified,
@@ -85,10 +86,6 @@ class Concat(Deserializer, OfParts, RowsOfDocuments, Verifiable):
     def chunks(self) -> Sequence[ChunkInfo]:
         """Return the chunks of all parts."""
         return [info for infos in self._infos for info in infos]
-
-    def num_chunks(self) -> int:
-        """Return the number of chunks."""
-        return int(self._chunks[-1])
 
     def digest(self) -> str:
         """Return 32 hex digits over the digests of all parts and their numbers of chunks."""
@@ -242,7 +239,7 @@ def check_part(corpus: Any, of: str) -> None:
             f"expected corpora that do not say where minibatches end for {of}, got one of {corpus.name}; make batches "
             f"of the whole instead"
         )
-    if not corpus.sized:
+    if not is_sized(corpus):
         raise ValueError(
             f"expected corpora that know the sizes of their chunks before reading for {of}, got {corpus.name}; give it "
             f"chunk_info (and chunk_lengths if its sequences are ragged)"

@@ -34,6 +34,7 @@ from feedline.feed.protocol import (
     Deserializer,
     Verifiable,
     chunk_starts,
+    is_sized,
     select_by_chunk,
     verified,
 )
@@ -81,7 +82,7 @@ class Join(Deserializer, Verifiable):
         for part in parts:
             if not isinstance(part, Deserializer):
                 raise TypeError(f"expected feedline Deserializers to join, got {type(part).__name__}")
-            if not part.sized:
+            if not is_sized(part):
                 raise ValueError(
                     f"expected chunk sizes that are known before reading to join {part.name}; give it chunk_info "
                     "(and chunk_lengths if its sequences are ragged)"

@@ -14,7 +14,7 @@ from feedline.data import Chunk, Schema, Stream, Value
 from feedline.data.value import BytesValue
 from feedline.errors import DataError, SchemaError, install_line
 from feedline.feed.files.paths import open_regular
-from feedline.feed.protocol import ChunkInfo, Deserializer, Ordered
+from feedline.feed.protocol import ChunkInfo, Deserializer, Ordered, Unsized, num_chunks
 
 Tokenizer = Callable[[list[str]], Sequence[Sequence[int]]]
 
@@ -35,7 +35,7 @@ _SAMPLES = (
 )
 
 
-class Tokenized(Deserializer):
+class Tokenized(Deserializer, Unsized):
     """A corpus whose texts are replaced by their tokens, one sequence each.
 
     How many tokens a text has is known once it was read. So this is what `convert` writes to a store, whose documents
@@ -60,8 +60,6 @@ class Tokenized(Deserializer):
         TypeError, ValueError: an argument is of a wrong kind, or out of range; or the corpus is a mixture, or another
             one with an order of its own.
     """
-
-    sized = False
 
     def __init__(
         self,
@@ -116,7 +114,7 @@ class Tokenized(Deserializer):
 
     def num_chunks(self) -> int:
         """Return the number of the corpus's chunks."""
-        return self._corpus.num_chunks()
+        return num_chunks(self._corpus)
 
     def chunks(self) -> Sequence[ChunkInfo]:
         """Refuse: sizes are known only after reading."""

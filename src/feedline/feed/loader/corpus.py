@@ -23,7 +23,7 @@ from feedline.feed.loader.fetch import Fetched
 from feedline.feed.loader.options import LoaderOptions
 from feedline.feed.loader.order import Planned
 from feedline.feed.loader.state import ResumePoint
-from feedline.feed.protocol import ChunkInfo, Deserializer, Ordered, finish_of, says_where_batches_end
+from feedline.feed.protocol import ChunkInfo, Deserializer, Ordered, finish_of, is_sized, says_where_batches_end
 from feedline.feed.source import MinibatchSource
 from feedline.feed.timeline import Window
 
@@ -37,7 +37,7 @@ class CorpusBatches(Batches):
     def __init__(self, options: LoaderOptions, seed: int | None) -> None:
         super().__init__(options, seed)
         corpus: Deserializer = options.dataset
-        if not corpus.sized:
+        if not is_sized(corpus):
             raise ValueError(
                 "expected a corpus that knows the sizes of its chunks before reading them; implement chunk_info, "
                 "convert it to a store, or use a MinibatchSource"

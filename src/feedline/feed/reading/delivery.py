@@ -25,7 +25,7 @@ from feedline.feed.packing.axis import Axis, SegmentSlice, sweeps_of
 from feedline.feed.packing.packer import Plan
 from feedline.feed.packing.runs import Content, LaneRun, cut
 from feedline.feed.pieces import joined
-from feedline.feed.protocol import Deserializer, Ordered, sources_of
+from feedline.feed.protocol import Deserializer, Ordered, is_sized, sources_of
 from feedline.feed.quarantine import LISTED, ListedError, Quarantine
 from feedline.feed.reading.copy_ahead import CopyAhead
 from feedline.feed.reading.lengths import no_frame
@@ -312,7 +312,7 @@ class Delivery:
     def _gather_again(self, runs: Sequence[LaneRun], rank: int) -> Gathered:
         """Gather sequences whose window may be gone: reads their chunks only, if these are known."""
         parts = tuple(SegmentSlice(*run.place) for run in runs)
-        known = not self._reader.scattered and self._corpus.sized
+        known = not self._reader.scattered and is_sized(self._corpus)
         gathered = self._selected(parts, rank) if known else self._copy(parts, rank)
         return self._transform(gathered, sweeps_of(parts), rank) if self._transforms else gathered
 

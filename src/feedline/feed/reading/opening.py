@@ -14,7 +14,7 @@ from feedline.errors import DataError
 from feedline.feed.assembly import ChunkSet
 from feedline.feed.files.remote import check_room
 from feedline.feed.formats.fetched_views import in_parts
-from feedline.feed.protocol import Deserializer, Ordered, says_where_batches_end, whole_number
+from feedline.feed.protocol import Deserializer, Ordered, is_sized, num_chunks, says_where_batches_end, whole_number
 from feedline.feed.reading import lengths
 from feedline.feed.reading.blocks import BlockCorpus
 from feedline.feed.reading.fetching import FetchingReader
@@ -66,7 +66,7 @@ def opened(
         DataError: the corpus is empty.
         ValueError: there is no such order, or the corpus cannot be delivered in it.
     """
-    if not corpus.sized:
+    if not is_sized(corpus):
         _check_order(corpus, order, shuffle, lanes=lanes)
         return _unsized(
             corpus, chunks, stats, order=order, seed=seed, shuffle=shuffle, threads=threads, read_ahead=read_ahead
@@ -141,7 +141,7 @@ def _check_lanes(corpus: Deserializer, order: str, lanes: int) -> None:
     Raises:
         ValueError: it cannot.
     """
-    if not corpus.sized:
+    if not is_sized(corpus):
         raise ValueError(
             f"expected a corpus that knows the sizes of its chunks before reading for lanes={lanes}, got "
             f"{corpus.name}; implement chunk_info, or convert it to a store"
@@ -267,16 +267,16 @@ def _unsized(
             'expected shuffle=True or a fl.Window for a corpus without chunk_info, got "whole": what it holds is '
             "known only once it is read; implement chunk_info, or convert it to a store"
         )
-    if corpus.num_chunks() < 1:
+    if num_chunks(corpus) < 1:
         raise DataError(f"expected at least one chunk in {corpus.name}, got none")
     reader = BufferedReader(
-        corpus, chunks, stats, total=corpus.num_chunks(), table=None, threads=threads, budget_bytes=read_ahead
+        corpus, chunks, stats, total=num_chunks(corpus), table=None, threads=threads, budget_bytes=read_ahead
     )
     window = shuffle if isinstance(shuffle, Window) else None
     # The reader looks through the windows that follow: if they referred to it in turn, a source that is dropped would
     # live, and read on, until the next collection of garbage.
     weakly = weakref.proxy(reader)
     timeline = UnsizedOrder(
-        corpus.num_chunks(), seed, shuffle is not False, window, lambda ids: cast(Ints, weakly.counts(ids))
+        num_chunks(corpus), seed, shuffle is not False, window, lambda ids: cast(Ints, weakly.counts(ids))
     )
     return ReadyCorpus(timeline, reader, lengths.read(weakly), [])
