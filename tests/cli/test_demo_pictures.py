@@ -55,7 +55,7 @@ def test_labels_are_those_of_a_folder(tmp_path):
     made.write_folder(tmp_path, some)
     corpus = fl.open_corpus(tmp_path)
     assert tuple(corpus.classes) == made.CLASSES
-    read = corpus.select(np.arange(corpus.num_chunks() and sum(info.sequences for info in corpus.chunks())))
+    read = corpus.select(np.arange(len(corpus.chunks()) and sum(info.sequences for info in corpus.chunks())))
     pairs = sorted(zip(read["image"].tolist(), read["label"].rows.tolist(), strict=True))
     assert pairs == sorted((picture.data, picture.label) for picture in some)
 

@@ -17,7 +17,7 @@ from feedline.feed.formats.arrays import ArrayDeserializer
 from feedline.feed.formats.arrow.parquet import ParquetDeserializer
 from feedline.feed.formats.cntk.ctf_write import write_ctf
 from feedline.feed.formats.store import StoreDeserializer
-from feedline.feed.protocol import ChunkInfo, Deserializer
+from feedline.feed.protocol import ChunkInfo, Deserializer, Unsized
 from tests.effort import examples
 from tests.feed.formats.corpora import assert_same, corpora, everything
 
@@ -39,10 +39,8 @@ class Torn(Deserializer):
         return "00"
 
 
-class Counted(Torn):
+class Counted(Torn, Unsized):
     """The same, its chunk sizes unknown."""
-
-    sized = False
 
     def chunks(self):
         raise AssertionError("never called")

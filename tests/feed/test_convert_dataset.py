@@ -37,7 +37,7 @@ class Failing(Late):
 
 def values(path, name):
     corpus = fl.open_corpus(path)
-    return np.concatenate([corpus.read(i)[name].rows for i in range(corpus.num_chunks())])
+    return np.concatenate([corpus.read(i)[name].rows for i in range(len(corpus.chunks()))])
 
 
 # ---- names and declarations ------------------------------------------------------------------------

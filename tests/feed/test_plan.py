@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import feedline as fl
+from feedline.feed.protocol import Unsized
 from tests.laws.corpora import CountedCorpus
 
 
@@ -77,9 +78,7 @@ def test_parts_are_the_global_minibatch():
 
 
 def test_unknown_sizes_cannot_be_planned():
-    class Hidden(CountedCorpus):
-        sized = False
-
+    class Hidden(CountedCorpus, Unsized):
         def num_chunks(self):
             return len(self._starts) - 1
 

@@ -15,6 +15,7 @@ import pytest
 
 import feedline as fl
 from feedline.concurrency.jobs import NAME, Job
+from feedline.feed.protocol import Unsized
 from feedline.feed.reading import prefetch
 from feedline.testing import sequences_of
 from tests.laws.corpora import CountedCorpus
@@ -41,12 +42,18 @@ class Told(CountedCorpus):
         return [info._replace(bytes=size) for info, size in zip(super().chunks(), self.stored.tolist(), strict=False)]
 
 
+class ToldOnceRead(Told, Unsized):
+    """The same, with sizes that are known only once it is read."""
+
+    def num_chunks(self):
+        return len(self.chunks())
+
+
 @pytest.mark.parametrize("sized", [True, False])
 def test_by_default_the_whole_next_window_is_read_ahead_and_no_more(monkeypatch, sized):
     """Half a window ahead is a stop at the beginning of each; the memory is that of two."""
     monkeypatch.setattr(prefetch, "LEAST_AHEAD_BYTES", 1)
-    corpus = Told([3] * 400, [20] * 20)
-    corpus.sized = sized
+    corpus = (Told if sized else ToldOnceRead)([3] * 400, [20] * 20)
     two = 10 * max(corpus.read(chunk).nbytes for chunk in range(20))  # texts differ in length
     corpus.reads.clear()
     feed = fl.MinibatchSource(corpus, shuffle=fl.Window(chunks=5), max_sweeps=1)
@@ -65,12 +72,12 @@ def test_by_default_the_whole_next_window_is_read_ahead_and_no_more(monkeypatch,
 def test_reading_ahead_goes_on_while_a_window_is_in_use(sized):
     """Once a chunk's size is known, more chunks are read as far as there is room, not only at the next window."""
     how = {"shuffle": fl.Window(chunks=10), "threads": 1, "max_sweeps": 1}
-    corpus = Told([3] * 400, [10] * 40)
-    first = fl.MinibatchSource(corpus, **how)._timeline.window_at(0, 0).chunks
-    one = corpus.read(0).nbytes
-    corpus.reads.clear()
+    sizes = [3] * 400, [10] * 40
+    first = fl.MinibatchSource(Told(*sizes), **how)._timeline.window_at(0, 0).chunks
+    one = Told(*sizes).read(0).nbytes
+    corpus = (Told if sized else ToldOnceRead)(*sizes)
     # Chunks after the first window decode to a tenth of the size expected from those in the first.
-    corpus.stored, corpus.sized = np.where(np.isin(np.arange(40), first), one, 10 * one), sized
+    corpus.stored = np.where(np.isin(np.arange(40), first), one, 10 * one)
     feed = fl.MinibatchSource(corpus, read_ahead=11 * one, **how)
     for _ in range(5):
         feed.next_minibatch(30)
@@ -138,8 +145,7 @@ def test_a_source_dropped_while_it_reads_ahead_is_freed_at_once(sized):
     gc.collect()
     gc.disable()
     try:
-        corpus = CountedCorpus([3] * 400, [20] * 20)
-        corpus.sized = sized
+        corpus = (CountedCorpus if sized else ToldOnceRead)([3] * 400, [20] * 20)
         dropped = fl.MinibatchSource(corpus, shuffle=fl.Window(chunks=2), read_ahead=3 * corpus.read(0).nbytes)
         dropped.next_minibatch(20)
         reader = weakref.ref(dropped._reader)

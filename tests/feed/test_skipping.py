@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 import feedline as fl
 from feedline.feed.formats.store import StoreDeserializer
+from feedline.feed.protocol import Verifiable
 from tests.effort import examples
 from tests.feed.formats.corpora import assert_same, corpora, everything
 from tests.feed.test_convert import Counted, Torn
@@ -215,7 +216,7 @@ def test_lists_add_up(tmp_path):
     assert source.corpus.listed.tolist() == both.listed.tolist()
 
 
-class Sealed(fl.Deserializer):
+class Sealed(fl.Deserializer, Verifiable):
     """Twelve sequences with keys, of which the fifth is damaged, which only a verified one notices."""
 
     def __init__(self, stream, verifying=False):
@@ -272,7 +273,7 @@ def test_an_old_list_does_not_outlive_its_damage(tmp_path):
     assert not q.exists()
 
 
-@pytest.mark.parametrize("name", sorted(set(fl.Deserializer.__annotations__) - {"sized"}))
+@pytest.mark.parametrize("name", sorted(fl.Deserializer.__annotations__))
 def test_attributes_are_those_of_the_corpus(tmp_path, name):
     """All that `Deserializer` declares, whatever is added to it later."""
     corpus = Sealed("x")

@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 
 import feedline as fl
+from feedline.feed.protocol import Unsized
 from feedline.testing import bytes_digest, sequences_of
 from tests.laws.corpora import CountedCorpus
 from tests.warm import Python, run
@@ -456,10 +457,8 @@ def test_a_source_is_not_copied():
             copy_of(source())
 
 
-class Unsized(CountedCorpus):
+class UnknownSizes(CountedCorpus, Unsized):
     """Says nothing of its chunks before they are read."""
-
-    sized = False
 
     def num_chunks(self):
         return len(self._starts) - 1
@@ -468,7 +467,7 @@ class Unsized(CountedCorpus):
 def test_frames_have_one_sample_wherever_it_is_known():
     """In the index, in the chunks, and in streams that do not count against the budget."""
     counted = fl.ArrayDeserializer(x=np.ones((3, 2)), y=[np.ones((n, 1)) for n in (1, 2, 1)], defines_size="x")
-    for corpus in (CountedCorpus([1, 2, 1], [3]), Unsized([1, 2, 1], [3]), counted):
+    for corpus in (CountedCorpus([1, 2, 1], [3]), UnknownSizes([1, 2, 1], [3]), counted):
         feed = fl.MinibatchSource(corpus, frame_mode=True, shuffle=False)
         with pytest.raises(fl.DataError, match="one sample in frame mode, got one of 2") as caught:
             feed.next_minibatch(3)
@@ -478,7 +477,7 @@ def test_frames_have_one_sample_wherever_it_is_known():
 
 def test_what_only_reading_tells_is_not_counted():
     """Not zero: an error."""
-    feed = fl.MinibatchSource(Unsized([1, 2], [2]))
+    feed = fl.MinibatchSource(UnknownSizes([1, 2], [2]))
     for count in ("num_sequences", "num_samples"):
         with pytest.raises(ValueError, match="without chunk_info cannot be counted"):
             getattr(feed, count)

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 import feedline as fl
 from feedline.feed.formats.store import StoreDeserializer
+from feedline.feed.protocol import Unsized, is_sized, num_chunks
 from tests.effort import examples, stride
 from tests.feed.formats.corpora import assert_same, corpora, everything
 from tests.feed.test_convert import Counted, Torn
@@ -39,13 +40,16 @@ class Stopping(fl.Deserializer):
 
     def __init__(self, corpus, stop=None):
         self._corpus, self._stop, self.seen = corpus, stop, []
-        self.schema, self.sized, self.name = corpus.schema, corpus.sized, corpus.name
+        self.schema, self.name = corpus.schema, corpus.name
 
     def chunks(self):
         return self._corpus.chunks()
 
     def num_chunks(self):
-        return self._corpus.num_chunks()
+        return num_chunks(self._corpus)
+
+    def capability(self, kind):
+        return self if kind is Unsized and not is_sized(self._corpus) else None
 
     def digest(self):
         return self._corpus.digest()

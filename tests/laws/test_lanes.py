@@ -12,6 +12,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import feedline as fl
+from feedline.feed.protocol import Unsized
 from feedline.testing import sequences_of
 from tests.effort import examples
 from tests.laws.corpora import CountedCorpus, axis_of, whole_order, worlds
@@ -495,10 +496,8 @@ def test_minibatch_equality_sees_lanes():
 # ---- corpora whose sizes are known only after reading---------------------------------------------
 
 
-class Unsized(CountedCorpus):
+class UnknownSizes(CountedCorpus, Unsized):
     """A corpus whose chunks are unknown before they are read."""
-
-    sized = False
 
     def num_chunks(self):
         return len(self._starts) - 1
@@ -513,7 +512,7 @@ def test_lanes_of_another_rank_are_read_from_windows_let_go():
     """A rank asked for another's lane rereads its sequences, although their window was released."""
 
     def source():
-        corpus = Unsized([6] * 8, [2] * 4)
+        corpus = UnknownSizes([6] * 8, [2] * 4)
         return fl.MinibatchSource(corpus, shuffle=False, truncation_length=2, read_ahead=0)
 
     whole, one = source(), source()
@@ -533,7 +532,7 @@ def test_unsized_corpora_resume(world, length, sizes, stop, shuffle, data):
     rank = data.draw(st.integers(0, count - 1))
 
     def source():
-        corpus = Unsized(world.lengths, world.chunk_sizes)
+        corpus = UnknownSizes(world.lengths, world.chunk_sizes)
         window = fl.Window(chunks=2) if shuffle else False
         where = {"shuffle": window, "filling": filling, "partition": (rank, count), "read_ahead": 0}
         made = fl.MinibatchSource(corpus, truncation_length=length, max_sweeps=3, **where)

@@ -31,7 +31,7 @@ from feedline.cli.pictures import DEFAULT_STEPS, Asked, decoding, looked_at, pic
 from feedline.data import Schema, Value
 from feedline.data.value import BytesValue, SparseValue
 from feedline.feed.formats.images import ImageFolderDeserializer
-from feedline.feed.protocol import Deserializer
+from feedline.feed.protocol import Deserializer, finish_of
 from feedline.feed.transforms import DrawKeys
 
 _BLOCK_SEQUENCES = 1 << 20  # sequences whose lengths are looked up at a time
@@ -175,9 +175,10 @@ def _preview(corpus: Deserializer, count: int) -> list[dict[str, Any]]:
     chunk = corpus.select(np.arange(count))
     good = np.array([i for i in range(count) if i not in chunk.errors], np.int64)
     values: dict[str, Value] = chunk.take(good).values
-    if corpus.finish is not None:
+    finish = finish_of(corpus)
+    if finish is not None:
         keys = DrawKeys(0, np.zeros(len(good), np.int64), good, 0)
-        values = corpus.finish.run_all(corpus.schema, values, keys).values
+        values = finish.run_all(corpus.schema, values, keys).values
     shown: list[dict[str, Any]] = [
         {"sequence": i, "error": typed(str(error))} for i, error in chunk.errors.items() if i < count
     ]
@@ -189,7 +190,8 @@ def _preview(corpus: Deserializer, count: int) -> list[dict[str, Any]]:
 
 def _delivered(corpus: Deserializer) -> Schema:
     """Return the streams that minibatches of a corpus have."""
-    found: Schema = corpus.schema if corpus.finish is None else corpus.finish.schema(corpus.schema)
+    finish = finish_of(corpus)
+    found: Schema = corpus.schema if finish is None else finish.schema(corpus.schema)
     return found
 
 

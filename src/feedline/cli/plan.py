@@ -31,6 +31,7 @@ from feedline.cli.usage import UsageError
 from feedline.feed.documents import PackedDocuments
 from feedline.feed.fetch_plan import SWEEPS
 from feedline.feed.plan import PlannedMinibatch
+from feedline.feed.protocol import sources_of
 from feedline.feed.remote.stores import is_address
 from feedline.feed.source import DEFAULT_MINIBATCH_SIZE, MinibatchSource
 
@@ -116,7 +117,7 @@ def plan(
         names: Any = getattr(corpus, "names", None)
         documents = PackedDocuments(corpus)
         packed = [documents.of(m.ids, m.chunks) for m in found]
-        sources = [corpus.sources(m.ids) if names else None for m in found]
+        sources = [sources_of(corpus, m.ids) if names else None for m in found]
         if found:
             source.seek(found[-1].position)
         shares = source.stats().corpora if found else {}

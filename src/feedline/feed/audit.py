@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from feedline import _native
 from feedline.errors import DataError, StateError, shown
-from feedline.feed.protocol import Deserializer, checked_seed, whole_number
+from feedline.feed.protocol import Deserializer, checked_seed, sources_of, whole_number
 from feedline.feed.source import MinibatchSource
 from feedline.feed.timeline import ORDERS, Window
 
@@ -76,7 +76,7 @@ def audited(corpus: Deserializer, records: Sequence[LoggedFeed]) -> Iterator[Aud
         samples = int(a.state["samples"])
         for planned in islice(source.plan(a.size), b.step - a.step) if b.step > a.step else ():
             ids = planned.ids
-            sources, step = corpus.sources(ids), a.step + planned.step
+            sources, step = sources_of(corpus, ids), a.step + planned.step
             steps.append(AuditedStep(step, ids, sources, planned.chunks, planned.global_samples))
             samples += planned.global_samples
             if fingerprint is not None and len(ids):

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from feedline.feed.distinct import distinct
 from feedline.feed.files.lru import LruCache
-from feedline.feed.protocol import CHUNK_MASK, Deserializer, chunk_starts
+from feedline.feed.protocol import CHUNK_MASK, Deserializer, RowsOfDocuments, chunk_starts
 
 Ints = NDArray[np.int64]
 
@@ -72,12 +72,12 @@ class PackedDocuments:
         return RowDocuments(result, bounds)
 
     def _packed(self, chunk: int) -> tuple[Ints, Ints]:
-        found = self._corpus.documents(chunk)
-        if found is None:
+        rows = self._corpus.capability(RowsOfDocuments)
+        if rows is None:
             raise TypeError(
                 f"expected documents of the rows of {self._corpus.name}, whose chunks carry sweeps, got none"
             )
-        return found
+        return rows.documents(chunk)
 
 
 def _cost(documents: tuple[Ints, Ints]) -> int:

@@ -24,7 +24,7 @@ from feedline.feed.assembly import ChunkSet
 from feedline.feed.files.remote import object_at
 from feedline.feed.formats.elsewhere import RemoteCorpus
 from feedline.feed.formats.fetched_views import in_parts
-from feedline.feed.protocol import Deserializer
+from feedline.feed.protocol import Deserializer, is_sized
 from feedline.feed.reading.blocks import BlockCorpus
 from feedline.feed.reading.keeping import Keeping, Mask, Range, runs
 from feedline.feed.reading.next_uses import NextUses
@@ -228,7 +228,7 @@ def fetch_plan(
             hint="pass s3://...",
         )
     order = {**_ORDER, **options}
-    if corpus.sized and order_of(corpus, lanes=lanes, **order)[1]:
+    if is_sized(corpus) and order_of(corpus, lanes=lanes, **order)[1]:
         told = "data that is shuffled as a whole is fetched whole, by every node, before the first minibatch"
         return _whole(corpus, cluster, lanes, opening, lookups, first=_missing(corpus, kept or {}), why=told)
 
@@ -404,7 +404,7 @@ class _PlannedRun:
 
     def _reader(self, rank: int, keeping: Keeping, *, must: bool) -> Iterator[tuple[_Window, int]]:
         """Go through the windows that one process reads; yield each, with the pages that it has."""
-        uses = NextUses(self._read_from.num_chunks())
+        uses = NextUses(len(self._timeline.table))
         held: set[int] = set()
         plan = self._timeline.window_at(*self._start)
         length = self._timeline.sweep_length

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
-from typing import Any, Self
+from collections.abc import Sequence
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from feedline.data import Chunk
-from feedline.feed.protocol import ChunkInfo, Deserializer, Extent, MappedFile, Piece
+from feedline.feed.protocol import Capability, ChunkInfo, Deserializer, Extent, MappedFile, Piece, Verifiable, verified
 
 
-class Forwarding(Deserializer):
+class Forwarding(Deserializer, Verifiable):
     """Asks ``corpus`` for everything. States are those of the corpus itself.
 
     Args:
@@ -22,11 +22,10 @@ class Forwarding(Deserializer):
 
     def __init__(self, corpus: Deserializer) -> None:
         self._corpus = corpus
-        self.schema, self.name, self.broadcast = corpus.schema, corpus.name, corpus.broadcast
-        self.random_access, self.in_memory, self.composed = corpus.random_access, corpus.in_memory, corpus.composed
+        self.schema, self.name = corpus.schema, corpus.name
+        self.random_access, self.in_memory = corpus.random_access, corpus.in_memory
         self.sliceable, self.selective, self.fetchable = corpus.sliceable, corpus.selective, corpus.fetchable
-        self.finish = corpus.finish
-        self.batched, self.looks_at_all = corpus.batched, corpus.looks_at_all
+        self.looks_at_all = corpus.looks_at_all
 
     def chunks(self) -> Sequence[ChunkInfo]:
         """Return the corpus's chunks."""
@@ -72,18 +71,6 @@ class Forwarding(Deserializer):
         """Return the corpus's keys."""
         return self._corpus.keys(ordinals)
 
-    def sources(self, ordinals: NDArray[np.int64]) -> NDArray[np.int64] | None:
-        """Return the corpus's parts."""
-        return self._corpus.sources(ordinals)
-
-    def documents(self, chunk: int) -> tuple[NDArray[np.int64], NDArray[np.int64]] | None:
-        """Return the corpus's documents."""
-        return self._corpus.documents(chunk)
-
-    def own_order(self, seed: int, shuffle: bool, window: Any, order_of: Callable[..., Any]) -> Any:
-        """Return the corpus's own order."""
-        return self._corpus.own_order(seed, shuffle, window, order_of)
-
     def paths(self) -> Sequence[str]:
         """Return the corpus's paths."""
         return self._corpus.paths()
@@ -92,9 +79,14 @@ class Forwarding(Deserializer):
         """Return the corpus's digest."""
         return self._corpus.digest()
 
+    def capability(self, kind: type[Capability]) -> Capability | None:
+        """Return what the corpus can do: by this corpus where it changes that, else by the corpus itself."""
+        inner = self._corpus.capability(kind)
+        return inner if inner is None or not isinstance(self, kind) else self
+
     def verified(self) -> Self:
         """Return the same over the verified corpus; itself if that is the corpus."""
-        corpus = self._corpus.verified()
+        corpus = verified(self._corpus)
         if corpus is self._corpus:
             return self
         other = copy.copy(self)

@@ -21,6 +21,7 @@ from feedline.feed.distinct import distinct
 if TYPE_CHECKING:
     from feedline.data import Chunk, Minibatch, Schema
 
+Capability = TypeVar("Capability")
 _Declared = TypeVar("_Declared")  # a Stream, or what stands for one
 
 CHUNK_BITS = 32
@@ -98,9 +99,6 @@ class Deserializer(abc.ABC):
 
     Attributes:
         schema: the streams delivered.
-        sized: whether chunk sizes are known before reading. If not, ``chunks``, ``lengths``, ``keys`` and
-            ``select`` are never called: windows count chunks, a state is (sweep, window, ordinal in it), and
-            restoring reads one window.
         random_access: whether ``read`` costs no I/O and no decoding, as it returns views of memory or of a mapped
             file. Small corpora of this kind are shuffled as a whole by default; others in windows.
         in_memory: whether all of it is in memory, so that it is shuffled as a whole whatever its size.
@@ -112,35 +110,21 @@ class Deserializer(abc.ABC):
             memory can be fetched ahead.
         looks_at_all: whether reading any part of a chunk looks at all of it, although it returns views; where parts of
             its files may be missing, ``extents`` are then those of whole chunks.
-        composed: whether it is made of other corpora and has an order of its own, see ``own_order``.
-        batched: whether its order says where minibatches end, see `Segment.breaks`.
-        broadcast: whether its sequences have one sample, which a `Join` repeats for each sample of the sequence that
-            it is joined to.
-        finish: the transform that sources run first on minibatches of this corpus; None: none.
         name: name in errors and in `feedline inspect`; a path if there is one.
     """
 
     schema: Schema
-    sized: bool = True
     random_access: bool = False
     in_memory: bool = False
     sliceable: bool = False
     selective: bool = False
     fetchable: bool = False
     looks_at_all: bool = False
-    composed: bool = False
-    batched: bool = False
-    broadcast: bool = False
-    finish: Any = None
     name: str = "data"
 
     @abc.abstractmethod
     def chunks(self) -> Sequence[ChunkInfo]:
         """Return the size of every chunk, in corpus order; fixed for the life of this object."""
-
-    def num_chunks(self) -> int:
-        """Return the number of chunks."""
-        return len(self.chunks())
 
     @abc.abstractmethod
     def read(self, chunk: int) -> Chunk:
@@ -217,21 +201,58 @@ class Deserializer(abc.ABC):
         """
         return select_by_chunk(self, ordinals)
 
-    def sources(self, ordinals: NDArray[np.int64]) -> NDArray[np.int64] | None:
-        """Return the number of the part that each sequence is from, int64 (n,); None: the corpus has no parts."""
-        return None
+    def paths(self) -> Sequence[str]:
+        """Return paths of the files that hold the sequences, to measure the cost of reading; empty if not in files."""
+        return ()
 
-    def documents(self, chunk: int) -> tuple[NDArray[np.int64], NDArray[np.int64]] | None:
-        """Return what the sequences of a chunk are packed from, without reading; None: they are no rows of documents.
+    def capability(self, kind: type[Capability]) -> Capability | None:
+        """Return this corpus as one that can do more than every corpus can, such as `Ordered`; None: it cannot.
 
-        Returns:
-            ``(ordinals, bounds)``: int64 (m,), ordinals of documents in the corpus that they are from, and int64
-            (sequences + 1,): row k has the documents ``ordinals[bounds[k]:bounds[k + 1]]``.
+        This default returns the corpus if it is of that kind. Override it where that depends on the object.
         """
-        return None
+        return self if isinstance(self, kind) else None
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.name})"
+
+    def close(self) -> None:  # noqa: B027  # optional: most formats hold nothing open
+        """Close files and maps; reading afterwards is an error."""
+
+
+# ---- what some corpora can do on top; ask `Deserializer.capability` ---------------------------------------
+
+
+class Unsized:
+    """A corpus that does not know the sizes of its chunks before it reads them.
+
+    ``chunks``, ``lengths``, ``keys`` and ``select`` are never called. Windows count chunks, a state is (sweep, window,
+    ordinal in it), and restoring reads one window.
+    """
+
+    def num_chunks(self) -> int:
+        """Return the number of chunks; always the same."""
+        raise NotImplementedError
+
+
+class OfParts:
+    """A corpus whose sequences come from several others."""
+
+    def sources(self, ordinals: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the number of the part that each sequence is from, int64 (n,)."""
+        raise NotImplementedError
+
+
+class Ordered:
+    """A corpus with an order of its own, made of those of its parts.
+
+    Attributes:
+        batched: whether that order says where minibatches end, see `Segment.breaks`.
+    """
+
+    batched: bool = False
 
     def own_order(self, seed: int, shuffle: bool, window: Any, order_of: Callable[..., Any]) -> Any:
-        """Return the order of a corpus that has one of its own, made of those of its parts; None: it has none.
+        """Return the order.
 
         Args:
             seed: seed of the order.
@@ -239,24 +260,77 @@ class Deserializer(abc.ABC):
             window: the `Window` for all of it; None: all data at once.
             order_of: ``order_of(part, seed, window)`` returns the `Timeline` of a part.
         """
-        return None
+        raise NotImplementedError
 
-    def paths(self) -> Sequence[str]:
-        """Return paths of the files that hold the sequences, to measure the cost of reading; empty if not in files."""
-        return ()
+
+class RowsOfDocuments:
+    """A corpus whose sequences are rows of documents.
+
+    Attributes:
+        finish: the transform that sources run first on minibatches of rows.
+    """
+
+    finish: Any
+
+    def documents(self, chunk: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return which documents the rows of a chunk are packed from, without reading.
+
+        Returns:
+            ``(ordinals, bounds)``: int64 (m,), ordinals of documents in the corpus that they are from, and int64
+            (sequences + 1,): row k has the documents ``ordinals[bounds[k]:bounds[k + 1]]``.
+        """
+        raise NotImplementedError
+
+
+class Broadcast:
+    """A corpus whose sequences have one sample, which a `Join` repeats for each sample of the sequence that it is
+    joined to."""
+
+
+class Verifiable:
+    """A corpus that can compare checksums that it otherwise leaves alone."""
 
     def verified(self) -> Deserializer:
-        """Return this corpus with all checksums compared when it is read: itself if it always does, or has none.
+        """Return this corpus with all checksums compared when it is read: itself if it always does.
 
         Closing another corpus that this returns leaves this one open.
         """
-        return self
+        raise NotImplementedError
 
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.name})"
 
-    def close(self) -> None:  # noqa: B027  # optional: most formats hold nothing open
-        """Close files and maps; reading afterwards is an error."""
+def is_sized(corpus: Deserializer) -> bool:
+    """Return whether a corpus knows the sizes of its chunks before it reads them."""
+    return corpus.capability(Unsized) is None
+
+
+def num_chunks(corpus: Deserializer) -> int:
+    """Return the number of chunks of a corpus."""
+    unsized = corpus.capability(Unsized)
+    return len(corpus.chunks()) if unsized is None else unsized.num_chunks()
+
+
+def verified(corpus: Deserializer) -> Deserializer:
+    """Return a corpus with all checksums compared when it is read: itself if it always does, or has none."""
+    verifiable = corpus.capability(Verifiable)
+    return corpus if verifiable is None else verifiable.verified()
+
+
+def sources_of(corpus: Deserializer, ordinals: NDArray[np.int64]) -> NDArray[np.int64] | None:
+    """Return the number of the part that each sequence is from, int64 (n,); None: the corpus has no parts."""
+    parts = corpus.capability(OfParts)
+    return None if parts is None else parts.sources(ordinals)
+
+
+def says_where_batches_end(corpus: Deserializer) -> bool:
+    """Return whether a corpus has an order that says where minibatches end."""
+    ordered = corpus.capability(Ordered)
+    return ordered is not None and ordered.batched
+
+
+def finish_of(corpus: Deserializer) -> Any:
+    """Return the transform that sources run first on minibatches of a corpus; None: there is none."""
+    rows = corpus.capability(RowsOfDocuments)
+    return None if rows is None else rows.finish
 
 
 def select_by_chunk(

@@ -32,7 +32,7 @@ from feedline.feed.packing.rule import rule_of
 from feedline.feed.packing.whole import Whole
 from feedline.feed.partition import Partition, on_this_machine
 from feedline.feed.plan import PlannedMinibatch, count_left, planned
-from feedline.feed.protocol import Deserializer, checked_seed, whole_number
+from feedline.feed.protocol import Deserializer, Ordered, checked_seed, finish_of, is_sized, sources_of, whole_number
 from feedline.feed.quarantine import Quarantine
 from feedline.feed.reading import lengths
 from feedline.feed.reading.copy_ahead import CopyAhead, FirstStage
@@ -164,8 +164,8 @@ class MinibatchSource:
         self._truncated = truncation_length is not None
         self._packer = rule_of(corpus, filling, truncation_length, lanes)
         made: list[Transform] = [t if isinstance(t, Transform) else Map(t) for t in transforms]
-        if corpus.finish is not None:
-            made.insert(0, corpus.finish)
+        if (finish := finish_of(corpus)) is not None:
+            made.insert(0, finish)
         self.schema: Schema = corpus.schema
         for transform in made:
             self.schema = transform.schema(self.schema)
@@ -196,7 +196,7 @@ class MinibatchSource:
         # Endless sources cannot fill a larger minibatch: every sample takes at least one byte.
         self._largest = min(states.LARGEST, _memory_bytes()) if self.is_infinite else states.LARGEST
         # Lanes are cut from whole runs that are read once, and planning windows of unknown size reads them.
-        looks = truncation_length is None and corpus.sized
+        looks = truncation_length is None and is_sized(corpus)
         copied = ahead_bytes() if read_ahead is None else read_ahead
         # Sequences to skip and frames are looked at before transforms, when a minibatch is requested.
         ahead = bool(made) and made[0].works_ahead and not frame_mode and not isinstance(corpus, Skipping)
@@ -205,7 +205,7 @@ class MinibatchSource:
         self._ahead = CopyAhead(self._packer, self._axis, chunks, self._reader, budget_bytes=budget_bytes, first=first)
         # Minibatches that are copies of whole sequences and nothing else.
         plain = looks and isinstance(self._packer, Whole) and not (made or frame_mode or isinstance(corpus, Skipping))
-        sources = corpus.sources if corpus.composed else None
+        sources = None if corpus.capability(Ordered) is None else functools.partial(sources_of, corpus)
         self._together = (
             CopyTogether(self._axis, chunks=chunks, reader=self._reader, schema=self.schema, sources=sources)
             if plain and read_ahead != 0
@@ -229,7 +229,7 @@ class MinibatchSource:
         )
         self._identity = states.Identity(corpus, timeline, filling)
         # The position while there is no cursor; its label samples are always the source's.
-        self._place = states.SavedPlace(Position(window=None if corpus.sized else 0), 0, [])
+        self._place = states.SavedPlace(Position(window=None if is_sized(corpus) else 0), 0, [])
         self._cursor: Cursor | None = None
         self._window_in_use: WindowPlan | None = None
         self._inside: int | None = None  # the thread inside a call

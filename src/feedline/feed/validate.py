@@ -13,7 +13,7 @@ from feedline.errors import DataError
 from feedline.feed.conversion.reading import read_ahead
 from feedline.feed.corpora import What, open_corpus
 from feedline.feed.files.atomic import atomic_file
-from feedline.feed.protocol import CHUNK_MEMORY, Deserializer, chunk_starts, whole_number
+from feedline.feed.protocol import CHUNK_MEMORY, Deserializer, chunk_starts, is_sized, verified, whole_number
 from feedline.feed.quarantine import ListedError, line_of
 from feedline.feed.showing import Progress, Report, showing
 
@@ -75,9 +75,9 @@ def validate(
             corpus = source
         else:
             corpus = held.enter_context(contextlib.closing(open_corpus(source, memory=memory, **(streams or {}))))
-        if not corpus.sized:
+        if not is_sized(corpus):
             raise ValueError(f"expected a corpus that knows its sizes before reading, got {corpus.name}")
-        checking = corpus.verified()
+        checking = verified(corpus)
         if checking is not corpus:
             held.enter_context(contextlib.closing(checking))
         damaged = 0

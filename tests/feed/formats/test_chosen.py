@@ -80,7 +80,7 @@ def choices(draw):
 
 def everything(corpus):
     """Every sequence of a corpus, by chunks."""
-    return [item for k in range(corpus.num_chunks()) for item in values_of(corpus.read(k))]
+    return [item for k in range(len(corpus.chunks())) for item in values_of(corpus.read(k))]
 
 
 def values_of(chunk):
@@ -96,7 +96,7 @@ def test_a_choice_has_the_sequences_chosen_whichever_way_it_is_read(choice, data
     part = fl.Filtered(corpus, which)
     wanted = [values_of(plain.select(np.array([o])))[0] for o in which]
     infos, at = part.chunks(), 0
-    assert part.num_chunks() == len(infos)
+    assert len(part.chunks()) == len(infos)
     for k, info in enumerate(infos):
         ordinals = np.arange(at, at + info.sequences)
         lengths = part.lengths(ordinals)
@@ -226,7 +226,7 @@ def test_parts_nest_over_every_format(opened, nest, files, tmp_path):
     assert (summary.sequences, summary.damaged) == (len(wanted), 0)
     fl.convert(part, tmp_path / "converted")
     converted = fl.StoreDeserializer(tmp_path / "converted")
-    assert [x for k in range(converted.num_chunks()) for x in converted.read(k)["x"].rows.ravel().tolist()] == wanted
+    assert [x for k in range(len(converted.chunks())) for x in converted.read(k)["x"].rows.ravel().tolist()] == wanted
     loaded = [x for batch in fl.DataLoader(part, batch_size=4, shuffle=True) for x in np.ravel(batch["x"]).tolist()]
     assert sorted(loaded) == sorted(wanted)
 

@@ -7,7 +7,9 @@ from pathlib import Path
 import numpy as np
 
 import feedline as fl
+from feedline.feed import protocol
 from feedline.feed.forwarding import Forwarding
+from feedline.feed.protocol import Broadcast, OfParts, Ordered, RowsOfDocuments, Verifiable
 
 MDS = Path(__file__).parents[2] / "fixtures" / "mds"
 
@@ -16,8 +18,29 @@ def test_every_method_and_attribute_is_forwarded():
     """But what follows from others, and what is always so: its corpus knows its sizes."""
     corpus = fl.LitDataDeserializer(MDS.parent / "litdata" / "raw")
     methods = {name for name, one in vars(fl.Deserializer).items() if callable(one) and name[0] != "_"}
-    assert methods - vars(Forwarding).keys() == {"num_chunks"}
-    assert fl.Deserializer.__annotations__.keys() - vars(Forwarding(corpus)).keys() == {"sized"}
+    assert methods - vars(Forwarding).keys() == set()
+    assert fl.Deserializer.__annotations__.keys() - vars(Forwarding(corpus)).keys() == set()
+
+
+CAPABILITIES = [
+    kind
+    for kind in vars(protocol).values()
+    if isinstance(kind, type)
+    and kind.__module__ == protocol.__name__
+    and kind is not fl.Deserializer
+    and kind.__bases__ == (object,)
+    and not issubclass(kind, Exception)
+]
+
+
+def test_what_a_corpus_can_do_is_what_its_wrapper_can_do():
+    """And nothing else."""
+    plain = fl.ArrayDeserializer(x=np.arange(6))
+    assert {OfParts, Ordered, RowsOfDocuments, Broadcast, Verifiable} <= set(CAPABILITIES)
+    for kind in CAPABILITIES:
+        able = type("Able", (fl.ArrayDeserializer, kind), {})(x=np.arange(6))
+        assert Forwarding(able).capability(kind) is not None, kind
+        assert Forwarding(plain).capability(kind) is None, kind
 
 
 def test_verified_is_what_the_corpus_verifies():

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import feedline as fl
+from feedline.feed.protocol import Unsized
 from feedline.testing import assert_resumes
 from tests.laws.corpora import CountedCorpus
 
@@ -61,8 +62,8 @@ def test_a_frame_that_a_stream_lacks_is_unreadable():
 
 
 def test_sizes_must_be_known():
-    class Unsized(CountedCorpus):
-        sized = False
+    class UnknownSizes(CountedCorpus, Unsized):
+        pass
 
     with pytest.raises(ValueError, match="knows its sizes"):
-        fl.Frames(Unsized([1], [1]))
+        fl.Frames(UnknownSizes([1], [1]))

@@ -106,7 +106,7 @@ def test_minibatches_are_those_of_a_disk(arrow, kind, how):
 def test_columns_that_are_copied_in_part(arrow, chosen):
     """Lists of unequal lengths, and entries whose indices have another type: reading a chunk looks at the data."""
     here, there, _ = arrow(**chosen)
-    for chunk in range(here.num_chunks()):
+    for chunk in range(len(here.chunks())):
         assert there.read(chunk).errors.keys() == here.read(chunk).errors.keys()
     how = {"shuffle": fl.Window(chunks=3), "on_error": "skip", "quarantine": None, "size": 40}
     assert delivered(there, **how) == delivered(here, **how)
@@ -115,7 +115,7 @@ def test_columns_that_are_copied_in_part(arrow, chosen):
 def test_only_the_columns_that_are_read_are_fetched(arrow, store):
     here, there, size = arrow(share=2, n=fl.Stream((), "int64"), l=fl.Stream((), "int64"))
     opening = store.counters().sent_bytes["GET"]
-    extents = [one for chunk in range(there.num_chunks()) for one in there.extents(chunk)]
+    extents = [one for chunk in range(len(there.chunks())) for one in there.extents(chunk)]
     assert sum(one.size for one in extents) < size / 20
     assert delivered(there, shuffle=fl.Window(chunks=4)) == delivered(here, shuffle=fl.Window(chunks=4))
     assert store.counters().sent_bytes["GET"] - opening < size / 2
@@ -167,7 +167,7 @@ def test_what_is_planned_is_what_is_fetched(arrow, opened, tmp_path):
             pass
         fetched, wanted = source.stats().fetched_bytes, sum(one.bytes for one in plan.asked.sweeps)
         # Two chunks may share a page, which is not dropped while one of them is being read.
-        assert abs(fetched - wanted) <= first.num_chunks() * PAGE_BYTES
+        assert abs(fetched - wanted) <= len(first.chunks()) * PAGE_BYTES
 
 
 def test_rows_that_indices_name_are_gathered_from_whole_files(store, opened, tmp_path):
@@ -229,7 +229,7 @@ def test_heads_of_small_batches_cost_one_pass(store, opened, tmp_path):
     size = (tmp_path / "a" / "0.arrow").stat().st_size
     there = opened("a")
     there.chunks()
-    assert there.num_chunks() == 2000
+    assert len(there.chunks()) == 2000
     counters = store.counters()
     assert counters.sent_bytes["GET"] <= size
     assert counters.requests["GET"] <= 8

@@ -188,7 +188,7 @@ def test_what_is_kept_is_decided_in_the_order_of_need(opened, monkeypatch):
         return decide(self, job, cache)
 
     monkeypatch.setattr(RangeFetcher, "_decided", noted)
-    fetcher = RangeFetcher(opened("small/*.parquet", MIB), room=1)
+    fetcher = RangeFetcher(opened("small/*.parquet", MIB), 60, room=1)
     for chunk in range(6):
         fetcher.want(chunk, chunk)
     assert decided == [0]

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 import feedline as fl
+from feedline.feed.protocol import finish_of
 from tests.torture import data, restarts
 from tests.torture.case import Case
 from tests.torture.scenario import Scenario
@@ -149,7 +150,7 @@ def made(tree: Tree, corpora: Path, folder: Path) -> fl.Deserializer:
         block=tree["block"],
         batches=tree.get("batches", "mixed"),
         batch_size=tree.get("batch_size"),
-        columns=None if "document" in parts[0].schema or parts[0].finish is not None else ["word", "x"],
+        columns=None if "document" in parts[0].schema or finish_of(parts[0]) is not None else ["word", "x"],
     )
 
 

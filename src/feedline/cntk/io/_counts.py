@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from feedline.cntk._errors import as_cntk
+from feedline.feed.protocol import is_sized, num_chunks
 from feedline.feed.source import MinibatchSource
 
 
@@ -24,7 +25,7 @@ class SampleCounts:
 
     def _count(self, name: str) -> int:
         corpus, schema = self._feed.corpus, self._feed.corpus.schema
-        if corpus.sized:
+        if is_sized(corpus):
             longest = self._feed.num_samples
             one_each = schema.size_stream is None and longest == self._feed.num_sequences
             if one_each or schema.size_stream == name or list(schema) == [name]:
@@ -32,7 +33,7 @@ class SampleCounts:
         if self._counts is None:
             with as_cntk():
                 self._counts = dict.fromkeys(schema, 0)
-                for number in range(corpus.num_chunks()):
+                for number in range(num_chunks(corpus)):
                     chunk = corpus.read(number)
                     for stream in schema:
                         self._counts[stream] += chunk[stream].num_samples

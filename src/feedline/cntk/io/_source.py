@@ -28,7 +28,7 @@ from feedline.errors import CompatError
 from feedline.feed.composed.frames import Frames
 from feedline.feed.composed.join import Join
 from feedline.feed.formats.cntk.htk import HTKFeatureDeserializer
-from feedline.feed.protocol import Deserializer
+from feedline.feed.protocol import Broadcast, Deserializer, is_sized
 from feedline.feed.source import MinibatchSource as Modern
 from feedline.feed.timeline import Window
 
@@ -255,7 +255,7 @@ class MinibatchSource:
 
     @property
     def _is_user(self) -> bool:
-        return not self.feed.corpus.sized
+        return not is_sized(self.feed.corpus)
 
     def __repr__(self) -> str:
         return f"MinibatchSource({', '.join(map(repr, self._infos))})"
@@ -267,7 +267,7 @@ def _feed(config: MinibatchSourceConfig, max_errors: int) -> tuple[Modern, Pictu
     max_sweeps = None if config.max_sweeps == INFINITELY_REPEAT else config.max_sweeps
     if max_samples == FULL_DATA_SWEEP:
         max_samples, max_sweeps = None, 1
-    if not corpus.sized and config.randomization_window_in_samples:
+    if not is_sized(corpus) and config.randomization_window_in_samples:
         raise CompatError(
             "expected randomization_window_in_chunks with a UserDeserializer, got a window in samples: sizes of its "
             "chunks are unknown before reading; or write a fl.UserDeserializer with chunk_info"
@@ -276,7 +276,7 @@ def _feed(config: MinibatchSourceConfig, max_errors: int) -> tuple[Modern, Pictu
         corpus,
         seed=config.randomization_seed,
         shuffle=_window(config),
-        order="cntk" if corpus.sized else "feedline",
+        order="cntk" if is_sized(corpus) else "feedline",
         filling="cntk",
         frame_mode=config.is_frame_mode_enabled,
         truncation_length=config.truncation_length or None,
@@ -300,7 +300,7 @@ def _corpus(config: MinibatchSourceConfig, max_errors: int) -> tuple[Deserialize
         for number, given in enumerate((first, *others))
         for corpus in corpora_of(given, max_errors, frames, number == 0, config.randomizes)
     ]
-    if corpora[0].broadcast:
+    if corpora[0].capability(Broadcast) is not None:
         raise RuntimeError(f"expected features of whole utterances first, got {corpora[0].name} with broadcast=True")
     whole = Join(*corpora, cache=False) if len(corpora) > 1 else corpora[0]
     # Only CNTK's speech readers split sequences into frames; those of other readers must be frames already.

@@ -14,7 +14,7 @@ from feedline.feed.composed.boundaries import counted, least_padding
 from feedline.feed.composed.bucketed_order import BucketedOrder, Buckets
 from feedline.feed.composed.concat import check_part
 from feedline.feed.forwarding import Forwarding
-from feedline.feed.protocol import Deserializer, chunk_starts, whole_number
+from feedline.feed.protocol import Capability, Deserializer, Ordered, chunk_starts, whole_number
 from feedline.feed.timeline import Timeline, Window
 
 Ints = NDArray[np.int64]
@@ -22,7 +22,7 @@ Ints = NDArray[np.int64]
 _AT_A_TIME = 1 << 20  # sequences whose lengths are looked up together
 
 
-class Bucketed(Forwarding):
+class Bucketed(Forwarding, Ordered):
     """A corpus whose minibatches hold sequences of like length, so that little of them is padding.
 
     Within each window of the corpus's order, sequences are put into buckets by length, each bucket is cut into batches,
@@ -49,12 +49,13 @@ class Bucketed(Forwarding):
         TypeError, ValueError: an argument is of a wrong kind, or out of range.
     """
 
+    batched = True
+
     def __init__(
         self, corpus: Deserializer, boundaries: Sequence[int] | int, *, budget: int, most: int | None = None
     ) -> None:
         check_part(corpus, type(self).__name__)
         super().__init__(corpus)
-        self.composed = self.batched = True
         budget = whole_number("budget", budget, 1)
         most = None if most is None else whole_number("most", most, 1)
         if isinstance(boundaries, (str, bytes)):
@@ -69,6 +70,10 @@ class Bucketed(Forwarding):
         self.boundaries: tuple[int, ...] = given
         self._buckets = Buckets(given, budget, most)
 
+    def capability(self, kind: type[Capability]) -> Capability | None:
+        """See `Deserializer.capability`; the order is one of its own, whatever the corpus's is."""
+        return self if kind is Ordered else super().capability(kind)  # type: ignore[return-value]
+
     def digest(self) -> str:
         """Return 32 hex digits over the corpus's digest, the boundaries and the size of batches."""
         settings = [
@@ -80,7 +85,7 @@ class Bucketed(Forwarding):
         return hashlib.blake2b(json.dumps(settings).encode(), digest_size=16).hexdigest()
 
     def own_order(self, seed: int, shuffle: bool, window: Window | None, order_of: Callable[..., Timeline]) -> Timeline:
-        """Return the corpus's order, in batches; see `Deserializer.own_order`."""
+        """Return the corpus's order, in batches; see `Ordered.own_order`."""
         return BucketedOrder(order_of(self._corpus, seed, window), self._buckets, self._lengths)
 
     def _lengths(self, ordinals: Ints) -> Ints:

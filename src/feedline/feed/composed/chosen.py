@@ -17,14 +17,14 @@ from feedline.data import Chunk
 from feedline.errors import DataError
 from feedline.feed.composed.concat import check_part
 from feedline.feed.forwarding import Forwarding
-from feedline.feed.protocol import ChunkInfo, Deserializer, Extent, MappedFile, Piece, chunk_starts
+from feedline.feed.protocol import ChunkInfo, Deserializer, Extent, MappedFile, OfParts, Ordered, Piece, chunk_starts
 
 Ints = NDArray[np.int64]
 
 _DIGEST_PIECE = 1 << 20  # ordinals
 
 
-class Chosen(Forwarding):
+class Chosen(Forwarding, OfParts):
     """The sequences ``which`` of a corpus, in its order; their ordinals are counted from 0.
 
     Errors of sequences that the corpus marks as unreadable name the sequence of the corpus, and keys are the corpus's.
@@ -40,7 +40,7 @@ class Chosen(Forwarding):
 
     def __init__(self, corpus: Deserializer, which: range | Ints) -> None:
         check_part(corpus, type(self).__name__)
-        if corpus.composed:
+        if corpus.capability(Ordered) is not None:
             raise ValueError(
                 f"expected a corpus without an order of its own for {type(self).__name__}, got {corpus.name}: choose "
                 "from each of its parts"
@@ -89,9 +89,11 @@ class Chosen(Forwarding):
         """Return the corpus's keys of the sequences ``ordinals``, uint64 (n,)."""
         return self._corpus.keys(self.original(ordinals))
 
-    def sources(self, ordinals: Ints) -> Ints | None:
-        """Return the number of the corpus's part that each sequence is from, int64 (n,), or None if it has none."""
-        return self._corpus.sources(self.original(ordinals))
+    def sources(self, ordinals: Ints) -> Ints:
+        """Return the number of the corpus's part that each sequence is from, int64 (n,)."""
+        parts = self._corpus.capability(OfParts)
+        assert parts is not None  # as `capability` says
+        return parts.sources(self.original(ordinals))
 
     def original(self, ordinals: Ints) -> Ints:
         """Return the ordinals in the corpus of the sequences ``ordinals``, int64 (n,).

@@ -14,19 +14,28 @@ from feedline.errors import SchemaError
 from feedline.feed.distinct import distinct
 from feedline.feed.protocol import (
     CHUNK_MASK,
+    Capability,
     ChunkInfo,
     Deserializer,
     Extent,
     MappedFile,
+    OfParts,
+    Ordered,
     Piece,
+    RowsOfDocuments,
+    Verifiable,
     chunk_starts,
+    finish_of,
+    is_sized,
+    says_where_batches_end,
     select_by_chunk,
+    verified,
 )
 
 Ints = NDArray[np.int64]
 
 
-class Concat(Deserializer):
+class Concat(Deserializer, OfParts, RowsOfDocuments, Verifiable):
     """The sequences of several corpora, one corpus after the other.
 
     Args:
@@ -57,12 +66,13 @@ class Concat(Deserializer):
         self.sliceable = all(corpus.sliceable for corpus in corpora)
         self.fetchable = all(corpus.fetchable for corpus in corpora)
         self.looks_at_all = any(corpus.looks_at_all for corpus in corpora)
-        if not self.composed and (own := [corpus.name for corpus in corpora if corpus.composed]):
+        ordered = [corpus.name for corpus in corpora if corpus.capability(Ordered) is not None]
+        if ordered and not isinstance(self, Ordered):
             raise ValueError(
-                f"expected corpora without an order of their own for Concat, got {own[0]}: fl.Mixture mixes it"
+                f"expected corpora without an order of their own for Concat, got {ordered[0]}: fl.Mixture mixes it"
             )
-        self.finish = corpora[0].finish
-        if differing := [corpus.name for corpus in corpora if corpus.finish != self.finish]:
+        self.finish = finish_of(corpora[0])
+        if differing := [corpus.name for corpus in corpora if finish_of(corpus) != self.finish]:
             raise ValueError(
                 f"expected corpora that are packed alike, or none that is, got {corpora[0].name} and {differing[0]}"
             )
@@ -76,10 +86,6 @@ class Concat(Deserializer):
     def chunks(self) -> Sequence[ChunkInfo]:
         """Return the chunks of all parts."""
         return [info for infos in self._infos for info in infos]
-
-    def num_chunks(self) -> int:
-        """Return the number of chunks."""
-        return int(self._chunks[-1])
 
     def digest(self) -> str:
         """Return 32 hex digits over the digests of all parts and their numbers of chunks."""
@@ -118,10 +124,16 @@ class Concat(Deserializer):
         """Return the number of the part that each sequence is from."""
         return np.searchsorted(self.firsts, ordinals, side="right") - 1
 
-    def documents(self, chunk: int) -> tuple[Ints, Ints] | None:
+    def capability(self, kind: type[Capability]) -> Capability | None:
+        """See `Deserializer.capability`; rows of documents are those of all parts, or of none."""
+        return None if kind is RowsOfDocuments and self.finish is None else super().capability(kind)
+
+    def documents(self, chunk: int) -> tuple[Ints, Ints]:
         """Return the documents that the part's rows are packed from."""
         part, own = self._part_of(chunk)
-        return part.documents(own)
+        rows = part.capability(RowsOfDocuments)
+        assert rows is not None  # as all parts are packed alike
+        return rows.documents(own)
 
     # ---- reading ----------------------------------------------------------------------------------
 
@@ -171,8 +183,8 @@ class Concat(Deserializer):
         return select_by_chunk(self, ordinals)
 
     def verified(self) -> Deserializer:
-        """Return this corpus over its parts with all checksums compared; see `Deserializer.verified`."""
-        parts = [part.verified() for part in self.parts]
+        """Return this corpus over its parts with all checksums compared; see `Verifiable.verified`."""
+        parts = [verified(part) for part in self.parts]
         return (
             self
             if all(a is b for a, b in zip(parts, self.parts, strict=True))
@@ -222,12 +234,12 @@ def check_part(corpus: Any, of: str) -> None:
     """
     if not isinstance(corpus, Deserializer):
         raise TypeError(f"expected feedline Deserializers for {of}, got {type(corpus).__name__}")
-    if corpus.batched:
+    if says_where_batches_end(corpus):
         raise ValueError(
             f"expected corpora that do not say where minibatches end for {of}, got one of {corpus.name}; make batches "
             f"of the whole instead"
         )
-    if not corpus.sized:
+    if not is_sized(corpus):
         raise ValueError(
             f"expected corpora that know the sizes of their chunks before reading for {of}, got {corpus.name}; give it "
             f"chunk_info (and chunk_lengths if its sequences are ragged)"

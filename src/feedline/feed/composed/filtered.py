@@ -13,7 +13,7 @@ from feedline.data.value import BytesValue, DenseValue
 from feedline.errors import DataError, SchemaError
 from feedline.feed.composed.chosen import Chosen
 from feedline.feed.composed.concat import check_part
-from feedline.feed.protocol import Deserializer, chunk_starts, whole_number
+from feedline.feed.protocol import Deserializer, chunk_starts, num_chunks, whole_number
 
 Mask = NDArray[np.bool_]
 Predicate = Callable[[Any], Any]
@@ -127,7 +127,7 @@ def _by_columns(corpus: Deserializer, where: Mapping[str, Predicate], count: int
         raise ValueError(f"expected {count} sequences in columns of Filtered, as in the corpus, got {total}")
     mask = np.ones(count, np.bool_)
     first = 0
-    for number in range(corpus.num_chunks()):
+    for number in range(num_chunks(corpus)):
         # Copies: functions of users must not read mapped files.
         for piece in corpus.read(number).pieces(_PIECE_BYTES):
             _check_read(piece, corpus, first)

@@ -14,7 +14,7 @@ from feedline.data import Chunk, Schema, Stream, Value
 from feedline.data.value import BytesValue, DenseValue, SparseValue
 from feedline.errors import DataError
 from feedline.feed.files.lru import LruCache
-from feedline.feed.protocol import ChunkInfo, Deserializer, chunk_starts
+from feedline.feed.protocol import ChunkInfo, Deserializer, chunk_starts, is_sized
 
 Ints = NDArray[np.int64]
 
@@ -33,7 +33,7 @@ class Frames(Deserializer):
     """
 
     def __init__(self, corpus: Deserializer) -> None:
-        if not corpus.sized:
+        if not is_sized(corpus):
             raise ValueError(f"expected a corpus that knows its sizes before reading, got {corpus.name}")
         self.corpus = corpus
         self.schema, self.name = corpus.schema, corpus.name

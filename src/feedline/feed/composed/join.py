@@ -28,14 +28,23 @@ from feedline.feed.distinct import distinct
 from feedline.feed.files.cache import user_cache
 from feedline.feed.files.lru import LruCache
 from feedline.feed.formats.fetched_views import in_parts
-from feedline.feed.protocol import ChunkInfo, Deserializer, chunk_starts, select_by_chunk
+from feedline.feed.protocol import (
+    Broadcast,
+    ChunkInfo,
+    Deserializer,
+    Verifiable,
+    chunk_starts,
+    is_sized,
+    select_by_chunk,
+    verified,
+)
 
 Ints = NDArray[np.int64]
 
 _SAMPLED = 1024  # sequences of each part whose keys and lengths the digest covers
 
 
-class Join(Deserializer):
+class Join(Deserializer, Verifiable):
     """Sequences of several corpora, joined by their keys (`Deserializer.keys`).
 
     The primary's chunks and order are the join's; ``ChunkInfo.bytes`` are the primary's, as it alone determines the
@@ -73,21 +82,21 @@ class Join(Deserializer):
         for part in parts:
             if not isinstance(part, Deserializer):
                 raise TypeError(f"expected feedline Deserializers to join, got {type(part).__name__}")
-            if not part.sized:
+            if not is_sized(part):
                 raise ValueError(
                     f"expected chunk sizes that are known before reading to join {part.name}; give it chunk_info "
                     "(and chunk_lengths if its sequences are ragged)"
                 )
         if len(parts) < 2:
             raise ValueError(f"expected at least two corpora to join, got {len(parts)}")
-        if primary.broadcast:
+        if primary.capability(Broadcast) is not None:
             raise ValueError(f"expected a first corpus without broadcast, got {primary.name}: there is nothing to fit")
         self.parts = parts
         self.schema = _joined_schema(parts)
         self.name = f"join of {', '.join(part.name for part in parts)}"
         self._infos = [list(part.chunks()) for part in parts]
         self._starts = [chunk_starts(part) for part in parts]
-        sizing = [part for part in parts if part.schema.size_stream is not None and not part.broadcast]
+        sizing = [part for part in parts if part.schema.size_stream is not None and part.capability(Broadcast) is None]
         self._sizing = parts.index(sizing[0]) if sizing else None
         self._kept, self._memory = LruCache(self._read_part, _nbytes, memory), memory
         self._digest = self._identify()
@@ -127,7 +136,7 @@ class Join(Deserializer):
         longest: Ints | None = None
         all_ragged = True
         for part, ordinals in zip(self.parts, columns, strict=True):
-            if part.broadcast:
+            if part.capability(Broadcast) is not None:
                 continue
             lengths = part.lengths(ordinals)
             all_ragged = all_ragged and lengths is not None
@@ -190,7 +199,7 @@ class Join(Deserializer):
         values: dict[str, Value] = {}
         errors: dict[int, DataError] = {}
         for part, chunk in zip(self.parts, chunks, strict=True):
-            if part.broadcast:
+            if part.capability(Broadcast) is not None:
                 chunk = repeated(chunk, chunks[0])
             values.update(chunk.values)
             errors = {**chunk.errors, **errors}  # the first part's reason takes precedence
@@ -213,7 +222,7 @@ class Join(Deserializer):
 
     def verified(self) -> Join:
         """Return the join of the verified parts, with the same table."""
-        parts = tuple(part.verified() for part in self.parts)
+        parts = tuple(verified(part) for part in self.parts)
         if all(new is old for new, old in zip(parts, self.parts, strict=True)):
             return self
         other = copy.copy(self)

@@ -15,7 +15,7 @@ from feedline.feed.composed.one_source import check_place
 from feedline.feed.composed.order import MixtureOrder, Rules
 from feedline.feed.composed.stages import LAST_PLACE, Declared
 from feedline.feed.composed.weights import named, quotas_of, ratio, shares_of
-from feedline.feed.protocol import Deserializer, whole_number
+from feedline.feed.protocol import Deserializer, Ordered, verified, whole_number
 from feedline.feed.timeline import ChunkTable, Timeline, Window
 
 WHEN_EMPTY = ("repeat", "stop", "drop", "error")
@@ -27,7 +27,7 @@ PART = 11
 Weights = Mapping[str, Any]
 
 
-class Mixture(Concat):
+class Mixture(Concat, Ordered):
     """Several corpora in proportions that hold at every place.
 
     Before any place that is a multiple of ``block``, a corpus of weight w (weights are divided by their sum) has given
@@ -67,8 +67,6 @@ class Mixture(Concat):
         SchemaError: the streams of two corpora differ.
         TypeError, ValueError: an argument is of a wrong kind, or out of range.
     """
-
-    composed = True
 
     def __init__(
         self,
@@ -211,15 +209,15 @@ class Mixture(Concat):
         return hashlib.blake2b(json.dumps(settings).encode(), digest_size=16).hexdigest()
 
     def verified(self) -> Deserializer:
-        """Return this mixture over its parts with all checksums compared; see `Deserializer.verified`."""
+        """Return this mixture over its parts with all checksums compared; see `Verifiable.verified`."""
         other = copy.copy(self)
-        other.parts = tuple(part.verified() for part in self.parts)
+        other.parts = tuple(verified(part) for part in self.parts)
         return other
 
     # ---- order ------------------------------------------------------------------------------------
 
     def own_order(self, seed: int, shuffle: bool, window: Window | None, order_of: Callable[..., Timeline]) -> Timeline:
-        """Return the order of this mixture; see `Deserializer.own_order`."""
+        """Return the order of this mixture; see `Ordered.own_order`."""
         shares = _window_shares(self.declared[0].weights)
         parts = [
             order_of(part, _native.hash_key([seed, k, PART]), _part_of(window, share))

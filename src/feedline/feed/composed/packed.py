@@ -25,7 +25,18 @@ from feedline.feed.composed.concat import check_part
 from feedline.feed.composed.swept import SweptOrder, number_of, sweep_of
 from feedline.feed.composed.unpacking import NONE, PIECES, Unpacking
 from feedline.feed.distinct import distinct
-from feedline.feed.protocol import ChunkInfo, Deserializer, Extent, Piece, checked_seed, whole_number
+from feedline.feed.protocol import (
+    ChunkInfo,
+    Deserializer,
+    Extent,
+    Ordered,
+    Piece,
+    RowsOfDocuments,
+    Verifiable,
+    checked_seed,
+    verified,
+    whole_number,
+)
 from feedline.feed.timeline import ChunkTable, Timeline, Window
 
 METHODS = ("best-fit", "first-fit", "split")
@@ -53,7 +64,7 @@ class _Pieces(NamedTuple):
     length: Ints
 
 
-class Packed(Deserializer):
+class Packed(Deserializer, Ordered, RowsOfDocuments, Verifiable):
     """A corpus of rows of ``row`` tokens over a corpus of documents, whose sequences are tokens.
 
     Streams of its minibatches, each of ``row`` samples a sequence but for the last two:
@@ -94,8 +105,6 @@ class Packed(Deserializer):
         ValueError: an argument out of range.
     """
 
-    composed = True
-
     def __init__(
         self,
         corpus: Deserializer,
@@ -116,7 +125,7 @@ class Packed(Deserializer):
         self.row = whole_number("row of Packed", row, 1)
         if self.row > LONGEST_ROW:
             raise ValueError(f"expected row of Packed of at most {LONGEST_ROW} tokens, got {row}")
-        if corpus.composed:
+        if corpus.capability(Ordered) is not None:
             raise ValueError(
                 f"expected documents in a corpus without an order of its own for Packed, got {corpus.name}: pack each "
                 "corpus, and mix the rows"
@@ -160,7 +169,7 @@ class Packed(Deserializer):
         return np.full(len(ordinals), self.row, np.int64)
 
     def own_order(self, seed: int, shuffle: bool, window: Window | None, order_of: Callable[..., Timeline]) -> Timeline:
-        """Return the order of rows; see `Deserializer.own_order`."""
+        """Return the order of rows; see `Ordered.own_order`."""
         return SweptOrder(ChunkTable(self._infos), seed, shuffle, window or Window(chunks=max(1, len(self._infos))))
 
     def _counted(self) -> list[ChunkInfo]:
@@ -315,9 +324,9 @@ class Packed(Deserializer):
                 )
 
     def verified(self) -> Deserializer:
-        """Return the same over the verified corpus; see `Deserializer.verified`."""
+        """Return the same over the verified corpus; see `Verifiable.verified`."""
         other = copy.copy(self)
-        other._corpus = self._corpus.verified()
+        other._corpus = verified(self._corpus)
         return other
 
     def close(self) -> None:

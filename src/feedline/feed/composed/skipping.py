@@ -19,7 +19,7 @@ from feedline.feed.distinct import distinct
 from feedline.feed.files.paths import open_file
 from feedline.feed.formats.unreadable import no_values
 from feedline.feed.forwarding import Forwarding
-from feedline.feed.protocol import Deserializer, Extent, MappedFile, Piece, chunk_starts, select_by_chunk
+from feedline.feed.protocol import Deserializer, Extent, MappedFile, Piece, chunk_starts, is_sized, select_by_chunk
 from feedline.feed.quarantine import LISTED
 
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
@@ -44,7 +44,7 @@ class Skipping(Forwarding):
     """
 
     def __init__(self, corpus: Deserializer, skip: Paths) -> None:
-        if not corpus.sized:
+        if not is_sized(corpus):
             raise ValueError(f"expected a corpus that knows its sizes before reading with skip, got {corpus.name}")
         before = np.empty(0, np.int64)
         if type(corpus) is Skipping:  # one list of all that is left out

@@ -14,7 +14,7 @@ from feedline.data import Chunk, Schema, Stream, Value
 from feedline.data.value import BytesValue
 from feedline.errors import DataError, SchemaError, install_line
 from feedline.feed.files.paths import open_regular
-from feedline.feed.protocol import ChunkInfo, Deserializer
+from feedline.feed.protocol import ChunkInfo, Deserializer, Ordered, Unsized, num_chunks
 
 Tokenizer = Callable[[list[str]], Sequence[Sequence[int]]]
 
@@ -35,7 +35,7 @@ _SAMPLES = (
 )
 
 
-class Tokenized(Deserializer):
+class Tokenized(Deserializer, Unsized):
     """A corpus whose texts are replaced by their tokens, one sequence each.
 
     How many tokens a text has is known once it was read. So this is what `convert` writes to a store, whose documents
@@ -61,8 +61,6 @@ class Tokenized(Deserializer):
             one with an order of its own.
     """
 
-    sized = False
-
     def __init__(
         self,
         corpus: Deserializer,
@@ -75,7 +73,7 @@ class Tokenized(Deserializer):
         keep: Sequence[str] = (),
         dtype: DTypeLike | None = None,
     ) -> None:
-        if corpus.composed:
+        if corpus.capability(Ordered) is not None:
             raise ValueError(
                 f"expected a corpus without an order of its own, got {corpus.name}: tokenize its parts, and mix those"
             )
@@ -116,7 +114,7 @@ class Tokenized(Deserializer):
 
     def num_chunks(self) -> int:
         """Return the number of the corpus's chunks."""
-        return self._corpus.num_chunks()
+        return num_chunks(self._corpus)
 
     def chunks(self) -> Sequence[ChunkInfo]:
         """Refuse: sizes are known only after reading."""

@@ -32,7 +32,7 @@ from feedline.feed.formats.store.compressed import CODECS
 from feedline.feed.formats.store.journal import Journal
 from feedline.feed.formats.store.manifest import Manifest
 from feedline.feed.formats.store.targets import LocalFolder, Target
-from feedline.feed.protocol import CHUNK_MEMORY, Deserializer, whole_number
+from feedline.feed.protocol import CHUNK_MEMORY, Deserializer, Ordered, is_sized, num_chunks, whole_number
 from feedline.feed.quarantine import ListedError
 from feedline.feed.remote.mirror import without_file
 from feedline.feed.remote.requests import DEADLINE_S, Patience
@@ -350,7 +350,7 @@ def _reader(
     else:
         corpus = opened(source, **(streams or {}))
         held.enter_context(contextlib.closing(corpus))
-    if corpus.composed:
+    if corpus.capability(Ordered) is not None:
         raise ValueError(
             f"expected a corpus without an order of its own to convert, got {corpus.name}: convert its parts, and mix, "
             f"pack or bucket the stores"
@@ -370,8 +370,8 @@ class _CorpusReader:
 
     def digest(self) -> str:
         content = ContentDigest()
-        content.numbers(self._corpus.num_chunks())
-        if self._corpus.sized:
+        content.numbers(num_chunks(self._corpus))
+        if is_sized(self._corpus):
             content.numbers(*(info.sequences for info in self._corpus.chunks()))
         for listed in lists(self._corpus):
             content.numbers(*listed.tolist())
@@ -379,8 +379,8 @@ class _CorpusReader:
         return f"{self._corpus.digest()} {content.hexdigest()} {dict(self._corpus.schema)!r}"
 
     def chunks(self, start: int = 0) -> Generator[tuple[Chunk, int, int]]:
-        count = self._corpus.num_chunks()
-        sizes = [info.bytes for info in self._corpus.chunks()] if self._corpus.sized else [1] * count
+        count = num_chunks(self._corpus)
+        sizes = [info.bytes for info in self._corpus.chunks()] if is_sized(self._corpus) else [1] * count
         done, total = sum(sizes[:start]), sum(sizes)
         with contextlib.closing(self._read(self._corpus, range(start, count), self._jobs)) as reading:
             for chunk, size in zip(reading, sizes[start:], strict=True):

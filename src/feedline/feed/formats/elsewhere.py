@@ -22,7 +22,7 @@ from feedline.feed.formats.format import Format
 from feedline.feed.formats.store.bucket import unfinished_store
 from feedline.feed.formats.store.manifest import MANIFEST
 from feedline.feed.forwarding import Forwarding
-from feedline.feed.protocol import Deserializer, Extent, Piece, select_by_chunk
+from feedline.feed.protocol import Capability, Deserializer, Extent, Piece, Verifiable, select_by_chunk, verified
 from feedline.feed.remote.mirror import LookedUp, Mirror, look_up, look_up_listed
 from feedline.feed.remote.requests import Patience
 from feedline.feed.remote.stores import without_credentials
@@ -257,6 +257,10 @@ class RemoteCorpus(Forwarding):
     def __repr__(self) -> str:
         return f"{type(self._corpus).__name__}({self.name})"
 
+    def capability(self, kind: type[Capability]) -> Capability | None:
+        """See `Forwarding.capability`; checksums of whole chunks need files as a whole, which this one fetches."""
+        return self if kind is Verifiable else super().capability(kind)  # type: ignore[return-value]
+
     def verified(self) -> Deserializer:  # type: ignore[override]
         """Return the same over the verified corpus; itself if that is the corpus.
 
@@ -268,7 +272,7 @@ class RemoteCorpus(Forwarding):
                 self.paths(), f"{self.name}, whose checksums are of whole chunks", "read it without verification"
             )
             settle(self.paths())
-        corpus = self._corpus.verified()
+        corpus = verified(self._corpus)
         if corpus is self._corpus:
             return self
         return RemoteCorpus(corpus, self.mirror, self.format, self._again, of=self)

@@ -25,7 +25,7 @@ from feedline.data import Chunk, Schema, Stream
 from feedline.errors import DataError, FeedlineError, WorkerError
 from feedline.feed.distinct import distinct
 from feedline.feed.files.lru import LruCache
-from feedline.feed.protocol import ChunkInfo, Deserializer
+from feedline.feed.protocol import Capability, ChunkInfo, Deserializer, Unsized
 from feedline.feed.user_values import given_values
 
 Ints = NDArray[np.int64]
@@ -34,7 +34,7 @@ _LENGTHS_KEPT_BYTES = 32 << 20  # bytes
 _STRING_BYTES = 1 << 10  # that a byte string counts when nothing is known of its size
 
 
-class UserDeserializer(Deserializer):
+class UserDeserializer(Deserializer, Unsized):
     """Base class of user-defined corpora. Define ``num_chunks``, ``get_chunk`` and either ``streams`` or ``schema``.
 
     Optional: ``chunk_info`` (and ``chunk_lengths``) for chunk sizes known before reading, ``keys`` to join by other
@@ -123,9 +123,12 @@ class UserDeserializer(Deserializer):
         """The streams delivered."""
         return Schema(self.streams())
 
+    def capability(self, kind: type[Capability]) -> Capability | None:
+        """See `Deserializer.capability`; sizes are known if ``chunk_info`` is defined, and determines lengths."""
+        return None if kind is Unsized and self._sized else super().capability(kind)
+
     @functools.cached_property
-    def sized(self) -> bool:  # type: ignore[override]
-        """Whether chunk sizes are known before reading: ``chunk_info`` is defined, and determines lengths."""
+    def _sized(self) -> bool:
         return self._told and (self._has_lengths or all(info.sequences == info.samples for info in self._infos))
 
     @property
@@ -220,7 +223,7 @@ class UserDeserializer(Deserializer):
                 f"says, got {chunk.num_sequences} with {samples} from get_chunk",
                 path=self.name,
             )
-        if not self.sized:
+        if not self._sized:
             return
         expected = self._lengths.get(number) if self._has_lengths else np.ones(info.sequences, np.int64)
         got = np.ones(info.sequences, np.int64) if lengths is None else lengths

@@ -23,7 +23,7 @@ from feedline.feed.loader.fetch import Fetched
 from feedline.feed.loader.options import LoaderOptions
 from feedline.feed.loader.order import Planned
 from feedline.feed.loader.state import ResumePoint
-from feedline.feed.protocol import ChunkInfo, Deserializer
+from feedline.feed.protocol import ChunkInfo, Deserializer, Ordered, finish_of, is_sized, says_where_batches_end
 from feedline.feed.source import MinibatchSource
 from feedline.feed.timeline import Window
 
@@ -37,7 +37,7 @@ class CorpusBatches(Batches):
     def __init__(self, options: LoaderOptions, seed: int | None) -> None:
         super().__init__(options, seed)
         corpus: Deserializer = options.dataset
-        if not corpus.sized:
+        if not is_sized(corpus):
             raise ValueError(
                 "expected a corpus that knows the sizes of its chunks before reading them; implement chunk_info, "
                 "convert it to a store, or use a MinibatchSource"
@@ -45,9 +45,10 @@ class CorpusBatches(Batches):
         self._corpus = corpus if options.batch_samples is not None else _OneEach(corpus)
         self._size = options.batch_samples or options.batch_size
         self._carried: dict[str, Any] = {}  # what a state says of the order, if one was loaded
-        self.places = self._length() if corpus.composed else sum(info.sequences for info in corpus.chunks())
+        ordered = corpus.capability(Ordered) is not None
+        self.places = self._length() if ordered else sum(info.sequences for info in corpus.chunks())
         self.endless = self.places is None
-        self.one_seed = corpus.composed or self.endless
+        self.one_seed = ordered or self.endless
 
     @property
     def _shuffle(self) -> bool | Window:
@@ -80,7 +81,7 @@ class CorpusBatches(Batches):
         """See `Batches.seeded`."""
         other = super().seeded(seed, drawn)
         assert isinstance(other, CorpusBatches)
-        if self._corpus.composed:
+        if self._corpus.capability(Ordered) is not None:
             other.places = other._length()
         return other
 
@@ -146,7 +147,7 @@ class CorpusBatches(Batches):
         if self.places is None:
             raise TypeError(f"expected a corpus that ends for a length, got {self._corpus.name}, which begins again")
         size, drop_last = self._global_size(self.options.share.resolve()), self.options.drop_last
-        if self.options.batch_samples is None and not self._corpus.batched:
+        if self.options.batch_samples is None and not says_where_batches_end(self._corpus):
             return self.places // size if drop_last else -(-self.places // size)
         _, number = self.key(sweep)
         sizes = [planned.global_samples for planned in self._source(number).plan(size, start=Position(number))]
@@ -171,7 +172,7 @@ class CorpusBatches(Batches):
     def _made(self, minibatch: Minibatch) -> Any:
         collate = self.options.collate_fn
         if collate is None or collating.known(collate) is not None:
-            finish = self._corpus.finish
+            finish = finish_of(self._corpus)
             return _tree(minibatch, self.options.layout, () if finish is None else finish.flat)
         return collate(_items(minibatch))
 

@@ -28,7 +28,7 @@ from feedline.feed.loader.collate import default_functions, torch_side
 from feedline.feed.loader.ragged import Collate
 from feedline.feed.mistaken import refuse
 from feedline.feed.partition import Partition, checked, ranks
-from feedline.feed.protocol import Deserializer, checked_seed, whole_number
+from feedline.feed.protocol import Deserializer, checked_seed, says_where_batches_end, whole_number
 from feedline.feed.showing import Progress, expect_progress
 from feedline.feed.timeline import Window
 
@@ -298,7 +298,7 @@ class LoaderOptions:
         for name in ("sampler", "batch_sampler", "weights", "lengths", "worker_init_fn"):
             if getattr(self, name) is not None:
                 raise ValueError(f"expected no {name} for a corpus, which is read in its own order by native threads")
-        if self.dataset.batched:
+        if says_where_batches_end(self.dataset):
             if self.batch_size is not None and self.batch_samples is None:
                 raise ValueError(
                     f"expected batch_size=None for {self.dataset.name}, which is in batches already, got "

@@ -7,7 +7,7 @@ from feedline.feed.packing.lanes import Lanes
 from feedline.feed.packing.local import Local
 from feedline.feed.packing.packer import Packer
 from feedline.feed.packing.whole import Whole
-from feedline.feed.protocol import Deserializer
+from feedline.feed.protocol import Deserializer, says_where_batches_end
 
 
 def rule_of(corpus: Deserializer, filling: str, truncation_length: int | None, arcs: int | None) -> Packer:
@@ -27,7 +27,7 @@ def rule_of(corpus: Deserializer, filling: str, truncation_length: int | None, a
             else ("truncation_length", "divide minibatches by position, without lanes: pieces have lanes of their own")
         )
         raise ValueError(f"expected whole sequences of global minibatches with lanes={arcs}, got {got}; {instead}")
-    if corpus.batched and (local or truncation_length is not None):
+    if says_where_batches_end(corpus) and (local or truncation_length is not None):
         got = 'filling="cntk"' if local else "truncation_length"
         raise ValueError(f"expected whole sequences of global minibatches for {corpus.name}, got {got}")
     if truncation_length is not None:

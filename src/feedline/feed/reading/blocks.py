@@ -31,10 +31,6 @@ class BlockCorpus(Deserializer):
         rows = zip(table.sequences.tolist(), table.samples.tolist(), table.bytes.tolist(), strict=True)
         return [ChunkInfo(*row) for row in rows]
 
-    def num_chunks(self) -> int:
-        """Return the number of blocks."""
-        return len(self._blocks.table)
-
     def extents(self, chunk: int) -> Sequence[Extent]:
         """Return what block number ``chunk`` is made from, if parts of the corpus's files may be missing: what its
         views consist of, or all of the chunk where reading that looks at more."""

@@ -25,7 +25,7 @@ from feedline.feed.packing.axis import Axis, SegmentSlice, sweeps_of
 from feedline.feed.packing.packer import Plan
 from feedline.feed.packing.runs import Content, LaneRun, cut
 from feedline.feed.pieces import joined
-from feedline.feed.protocol import Deserializer
+from feedline.feed.protocol import Deserializer, Ordered, is_sized, sources_of
 from feedline.feed.quarantine import LISTED, ListedError, Quarantine
 from feedline.feed.reading.copy_ahead import CopyAhead
 from feedline.feed.reading.lengths import no_frame
@@ -75,6 +75,7 @@ class Delivery:
         stats: Stats,
     ) -> None:
         self._corpus, self._axis, self._reader, self._ahead = corpus, axis, reader, ahead
+        self._sources = None if corpus.capability(Ordered) is None else functools.partial(sources_of, corpus)
         self._transforms, self._schema, self._seed, self._frame_mode = transforms, schema, seed, frame_mode
         self._quarantine, self._skip, self._stats = quarantine, skip, stats
         self._schemas = [corpus.schema]  # before each transform
@@ -156,7 +157,7 @@ class Delivery:
             sweep_end=plan.sweep_end,
             lanes=lanes,
             begins=begins,
-            origins=Origins(self._corpus.sources, self._sweep_ends(position, plan)) if self._corpus.composed else None,
+            origins=None if self._sources is None else Origins(self._sources, self._sweep_ends(position, plan)),
         )
 
     def _sweep_ends(self, position: Position, plan: Plan) -> Callable[[], tuple[str, ...]]:
@@ -311,7 +312,7 @@ class Delivery:
     def _gather_again(self, runs: Sequence[LaneRun], rank: int) -> Gathered:
         """Gather sequences whose window may be gone: reads their chunks only, if these are known."""
         parts = tuple(SegmentSlice(*run.place) for run in runs)
-        known = not self._reader.scattered and self._corpus.sized
+        known = not self._reader.scattered and is_sized(self._corpus)
         gathered = self._selected(parts, rank) if known else self._copy(parts, rank)
         return self._transform(gathered, sweeps_of(parts), rank) if self._transforms else gathered
 

@@ -14,7 +14,7 @@ from feedline.errors import DataError
 from feedline.feed.assembly import ChunkSet
 from feedline.feed.files.remote import check_room
 from feedline.feed.formats.fetched_views import in_parts
-from feedline.feed.protocol import Deserializer, whole_number
+from feedline.feed.protocol import Deserializer, Ordered, is_sized, num_chunks, says_where_batches_end, whole_number
 from feedline.feed.reading import lengths
 from feedline.feed.reading.blocks import BlockCorpus
 from feedline.feed.reading.fetching import FetchingReader
@@ -66,7 +66,7 @@ def opened(
         DataError: the corpus is empty.
         ValueError: there is no such order, or the corpus cannot be delivered in it.
     """
-    if not corpus.sized:
+    if not is_sized(corpus):
         _check_order(corpus, order, shuffle, lanes=lanes)
         return _unsized(
             corpus, chunks, stats, order=order, seed=seed, shuffle=shuffle, threads=threads, read_ahead=read_ahead
@@ -141,12 +141,12 @@ def _check_lanes(corpus: Deserializer, order: str, lanes: int) -> None:
     Raises:
         ValueError: it cannot.
     """
-    if not corpus.sized:
+    if not is_sized(corpus):
         raise ValueError(
             f"expected a corpus that knows the sizes of its chunks before reading for lanes={lanes}, got "
             f"{corpus.name}; implement chunk_info, or convert it to a store"
         )
-    if corpus.composed:
+    if corpus.capability(Ordered) is not None:
         raise ValueError(
             f"expected a corpus without an order of its own for lanes={lanes}, got {corpus.name}; leave lanes out, or "
             "write what it delivers to a store with fl.convert and open that"
@@ -179,7 +179,7 @@ def _timeline(
             f"expected a corpus that overrides `read_slice` (and says so by `sliceable`) for order={order!r}, got "
             f"{corpus.name}, whose chunks are read whole"
         )
-    if order == "cntk" and not corpus.composed:
+    if order == "cntk" and corpus.capability(Ordered) is None:
         return _noted(ORDERS[order](table, seed, shuffled, window), corpus, whole)
     if window is None:
         if not shuffled:
@@ -191,7 +191,7 @@ def _timeline(
             order = "arcs-2" if _in_blocks(corpus, shuffled, window) else "arcs-1"
         return _noted(_IN_ARCS[order](table, seed, shuffled, window, lanes), corpus, whole)
     if order != "feedline":
-        if corpus.composed:
+        if corpus.capability(Ordered) is not None:
             raise ValueError(
                 f'expected order="feedline" for {corpus.name}, which has an order of its own, got {order!r}'
             )
@@ -209,9 +209,9 @@ def _order_of(
             window = _in_order(part, whole)
         return _order_of(part, seed, shuffled, window, whole=whole)
 
-    own: Timeline | None = corpus.own_order(seed, shuffled, window, order_of)
-    if own is not None:
-        return own
+    if (ordered := corpus.capability(Ordered)) is not None:
+        timeline: Timeline = ordered.own_order(seed, shuffled, window, order_of)
+        return timeline
     name = "feedline-2" if _in_blocks(corpus, shuffled, window) else "feedline-1"
     return _noted(ORDERS[name](ChunkTable(corpus.chunks()), seed, shuffled, window), corpus, whole)
 
@@ -226,7 +226,7 @@ def _in_order(corpus: Deserializer, whole: list[Deserializer]) -> Window | None:
         return Window(chunks=1)
     if not in_parts(corpus, {path for part in whole for path in part.paths()}):
         return None
-    if corpus.batched:
+    if says_where_batches_end(corpus):
         whole.append(corpus)
         return None
     return Window(chunks=1)
@@ -267,16 +267,16 @@ def _unsized(
             'expected shuffle=True or a fl.Window for a corpus without chunk_info, got "whole": what it holds is '
             "known only once it is read; implement chunk_info, or convert it to a store"
         )
-    if corpus.num_chunks() < 1:
+    if num_chunks(corpus) < 1:
         raise DataError(f"expected at least one chunk in {corpus.name}, got none")
     reader = BufferedReader(
-        corpus, chunks, stats, total=corpus.num_chunks(), table=None, threads=threads, budget_bytes=read_ahead
+        corpus, chunks, stats, total=num_chunks(corpus), table=None, threads=threads, budget_bytes=read_ahead
     )
     window = shuffle if isinstance(shuffle, Window) else None
     # The reader looks through the windows that follow: if they referred to it in turn, a source that is dropped would
     # live, and read on, until the next collection of garbage.
     weakly = weakref.proxy(reader)
     timeline = UnsizedOrder(
-        corpus.num_chunks(), seed, shuffle is not False, window, lambda ids: cast(Ints, weakly.counts(ids))
+        num_chunks(corpus), seed, shuffle is not False, window, lambda ids: cast(Ints, weakly.counts(ids))
     )
     return ReadyCorpus(timeline, reader, lengths.read(weakly), [])

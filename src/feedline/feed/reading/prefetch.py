@@ -642,7 +642,7 @@ class BufferedReader(Reader):
         return 2**63 if self._stored is None else int(self._stored.sum())
 
     def _fresh(self) -> RangeFetcher:
-        return RangeFetcher(self._corpus, min(ROOM_BYTES, self._budget_bytes))
+        return RangeFetcher(self._corpus, self._total, min(ROOM_BYTES, self._budget_bytes))
 
     def _drop(self, needed: set[int]) -> None:
         for chunk_id in [c for c, entry in self._entries.items() if entry.slot >= 0 and c not in needed]:

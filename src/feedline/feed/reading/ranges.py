@@ -90,6 +90,7 @@ class RangeFetcher:
 
     Args:
         corpus: corpus whose chunks are fetched.
+        chunks: number of them.
         room: bytes that may be fetched ahead; one chunk is always allowed.
 
     Attributes:
@@ -103,12 +104,12 @@ class RangeFetcher:
         uses: when chunks are needed next.
     """
 
-    def __init__(self, corpus: Deserializer, room: int = ROOM_BYTES) -> None:
+    def __init__(self, corpus: Deserializer, chunks: int, room: int = ROOM_BYTES) -> None:
         self._corpus, self._room = corpus, room
         self.backend, self.direct, self.forced, self.shared, self.keeps = "any", True, False, False, False
         self.wait_seconds, self.asked_bytes, self.disk_bytes = 0.0, 0, 0
         self.fetched_bytes = self.cached_bytes = 0
-        self.uses = NextUses(corpus.num_chunks())
+        self.uses = NextUses(chunks)
         self._lock = threading.Lock()
         self._fetcher: _native.Fetcher | None = None
         self._files: OrderedDict[tuple[str, bool], _RangeFile] = OrderedDict()  # by path, and whether it is kept

@@ -19,7 +19,7 @@ from feedline.feed.files.atomic import atomic_file
 from feedline.feed.files.paths import PathLike
 from feedline.feed.formats.arrays import ArrayDeserializer
 from feedline.feed.formats.cntk.cbf import MAGIC, UNIT, VERSION
-from feedline.feed.protocol import Deserializer, whole_number
+from feedline.feed.protocol import Deserializer, num_chunks, whole_number
 
 _PIECE = 8 << 20
 _MOST = 2**31 - 1
@@ -135,7 +135,7 @@ def write_cbf(
         writer = CbfWriter(file, [_field(name, stream, dtype) for name, stream in corpus.schema.items()])
         held: list[list[Value]] = []
         size = 0
-        for number in range(corpus.num_chunks()):
+        for number in range(num_chunks(corpus)):
             chunk = corpus.read(number)
             for piece in chunk.pieces(min(_PIECE, chunk_size)):
                 _raise_unreadable(piece)

@@ -30,7 +30,15 @@ from feedline.feed.files.lru import LruCache
 from feedline.feed.files.paths import PathLike, open_file, read_at, status_of
 from feedline.feed.files.reading import read_exactly
 from feedline.feed.files.remote import object_at
-from feedline.feed.protocol import CHUNK_MEMORY, ChunkInfo, Deserializer, declared_streams, whole_number
+from feedline.feed.protocol import (
+    CHUNK_MEMORY,
+    Broadcast,
+    Capability,
+    ChunkInfo,
+    Deserializer,
+    declared_streams,
+    whole_number,
+)
 
 CHUNK_FRAMES = 90_000
 """Frames from which on a chunk is full: 15 minutes, CNTK's rule."""
@@ -77,7 +85,7 @@ class _FrameHeader(NamedTuple):
         return self.dim * (4, 2, 1)[self.coding]
 
 
-class HTKFeatureDeserializer(Deserializer):
+class HTKFeatureDeserializer(Deserializer, Broadcast):
     """Utterances of HTK feature files.
 
     A line of the script is ``name=file[first,last]``, frames counted from 0, the last one included; ``name=file`` or
@@ -132,7 +140,7 @@ class HTKFeatureDeserializer(Deserializer):
             "chunk_frames": chunk_frames,
             "memory": memory,
         }
-        self.name, self.broadcast = os.fspath(scp), bool(broadcast)
+        self.name, self._broadcast = os.fspath(scp), bool(broadcast)
         self._headers = LruCache(self._read_header, lambda _: 1, _HEADERS)
         self._script = _Script(Path(scp), prefix)
         self._fill_in_ranges()
@@ -155,6 +163,10 @@ class HTKFeatureDeserializer(Deserializer):
     def chunks(self) -> list[ChunkInfo]:
         """Return the size of every chunk; ``bytes`` are those of its frames in the files."""
         return self._infos
+
+    def capability(self, kind: type[Capability]) -> Capability | None:
+        """See `Deserializer.capability`; features are repeated only if ``broadcast`` says so."""
+        return None if kind is Broadcast and not self._broadcast else super().capability(kind)
 
     def digest(self) -> str:
         """Return 32 hex digits over names, ranges and neighbours, and excerpts of the first file."""

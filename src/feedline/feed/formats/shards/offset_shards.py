@@ -51,7 +51,16 @@ from feedline.feed.formats.shards.packing import (
 )
 from feedline.feed.formats.shards_guess import INDEX
 from feedline.feed.formats.unreadable import unread
-from feedline.feed.protocol import CHUNK_MEMORY, ChunkInfo, Deserializer, Extent, Piece, Unread, whole_number
+from feedline.feed.protocol import (
+    CHUNK_MEMORY,
+    ChunkInfo,
+    Deserializer,
+    Extent,
+    Piece,
+    Unread,
+    Verifiable,
+    whole_number,
+)
 
 MEMORY_BYTES = CHUNK_MEMORY
 CHUNK_BYTES = 32 << 20  # bytes in a chunk, of a shard that can be read in parts
@@ -90,7 +99,7 @@ class _ShardPart(NamedTuple):
     wrong: Mapping[int, str] = {}
 
 
-class OffsetShards(Deserializer):
+class OffsetShards(Deserializer, Verifiable):
     """A folder, or several, of shards. Subclasses read their index.json.
 
     Args:

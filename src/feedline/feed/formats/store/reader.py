@@ -32,10 +32,10 @@ from feedline.feed.formats.store.compressed import BatchInMemory, read_exactly
 from feedline.feed.formats.store.manifest import Manifest, StoreFile, lengths_header
 from feedline.feed.formats.store.mapped import ADVICE, StoreMap, open_inside
 from feedline.feed.formats.unreadable import lost_chunk
-from feedline.feed.protocol import ChunkInfo, Deserializer, Extent, Piece, Unread
+from feedline.feed.protocol import ChunkInfo, Deserializer, Extent, Piece, Unread, Verifiable
 
 
-class StoreDeserializer(Deserializer):
+class StoreDeserializer(Deserializer, Verifiable):
     """A store written by `StoreWriter` or `feedline.convert`.
 
     Nothing in the files is trusted: counts and sizes are checked when the store is opened, offsets when a chunk is
