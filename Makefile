@@ -114,7 +114,7 @@ $(PEERS)/.peers: constraints-peers.txt benchmarks/peers/install.py
 	touch $@
 
 # What is measured is this checkout, as it would be installed.
-$(PEERS)/.installed: $(PEERS)/.peers pyproject.toml $(NATIVE) $(shell find src examples/demo -name '*.py')
+$(PEERS)/.installed: $(PEERS)/.peers pyproject.toml $(NATIVE) $(shell find src examples/demo -name '*.py' -o -name '*.pyi')
 	$(PYTHON) -m benchmarks.peers.install $(PEERS) feedline
 	touch $@
 
@@ -139,7 +139,7 @@ docs: $(VENV)-docs/.packages
 
 # The sdist is built first, and the wheel from it, in an environment with nothing but what it declares. auditwheel puts
 # libjpeg-turbo inside and finds the oldest glibc that will do: that of the machine, or close to it.
-dist/.made: $(VENV)-release/.packages $(NATIVE) pyproject.toml README.md $(shell find src examples/demo -name '*.py')
+dist/.made: $(VENV)-release/.packages $(NATIVE) pyproject.toml README.md $(shell find src examples/demo -name '*.py' -o -name '*.pyi')
 	rm -rf dist build/release && mkdir -p build/release
 	PIP_CONSTRAINT=$(CURDIR)/constraints.txt $(VENV)-release/bin/python -m build -o build/release
 	PATH=$(CURDIR)/$(VENV)-release/bin:$$PATH $(VENV)-release/bin/auditwheel repair -w dist build/release/*.whl
