@@ -6,13 +6,14 @@ import numpy as np
 import pytest
 
 import feedline as fl
+from feedline.feed.protocol import Selective
 from feedline.feed.reading import prefetch
 
 CHUNKS, EACH = 6, 10
 TOTAL = CHUNKS * EACH
 
 
-class Gated(fl.Deserializer):
+class Gated(fl.Deserializer, Selective):
     """Chunks are read once the gate is open; sequences by themselves at any time. Sequence 13 cannot be read."""
 
     def __init__(self, selective=True, bad=()):
@@ -22,6 +23,9 @@ class Gated(fl.Deserializer):
 
     def chunks(self):
         return [fl.ChunkInfo(EACH, EACH, 8 * EACH)] * CHUNKS
+
+    def capability(self, kind):
+        return None if kind is Selective and not self.selective else super().capability(kind)
 
     def made(self, ordinals):
         errors = {i: fl.DataError("planted") for i, n in enumerate(ordinals.tolist()) if n in self.bad}

@@ -24,7 +24,7 @@ class Forwarding(Deserializer, Verifiable):
         self._corpus = corpus
         self.schema, self.name = corpus.schema, corpus.name
         self.random_access, self.in_memory = corpus.random_access, corpus.in_memory
-        self.sliceable, self.selective, self.fetchable = corpus.sliceable, corpus.selective, corpus.fetchable
+        self.sliceable, self.fetchable = corpus.sliceable, corpus.fetchable
         self.looks_at_all = corpus.looks_at_all
 
     def chunks(self) -> Sequence[ChunkInfo]:

@@ -104,8 +104,6 @@ class Deserializer(abc.ABC):
         in_memory: whether all of it is in memory, so that it is shuffled as a whole whatever its size.
         sliceable: whether ``read_slice`` reads no more than it returns, so that windows may be made of small
             blocks.
-        selective: whether ``select`` reads little more than the sequences themselves, so that the first minibatches
-            need not wait until a window is read.
         fetchable: whether chunks are views of the mapped files that ``files`` returns, so that data that is not in
             memory can be fetched ahead.
         looks_at_all: whether reading any part of a chunk looks at all of it, although it returns views; where parts of
@@ -117,7 +115,6 @@ class Deserializer(abc.ABC):
     random_access: bool = False
     in_memory: bool = False
     sliceable: bool = False
-    selective: bool = False
     fetchable: bool = False
     looks_at_all: bool = False
     name: str = "data"
@@ -232,6 +229,11 @@ class Unsized:
     def num_chunks(self) -> int:
         """Return the number of chunks; always the same."""
         raise NotImplementedError
+
+
+class Selective:
+    """A corpus whose ``select`` reads little more than the sequences themselves, so that the first minibatches need
+    not wait until a window is read."""
 
 
 class OfParts:

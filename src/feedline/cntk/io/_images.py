@@ -23,7 +23,7 @@ from feedline.errors import DataError
 from feedline.feed.formats.images import Base64ImageDeserializer as Base64Corpus
 from feedline.feed.formats.images import ImageMapDeserializer as MapCorpus
 from feedline.feed.forwarding import Forwarding
-from feedline.feed.protocol import ChunkInfo, Deserializer, Extent, chunk_starts
+from feedline.feed.protocol import Capability, ChunkInfo, Deserializer, Extent, Selective, chunk_starts
 
 MAP, BASE64 = "ImageDeserializer", "Base64ImageDeserializer"
 _OPTIONS = {"grayscale", "multiViewCrop"}
@@ -130,7 +130,6 @@ class ImageCorpus(Forwarding):
             super().__init__(corpus)
         else:
             super().__init__(Base64Corpus(config["file"], streams, cache=False))
-        self.selective = False  # windows are small, and selecting copies checks more
         if self._copies > 1:
             views = f"{image}: view"
             self.schema = Schema({**self.schema, views: Stream((), "int64")})
@@ -143,6 +142,10 @@ class ImageCorpus(Forwarding):
             views if self._copies > 1 else None,
             not self._strict,
         )
+
+    def capability(self, kind: type[Capability]) -> Capability | None:
+        """See `Forwarding.capability`. Not `Selective`: windows are small, and selecting copies checks more."""
+        return None if kind is Selective else super().capability(kind)
 
     def chunks(self) -> Sequence[ChunkInfo]:
         """Return a chunk for each copy of each picture, or the corpus's chunks with all copies."""

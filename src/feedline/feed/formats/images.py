@@ -41,6 +41,7 @@ from feedline.feed.protocol import (
     Deserializer,
     Extent,
     Piece,
+    Selective,
     Unread,
     declared_streams,
     whole_number,
@@ -58,10 +59,8 @@ _SKIP = 'pass on_error="skip" to the source to skip such pictures and list them'
 _PLAIN = re.compile(rb"[0-9]{1,19}")
 
 
-class _Images(Deserializer):
+class _Images(Deserializer, Selective):
     """Encoded pictures with a label each, and what they are called."""
-
-    selective = True
 
     def _declare(self, streams: Mapping[str, Stream] | None, more: Mapping[str, Stream], memory_bytes: int) -> None:
         declared = declared_streams(streams, more)

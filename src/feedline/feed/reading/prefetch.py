@@ -32,7 +32,7 @@ from feedline.data import Chunk
 from feedline.errors import DataError
 from feedline.feed.assembly import ChunkSet
 from feedline.feed.distinct import distinct
-from feedline.feed.protocol import CHUNK_MASK, Deserializer
+from feedline.feed.protocol import CHUNK_MASK, Deserializer, Selective
 from feedline.feed.reading.ranges import ROOM_BYTES, RangeFetcher
 from feedline.feed.reading.waiting import BLOCKS, NOT_AHEAD, Waits
 from feedline.feed.timeline import ChunkTable, Segment, Share, WindowPlan
@@ -493,7 +493,7 @@ class BufferedReader(Reader):
         """See `Reader.selects`: only of the first window after the start, or a seek, and for a few minibatches."""
         window = parts[0][0].plan
         if (
-            not self._corpus.selective
+            self._corpus.capability(Selective) is None
             or not self._budget_bytes
             or self._plans
             or self._selected >= _MOST_SELECTED
