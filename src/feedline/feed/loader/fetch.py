@@ -17,8 +17,8 @@ from feedline import _native
 from feedline.errors import shown
 from feedline.feed.loader import blame
 from feedline.feed.loader import collate as collating
+from feedline.feed.loader.collate import RaggedCollate
 from feedline.feed.loader.order import Planned
-from feedline.feed.loader.ragged import Collate
 from feedline.feed.loader.random import BATCH, COLLATE, ITEM, WORKER, At, Seeding
 
 
@@ -156,7 +156,7 @@ class Fetch:
             if own is None or not self._batched:
                 blame.in_collate(error, items)
             else:
-                blame.in_default_collate(error, samples, items, ragged=isinstance(own, Collate))
+                blame.in_default_collate(error, samples, items, ragged=isinstance(own, RaggedCollate))
             raise
 
     def _samples(self, dataset: Any, unit: WorkUnit, at: At, bad: list[tuple[int, str, str]]) -> Any:

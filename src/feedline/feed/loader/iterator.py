@@ -20,9 +20,8 @@ from feedline.feed.loader.epoch import Epoch
 from feedline.feed.loader.fetch import Fetched
 from feedline.feed.loader.iterable import DeclaredLength
 from feedline.feed.loader.order import Planned
-from feedline.feed.loader.shown import ShownSweep
 from feedline.feed.loader.state import ResumePoint
-from feedline.feed.loader.stats import LoaderStats
+from feedline.feed.loader.stats import LoaderStats, ShownSweep
 from feedline.feed.loader.sweeps import SweepProgress, Sweeps
 from feedline.feed.quarantine import Quarantine
 from feedline.interop.lightning import check_restored

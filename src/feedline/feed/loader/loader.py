@@ -25,9 +25,8 @@ from feedline.feed.loader.iterable import DeclaredLength
 from feedline.feed.loader.iterator import LoaderIterator
 from feedline.feed.loader.options import LoaderOptions, expect_processes, warn_of_ranks
 from feedline.feed.loader.samplers import samplers_of
-from feedline.feed.loader.shown import ShownSweep
 from feedline.feed.loader.state import ResumePoint
-from feedline.feed.loader.stats import LoaderStats
+from feedline.feed.loader.stats import LoaderStats, ShownSweep
 from feedline.feed.loader.sweeps import LoaderStanding, SweepProgress, Sweeps
 from feedline.feed.quarantine import Quarantine
 from feedline.feed.showing import Progress

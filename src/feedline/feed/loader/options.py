@@ -24,8 +24,7 @@ from numpy.typing import ArrayLike
 
 from feedline.errors import shown
 from feedline.feed.loader import pipes
-from feedline.feed.loader.collate import default_functions, torch_side
-from feedline.feed.loader.ragged import Collate
+from feedline.feed.loader.collate import RaggedCollate, default_functions, torch_side
 from feedline.feed.mistaken import refuse
 from feedline.feed.partition import Partition, checked, ranks
 from feedline.feed.protocol import Deserializer, checked_seed, says_where_batches_end, whole_number
@@ -121,7 +120,7 @@ class LoaderOptions:
         self.multiprocessing_context = _start_method(self.multiprocessing_context, self.num_workers)
         if self.collate_fn is None:
             ragged = self.batch_samples is not None and not self.is_corpus
-            self.collate_fn = Collate(self.layout) if ragged else default_functions()[0 if self.batched else 1]
+            self.collate_fn = RaggedCollate(self.layout) if ragged else default_functions()[0 if self.batched else 1]
 
     def replaced(self, changes: Mapping[str, Any]) -> LoaderOptions:
         """Return a copy with other values of some arguments; another sampler takes the place of the order there was.
