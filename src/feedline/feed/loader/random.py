@@ -5,8 +5,8 @@
 afterwards in the process of the training loop.
 
 Seeding costs 1 to 4 us per sample and generator, so only generators in use are seeded. The state of any other is
-compared before and after each batch, at 50 us together. The first batch that draws from one is read again with seeding,
-and from then on each sample is seeded.
+compared before and after each batch, at some 100 us together. The first batch that draws from one is read again with
+seeding, and from then on each sample is seeded.
 
 Threads share the generators of `random` and NumPy, so batches that draw from those run one at a time. torch's functions
 are given a per-thread generator instead, as the training loop may draw from the global one at any moment.
@@ -141,17 +141,15 @@ class _NumPy:
         state: Any = np.random.get_state(legacy=False)
         if state["bit_generator"] != "MT19937":
             return None
-        return state["state"]["key"], state["state"]["pos"], state["has_gauss"], state["gauss"]
+        return state["state"]["key"].tobytes(), state["state"]["pos"], state["has_gauss"], state["gauss"]
 
     def changed(self, mark: Any) -> bool:
-        now = self.mark()
-        if now is None or mark is None:
-            return now is not mark
-        return bool(now[1:] != mark[1:] or not np.array_equal(now[0], mark[0]))
+        return bool(self.mark() != mark)
 
     def restore(self, mark: Any) -> None:
         if mark is not None:
-            np.random.set_state(("MT19937", *mark))
+            words, *rest = mark
+            np.random.set_state(("MT19937", np.frombuffer(words, np.uint32), *rest))
 
     def seed(self, number: int) -> None:
         if self._is_twister():
@@ -162,7 +160,7 @@ class _NumPy:
         if mark is None:
             return None
         key, at, cached, normal = mark
-        words = key.astype("<u4").tobytes().hex()
+        words = np.frombuffer(key, np.uint32).astype("<u4").tobytes().hex()
         return {"words": words, "at": int(at), "normal": float(normal) if cached else None}
 
     def load(self, saved: Mapping[str, Any]) -> None:
