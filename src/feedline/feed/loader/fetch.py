@@ -257,6 +257,6 @@ def start_worker(
         random.seed(number)
         np.random.seed(_native.hash_key([seed, WORKER, worker]) & 0xFFFFFFFF)
         if torch is not None:
-            torch.GlobalGenerator().seed(number)
+            torch.global_generator().seed(number)
     if init is not None:
         init(worker)

@@ -4,9 +4,10 @@
 `random`, NumPy (`np.random.*`) and torch works too: they are seeded from the same key before each sample, and restored
 afterwards in the process of the training loop.
 
-Seeding costs 1 to 4 us per sample and generator, so only generators in use are seeded. The state of any other is
-compared before and after each batch, at some 100 us together. The first batch that draws from one is read again with
-seeding, and from then on each sample is seeded.
+Seeding costs 1 to 4 us per sample and generator, so only generators in use are seeded. A process seeds all of them for
+its first batches. A generator that none of these touched is no longer seeded, but checked around each batch: if a batch
+draws from it after all, the batch is read again with seeding, and from then on each sample is seeded. Values thus never
+depend on the guess; a dataset that rarely draws has one batch read twice.
 
 Threads share the generators of `random` and NumPy, so batches that draw from those run one at a time. torch's functions
 are given a per-thread generator instead, as the training loop may draw from the global one at any moment.
@@ -15,6 +16,7 @@ are given a per-thread generator instead, as the training loop may draw from the
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import importlib
 import random
 import sys
@@ -38,6 +40,8 @@ ITEM, BATCH, COLLATE, SAMPLER, WORKER = 4, 5, 6, 7, 8
 SweepKey = tuple[int, int]
 """What all random numbers of a sweep follow from: a seed, and the number of the sweep under it."""
 
+TRIAL = 2  # batches of a process before unused generators are no longer seeded
+
 _MT_WORDS = 624
 
 
@@ -48,6 +52,11 @@ class _Thread(threading.local):
 
 
 _thread = _Thread()
+
+
+def _numpy_random() -> Any:
+    """Return `numpy.random`, which is imported at first use; untyped, as its stubs lack some functions."""
+    return np.random
 
 
 def sample_rng() -> np.random.Generator:
@@ -74,13 +83,16 @@ def sample_rng() -> np.random.Generator:
 
 
 class Global(Protocol):
-    """A global generator that can be compared, restored and seeded."""
+    """A global generator that can be observed, restored and seeded."""
+
+    def witness(self) -> Any:
+        """Return a few words that differ after almost any draw, and after every draw from a fresh seed."""
 
     def mark(self) -> Any:
-        """Return its state now."""
+        """Return what `restore` needs."""
 
     def changed(self, mark: Any) -> bool:
-        """Return whether its state is another than ``mark``."""
+        """Return whether anything was drawn since ``mark``."""
 
     def restore(self, mark: Any) -> None:
         """Restore its state at ``mark``."""
@@ -102,18 +114,21 @@ class Global(Protocol):
 def globals_() -> list[Global]:
     """Return all generators that user code may draw from; torch's only if torch is imported."""
     torch = torch_if_imported()
-    generators: list[Global] = [_Python(), _NumPy()]
-    return generators if torch is None else [*generators, torch.GlobalGenerator()]
+    found: list[Global] = [_python(), _numpy()]
+    return found if torch is None else [*found, torch.global_generator()]
 
 
-class _Python:
+class _PythonByState:
     """The global generator of `random`."""
+
+    def witness(self) -> Any:
+        return random.getstate()
 
     def mark(self) -> Any:
         return random.getstate()
 
     def changed(self, mark: Any) -> bool:
-        return bool(random.getstate() != mark)
+        return bool(self.witness() != mark)
 
     def restore(self, mark: Any) -> None:
         random.setstate(mark)
@@ -130,48 +145,140 @@ class _Python:
         random.setstate((3, (*words.tolist(), at), normal))
 
 
-class _NumPy:
+class _Python(_PythonByState):
+    """The same, observed in memory: ``getstate`` returns 625 numbers, at 12 us, twice per batch."""
+
+    def __init__(self, address: int) -> None:
+        self._view = _view(address, 20)  # the index and the first words: those change whenever any does
+        self._seen: Any = None
+        self._state: Any = None
+
+    def witness(self) -> Any:
+        return bytes(self._view), _instance.gauss_next
+
+    def mark(self) -> Any:
+        seen = self.witness()
+        while seen != self._seen:
+            state, before = random.getstate(), seen
+            seen = self.witness()
+            if seen == before:  # else another thread has drawn meanwhile
+                self._state, self._seen = state, seen
+        return seen, self._state
+
+    def changed(self, mark: Any) -> bool:
+        return bool(self.witness() != mark[0])
+
+    def restore(self, mark: Any) -> None:
+        random.setstate(mark[1])
+
+
+_instance: Any = random.random.__self__  # type: ignore[attr-defined]  # a bound method of the shared instance
+
+
+def _python() -> Global:
+    """Observe memory if index and words lie where CPython puts them."""
+    try:
+        state = random.getstate()[1]
+        words, base = np.array(state, np.uint32), random.Random.__base__
+        raw = ctypes.string_at(id(_instance), base.__basicsize__)  # type: ignore[union-attr]
+        at = raw.find(words[:-1].tobytes()) - 4
+        if at > 0 and raw[at : at + 4] == words[-1:].tobytes():
+            return _Python(id(_instance) + at)
+    except (AttributeError, TypeError, ValueError):
+        pass
+    return _PythonByState()
+
+
+class _NumpyByState:
     """The global generator of `numpy.random`, if it is a Mersenne Twister.
 
     Any other was set by the user, who has to seed it.
     """
 
-    def mark(self) -> Any:
-        """Return (key, position, whether a normal number is cached, the number); None for another generator."""
+    def witness(self) -> Any:
         state: Any = np.random.get_state(legacy=False)
         if state["bit_generator"] != "MT19937":
             return None
-        return state["state"]["key"].tobytes(), state["state"]["pos"], state["has_gauss"], state["gauss"]
+        inner = state["state"]
+        return inner["key"].tobytes(), inner["pos"], state["has_gauss"], state["gauss"]
+
+    def mark(self) -> Any:
+        seen = self.witness()
+        return seen, None if seen is None else np.random.get_state(legacy=False)
 
     def changed(self, mark: Any) -> bool:
-        return bool(self.mark() != mark)
+        return bool(self.witness() != mark[0])
 
     def restore(self, mark: Any) -> None:
-        if mark is not None:
-            words, *rest = mark
-            np.random.set_state(("MT19937", np.frombuffer(words, np.uint32), *rest))
+        if mark[1] is not None:
+            np.random.set_state(mark[1])
 
     def seed(self, number: int) -> None:
-        if self._is_twister():
+        if type(_numpy_random().get_bit_generator()) is np.random.MT19937:
             np.random.seed(number & 0xFFFFFFFF)
 
     def save(self) -> dict[str, Any] | None:
-        mark = self.mark()
-        if mark is None:
+        state: Any = np.random.get_state(legacy=False)
+        if state["bit_generator"] != "MT19937":
             return None
-        key, at, cached, normal = mark
-        words = np.frombuffer(key, np.uint32).astype("<u4").tobytes().hex()
-        return {"words": words, "at": int(at), "normal": float(normal) if cached else None}
+        inner = state["state"]
+        normal = float(state["gauss"]) if state["has_gauss"] else None
+        return {"words": inner["key"].astype("<u4").tobytes().hex(), "at": int(inner["pos"]), "normal": normal}
 
     def load(self, saved: Mapping[str, Any]) -> None:
         words, at, normal = _twister(saved)
-        if self._is_twister():
+        if type(_numpy_random().get_bit_generator()) is np.random.MT19937:
             np.random.set_state(("MT19937", words, at, int(normal is not None), normal or 0.0))
 
-    @staticmethod
-    def _is_twister() -> bool:
-        bits: Any = np.random  # NumPy's stubs lack the function
-        return type(bits.get_bit_generator()) is np.random.MT19937
+
+class _Numpy(_NumpyByState):
+    """The same, observed in memory: ``get_state`` costs 30 us."""
+
+    def __init__(self) -> None:
+        self._bits: Any = None
+        self._head: Any = None
+        self._position: Any = None
+        self._seen: Any = None
+        self._state: Any = None
+
+    def witness(self) -> Any:
+        bits = _numpy_random().get_bit_generator()
+        if bits is not self._bits:
+            head = position = None
+            if type(bits) is np.random.MT19937:
+                address = bits.ctypes.state_address
+                head, position = _view(address, 16), _view(address + 4 * _MT_WORDS, 4)
+            self._bits, self._head, self._position, self._seen = bits, head, position, None
+        return None if self._head is None else bytes(self._head) + bytes(self._position)
+
+    def mark(self) -> Any:
+        seen = self.witness()
+        if seen is None:
+            return None, None
+        # The cached second half of a pair of normal numbers may be used up while the words stay.
+        while seen != self._seen or self._state["has_gauss"]:
+            state, before = np.random.get_state(legacy=False), seen
+            seen = self.witness()
+            if seen == before:  # else another thread has drawn meanwhile
+                self._state, self._seen = state, seen
+                break
+        return seen, self._state
+
+    def changed(self, mark: Any) -> bool:
+        seen, state = mark
+        if self.witness() != seen:
+            return True
+        return bool(state is not None and state["has_gauss"] and not np.random.get_state(legacy=False)["has_gauss"])
+
+
+def _numpy() -> Global:
+    """Observe memory if NumPy lays a Mersenne Twister out as expected: words, then the position."""
+    bits: Any = np.random.MT19937(1)
+    bits.random_raw(3)
+    state = bits.state["state"]
+    raw = ctypes.string_at(bits.ctypes.state_address, 4 * (_MT_WORDS + 1))
+    known = raw == state["key"].tobytes() + np.uint32(state["pos"]).tobytes()
+    return _Numpy() if known else _NumpyByState()
 
 
 def _twister(saved: Mapping[str, Any]) -> tuple[NDArray[np.uint32], int, float | None]:
@@ -189,6 +296,10 @@ def _twister(saved: Mapping[str, Any]) -> tuple[NDArray[np.uint32], int, float |
     if normal is not None and type(normal) is not float:
         raise TypeError(f"expected a cached normal number, or null, got {normal!r:.80}")
     return words, at, normal
+
+
+def _view(address: int, size: int) -> Any:
+    return (ctypes.c_ubyte * size).from_address(address)
 
 
 class _Attempt:
@@ -221,7 +332,9 @@ class Seeding:
         self._own = torch.own_generator if torch is not None and threads else None
         if self._own is not None:
             self._all.pop()  # threads do not touch the global torch generator
-        self._seeded: list[Global] = []
+        self._seeded: list[Global] = self._all
+        self._trial = TRIAL
+        self._used: set[int] = set()
         self._gate = _Gate() if threads else None
         # Of `_beside`: how often it began, and what runs now.
         self._undoing = threading.Lock()
@@ -327,11 +440,11 @@ class Seeding:
 
     def _attempt(self, key: SweepKey, work: Callable[[At], T]) -> tuple[bool, Any]:
         """Return (whether everything drawn was seeded, the result of ``work``)."""
-        seeded = self._seeded
+        seeded, trial = self._seeded, self._trial > 0
         idle = [g for g in self._all if g not in seeded]
         before = [g.mark() for g in idle]
         kept = [(g, g.mark()) for g in seeded] if self._restore else []
-        at = _Seeds(key, seeded) if seeded else _Names(key)
+        at = _Seeds(key, seeded, trial) if seeded else _Names(key)
         result, error = None, None
         try:
             try:
@@ -341,6 +454,12 @@ class Seeding:
                 error = raised
             finally:
                 _thread.names = None
+            if trial:
+                at.look()
+                self._used |= at.used
+                self._trial -= 1
+                if self._trial == 0:
+                    self._seeded = [g for i, g in enumerate(self._all) if i in self._used]
             again = bool(idle) and self._drawn(idle, before)
         finally:
             for g, mark in kept:
@@ -427,7 +546,7 @@ def seed_process(number: int) -> None:
     np.random.seed(number & 0xFFFFFFFF)
     torch = torch_if_imported()
     if torch is not None:
-        torch.GlobalGenerator().seed(number)
+        torch.global_generator().seed(number)
 
 
 def torch_if_imported() -> Any:
@@ -438,12 +557,17 @@ def torch_if_imported() -> Any:
 class At(Protocol):
     """Announces whose user code runs next."""
 
+    used: set[int]
+
     def __call__(self, key: int, level: int = ITEM) -> None:
         """Announce the code of sample ``key``."""
 
     def many(self, keys: Any, samples: list[Any]) -> bool:
         """Announce all items of a batch, whose samples are appended one by one; return False if each must be
         announced."""
+
+    def look(self) -> None:
+        """Announce the end."""
 
 
 class _Names:
@@ -454,6 +578,8 @@ class _Names:
     """
 
     __slots__ = ("_key", "_keys", "_level", "_samples", "_seed", "_sweep", "made")
+
+    used: set[int] = frozenset()  # type: ignore[assignment]
 
     def __init__(self, key: SweepKey) -> None:
         (self._seed, self._sweep), self._level = key, 0
@@ -474,23 +600,38 @@ class _Names:
         key = self._key if self._keys is None else self._keys[len(self._samples)]
         return self._seed, self._sweep, self._level, key
 
+    def look(self) -> None:
+        """Do nothing: no generator is seeded."""
+
 
 class _Seeds(_Names):
-    """Seeds generators, too."""
+    """Seeds generators too; during the trial it records which of them are used."""
 
-    def __init__(self, key: SweepKey, generators: list[Global]) -> None:
+    def __init__(self, key: SweepKey, generators: list[Global], trial: bool) -> None:
         super().__init__(key)
-        self._generators = generators
+        self._generators, self._trial = generators, trial
+        self._after: list[Any] = []
+        self.used = set()
 
     def __call__(self, key: int, level: int = ITEM) -> None:
         super().__call__(key, level)
         number = _native.hash_key([self._seed, self._sweep, level, key])
+        if self._trial:
+            self.look()
         for g in self._generators:
             g.seed(number)
+        if self._trial:
+            self._after = [g.witness() for g in self._generators]
 
     def many(self, keys: Any, samples: list[Any]) -> bool:
         """Return False: each sample must be seeded."""
         return False
+
+    def look(self) -> None:
+        """Record what was drawn from since the last seeding."""
+        self.used.update(
+            i for i, (g, after) in enumerate(zip(self._generators, self._after, strict=False)) if g.witness() != after
+        )
 
 
 def _number() -> int:
