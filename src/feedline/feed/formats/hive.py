@@ -22,18 +22,18 @@ NULL = "__HIVE_DEFAULT_PARTITION__"
 _INTEGER = re.compile(r"-?\d{1,19}", re.ASCII)
 
 
-def hive_columns(paths: Sequence[str], given: object) -> Columns:
+def hive_columns(paths: Sequence[str], root: object) -> Columns:
     """Return the columns that the folders of files are named after: of integers where all values are, else of text.
 
     Args:
         paths: the files.
-        given: what they were given as. Only folders in it count; if it is none, in the one that all have in common.
+        root: the path that the user passed. Only folders below it count, or below the one that all files share.
 
     Raises:
         DataError: a name or a value is not UTF-8.
     """
-    found = _pairs_of(paths, given)
-    for path, pairs in zip(paths, found, strict=True):
+    folders = _pairs_of(paths, root)
+    for path, pairs in zip(paths, folders, strict=True):
         if bad := [text for pair in pairs.items() for text in pair if text is not None and not encodable(text)]:
             raise DataError(
                 f"expected folders that are named in UTF-8, as they are a column, got {os.fsencode(bad[0])!r}",
@@ -41,8 +41,8 @@ def hive_columns(paths: Sequence[str], given: object) -> Columns:
                 hint="rename the folder",
             )
     columns: Columns = {}
-    for name in dict.fromkeys(name for pairs in found for name in pairs):
-        texts = [pairs.get(name) for pairs in found]
+    for name in dict.fromkeys(name for pairs in folders for name in pairs):
+        texts = [pairs.get(name) for pairs in folders]
         known = [text for text in texts if text is not None]
         if known and all(_INTEGER.fullmatch(text) and -(2**63) <= int(text) < 2**63 for text in known):
             columns[name] = [None if text is None else int(text) for text in texts]
@@ -51,10 +51,10 @@ def hive_columns(paths: Sequence[str], given: object) -> Columns:
     return columns
 
 
-def tell_left_out(paths: Sequence[str | os.PathLike[str]], given: object, name: str, columns: Container[str]) -> None:
+def tell_left_out(paths: Sequence[str | os.PathLike[str]], root: object, name: str, columns: Container[str]) -> None:
     """Warn of such columns, where a corpus called ``name`` has only ``columns``, those in its files."""
-    found = _pairs_of(paths, given)
-    if named := [key for key in dict.fromkeys(key for pairs in found for key in pairs) if key not in columns]:
+    folders = _pairs_of(paths, root)
+    if named := [key for key in dict.fromkeys(key for pairs in folders for key in pairs) if key not in columns]:
         warnings.warn(
             f"columns that are only names of folders are not read from {name}: {', '.join(named)}; write it as "
             "Parquet, of which they are, or name the streams that you want in `streams` to hear no more of it",
@@ -62,20 +62,20 @@ def tell_left_out(paths: Sequence[str | os.PathLike[str]], given: object, name: 
         )
 
 
-def _pairs_of(paths: Sequence[str | os.PathLike[str]], given: object) -> list[dict[str, str | None]]:
+def _pairs_of(paths: Sequence[str | os.PathLike[str]], root: object) -> list[dict[str, str | None]]:
     parents = [os.path.dirname(os.path.abspath(path)) for path in paths]
-    folder = given if isinstance(given, (str, os.PathLike)) and os.path.isdir(given) else os.path.commonpath(parents)
-    root = os.path.abspath(os.fspath(folder))
-    return [_pairs(os.path.relpath(parent, root)) for parent in parents]
+    folder = root if isinstance(root, (str, os.PathLike)) and os.path.isdir(root) else os.path.commonpath(parents)
+    top = os.path.abspath(os.fspath(folder))
+    return [_pairs(os.path.relpath(parent, top)) for parent in parents]
 
 
 def _pairs(path: str) -> dict[str, str | None]:
-    found: dict[str, str | None] = {}
+    pairs: dict[str, str | None] = {}
     for part in Path(path).parts:
         name, equals, value = part.partition("=")
         if name and equals:
-            found[_unquoted(name)] = None if value == NULL else _unquoted(value)
-    return found
+            pairs[_unquoted(name)] = None if value == NULL else _unquoted(value)
+    return pairs
 
 
 def _unquoted(text: str) -> str:
