@@ -101,6 +101,7 @@ check: $(VENV)-check/.packages
 	$(VENV)-check/bin/mypy
 	$(VENV)-check/bin/lint-imports
 	$(BIN)/python tools/check_stub.py
+	$(BIN)/python tools/sizes.py
 
 bench: $(VENV)-frameworks/.packages
 	$(VENV)-frameworks/bin/python -m benchmarks

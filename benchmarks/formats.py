@@ -140,7 +140,7 @@ def read(kinds: dict[str, Kept], name: str, path: str, size: int, rounds: int) -
     opened = []
     for _ in range(2):
         began = time.perf_counter()
-        corpus = fl.open_corpus(path, **streams)
+        corpus = fl.open_corpus(path, streams=streams)
         opened.append(time.perf_counter() - began)
     rates, wall = [], []
     window = fl.Window(bytes=max(1, sum(info.bytes for info in corpus.chunks()) // 8))

@@ -83,7 +83,7 @@ def read(stage: Stage) -> Answer:
             source = fl.MinibatchSource(
                 corpus,
                 seed=7,
-                lanes=lanes,
+                order=fl.Arcs(lanes) if lanes else "feedline",
                 shuffle=fl.Window(chunks=128),
                 max_sweeps=1,
                 partition=(rank, RANKS),
@@ -146,7 +146,8 @@ def delivered(stage: Stage) -> Answer:
     sizes, count = uneven(4000, 300), 20 if stage.quick else 300
 
     def taking(lanes: int | None) -> Callable[[], float]:
-        source = fl.MinibatchSource(Counted(sizes, WIDTH), seed=1, lanes=lanes, shuffle=fl.Window(chunks=128))
+        order = fl.Arcs(lanes) if lanes else "feedline"
+        source = fl.MinibatchSource(Counted(sizes, WIDTH), seed=1, order=order, shuffle=fl.Window(chunks=128))
         return lambda: sum(source.next_minibatch(BATCH).num_sequences for _ in range(count))
 
     takers = {"feedline": taking(LANES), "without lanes": taking(None)}

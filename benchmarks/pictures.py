@@ -162,7 +162,7 @@ def fed(stage: Stage, folder: Path) -> list[Answer]:
         folder, made.pictures(count, size=(256, 256), kinds=["baseline"], qualities=[90], detail=0.95), shards=4
     )
     fill(*paths)
-    corpus = fl.open_corpus(folder, **STREAMS)
+    corpus = fl.open_corpus(folder, streams=STREAMS)
     kept = corpus.select(np.arange(count))["image"]
     encoded = Encoded([], kept.data, kept.bounds, 0.0)
     steps = (images.RandomCrop(SIDE), images.Flip(0.5), images.Normalize(MEAN, STD, layout="CHW"))

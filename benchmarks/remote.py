@@ -253,7 +253,11 @@ def feedline_of(kind: str, options: dict[str, Any], folder: str) -> Made:
 
     def opened() -> Callable[[], float]:
         streams = {"jpg": BYTES} if kind == "tar" else {}
-        corpus = fl.open_corpus(f"s3://bench/{kind.lower()}", cache=f"{folder}/c", storage_options=options, **streams)
+        corpus = fl.open_corpus(
+            f"s3://bench/{kind.lower()}",
+            streams=streams,
+            remote=fl.Remote(cache=f"{folder}/c", storage_options=options),
+        )
         return sweeping(fl.MinibatchSource(corpus, shuffle=WINDOW, seed=1, partition=(0, 1)), FIELDS[kind])
 
     return opened
@@ -341,9 +345,11 @@ def from_full_cache(stage: Stage, server: ObjectStoreProcess, bucket: Path) -> l
             stack.callback(shutil.rmtree, local)
             opened = {
                 "cache": fl.open_corpus(
-                    f"s3://bench/{kind.lower()}", cache=f"{folder}/c", storage_options=server.s3(), **streams
+                    f"s3://bench/{kind.lower()}",
+                    streams=streams,
+                    remote=fl.Remote(cache=f"{folder}/c", storage_options=server.s3()),
                 ),
-                "files": fl.open_corpus(local, **streams),
+                "files": fl.open_corpus(local, streams=streams),
             }
             feeds = {
                 name: stack.enter_context(fl.MinibatchSource(corpus, shuffle=WINDOW, seed=1, partition=(0, 1)))
@@ -392,7 +398,9 @@ def second_sweep(stage: Stage, server: ObjectStoreProcess, folder: Path) -> list
             from feedline.feed.remote import cache as caches
 
             caches.LEAST_BYTES = 1 << 20
-        corpus = fl.open_corpus("s3://bench/parquet", cache=cache, cache_bytes=total // 2, storage_options=server.s3())
+        corpus = fl.open_corpus(
+            "s3://bench/parquet", remote=fl.Remote(cache=cache, cache_bytes=total // 2, storage_options=server.s3())
+        )
         window = fl.Window(bytes=total // 32)
         with fl.MinibatchSource(
             corpus, shuffle=window, seed=1, max_sweeps=4, partition=(0, 1), read_ahead=total // 32
@@ -443,7 +451,7 @@ def restored(stage: Stage, server: ObjectStoreProcess, folder: Path) -> list[Ans
     order = {"shuffle": window, "seed": 1}
 
     def source(cache: str, **more: Any) -> tuple[Any, fl.MinibatchSource]:
-        corpus = fl.open_corpus("s3://bench/mds", cache=cache, storage_options=server.s3())
+        corpus = fl.open_corpus("s3://bench/mds", remote=fl.Remote(cache=cache, storage_options=server.s3()))
         return corpus, fl.MinibatchSource(corpus, shuffle=window, seed=1, partition=(0, 1), max_sweeps=1, **more)
 
     with fl.MinibatchSource(fl.open_corpus(folder), shuffle=window, seed=1, partition=(0, 1), max_sweeps=1) as local:

@@ -28,7 +28,11 @@ from benchmarks.harness import Answer, Stage
 RANKS, RANK = 1000, 7
 DOCUMENTS, TOKENS, BYTES = 1000, 1000, 4  # of a chunk, of a document, of a token
 SIZE = RANKS * 8192
-ORDERS: dict[str, dict[str, Any]] = {"windows": {}, "lanes=1024": {"lanes": 1024}, "in order": {"shuffle": False}}
+ORDERS: dict[str, dict[str, Any]] = {
+    "windows": {},
+    "lanes=1024": {"order": fl.Arcs(1024)},
+    "in order": {"shuffle": False},
+}
 
 
 class Documents(fl.Deserializer):

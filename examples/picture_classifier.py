@@ -39,7 +39,7 @@ TESTING = images.Decode("image", images.Resize((SIDE, SIDE)), NORMALIZE)
 def open_shards(folder: Path) -> fl.Deserializer:
     """Encoded pictures and their labels."""
     return fl.open_corpus(
-        folder, image=fl.Stream(dtype="bytes", field="jpg"), label=fl.Stream((), "int64", field="cls")
+        folder, streams={"image": fl.Stream(dtype="bytes", field="jpg"), "label": fl.Stream((), "int64", field="cls")}
     )
 
 

@@ -82,7 +82,7 @@ def tar(given: Given) -> Opened:
         streams = {"x": fl.Stream(dtype="bytes", field="jpg"), "id": fl.Stream((), "int64", field="cls")}
         steps = images.RandomCrop(SIDE), images.Normalize((0, 0, 0), (1, 1, 1), layout="CHW")
         return DataLoader(
-            open_corpus(given.data, **streams),
+            open_corpus(given.data, streams=streams),
             batch_size=BATCH,
             shuffle=True,
             seed=SEED,

@@ -64,7 +64,8 @@ def ours(window: int | None) -> Any:
 
         def opened() -> Any:
             corpus = open_corpus(
-                f"s3://{where(given)}/mds", cache=given.scratch / given.data.name, storage_options=server.s3()
+                f"s3://{where(given)}/mds",
+                remote=fl.Remote(cache=given.scratch / given.data.name, storage_options=server.s3()),
             )
             return DataLoader(corpus, batch_size=BATCH, shuffle=shuffle, seed=SEED, num_workers=given.workers)
 

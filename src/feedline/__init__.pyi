@@ -29,6 +29,11 @@ from feedline.errors import SchemaError as SchemaError
 from feedline.errors import StateError as StateError
 from feedline.errors import StoreError as StoreError
 from feedline.errors import WorkerError as WorkerError
+from feedline.feed.arguments import Arcs as Arcs
+from feedline.feed.arguments import BatchByLength as BatchByLength
+from feedline.feed.arguments import Quarantine as Quarantine
+from feedline.feed.arguments import Remote as Remote
+from feedline.feed.arguments import Weighted as Weighted
 from feedline.feed.composed import Bucketed as Bucketed
 from feedline.feed.composed import Mixture as Mixture
 from feedline.feed.composed import Packed as Packed

@@ -180,7 +180,7 @@ def test_documents_that_cannot_be_named_are_refused(tmp_path, rows, described):
 def test_a_run_with_lanes():
     """A state names their number; the fingerprint says whether it is the right one."""
     corpus = fl.ArrayDeserializer(x=np.arange(300), chunk_sequences=7)
-    with fl.MinibatchSource(corpus, seed=4, lanes=8, shuffle=fl.Window(chunks=16)) as source:
+    with fl.MinibatchSource(corpus, seed=4, order=fl.Arcs(8), shuffle=fl.Window(chunks=16)) as source:
         a = LoggedFeed(0, 16, source.state_dict())
         fed = [m.ids.tolist() for _, m in zip(range(25), source.minibatches(16), strict=False)]
         b = LoggedFeed(25, 16, source.state_dict())

@@ -64,7 +64,7 @@ def test_shards_hold_all_pictures(tmp_path):
     some = list(made.pictures(10, size=(24, 24)))
     paths = made.write_tar(tmp_path, some, shards=3)
     streams = {"image": fl.Stream(dtype="bytes", field="jpg"), "label": fl.Stream((), "int64", field="cls")}
-    read = fl.open_corpus(paths[0], **streams).select(np.arange(4))
+    read = fl.open_corpus(paths[0], streams=streams).select(np.arange(4))
     assert read["image"].tolist() == [some[i].data for i in (0, 3, 6, 9)]
     contents, labels = made.rows(some)
     assert read["label"].rows.tolist() == [labels[i] for i in (0, 3, 6, 9)]

@@ -48,7 +48,7 @@ PLAN = ("plan", "s3://b/train/*.parquet", "--batch", 7, "--seed", 3, "--window",
 def test_a_run_fetches_what_was_said_also_when_it_is_opened(bucket, feedline, tmp_path):
     said = json.loads(feedline(*PLAN, "--sweeps", 2, "--json"))["fetching"]
     bucket.reset()
-    corpus = fl.open_corpus("s3://b/train/*.parquet", cache=tmp_path / "run", cache_bytes=64 << 20)
+    corpus = fl.open_corpus("s3://b/train/*.parquet", remote=fl.Remote(cache=tmp_path / "run", cache_bytes=64 << 20))
     with fl.MinibatchSource(corpus, seed=3, shuffle=fl.Window(bytes=1 << 20), max_sweeps=2) as source:
         source.state_dict()
         counters = bucket.counters()

@@ -141,7 +141,7 @@ def test_csv(tmp_path):
     assert got["x"].rows[7].tolist() == [7, 7.5]
     assert got["y"].rows[7] == 1
     assert seen[-1][1] == (tmp_path / "t.csv").stat().st_size - len("a,b,y\n")
-    assert everything(open_corpus(tmp_path / "t.csv", z=["b", "a"]))["z"].rows[7].tolist() == [7.5, 7]
+    assert everything(open_corpus(tmp_path / "t.csv", streams={"z": ["b", "a"]}))["z"].rows[7].tolist() == [7.5, 7]
 
 
 def test_paths_of_every_format(tmp_path):
@@ -177,12 +177,12 @@ def test_declared_streams_choose_and_are_checked(tmp_path):
     np.savez(tmp_path / "both.npz", x=np.zeros((3, 2)), y=np.arange(3))
     convert(tmp_path / "both.npz", tmp_path / "store")
     for name in ("both.npz", "store"):
-        corpus = open_corpus(tmp_path / name, y=Stream((), "int64"))
+        corpus = open_corpus(tmp_path / name, streams={"y": Stream((), "int64")})
         assert list(corpus.schema) == ["y"]
         with pytest.raises(SchemaError, match="for stream `x`, got"):
-            open_corpus(tmp_path / name, x=Stream(3, "float64"))
+            open_corpus(tmp_path / name, streams={"x": Stream(3, "float64")})
         with pytest.raises(SchemaError, match="z"):
-            open_corpus(tmp_path / name, z=Stream(3))
+            open_corpus(tmp_path / name, streams={"z": Stream(3)})
 
 
 def test_damaged_arrays(tmp_path):

@@ -116,7 +116,7 @@ def test_skipping_is_the_same(tmp_path):
     skipped = []
     for number, threshold in enumerate((0, 1 << 60)):
         file = tmp_path / f"{number}.jsonl"
-        source = fl.MinibatchSource(world, seed=5, on_error="skip", quarantine=file, max_sweeps=2)
+        source = fl.MinibatchSource(world, seed=5, on_error=fl.Quarantine(file), max_sweeps=2)
         source._ahead.threshold = threshold
         got = [content(m) for m in source.minibatches(10)]
         skipped.append((got, file.read_text(), source.stats().skipped))
@@ -334,7 +334,7 @@ def test_what_a_transform_cannot_read_keeps_its_place(world, size, data):
         outcomes.append(out)
     assert outcomes[0] == outcomes[1]
     whole = [m.ids.tolist() for m in world.source(max_sweeps=2).minibatches(size)]
-    for source in transformed(world, bad, max_sweeps=2, on_error="skip", quarantine=os.devnull):
+    for source in transformed(world, bad, max_sweeps=2, on_error=fl.Quarantine(os.devnull)):
         got = [m.ids.tolist() for m in source.minibatches(size)]
         assert got == [[i for i in ids if i not in bad] for ids in whole]
         assert source.stats().skipped == 2 * len(bad)

@@ -74,7 +74,7 @@ def test_a_failing_disk_costs_the_sequences_it_holds_and_no_others(folder, tmp_p
     listed = tmp_path / "listed.jsonl"
     place = rows_of(folder, "x")[1234]
     expected = [m.ids.tolist() for m in source(folder, shuffle).minibatches(64)]
-    with source(folder, shuffle, backend, on_error="skip", quarantine=listed) as feed:
+    with source(folder, shuffle, backend, on_error=fl.Quarantine(listed)) as feed:
         fail(feed, place + 100, place + 200, errno.EIO)
         found = list(feed.minibatches(64))
         assert feed.stats().skipped == 1
@@ -111,7 +111,7 @@ def test_a_failing_disk_is_an_error_with_file_byte_and_sequence(folder, shuffle)
 def test_a_file_that_is_cut_costs_what_was_behind_the_cut(store, tmp_path, shuffle):
     """In known chunks, sequences before the truncation are delivered, and those after it are listed."""
     place = rows_of(store, "x")[2950]
-    with source(store, shuffle, on_error="skip", quarantine=tmp_path / "listed.jsonl", read_ahead=0) as feed:
+    with source(store, shuffle, on_error=fl.Quarantine(tmp_path / "listed.jsonl"), read_ahead=0) as feed:
         feed._reader._slots_of(np.arange(len(feed.corpus.chunks())))
         os.truncate(store / "part-00000.arrow", place)
         found = list(feed.minibatches(64))
@@ -134,7 +134,7 @@ def test_a_file_that_is_cut_while_it_is_in_memory(store, tmp_path, shuffle, kind
         np.save(part, np.repeat(np.arange(ROWS, dtype=np.float32), WIDTH).reshape(ROWS, WIDTH))
         corpus = fl.ArrayDeserializer(x=np.load(part, mmap_mode="r"), chunk_sequences=300)
     listed, sizes = tmp_path / "listed.jsonl", [info.sequences for info in corpus.chunks()]
-    options = {"seed": 1, "shuffle": shuffle, "max_sweeps": 1, "on_error": "skip", "quarantine": listed}
+    options = {"seed": 1, "shuffle": shuffle, "max_sweeps": 1, "on_error": fl.Quarantine(listed)}
     with fl.MinibatchSource(corpus, **options) as feed:
         feed._reader._slots_of(np.arange(len(sizes)))
         before = feed.next_minibatch(64)
@@ -369,7 +369,7 @@ def test_a_transform_is_begun_as_soon_as_the_next_minibatch_is_read(folder, tmp_
     expected = list(source(folder, "whole", transforms=[Elsewhere()]).minibatches(64))
     bad = int(expected[20].ids[7])
     stage, got = Elsewhere(), []
-    options = {"on_error": "skip", "quarantine": tmp_path / "listed.jsonl"}
+    options = {"on_error": fl.Quarantine(tmp_path / "listed.jsonl")}
     with source(folder, "whole", transforms=[stage], **options) as feed:
         if failing:
             place = rows_of(folder, "x")[bad]

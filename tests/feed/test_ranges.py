@@ -166,7 +166,7 @@ def test_a_failing_disk_costs_what_it_holds_and_no_more(files, tmp_path, monkeyp
     begin = path.stat().st_size // 2
     expected = [m.ids.tolist() for m in source(reopen(), forced=False, shuffle=shuffle).minibatches(64)]
     listed = tmp_path / "listed.jsonl"
-    with source(corpus, "any", forced, shuffle=shuffle, on_error="skip", quarantine=listed) as feed:
+    with source(corpus, "any", forced, shuffle=shuffle, on_error=fl.Quarantine(listed)) as feed:
         feed.state_dict()
         feed._reader.ranges.fail(str(path), begin, begin + 10, errno.EIO)
         failing_reads(monkeypatch, path, begin, begin + 10)

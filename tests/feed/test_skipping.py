@@ -65,7 +65,7 @@ def test_the_same_minibatches_as_if_it_were_unreadable(
     def source(corpus, **options):
         return fl.MinibatchSource(corpus, shuffle=shuffle, seed=3, max_sweeps=2, truncation_length=lanes, **options)
 
-    reading = source(Unreadable(corpus, skip), on_error="skip", quarantine=folder / "seen.jsonl")
+    reading = source(Unreadable(corpus, skip), on_error=fl.Quarantine(folder / "seen.jsonl"))
     expected, got = list(reading.minibatches(size)), list(source(corpus, skip=skip).minibatches(size))
     assert [told(m) for m in got] == [told(m) for m in expected]
     for one, other in zip(got, expected, strict=True):
@@ -91,9 +91,7 @@ def test_validate_lists_what_a_feed_lists_and_skip_takes_it(tmp_path):
     assert (summary.sequences, summary.samples, summary.damaged) == (50, 50, len(bad))
     assert [error.sequence for error in summary.errors] == bad[:10]
     assert summary.bytes == (tmp_path / "a.ctf").stat().st_size
-    feed = fl.MinibatchSource(
-        corpus, shuffle=False, max_sweeps=1, on_error="skip", quarantine=tmp_path / "by-feed.jsonl"
-    )
+    feed = fl.MinibatchSource(corpus, shuffle=False, max_sweeps=1, on_error=fl.Quarantine(tmp_path / "by-feed.jsonl"))
     good = [m.ids.tolist() for m in feed.minibatches(8)]
     assert q.read_text() == (tmp_path / "by-feed.jsonl").read_text()
     source = fl.MinibatchSource(corpus, shuffle=False, max_sweeps=1, skip=q)

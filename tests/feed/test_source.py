@@ -221,8 +221,10 @@ def test_a_minibatch_that_failed_at_a_windows_edge_is_delivered_when_asked_again
 
     def feed(corpus):
         quarantine = tmp_path / f"{type(corpus).__name__}.jsonl"
-        settings = {"shuffle": fl.Window(chunks=2), "read_ahead": 0, "max_sweeps": 2, "on_error": on_error}
-        return fl.MinibatchSource(corpus, quarantine=quarantine, **settings)
+        settings = {"shuffle": fl.Window(chunks=2), "read_ahead": 0, "max_sweeps": 2}
+        if on_error == "skip":
+            settings["on_error"] = fl.Quarantine(quarantine)
+        return fl.MinibatchSource(corpus, **settings)
 
     bad = (3, 17, 18) if on_error == "skip" else ()
     expected = list(feed(CountedCorpus([1, 2, 3] * 20, [10] * 6, bad=bad)).minibatches(7))
@@ -420,9 +422,7 @@ def test_sizes_are_whole_numbers(size):
     assert source().next_minibatch(np.int64(9)).num_samples <= 9
 
 
-@pytest.mark.parametrize(
-    "name", ["max_sweeps", "max_samples", "max_errors", "truncation_length", "threads", "read_ahead"]
-)
+@pytest.mark.parametrize("name", ["max_sweeps", "max_samples", "truncation_length", "threads", "read_ahead"])
 def test_limits_are_whole_numbers(name):
     """Each names itself."""
     for wrong in (1.5, "3", True):
@@ -544,7 +544,8 @@ class Integer:
         {"max_samples": 7},
         {"threads": 2, "read_ahead": 100},
         {"truncation_length": 3},
-        {"on_error": "skip", "max_errors": 3},
+        {"limit": 3},
+        {"arcs": 4},
         {"shuffle": {"chunks": 2}},
         {"shuffle": {"samples": 5}},
         {"shuffle": {"bytes": 50}},
@@ -558,6 +559,10 @@ def test_any_integer_is_taken_and_a_state_is_json(options, kind):
         given = {name: kind(value) if type(value) is int else value for name, value in options.items()}
         if "shuffle" in given:
             given["shuffle"] = fl.Window(**{name: kind(value) for name, value in given["shuffle"].items()})
+        if "limit" in given:
+            given["on_error"] = fl.Quarantine(limit=given.pop("limit"))
+        if "arcs" in given:
+            given["order"] = fl.Arcs(given.pop("arcs"))
         return fl.MinibatchSource(corpus, **{"max_sweeps": 1} | given)
 
     first, second = source(kind), source(int)

@@ -65,7 +65,7 @@ def test_sparse_streams_and_empty_sequences():
     with pytest.raises(fl.DataError, match="planted"):
         fl.MinibatchSource(corpus, transforms=[halve]).next_minibatch(9)
     source = fl.MinibatchSource(
-        corpus, transforms=[halve], on_error="skip", quarantine="/dev/null", shuffle=False, max_sweeps=1
+        corpus, transforms=[halve], on_error=fl.Quarantine("/dev/null"), shuffle=False, max_sweeps=1
     )
     minibatch = source.next_minibatch(9)
     assert minibatch.ids.tolist() == [0, 1, 3]

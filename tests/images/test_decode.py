@@ -464,8 +464,7 @@ def test_a_sweep_in_a_source(train, tmp_path):
             seed=3,
             max_sweeps=1,
             partition=(number, count),
-            on_error="skip",
-            quarantine=tmp_path / f"{part}.jsonl",
+            on_error=fl.Quarantine(tmp_path / f"{part}.jsonl"),
             transforms=[images.Decode("image", *steps)],
         )
 

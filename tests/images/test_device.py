@@ -119,7 +119,7 @@ def test_through_a_source_tensors_stay_where_they_are(on_cpu):
     def minibatches(tmp, **options):
         decode = images.Decode("image", *steps, **options)
         with fl.MinibatchSource(
-            corpus, seed=3, max_sweeps=1, transforms=[decode], on_error="skip", quarantine=tmp
+            corpus, seed=3, max_sweeps=1, transforms=[decode], on_error=fl.Quarantine(tmp)
         ) as source:
             return list(source.minibatches(4))
 

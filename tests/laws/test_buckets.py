@@ -293,7 +293,7 @@ def test_a_state_under_other_buckets_is_refused():
             other.load_state_dict(state)
 
 
-@pytest.mark.parametrize("options", [{"batch_size": None}, {"batch_samples": 60}])
+@pytest.mark.parametrize("options", [{"batch_size": None}, {"batch_sampler": fl.BatchByLength(60)}])
 def test_batches_of_a_data_loader(options):
     lengths = [int(n) for n in np.random.default_rng(1).integers(1, 30, 200)]
     corpus = fl.Bucketed(arrays(lengths), 4, budget=60)

@@ -259,7 +259,7 @@ def test_text_that_is_not_utf8_is_one_bad_sample(tmp_path, form):
     with pytest.raises(fl.DataError, match="expected text in UTF-8, got the byte 0xc3") as caught:
         next(iter(fl.MinibatchSource(corpus, shuffle=False, max_sweeps=1).minibatches(60)))
     assert (caught.value.sequence, caught.value.stream) == (41, "t")
-    skipping = {"seed": 1, "max_sweeps": 1, "on_error": "skip", "quarantine": tmp_path / "q.jsonl"}
+    skipping = {"seed": 1, "max_sweeps": 1, "on_error": fl.Quarantine(tmp_path / "q.jsonl")}
     left = pairs(fl.MinibatchSource(corpus, **skipping))
     whole = fl.MinibatchSource(fl.ArrayDeserializer(t=good), seed=1, max_sweeps=1)
     rest = [pair for pair in pairs(whole) if pair[0] != 41]

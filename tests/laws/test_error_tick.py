@@ -33,7 +33,7 @@ def test_a_skipped_sequence_shifts_nothing(tmp_path_factory, world, size, count,
     whole = world.source(max_sweeps=2)
     damaged = dataclasses.replace(world, bad=told, hidden=hidden, step=16384)
     ranks = [
-        damaged.source(max_sweeps=2, partition=(i, count), on_error="skip", quarantine=folder / f"{i}.jsonl")
+        damaged.source(max_sweeps=2, partition=(i, count), on_error=fl.Quarantine(folder / f"{i}.jsonl"))
         for i in range(count)
     ]
     for rank in ranks:
@@ -83,7 +83,7 @@ def test_an_index_out_of_range_is_a_bad_sequence(tmp_path, random_access, trunca
         assert (caught.value.sequence, caught.value.stream, caught.value.path) == (6, "y", "data")
         assert source.state_dict() == before
     file = tmp_path / "q.jsonl"
-    source = fl.MinibatchSource(corpus, on_error="skip", quarantine=file, **settings)
+    source = fl.MinibatchSource(corpus, on_error=fl.Quarantine(file), **settings)
     ids = [i for minibatch in source.minibatches(9) for i in minibatch.ids.tolist()]
     assert sorted(ids) == [0, 1, 3, 4, 5, 8, 9]  # lanes take turns
     assert source.stats().skipped == 3
@@ -117,21 +117,21 @@ def test_skipping_is_told_once(tmp_path, caplog):
     """The first skipped sequence logs a warning with the file; max_errors without skipping is refused."""
     corpus = CountedCorpus([1] * 10, [5, 5], bad=[1, 3, 7])
     path = tmp_path / "q.jsonl"
-    source = fl.MinibatchSource(corpus, shuffle=False, on_error="skip", quarantine=path, max_sweeps=1)
+    source = fl.MinibatchSource(corpus, shuffle=False, on_error=fl.Quarantine(path), max_sweeps=1)
     with caplog.at_level("WARNING", logger="feedline"):
         list(source)
     assert [str(path) in record.getMessage() and "planted" in record.getMessage() for record in caplog.records] == [
         True
     ]
     with pytest.raises(ValueError, match="skip"):
-        fl.MinibatchSource(corpus, max_errors=3)
+        fl.MinibatchSource(corpus, on_error=fl.Quarantine(limit=3))
 
 
 def test_max_errors(tmp_path):
     """The error after max_errors raises, and the file lists those before it."""
     corpus = CountedCorpus([1] * 10, [5, 5], bad=[1, 3, 7])
     path = tmp_path / "q.jsonl"
-    source = fl.MinibatchSource(corpus, shuffle=False, on_error="skip", quarantine=path, max_errors=2, max_sweeps=1)
+    source = fl.MinibatchSource(corpus, shuffle=False, on_error=fl.Quarantine(path, limit=2), max_sweeps=1)
     assert source.next_minibatch(5).ids.tolist() == [0, 2, 4]
     with pytest.raises(fl.DataError, match="at most 2 unreadable sequences"):
         source.next_minibatch(5)
@@ -149,8 +149,8 @@ def test_the_quarantine_is_that_of_the_part_asked_for(tmp_path, monkeypatch):
 def test_a_quarantine_that_cannot_be_written(tmp_path):
     """Nothing is skipped silently: the error says what to do, and the position stays."""
     quarantine = tmp_path / "missing" / "q.jsonl"
-    source = fl.MinibatchSource(CountedCorpus([1] * 6, [6], bad=[5]), on_error="skip", quarantine=quarantine)
-    with pytest.raises(fl.DataError, match=r"quarantine file: No such file[\s\S]*missing[\s\S]*pass quarantine="):
+    source = fl.MinibatchSource(CountedCorpus([1] * 6, [6], bad=[5]), on_error=fl.Quarantine(quarantine))
+    with pytest.raises(fl.DataError, match=r"quarantine file: No such file[\s\S]*missing[\s\S]*pass on_error=fl"):
         source.next_minibatch(6)
     assert source.position == fl.Position()
     quarantine.parent.mkdir()
@@ -167,7 +167,7 @@ def test_the_quarantine_takes_what_users_raise(tmp_path):
             return fl.Chunk(self.schema, whole.values, {0: error})
 
     file = tmp_path / "q.jsonl"
-    fl.MinibatchSource(Corpus([1] * 3, [3]), on_error="skip", quarantine=file).next_minibatch(3)
+    fl.MinibatchSource(Corpus([1] * 3, [3]), on_error=fl.Quarantine(file)).next_minibatch(3)
     assert json.loads(file.read_text()) == {
         "sequence": 0,
         "path": str(tmp_path / "file"),

@@ -98,15 +98,15 @@ SHUFFLES = st.sampled_from(
     read_ahead=st.sampled_from([None, 0, 1, 5000]),
     partition=st.sampled_from([(0, 1), (0, 3), (2, 3)]),
     direct=st.booleans(),
-    lanes=st.sampled_from([None, None, 3, 20]),
+    order=st.sampled_from(["feedline", "feedline", fl.Arcs(3), fl.Arcs(20)]),
 )
 @settings(max_examples=examples(12))
 def test_fetched_sequences_are_those_of_the_corpus(
-    reopen, corpus, backend, seed, shuffle, sizes, read_ahead, partition, direct, lanes
+    reopen, corpus, backend, seed, shuffle, sizes, read_ahead, partition, direct, order
 ):
     """Two sweeps, minibatch by minibatch, with the values of the corpus itself."""
     options = {"seed": seed, "shuffle": shuffle, "max_sweeps": 2, "read_ahead": read_ahead, "partition": partition}
-    options |= {"lanes": lanes}
+    options |= {"order": order}
     plain, fetched = source(reopen(), **options), source(reopen(), backend, direct, **options)
     with plain, fetched:
         step = 0

@@ -235,7 +235,7 @@ WRITERS: dict[str, tuple[Callable[[Path], Path], dict[str, Any]]] = {
 
 def loader_of(name: str, path: str, **options: Any) -> Any:
     """Return the loader of all starts; only the number of workers differs."""
-    corpus = fl.open_corpus(path, **WRITERS[name][1])
+    corpus = fl.open_corpus(path, streams=WRITERS[name][1])
     return fl.DataLoader(corpus, batch_size=4, shuffle=True, seed=SEED, collate_fn=list, **options)
 
 

@@ -164,8 +164,8 @@ WORLDS = {
     "drawing items": lambda: {"dataset": Augmented(13), "shuffle": True},
     "single items": lambda: {"dataset": Plain(13), "batch_size": None},
     "columns": lambda: {"dataset": np.arange(26).reshape(13, 2), "shuffle": True},
-    "weights": lambda: {"dataset": Plain(13), "weights": range(13)},
-    "samples": lambda: {"dataset": Slots(13), "batch_samples": 6, "lengths": [1 + i % 3 for i in range(13)]},
+    "weights": lambda: {"dataset": Plain(13), "sampler": fl.Weighted(range(13))},
+    "samples": lambda: {"dataset": Slots(13), "batch_sampler": fl.BatchByLength(6, [1 + i % 3 for i in range(13)])},
     "skipping": lambda: {"dataset": Plain(13, bad=[2, 3, 4, 5, 9]), "batch_size": 2, "on_error": "skip"},
     "threads": lambda: {"dataset": Augmented(13), "num_workers": 2, "workers": "thread"},
     "list of indices": lambda: {"dataset": Plain(13), "sampler": list(range(12, -1, -1))},
@@ -228,10 +228,10 @@ def test_a_loader(name, tmp_path, monkeypatch):
 
     def loader():
         given = {"batch_size": 3, "seed": 5, **WORLDS[name]()}
-        if "batch_samples" in given or "batch_sampler" in given:
+        if "batch_sampler" in given:
             del given["batch_size"]
         if given.get("on_error"):
-            given["quarantine"] = tmp_path / "quarantine"
+            given["on_error"] = fl.Quarantine(tmp_path / "quarantine")
         return fl.DataLoader(**given)
 
     expected = values(loader())

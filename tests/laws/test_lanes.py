@@ -312,7 +312,7 @@ def test_a_skipped_sequence_shifts_nothing(tmp_path_factory, world, length, size
 
     def source(rank):
         path = folder / f"{rank}.jsonl"
-        return damaged.source(truncation_length=length, partition=(rank, count), on_error="skip", quarantine=path)
+        return damaged.source(truncation_length=length, partition=(rank, count), on_error=fl.Quarantine(path))
 
     whole, ranks = world.source(truncation_length=length), [source(i) for i in range(count)]
     for step in range(12):
@@ -362,7 +362,7 @@ def test_streams_of_unequal_length(tmp_path):
     with pytest.raises(fl.DataError, match=r"expected 3 samples in every stream.*got 2") as caught:
         finish(source, [4])
     assert (caught.value.sequence, caught.value.stream) == (3, "y")
-    skipping = fl.MinibatchSource(Uneven([3] * 6, [3, 3]), on_error="skip", quarantine=tmp_path / "q", **settings)
+    skipping = fl.MinibatchSource(Uneven([3] * 6, [3, 3]), on_error=fl.Quarantine(tmp_path / "q"), **settings)
     pieces = sum(finish(skipping, [4]), [])
     plain = fl.MinibatchSource(CountedCorpus([3] * 6, [3, 3]), **settings)
     assert pieces == [p for p in sum(finish(plain, [4]), []) if p[1] != 3]

@@ -27,7 +27,7 @@ def loaders(draw):
     kind = draw(st.sampled_from(["shuffle", "order", "weights"]))
     arguments = {"seed": draw(st.integers(0, 2**64 - 1))}
     if kind == "weights":
-        arguments["weights"] = draw(st.lists(st.floats(0, 5), min_size=n, max_size=n).filter(any))
+        arguments["sampler"] = fl.Weighted(draw(st.lists(st.floats(0, 5), min_size=n, max_size=n).filter(any)))
     elif kind == "shuffle":
         arguments["shuffle"] = True
     return n, arguments
@@ -119,7 +119,7 @@ def test_an_item_passed_over_shifts_nothing(tmp_path_factory, world, size, count
     bad = data.draw(st.sets(st.integers(0, n - 1), max_size=max(n // 2, 1)))
     listed = tmp_path_factory.mktemp("q") / "bad.jsonl"
     whole = fl.DataLoader(Plain(n), batch_size=size * count, **arguments)
-    skipping = fl.DataLoader(Plain(n, bad), batch_size=size * count, on_error="skip", quarantine=listed, **arguments)
+    skipping = fl.DataLoader(Plain(n, bad), batch_size=size * count, on_error=fl.Quarantine(listed), **arguments)
     kept = [c for c in content(whole) if np.frombuffer(c[0], np.int64)[0] not in bad]
     assert content(skipping) == kept
     assert skipping.state_dict() == whole.state_dict()
@@ -133,7 +133,8 @@ def test_a_budget_in_samples(n, seed, budget, count, data):
     """As many items as fit, never more, one longer alone; ranks share as `MinibatchSource`'s do; it resumes."""
     lengths = data.draw(st.lists(st.integers(0, 9), min_size=n, max_size=n).filter(any))
     items = [(np.full((length, 2), i), i) for i, length in enumerate(lengths)]
-    how = {"batch_samples": budget, "lengths": lengths, "shuffle": True, "seed": seed, "collate_fn": list}
+    by_length = fl.BatchByLength(budget, lengths)
+    how = {"batch_sampler": by_length, "shuffle": True, "seed": seed, "collate_fn": list}
     ranks = [fl.DataLoader(items, partition=(i, count), **how) for i in range(count)]
     source = fl.MinibatchSource(
         fl.ArrayDeserializer(x=[np.zeros((length, 1)) for length in lengths], chunk_sequences=10**6),

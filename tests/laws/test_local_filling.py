@@ -110,7 +110,7 @@ def test_a_skipped_sequence_shifts_nothing(tmp_path):
     corpus, damaged = (CountedCorpus([1, 2, 3] * 4, [3] * 4, bad=bad) for bad in ((), (4,)))
     settings = {"filling": "cntk", "shuffle": False, "partition": (0, 2), "max_sweeps": 2}
     good = fl.MinibatchSource(corpus, **settings)
-    bad = fl.MinibatchSource(damaged, on_error="skip", quarantine=tmp_path / "q", **settings)
+    bad = fl.MinibatchSource(damaged, on_error=fl.Quarantine(tmp_path / "q"), **settings)
     for expected, got in zip(good.minibatches(8), bad.minibatches(8), strict=True):
         assert sequences_of([got]) == [s for s in sequences_of([expected]) if s[0] != 4]
         assert got.position == expected.position

@@ -77,7 +77,7 @@ def test_windows_divide_the_places_of_a_sweep(kinds, sizes, weights, when_empty,
         {"inner": 2, "other": 1},
         block=8,
     )
-    order, _ = order_of(outer, order="feedline", lanes=None, seed=SEED, shuffle=fl.Window(chunks=window))
+    order, _ = order_of(outer, order="feedline", seed=SEED, shuffle=fl.Window(chunks=window))
     place = 0
     while place < 160:
         plan = order.window_at(0, place)

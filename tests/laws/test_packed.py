@@ -256,7 +256,7 @@ def test_a_loader_gives_the_bounds_of_a_batch_in_one_row(layout):
     world = [5, 9, 30, 2, 2, 8, 17, 1, 12, 3, 3, 3], 16, "best-fit", "split"
     with source_of(world, shuffle=False, max_sweeps=1) as source:
         minibatches = list(source.minibatches(3 * 16))
-    batches = list(fl.DataLoader(packed_of(world), batch_size=3, layout=layout))
+    batches = list(fl.DataLoader(packed_of(world), batch_size=3, batch_sampler=fl.BatchByLength(layout=layout)))
     assert len(batches) == len(minibatches) > 1
     for batch, minibatch in zip(batches, minibatches, strict=True):
         assert batch["cu_seqlens"].tolist() == minibatch["cu_seqlens"].rows.tolist()
@@ -301,7 +301,7 @@ def test_a_row_with_an_unreadable_document_is_unreadable(tmp_path):
     docs = documents([5] * 40)
     packed = fl.Packed(Read(docs, bad=(3, 17)), 20, tokens="tokens")
     listed = tmp_path / "bad.jsonl"
-    with fl.MinibatchSource(packed, seed=1, max_sweeps=1, on_error="skip", quarantine=listed) as source:
+    with fl.MinibatchSource(packed, seed=1, max_sweeps=1, on_error=fl.Quarantine(listed)) as source:
         held = [p for m in source.minibatches(60) for one in rows_of(m, 20) for p in check_row(one, docs)]
     gone = set(range(40)) - {document for document, _, _ in held}
     assert {3, 17} <= gone
@@ -330,7 +330,7 @@ class Lost(Read):
 def test_unreadable_documents_without_tokens_spoil_nothing_but_their_rows(tmp_path, method):
     docs = documents([5, 30, 7, 20] * 10)
     packed = fl.Packed(Lost(docs, bad=(3, 8, 39)), 16, method=method, tokens="tokens")  # 8 and 39 end their chunks
-    with fl.MinibatchSource(packed, seed=1, max_sweeps=1, on_error="skip", quarantine=tmp_path / "bad.jsonl") as source:
+    with fl.MinibatchSource(packed, seed=1, max_sweeps=1, on_error=fl.Quarantine(tmp_path / "bad.jsonl")) as source:
         held = [p for m in source.minibatches(64) for one in rows_of(m, 16) for p in check_row(one, docs)]
     assert not {3, 8, 39} & {document for document, _, _ in held}
     assert len({document for document, _, _ in held}) > 20

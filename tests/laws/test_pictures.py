@@ -42,7 +42,7 @@ def make_source(folder, threads, seed=7):
         images.Normalize([0.485, 0.456, 0.406], [0.229, 0.224, 0.225], layout="CHW"),
     ]
     streams = {"image": fl.Stream(dtype="bytes", field="jpg"), "label": fl.Stream((), "int64", field="cls")}
-    corpus = fl.open_corpus(folder, **streams)
+    corpus = fl.open_corpus(folder, streams=streams)
     return fl.MinibatchSource(
         corpus,
         seed=seed,

@@ -112,8 +112,8 @@ def test_stopped_and_continued_it_delivers_what_a_disk_does(
     if name in ("arrow", "mapped"):
         budget += 900 * KIB  # what says where its sequences lie stays in the cache
     shuffle = fl.Window(bytes=window * 40_000) if by_bytes else fl.Window(chunks=window)
-    options = {"seed": 5, "shuffle": shuffle, "max_sweeps": 2, "on_error": "skip", "quarantine": None}
-    with fl.MinibatchSource(fl.open_corpus(folder / name, **STREAMS[name]), **options) as source:
+    options = {"seed": 5, "shuffle": shuffle, "max_sweeps": 2, "on_error": fl.Quarantine()}
+    with fl.MinibatchSource(fl.open_corpus(folder / name, streams=STREAMS[name]), **options) as source:
         expected = [row for minibatch in source.minibatches(11) for row in plain(rows_of(minibatch))]
     store.heal()
     for fault in faults:
@@ -124,10 +124,8 @@ def test_stopped_and_continued_it_delivers_what_a_disk_does(
         while True:
             corpus = fl.open_corpus(
                 f"s3://b/{name}",
-                cache=Path(cache) / "c",
-                cache_bytes=budget,
-                storage_options=store.s3(),
-                **STREAMS[name],
+                streams=STREAMS[name],
+                remote=fl.Remote(cache=Path(cache) / "c", cache_bytes=budget, storage_options=store.s3()),
             )
             with fl.MinibatchSource(corpus, read_ahead=ahead, **options) as source:
                 if state is not None:

@@ -77,6 +77,6 @@ class HostileShards(Hostile):
 
 
 def deliver(corpus: fl.Deserializer, folder: Path, on_error: str) -> None:
-    skipping: dict[str, Any] = {"on_error": "skip", "quarantine": folder / "q.jsonl"} if on_error == "skip" else {}
+    skipping: dict[str, Any] = {"on_error": fl.Quarantine(folder / "q.jsonl")} if on_error == "skip" else {}
     for minibatch in fl.MinibatchSource(corpus, max_sweeps=1, **skipping).minibatches(4):
         dict(minibatch.items())

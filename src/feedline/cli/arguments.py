@@ -187,7 +187,7 @@ def parse_order(text: str) -> str:
     Raises:
         UsageError: there is no such order.
     """
-    names = ("feedline", *ORDERS)
+    names = ["feedline", *(name for name in ORDERS if not name.startswith("arcs-"))]
     if text not in names:
         raise UsageError(f"expected --order {' or '.join(names)}, got {text!r}")
     return text

@@ -33,7 +33,7 @@ _TYPED = {
     "=fl.Stream(...)": "=SHAPE behind --stream",
     "streams={...} names the columns to take": "--stream NAME=COLUMN says which columns to take",
     "fl.convert(path, 'corpus')": "feedline convert PATH STORE",
-    "raise cache_bytes= to": "raise --cache to",
+    "raise the cache_bytes of fl.Remote to": "raise --cache to",
     "pass shuffle=fl.Window(...)": "pass --window, such as --window 256M",
 }
 

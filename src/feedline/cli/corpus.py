@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import re
 import time
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from feedline.cli.arguments import DEFAULT_CHUNK_SIZE, parse_columns, parse_count, parse_streams
 from feedline.cli.console import progress
 from feedline.cli.usage import UsageError
+from feedline.feed.arguments import Remote
 from feedline.feed.corpora import open_corpus
 from feedline.feed.formats.cntk.ctf import CTFDeserializer
 from feedline.feed.formats.cntk.ctf_streams import infer_ctf_streams
@@ -44,14 +45,13 @@ def open_path(
     streams: list[str] | None,
     chunk_size: str,
     memory: int = CHUNK_MEMORY,
-    **cache: Any,
+    remote: Remote | None = None,
 ) -> Opened:
     """Open what is at ``path``, which may be an address.
 
     Args:
-        path, memory: as of `feedline.open_corpus`.
+        path, memory, remote: as of `feedline.open_corpus`.
         streams, chunk_size: as typed.
-        cache: ``cache=`` and ``cache_bytes=`` of an address.
 
     Raises:
         DataError, SchemaError: see `feedline.open_corpus`.
@@ -63,14 +63,16 @@ def open_path(
         if chunk_size != DEFAULT_CHUNK_SIZE:
             raise UsageError(f"expected a path for --chunk-size {chunk_size}, got an address")
         columns = re.search(r"\.(csv|tsv)(\.\w+)?$", str(path)) is not None
-        found = open_corpus(path, memory=memory, **cache, **(parse_columns if columns else parse_streams)(streams))
+        found = open_corpus(
+            path, streams=(parse_columns if columns else parse_streams)(streams), memory=memory, remote=remote
+        )
         assert isinstance(found, RemoteCorpus)
         guessed = found.format in _GUESSED and not streams
         return Opened(found, found.format, guessed, False, time.perf_counter() - began)
     form, paths = recognise(path)
     if form.name != "ctf":
         parse = parse_columns if form.name == "csv" else parse_streams
-        corpus = open_corpus(path, memory=memory, **parse(streams))
+        corpus = open_corpus(path, streams=parse(streams), memory=memory)
         guessed = form.name in _GUESSED and not streams
         return Opened(corpus, form.name, guessed, False, time.perf_counter() - began)
     declared = parse_streams(streams)

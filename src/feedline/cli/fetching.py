@@ -12,6 +12,7 @@ from feedline.cli.console import print_facts, print_table, show_bytes, show_coun
 from feedline.cli.corpus import Opened, open_path
 from feedline.cli.usage import UsageError
 from feedline.data import Position
+from feedline.feed.arguments import Remote
 from feedline.feed.fetch_plan import Cluster, FetchPlan, PartitionPlan, PlannedTraffic, fetch_plan
 from feedline.feed.files.cache import own_folder, user_cache
 from feedline.feed.formats.elsewhere import RemoteCorpus
@@ -77,7 +78,7 @@ def opened_cold(path: str, streams: list[str] | None, chunk_size: str, cluster: 
     own_folder(user_cache())
     with tempfile.TemporaryDirectory(prefix="plan-", dir=user_cache()) as folder:
         before = TRAFFIC.requests, TRAFFIC.fetched_bytes, TRAFFIC.lookups
-        opened = open_path(path, streams, chunk_size, cache=folder, cache_bytes=cluster.cache_bytes)
+        opened = open_path(path, streams, chunk_size, remote=Remote(folder, cluster.cache_bytes))
         with contextlib.closing(opened.corpus):
             opened.corpus.digest()
             wait_for(settled())
@@ -150,7 +151,7 @@ def _cluster(plan: FetchPlan, sweep: int) -> str:
 
 
 def _name(one: PartitionPlan) -> str:
-    return "by position" if one.lanes is None else f"lanes={one.lanes}"
+    return "by position" if one.arcs is None else f"arcs={one.arcs}"
 
 
 def _first_batch(plan: FetchPlan) -> str:

@@ -28,6 +28,7 @@ from feedline.cli.corpus import open_path
 from feedline.cli.cost import cost, say_cost
 from feedline.cli.fetching import AskedCluster, opened_cold, planned, print_plan
 from feedline.cli.usage import UsageError
+from feedline.feed.arguments import Arcs
 from feedline.feed.documents import PackedDocuments
 from feedline.feed.fetch_plan import SWEEPS
 from feedline.feed.plan import PlannedMinibatch
@@ -52,7 +53,7 @@ def plan(
     window: WindowOption = None,
     partition: PartitionOption = "0/1",
     order: Annotated[str, typer.Option(help="feedline, or cntk for CNTK 2.7's.")] = "feedline",
-    lanes: Annotated[int | None, typer.Option(min=1, help="Lanes of the order; see fl.MinibatchSource.")] = None,
+    arcs: Annotated[int | None, typer.Option(min=1, help="Arcs of the order, instead of --order; see fl.Arcs.")] = None,
     stream: Streams = None,
     chunk_size: ChunkSize = DEFAULT_CHUNK_SIZE,
     cache: Annotated[
@@ -91,7 +92,10 @@ def plan(
     if html is not None:
         _compare_windows(path, html, size, seed, label, stream=stream, chunk_size=chunk_size, json=json)
         return
-    order, part = parse_order(order), parse_partition(partition)
+    part = parse_partition(partition)
+    if arcs is not None and order != "feedline":
+        raise UsageError(f"expected either --order or --arcs, got --order {order} and --arcs {arcs}")
+    ordered = parse_order(order) if arcs is None else Arcs(arcs)
     asked, fetching = AskedCluster(cache, nodes, ranks_per_node, bandwidth, latency, step, sweeps), None
     with contextlib.ExitStack() as opened:
         measured = None
@@ -102,17 +106,15 @@ def plan(
         else:
             asked.refuse(path)
             corpus = opened.enter_context(contextlib.closing(open_path(path, stream, chunk_size).corpus))
-        options: dict[str, Any] = {"seed": seed, "shuffle": parse_window(window, corpus), "order": order}
-        source = MinibatchSource(corpus, lanes=lanes, partition=part, **options)
+        options: dict[str, Any] = {"seed": seed, "shuffle": parse_window(window, corpus), "order": ordered}
+        source = MinibatchSource(corpus, partition=part, **options)
         first = int(number)
         if unit == "samples":
             source.seek(samples=first)
             first = 0
         found = list(itertools.islice(source.plan(size), first, first + steps))
         if measured is not None and found:
-            fetching = planned(
-                measured, cluster, size, found[0].position, lanes=lanes, sweeps=sweeps or SWEEPS, **options
-            )
+            fetching = planned(measured, cluster, size, found[0].position, sweeps=sweeps or SWEEPS, **options)
         costs = cost(corpus, 0.2)
         names: Any = getattr(corpus, "names", None)
         documents = PackedDocuments(corpus)

@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 
 from feedline import _native
 from feedline.errors import DataError, StateError, shown
-from feedline.feed.protocol import Deserializer, checked_seed, sources_of, whole_number
+from feedline.feed.arguments import Arcs
+from feedline.feed.protocol import Deserializer, checked_seed, sources_of
 from feedline.feed.source import MinibatchSource
 from feedline.feed.timeline import ORDERS, Window
 
@@ -110,7 +111,7 @@ def _source_of(corpus: Deserializer, state: Mapping[str, Any]) -> MinibatchSourc
             shuffle = "whole" if corpus.random_access else True
         elif isinstance(how, Mapping):
             shuffle = Window(**how)
-        lanes = None if state.get("arcs") is None else whole_number("arcs", state["arcs"], 1)
+        arcs = None if state.get("arcs") is None else Arcs(state["arcs"])
         if state["filling"] != "global" or "lanes" in state:
             raise ValueError("expected whole sequences of global minibatches, got lanes, or a filling by each rank")
     except (KeyError, TypeError, ValueError) as error:
@@ -122,7 +123,6 @@ def _source_of(corpus: Deserializer, state: Mapping[str, Any]) -> MinibatchSourc
         corpus,
         seed=seed,
         shuffle=shuffle,
-        order=order if order in ORDERS else "feedline",
-        lanes=lanes,
+        order=arcs if arcs is not None else order if order in ORDERS else "feedline",
         partition=(0, 1),
     )

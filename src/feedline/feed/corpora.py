@@ -8,11 +8,11 @@ from typing import Any, TypeGuard
 
 from feedline.data import Stream
 from feedline.errors import SchemaError
+from feedline.feed.arguments import Remote, replaced
 from feedline.feed.formats.detect import recognise
 from feedline.feed.formats.elsewhere import Stores, check_streams, open_addresses, through
 from feedline.feed.protocol import CHUNK_MEMORY, Deserializer, whole_number
 from feedline.feed.remote.mirror import without_file
-from feedline.feed.remote.requests import DEADLINE_S, Patience
 from feedline.feed.remote.stores import is_address
 
 What = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
@@ -25,15 +25,18 @@ def names_files(thing: Any) -> TypeGuard[What]:
     return all(isinstance(part, (str, os.PathLike)) for part in parts)
 
 
+@replaced(
+    cache="remote=fl.Remote(cache)",
+    cache_bytes="remote=fl.Remote(cache_bytes=...)",
+    storage_options="remote=fl.Remote(storage_options=...)",
+    deadline_s="remote=fl.Remote(deadline_s=...)",
+)
 def open_corpus(
     what: What,
     *,
+    streams: Mapping[str, Stream | str | Sequence[str]] | None = None,
     memory: int = CHUNK_MEMORY,
-    cache: str | os.PathLike[str] | None = None,
-    cache_bytes: int | None = None,
-    storage_options: Mapping[str, Any] | None = None,
-    deadline_s: float = DEADLINE_S,
-    **streams: Stream | str | Sequence[str],
+    remote: Remote | None = None,
 ) -> Deserializer:
     """Return a deserializer for what is at a path or an address, whatever its format.
 
@@ -55,7 +58,7 @@ def open_corpus(
     MDS (a folder)                  its columns, see `MDSDeserializer`
     LitData (a folder)              the leaves of its samples, see `LitDataDeserializer`
     TFRecord, also packed           inferred from the first records, see `TFRecordDeserializer`
-    tokens (``.bin``, Megatron)     one, declared: ``tokens=fl.Stream(1024, "uint16")``
+    tokens (``.bin``, Megatron)     one, declared: ``{"tokens": fl.Stream(1024, "uint16")}``
     JSON Lines, also packed         inferred from the first rows, see `JSONLinesDeserializer`
     CSV, also packed                one per column, see `CSVDeserializer`
     CTF                             inferred from the first lines, see `infer_ctf_streams`
@@ -71,27 +74,24 @@ def open_corpus(
         what: a file or folder; a pattern with ``*`` or ``**``, sorted by the bytes of relative paths, or with braces,
             ``train-{000..099}.parquet`` or ``{a,b}``, in that order; or a list of these, kept in order. ``.npy`` files
             and stores are mapped, ``.npz`` is loaded.
+        streams: declarations by name; None: as the table says. Text is read with exactly these; for other formats they
+            select streams, which must match. Streams of CSV may also be the name of a column, or a list of names.
         memory: bytes that a decoded chunk of text, Parquet or compressed Arrow, or all arrays of an ``.npz`` file
             together, may take.
-        cache: of addresses as ``s3://bucket/train/*.tar``, the folder that keeps parts of objects; None: ``objects`` in
-            the user's cache folder. See docs/how-to/object-stores.md.
-        cache_bytes: the most that it keeps; None: 16 GiB.
-        storage_options: of addresses, options for obstore or fsspec, such as credentials.
-        deadline_s: of addresses, seconds after which bytes that a store does not deliver are an error.
-        streams: declarations. Text is read with exactly these; for other formats they select streams, which must
-            match. Streams of CSV may also be the name of a column, or a list of names.
+        remote: of addresses as ``s3://bucket/train/*.tar``, how to reach the object store; None: as `Remote()`.
 
     Raises:
         DataError: nothing is there, its format is unknown or not read, files are of several formats, or one is damaged.
         SchemaError: a stream is missing or not as declared.
         FeedlineError: what an installed package adds is no `Format`, or its name is taken.
+        TypeError: ``streams`` is no mapping.
         ValueError: ``cache_bytes`` is less than 64 MiB.
     """
+    if not (streams is None or isinstance(streams, Mapping)):
+        raise TypeError(f"expected streams as a mapping from names to declarations, got {streams!r}")
     whole_number("memory", memory, 1)
-    if cache_bytes is not None:
-        whole_number("cache_bytes", cache_bytes, 1)
-    stores = Stores(cache, cache_bytes, storage_options or {}, Patience.until(deadline_s))
-    declared: dict[str, Any] = dict(streams)
+    stores = Stores(remote or Remote())
+    declared: dict[str, Any] = dict(streams or {})
     with through(stores):
         if is_address(what):
             corpus: Deserializer = open_addresses(without_file(what), declared, memory)
@@ -100,10 +100,9 @@ def open_corpus(
             if form.name != "csv":
                 check_streams(declared)
             corpus = form.open(paths, declared, memory)
-    of_addresses = (cache, cache_bytes, storage_options)
-    if not stores.used and any(given is not None for given in of_addresses):
+    if not stores.used and remote is not None:
         corpus.close()
-        raise ValueError("expected an address for cache=, cache_bytes= and storage_options=, got paths")
+        raise ValueError("expected an address for remote=, got paths")
     _check_declared(corpus, declared)
     return corpus
 

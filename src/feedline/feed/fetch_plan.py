@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from feedline.data import Position
 from feedline.errors import DataError
+from feedline.feed.arguments import Arcs
 from feedline.feed.assembly import ChunkSet
 from feedline.feed.files.remote import object_at
 from feedline.feed.formats.elsewhere import RemoteCorpus
@@ -105,7 +106,7 @@ class PartitionPlan:
     """What is fetched under one partition.
 
     Attributes:
-        lanes: number of lanes; None: by position.
+        arcs: number of arcs; None: ranks share by position.
         numbers: the sweeps; the first may be the rest of one.
         sweeps: of the node that fetches most, requests and bytes of each sweep.
         cluster: the same of all nodes together.
@@ -116,7 +117,7 @@ class PartitionPlan:
         hiding_step_s: the shortest step that hides the fetching in the last of the sweeps; None: unknown.
     """
 
-    lanes: int | None
+    arcs: int | None
     numbers: list[int]
     sweeps: list[PlannedTraffic]
     cluster: list[PlannedTraffic]
@@ -134,7 +135,7 @@ class PartitionPlan:
     def to_json(self) -> dict[str, Any]:
         """Return all figures by name, in JSON types."""
         return {
-            "lanes": self.lanes,
+            "arcs": self.arcs,
             "numbers": self.numbers,
             "sweeps": [one._asdict() for one in self.sweeps],
             "cluster": [one._asdict() for one in self.cluster],
@@ -192,8 +193,7 @@ def fetch_plan(
     cluster: Cluster,
     *,
     size: int,
-    lanes: int | None = None,
-    other_lanes: int = 64,
+    other_arcs: int = 64,
     opening: PlannedTraffic = NOTHING,
     lookups: int = 0,
     kept: Mapping[str, Mask] | None = None,
@@ -208,8 +208,7 @@ def fetch_plan(
         corpus: corpus that was opened by its address.
         cluster: what reads it.
         size: minibatch size, in samples.
-        lanes: as of `MinibatchSource`.
-        other_lanes: number of lanes to compare with, where ``lanes`` is None.
+        other_arcs: number of arcs to compare with, where the order is not an `Arcs`.
         opening, lookups: what opening it took.
         kept: pages that each cache has at the beginning, by key of their object, as `Cache.tables` returns them.
         start: position to begin at; None: the start.
@@ -218,7 +217,7 @@ def fetch_plan(
         options: ``seed``, ``shuffle`` and ``order`` of `MinibatchSource`.
 
     Raises:
-        ValueError: there are more ranks than lanes, or the order cannot be planned.
+        ValueError: there are more ranks than arcs, or the order cannot be planned.
         DataError: the corpus is not read by ranges from objects.
     """
     if not isinstance(corpus, RemoteCorpus):
@@ -227,30 +226,32 @@ def fetch_plan(
             path=corpus.name,
             hint="pass s3://...",
         )
-    order = {**_ORDER, **options}
-    if is_sized(corpus) and order_of(corpus, lanes=lanes, **order)[1]:
+    options = {**_ORDER, **options}
+    order = options["order"]
+    if is_sized(corpus) and order_of(corpus, **options)[1]:
         told = "data that is shuffled as a whole is fetched whole, by every node, before the first minibatch"
-        return _whole(corpus, cluster, lanes, opening, lookups, first=_missing(corpus, kept or {}), why=told)
+        return _whole(corpus, cluster, _arcs(order), opening, lookups, first=_missing(corpus, kept or {}), why=told)
 
-    def under(lanes: int | None) -> PartitionPlan:
+    def under(order: str | Arcs) -> PartitionPlan:
         return _PlannedRun(
             corpus,
             cluster,
             size,
-            lanes,
             kept=kept or {},
             start=start,
             max_sweeps=max_sweeps,
             sweeps=sweeps,
-            options=options,
+            options={**options, "order": order},
         ).plan()
 
-    asked, other, why = under(lanes), None, None
+    asked, other, why = under(order), None, None
     if cluster.nodes == 1:
         why = "one node reads all data under any partition"
+    elif isinstance(order, str) and order != "feedline":
+        why = f"order={order!r} has no arcs"
     else:
         try:
-            other = under(None if lanes is not None else max(other_lanes, cluster.ranks))
+            other = under("feedline" if isinstance(order, Arcs) else Arcs(max(other_arcs, cluster.ranks)))
         except ValueError as error:
             why = str(error)
     total = corpus.mirror.total_bytes
@@ -260,7 +261,7 @@ def fetch_plan(
 def _whole(
     corpus: RemoteCorpus,
     cluster: Cluster,
-    lanes: int | None,
+    arcs: int | None,
     opening: PlannedTraffic,
     lookups: int,
     *,
@@ -272,7 +273,7 @@ def _whole(
     waits = None if cluster.step_s is None or cluster.bandwidth is None else [0.0]
     step = None if cluster.bandwidth is None else 0.0
     plan = PartitionPlan(
-        lanes,
+        arcs,
         [0],
         sweeps=[first],
         cluster=[PlannedTraffic(first.requests * cluster.nodes, first.bytes * cluster.nodes)],
@@ -294,6 +295,10 @@ def _missing(corpus: RemoteCorpus, kept: Mapping[str, Mask]) -> PlannedTraffic:
     return traffic
 
 
+def _arcs(order: str | Arcs) -> int | None:
+    return order.count if isinstance(order, Arcs) else None
+
+
 class _PlannedRun:
     """The nodes of a cluster under one partition; see `fetch_plan`."""
 
@@ -302,7 +307,6 @@ class _PlannedRun:
         corpus: RemoteCorpus,
         cluster: Cluster,
         size: int,
-        lanes: int | None,
         *,
         kept: Mapping[str, Mask],
         start: Position | None,
@@ -310,12 +314,12 @@ class _PlannedRun:
         sweeps: int,
         options: Mapping[str, Any],
     ) -> None:
-        self._corpus, self._cluster, self._size, self._lanes, self._kept = corpus, cluster, size, lanes, kept
+        self._corpus, self._cluster, self._size, self._kept = corpus, cluster, size, kept
+        self._arcs = _arcs(options["order"])
         self._held = corpus.mirror.cache.held()
-        source = MinibatchSource(corpus, lanes=lanes, partition=(0, cluster.ranks), max_sweeps=max_sweeps, **options)
-        order = {**_ORDER, **options}
+        source = MinibatchSource(corpus, partition=(0, cluster.ranks), max_sweeps=max_sweeps, **options)
         self._timeline: Timeline = opened(
-            corpus, ChunkSet(corpus.schema), Stats(), lanes=lanes, threads=1, read_ahead=0, **order
+            corpus, ChunkSet(corpus.schema), Stats(), threads=1, read_ahead=0, **options
         ).timeline
         steps = source.plan(size, start)
         first, second = next(steps, None), next(steps, None)
@@ -349,7 +353,7 @@ class _PlannedRun:
     def plan(self) -> PartitionPlan:
         """Go through the sweeps on every node."""
         cluster = self._cluster
-        nodes = range(cluster.nodes) if self._lanes is not None else range(1)
+        nodes = range(cluster.nodes) if self._arcs is not None else range(1)
         most: tuple[int, list[_Window]] | None = None
         total: dict[int, PlannedTraffic] = {}
         peak = smallest = 0
@@ -369,7 +373,7 @@ class _PlannedRun:
             peak, smallest = max(peak, keeping.most), max(smallest, need)
         assert most is not None
         windows = most[1]
-        if self._lanes is None:
+        if self._arcs is None:
             total = {
                 sweep: PlannedTraffic(one.requests * cluster.nodes, one.bytes * cluster.nodes)
                 for sweep, one in total.items()
@@ -378,7 +382,7 @@ class _PlannedRun:
         sweeps = [_sum(one.traffic for one in windows if one.sweep == number) for number in numbers]
         last = [one for one in windows if one.sweep == numbers[-1]]
         return PartitionPlan(
-            self._lanes,
+            self._arcs,
             numbers,
             sweeps=sweeps,
             cluster=[total[number] for number in numbers],
@@ -393,8 +397,8 @@ class _PlannedRun:
         """Return what a node fetches for each window, and the pages of the most that are read at the same time."""
         cluster = self._cluster
         own = range(node * cluster.ranks_per_node, (node + 1) * cluster.ranks_per_node)
-        must = self._lanes is None and cluster.ranks_per_node > 1
-        readers = [self._reader(rank, keeping, must=must) for rank in (own if self._lanes is not None else own[:1])]
+        must = self._arcs is None and cluster.ranks_per_node > 1
+        readers = [self._reader(rank, keeping, must=must) for rank in (own if self._arcs is not None else own[:1])]
         found, before, need = [], 0, 0
         for together_ in zip(*readers, strict=True):
             windows, pages = zip(*together_, strict=True)

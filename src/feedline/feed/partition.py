@@ -18,14 +18,14 @@ class Partition:
 
     Args:
         given: (index, count); None: as `ranks` says at the first read.
-        lanes: most shares that there may be, where each is of lanes; None: any number.
+        arcs: number of arcs of the order, and so the most shares; None: any number.
 
     Raises:
-        ValueError: ``given`` is not a share, or one of more than there are lanes.
+        ValueError: ``given`` is not a share, or one of more than there are arcs.
     """
 
-    def __init__(self, given: Share | None = None, lanes: int | None = None) -> None:
-        self._lanes = lanes
+    def __init__(self, given: Share | None = None, arcs: int | None = None) -> None:
+        self._arcs = arcs
         self._settled = None if given is None else self._checked(given)
         self._given = given is not None
 
@@ -34,7 +34,7 @@ class Partition:
 
         Raises:
             StateError: the share found in torch.distributed has changed since the first read.
-            ValueError: ``override`` is not a share, there are more shares than lanes, or none was given though the
+            ValueError: ``override`` is not a share, there are more shares than arcs, or none was given though the
                 program has made a mesh with ranks that read the same samples.
             RuntimeError: the variables of a launcher contradict each other.
         """
@@ -67,10 +67,10 @@ class Partition:
 
     def _checked(self, share: Share) -> Share:
         share = checked(share)
-        if self._lanes is not None and share[1] > self._lanes:
+        if self._arcs is not None and share[1] > self._arcs:
             raise ValueError(
-                f"expected at most {self._lanes} ranks, one for each of lanes={self._lanes}, got {share[1]}; use fewer "
-                "ranks, or give lanes= as many as ever will be used, which is another order: no state fits it"
+                f"expected at most {self._arcs} ranks, one for each of fl.Arcs({self._arcs}), got {share[1]}; use "
+                "fewer ranks, or as many arcs as ever will be used, which is another order: no state fits it"
             )
         return share
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from feedline.errors import DataError
+from feedline.feed.arguments import Quarantine
 from feedline.feed.files.paths import open_to_append
 
 _log = logging.getLogger("feedline")
@@ -38,29 +39,34 @@ def line_of(sequence: int, error: DataError) -> str:
     return json.dumps(line, default=_plain)
 
 
-class Quarantine:
+class QuarantineFile:
     """A quarantine file, appended to on demand.
 
     Args:
-        path: path of the file; None: ``quarantine-rank<i>.jsonl`` in the working directory.
-        max_errors: number of distinct sequences after which `add` raises; None: no limit.
+        quarantine: where the file is, and how many distinct sequences it takes.
     """
 
-    def __init__(self, path: str | Path | None, max_errors: int | None) -> None:
-        self._path, self._max_errors = path, max_errors
+    def __init__(self, quarantine: Quarantine) -> None:
+        self._path, self._limit = quarantine.path, quarantine.limit
         self._seen: set[int] = set()
+
+    @classmethod
+    def of(cls, quarantine: Quarantine | None) -> QuarantineFile | None:
+        """Return the file; None: unreadable sequences are errors."""
+        return None if quarantine is None else cls(quarantine)
 
     def add(self, sequence: int, error: DataError, rank: int) -> None:
         """Add a sequence, unless it is listed already.
 
         Raises:
-            DataError: more than ``max_errors`` sequences, or the file cannot be written.
+            DataError: more sequences than the limit, or the file cannot be written.
         """
         if sequence in self._seen:
             return
-        if self._max_errors is not None and len(self._seen) >= self._max_errors:
+        if self._limit is not None and len(self._seen) >= self._limit:
             raise DataError(
-                f"expected at most {self._max_errors} unreadable sequences (max_errors), got one more: {error.what}",
+                f"expected at most {self._limit} unreadable sequences, the limit of fl.Quarantine, got one more: "
+                f"{error.what}",
                 path=error.path,
                 byte=error.byte,
                 line=error.line,
@@ -75,7 +81,7 @@ class Quarantine:
             raise DataError(
                 f"cannot list unreadable sequence {sequence} in the quarantine file: {cause.strerror}",
                 path=str(path),
-                hint="pass quarantine=<a file that can be written>",
+                hint="pass on_error=fl.Quarantine(<a file that can be written>)",
             ) from cause
         if not self._seen:
             # Once: a wrong declaration makes every sequence unreadable, and must not go unnoticed.

@@ -19,6 +19,7 @@ from feedline.concurrency.one_thread import refusal
 from feedline.data import Minibatch, Position, Schema, Span
 from feedline.errors import StateError
 from feedline.feed import states
+from feedline.feed.arguments import Arcs, Quarantine, quarantine_of, replaced
 from feedline.feed.assembly import ChunkSet
 from feedline.feed.composed.join import Join
 from feedline.feed.composed.skipping import Paths, Skipping
@@ -33,12 +34,12 @@ from feedline.feed.packing.whole import Whole
 from feedline.feed.partition import Partition, on_this_machine
 from feedline.feed.plan import PlannedMinibatch, count_left, planned
 from feedline.feed.protocol import Deserializer, Ordered, checked_seed, finish_of, is_sized, sources_of, whole_number
-from feedline.feed.quarantine import Quarantine
+from feedline.feed.quarantine import QuarantineFile
 from feedline.feed.reading import lengths
 from feedline.feed.reading.copy_ahead import CopyAhead, FirstStage
 from feedline.feed.reading.copy_together import CopyTogether
 from feedline.feed.reading.delivery import Delivery
-from feedline.feed.reading.opening import checked_lanes, opened
+from feedline.feed.reading.opening import opened
 from feedline.feed.reading.prefetch import Stats, Upcoming, ahead_bytes, upcoming
 from feedline.feed.showing import Progress
 from feedline.feed.timeline import ChunkTable, Timeline, UnsizedOrder, Window, WindowPlan
@@ -64,19 +65,13 @@ class MinibatchSource:
             of torch.distributed if it is initialised at the first read, else those of mpiexec or srun, else (0, 1).
         max_sweeps, max_samples: end of the source, counted from the start of the axis, not from a restore, and
             checked before each sequence (the last may overshoot).
-        on_error: ``"raise"``, or ``"skip"``: an unreadable sequence keeps its place on the axis, is dropped from
-            the minibatch and listed in the quarantine file.
-        quarantine: JSON-lines file for skipped sequences; None: ``quarantine-rank<i>.jsonl`` in the working
-            directory, created for the first one.
-        max_errors: with ``on_error="skip"``, the number of skipped sequences of this rank after which to raise;
-            None: no limit.
+        on_error: ``"raise"``; or ``"skip"``, or a `Quarantine`: an unreadable sequence keeps its place on the axis, is
+            dropped from the minibatch and listed in the quarantine file.
         skip: quarantine file, or several, of sequences to leave out; they keep their places on the axis, without an
             error or a line in the quarantine. States go with and without it.
-        order: ``"feedline"``: the current best. ``"feedline-1"``, ``"feedline-2"``, ``"arcs-1"``, ``"arcs-2"``: that
-            version of it, to continue from states that name it. ``"cntk"``: the order of CNTK 2.7, bit for bit.
-        lanes: number of equal parts (arcs) of a sweep that take turns in the order, so that each of at most as many
-            ranks reads only those that are its own, and all together read the data about once; 64 suits most jobs. It
-            is part of the order, and each lane has an equal share of the window. None: every rank may need all data.
+        order: ``"feedline"``: the current best. ``"feedline-1"``, ``"feedline-2"``: that
+            version of it, to continue from states that name it. ``"cntk"``: the order of CNTK 2.7, bit for bit. An
+            `Arcs`: each rank reads parts of the data that are its own; in the other orders every rank may need all.
         filling: ``"global"``: all ranks plan the same global minibatch and take their parts of it. ``"cntk"``: each
             rank fills its share of the size with sequences it owns, as CNTK 2.7 does; then positions and states
             differ by rank, ranks may end at different times, and `Minibatch.global_samples` counts all samples
@@ -105,6 +100,11 @@ class MinibatchSource:
         ValueError: arguments contradict each other.
     """
 
+    @replaced(
+        quarantine="on_error=fl.Quarantine(path)",
+        max_errors="on_error=fl.Quarantine(path, limit)",
+        lanes="order=fl.Arcs(count)",
+    )
     def __init__(
         self,
         corpus: Deserializer | Sequence[Deserializer],
@@ -114,12 +114,9 @@ class MinibatchSource:
         partition: tuple[int, int] | None = None,
         max_sweeps: int | None = None,
         max_samples: int | None = None,
-        on_error: str = "raise",
-        quarantine: str | Path | None = None,
-        max_errors: int | None = None,
+        on_error: str | Quarantine = "raise",
         skip: Paths | None = None,
-        order: str = "feedline",
-        lanes: int | None = None,
+        order: str | Arcs = "feedline",
         filling: str = "global",
         truncation_length: int | None = None,
         jumps: Sequence[tuple[int | Position, int | Position]] = (),
@@ -137,19 +134,17 @@ class MinibatchSource:
                 f"expected a feedline Deserializer, got {type(corpus).__name__}; "
                 f"fl.open_corpus({str(corpus)!r}) opens a path"
             )
-        seed, lanes = checked_seed(seed), checked_lanes(lanes)
+        seed, arcs = checked_seed(seed), order.count if isinstance(order, Arcs) else None
         if truncation_length is not None:
             truncation_length = whole_number("truncation_length", truncation_length, 1)
             if frame_mode:
                 raise ValueError("expected truncation_length or frame_mode, got both: a frame cannot be truncated")
-        if on_error not in ("raise", "skip"):
-            raise ValueError(f'expected on_error to be "raise" or "skip", got {on_error!r}')
-        max_sweeps, max_samples, max_errors, read_ahead = (
+        quarantine = quarantine_of(on_error)
+        max_sweeps, max_samples, read_ahead = (
             None if limit is None else whole_number(name, limit, least)
             for name, limit, least in (
                 ("max_sweeps", max_sweeps, 0),
                 ("max_samples", max_samples, 1),
-                ("max_errors", max_errors, 0),
                 ("read_ahead", read_ahead, 0),
             )
         )
@@ -160,9 +155,9 @@ class MinibatchSource:
             corpus = Skipping(corpus, skip)
         self.corpus = corpus
         self._seed = seed
-        self._partition = Partition(partition, lanes)
+        self._partition = Partition(partition, arcs)
         self._truncated = truncation_length is not None
-        self._packer = rule_of(corpus, filling, truncation_length, lanes)
+        self._packer = rule_of(corpus, filling, truncation_length, arcs)
         made: list[Transform] = [t if isinstance(t, Transform) else Map(t) for t in transforms]
         if (finish := finish_of(corpus)) is not None:
             made.insert(0, finish)
@@ -176,7 +171,6 @@ class MinibatchSource:
             chunks,
             self._stats,
             order=order,
-            lanes=lanes,
             seed=self._seed,
             shuffle=shuffle,
             threads=threads,
@@ -211,9 +205,6 @@ class MinibatchSource:
             if plain and read_ahead != 0
             else None
         )
-        if on_error == "raise" and max_errors is not None:
-            raise ValueError('expected on_error="skip" with max_errors, got on_error="raise"')
-        listed = None if on_error == "raise" else Quarantine(quarantine, max_errors)
         self._delivery = Delivery(
             corpus,
             self._axis,
@@ -223,7 +214,7 @@ class MinibatchSource:
             schema=self.schema,
             seed=self._seed,
             frame_mode=frame_mode,
-            quarantine=listed,
+            quarantine=QuarantineFile.of(quarantine),
             skip=corpus.ordinals if isinstance(corpus, Skipping) else None,
             stats=self._stats,
         )

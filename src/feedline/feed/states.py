@@ -17,6 +17,7 @@ import numpy as np
 
 from feedline.data import Position
 from feedline.errors import StateError, shown
+from feedline.feed.arguments import Arcs
 from feedline.feed.mistaken import refuse_state, state_inside
 from feedline.feed.packing import lanes
 from feedline.feed.packing.axis import Axis
@@ -264,15 +265,14 @@ def _opened_as(saved: Mapping[str, Any], differing: list[str]) -> str:
     for key in differing:
         value = saved[key]
         try:
-            if key == "order":
-                names = [name for name, order in ORDERS.items() if order.name == value]
-                settings.append(f"order={names[0]!r}")
+            if key in ("order", "arcs"):
+                order = f"order={_order(saved)}"
+                if order not in settings:
+                    settings.append(order)
             elif key == "seed":
                 settings.append(f"seed={int(value, 16)}")
             elif key == "shuffle":
                 settings.append(f"shuffle={_shuffle(value)}")
-            elif key == "arcs":
-                settings.append(f"lanes={None if value is None else int(value)}")
             elif key == "filling":
                 settings.append(f"filling={str(value)!r}")
         except (IndexError, TypeError, ValueError, RecursionError):
@@ -284,6 +284,13 @@ def _opened_as(saved: Mapping[str, Any], differing: list[str]) -> str:
     if settings:
         others.insert(0, f"pass {', '.join(settings)}")
     return "to continue: " + "; ".join(others)
+
+
+def _order(saved: Mapping[str, Any]) -> str:
+    """Return the ``order`` argument that corresponds to a state."""
+    names = [name for name, order in ORDERS.items() if order.name == saved["order"]]
+    arcs = saved.get("arcs")
+    return repr(names[0]) if arcs is None else f"fl.{Arcs(arcs, int(names[0][-1]))!r}"
 
 
 def _shuffle(value: object) -> str:

@@ -74,7 +74,7 @@ def validate(
                 raise ValueError("expected streams with a path only; a deserializer declares its own")
             corpus = source
         else:
-            corpus = held.enter_context(contextlib.closing(open_corpus(source, memory=memory, **(streams or {}))))
+            corpus = held.enter_context(contextlib.closing(open_corpus(source, streams=streams, memory=memory)))
         if not is_sized(corpus):
             raise ValueError(f"expected a corpus that knows its sizes before reading, got {corpus.name}")
         checking = verified(corpus)

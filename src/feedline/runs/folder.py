@@ -3,7 +3,7 @@
 | file | written by |
 |---|---|
 | ``run.jsonl``, or the only other log | `feedline.train.JsonLines`, ``feedline bench --log`` |
-| ``quarantine*.jsonl`` | a source with ``on_error="skip"`` and ``quarantine=`` |
+| ``quarantine*.jsonl`` | a source with ``on_error=fl.Quarantine(folder / "quarantine.jsonl")`` |
 | ``network.svg`` | the user |
 """
 

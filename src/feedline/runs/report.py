@@ -280,8 +280,8 @@ def _errors(run: Run) -> str:
     said = f"<p>Unreadable sequences were skipped {skipped:,} times.</p>" if skipped else ""
     if not listed.count:
         return said + (
-            "<p>There is no quarantine file next to the log: <code>MinibatchSource(..., quarantine=folder / "
-            '"quarantine.jsonl")</code> puts it there.</p>'
+            "<p>There is no quarantine file next to the log: <code>MinibatchSource(..., on_error=fl.Quarantine("
+            'folder / "quarantine.jsonl"))</code> puts it there.</p>'
         )
     which = "1 sequence is" if listed.count == 1 else f"{listed.count:,} different sequences are"
     said += f"<p>{which} listed in {escape(', '.join(listed.files))}"

@@ -133,7 +133,7 @@ def test_a_fifo_in_the_place_of_a_resolved_join_is_replaced(tmp_path):
 def test_a_fifo_as_quarantine_is_refused(text_file, tmp_path):
     os.mkfifo(tmp_path / "listed")
     corpus = fl.CTFDeserializer(text_file("|x 1 2\n|x ?\n"), X)
-    source = fl.MinibatchSource(corpus, shuffle=False, on_error="skip", quarantine=tmp_path / "listed")
+    source = fl.MinibatchSource(corpus, shuffle=False, on_error=fl.Quarantine(tmp_path / "listed"))
     with pytest.raises(fl.DataError, match="cannot list unreadable sequence 1"):
         source.next_minibatch(2)
 
@@ -436,9 +436,9 @@ def test_an_npz_file_that_holds_more_than_was_given_is_refused(tmp_path):
         fl.open_corpus(path, memory=804_000)
     assert caught.value.path == str(path)
     assert fl.open_corpus(path, memory=804_256).schema["x"].shape == (100,)
-    assert list(fl.open_corpus(path, memory=5000, y=fl.Stream((), "int32")).schema) == ["y"]
+    assert list(fl.open_corpus(path, streams={"y": fl.Stream((), "int32")}, memory=5000).schema) == ["y"]
     with pytest.raises(fl.SchemaError, match=r"expected the arrays z in .*has x, y"):
-        fl.open_corpus(path, z=fl.Stream(()))
+        fl.open_corpus(path, streams={"z": fl.Stream(())})
 
 
 def test_conversion_of_a_path_obeys_memory(tmp_path, monkeypatch):
@@ -514,7 +514,7 @@ def test_a_disk_that_fails_at_any_read_is_told_with_the_file(tmp_path, make, nam
             calls = fail_at(patch, path, name, number, code)
             try:
                 with fl.MinibatchSource(
-                    corpus(), shuffle=False, max_sweeps=1, on_error="skip", quarantine=tmp_path / "bad"
+                    corpus(), shuffle=False, max_sweeps=1, on_error=fl.Quarantine(tmp_path / "bad")
                 ) as source:
                     source.next_minibatch(100)
                     source.state_dict()

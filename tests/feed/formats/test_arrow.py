@@ -236,9 +236,7 @@ def test_nulls_make_their_sequences_unreadable_and_keep_their_place(tmp_path):
             *((1, "a"), (2, "v"), (3, "v"), (4, "s"), (5, "s"), (6, "p"), (8, "i"))
         ]
         assert found[0].path == str(path)
-        skipped = fl.MinibatchSource(
-            corpus, shuffle=False, max_sweeps=1, on_error="skip", quarantine=tmp_path / "q.jsonl"
-        )
+        skipped = fl.MinibatchSource(corpus, shuffle=False, max_sweeps=1, on_error=fl.Quarantine(tmp_path / "q.jsonl"))
         assert [a for m in skipped.minibatches(20) for a in m["a"].rows.tolist()] == [1, 8]
 
 
@@ -257,7 +255,7 @@ def test_nulls_keep_their_tick_wherever_their_bytes_come_from(tmp_path, forced, 
     with pytest.raises(fl.DataError, match="got a null") as caught:
         list(opened().minibatches(7))
     assert caught.value.sequence % 10 == 3
-    skipping = opened(on_error="skip", quarantine=tmp_path / "q.jsonl")
+    skipping = opened(on_error=fl.Quarantine(tmp_path / "q.jsonl"))
     found = [pair for m in skipping.minibatches(7) for pair in zip(m["a"].rows.tolist(), m["t"].tolist(), strict=True)]
     assert sorted(found) == [(i, f"t{i}") for i in range(200) if i % 10 != 3]
     assert skipping.stats().skipped == 20
@@ -310,7 +308,7 @@ def test_columns_are_chosen_as_in_parquet(tmp_path):
     path = write(tmp_path / "a", TABLE)
     corpus = fl.ArrowDeserializer(path, ["l", "n"], defines_size="n")
     assert (list(corpus.schema), corpus.lengths(np.arange(3))) == (["l", "n"], None)
-    corpus = fl.open_corpus(path, text=fl.Stream(dtype="str", field="s"), m=fl.Stream((3, 2), "uint8"))
+    corpus = fl.open_corpus(path, streams={"text": fl.Stream(dtype="str", field="s"), "m": fl.Stream((3, 2), "uint8")})
     assert (list(corpus.schema), corpus.schema["m"].shape) == (["text", "m"], (3, 2))
     with pytest.raises(fl.SchemaError, match="for stream `v`"):
         fl.ArrowDeserializer(path, {"v": fl.Stream(3)})
@@ -609,7 +607,7 @@ def read_all(path, tmp_path):
         warnings.simplefilter("ignore")  # of columns that damage has made something else
         corpus = fl.ArrowDeserializer(path)
     with fl.MinibatchSource(
-        corpus, shuffle=False, max_sweeps=1, on_error="skip", quarantine=tmp_path / "q.jsonl"
+        corpus, shuffle=False, max_sweeps=1, on_error=fl.Quarantine(tmp_path / "q.jsonl")
     ) as opened:
         for minibatch in opened.minibatches(16):
             dict(minibatch.items())
@@ -728,7 +726,7 @@ def test_a_damaged_head_costs_its_batch_alone(tmp_path):
     assert (sorted(chunk.errors), chunk.errors[0].path) == (list(range(50)), str(path))
     assert chunk.errors[49].sequence == 99
     assert start < chunk.errors[0].byte < start + int(file.heads[1])
-    skipped = source(corpus, shuffle=False, max_sweeps=1, on_error="skip", quarantine=tmp_path / "q.jsonl")
+    skipped = source(corpus, shuffle=False, max_sweeps=1, on_error=fl.Quarantine(tmp_path / "q.jsonl"))
     assert [n for m in skipped.minibatches(300) for n in m["n"].rows.tolist()] == [*range(50), *range(100, COUNT)]
 
 

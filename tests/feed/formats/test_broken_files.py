@@ -115,7 +115,7 @@ def put(path, content, place):
 def read(path):
     """Open and read; rows that are damaged count as well."""
     streams = {"tokens": fl.Stream(50, "uint16")} if path.suffix == ".bin" else {}
-    corpus = fl.open_corpus(path, **streams)
+    corpus = fl.open_corpus(path, streams=streams)
     for k in range(len(corpus.chunks())):
         dict(corpus.read(k).errors)
 

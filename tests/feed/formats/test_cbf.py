@@ -354,9 +354,7 @@ def test_a_damaged_chunk_among_views_keeps_its_tick(tmp_path):
     corpus = fl.CBFDeserializer(tmp_path / "a.cbf", chunk_size=0)
     assert corpus.random_access
     for shuffle in (False, True):
-        source = fl.MinibatchSource(
-            corpus, shuffle=shuffle, max_sweeps=1, on_error="skip", quarantine=tmp_path / "q.jsonl"
-        )
+        source = fl.MinibatchSource(corpus, shuffle=shuffle, max_sweeps=1, on_error=fl.Quarantine(tmp_path / "q.jsonl"))
         (minibatch,) = source.minibatches(99)
         assert sorted(minibatch["x"].rows[:, 0].tolist()) == [0, 1, 2, 3, 6, 7]
 

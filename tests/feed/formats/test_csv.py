@@ -90,9 +90,9 @@ def test_by_path(table):
     }
     loader = fl.DataLoader(str(table), batch_size=100)
     assert [i for batch in loader for i in batch["id"].tolist()] == [row[0] for row in ROWS]
-    assert fl.open_corpus(table, z="label").schema == fl.Schema({"z": fl.Stream((), "int64")})
+    assert fl.open_corpus(table, streams={"z": "label"}).schema == fl.Schema({"z": fl.Stream((), "int64")})
     with pytest.raises(fl.SchemaError, match="expected the columns q for stream `z`"):
-        fl.open_corpus(table, z=["a", "q"])
+        fl.open_corpus(table, streams={"z": ["a", "q"]})
 
 
 def test_vectors_by_pattern_and_by_name(write):
@@ -455,7 +455,7 @@ def test_carriage_returns_in_quotes_and_before_line_feeds_are_read(tmp_path):
 def test_more_bad_rows_than_are_described_at_once(tmp_path):
     path = tmp_path / "a.csv"
     path.write_text("x\n" + "1\n" * 200 + "".join(f"b{i}\n" for i in range(3000)))
-    chunk = fl.open_corpus(path, x=fl.Stream((), "int64")).read(0)
+    chunk = fl.open_corpus(path, streams={"x": fl.Stream((), "int64")}).read(0)
     assert list(chunk.errors) == list(range(200, 3200))
     assert chunk.errors[3199].line == 3201
     assert "`b2999`" in str(chunk.errors[3199])

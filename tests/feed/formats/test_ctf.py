@@ -429,7 +429,7 @@ def test_source_raises_or_skips(text_file, tmp_path):
         list(source().minibatches(2))
     assert (caught.value.line, caught.value.sequence) == (4, 3)
     quarantine = tmp_path / "bad.jsonl"
-    ids = [i for m in source(on_error="skip", quarantine=quarantine).minibatches(2) for i in m.ids.tolist()]
+    ids = [i for m in source(on_error=fl.Quarantine(quarantine)).minibatches(2) for i in m.ids.tolist()]
     assert ids == [0, 1, 2, 4, 5]
     assert json.loads(quarantine.read_text())["line"] == 4
 
@@ -481,7 +481,7 @@ def test_missing_values_are_an_error_unless_they_are_to_be_filled(text_file):
     assert (caught.value.sequence, caught.value.stream) == (1, "x")
     assert "fill_missing=True" in str(caught.value)
     listed = path.parent / "listed.jsonl"
-    source = fl.MinibatchSource(fl.CTFDeserializer(path, XY), shuffle=False, on_error="skip", quarantine=listed)
+    source = fl.MinibatchSource(fl.CTFDeserializer(path, XY), shuffle=False, on_error=fl.Quarantine(listed))
     assert source.next_minibatch(3).ids.tolist() == [0, 2]
     assert json.loads(listed.read_text())["sequence"] == 1
     source = fl.MinibatchSource(fl.CTFDeserializer(path, XY, fill_missing=True), shuffle=False)

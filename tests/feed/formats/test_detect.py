@@ -141,9 +141,9 @@ def test_what_is_not_read_is_named_with_the_next_step(tmp_path, what, suffix):
 def test_the_first_token_of_a_file_does_not_say_what_it_is(tmp_path, first):
     """Its two bytes are those that JSON, pickles, gzip or bzip2 begin with."""
     np.array([65535, 65535, first, 0, 3, 0], "<u2").tofile(tmp_path / "pad.bin")  # or streams of Arrow's
-    assert fl.open_corpus(tmp_path / "pad.bin", tokens=fl.Stream(2, "uint16")).tokens == 6
+    assert fl.open_corpus(tmp_path / "pad.bin", streams={"tokens": fl.Stream(2, "uint16")}).tokens == 6
     np.array([first, 1, 2, 3], "<u2").tofile(tmp_path / "train.bin")
-    corpus = fl.open_corpus(tmp_path / "train.bin", tokens=fl.Stream(4, "uint16"))
+    corpus = fl.open_corpus(tmp_path / "train.bin", streams={"tokens": fl.Stream(4, "uint16")})
     assert corpus.read(0)["tokens"].rows.tolist() == [[first, 1, 2, 3]]
 
 
@@ -151,14 +151,14 @@ def test_the_first_token_of_a_file_does_not_say_what_it_is(tmp_path, first):
 def test_a_bin_file_that_is_surely_something_else(tmp_path, what):
     (tmp_path / "a.bin").write_bytes(FOREIGN[what])
     with pytest.raises(DataError, match=f"reads, got {what}"):
-        fl.open_corpus(tmp_path / "a.bin", tokens=fl.Stream(4, "uint16"))
+        fl.open_corpus(tmp_path / "a.bin", streams={"tokens": fl.Stream(4, "uint16")})
     with zipfile.ZipFile(tmp_path / "a.bin", "w") as archive:
         archive.writestr("archive/data.pkl", b"")
     with pytest.raises(DataError, match="a PyTorch checkpoint"):
-        fl.open_corpus(tmp_path / "a.bin", tokens=fl.Stream(4, "uint16"))
+        fl.open_corpus(tmp_path / "a.bin", streams={"tokens": fl.Stream(4, "uint16")})
     (tmp_path / "a.bin").write_bytes(b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19.")  # as torch.save once began
     with pytest.raises(DataError, match="a PyTorch checkpoint"):
-        fl.open_corpus(tmp_path / "a.bin", tokens=fl.Stream(4, "uint16"))
+        fl.open_corpus(tmp_path / "a.bin", streams={"tokens": fl.Stream(4, "uint16")})
 
 
 def test_archives_are_looked_into(tmp_path):
@@ -381,7 +381,7 @@ def test_formats_of_cntk_and_htk(tmp_path):
     assert found == {"a.bin": "cbf", "b.lab": "mlf", "c.scp": "htk"}
     assert isinstance(fl.open_corpus(tmp_path / "a.bin"), fl.CBFDeserializer)
     assert isinstance(fl.open_corpus(tmp_path / "c.scp"), fl.HTKFeatureDeserializer)
-    assert isinstance(fl.open_corpus(tmp_path / "b.lab", y=Stream(2, sparse=True)), fl.MLFDeserializer)
+    assert isinstance(fl.open_corpus(tmp_path / "b.lab", streams={"y": Stream(2, sparse=True)}), fl.MLFDeserializer)
     with pytest.raises(DataError, match="declared stream for labels"):
         fl.open_corpus(tmp_path / "b.lab")
     with pytest.raises(ValueError, match="a CBF"):

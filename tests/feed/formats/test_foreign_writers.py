@@ -292,7 +292,7 @@ def test_folders_of_hive_are_named_where_they_are_no_column(tmp_path, suffix, wr
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         pickle.loads(pickle.dumps(corpus))
-        fl.open_corpus(pattern, x=corpus.schema["x"])
+        fl.open_corpus(pattern, streams={"x": corpus.schema["x"]})
 
 
 @pytest.mark.parametrize("folder", [b"label=\xff", b"label=%FF", b"\xff=a"])

@@ -152,7 +152,7 @@ def test_a_damaged_block_costs_its_rows_and_no_others(tmp_path):
     assert sorted(chunk.errors) == list(range(70, 77))
     error = chunk.errors[72]
     assert (error.path, error.sequence, error.stream) == (path, 72, "blocks")
-    source = fl.MinibatchSource(corpus, max_sweeps=1, on_error="skip", quarantine=str(tmp_path / "q"))
+    source = fl.MinibatchSource(corpus, max_sweeps=1, on_error=fl.Quarantine(str(tmp_path / "q")))
     seen = sorted(i for minibatch in source.minibatches(30) for i in minibatch["number"].rows.tolist())
     assert seen == [i for i in range(COUNT) if not 70 <= i < 77]
 
@@ -291,7 +291,7 @@ def test_lengths_are_those_that_were_counted(path, monkeypatch):
 def test_recognised_by_content(tmp_path, path):
     renamed = tmp_path / "data.unknown"
     renamed.write_bytes(Path(path).read_bytes())
-    assert isinstance(fl.open_corpus(renamed, number=fl.Stream((), "int64")), HDF5Deserializer)
+    assert isinstance(fl.open_corpus(renamed, streams={"number": fl.Stream((), "int64")}), HDF5Deserializer)
     names = ("text", "ragged", "blocks", "picture")
     streams = {name: HDF5Deserializer(path).schema[name] for name in names}
     store = fl.convert(HDF5Deserializer(path, streams), tmp_path / "store")

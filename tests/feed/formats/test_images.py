@@ -190,7 +190,7 @@ def test_by_content(reopen, tmp_path):
     assert type(opened) is type(corpus)
     assert opened.schema == fl.Schema({"image": fl.Stream(dtype="bytes"), "label": fl.Stream((), "int64")})
     assert opened.select(np.arange(60))["image"].tolist() == found
-    hot = fl.open_corpus(path, label=fl.Stream(5, sparse=True)).select(np.arange(60))
+    hot = fl.open_corpus(path, streams={"label": fl.Stream(5, sparse=True)}).select(np.arange(60))
     assert hot["label"].class_indices().rows.tolist() == labels
 
 

@@ -67,7 +67,7 @@ def test_files_are_recognised_by_their_bytes(tmp_path, install):
         fl.open_corpus(path)
     install("feedline-steps", BY_BYTES)
     sys.path.append("")  # packages are looked up again when the path changes
-    source = fl.MinibatchSource(fl.open_corpus(path, x=fl.Stream(())), shuffle=False, max_sweeps=1)
+    source = fl.MinibatchSource(fl.open_corpus(path, streams={"x": fl.Stream(())}), shuffle=False, max_sweeps=1)
     assert source.next_minibatch(9)["x"].tolist() == [0, 1, 2, 3]
     assert guess_format(path) == "steps"
 

@@ -177,7 +177,7 @@ def test_an_unreadable_part_makes_the_joined_sequence_unreadable(tmp_path):
     assert errors == [{2: "planted in x"}, {2: "planted in y"}, {1: "planted in x"}, {}]
     with pytest.raises(fl.DataError, match="planted in x"):
         list(fl.MinibatchSource(joined, shuffle=False, max_sweeps=1))
-    skipping = fl.MinibatchSource(joined, max_sweeps=1, on_error="skip", quarantine=tmp_path / "q")
+    skipping = fl.MinibatchSource(joined, max_sweeps=1, on_error=fl.Quarantine(tmp_path / "q"))
     assert sorted(i for m in skipping for i in m.ids.tolist()) == [0, 1, 3, 4, 6, 8, 9]
 
 

@@ -482,7 +482,7 @@ def test_several_files_are_one_corpus(tmp_path):
     size = sum(file.stat().st_size for file in tmp_path.iterdir())
     assert told == sorted(told)
     assert told[-1] == (size, size)
-    corpus = fl.open_corpus(f"{tmp_path}/p-*", **STREAMS)
+    corpus = fl.open_corpus(f"{tmp_path}/p-*", streams=STREAMS)
     expected = [one for k in range(5) for one in ROWS[k::5]]
     found = [corpus.read(i)["n"].rows.tolist() for i in range(len(corpus.chunks()))]
     assert [n for part in found for n in part] == [one["n"] for one in expected]

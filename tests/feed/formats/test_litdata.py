@@ -178,8 +178,8 @@ def test_every_way_to_name_a_folder(tmp_path, copied):
     twice = shutil.copytree(raw, tmp_path / "again")
     assert fl.open_corpus(raw).digest() == fl.open_corpus(raw / "index.json").digest()
     for what in ([raw, twice], [raw, raw], str(tmp_path / "{raw,again}" / "index.json")):
-        assert whole(fl.open_corpus(what, i=LONG))["i"].rows.tolist() == 2 * [*range(-5, COUNT - 5)]
-    loader = fl.DataLoader(fl.open_corpus(copied("rows"), n=LONG, text=TEXT), batch_size=3)
+        assert whole(fl.open_corpus(what, streams={"i": LONG}))["i"].rows.tolist() == 2 * [*range(-5, COUNT - 5)]
+    loader = fl.DataLoader(fl.open_corpus(copied("rows"), streams={"n": LONG, "text": TEXT}), batch_size=3)
     assert sum(len(batch["n"]) for batch in loader) == COUNT
     with pytest.raises(fl.DataError, match="expected folders of one kind, got items and rows"):
         fl.LitDataDeserializer([raw, HERE / "rows"])
@@ -204,7 +204,7 @@ def test_other_classes_say_which_one_it_is():
     with pytest.raises(fl.SchemaError, match="one stream that says how long rows are"):
         fl.open_corpus(HERE / "tokens")
     with pytest.raises(fl.SchemaError, match=r"as the tokens of .* are, int32"):
-        fl.open_corpus(HERE / "tokens", tokens=fl.Stream(16, "int64"))
+        fl.open_corpus(HERE / "tokens", streams={"tokens": fl.Stream(16, "int64")})
 
 
 def test_unpacked_chunks_are_preferred(copied):
@@ -228,7 +228,7 @@ def test_folders_of_older_versions(tmp_path):
     tokens = [(np.arange(k + 3, dtype=np.int64).tobytes(), k + 3) for k in range(5)]
     config = {"data_format": ["no_header_tensor:18"], "data_spec": json.dumps([1, leaf()])}
     write_litdata(tmp_path / "tokens", {}, tokens, 2, older=True, config=config)
-    found = whole(fl.open_corpus(tmp_path / "tokens", x=fl.Stream(3, "int64")))["x"].rows.tolist()
+    found = whole(fl.open_corpus(tmp_path / "tokens", streams={"x": fl.Stream(3, "int64")}))["x"].rows.tolist()
     assert found == [[0, 1, 2], [0, 1, 2], [0, 1, 2], [3, 4, 0], [1, 2, 3], [0, 1, 2], [3, 4, 5]]
 
 
@@ -590,7 +590,7 @@ def test_sizes_that_do_not_add_up_and_other_headers_are_one_bad_sample(copied):
     assert "expected an array of shape (2, 3) and float32, got" in chunk.errors[3].what
     expected = [flat(one) for one in READ["raw"]]
     assert values(chunk.slice(2, 3)) == expected[2:3]
-    skipping = fl.MinibatchSource(corpus, max_sweeps=1, on_error="skip", quarantine=raw / "q.jsonl", shuffle=False)
+    skipping = fl.MinibatchSource(corpus, max_sweeps=1, on_error=fl.Quarantine(raw / "q.jsonl"), shuffle=False)
     numbers = [n for m in skipping.minibatches(5) for n in m["i"].rows.tolist()]
     assert numbers == [one["i"] for k, one in enumerate(READ["raw"]) if k not in (1, 3)]
 
@@ -702,7 +702,7 @@ def test_a_chunk_is_not_a_file_of_tokens(copied):
         with pytest.raises(fl.DataError, match="got a chunk of LitData's"):
             fl.TokensDeserializer(path, length=4)
         with pytest.raises(fl.DataError, match="got a chunk of LitData's"):
-            fl.open_corpus(path, tokens=fl.Stream(4, "int32"))
+            fl.open_corpus(path, streams={"tokens": fl.Stream(4, "int32")})
     (folder / "other.bin").write_bytes(bytes(40))
     assert fl.TokensDeserializer(folder / "other.bin", length=4).tokens == 20
 

@@ -232,7 +232,7 @@ def test_an_offset_beyond_the_shard_costs_two_samples(raw):
     chunk = fl.MDSDeserializer(raw).read(0)
     assert list(chunk.errors) == [1, 2]
     skipping = fl.MinibatchSource(
-        fl.MDSDeserializer(raw), max_sweeps=1, on_error="skip", quarantine=raw / "q.jsonl", shuffle=False
+        fl.MDSDeserializer(raw), max_sweeps=1, on_error=fl.Quarantine(raw / "q.jsonl"), shuffle=False
     )
     assert [n for m in skipping.minibatches(5) for n in m["small"].rows.tolist()] == [0, *range(3, COUNT)]
 

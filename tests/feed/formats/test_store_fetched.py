@@ -76,7 +76,9 @@ def _serialized(batch, options):
 @pytest.mark.parametrize("method", ["best-fit", "split"])
 def test_rows_of_an_evicted_store_are_the_same(path, method):
     def rows():
-        with fl.MinibatchSource(fl.Packed(fl.open_corpus(path, tokens=fl.Stream((), "int32")), 64, method=method)) as s:
+        with fl.MinibatchSource(
+            fl.Packed(fl.open_corpus(path, streams={"tokens": fl.Stream((), "int32")}), 64, method=method)
+        ) as s:
             return everything_of(s)
 
     def everything_of(source):

@@ -358,7 +358,7 @@ def test_bad_sequences_are_skipped_and_shift_nothing(store, whole, tmp_path, ahe
         bad = [77, 238]
     options = {"truncation_length": lanes, "seed": 3, "max_sweeps": 2}
     reference = source_of(whole, streams=streams, **options)
-    source = source_of(store, ahead, streams, **options, on_error="skip", quarantine=tmp_path / "q.jsonl")
+    source = source_of(store, ahead, streams, **options, on_error=fl.Quarantine(tmp_path / "q.jsonl"))
     while True:
         wanted, got = reference.next_minibatch(64), source.next_minibatch(64)
         if not wanted:
@@ -382,7 +382,7 @@ def test_bad_sequences_in_joins_selections_and_conversions(store, tmp_path):
     for parts in ([store, other], [other, store]):
         corpora = [fl.StoreDeserializer(part) for part in parts]
         joined = fl.Join(*corpora, cache=False)
-        source = fl.MinibatchSource(joined, shuffle=False, on_error="skip", quarantine=tmp_path / "q.jsonl")
+        source = fl.MinibatchSource(joined, shuffle=False, on_error=fl.Quarantine(tmp_path / "q.jsonl"))
         assert source.next_minibatch(10 * N).num_sequences >= N - 2
         with pytest.raises(fl.DataError, match=r"indices in \[0, 7\), got 7") as caught:
             fl.MinibatchSource(joined, shuffle=False).next_minibatch(1000)

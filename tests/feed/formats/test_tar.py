@@ -494,7 +494,7 @@ def test_a_file_cut_anywhere(small):
         path.write_bytes(whole[:size])
         if size == 0:
             continue  # no archive
-        found, skipped = delivered(path, on_error="skip", quarantine=path.with_suffix(".jsonl"))
+        found, skipped = delivered(path, on_error=fl.Quarantine(path.with_suffix(".jsonl")))
         assert found == list(enumerate(data))[: len(found)]
         assert skipped <= 2
         seen.add(len(found))
@@ -513,7 +513,7 @@ def test_any_byte(small):
     for at in range(0, len(whole), every(23)):
         path.write_bytes(whole[:at] + bytes([whole[at] ^ (1 << at % 8)]) + whole[at + 1 :])
         try:
-            found, _ = delivered(path, on_error="skip", quarantine=path.with_suffix(".jsonl"))
+            found, _ = delivered(path, on_error=fl.Quarantine(path.with_suffix(".jsonl")))
         except fl.DataError:
             continue
         wrong = [jpg for i, jpg in found if i >= len(data) or jpg != data[i]]

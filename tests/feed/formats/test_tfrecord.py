@@ -486,7 +486,7 @@ def test_recognised_by_content(tmp_path):
         (message,) = (found for k in (2, 3, 4) if len(found := field(9, bytes(size - k))) == size)
         path = written(tmp_path / "plain", message, example(n=1))
         assert guess_format(path) == "tfrecord"
-        assert fl.open_corpus(path, n=INT).read(0)["n"].rows[1] == 1
+        assert fl.open_corpus(path, streams={"n": INT}).read(0)["n"].rows[1] == 1
     for kind, pack in PACKINGS.items():
         path = tmp_path / f"{kind}-00000-of-00002"
         path.write_bytes(pack(CONTENT))
@@ -503,7 +503,7 @@ def test_several_files_are_one_corpus(tmp_path):
     opened(f"{tmp_path}/p*", cache=False, progress=lambda *at: told.append(at))
     size = sum(file.stat().st_size for file in tmp_path.iterdir())
     assert told[-1] == (size, size)
-    corpus = fl.open_corpus(f"{tmp_path}/p*", **STREAMS)
+    corpus = fl.open_corpus(f"{tmp_path}/p*", streams=STREAMS)
     check(everything(corpus), [one for k in range(4) for one in ROWS[k::4]])
     told = open_path(tmp_path / "p.tfrecord-00002-of-00005", None, "1M")
     assert (told.format, told.guessed, told.corpus.schema["n"]) == ("tfrecord", True, INT)

@@ -125,7 +125,7 @@ def test_texts_that_cannot_be_read_are_bad_sequences(tokenizer, tmp_path):
     chunk = corpus.read(0)
     assert sorted(chunk.errors) == [1, 2]
     assert "expected a text in UTF-8" in str(chunk.errors[1])
-    options = {"on_error": "skip", "quarantine": tmp_path / "bad.jsonl"}
+    options = {"on_error": fl.Quarantine(tmp_path / "bad.jsonl")}
     found = documents(corpus, **options)
     assert found == [tokenizer.encode(text, add_special_tokens=False).ids for text in ("the wind", "a stone")]
 

@@ -144,19 +144,19 @@ def test_megatron(tmp_path, dtype):
         corpus = fl.TokensDeserializer(path, length=9, targets=True)
         assert corpus.schema["tokens"] == fl.Stream(10, dtype)
         assert delivered(corpus) == sliced([np.concatenate(documents)], 10, 9)
-    opened = fl.open_corpus(tmp_path / "m.bin", tokens=fl.Stream(10, dtype))
+    opened = fl.open_corpus(tmp_path / "m.bin", streams={"tokens": fl.Stream(10, dtype)})
     assert delivered(opened) == sliced([np.concatenate(documents)], 10, 10)
 
 
 def test_by_path(shards):
     folder, files = shards
-    corpus = fl.open_corpus(str(folder / "s-*.bin"), tokens=fl.Stream(12, "uint16"))
+    corpus = fl.open_corpus(str(folder / "s-*.bin"), streams={"tokens": fl.Stream(12, "uint16")})
     assert delivered(corpus) == sliced(files, 12, 12)
     loader = fl.DataLoader(corpus, batch_size=4)
     assert next(iter(loader))["tokens"].shape == (4, 12)
     for streams in ({}, {"x": fl.Stream((), "uint16")}, {"x": fl.Stream(4)}):
         with pytest.raises(fl.SchemaError, match="how long rows are"):
-            fl.open_corpus(folder / "s-0.bin", **streams)
+            fl.open_corpus(folder / "s-0.bin", streams=streams)
 
 
 def test_the_digest_stands_for_content_and_rows(shards, tmp_path):
@@ -262,7 +262,7 @@ def test_the_header_of_llm_c_is_not_tokens(tmp_path, magic, version, dtype):
     tokens = np.arange(1024, dtype=dtype)
     path = llm_c(tmp_path / "train_000001.bin", magic, version, tokens)
     for corpus in (
-        fl.open_corpus(path, tokens=fl.Stream(64, dtype)),
+        fl.open_corpus(path, streams={"tokens": fl.Stream(64, dtype)}),
         fl.TokensDeserializer(str(path), length=64),
     ):
         assert corpus.schema["tokens"] == fl.Stream(64, dtype)
@@ -287,7 +287,7 @@ def test_the_header_of_llm_c_is_not_tokens(tmp_path, magic, version, dtype):
 def test_other_headers_of_its_kind_are_refused(tmp_path, magic, version, count, told):
     path = llm_c(tmp_path / "a.bin", magic, version, np.arange(1024, dtype="uint16"), count)
     with pytest.raises(fl.DataError, match=told) as caught:
-        fl.open_corpus(path, tokens=fl.Stream(64, "uint16"))
+        fl.open_corpus(path, streams={"tokens": fl.Stream(64, "uint16")})
     assert caught.value.path == str(path)
 
 
@@ -296,7 +296,7 @@ def test_a_header_that_is_cut_is_not_tokens(tmp_path, size):
     path = llm_c(tmp_path / "a.bin", 20240520, 1, np.arange(1024, dtype="uint16"))
     path.write_bytes(path.read_bytes()[:size])
     with pytest.raises(fl.DataError, match=f"1024 bytes of header behind 20240520, got {size}"):
-        fl.open_corpus(path, tokens=fl.Stream(2, "uint16"))
+        fl.open_corpus(path, streams={"tokens": fl.Stream(2, "uint16")})
 
 
 def test_tokens_that_begin_like_a_header_are_tokens(tmp_path):

@@ -349,7 +349,7 @@ def test_a_chunk_may_hold_sequences_that_cannot_be_read(tmp_path):
 
     with pytest.raises(fl.DataError, match="torn"):
         list(source(Holed))
-    skipping = source(Holed, on_error="skip", quarantine=tmp_path / "q", max_sweeps=1)
+    skipping = source(Holed, on_error=fl.Quarantine(tmp_path / "q"), max_sweeps=1)
     good = [s for lengths in LENGTHS for s in [*lengths[1:]]]
     assert sorted(len(s) for s in delivered(skipping)) == sorted(good)
 

@@ -124,7 +124,9 @@ def test_declarations_select_and_go_down(path):
     assert everything(ZarrDeserializer(path, group="below/deeper"))["rows"].rows.tolist() == (ROWS * 2).tolist()
     inner = fl.open_corpus(os.path.join(path, "rows"))
     assert everything(inner)["x"].rows.tolist() == ROWS.tolist()
-    assert list(fl.open_corpus(os.path.join(path, "rows"), image=fl.Stream((2, 3), field="x")).schema) == ["image"]
+    assert list(fl.open_corpus(os.path.join(path, "rows"), streams={"image": fl.Stream((2, 3), field="x")}).schema) == [
+        "image"
+    ]
     for wrong in (fl.Stream((3, 2)), fl.Stream((2, 3), "f8"), fl.Stream(6, sparse=True), fl.Stream(dtype="str")):
         with pytest.raises(fl.SchemaError, match="for stream `rows`, got"):
             ZarrDeserializer(path, rows=wrong)
@@ -144,7 +146,7 @@ def test_arrays_of_different_lengths_are_named(tmp_path):
     path = zarr_files.write(tmp_path / "a", arrays)
     with pytest.raises(fl.SchemaError, match=r"`lat` has 7, `x` has 300 \(.*declare the streams that belong together"):
         fl.open_corpus(path)
-    assert everything(fl.open_corpus(path, x=fl.Stream((2, 3))))["x"].rows.tolist() == ROWS.tolist()
+    assert everything(fl.open_corpus(path, streams={"x": fl.Stream((2, 3))}))["x"].rows.tolist() == ROWS.tolist()
 
 
 def test_missing_chunks_are_fill_values(path):
@@ -178,7 +180,7 @@ def test_several_stores_are_one_corpus(tmp_path, path):
     bounds = [0, 1, 80, 200, COUNT]
     for i, (a, b) in enumerate(itertools.pairwise(bounds)):
         write(tmp_path / f"part-{i}.zarr", part=slice(a, b), names=SOME)
-    expected = everything(fl.open_corpus(path, **{name: fl.open_corpus(path).schema[name] for name in SOME}))
+    expected = everything(fl.open_corpus(path, streams={name: fl.open_corpus(path).schema[name] for name in SOME}))
     for what in ("part-{0..3}.zarr", "part-*.zarr", "part-?.zarr", ""):
         assert everything(fl.open_corpus(os.path.join(tmp_path, what))) == expected, what
     for what in ("part-{0..3}.zarr", "part-*.zarr", ""):
@@ -218,7 +220,7 @@ def test_a_damaged_chunk_costs_its_rows_and_names_its_file(tmp_path, path, name,
     assert sorted(chunk.errors) == list(rows)
     error = chunk.errors[rows[2]]
     assert (error.path, error.sequence, error.stream) == (str(file), rows[2], "x")
-    source = fl.MinibatchSource(corpus, max_sweeps=1, on_error="skip", quarantine=str(tmp_path / "q"))
+    source = fl.MinibatchSource(corpus, max_sweeps=1, on_error=fl.Quarantine(str(tmp_path / "q")))
     seen = sorted(i for minibatch in source.minibatches(30) for i in minibatch["n"].rows.tolist())
     assert seen == [i for i in range(COUNT) if i not in rows]
     listed = [json.loads(line) for line in (tmp_path / "q").read_text().splitlines()]

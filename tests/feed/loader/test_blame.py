@@ -97,7 +97,8 @@ def test_samples_that_differ_are_named(options):
         list(loader)
     expected = (
         "sample['image'][0] is Tensor float32 (3, 4) in item 16, but Tensor float32 (3, 5) in item 23: make them equal "
-        "in the dataset, or pass a collate_fn; for sequences of varying length, batch_samples= with lengths="
+        "in the dataset, or pass a collate_fn; for sequences of varying length, "
+        "batch_sampler=fl.BatchByLength("
     )
     assert expected in text_of(caught.value)
 
@@ -122,8 +123,7 @@ def test_whatever_differs_is_named(make, says):
 def test_sequences_may_differ_in_length_but_not_in_their_samples():
     loader = fl.DataLoader(
         Items(lambda i: {"x": np.zeros((1 + i % 3, 4 + (i == 5)))}),
-        batch_samples=20,
-        lengths=[1 + i % 3 for i in range(40)],
+        batch_sampler=fl.BatchByLength(20, [1 + i % 3 for i in range(40)]),
     )
     with pytest.raises(RuntimeError) as caught:
         list(loader)

@@ -10,6 +10,7 @@ import pickle
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -50,23 +51,20 @@ def flat(batches):
         ({"partition": "half"}, ValueError, "partition"),
         ({"partition": (0, 2), "batch_size": None}, ValueError, "batch_size"),
         ({"on_error": "ignore"}, ValueError, "on_error"),
-        ({"max_errors": 3}, ValueError, "skip"),
-        ({"batch_samples": 0, "lengths": [1] * 10}, ValueError, "batch_samples"),
-        ({"batch_samples": 1.5, "lengths": [1] * 10}, TypeError, "batch_samples"),
-        ({"batch_samples": 4}, ValueError, "lengths="),
-        ({"batch_samples": 4, "lengths": [1] * 9}, ValueError, "10 items"),
-        ({"batch_samples": 4, "lengths": [1.5] * 10}, ValueError, "integers"),
-        ({"batch_samples": 4, "lengths": [-1] * 10}, ValueError, "at least 0"),
-        ({"batch_samples": 4, "lengths": [1] * 10, "batch_size": 3}, ValueError, "either batch_samples or batch_size"),
-        ({"lengths": [1] * 10}, ValueError, "batch_samples"),
-        ({"layout": "nested"}, ValueError, "layout"),
-        ({"weights": [1] * 9}, ValueError, "10 items"),
-        ({"weights": [0] * 10}, ValueError, "not all of them 0"),
-        ({"weights": [-1] + [1] * 9}, ValueError, "at least 0"),
-        ({"weights": [np.inf] + [1] * 9}, ValueError, "finite"),
-        ({"weights": [1] * 10, "shuffle": True}, ValueError, "weights or shuffle"),
-        ({"weights": [1] * 10, "sampler": [1]}, ValueError, "weights without sampler"),
-        ({"batch_samples": 4, "lengths": [1] * 10, "batch_sampler": [[1]]}, ValueError, "without batch_sampler"),
+        ({"on_error": Path("bad.jsonl")}, ValueError, "fl.Quarantine"),
+        ({"batch_sampler": fl.BatchByLength(4)}, ValueError, "number of samples of each item"),
+        ({"batch_sampler": fl.BatchByLength(lengths=[1] * 10)}, ValueError, "number of samples of each item"),
+        ({"batch_sampler": fl.BatchByLength(4, [1] * 9)}, ValueError, "10 items"),
+        ({"batch_sampler": fl.BatchByLength(4, [1.5] * 10)}, ValueError, "integers"),
+        ({"batch_sampler": fl.BatchByLength(4, [-1] * 10)}, ValueError, "at least 0"),
+        ({"batch_sampler": fl.BatchByLength(4, [1] * 10), "batch_size": 3}, ValueError, "either .* or batch_size"),
+        ({"batch_sampler": fl.BatchByLength(4, [1] * 10), "sampler": [1]}, ValueError, "BatchByLength without sampler"),
+        ({"sampler": fl.Weighted([1] * 9)}, ValueError, "10 items"),
+        ({"sampler": fl.Weighted([0] * 10)}, ValueError, "not all of them 0"),
+        ({"sampler": fl.Weighted([-1] + [1] * 9)}, ValueError, "at least 0"),
+        ({"sampler": fl.Weighted([np.inf] + [1] * 9)}, ValueError, "finite"),
+        ({"sampler": fl.Weighted([1] * 10), "shuffle": True}, ValueError, "fl.Weighted or shuffle"),
+        ({"sampler": fl.Weighted([1] * 10), "batch_sampler": [[1]]}, ValueError, "fl.Weighted without batch_sampler"),
     ],
 )
 def test_refused(options, error, says):
@@ -79,7 +77,7 @@ class Endless:
         return iter(range(10**9))
 
 
-@pytest.mark.parametrize("option", [{"partition": (0, 2)}, {"weights": [1]}, {"on_error": "skip"}])
+@pytest.mark.parametrize("option", [{"partition": (0, 2)}, {"sampler": fl.Weighted([1])}, {"on_error": "skip"}])
 def test_refused_for_iterables(option):
     with pytest.raises(ValueError, match=f"{next(iter(option))}.*IterableDataset|IterableDataset"):
         fl.DataLoader(Endless(), **option)
@@ -111,7 +109,7 @@ def test_the_order_is_that_of_a_minibatch_source():
 @pytest.mark.parametrize("n", [1, 5, 100])
 def test_weighted_draws_equal_their_twin(n):
     weights = np.random.default_rng(n).random(n) * (np.arange(n) % 3 != 1)
-    loader = fl.DataLoader(Plain(n), batch_size=n, weights=weights, seed=6)
+    loader = fl.DataLoader(Plain(n), batch_size=n, sampler=fl.Weighted(weights), seed=6)
     for sweep in range(3):
         assert flat(loader) == twins.weighted(weights.tolist(), 6, sweep)
 
@@ -119,7 +117,7 @@ def test_weighted_draws_equal_their_twin(n):
 def test_weights_are_met():
     """Chi-square over 10^5 draws; an item of weight 0 never comes, and items beyond 2^24 do."""
     weights = np.array([0, 1, 2, 3, 0, 4.0])
-    draws = order.Weighted(np.tile(weights, 20000), 1).take(0, 0, 120000) % 6
+    draws = order.WeightedItems(np.tile(weights, 20000), 1).take(0, 0, 120000) % 6
     found = np.bincount(draws, minlength=6)
     expected = 120000 * weights / 10
     assert found[weights == 0].tolist() == [0, 0]
@@ -127,7 +125,7 @@ def test_weights_are_met():
 
     late = np.zeros(2**24 + 9)
     late[-2] = 1.0
-    assert set(order.Weighted(late, 1).take(0, 0, 50).tolist()) == {2**24 + 7}
+    assert set(order.WeightedItems(late, 1).take(0, 0, 50).tolist()) == {2**24 + 7}
 
 
 def test_resuming_far_away_looks_at_nothing_before(monkeypatch):
@@ -381,7 +379,7 @@ def test_with_several_iterators_the_state_is_the_newest_s():
     [
         ({"seed": 8}, r"pass seed=7"),
         ({"shuffle": False}, "pass the same shuffle"),
-        ({"weights": [1] * 50, "shuffle": None}, "dataset, sampler and weights"),
+        ({"sampler": fl.Weighted([1] * 50), "shuffle": None}, "dataset and sampler"),
         ({"sampler": [1, 2], "shuffle": None}, "sampler"),
         ({"dataset": Plain(49)}, "with as many items"),
     ],
@@ -475,7 +473,7 @@ def test_skipping_in_workers_and_single_items(tmp_path):
     for options in ({"num_workers": 2}, {"batch_size": None}, {"num_workers": 2, "workers": "thread"}):
         how = {"batch_size": 4, **options}
         file = tmp_path / f"{len(list(tmp_path.iterdir()))}.jsonl"
-        loader = fl.DataLoader(Plain(10, bad=[2, 4, 5, 6, 7]), on_error="skip", quarantine=file, seed=0, **how)
+        loader = fl.DataLoader(Plain(10, bad=[2, 4, 5, 6, 7]), on_error=fl.Quarantine(file), seed=0, **how)
         assert flat(loader) == [0, 1, 3, 8, 9]
         listed = [json.loads(line) for line in file.read_text().splitlines()]
         assert [line["sequence"] for line in listed] == [2, 4, 5, 6, 7]
@@ -484,18 +482,14 @@ def test_skipping_in_workers_and_single_items(tmp_path):
 
 
 def test_too_many_to_skip(tmp_path):
-    loader = fl.DataLoader(
-        Plain(10, bad=[2, 4]), on_error="skip", quarantine=tmp_path / "q", max_errors=1, batch_size=2
-    )
+    loader = fl.DataLoader(Plain(10, bad=[2, 4]), on_error=fl.Quarantine(tmp_path / "q", limit=1), batch_size=2)
     with pytest.raises(fl.DataError, match="at most 1"):
         list(loader)
 
 
 def test_a_rank_without_a_readable_item_is_an_error(tmp_path):
     """Without a batch there the other ranks would wait for it."""
-    loader = fl.DataLoader(
-        Plain(10, bad=[2]), on_error="skip", quarantine=tmp_path / "q", batch_size=1, partition=(0, 2)
-    )
+    loader = fl.DataLoader(Plain(10, bad=[2]), on_error=fl.Quarantine(tmp_path / "q"), batch_size=1, partition=(0, 2))
     with pytest.raises(fl.DataError, match="fall a step behind"):
         list(loader)
 
@@ -506,14 +500,14 @@ def test_a_rank_without_a_readable_item_is_an_error(tmp_path):
 @pytest.mark.parametrize("workers", [0, 1])
 def test_padded_and_packed(workers):
     items = [{"t": np.arange(n, dtype=np.int32) + 10 * n, "y": n, "f": np.ones((n, 2), "f4")} for n in (2, 3, 1, 4)]
-    how = {"batch_samples": 6, "lengths": [2, 3, 1, 4], "num_workers": workers}
-    padded = list(fl.DataLoader(items, layout="padded", **how))
+    how = {"num_workers": workers}
+    padded = list(fl.DataLoader(items, batch_sampler=fl.BatchByLength(6, [2, 3, 1, 4]), **how))
     assert [batch["y"].tolist() for batch in padded] == [[2, 3, 1], [4]]
     assert padded[0]["t"].tolist() == [[20, 21, 0], [30, 31, 32], [10, 0, 0]]
     assert padded[0]["lengths"].tolist() == [2, 3, 1]
     assert padded[0]["f"].shape == (3, 3, 2)
     assert np.asarray(padded[0]["f"]).sum() == 12
-    packed = list(fl.DataLoader(items, layout="packed", **how))
+    packed = list(fl.DataLoader(items, batch_sampler=fl.BatchByLength(6, [2, 3, 1, 4], "packed"), **how))
     assert packed[0]["t"].tolist() == [20, 21, 30, 31, 32, 10]
     assert packed[0]["f"].shape == (6, 2)
     assert packed[1]["lengths"].tolist() == [4]
@@ -521,7 +515,7 @@ def test_padded_and_packed(workers):
 
 def test_lone_arrays_and_empty_parts():
     items = [np.full(n, n) for n in (2, 3)]
-    how = {"batch_samples": 3, "lengths": [2, 3]}
+    how = {"batch_sampler": fl.BatchByLength(3, [2, 3])}
     (first, _), (second, lengths) = fl.DataLoader(items, **how)
     assert (first.tolist(), second.tolist(), lengths.tolist()) == ([[2, 2]], [[3, 3, 3]], [3])
     parts = [list(fl.DataLoader(items, partition=(i, 3), **how)) for i in range(3)]
@@ -532,7 +526,9 @@ def test_lone_arrays_and_empty_parts():
 
 def test_the_number_of_batches_by_samples_is_that_of_the_next_sweep():
     lengths = np.random.default_rng(1).integers(1, 9, 100)
-    loader = fl.DataLoader([np.zeros(n) for n in lengths], batch_samples=13, lengths=lengths, shuffle=True, seed=1)
+    loader = fl.DataLoader(
+        [np.zeros(n) for n in lengths], batch_sampler=fl.BatchByLength(13, lengths), shuffle=True, seed=1
+    )
     counts = set()
     for _ in range(4):
         counts.add(len(loader))
@@ -721,7 +717,7 @@ def test_sequences_of_a_corpus():
     padded = list(fl.DataLoader(corpus, batch_size=3))
     assert [tuple(batch["x"].shape) for batch in padded] == [(3, 4, 2), (1, 3, 2)]
     assert padded[0]["lengths"]["x"].tolist() == [1, 4, 2]
-    packed = fl.DataLoader(corpus, batch_samples=5, layout="packed")
+    packed = fl.DataLoader(corpus, batch_sampler=fl.BatchByLength(5, layout="packed"))
     assert [tuple(batch["x"].shape) for batch in packed] == [(5, 2), (5, 2)]
     assert len(packed) == 2
     listed = next(iter(fl.DataLoader(corpus, batch_size=2, collate_fn=list)))
@@ -749,7 +745,12 @@ def test_transforms_of_a_corpus():
 
 def test_what_is_not_asked_of_a_corpus():
     corpus = fl.ArrayDeserializer(x=np.zeros(4))
-    for option in ({"sampler": [1]}, {"weights": [1] * 4}, {"worker_init_fn": print}, {"batch_size": None}):
+    for option in (
+        {"sampler": [1]},
+        {"sampler": fl.Weighted([1] * 4)},
+        {"worker_init_fn": print},
+        {"batch_size": None},
+    ):
         with pytest.raises(ValueError, match="corpus"):
             fl.DataLoader(corpus, **option)
 
@@ -758,7 +759,7 @@ def test_a_corpus_with_unreadable_sequences(tmp_path):
     path = tmp_path / "bad.ctf"
     path.write_text("|x 1\n|x 2\n|x what\n|x 4\n")
     loader = fl.DataLoader(
-        fl.CTFDeserializer(path, {"x": fl.Stream(1)}), batch_size=2, on_error="skip", quarantine=tmp_path / "q"
+        fl.CTFDeserializer(path, {"x": fl.Stream(1)}), batch_size=2, on_error=fl.Quarantine(tmp_path / "q")
     )
     assert [flat([batch["x"]]) for batch in loader] == [[1, 2], [4]]
     assert (tmp_path / "q").exists()

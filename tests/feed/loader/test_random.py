@@ -97,7 +97,7 @@ def test_a_batch_that_is_read_again_skips_its_items_once(tmp_path):
         return 0.0
 
     data, listed = Drawing(fails_late), tmp_path / "listed.jsonl"
-    loader = fl.DataLoader(data, batch_size=2, seed=9, on_error="skip", quarantine=listed)
+    loader = fl.DataLoader(data, batch_size=2, seed=9, on_error=fl.Quarantine(listed))
     list(loader)
     assert data.reads.count(15) == 2
     assert [json.loads(line)["sequence"] for line in listed.read_text().splitlines()] == [15]
@@ -233,7 +233,7 @@ def test_a_subset_is_read_item_by_item():
 
 
 def test_repeated_items_of_a_weighted_sweep_are_augmented_anew():
-    loader = fl.DataLoader(Drawing(GLOBALS["numpy"], 4), weights=[1, 0, 0, 0], batch_size=2, seed=1)
+    loader = fl.DataLoader(Drawing(GLOBALS["numpy"], 4), sampler=fl.Weighted([1, 0, 0, 0]), batch_size=2, seed=1)
     assert len(set(content(loader))) == 4
 
 

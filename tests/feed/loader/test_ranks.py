@@ -32,7 +32,7 @@ def sweeps_without_a_seed(rank, options):
     return [*told, flat(loader), flat(fresh)]
 
 
-@pytest.mark.parametrize("options", [{"shuffle": True}, {"weights": list(range(1, 24))}])
+@pytest.mark.parametrize("options", [{"shuffle": True}, {"sampler": fl.Weighted(list(range(1, 24)))}])
 def test_ranks_that_draw_seeds_agree_on_one(options):
     told = ranks.run(sweeps_without_a_seed, 3, options=options)
     for sweep in range(3):
@@ -67,7 +67,7 @@ def test_who_says_how_ranks_share_is_not_warned(options):
     assert ranks.run(warned, 2, options=options) == [[], []]
 
 
-@pytest.mark.parametrize("options", [{"shuffle": True}, {"weights": [1.0] * 8}])
+@pytest.mark.parametrize("options", [{"shuffle": True}, {"sampler": fl.Weighted([1.0] * 8)}])
 def test_a_share_of_a_random_order_needs_a_seed(options):
     with pytest.raises(ValueError, match=r"expected a seed with partition=\(0, 2\)"):
         fl.DataLoader(Plain(8), partition=(0, 2), **options)

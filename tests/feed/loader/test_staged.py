@@ -94,7 +94,9 @@ def test_batches_are_those_of_arrays_in_memory(folder, backend, seed, size, kind
         options["sampler"] = np.random.default_rng(seed).permutation(ROWS)[:1500].tolist()
     else:
         options["partition"] = share
-        options |= {"order": {}, "shuffle": {"shuffle": True}, "weights": {"weights": np.arange(ROWS)}}[kind]
+        options |= {"order": {}, "shuffle": {"shuffle": True}, "weights": {"sampler": fl.Weighted(np.arange(ROWS))}}[
+            kind
+        ]
     with pytest.MonkeyPatch.context() as patch:
         fetching(patch, backend)
         fetched, plain = (fl.DataLoader(make(folder), **options) for make in (mapped, in_memory))
@@ -174,7 +176,7 @@ def test_items_that_cannot_be_read_are_passed_over(folder, monkeypatch, tmp_path
     fetching(monkeypatch, backend, fail=("x.npy", place + 4, place + WIDTH * 4 + 4, errno.EIO))
     expected = list(fl.DataLoader(in_memory(folder), 64, shuffle=shuffle, seed=3))
     listed = tmp_path / "listed.jsonl"
-    loader = fl.DataLoader(mapped(folder), 64, shuffle=shuffle, seed=3, on_error="skip", quarantine=listed)
+    loader = fl.DataLoader(mapped(folder), 64, shuffle=shuffle, seed=3, on_error=fl.Quarantine(listed))
     found = list(loader)
     good = [torch.tensor([i not in (77, 78) for i in batch["y"].tolist()]) for batch in expected]
     same(found, [{k: v[g] for k, v in batch.items()} for batch, g in zip(expected, good, strict=True)])
@@ -192,7 +194,7 @@ def test_a_file_that_is_cut_costs_what_was_behind_the_cut(copy, monkeypatch, shu
     monkeypatch.setattr("feedline.feed.reading.fetching.LEAST_AHEAD_BYTES", 1 << 20)
     monkeypatch.setattr("feedline.feed.loader.staged.STAGED", 256)
     arrays = mapped(copy)
-    loader = fl.DataLoader(arrays, 64, shuffle=shuffle, seed=3, on_error="skip", quarantine=copy / "listed.jsonl")
+    loader = fl.DataLoader(arrays, 64, shuffle=shuffle, seed=3, on_error=fl.Quarantine(copy / "listed.jsonl"))
     iterator = iter(loader)
     seen = next(iterator)["y"].tolist()
     os.truncate(copy / "x.npy", 128 + 2000 * WIDTH * 4)

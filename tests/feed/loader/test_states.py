@@ -188,7 +188,7 @@ HUGE = [-1, 2**63, 2**64, 10**400, True, None, "3", 1.0, [], {}, [[1]], "z" * 16
 LOADERS = {
     "items": lambda: fl.DataLoader(range(13), batch_size=3, shuffle=True, seed=7),
     "without a seed": lambda: fl.DataLoader(range(13), batch_size=3, shuffle=True),
-    "weights": lambda: fl.DataLoader(range(13), batch_size=3, weights=range(13), seed=7),
+    "weights": lambda: fl.DataLoader(range(13), batch_size=3, sampler=fl.Weighted(range(13)), seed=7),
     "out of order": lambda: fl.DataLoader(
         range(13), batch_size=3, seed=7, num_workers=1, workers="thread", in_order=False
     ),
@@ -312,7 +312,7 @@ ENDS = {
     "one by one": {"dataset": range(12), "batch_size": None},
     "short": {"dataset": range(13)},
     "shuffled": {"dataset": range(12), "shuffle": True},
-    "weighted": {"dataset": range(12), "weights": range(12)},
+    "weighted": {"dataset": range(12), "sampler": fl.Weighted(range(12))},
     "columns": {"dataset": np.arange(12)},
     "sampler": {"dataset": range(12), "sampler": list(range(12))},
     "short sampler with a state": {"dataset": range(13), "sampler": Sampler(13)},
@@ -539,13 +539,15 @@ def test_torch_agrees_on_growing_datasets():
         {"seed": 3},
         {"batch_size": 3},
         {"num_workers": 1, "workers": "thread", "prefetch_factor": 2},
-        {"on_error": "skip", "max_errors": 2},
+        {"limit": 2},
     ],
     ids=str,
 )
 def test_any_integer_is_taken_and_a_state_is_json(options, kind):
     def loader(kind):
         given = {name: kind(value) if type(value) is int else value for name, value in options.items()}
+        if "limit" in given:
+            given["on_error"] = fl.Quarantine(limit=given.pop("limit"))
         return fl.DataLoader(np.arange(20), **{"seed": 1, "shuffle": True} | given)
 
     with loader(kind) as first, loader(int) as second:

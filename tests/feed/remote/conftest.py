@@ -35,10 +35,14 @@ def opened(store, options, tmp_path):
     """Open an address in the bucket `b` of the server."""
     corpora = []
 
-    def open_it(what: Any, cache: Any = None, cache_bytes: int = 1 << 30, **more: Any) -> Any:
+    def open_it(what: Any, cache: Any = None, cache_bytes: int = 1 << 30, **streams: Any) -> Any:
         names = [f"s3://b/{one}" for one in what] if isinstance(what, list) else f"s3://b/{what}"
         corpora.append(
-            fl.open_corpus(names, cache=cache or tmp_path / "cache", cache_bytes=cache_bytes, **{**options, **more})
+            fl.open_corpus(
+                names,
+                streams=streams,
+                remote=fl.Remote(cache or tmp_path / "cache", cache_bytes, **options),
+            )
         )
         return corpora[-1]
 

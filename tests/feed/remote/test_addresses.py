@@ -133,7 +133,9 @@ def test_places_whose_names_differ_in_any_character_are_both_read(tmp_path, host
     system = fsspec.filesystem("memory")
     for number, host in enumerate(hosts):
         system.pipe(f"/{host}/x.jsonl", rows(1000 * number))
-    corpus = fl.open_corpus([f"memory://{host}/x.jsonl" for host in hosts], cache=tmp_path / "cache", **ROWS)
+    corpus = fl.open_corpus(
+        [f"memory://{host}/x.jsonl" for host in hosts], streams=ROWS, remote=fl.Remote(cache=tmp_path / "cache")
+    )
     assert read(corpus) == [*range(50), *range(1000, 1050)]
 
 
@@ -156,14 +158,16 @@ def test_places_whose_names_differ_in_any_character_are_both_read(tmp_path, host
 )
 def test_a_web_server_is_asked_for_the_address_that_was_given(web, tmp_path, given, asked):
     web.objects[asked] = rows(0)
-    assert read(fl.open_corpus(f"{web.url}/{given}", cache=tmp_path / "cache", deadline_s=5, **ROWS)) == [*range(50)]
+    assert read(
+        fl.open_corpus(f"{web.url}/{given}", streams=ROWS, remote=fl.Remote(cache=tmp_path / "cache", deadline_s=5))
+    ) == [*range(50)]
     assert {one.path for one in web.log} == {asked}
 
 
 def test_what_differs_in_its_query_alone_is_read_twice(web, tmp_path):
     web.objects = {"/get?id=1": rows(0), "/get?id=2": rows(1000)}
     addresses = [f"{web.url}/get?id={k}" for k in (1, 2)]
-    assert read(fl.open_corpus(addresses, cache=tmp_path / "cache", deadline_s=5, **ROWS)) == [
+    assert read(fl.open_corpus(addresses, streams=ROWS, remote=fl.Remote(cache=tmp_path / "cache", deadline_s=5))) == [
         *range(50),
         *range(1000, 1050),
     ]
@@ -174,7 +178,16 @@ def test_what_is_signed_for_reading_alone_is_read(web, tmp_path):
     web.objects["/x.jsonl?X-Amz-Signature=1"] = web.objects["/y.jsonl"] = rows(0)
     web.before = lambda asked: (403, {}) if asked.method == "HEAD" else None
     for name in ("x.jsonl?X-Amz-Signature=1", "y.jsonl"):
-        assert len(read(fl.open_corpus(f"{web.url}/{name}", cache=tmp_path / name[0], deadline_s=5, **ROWS))) == 50
+        assert (
+            len(
+                read(
+                    fl.open_corpus(
+                        f"{web.url}/{name}", streams=ROWS, remote=fl.Remote(cache=tmp_path / name[0], deadline_s=5)
+                    )
+                )
+            )
+            == 50
+        )
 
 
 def everything_in(folder) -> str:
@@ -192,7 +205,9 @@ def test_what_is_secret_in_an_address_is_asked_with_and_never_shown(web, tmp_pat
     if not missing:
         web.objects[path] = rows(0)
     try:
-        corpus = fl.open_corpus(address.format(SECRET, host), cache=tmp_path / "cache", deadline_s=3, **ROWS)
+        corpus = fl.open_corpus(
+            address.format(SECRET, host), streams=ROWS, remote=fl.Remote(cache=tmp_path / "cache", deadline_s=3)
+        )
         source = fl.MinibatchSource(corpus, seed=1)
         source.next_minibatch(5)
         told = repr(corpus) + repr(source) + json.dumps(source.state_dict()) + corpus.name
@@ -224,10 +239,15 @@ def test_an_account_may_be_named_by_address_and_option(web, tmp_path):
     options = {"endpoint": web.url, "skip_signature": True}
     address = "abfss://train@acct.dfs.core.windows.net/x.jsonl"
     with pytest.raises(fl.DataError, match="404"):
-        fl.open_corpus(address, cache=tmp_path, storage_options={**options, "account_name": "acct"}, deadline_s=3)
+        fl.open_corpus(
+            address, remote=fl.Remote(cache=tmp_path, storage_options={**options, "account_name": "acct"}, deadline_s=3)
+        )
     assert {one.path.partition("?")[0] for one in web.log} <= {"/train/x.jsonl", "/train"}
     with pytest.raises(ValueError, match="account of the address in account_name"):
-        fl.open_corpus(address, cache=tmp_path, storage_options={**options, "account_name": "other"}, deadline_s=3)
+        fl.open_corpus(
+            address,
+            remote=fl.Remote(cache=tmp_path, storage_options={**options, "account_name": "other"}, deadline_s=3),
+        )
 
 
 @pytest.mark.parametrize("header", ["X-Api-Key", "Authorization", "Cookie", "X-Anything"])
@@ -236,7 +256,9 @@ def test_nothing_of_the_users_follows_a_redirect_to_another_host(web, tmp_path, 
         web.before = lambda asked: (302, {"Location": other.url.replace("127.0.0.1", "localhost") + asked.path})
         options = {"client_options": {"default_headers": {header: SECRET}}}
         address = web.url.replace("http://", f"http://me:{SECRET}@") + "/x.jsonl"
-        corpus = fl.open_corpus(address, cache=tmp_path / "cache", storage_options=options, deadline_s=5, **ROWS)
+        corpus = fl.open_corpus(
+            address, streams=ROWS, remote=fl.Remote(cache=tmp_path / "cache", storage_options=options, deadline_s=5)
+        )
         assert read(corpus) == [*range(50)]
         assert all(SECRET in asked.headers[header.lower()] for asked in web.log)
         assert other.log
@@ -248,7 +270,11 @@ def test_headers_follow_a_redirect_within_the_host(web, tmp_path):
     web.objects["/there.jsonl"] = rows(0)
     web.before = lambda asked: (301, {"Location": "/there.jsonl"}) if asked.path == "/x.jsonl" else None
     options = {"client_options": {"default_headers": {"X-Api-Key": SECRET}}}
-    corpus = fl.open_corpus(f"{web.url}/x.jsonl", cache=tmp_path / "c", storage_options=options, deadline_s=5, **ROWS)
+    corpus = fl.open_corpus(
+        f"{web.url}/x.jsonl",
+        streams=ROWS,
+        remote=fl.Remote(cache=tmp_path / "c", storage_options=options, deadline_s=5),
+    )
     assert read(corpus) == [*range(50)]
     assert {asked.headers.get("x-api-key") for asked in web.log} == {SECRET}
 
@@ -256,7 +282,9 @@ def test_headers_follow_a_redirect_within_the_host(web, tmp_path):
 def test_a_redirect_may_be_written_without_escapes(web, tmp_path):
     web.objects["/a%20b.jsonl"] = rows(0)
     web.before = lambda asked: (302, {"Location": "/a b.jsonl"}) if asked.path == "/x.jsonl" else None
-    corpus = fl.open_corpus(f"{web.url}/x.jsonl", cache=tmp_path / "cache", deadline_s=5, **ROWS)
+    corpus = fl.open_corpus(
+        f"{web.url}/x.jsonl", streams=ROWS, remote=fl.Remote(cache=tmp_path / "cache", deadline_s=5)
+    )
     assert read(corpus) == [*range(50)]
 
 
@@ -264,7 +292,9 @@ def test_a_redirect_may_be_written_in_utf8(web, tmp_path):
     web.objects["/gr%C3%B6%C3%9Fe.jsonl"] = rows(0)
     place = "/größe.jsonl".encode().decode("latin-1")  # in which the server writes
     web.before = lambda asked: (302, {"Location": place}) if asked.path == "/x.jsonl" else None
-    corpus = fl.open_corpus(f"{web.url}/x.jsonl", cache=tmp_path / "cache", deadline_s=5, **ROWS)
+    corpus = fl.open_corpus(
+        f"{web.url}/x.jsonl", streams=ROWS, remote=fl.Remote(cache=tmp_path / "cache", deadline_s=5)
+    )
     assert read(corpus) == [*range(50)]
 
 
@@ -272,7 +302,9 @@ def test_a_user_without_a_password_is_one(web, tmp_path):
     """As of a token; the header always has a colon behind it."""
     web.objects["/x.jsonl"] = rows(0)
     address = web.url.replace("http://", "http://token@") + "/x.jsonl"
-    assert read(fl.open_corpus(address, cache=tmp_path / "cache", deadline_s=5, **ROWS)) == [*range(50)]
+    assert read(fl.open_corpus(address, streams=ROWS, remote=fl.Remote(cache=tmp_path / "cache", deadline_s=5))) == [
+        *range(50)
+    ]
     assert {one.headers["authorization"] for one in web.log} == {"Basic dG9rZW46"}
 
 
@@ -282,7 +314,9 @@ def test_a_user_without_a_password_is_one(web, tmp_path):
 )
 def test_an_address_without_a_host_or_with_another_port_than_a_number_is_refused(tmp_path, host):
     with pytest.raises(fl.DataError, match="expected an address with") as caught:
-        fl.open_corpus(f"http://{host.format(SECRET)}/x.jsonl", cache=tmp_path, deadline_s=1, **ROWS)
+        fl.open_corpus(
+            f"http://{host.format(SECRET)}/x.jsonl", streams=ROWS, remote=fl.Remote(cache=tmp_path, deadline_s=1)
+        )
     assert SECRET not in str(caught.value)
 
 
@@ -297,13 +331,13 @@ def test_a_file_system_connects_in_a_thread_of_its_own(tmp_path, monkeypatch):
     monkeypatch.setattr(kind, "__init__", connect)
     try:
         with pytest.raises(fl.DataError, match="no answer in"):
-            fl.open_corpus("memory://connects/x.jsonl", cache=tmp_path, deadline_s=1, **ROWS)
+            fl.open_corpus("memory://connects/x.jsonl", streams=ROWS, remote=fl.Remote(cache=tmp_path, deadline_s=1))
     finally:
         stuck.set()
     assert made
     monkeypatch.setattr(kind, "__init__", lambda *_, **__: (_ for _ in ()).throw(ConnectionRefusedError("refused")))
     with pytest.raises(fl.DataError, match="refused"):
-        fl.open_corpus("memory://refuses/x.jsonl", cache=tmp_path, deadline_s=1, **ROWS)
+        fl.open_corpus("memory://refuses/x.jsonl", streams=ROWS, remote=fl.Remote(cache=tmp_path, deadline_s=1))
 
 
 @pytest.mark.parametrize("what", ["d/x.jsonl", "d", "d/*.jsonl", "x.jsonl"])
@@ -321,9 +355,11 @@ def test_a_path_behind_a_host_begins_with_a_slash(tmp_path, monkeypatch, what):
     monkeypatch.setattr(Hosts, "pseudo_dirs", [""])
     fsspec.register_implementation("hosts", Hosts, clobber=True)
     Hosts().pipe("/d/x.jsonl" if what.startswith("d") else "/x.jsonl", rows(0))
-    assert read(fl.open_corpus(f"hosts://me@host/{what}", cache=tmp_path / "cache", deadline_s=1, **ROWS)) == [
-        *range(50)
-    ]
+    assert read(
+        fl.open_corpus(
+            f"hosts://me@host/{what}", streams=ROWS, remote=fl.Remote(cache=tmp_path / "cache", deadline_s=1)
+        )
+    ) == [*range(50)]
 
 
 # ---- options ------------------------------------------------------------------------------------------
@@ -334,7 +370,7 @@ def test_a_path_behind_a_host_begins_with_a_slash(tmp_path, monkeypatch, what):
 def test_an_option_that_is_not_known_is_named(capfd, scheme, name):
     pytest.importorskip("obstore", reason="obstore is not installed")
     with pytest.raises(ValueError, match=name) as caught:
-        fl.open_corpus(f"{scheme}://bucket/x.jsonl", storage_options={name: SECRET}, deadline_s=1)
+        fl.open_corpus(f"{scheme}://bucket/x.jsonl", remote=fl.Remote(storage_options={name: SECRET}, deadline_s=1))
     assert isinstance(caught.value, fl.DataError)  # as it was before
     assert SECRET not in str(caught.value)
     assert capfd.readouterr().err == ""  # no panic of a library
@@ -343,7 +379,9 @@ def test_an_option_that_is_not_known_is_named(capfd, scheme, name):
 @pytest.mark.parametrize("scheme", ["s3", "http"])
 def test_an_option_of_the_client_that_is_not_known_is_named(scheme):
     with pytest.raises(ValueError, match="time_out"):
-        fl.open_corpus(f"{scheme}://b/x", storage_options={"client_options": {"time_out": SECRET}}, deadline_s=1)
+        fl.open_corpus(
+            f"{scheme}://b/x", remote=fl.Remote(storage_options={"client_options": {"time_out": SECRET}}, deadline_s=1)
+        )
 
 
 @pytest.mark.parametrize(
@@ -355,7 +393,7 @@ def test_an_option_of_the_client_that_is_not_known_is_named(scheme):
 )
 def test_the_value_of_an_option_is_in_no_message(name, options):
     with pytest.raises(ValueError, match=name) as caught:
-        fl.open_corpus("s3://bucket/x", storage_options=options, deadline_s=1)
+        fl.open_corpus("s3://bucket/x", remote=fl.Remote(storage_options=options, deadline_s=1))
     assert SECRET not in repr(caught.value)
 
 
@@ -368,7 +406,7 @@ def test_credentials_that_the_environment_has_anew_are_used_by_the_next_opening(
     for key in ("OLDKEY", "NEWKEY"):
         monkeypatch.setenv("AWS_ACCESS_KEY_ID", key)
         with pytest.raises(fl.DataError, match="403"):
-            fl.open_corpus("s3://bucket/x.jsonl", cache=tmp_path, deadline_s=3)
+            fl.open_corpus("s3://bucket/x.jsonl", remote=fl.Remote(cache=tmp_path, deadline_s=3))
         assert f"Credential={key}/" in web.log[-1].headers["authorization"]
 
 
@@ -377,7 +415,9 @@ def test_a_proxy_is_asked_for_the_whole_address(web, tmp_path):
     web.objects["http://nowhere.invalid/x.jsonl"] = rows(0)
     options = {"client_options": {"proxy_url": web.url.replace("http://", "http://me:pw@")}}
     address = "http://nowhere.invalid/x.jsonl"
-    corpus = fl.open_corpus(address, cache=tmp_path / "c", storage_options=options, deadline_s=5, **ROWS)
+    corpus = fl.open_corpus(
+        address, streams=ROWS, remote=fl.Remote(cache=tmp_path / "c", storage_options=options, deadline_s=5)
+    )
     assert read(corpus) == [*range(50)]
     assert {one.headers["proxy-authorization"] for one in web.log} == {"Basic bWU6cHc="}
 
@@ -385,7 +425,9 @@ def test_a_proxy_is_asked_for_the_whole_address(web, tmp_path):
 def test_a_proxy_may_be_named_without_a_scheme(web, tmp_path, monkeypatch):
     web.objects["http://nowhere.invalid/x.jsonl"] = rows(0)
     monkeypatch.setenv("http_proxy", web.url.removeprefix("http://"))
-    corpus = fl.open_corpus("http://nowhere.invalid/x.jsonl", cache=tmp_path / "cache", deadline_s=5, **ROWS)
+    corpus = fl.open_corpus(
+        "http://nowhere.invalid/x.jsonl", streams=ROWS, remote=fl.Remote(cache=tmp_path / "cache", deadline_s=5)
+    )
     assert read(corpus) == [*range(50)]
 
 

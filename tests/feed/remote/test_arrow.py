@@ -76,7 +76,7 @@ def arrow(store, opened, tmp_path):
         size = put(store, tmp_path / "a", kind)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # columns that are no streams by themselves
-            here = fl.open_corpus(tmp_path / "a", **more)
+            here = fl.open_corpus(tmp_path / "a", streams=more)
             there = opened("a", cache_bytes=int(share * size), **more)
         return here, there, size
 
@@ -96,8 +96,8 @@ def test_minibatches_are_those_of_a_disk(arrow, kind, how):
     here, there, size = arrow(kind)
     assert there.digest() == here.digest()
     assert any(object_at(path) is not None for path in there.paths())  # nothing was fetched as a whole
-    assert delivered(there, size=40, on_error="skip", quarantine=None, **how) == delivered(
-        here, size=40, on_error="skip", quarantine=None, **how
+    assert delivered(there, size=40, on_error=fl.Quarantine(), **how) == delivered(
+        here, size=40, on_error=fl.Quarantine(), **how
     )
     assert there.mirror.cache.kept_bytes <= size // 2
 
@@ -108,7 +108,7 @@ def test_columns_that_are_copied_in_part(arrow, chosen):
     here, there, _ = arrow(**chosen)
     for chunk in range(len(here.chunks())):
         assert there.read(chunk).errors.keys() == here.read(chunk).errors.keys()
-    how = {"shuffle": fl.Window(chunks=3), "on_error": "skip", "quarantine": None, "size": 40}
+    how = {"shuffle": fl.Window(chunks=3), "on_error": fl.Quarantine(), "size": 40}
     assert delivered(there, **how) == delivered(here, **how)
 
 
@@ -140,19 +140,19 @@ def test_chunks_slices_and_selections(arrow):
 
 def test_a_whole_shuffle_maps_what_it_has_fetched(arrow, opened):
     here, there, _ = arrow(share=2)
-    expected = delivered(here, on_error="skip", quarantine=None)
-    with fl.MinibatchSource(there, seed=3, max_sweeps=2, on_error="skip", quarantine=None) as source:
+    expected = delivered(here, on_error=fl.Quarantine())
+    with fl.MinibatchSource(there, seed=3, max_sweeps=2, on_error=fl.Quarantine()) as source:
         assert any(object_at(path) is not None for path in there.paths())  # nothing is fetched before it is needed
         assert [minibatch.ids.tolist() for minibatch in source.minibatches(7)] == [ids for ids, _ in expected]
         assert not any(object_at(path) is not None for path in there.paths())
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
         again = opened("a")  # mapped at once, as all of it is there
-    assert delivered(again, on_error="skip", quarantine=None) == expected
+    assert delivered(again, on_error=fl.Quarantine()) == expected
 
 
 def test_what_is_planned_is_what_is_fetched(arrow, opened, tmp_path):
-    how = {"shuffle": fl.Window(bytes=2000 * KIB), "seed": 3, "max_sweeps": 3, "on_error": "skip", "quarantine": None}
+    how = {"shuffle": fl.Window(bytes=2000 * KIB), "seed": 3, "max_sweeps": 3, "on_error": fl.Quarantine()}
     _, first, size = arrow(share=0.7)
     budget = int(0.7 * size)
     planned = {name: how[name] for name in ("shuffle", "seed", "max_sweeps")}
@@ -185,7 +185,7 @@ def test_rows_that_indices_name_are_gathered_from_whole_files(store, opened, tmp
         warnings.simplefilter("ignore", UserWarning)
         here, there = fl.open_corpus(tmp_path / "a"), opened("a")
         assert sum(info.sequences for info in here.chunks()) == 300
-        assert delivered(there, on_error="skip", quarantine=None) == delivered(here, on_error="skip", quarantine=None)
+        assert delivered(there, on_error=fl.Quarantine()) == delivered(here, on_error=fl.Quarantine())
         assert not any(object_at(path) is not None for path in there.paths())
         with pytest.raises(fl.DataError, match=r"a cache with room for all \d+ bytes") as caught:
             opened("a", cache=tmp_path / "small", cache_bytes=size // 2)
@@ -210,7 +210,7 @@ def test_damage_is_that_of_a_disk(store, opened, tmp_path, at):
     def outcome(open_it):
         try:
             corpus = open_it()
-            return delivered(corpus, shuffle=fl.Window(chunks=3), on_error="skip", quarantine=None)
+            return delivered(corpus, shuffle=fl.Window(chunks=3), on_error=fl.Quarantine())
         except fl.DataError as error:
             return str(error).replace(str(tmp_path / "a"), "s3://b/a").split("  ")[0]
 
@@ -247,11 +247,11 @@ def test_damaged_bounds_of_one_batch_lose_its_sequences_alone(store, opened, tmp
     path.write_bytes(data)
     store.put("b/a/0.arrow", bytes(data))
     declared = {"v": fl.Stream((2,), "float64"), "n": fl.Stream((), "int64")}
-    here, there = fl.open_corpus(tmp_path / "a", **declared), opened("a", **declared)
+    here, there = fl.open_corpus(tmp_path / "a", streams=declared), opened("a", **declared)
     assert len(here.read(0).errors) == 100
     for chunk in range(2):
         assert there.read(chunk).errors.keys() == here.read(chunk).errors.keys()
-    how = {"shuffle": False, "on_error": "skip", "quarantine": None}
+    how = {"shuffle": False, "on_error": fl.Quarantine()}
     assert delivered(there, **how) == delivered(here, **how)
 
 

@@ -236,7 +236,7 @@ def test_whoever_is_killed_while_it_leaves_leaves_nothing_for_good(opened, fille
 
 def run(url, options, folder, budget, index, count, results, together):
     caches.LEAST_BYTES = MIB
-    corpus = fl.open_corpus(url, cache=folder, cache_bytes=budget, storage_options=options)
+    corpus = fl.open_corpus(url, remote=fl.Remote(cache=folder, cache_bytes=budget, storage_options=options))
     source = fl.MinibatchSource(
         corpus, seed=3, shuffle=fl.Window(chunks=4), max_sweeps=4, partition=(index, count), read_ahead=MIB
     )
@@ -314,7 +314,9 @@ def test_killed_at_any_moment_it_leaves_no_page_that_is_wrong_and_fetches_no_who
             kept = now
         slow.set(bytes_per_second=None)
         slow.reset()
-        with_cache = fl.open_corpus("s3://b/*.parquet", cache=tmp_path / "cache", storage_options=slow.s3())
+        with_cache = fl.open_corpus(
+            "s3://b/*.parquet", remote=fl.Remote(cache=tmp_path / "cache", storage_options=slow.s3())
+        )
         assert delivered(with_cache, max_sweeps=4, shuffle=fl.Window(chunks=4)) == filled
         assert slow.counters().sent_bytes["GET"] <= TOTAL - kept * PAGE_BYTES + FILES * PAGE_BYTES
         assert with_cache.mirror.cache.kept_bytes <= TOTAL + FILES * PAGE_BYTES
@@ -365,7 +367,7 @@ def test_nothing_is_made_for_others_to_write(store, options, tmp_path, monkeypat
     store.put("b/x.jsonl", b'{"i": 1}\n' * 100)
     before = os.umask(0)
     try:
-        corpus = fl.open_corpus("s3://b/x.jsonl", **options, i=fl.Stream((), "int64"))
+        corpus = fl.open_corpus("s3://b/x.jsonl", streams={"i": fl.Stream((), "int64")}, remote=fl.Remote(**options))
         assert delivered(corpus)
         found = modes(tmp_path)
         corpus.close()
@@ -390,7 +392,7 @@ def test_a_user_without_a_home_has_a_folder_for_itself(store, options, tmp_path,
         monkeypatch.setenv("HOME", home)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     store.put("b/x.jsonl", b'{"i": 1}\n' * 100)
-    corpus = fl.open_corpus("s3://b/x.jsonl", **options, i=fl.Stream((), "int64"))
+    corpus = fl.open_corpus("s3://b/x.jsonl", streams={"i": fl.Stream((), "int64")}, remote=fl.Remote(**options))
     assert delivered(corpus)
     assert modes(tmp_path)[f"feedline-{os.geteuid()}"] == 0o700
 
@@ -439,9 +441,9 @@ def test_a_corpus_that_is_closed_ends_no_look_up_of_another_thread(tmp_path):
     open_ones = []
     with WebServer({"/a.jsonl": b'{"i": 1}\n', "/b.jsonl": b'{"i": 2}\n'}) as web:
         web.before = lambda asked: open_ones.pop().close() if asked.path == "/b.jsonl" and open_ones else None
-        how = {"cache": tmp_path / "cache", "deadline_s": 5.0, "i": fl.Stream((), "int64")}
-        open_ones.append(fl.open_corpus(f"{web.url}/a.jsonl", **how))
-        corpus = fl.open_corpus(f"{web.url}/b.jsonl", **how)
+        streams, remote = {"i": fl.Stream((), "int64")}, fl.Remote(tmp_path / "cache", deadline_s=5.0)
+        open_ones.append(fl.open_corpus(f"{web.url}/a.jsonl", streams=streams, remote=remote))
+        corpus = fl.open_corpus(f"{web.url}/b.jsonl", streams=streams, remote=remote)
         assert not open_ones
         assert len(delivered(corpus, max_sweeps=1)) == 1
         corpus.close()

@@ -122,7 +122,9 @@ def test_a_corpus_is_the_same_store(bucket, to, tmp_path, more):
     assert there == here._replace(path="s3://b/out/store/")
     assert bucket.unfinished() == left_over(tmp_path) == []
     assert bucket.counters().requests["UPLOAD"] >= 1
-    corpus = fl.open_corpus("s3://b/out/store", cache=tmp_path / "cache", storage_options=to["storage_options"])
+    corpus = fl.open_corpus(
+        "s3://b/out/store", remote=fl.Remote(cache=tmp_path / "cache", storage_options=to["storage_options"])
+    )
     assert corpus.digest() == fl.open_corpus(tmp_path / "store").digest()
     assert delivered(corpus) == delivered(fl.open_corpus(tmp_path / "store"))
     corpus.close()
@@ -158,7 +160,10 @@ def test_the_disk_holds_what_is_on_its_way_and_the_manifest_comes_last(bucket, t
         if there and not refused and done < total:
             refused += 1
             with pytest.raises(fl.DataError, match=r"expected a whole store, got .* without feedline\.json") as caught:
-                fl.open_corpus("s3://b/out/store", cache=tmp_path / "cache", storage_options=to["storage_options"])
+                fl.open_corpus(
+                    "s3://b/out/store",
+                    remote=fl.Remote(cache=tmp_path / "cache", storage_options=to["storage_options"]),
+                )
             assert caught.value.path == "s3://b/out/store"
         seen.append(len(there))
 
@@ -422,11 +427,11 @@ def test_leftovers_of_an_unfinished_store_are_replaced(bucket, to, local):
 
 def test_arguments(bucket, to, tmp_path):
     with pytest.raises(ValueError, match="a web server"):
-        fl.convert(Rows(), bucket.http("b/store"), deadline_s=1.0)
+        fl.convert(Rows(), bucket.http("b/store"), remote=fl.Remote(deadline_s=1.0))
     with pytest.raises(ValueError, match="expected an address as destination for work="):
         fl.convert(Rows(), tmp_path / "store", work=tmp_path)
     with pytest.raises(ValueError, match="expected an address as source or destination for storage_options="):
-        fl.convert(Rows(), tmp_path / "store", storage_options={})
+        fl.convert(Rows(), tmp_path / "store", remote=fl.Remote(storage_options={}))
     with pytest.raises(ValueError, match=r"fl\.convert writes stores to object stores"):
         fl.StoreWriter("s3://b/store", Rows.schema)
     with pytest.raises(ValueError, match="names a Parquet file"):
@@ -439,7 +444,9 @@ def test_another_conversion_is_not_stopped_by_a_corpus_that_is_closed(bucket, to
     bucket.put("b/x.npy", (tmp_path / "x.npy").read_bytes())
 
     def look(done, total):
-        fl.open_corpus("s3://b/x.npy", cache=tmp_path / "cache", storage_options=to["storage_options"]).close()
+        fl.open_corpus(
+            "s3://b/x.npy", remote=fl.Remote(cache=tmp_path / "cache", storage_options=to["storage_options"])
+        ).close()
 
     before = requests._kept  # by corpora that other tests have open
     fl.convert(Rows(), "s3://b/out/store", progress=look, **to)
@@ -453,7 +460,7 @@ def test_through_fsspec(to, tmp_path, local):
     system = fsspec.filesystem("memory")
     there = {path.rpartition("/")[2]: system.cat_file(path) for path in system.find("/bucket/out/store")}
     assert there == local
-    corpus = fl.open_corpus("memory://bucket/out/store", cache=tmp_path / "cache")
+    corpus = fl.open_corpus("memory://bucket/out/store", remote=fl.Remote(cache=tmp_path / "cache"))
     assert sum(info.sequences for info in corpus.chunks()) == 2000
     corpus.close()
     with pytest.raises(FileExistsError):

@@ -73,7 +73,7 @@ HARMLESS = {
 def test_a_fault_that_passes_changes_nothing(store, opened, tmp_path, name):
     store.put("b/a.jsonl", lines())
     (tmp_path / "a.jsonl").write_bytes(lines())
-    expected = delivered(fl.open_corpus(tmp_path / "a.jsonl", **STREAMS))
+    expected = delivered(fl.open_corpus(tmp_path / "a.jsonl", streams=STREAMS))
     fault = store.fail(**HARMLESS[name], key="b/a.jsonl", request="GET")
     assert delivered(opened("a.jsonl", deadline_s=8.0, **STREAMS)) == expected
     assert fault.hits == HARMLESS[name]["times"]
@@ -146,31 +146,33 @@ def test_secrets_are_in_no_message(store):
     store.put("b/a.jsonl", lines())
     store.fail("status", key="b/a.jsonl", status=403, times=None)
     with pytest.raises(fl.DataError) as caught:
-        fl.open_corpus("s3://b/a.jsonl", storage_options=options, deadline_s=1.0)
+        fl.open_corpus("s3://b/a.jsonl", remote=fl.Remote(storage_options=options, deadline_s=1.0))
     everything = repr(caught.value) + str(caught.value.__cause__) + str(caught.value.__dict__)
     assert "hush" not in everything
     with pytest.raises(fl.DataError) as caught:
-        fl.open_corpus("http://me:hush@127.0.0.1:9/b/a.jsonl", deadline_s=0.5)
+        fl.open_corpus("http://me:hush@127.0.0.1:9/b/a.jsonl", remote=fl.Remote(deadline_s=0.5))
     assert "hush" not in str(caught.value)
 
 
 def test_plain_http_is_read_by_ranges_and_not_listed(store, tmp_path, options):
     store.put("b/0.jsonl", lines(100))
     store.put("b/1.jsonl", lines(100))
-    about = {"cache": tmp_path / "cache", "deadline_s": 5.0, **STREAMS}
-    corpus = fl.open_corpus(store.http("b/") + "{0,1}.jsonl", **about)
+    remote = fl.Remote(tmp_path / "cache", deadline_s=5.0)
+    corpus = fl.open_corpus(store.http("b/") + "{0,1}.jsonl", streams=STREAMS, remote=remote)
     assert sum(info.sequences for info in corpus.chunks()) == 200
     corpus.close()
     assert store.counters().requests["HEAD"] == 2
     with pytest.raises(fl.DataError, match="a web server does not list"):
-        fl.open_corpus(store.http("b/") + "*.jsonl", **about)
+        fl.open_corpus(store.http("b/") + "*.jsonl", streams=STREAMS, remote=remote)
 
 
 def test_a_server_without_ranges_is_refused(store, tmp_path):
     store.put("b/0.jsonl", lines())
     store.fail("whole", key="b/0.jsonl", request="GET", times=None)
     with pytest.raises(fl.DataError, match=r"[Rr]ange request not supported"):
-        fl.open_corpus(store.http("b/0.jsonl"), cache=tmp_path / "cache", deadline_s=2.0, **STREAMS)
+        fl.open_corpus(
+            store.http("b/0.jsonl"), streams=STREAMS, remote=fl.Remote(cache=tmp_path / "cache", deadline_s=2.0)
+        )
 
 
 def test_a_slow_first_byte_is_asked_for_again(store, opened, monkeypatch):
@@ -187,9 +189,9 @@ def test_fsspec_reads_what_obstore_does_not(tmp_path):
     system = fsspec.filesystem("memory")
     system.pipe("/bucket/data/a.jsonl", lines())
     (tmp_path / "a.jsonl").write_bytes(lines())
-    expected = delivered(fl.open_corpus(tmp_path / "a.jsonl", **STREAMS))
+    expected = delivered(fl.open_corpus(tmp_path / "a.jsonl", streams=STREAMS))
     for address in ("memory://bucket/data/a.jsonl", "memory://bucket/data", "memory://bucket/data/*.jsonl"):
-        corpus = fl.open_corpus(address, cache=tmp_path / "cache", **STREAMS)
+        corpus = fl.open_corpus(address, streams=STREAMS, remote=fl.Remote(cache=tmp_path / "cache"))
         assert delivered(corpus) == expected
         corpus.close()
     with pytest.raises(fl.DataError, match=re.escape(install_line("remote"))):
@@ -198,10 +200,10 @@ def test_fsspec_reads_what_obstore_does_not(tmp_path):
 
 def test_paths_and_file_addresses_stay_local(tmp_path):
     (tmp_path / "a.jsonl").write_bytes(lines())
-    expected = delivered(fl.open_corpus(tmp_path / "a.jsonl", **STREAMS))
-    assert delivered(fl.open_corpus(f"file://{tmp_path}/a.jsonl", **STREAMS)) == expected
+    expected = delivered(fl.open_corpus(tmp_path / "a.jsonl", streams=STREAMS))
+    assert delivered(fl.open_corpus(f"file://{tmp_path}/a.jsonl", streams=STREAMS)) == expected
     with pytest.raises(ValueError, match="expected an address for cache="):
-        fl.open_corpus(tmp_path / "a.jsonl", cache=tmp_path / "cache", **STREAMS)
+        fl.open_corpus(tmp_path / "a.jsonl", streams=STREAMS, remote=fl.Remote(cache=tmp_path / "cache"))
 
 
 @pytest.mark.parametrize(
@@ -216,7 +218,7 @@ def test_a_part_that_does_not_say_which_one_it_is_is_refused(tmp_path):
     with WebServer({"/x.jsonl": lines()}) as web:
         web.content_range = ""
         with pytest.raises(fl.DataError, match=r"after one attempt(.|\n)*without Content-Range"):
-            fl.open_corpus(f"{web.url}/x.jsonl", cache=tmp_path, deadline_s=5, **STREAMS)
+            fl.open_corpus(f"{web.url}/x.jsonl", streams=STREAMS, remote=fl.Remote(cache=tmp_path, deadline_s=5))
 
 
 class Clock:
@@ -237,7 +239,9 @@ def test_a_date_until_which_to_wait_is_one_of_the_server_s_clock(tmp_path, monke
             return (503, {"Retry-After": formatdate(time.time() + 1, usegmt=True)}) if len(refused) == 1 else None
 
         web.before = refuse
-        assert fl.open_corpus(f"{web.url}/x.jsonl", cache=tmp_path, deadline_s=20, **STREAMS).chunks()
+        assert fl.open_corpus(
+            f"{web.url}/x.jsonl", streams=STREAMS, remote=fl.Remote(cache=tmp_path, deadline_s=20)
+        ).chunks()
 
 
 def test_the_question_how_long_to_wait_is_asked_as_all_others_are(tmp_path):
@@ -252,7 +256,11 @@ def test_the_question_how_long_to_wait_is_asked_as_all_others_are(tmp_path):
             "client_options": {"default_headers": {"X-Tenant": "a"}, "timeout": "9s"},
         }
         with pytest.raises(fl.DataError, match="503"):
-            fl.open_corpus("s3://b/x.jsonl", cache=tmp_path, storage_options=options, deadline_s=9, **STREAMS)
+            fl.open_corpus(
+                "s3://b/x.jsonl",
+                streams=STREAMS,
+                remote=fl.Remote(cache=tmp_path, storage_options=options, deadline_s=9),
+            )
         assert [asked.method for asked in web.log[:2]] == ["HEAD", "GET"]
         assert all(asked.headers.get("x-tenant") == "a" for asked in web.log)
 
@@ -271,7 +279,9 @@ def test_a_host_with_an_address_that_does_not_answer_is_reached_by_another(tmp_p
         kind = (socket.AF_INET, socket.SOCK_STREAM, 6, "")
         places = [(*kind, (host, port)) for host in ("127.0.0.2", "127.0.0.1")]
         monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: places)
-        corpus = fl.open_corpus(f"http://two.test:{port}/x.jsonl", cache=tmp_path, deadline_s=4, **STREAMS)
+        corpus = fl.open_corpus(
+            f"http://two.test:{port}/x.jsonl", streams=STREAMS, remote=fl.Remote(cache=tmp_path, deadline_s=4)
+        )
         assert corpus.chunks()
 
 
@@ -281,7 +291,7 @@ def test_connections_that_a_server_has_closed_make_no_noise(tmp_path):
         warnings.simplefilter("always")
         web.closes = True
         for _ in range(4):
-            fl.open_corpus(f"{web.url}/x.jsonl", cache=tmp_path, deadline_s=5, **STREAMS)
+            fl.open_corpus(f"{web.url}/x.jsonl", streams=STREAMS, remote=fl.Remote(cache=tmp_path, deadline_s=5))
             time.sleep(0.05)
         gc.collect()
         assert [str(one.message) for one in caught if one.category is ResourceWarning] == []

@@ -65,7 +65,8 @@ def opened(bucket, tmp_path):
         bucket.reset()
         corpora.append(
             fl.open_corpus(
-                f"s3://b/{name}", cache=tmp_path / folder, cache_bytes=cache_bytes, storage_options=bucket.s3()
+                f"s3://b/{name}",
+                remote=fl.Remote(cache=tmp_path / folder, cache_bytes=cache_bytes, storage_options=bucket.s3()),
             )
         )
         return corpora[-1]
@@ -167,7 +168,7 @@ def check_planned(bucket, opened, share, lanes):
     budget = max(MIB, int(share * total(bucket)))
     plan = planned(opened("small/*.parquet", budget, "plan"), budget, lanes=lanes)
     corpus = opened("small/*.parquet", budget)
-    with fl.MinibatchSource(corpus, max_sweeps=4, read_ahead=MIB, lanes=lanes, **OPTIONS) as source:
+    with fl.MinibatchSource(corpus, max_sweeps=4, read_ahead=MIB, order=fl.Arcs(lanes), **OPTIONS) as source:
         source.state_dict()  # which has a digest of the data, and belongs to opening
         bucket.reset()
         for _ in source.minibatches(7):

@@ -59,18 +59,17 @@ def test_delivers_what_a_disk_delivers(tmp_path, name):
     local = tmp_path / "root" / "b"
     write, streams = EVERY[name]
     path = write(local)
-    expected = delivered(fl.open_corpus(path, **streams))
+    expected = delivered(fl.open_corpus(path, streams=streams))
     with ObjectStore(tmp_path / "root") as store:
         where = path.relative_to(local)
         with contextlib.closing(
             fl.open_corpus(
                 "s3://b" if str(where) == "." else f"s3://b/{where}",
-                cache=tmp_path / "cache",
-                storage_options=store.s3(),
-                **streams,
+                streams=streams,
+                remote=fl.Remote(cache=tmp_path / "cache", storage_options=store.s3()),
             )
         ) as corpus:
-            assert corpus.digest() == fl.open_corpus(path, **streams).digest()
+            assert corpus.digest() == fl.open_corpus(path, streams=streams).digest()
             assert delivered(corpus) == expected
 
 
@@ -86,9 +85,8 @@ def test_reads_nothing_twice_and_no_more_than_there_is(tmp_path, name):
             with contextlib.closing(
                 fl.open_corpus(
                     "s3://b" if str(where) == "." else f"s3://b/{where}",
-                    cache=tmp_path / "cache",
-                    storage_options=store.s3(),
-                    **streams,
+                    streams=streams,
+                    remote=fl.Remote(cache=tmp_path / "cache", storage_options=store.s3()),
                 )
             ) as corpus:
                 delivered(corpus)

@@ -30,7 +30,9 @@ def test_what_comes_steadily_is_delivered_however_slow(tmp_path):
     content = rows(1 << 20)
     with WebServer({"/x.jsonl": content}) as web:
         web.piece, web.pause_s = 8 << 10, 0.015
-        corpus = fl.open_corpus(f"{web.url}/x.jsonl", cache=tmp_path / "cache", deadline_s=3.0, **ROWS)
+        corpus = fl.open_corpus(
+            f"{web.url}/x.jsonl", streams=ROWS, remote=fl.Remote(cache=tmp_path / "cache", deadline_s=3.0)
+        )
         assert len(delivered(corpus, max_sweeps=1, size=100)) == 11
         assert web.sent_bytes <= 1.1 * len(content)
 
@@ -75,7 +77,9 @@ def test_a_file_system_that_is_slow_is_read_in_smaller_pieces(tmp_path, monkeypa
         return plain(self, path, start=start, end=end, **more)
 
     monkeypatch.setattr(type(system), "cat_file", cat_file)
-    corpus = fl.open_corpus("memory://slow/x.jsonl", cache=tmp_path / "cache", deadline_s=1.0, **ROWS)
+    corpus = fl.open_corpus(
+        "memory://slow/x.jsonl", streams=ROWS, remote=fl.Remote(cache=tmp_path / "cache", deadline_s=1.0)
+    )
     assert len(delivered(corpus, max_sweeps=1, size=100)) == 2
 
 
@@ -199,5 +203,7 @@ def test_threads_of_calls_that_never_return_keep_no_process_alive(tmp_path, monk
     system.pipe("/dead/x.jsonl", rows(10_000))
     monkeypatch.setattr(type(system), "cat_file", lambda *_, **__: threading.Event().wait(600))
     with pytest.raises(fl.DataError, match="no byte in"):
-        fl.open_corpus("memory://dead/x.jsonl", cache=tmp_path / "cache", deadline_s=0.5, **ROWS)
+        fl.open_corpus(
+            "memory://dead/x.jsonl", streams=ROWS, remote=fl.Remote(cache=tmp_path / "cache", deadline_s=0.5)
+        )
     assert all(thread.daemon for thread in set(threading.enumerate()) - before)

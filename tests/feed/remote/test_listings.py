@@ -180,6 +180,6 @@ def test_errors_of_a_library_itself_are_not_met_with_patience(monkeypatch, tmp_p
 
     monkeypatch.setattr(type(fsspec.filesystem("memory")), "info", info)
     with pytest.raises(fl.DataError, match="after one attempt"):
-        fl.open_corpus("memory://bucket/x.jsonl", cache=tmp_path, **ROWS)
+        fl.open_corpus("memory://bucket/x.jsonl", streams=ROWS, remote=fl.Remote(cache=tmp_path))
     assert len(asked) <= 2  # as an object, and as a folder
     assert not StoreFault("x").again

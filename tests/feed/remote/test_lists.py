@@ -67,7 +67,7 @@ def test_what_a_list_names_lies_beside_it(store, opened, tmp_path, monkeypatch, 
     name = write(tmp_path / "a")
     put(store, tmp_path / "a")
     monkeypatch.chdir(tmp_path / "a")
-    how = {"shuffle": shuffle, "on_error": "skip", "quarantine": None}
+    how = {"shuffle": shuffle, "on_error": fl.Quarantine()}
     with contextlib.closing(fl.open_corpus(tmp_path / "a" / name)) as here:
         expected, digest = delivered(here, **how), here.digest()
     monkeypatch.chdir(tmp_path)
@@ -97,10 +97,12 @@ def test_a_list_over_http(store, tmp_path, monkeypatch, write):
     name = write(tmp_path / "a")
     put(store, tmp_path / "a")
     monkeypatch.chdir(tmp_path / "a")
-    how = {"shuffle": False, "on_error": "skip", "quarantine": None}
+    how = {"shuffle": False, "on_error": fl.Quarantine()}
     with contextlib.closing(fl.open_corpus(tmp_path / "a" / name)) as here:
         expected = delivered(here, **how)
-    with contextlib.closing(fl.open_corpus(store.http(f"b/a/{name}"), cache=tmp_path / "cache", deadline_s=5)) as there:
+    with contextlib.closing(
+        fl.open_corpus(store.http(f"b/a/{name}"), remote=fl.Remote(cache=tmp_path / "cache", deadline_s=5))
+    ) as there:
         assert delivered(there, **how) == expected
 
 
@@ -115,7 +117,7 @@ def test_what_a_list_names_is_fetched_anew_by_later_runs_where_nothing_tells_its
             web.objects[f"/a/{name}"] = (tmp_path / "a" / name).read_bytes()
             web.etag, web.modified = False, None
             with contextlib.closing(
-                fl.open_corpus(f"{web.url}/a/{name}", cache=tmp_path / "cache", deadline_s=5)
+                fl.open_corpus(f"{web.url}/a/{name}", remote=fl.Remote(cache=tmp_path / "cache", deadline_s=5))
             ) as there:
                 values = [np.unique(rows) for _, one in delivered(there) for rows in next(iter(one.values()))]
             assert np.unique(np.concatenate(values)).tolist() == [version]

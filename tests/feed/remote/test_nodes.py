@@ -42,7 +42,7 @@ def test_lanes_fetch_one_copy_and_shares_by_position_one_for_each_node(
             max_sweeps=1,
             read_ahead=MIB,
             partition=(node, NODES),
-            lanes=lanes,
+            order=fl.Arcs(lanes),
         )
         for node in range(NODES)
     ]

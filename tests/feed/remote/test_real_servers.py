@@ -36,13 +36,11 @@ def same(local, address, tmp_path, options, names=tuple(FILES)):
         with contextlib.closing(
             fl.open_corpus(
                 f"{address}/{name}",
-                cache=tmp_path / "cache",
-                storage_options=options,
-                deadline_s=30.0,
-                **DECLARED[name],
+                streams=DECLARED[name],
+                remote=fl.Remote(cache=tmp_path / "cache", storage_options=options, deadline_s=30.0),
             )
         ) as corpus:
-            assert delivered(corpus) == delivered(fl.open_corpus(local / name, **DECLARED[name]))
+            assert delivered(corpus) == delivered(fl.open_corpus(local / name, streams=DECLARED[name]))
 
 
 @pytest.mark.frameworks
@@ -58,7 +56,11 @@ def test_moto_checks_signatures(local, tmp_path):
         same(local, "s3://bucket", tmp_path, server.s3())
         wrong = {**server.s3(), "secret_access_key": "wrong"}
         with pytest.raises(fl.DataError, match="credentials"):
-            fl.open_corpus("s3://bucket/a.jsonl", cache=tmp_path / "other", storage_options=wrong, **STREAMS)
+            fl.open_corpus(
+                "s3://bucket/a.jsonl",
+                streams=STREAMS,
+                remote=fl.Remote(cache=tmp_path / "other", storage_options=wrong),
+            )
 
 
 @pytest.mark.frameworks
@@ -79,8 +81,16 @@ def test_azurite_has_azures_blobs(local, tmp_path):
             obstore.put(store, name, data)
         same(local, "az://bucket", tmp_path, server.azure())
         numbers = fl.ArrayDeserializer(x=np.arange(3000.0).reshape(300, 10))
-        fl.convert(numbers, "az://bucket/out/store", storage_options=server.azure(), chunk_bytes=4000, part_bytes=9000)
-        there = fl.open_corpus("az://bucket/out/store", cache=tmp_path / "c", storage_options=server.azure())
+        fl.convert(
+            numbers,
+            "az://bucket/out/store",
+            chunk_bytes=4000,
+            part_bytes=9000,
+            remote=fl.Remote(storage_options=server.azure()),
+        )
+        there = fl.open_corpus(
+            "az://bucket/out/store", remote=fl.Remote(cache=tmp_path / "c", storage_options=server.azure())
+        )
         assert delivered(there, shuffle=False) == delivered(numbers, shuffle=False)
 
 

@@ -51,7 +51,7 @@ def web():
 def versions(address, cache, before=lambda number: None, cache_bytes=64 * MIB, **order) -> set[int]:
     """Return the versions that the values of a run are of."""
     order = {"max_sweeps": 1, "shuffle": fl.Window(bytes=MIB), "read_ahead": 0, **order}
-    corpus = fl.open_corpus(address, cache=cache, cache_bytes=cache_bytes, deadline_s=10)
+    corpus = fl.open_corpus(address, remote=fl.Remote(cache=cache, cache_bytes=cache_bytes, deadline_s=10))
     try:
         with fl.MinibatchSource(corpus, **order) as source:
             found: set[int] = set()

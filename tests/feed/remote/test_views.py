@@ -88,7 +88,7 @@ CHOSEN = (None, ["picture", "y"], ["sparse", "tokens"])
 )
 def test_windows_are_those_of_a_mapped_store(local, opened, how, names, tmp_path):
     declared = {} if names is None else {name: local.schema[name] for name in names}
-    here = fl.open_corpus(tmp_path / "s", **declared)
+    here = fl.open_corpus(tmp_path / "s", streams=declared)
     there = opened("s", cache_bytes=total(local) // 2, **declared)
     assert all(object_at(path) is not None for path in there.paths())
     assert there.digest() == here.digest()
@@ -245,7 +245,7 @@ def test_files_of_numbers(write, how, store, opened, tmp_path):
     for file in (tmp_path / "n").iterdir():
         store.put(f"b/n/{file.name}", file.read_bytes())
     size = sum(file.stat().st_size for file in (tmp_path / "n").iterdir())
-    here = fl.open_corpus(tmp_path / what, **declared)
+    here = fl.open_corpus(tmp_path / what, streams=declared)
     there = opened(what, cache_bytes=size // 2, **declared)
     assert there.digest() == here.digest()
     assert delivered(there, size=400, **how) == delivered(here, size=400, **how)

@@ -31,14 +31,14 @@ class HostileArrow(Hostile):
         for kind in KINDS:
             for name, first in (("whole", 0), ("twin", 7)):
                 _write(case.folder / f"{name}-{kind}", kind, first)
-        skip = {"on_error": "skip", "quarantine": str(case.folder / "q.jsonl")}  # of nulls
+        skip = {"on_error": fl.Quarantine(str(case.folder / "q.jsonl"))}  # of nulls
         return lambda: [_read(case.folder / f"whole-{kind}", skip) for kind in KINDS]
 
     def draw(self, case: Case, k: int) -> tuple[str, Callable[[], Any]]:
         rng = case.rng
         kind = rng.choice(KINDS)
         whole, twin = ((case.folder / f"{name}-{kind}") for name in ("whole", "twin"))
-        skip = {"on_error": "skip", "quarantine": str(case.folder / "q.jsonl")} if rng.random() < 0.5 else {}
+        skip = {"on_error": fl.Quarantine(str(case.folder / "q.jsonl"))} if rng.random() < 0.5 else {}
         place = case.folder / f"{k}"
         if kind == "state":
             place.mkdir()

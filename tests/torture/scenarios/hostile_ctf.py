@@ -52,9 +52,8 @@ class HostileCTF(Hostile):
         streams = {name: data.STREAMS[name] for name in rng.sample(sorted(data.STREAMS), rng.randint(1, 3))}
         if rng.random() < 0.1:
             streams["x"] = fl.Stream(rng.choice([1, 1 << 16, (2**31) - 1]), sparse=rng.random() < 0.5)
-        source = {"on_error": rng.choice(["raise", "skip"]), "shuffle": rng.random() < 0.5, "max_sweeps": 1}
-        if source["on_error"] == "skip":
-            source["quarantine"] = str(case.folder / f"{k}.jsonl")
+        on_error = rng.choice(["raise", fl.Quarantine(case.folder / f"{k}.jsonl")])
+        source = {"on_error": on_error, "shuffle": rng.random() < 0.5, "max_sweeps": 1}
 
         def parse() -> None:
             corpus = fl.CTFDeserializer(path, streams, **options)

@@ -65,7 +65,7 @@ class HostileForeign(Hostile):
 
 def _read(path: Path, on_error: str = "skip") -> None:
     streams = {"tokens": fl.Stream(50, "uint16")} if path.suffix == ".bin" else {}
-    corpus = fl.open_corpus(path, **streams)
+    corpus = fl.open_corpus(path, streams=streams)
     for minibatch in fl.MinibatchSource(corpus, shuffle=False, max_sweeps=1, on_error=on_error).minibatches(100):
         dict(minibatch.items())
 

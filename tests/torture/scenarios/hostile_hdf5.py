@@ -35,7 +35,7 @@ class HostileHDF5(Hostile):
         text, how = mutated(rng, whole, twin, WORDS)
         path = case.folder / f"{k}.h5"
         path.write_bytes(text)
-        skip = {"on_error": "skip", "quarantine": str(case.folder / "q.jsonl")} if rng.random() < 0.5 else {}
+        skip = {"on_error": fl.Quarantine(str(case.folder / "q.jsonl"))} if rng.random() < 0.5 else {}
         return how, lambda: _read(path, skip)
 
 

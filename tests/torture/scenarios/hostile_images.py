@@ -40,7 +40,7 @@ class HostileImages(Hostile):
         name = rng.choice(FILES)
         text, how = mutated(rng, (folder / name).read_bytes(), (twin / name).read_bytes(), WORDS)
         (folder / name).write_bytes(text)
-        skipping = {"on_error": "skip", "quarantine": folder / "q.jsonl"}
+        skipping = {"on_error": fl.Quarantine(folder / "q.jsonl")}
         return f"{name}: {how}", lambda: _read(folder, skipping)
 
 

@@ -38,7 +38,7 @@ class HostileLitData(HostileShards):
         return fl.LitDataDeserializer(folder, streams, chunk_size=700, memory=1 << 20)
 
     def guess(self, folder: Path, form: str) -> None:
-        fl.open_corpus(folder, **(TOKENS if form == "tokens" else {}))
+        fl.open_corpus(folder, streams=TOKENS if form == "tokens" else {})
 
     def tell(self, folder: Path, shard: Path) -> None:
         index = json.loads((folder / "index.json").read_text())

@@ -35,7 +35,7 @@ class HostileParquet(Hostile):
             text, how = mutated(rng, text, other)
         path = case.folder / f"{k}.parquet"
         path.write_bytes(text)
-        skip = {"on_error": "skip", "quarantine": str(case.folder / "q.jsonl")} if rng.random() < 0.3 else {}
+        skip = {"on_error": fl.Quarantine(str(case.folder / "q.jsonl"))} if rng.random() < 0.3 else {}
         return how, lambda: _read(path, skip)
 
 

@@ -110,8 +110,8 @@ def _read(path: Path, options: dict[str, Any], on_error: str, declared: bool = T
     else:
         streams = {"n": fl.Stream((), "int16"), "x": fl.Stream(2), "m.t": fl.Stream(dtype="str")}
         corpus = fl.JSONLinesDeserializer(path, streams if declared else None, **options)
-    quarantine = {"quarantine": str(path.with_suffix(".bad"))} if on_error == "skip" else {}
-    source = fl.MinibatchSource(corpus, on_error=on_error, max_sweeps=1, **quarantine)
+    how = fl.Quarantine(path.with_suffix(".bad")) if on_error == "skip" else on_error
+    source = fl.MinibatchSource(corpus, on_error=how, max_sweeps=1)
     for minibatch in source.minibatches(100):
         for name, stream in corpus.schema.items():
             value = minibatch[name]

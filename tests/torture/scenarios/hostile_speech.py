@@ -58,7 +58,7 @@ class HostileSpeech(Hostile):
             value = rng.choice([0, 1, 2**31 - 1, 2**31, 2**32 - 1, rng.randrange(2**32)])
             text, how = text[:at] + struct.pack("<I", value) + text[at + 4 :], f"{how}; {value} at byte {at}"
         (folder / name).write_bytes(text)
-        skip = {"on_error": "skip", "quarantine": str(folder / "q.jsonl")} if rng.random() < 0.5 else {}
+        skip = {"on_error": fl.Quarantine(str(folder / "q.jsonl"))} if rng.random() < 0.5 else {}
         if name == "data.cbf":
             size = rng.choice([0, 1, 300, 32 << 20])
             return f"{name}: {how}", lambda: read_binary(folder, skip, size)

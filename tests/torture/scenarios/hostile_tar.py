@@ -93,6 +93,6 @@ def _read(path: Path, on_error: str) -> None:
 
 
 def _deliver(corpus: fl.Deserializer, path: Path, on_error: str = "skip") -> None:
-    skipping = {"on_error": "skip", "quarantine": path.with_suffix(".jsonl")} if on_error == "skip" else {}
+    skipping = {"on_error": fl.Quarantine(path.with_suffix(".jsonl"))} if on_error == "skip" else {}
     for minibatch in fl.MinibatchSource(corpus, max_sweeps=1, **skipping).minibatches(4):
         dict(minibatch.items())

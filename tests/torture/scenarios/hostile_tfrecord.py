@@ -84,6 +84,6 @@ def _read(path: Path, options: dict[str, Any], on_error: str, declared: bool = T
     if not declared:
         options = {name: value for name, value in options.items() if name != "defaults"}
     corpus = fl.TFRecordDeserializer(path, STREAMS if declared else None, **options)
-    quarantine = {"quarantine": str(path.with_suffix(".bad"))} if on_error == "skip" else {}
-    for minibatch in fl.MinibatchSource(corpus, on_error=on_error, max_sweeps=1, **quarantine).minibatches(100):
+    how = fl.Quarantine(path.with_suffix(".bad")) if on_error == "skip" else on_error
+    for minibatch in fl.MinibatchSource(corpus, on_error=how, max_sweeps=1).minibatches(100):
         dict(minibatch.items())

@@ -40,7 +40,7 @@ class HostileZarr(Hostile):
     def draw(self, case: Case, k: int) -> tuple[str, Callable[[], Any]]:
         rng = case.rng
         form = rng.choice(FORMS)
-        skip = {"on_error": "skip", "quarantine": str(case.folder / "q.jsonl")} if rng.random() < 0.5 else {}
+        skip = {"on_error": fl.Quarantine(str(case.folder / "q.jsonl"))} if rng.random() < 0.5 else {}
         path = case.folder / f"case-{k}.{form}"
         if form.endswith("zip"):
             text, how = mutated(rng, (case.folder / form).read_bytes(), (case.folder / "2.zip").read_bytes(), WORDS)

@@ -92,7 +92,7 @@ def make(kind: str, corpus: Path, order: dict[str, Any], listed: Path, **speed: 
         store = data.open_store(corpus, streams=["word"])
         return fl.MinibatchSource(store, truncation_length=2, **order, **speed)
     if kind == "skipping":
-        return fl.MinibatchSource(data.open_ctf(corpus), on_error="skip", quarantine=listed, **order, **speed)
+        return fl.MinibatchSource(data.open_ctf(corpus), on_error=fl.Quarantine(listed), **order, **speed)
     return fl.MinibatchSource(data.FORMATS[kind](corpus), **order, **speed)
 
 

@@ -230,10 +230,10 @@ def lines(rng: np.random.Generator, rows: int) -> bytes:
 # ---- what is killed -------------------------------------------------------------------------------------
 
 
-def opened(kind: str, what: Any, **more: Any) -> Any:
+def opened(kind: str, what: Any, remote: fl.Remote | None = None) -> Any:
     """Open a corpus, cut into small chunks where its format does not say how."""
     streams = {} if kind == "tar" else STREAMS
-    return fl.open_corpus(what, **streams, **more)
+    return fl.open_corpus(what, streams=streams, remote=remote)
 
 
 def small_chunks() -> None:
@@ -252,10 +252,7 @@ def deliver(world: World, path: Path, luck: float, instant: Instant | None) -> N
     corpus = opened(
         world.kind,
         world.what,
-        cache=world.cache,
-        cache_bytes=world.budget,
-        storage_options=world.options,
-        deadline_s=20.0,
+        fl.Remote(world.cache, world.budget, storage_options=world.options, deadline_s=20.0),
     )
     within_budget(world)
     source = fl.MinibatchSource(corpus, **world.order, **data.speed(rng))

@@ -95,11 +95,11 @@ def write(folder: Path, rng: random.Random) -> None:
 def make(kind: int, folder: Path, listed: Path, decoding: int, **speed: Any) -> fl.MinibatchSource:
     """Create the feed of all starts, with so many threads ``decoding``."""
     corpus = fl.open_corpus(
-        folder, image=fl.Stream(dtype="bytes", field="jpg"), label=fl.Stream((), "int64", field="cls")
+        folder, streams={"image": fl.Stream(dtype="bytes", field="jpg"), "label": fl.Stream((), "int64", field="cls")}
     )
     transforms = [images.Decode("image", *STEPS[kind], threads=decoding)]
     return fl.MinibatchSource(
-        corpus, seed=kind, max_sweeps=2, transforms=transforms, on_error="skip", quarantine=listed, **speed
+        corpus, seed=kind, max_sweeps=2, transforms=transforms, on_error=fl.Quarantine(listed), **speed
     )
 
 

@@ -65,7 +65,9 @@ class ReplacedObjects(Scenario):
 
     def _versions(self, case: Case, web: WebServer, budget: int) -> set[int]:
         """Return the versions that the values of a run are of."""
-        corpus = fl.open_corpus(f"{web.url}/x.npy", cache=case.folder / "cache", cache_bytes=budget, deadline_s=20.0)
+        corpus = fl.open_corpus(
+            f"{web.url}/x.npy", remote=fl.Remote(cache=case.folder / "cache", cache_bytes=budget, deadline_s=20.0)
+        )
         try:
             order = {"shuffle": fl.Window(bytes=LEAST), "seed": case.rng.randrange(9), "max_sweeps": 2, "read_ahead": 0}
             with fl.MinibatchSource(corpus, **order) as source:

@@ -45,7 +45,9 @@ class SlowLines(Scenario):
 
     def _rows(self, case: Case, web: WebServer) -> list[int]:
         streams = {"i": fl.Stream((), "int64"), "pad": fl.Stream(dtype="str")}
-        corpus = fl.open_corpus(f"{web.url}/x.jsonl", cache=case.folder / "cache", deadline_s=1.5, **streams)
+        corpus = fl.open_corpus(
+            f"{web.url}/x.jsonl", streams=streams, remote=fl.Remote(cache=case.folder / "cache", deadline_s=1.5)
+        )
         try:
             with fl.MinibatchSource(corpus, shuffle=False, max_sweeps=1) as source:
                 return [int(i) for minibatch in source.minibatches(50) for i in minibatch["i"].rows.ravel()]

@@ -25,6 +25,7 @@ from feedline.cntk.logging import TraceLevel
 from feedline.cntk.variables import Record
 from feedline.data import Minibatch, Position
 from feedline.errors import CompatError
+from feedline.feed.arguments import Quarantine
 from feedline.feed.composed.frames import Frames
 from feedline.feed.composed.join import Join
 from feedline.feed.formats.cntk.htk import HTKFeatureDeserializer
@@ -283,8 +284,7 @@ def _feed(config: MinibatchSourceConfig, max_errors: int) -> tuple[Modern, Pictu
         max_samples=max_samples,
         max_sweeps=max_sweeps,
         transforms=[pictures] if pictures is not None else [],
-        on_error="skip" if pictures is not None and pictures.lenient else "raise",
-        quarantine=os.devnull,
+        on_error=Quarantine(os.devnull) if pictures is not None and pictures.lenient else "raise",
     )
     return feed, pictures
 

@@ -18,6 +18,7 @@ import numpy as np
 
 from feedline.data import Chunk, Schema
 from feedline.errors import DataError
+from feedline.feed.arguments import Remote, replaced
 from feedline.feed.composed.skipping import Paths, Skipping, lists
 from feedline.feed.conversion.reading import read_ahead
 from feedline.feed.conversion.reading_by_ray import read_by_ray
@@ -35,7 +36,7 @@ from feedline.feed.formats.store.targets import LocalFolder, Target
 from feedline.feed.protocol import CHUNK_MEMORY, Deserializer, Ordered, is_sized, num_chunks, whole_number
 from feedline.feed.quarantine import ListedError
 from feedline.feed.remote.mirror import without_file
-from feedline.feed.remote.requests import DEADLINE_S, Patience
+from feedline.feed.remote.requests import Patience
 from feedline.feed.remote.stores import is_address, without_credentials
 from feedline.feed.showing import Progress, Report, showing
 
@@ -87,6 +88,10 @@ class ConversionSummary(NamedTuple):
         )
 
 
+@replaced(
+    storage_options="remote=fl.Remote(storage_options=...)",
+    deadline_s="remote=fl.Remote(deadline_s=...)",
+)
 def convert(
     source: Any,
     destination: str | os.PathLike[str],
@@ -103,8 +108,7 @@ def convert(
     compression: str | None = None,
     shuffle: int | None = None,
     memory: int = 1 << 30,
-    storage_options: Mapping[str, Any] | None = None,
-    deadline_s: float = DEADLINE_S,
+    remote: Remote | None = None,
     work: str | os.PathLike[str] | None = None,
 ) -> ConversionSummary:
     """Write all sequences of a corpus, or all items of a dataset, to a new store.
@@ -145,9 +149,8 @@ def convert(
             store sequentially, at the speed of the disk, is a good shuffle. Writes the data twice, and needs twice
             its space meanwhile. If it is interrupted or killed, the same call continues where it stopped.
         memory: bytes that shuffling may hold; above 2 GiB, also passed to `open_corpus` for a path.
-        storage_options: of addresses, of source and destination, options for obstore or fsspec, such as credentials.
-        deadline_s: of addresses, seconds after which what a store does not deliver or take is an error; for a large
-            file, a second more for each MiB.
+        remote: of addresses, of source and destination, how to reach the object store; None: as `Remote()`. The
+            deadline is a second more for each MiB of a file to write.
         work: with an address as destination, the folder of this machine for the files on their way and for what makes
             the same call continue; None: ``converting`` in the user's cache folder. It needs room for three files of
             ``part_bytes``; with shuffle, for all data twice.
@@ -191,8 +194,7 @@ def convert(
     if executor not in ("local", "ray"):
         raise ValueError(f"expected executor 'local' or 'ray', got {executor!r}")
     jobs = whole_number("jobs", jobs, 1)
-    patience = Patience.until(deadline_s)
-    target = _target(source, destination, storage_options, patience, work)
+    target = _target(source, destination, remote, work)
     with contextlib.ExitStack() as held:
         is_corpus = isinstance(source, Deserializer) or names_files(source)
         if is_corpus:
@@ -204,8 +206,7 @@ def convert(
             opened = functools.partial(
                 open_corpus,
                 memory=max(settings.memory, CHUNK_MEMORY),
-                storage_options=storage_options if is_address(source) else None,
-                deadline_s=deadline_s,
+                remote=remote if is_address(source) else None,
             )
             reader = _reader(source, streams, opened, jobs=jobs, read=read, skip=skip, held=held)
         else:
@@ -307,16 +308,17 @@ def _refuse_inside(source: Any, destination: str | os.PathLike[str]) -> None:
 def _target(
     source: Any,
     destination: str | os.PathLike[str],
-    options: Mapping[str, Any] | None,
-    patience: Patience,
+    remote: Remote | None,
     work: str | os.PathLike[str] | None,
 ) -> Target:
     if is_address(destination):
-        return BucketFolder(os.fspath(destination), options or {}, patience, work)
+        remote = remote or Remote()
+        patience = Patience.until(remote.deadline_s)
+        return BucketFolder(os.fspath(destination), remote.storage_options or {}, patience, work)
     if work is not None:
         raise ValueError("expected an address as destination for work=, got a path, next to which the work lies")
-    if options is not None and not (names_files(source) and is_address(source)):
-        raise ValueError("expected an address as source or destination for storage_options=, got none")
+    if remote is not None and not (names_files(source) and is_address(source)):
+        raise ValueError("expected an address as source or destination for remote=, got none")
     return LocalFolder(destination)
 
 
@@ -348,7 +350,7 @@ def _reader(
             raise ValueError("expected streams with a path only; a deserializer declares its own")
         corpus = source
     else:
-        corpus = opened(source, **(streams or {}))
+        corpus = opened(source, streams=streams)
         held.enter_context(contextlib.closing(corpus))
     if corpus.capability(Ordered) is not None:
         raise ValueError(

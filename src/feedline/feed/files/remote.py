@@ -124,7 +124,7 @@ def check_room(paths: Sequence[str], why: str, instead: str) -> None:
         raise DataError(
             f"expected a cache with room for all {total} bytes of {why}, got one of {found[0].room_bytes} bytes",
             path=found[0].url,
-            hint=f"raise cache_bytes= to {total * 101 // 100 + (1 << 20)}, or {instead}",
+            hint=f"raise the cache_bytes of fl.Remote to {total * 101 // 100 + (1 << 20)}, or {instead}",
         )
 
 

@@ -6,7 +6,7 @@ import contextlib
 import contextvars
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from feedline.data import Chunk, Stream
 from feedline.errors import DataError, SchemaError, shown_path
+from feedline.feed.arguments import Remote
 from feedline.feed.files.paths import open_file
 from feedline.feed.files.remote import by_ranges, check_room, object_at, preadv, settle
 from feedline.feed.formats.detect import recognise
@@ -33,14 +34,11 @@ class Stores:
     """How addresses are opened; see `open_corpus`.
 
     Attributes:
-        cache, cache_bytes, storage_options, patience: as there.
+        remote: as there.
         used: whether an address was opened.
     """
 
-    cache: str | os.PathLike[str] | None = None
-    cache_bytes: int | None = None
-    storage_options: Mapping[str, Any] = field(default_factory=dict)
-    patience: Patience = field(default_factory=Patience)
+    remote: Remote
     used: bool = False
 
 
@@ -64,11 +62,12 @@ def open_addresses(what: Any, streams: Mapping[str, Any], memory_bytes: int) -> 
         DataError: there are none, a store does not deliver, or what it delivers is damaged.
         SchemaError: a stream is missing or not as declared.
     """
-    stores = _stores.get() or Stores()
+    stores = _stores.get() or Stores(Remote())
     stores.used = True
-    looked = look_up(what, stores.storage_options, stores.patience)
+    remote = stores.remote
+    looked = look_up(what, remote.storage_options or {}, Patience.until(remote.deadline_s))
     _refuse_unfinished(looked)
-    return _of_objects(looked, stores.cache, stores.cache_bytes, memory_bytes, dict(streams))
+    return _of_objects(looked, remote.cache, remote.cache_bytes, memory_bytes, dict(streams))
 
 
 def _refuse_unfinished(looked: LookedUp) -> None:

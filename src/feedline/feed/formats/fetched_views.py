@@ -69,7 +69,7 @@ def check_room_for_bounds(sizes: Sequence[int], paths: Sequence[str], name: str,
             f"expected a cache with room for the {least} bytes that say where the sequences of {streams} streams lie, "
             f"got one of {room_bytes} bytes",
             path=name,
-            hint=f"raise cache_bytes= to {most + LEAST_BYTES}, or read fewer streams",
+            hint=f"raise the cache_bytes of fl.Remote to {most + LEAST_BYTES}, or read fewer streams",
         )
 
 

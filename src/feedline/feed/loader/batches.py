@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
+from feedline.feed.arguments import Weighted
 from feedline.feed.loader import order, sampling, state
 from feedline.feed.loader.draws import ProgramGenerator
 from feedline.feed.loader.executors import RemainingBatches
@@ -16,7 +18,7 @@ from feedline.feed.loader.gather import ColumnItems, columnar
 from feedline.feed.loader.identity import digest_of
 from feedline.feed.loader.iterable import Stand, stands_of
 from feedline.feed.loader.options import LoaderOptions
-from feedline.feed.loader.order import BatchRule, Items, Order, PlannedSweep, Weighted, batch_count
+from feedline.feed.loader.order import BatchRule, Items, Order, PlannedSweep, WeightedItems, batch_count
 from feedline.feed.loader.random import SweepKey
 from feedline.feed.loader.state import ResumePoint
 
@@ -87,7 +89,7 @@ class Batches(ABC):
         """Whether the loader's own order is random."""
         options = self.options
         own = options.user_sampler is None and not options.is_iterable
-        return own and (bool(options.shuffle) or options.weights is not None)
+        return own and (bool(options.shuffle) or options.weighted is not None)
 
     def current(self, resuming: bool) -> Batches:
         """Return the batches of the dataset at its current length; as in torch, it may have changed.
@@ -203,18 +205,23 @@ class ItemBatches(PlannedBatches):
     def __init__(self, options: LoaderOptions, seed: int | None, length: int | None = None) -> None:
         super().__init__(options, seed)
         self.places = n = self._length() if length is None else length
-        weights, lengths = options.weights, options.lengths
-        self._lengths = None if lengths is None else order.checked_lengths(lengths, n)
-        if weights is None:
+        weighted, by_length = options.weighted, options.by_length
+        self._lengths = None
+        # The caller may change its lists: copies use the checked values.
+        if weighted is None:
             self.order = Items(n, seed or 0, bool(options.shuffle))
         else:
-            weights = order.checked_weights(weights, n)
-            self.order = Weighted(weights, seed or 0)
-        # The caller may change its lists: copies use the checked values.
-        if weights is not options.weights or lengths is not self._lengths:
-            self.options = options.holding(weights=weights, lengths=self._lengths)
+            weights = order.checked_weights(weighted.weights, n)
+            self.order = WeightedItems(weights, seed or 0)
+            if weights is not weighted.weights:
+                self.options = self.options.holding(weighted=Weighted(weights))
+        if by_length is not None:
+            assert by_length.lengths is not None  # see `LoaderOptions`
+            self._lengths = order.checked_lengths(by_length.lengths, n)
+            if self._lengths is not by_length.lengths:
+                self.options = self.options.holding(by_length=replace(by_length, lengths=self._lengths))
         self.in_order = not (options.shuffle or self.order.replaces)
-        self._fixed = weights is not None or lengths is not None
+        self._fixed = weighted is not None or by_length is not None
 
     def __reduce__(self) -> Any:
         """Orders are large or native, and can be recreated from these."""
@@ -266,7 +273,7 @@ class ItemBatches(PlannedBatches):
     def rule(self, share: tuple[int, int]) -> BatchRule:
         """Return the rule that cuts a sweep into batches."""
         options = self.options
-        return BatchRule(options.batch_samples or options.indices, share, options.drop_last, self._lengths)
+        return BatchRule(options.samples or options.indices, share, options.drop_last, self._lengths)
 
     def remaining(self, place: ResumePoint, share: tuple[int, int]) -> PlannedSweep:
         """See `PlannedBatches.remaining`."""

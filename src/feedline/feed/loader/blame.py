@@ -71,7 +71,7 @@ def in_default_collate(error: Exception, samples: Sequence[Any], items: Sequence
         "make them equal in the dataset, or pass a collate_fn"
     )
     if not ragged:
-        text += "; for sequences of varying length, batch_samples= with lengths= pads or packs them"
+        text += "; for sequences of varying length, batch_sampler=fl.BatchByLength(...) pads or packs them"
     if type(error) in (RuntimeError, TypeError, ValueError) and len(error.args) == 1:
         error.args = (f"{error}\n{text}",)
     else:

@@ -152,7 +152,8 @@ def _refused(samples: Sequence[Any]) -> Any:
         if len(shapes) > 1:
             raise RuntimeError(
                 f"expected arrays of equal shape in all samples of a batch (stack expects each to be of equal size), "
-                f"got {sorted(shapes)[:4]}; pass a collate_fn, or batch_samples= for items of varying length"
+                f"got {sorted(shapes)[:4]}; pass a collate_fn, or "
+                "batch_sampler=fl.BatchByLength(...) for items of varying length"
             )
         together = np.stack([np.asarray(sample) for sample in samples])
         if together.dtype.kind in _KINDS:

@@ -42,8 +42,9 @@ class CorpusBatches(Batches):
                 "expected a corpus that knows the sizes of its chunks before reading them; implement chunk_info, "
                 "convert it to a store, or use a MinibatchSource"
             )
-        self._corpus = corpus if options.batch_samples is not None else _OneEach(corpus)
-        self._size = options.batch_samples or options.batch_size
+        self._corpus = _OneEach(corpus) if options.samples is None else corpus
+        self._size = options.samples or options.batch_size
+        self._layout = "padded" if options.by_length is None else options.by_length.layout
         self._carried: dict[str, Any] = {}  # what a state says of the order, if one was loaded
         ordered = corpus.capability(Ordered) is not None
         self.places = self._length() if ordered else sum(info.sequences for info in corpus.chunks())
@@ -117,9 +118,6 @@ class CorpusBatches(Batches):
 
     def _source(self, sweep: int) -> MinibatchSource:
         options = self.options
-        errors: dict[str, Any] = {}
-        if options.skips:
-            errors = {"on_error": "skip", "quarantine": options.quarantine, "max_errors": options.max_errors}
         return self._under(
             MinibatchSource(
                 self._corpus,
@@ -129,7 +127,7 @@ class CorpusBatches(Batches):
                 max_sweeps=None if self.endless else sweep + 1,
                 threads=max(options.num_workers, 2),
                 transforms=options.transforms,
-                **errors,
+                on_error=options.on_error,
             )
         )
 
@@ -147,7 +145,7 @@ class CorpusBatches(Batches):
         if self.places is None:
             raise TypeError(f"expected a corpus that ends for a length, got {self._corpus.name}, which begins again")
         size, drop_last = self._global_size(self.options.share.resolve()), self.options.drop_last
-        if self.options.batch_samples is None and not says_where_batches_end(self._corpus):
+        if self.options.samples is None and not says_where_batches_end(self._corpus):
             return self.places // size if drop_last else -(-self.places // size)
         _, number = self.key(sweep)
         sizes = [planned.global_samples for planned in self._source(number).plan(size, start=Position(number))]
@@ -173,7 +171,7 @@ class CorpusBatches(Batches):
         collate = self.options.collate_fn
         if collate is None or collating.known(collate) is not None:
             finish = finish_of(self._corpus)
-            return _tree(minibatch, self.options.layout, () if finish is None else finish.flat)
+            return _tree(minibatch, self._layout, () if finish is None else finish.flat)
         return collate(_items(minibatch))
 
 

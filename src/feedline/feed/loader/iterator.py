@@ -23,7 +23,7 @@ from feedline.feed.loader.order import Planned
 from feedline.feed.loader.state import ResumePoint
 from feedline.feed.loader.stats import LoaderStats, ShownSweep
 from feedline.feed.loader.sweeps import SweepProgress, Sweeps
-from feedline.feed.quarantine import Quarantine
+from feedline.feed.quarantine import QuarantineFile
 from feedline.interop.lightning import check_restored
 
 _torch: Any = collating.torch_side()
@@ -55,7 +55,7 @@ class LoaderIterator(_Base):
         rank: int,
         ranks: int,
         stats: LoaderStats,
-        quarantine: Quarantine | None,
+        quarantine: QuarantineFile | None,
         shown: Callable[[Callable[[], int] | None], ShownSweep],
         declared: DeclaredLength | None,
     ) -> None:

@@ -11,11 +11,9 @@ import copy
 import types
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from numpy.typing import ArrayLike
-
+from feedline.feed.arguments import Quarantine, replaced
 from feedline.feed.loader import collate as collating
 from feedline.feed.loader import state
 from feedline.feed.loader.batches import Batches
@@ -23,12 +21,12 @@ from feedline.feed.loader.draws import draw, seed_at
 from feedline.feed.loader.epoch import Crew, Epoch, batches_of
 from feedline.feed.loader.iterable import DeclaredLength
 from feedline.feed.loader.iterator import LoaderIterator
-from feedline.feed.loader.options import LoaderOptions, expect_processes, warn_of_ranks
+from feedline.feed.loader.options import SAMPLERS, LoaderOptions, expect_processes, warn_of_ranks
 from feedline.feed.loader.samplers import samplers_of
 from feedline.feed.loader.state import ResumePoint
 from feedline.feed.loader.stats import LoaderStats, ShownSweep
 from feedline.feed.loader.sweeps import LoaderStanding, SweepProgress, Sweeps
-from feedline.feed.quarantine import Quarantine
+from feedline.feed.quarantine import QuarantineFile
 from feedline.feed.showing import Progress
 from feedline.feed.timeline import Window
 
@@ -57,12 +55,6 @@ _CHANGEABLE = (
     "workers",
     "partition",
     "on_error",
-    "quarantine",
-    "max_errors",
-    "batch_samples",
-    "lengths",
-    "layout",
-    "weights",
     "device",
     "transforms",
     "snapshot_every_n_steps",
@@ -70,9 +62,9 @@ _CHANGEABLE = (
 )
 _ARGUMENTS = frozenset((*_FIXED, *_CHANGEABLE))
 # Those that decide which batches there are; the first make another sampler.
-_SAMPLING = frozenset(("shuffle", "partition", "weights", "lengths", "batch_samples"))
+_SAMPLING = frozenset(("shuffle", "partition"))
 _ORDERING = _SAMPLING | {"seed", "batch_size", "drop_last"}
-_REPLACING = frozenset(("dataset", "sampler", "batch_sampler"))
+_REPLACING = frozenset(("dataset", *SAMPLERS))
 
 
 class DataLoader(_Base):
@@ -89,7 +81,9 @@ class DataLoader(_Base):
         batch_size: number of items per batch of this rank; None: items are delivered singly, without batching;
             from a `Bucketed` corpus, its batches, of which each rank gets a part.
         shuffle: permute the items in every sweep; of a corpus, also the `Window` to permute in.
-        sampler, batch_sampler: user-defined order: an iterable of indices, or of lists of indices.
+        sampler: user-defined order, an iterable of indices; or a `Weighted`, which draws items by weight.
+        batch_sampler: user-defined batches, an iterable of lists of indices; or a `BatchByLength`, which limits the
+            samples in a batch in place of ``batch_size``.
         num_workers: number of processes or threads that make batches; 0: batches are made in ``next``.
         collate_fn: function that makes a batch from a list of items.
         pin_memory: whether to copy batches into pinned memory, if there is an accelerator.
@@ -113,15 +107,8 @@ class DataLoader(_Base):
         partition: (index, count): deliver this rank's share of global batches of ``batch_size * count`` items;
             "auto": rank and world size of torch.distributed, else those of mpiexec or srun. All ranks get the same
             number of batches; the last may be empty.
-        on_error: "skip": drop items that raise from their batch; they keep their place in the order.
-        quarantine, max_errors: with ``on_error="skip"``, as for `MinibatchSource`.
-        batch_samples: samples per batch of this rank, at most; replaces ``batch_size`` for items of varying length.
-            A longer item is delivered alone. Needs ``lengths``, except for corpora. Every array of an item with at
-            least one dimension is a sequence along its first; the batch ends with the lengths, int64 (items,), or
-            has them under the key ``"lengths"``.
-        lengths: (items,), number of samples of each item.
-        layout: sequences in a batch are "padded" with zeros, (items, longest, ...), or "packed", (samples, ...).
-        weights: (items,), relative weights: draw as many items as there are, with replacement.
+        on_error: "raise"; or "skip", or a `Quarantine`: drop items that raise from their batch, and list them. They
+            keep their place in the order.
         device: device to deliver tensors on; to CUDA they are copied ahead, overlapping with computation.
         transforms: for a corpus, as for `MinibatchSource`: changes of its streams, such as decoding pictures. Not
             part of a state.
@@ -153,6 +140,14 @@ class DataLoader(_Base):
 
     __class_getitem__: Any = classmethod(types.GenericAlias)  # DataLoader[T] in annotations, as torch's
 
+    @replaced(
+        quarantine="on_error=fl.Quarantine(path)",
+        max_errors="on_error=fl.Quarantine(path, limit)",
+        batch_samples="batch_sampler=fl.BatchByLength(samples, lengths)",
+        lengths="batch_sampler=fl.BatchByLength(samples, lengths)",
+        layout="batch_sampler=fl.BatchByLength(samples, lengths, layout)",
+        weights="sampler=fl.Weighted(weights)",
+    )
     def __init__(
         self,
         dataset: Any,
@@ -176,13 +171,7 @@ class DataLoader(_Base):
         seed: int | None = None,
         workers: str = "auto",
         partition: tuple[int, int] | str | None = None,
-        on_error: str = "raise",
-        quarantine: str | Path | None = None,
-        max_errors: int | None = None,
-        batch_samples: int | None = None,
-        lengths: ArrayLike | None = None,
-        layout: str = "padded",
-        weights: ArrayLike | None = None,
+        on_error: str | Quarantine = "raise",
         device: Any = None,
         transforms: Sequence[Transform | Callable[..., Mapping[str, Any]]] = (),
         snapshot_every_n_steps: int | None = None,
@@ -197,7 +186,7 @@ class DataLoader(_Base):
         batches = batches_of(options, seed)
         if options.kind == "process":
             expect_processes(options)
-        self._quarantine = Quarantine(quarantine, max_errors) if options.skips else None
+        self._quarantine = QuarantineFile.of(options.quarantine)
         self._stats = LoaderStats()
         self._sweeps, self._crew = Sweeps(LoaderStanding(), batches), Crew()
         self._set: dict[str, Any] = {}  # attributes as they were set
@@ -280,13 +269,13 @@ class DataLoader(_Base):
             sweeps.batches = before.adapted(options)
         if "generator" in names:
             self._sweeps.follow_generator(options.generator)
-        if names & {"on_error", "quarantine", "max_errors"}:
-            self._quarantine = Quarantine(options.quarantine, options.max_errors) if options.skips else None
-        kept = {name: getattr(options, name) for name in names if name not in ("sampler", "batch_sampler")}
+        if "on_error" in names:
+            self._quarantine = QuarantineFile.of(options.quarantine)
+        kept = {name: getattr(options, name) for name in names if name not in SAMPLERS}
         if "batch_size" in names:
             kept["batch_size"] = options.indices
         self._keep(**{**changes, **kept})
-        if names & (_SAMPLING | {"dataset"}) and not names & {"sampler", "batch_sampler"}:
+        if names & (_SAMPLING | {"dataset"}) and names.isdisjoint(SAMPLERS):
             sampler, batch_sampler = samplers_of(self._sweeps)
             self._keep(sampler=sampler, batch_sampler=batch_sampler)
         elif options.indices is not None:  # programs may hold it
@@ -310,7 +299,7 @@ class DataLoader(_Base):
 
     def __len__(self) -> int:
         """Return the number of batches of a sweep; for an iterable dataset, as its ``__len__`` says. With
-        ``batch_samples`` it differs between sweeps, and is that of the next one.
+        `BatchByLength` it differs between sweeps, and is that of the next one.
 
         Raises:
             TypeError: the dataset or sampler has no length, or the corpus no end.
@@ -475,7 +464,7 @@ class DataLoader(_Base):
         if self._foreign:
             return object.__repr__(self)
         options = self._batches.options
-        how = "shuffled" if options.shuffle else "in order" if options.weights is None else "weighted"
-        size = f"{options.batch_samples} samples" if options.batch_samples else f"{self.batch_size} items"
+        how = "shuffled" if options.shuffle else "in order" if options.weighted is None else "weighted"
+        size = f"{options.samples} samples" if options.samples else f"{self.batch_size} items"
         workers = f"{self.num_workers} {options.kind} workers" if self.num_workers else "no workers"
         return f"DataLoader({type(self.dataset).__name__}, batches of {size}, {how}, {workers})"

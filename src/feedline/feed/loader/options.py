@@ -17,12 +17,10 @@ import threading
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
 
-from numpy.typing import ArrayLike
-
 from feedline.errors import shown
+from feedline.feed.arguments import BatchByLength, Quarantine, Weighted, quarantine_of
 from feedline.feed.loader import pipes
 from feedline.feed.loader.collate import RaggedCollate, default_functions, torch_side
 from feedline.feed.mistaken import refuse
@@ -35,6 +33,7 @@ if TYPE_CHECKING:
     from feedline.feed.transforms import Transform
 
 WORKERS = ("auto", "process", "thread", "ray")
+SAMPLERS = ("sampler", "batch_sampler")
 
 
 @dataclass
@@ -48,6 +47,9 @@ class LoaderOptions:
         is_corpus, is_iterable: the kind of dataset; map-style if neither.
         is_pipe: whether it is an iterable that consists of torch's data pipes.
         share: share of this rank.
+        weighted, by_length: a `Weighted` sampler and a `BatchByLength`; ``sampler`` and ``batch_sampler`` are then
+            None.
+        quarantine: how unreadable items are skipped; None: they are errors.
         grows: whether more batches than ``prefetch_factor`` may be in flight, as it was left out.
         defaulted: whether ``collate_fn`` was left out.
 
@@ -75,13 +77,7 @@ class LoaderOptions:
     seed: int | None
     workers: str
     partition: tuple[int, int] | str | None
-    on_error: str
-    quarantine: str | Path | None
-    max_errors: int | None
-    batch_samples: int | None
-    lengths: ArrayLike | None
-    layout: str
-    weights: ArrayLike | None
+    on_error: str | Quarantine
     device: Any
     transforms: Sequence[Transform | Callable[..., Mapping[str, Any]]]
     snapshot_every_n_steps: int | None
@@ -89,6 +85,12 @@ class LoaderOptions:
 
     def __post_init__(self) -> None:
         self.grows, self.defaulted = self.prefetch_factor is None, self.collate_fn is None
+        self.weighted = self.by_length = None
+        if isinstance(self.sampler, Weighted):
+            self.weighted, self.sampler = self.sampler, None
+        if isinstance(self.batch_sampler, BatchByLength):
+            self.by_length, self.batch_sampler = self.batch_sampler, None
+        self.quarantine = quarantine_of(self.on_error)
         self._check_workers()
         if isinstance(self.dataset, (str, os.PathLike)):
             from feedline.feed.corpora import open_corpus  # all formats, which other datasets do without
@@ -109,18 +111,18 @@ class LoaderOptions:
                 f"expected transforms for a corpus or a path only, got them for {shown(self.dataset, 60)}: call the "
                 "function in its __getitem__, or in collate_fn"
             )
-        elif (self.lengths is None) is not (self.batch_samples is None):
+        elif self.by_length is not None and (self.by_length.samples is None or self.by_length.lengths is None):
             raise ValueError(
-                "expected lengths with batch_samples only"
-                if self.batch_samples is None
-                else "expected lengths= with batch_samples, the number of samples of each item: batches are cut "
-                "before items are read"
+                "expected fl.BatchByLength(samples, lengths) for a dataset, with the number of samples of each item, "
+                f"got {self.by_length}: batches are cut before items are read"
             )
         self.share = self._partition()
         self.multiprocessing_context = _start_method(self.multiprocessing_context, self.num_workers)
         if self.collate_fn is None:
-            ragged = self.batch_samples is not None and not self.is_corpus
-            self.collate_fn = RaggedCollate(self.layout) if ragged else default_functions()[0 if self.batched else 1]
+            if self.by_length is not None and not self.is_corpus:
+                self.collate_fn = RaggedCollate(self.by_length.layout)
+            else:
+                self.collate_fn = default_functions()[0 if self.batched else 1]
 
     def replaced(self, changes: Mapping[str, Any]) -> LoaderOptions:
         """Return a copy with other values of some arguments; another sampler takes the place of the order there was.
@@ -135,10 +137,14 @@ class LoaderOptions:
             changes.setdefault("collate_fn", None)
         if changes.get("num_workers") == 0:  # what is about workers has no effect any more, as in torch
             changes |= {"prefetch_factor": None, "persistent_workers": False, "multiprocessing_context": None}
-        if not changes.keys().isdisjoint(("sampler", "batch_sampler")):
-            changes |= {"shuffle": None, "weights": None, "partition": None}
+        if changes.keys().isdisjoint(SAMPLERS):
+            changes |= {"sampler": self.weighted or self.sampler}
+        else:
+            changes |= {"shuffle": None, "partition": None}
         if "batch_sampler" in changes:
             changes |= {"batch_size": 1, "drop_last": False, "sampler": None}
+        changes.setdefault("sampler", None)
+        changes.setdefault("batch_sampler", self.by_length or self.batch_sampler)
         return dataclasses.replace(self, **changes)
 
     def holding(self, **checked: Any) -> LoaderOptions:
@@ -153,9 +159,14 @@ class LoaderOptions:
         return self.batch_size is not None or self.batch_sampler is not None
 
     @property
+    def samples(self) -> int | None:
+        """Samples in a batch, at most; None: they are not limited."""
+        return None if self.by_length is None else self.by_length.samples
+
+    @property
     def indices(self) -> int | None:
         """Indices, or samples of an iterable dataset, per batch; None: they are single, or something else decides."""
-        return None if self.batch_sampler is not None or self.batch_samples is not None else self.batch_size
+        return None if self.batch_sampler is not None or self.samples is not None else self.batch_size
 
     @property
     def user_sampler(self) -> Any:
@@ -165,7 +176,7 @@ class LoaderOptions:
     @property
     def skips(self) -> bool:
         """Whether unreadable items are skipped."""
-        return self.on_error == "skip"
+        return self.quarantine is not None
 
     @property
     def ahead(self) -> int:
@@ -227,7 +238,7 @@ class LoaderOptions:
             raise ValueError(
                 f"expected shuffle=True or False for a dataset, got {self.shuffle}: windows are of corpora"
             )
-        for name in ("shuffle", "sampler", "batch_sampler") if self.is_iterable else ():
+        for name in ("shuffle", *SAMPLERS) if self.is_iterable else ():
             value = getattr(self, name)
             allowed = value is None if name != "shuffle" else self.is_pipe or value in (False, None)
             if not allowed:
@@ -262,43 +273,38 @@ class LoaderOptions:
             raise ValueError(f"expected drop_last to be True or False, got {self.drop_last!r}")
 
     def _check_own(self) -> None:
-        chosen = [name for name in ("sampler", "batch_sampler") if getattr(self, name) is not None]
-        for name in ("partition", "weights", "batch_samples"):
-            if getattr(self, name) is None:
+        chosen = [name for name in SAMPLERS if getattr(self, name) is not None]
+        own = {"partition": self.partition, "fl.Weighted": self.weighted, "fl.BatchByLength": self.by_length}
+        for name, value in own.items():
+            if value is None:
                 continue
             if chosen:
                 raise ValueError(f"expected {name} without {chosen[0]}: {name} applies to the loader's own order")
             if self.is_iterable:
                 raise ValueError(f"expected {name} for map-style datasets only: an IterableDataset has its own order")
-        if self.weights is not None and self.shuffle:
-            raise ValueError("expected either weights or shuffle, got both: weighted items are drawn at random anyway")
-        if self.batch_samples is not None:
-            if self.batch_size != 1:
-                raise ValueError("expected either batch_samples or batch_size, got both")
-            self.batch_samples = whole_number("batch_samples", self.batch_samples, 1)
-        if self.layout not in ("padded", "packed"):
-            raise ValueError(f'expected layout to be "padded" or "packed", got {self.layout!r}')
+        if self.weighted is not None and self.shuffle:
+            raise ValueError(
+                "expected either fl.Weighted or shuffle, got both: weighted items are drawn at random anyway"
+            )
+        if self.samples is not None and self.batch_size != 1:
+            raise ValueError("expected either fl.BatchByLength or batch_size, got both")
         if self.partition is not None and self.batch_size is None and not self.is_corpus:
             raise ValueError("expected a batch_size with a partition: ranks share batches")
-        if self.on_error not in ("raise", "skip"):
-            raise ValueError(f'expected on_error to be "raise" or "skip", got {self.on_error!r}')
-        if self.on_error == "raise" and self.max_errors is not None:
-            raise ValueError('expected on_error="skip" with max_errors, got on_error="raise"')
-        if self.on_error == "skip" and self.is_iterable:
+        if self.skips and self.is_iterable:
             raise ValueError(
                 'expected on_error="raise" for an IterableDataset: an iterator cannot be continued after a failed item'
             )
-        if self.max_errors is not None:
-            self.max_errors = whole_number("max_errors", self.max_errors, 0)
         if self.seed is not None:
             self.seed = checked_seed(self.seed)
 
     def _check_corpus(self) -> None:
-        for name in ("sampler", "batch_sampler", "weights", "lengths", "worker_init_fn"):
-            if getattr(self, name) is not None:
+        lengths = None if self.by_length is None else self.by_length.lengths
+        unfit = {name: getattr(self, name) for name in (*SAMPLERS, "worker_init_fn")}
+        for name, value in {**unfit, "fl.Weighted": self.weighted, "lengths of fl.BatchByLength": lengths}.items():
+            if value is not None:
                 raise ValueError(f"expected no {name} for a corpus, which is read in its own order by native threads")
         if says_where_batches_end(self.dataset):
-            if self.batch_size is not None and self.batch_samples is None:
+            if self.batch_size is not None and self.samples is None:
                 raise ValueError(
                     f"expected batch_size=None for {self.dataset.name}, which is in batches already, got "
                     f"{self.batch_size}"
@@ -314,7 +320,7 @@ class LoaderOptions:
         if isinstance(self.partition, str):
             raise ValueError(f'expected partition=(index, count) or "auto", got {self.partition!r}')
         share = (0, 1) if self.partition is None else checked(self.partition)
-        if share[1] > 1 and self.seed is None and (self.shuffle or self.weights is not None):
+        if share[1] > 1 and self.seed is None and (self.shuffle or self.weighted is not None):
             raise ValueError(
                 f"expected a seed with partition={share} and a random order, got none: ranks that draw separate "
                 'seeds would follow different orders. Pass seed=, or partition="auto"'
@@ -398,7 +404,7 @@ def expect_processes(options: LoaderOptions) -> None:
             "workers, which compete for cores: excessive worker creation might get DataLoader running slow or even "
             "freeze",
             UserWarning,
-            stacklevel=3,
+            stacklevel=4,
         )
 
 

@@ -108,7 +108,7 @@ class Items:
         return {"shuffle": "all" if self._shuffle else False, "items": self.length}
 
 
-class Weighted:
+class WeightedItems:
     """As many draws with replacement as there are items, each by a hash of its place.
 
     Memory: 8 bytes per item. A draw is a binary search.
@@ -136,7 +136,7 @@ class Weighted:
         found: Ints = np.minimum(drawn, self._last)  # rounding may reach the very end
         return found
 
-    def under(self, seed: int) -> Weighted:
+    def under(self, seed: int) -> WeightedItems:
         """See `Order.under`."""
         other = copy.copy(self)
         other._seed = seed

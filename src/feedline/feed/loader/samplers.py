@@ -174,7 +174,8 @@ class WeightedRandomSampler(SweepSampler, _base("WeightedRandomSampler")):  # ty
     @property
     def weights(self) -> Any:
         """Weight of each item, as they were given."""
-        return self._sweeps.batches.options.weights
+        weighted = self._sweeps.batches.options.weighted
+        return None if weighted is None else weighted.weights
 
     @property
     def num_samples(self) -> int:
@@ -303,7 +304,7 @@ class UserBatchSampler(BatchSampler):
 
 
 class SweepBatchSampler(BatchSampler):
-    """The loader's own batches where their sizes differ, because ``batch_samples`` limits them.
+    """The loader's own batches where their sizes differ, because a `BatchByLength` limits them.
 
     Args:
         sampler: of the loader.
@@ -338,7 +339,7 @@ def samplers_of(sweeps: Sweeps) -> tuple[Any, Any]:
         sampler = _sampler_of(sweeps, options)
     if options.batch_sampler is not None or not options.batched:
         return sampler, options.batch_sampler
-    if options.batch_samples is not None and isinstance(sampler, SweepSampler):
+    if options.samples is not None and isinstance(sampler, SweepSampler):
         return sampler, SweepBatchSampler(sampler, options.drop_last)
     if options.sampler is not None and options.indices is not None:
         return sampler, UserBatchSampler(sampler, options.indices, options.drop_last, sweeps)
@@ -352,6 +353,6 @@ def samplers_of(sweeps: Sweeps) -> tuple[Any, Any]:
 def _sampler_of(sweeps: Sweeps, options: LoaderOptions) -> SweepSampler:
     if options.partition is not None:
         return DistributedSampler(sweeps)
-    if options.weights is not None:
+    if options.weighted is not None:
         return WeightedRandomSampler(sweeps)
     return RandomSampler(sweeps) if options.shuffle else SequentialSampler(sweeps)

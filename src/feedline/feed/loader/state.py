@@ -74,11 +74,11 @@ def from_json(
     if differing:
         hints = {
             "seed": f"pass seed={int(state['seed'], 16)}" if is_hex(state.get("seed")) else "pass its seed",
-            "shuffle": "pass the same shuffle or weights",
+            "shuffle": "pass the same shuffle or fl.Weighted",
             "items": "load it over the same data, with as many items",
             "dataset": "load it over the same data; if it is the same nevertheless (modified in place, or a Hugging "
             "Face dataset whose fingerprint was drawn at random), remove `dataset` from the state",
-            "order": "pass the same kind of dataset, sampler and weights",
+            "order": "pass the same kind of dataset and sampler",
             "workers": "an IterableDataset is split by the number of workers: pass the same num_workers",
         }
         raise StateError(

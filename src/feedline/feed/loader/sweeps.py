@@ -293,7 +293,7 @@ class Sweeps:
             if ranks()[1] > 1:
                 self._agree()
         elif share[1] > 1:
-            if options.shuffle or options.weights is not None:
+            if options.shuffle or options.weighted is not None:
                 self._agree()
             self.agreed = True
         return share

@@ -22,11 +22,11 @@ def rule_of(corpus: Deserializer, filling: str, truncation_length: int | None, a
     local = filling == "cntk"
     if arcs is not None and (local or truncation_length is not None):
         got, instead = (
-            ('filling="cntk"', 'leave it out: filling="global" is what lanes are for')
+            ('filling="cntk"', 'leave it out: filling="global" is what arcs are for')
             if local
-            else ("truncation_length", "divide minibatches by position, without lanes: pieces have lanes of their own")
+            else ("truncation_length", "leave fl.Arcs out, and minibatches are divided by position")
         )
-        raise ValueError(f"expected whole sequences of global minibatches with lanes={arcs}, got {got}; {instead}")
+        raise ValueError(f"expected whole sequences of global minibatches with fl.Arcs({arcs}), got {got}; {instead}")
     if says_where_batches_end(corpus) and (local or truncation_length is not None):
         got = 'filling="cntk"' if local else "truncation_length"
         raise ValueError(f"expected whole sequences of global minibatches for {corpus.name}, got {got}")

@@ -26,7 +26,7 @@ from feedline.feed.packing.packer import Plan
 from feedline.feed.packing.runs import Content, LaneRun, cut
 from feedline.feed.pieces import joined
 from feedline.feed.protocol import Deserializer, Ordered, is_sized, sources_of
-from feedline.feed.quarantine import LISTED, ListedError, Quarantine
+from feedline.feed.quarantine import LISTED, ListedError, QuarantineFile
 from feedline.feed.reading.copy_ahead import CopyAhead
 from feedline.feed.reading.lengths import no_frame
 from feedline.feed.reading.prefetch import Reader, Stats, errors_among
@@ -70,7 +70,7 @@ class Delivery:
         schema: Schema,
         seed: int,
         frame_mode: bool,
-        quarantine: Quarantine | None,
+        quarantine: QuarantineFile | None,
         skip: frozenset[int] | None = None,
         stats: Stats,
     ) -> None:

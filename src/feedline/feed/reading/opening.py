@@ -11,10 +11,11 @@ from collections.abc import Sequence
 from typing import NamedTuple, cast
 
 from feedline.errors import DataError
+from feedline.feed.arguments import Arcs
 from feedline.feed.assembly import ChunkSet
 from feedline.feed.files.remote import check_room
 from feedline.feed.formats.fetched_views import in_parts
-from feedline.feed.protocol import Deserializer, Ordered, is_sized, num_chunks, says_where_batches_end, whole_number
+from feedline.feed.protocol import Deserializer, Ordered, is_sized, num_chunks, says_where_batches_end
 from feedline.feed.reading import lengths
 from feedline.feed.reading.blocks import BlockCorpus
 from feedline.feed.reading.fetching import FetchingReader
@@ -53,8 +54,7 @@ def opened(
     chunks: ChunkSet,
     stats: Stats,
     *,
-    order: str,
-    lanes: int | None,
+    order: str | Arcs,
     seed: int,
     shuffle: bool | str | Window,
     threads: int,
@@ -67,11 +67,11 @@ def opened(
         ValueError: there is no such order, or the corpus cannot be delivered in it.
     """
     if not is_sized(corpus):
-        _check_order(corpus, order, shuffle, lanes=lanes)
+        _check_order(corpus, order, shuffle)
         return _unsized(
             corpus, chunks, stats, order=order, seed=seed, shuffle=shuffle, threads=threads, read_ahead=read_ahead
         )
-    timeline, whole = order_of(corpus, order=order, lanes=lanes, seed=seed, shuffle=shuffle)
+    timeline, whole = order_of(corpus, order=order, seed=seed, shuffle=shuffle)
     settled = {path for part in whole for path in part.paths()}
     for part in whole:
         check_room(part.paths(), f"{part.name}, which is shuffled as a whole", "pass shuffle=fl.Window(...)")
@@ -96,7 +96,7 @@ def opened(
 
 
 def order_of(
-    corpus: Deserializer, *, order: str, lanes: int | None, seed: int, shuffle: bool | str | Window
+    corpus: Deserializer, *, order: str | Arcs, seed: int, shuffle: bool | str | Window
 ) -> tuple[Timeline, list[Deserializer]]:
     """Choose the order of a corpus that knows its sizes; reads nothing of it.
 
@@ -107,64 +107,53 @@ def order_of(
     Raises:
         DataError, ValueError: as for `opened`.
     """
-    _check_order(corpus, order, shuffle, lanes=lanes)
+    _check_order(corpus, order, shuffle)
     table = ChunkTable(corpus.chunks())
     if table.total_sequences == 0:
         raise DataError(f"expected at least one sequence in {corpus.name}, got none")
     whole: list[Deserializer] = []
-    return _timeline(corpus, table, order, seed, shuffle, lanes=lanes, whole=whole), whole
+    return _timeline(corpus, table, order, seed, shuffle, whole=whole), whole
 
 
-def _check_order(corpus: Deserializer, order: str, shuffle: bool | str | Window, *, lanes: int | None) -> None:
-    if order not in ("feedline", *ORDERS):
-        raise ValueError(f"expected order to be one of 'feedline', {', '.join(map(repr, ORDERS))}, got {order!r}")
+def _check_order(corpus: Deserializer, order: str | Arcs, shuffle: bool | str | Window) -> None:
+    names = ["feedline", *(name for name in ORDERS if name not in _IN_ARCS)]
+    if isinstance(order, Arcs):
+        _check_arcs(corpus, order)
+    elif order in _IN_ARCS:
+        raise ValueError(
+            f"expected order=fl.Arcs(count, version={order[-1]}), got {order!r}; the state that names it says how many"
+        )
+    elif order not in names:
+        raise ValueError(f"expected order to be a fl.Arcs, or one of {', '.join(map(repr, names))}, got {order!r}")
     if not isinstance(shuffle, (bool, Window)) and shuffle != "whole":
         raise TypeError(f'expected shuffle to be True, False, "whole" or a fl.Window, got {shuffle!r}')
-    if lanes is not None:
-        _check_lanes(corpus, order, lanes)
-    elif order in _IN_ARCS:
-        raise ValueError(f"expected lanes= with order={order!r}, got none; the state that names it says how many")
 
 
-def checked_lanes(lanes: int | None) -> int | None:
-    """Return the argument ``lanes`` as an int.
-
-    Raises:
-        TypeError, ValueError: it is none of at least 1.
-    """
-    return None if lanes is None else whole_number("lanes", lanes, 1)
-
-
-def _check_lanes(corpus: Deserializer, order: str, lanes: int) -> None:
-    """Check that a corpus can be delivered in ``lanes`` arcs.
+def _check_arcs(corpus: Deserializer, order: Arcs) -> None:
+    """Check that a corpus can be delivered in arcs.
 
     Raises:
         ValueError: it cannot.
     """
     if not is_sized(corpus):
         raise ValueError(
-            f"expected a corpus that knows the sizes of its chunks before reading for lanes={lanes}, got "
+            f"expected a corpus that knows the sizes of its chunks before reading for {order}, got "
             f"{corpus.name}; implement chunk_info, or convert it to a store"
         )
     if corpus.capability(Ordered) is not None:
         raise ValueError(
-            f"expected a corpus without an order of its own for lanes={lanes}, got {corpus.name}; leave lanes out, or "
-            "write what it delivers to a store with fl.convert and open that"
-        )
-    if order not in ("feedline", *_IN_ARCS):
-        raise ValueError(
-            f'expected order="feedline" with lanes={lanes}, which is an order of its own, got {order!r}; leave one out'
+            f"expected a corpus without an order of its own for {order}, got {corpus.name}; leave it out, or write "
+            "what it delivers to a store with fl.convert and open that"
         )
 
 
 def _timeline(
     corpus: Deserializer,
     table: ChunkTable,
-    order: str,
+    order: str | Arcs,
     seed: int,
     shuffle: bool | str | Window,
     *,
-    lanes: int | None,
     whole: list[Deserializer],
 ) -> Timeline:
     window = shuffle if isinstance(shuffle, Window) else None
@@ -174,7 +163,7 @@ def _timeline(
             f'expected a corpus with random access for shuffle="whole", got {corpus.name}, whose chunks are read and '
             "decoded whole: give a fl.Window, or convert it once with fl.convert(..., shuffle=seed)"
         )
-    if order in ("feedline-2", "arcs-2") and not corpus.sliceable:
+    if (order == "feedline-2" or (isinstance(order, Arcs) and order.version == 2)) and not corpus.sliceable:
         raise ValueError(
             f"expected a corpus that overrides `read_slice` (and says so by `sliceable`) for order={order!r}, got "
             f"{corpus.name}, whose chunks are read whole"
@@ -186,10 +175,9 @@ def _timeline(
             window = _in_order(corpus, whole)
         elif not corpus.random_access or (shuffle is True and order != "feedline-1" and _too_large(corpus, table)):
             window = DEFAULT_WINDOW
-    if lanes is not None:
-        if order == "feedline":
-            order = "arcs-2" if _in_blocks(corpus, shuffled, window) else "arcs-1"
-        return _noted(_IN_ARCS[order](table, seed, shuffled, window, lanes), corpus, whole)
+    if isinstance(order, Arcs):
+        version = order.version or (2 if _in_blocks(corpus, shuffled, window) else 1)
+        return _noted(_IN_ARCS[f"arcs-{version}"](table, seed, shuffled, window, order.count), corpus, whole)
     if order != "feedline":
         if corpus.capability(Ordered) is not None:
             raise ValueError(
@@ -254,7 +242,7 @@ def _unsized(
     chunks: ChunkSet,
     stats: Stats,
     *,
-    order: str,
+    order: str | Arcs,
     seed: int,
     shuffle: bool | str | Window,
     threads: int,

@@ -81,7 +81,8 @@ class BucketStore(Store):
                 raise OptionError(
                     f"expected options of the store in storage_options, got {name!r}, which is one of its client",
                     path=self.address,
-                    hint=f"pass storage_options={{'client_options': {{{_PREFIX.sub('', str(name).lower())!r}: ...}}}}",
+                    hint="pass fl.Remote(storage_options={'client_options': "
+                    f"{{{_PREFIX.sub('', str(name).lower())!r}: ...}}}})",
                 )
         if unknown := [name for name in client if name not in _CLIENT_OPTIONS]:
             raise OptionError(

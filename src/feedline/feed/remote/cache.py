@@ -766,7 +766,7 @@ class Cache:
             f"expected room for {pages * PAGE_BYTES} bytes in a cache of {self.budget_bytes} bytes, "
             "got none: all else is in use",
             path=str(self.folder),
-            hint="raise cache_bytes=",
+            hint="raise the cache_bytes of fl.Remote",
         )
 
 

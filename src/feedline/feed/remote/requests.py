@@ -26,6 +26,7 @@ from typing import Any, Generic, TypeVar, cast
 
 from feedline.concurrency.jobs import Threads, ended_by
 from feedline.errors import DataError
+from feedline.feed.arguments import DEADLINE_S
 from feedline.feed.remote.stores import ObjectInfo, Store, StoreFault
 from feedline.feed.remote.threads import run_in
 from feedline.feed.remote.web import close_connections
@@ -35,9 +36,6 @@ PART_BYTES = 8 << 20
 
 IN_FLIGHT = 32
 """Requests at a time, of a process."""
-
-DEADLINE_S = 300.0
-"""Seconds until what a store does not deliver is an error, if not said otherwise."""
 
 STALL_S = 20.0
 """Seconds without a byte after which a request has failed."""
@@ -536,7 +534,7 @@ class Tries:
         hint = {
             "missing": "it was removed, or its name is wrong",
             "unnamable": "keys with an empty part, `.` or `..` cannot be read: name other folders, or single objects",
-            "denied": "check credentials and permissions; storage_options= passes them on",
+            "denied": "check credentials and permissions; fl.Remote(storage_options=...) passes them on",
         }.get(fault.kind, f"check the store and the network, then {self._after}")
         return DataError(
             f"expected {self._what}, got {self._instead} after {times}; the last answer: {fault.answer}",

@@ -372,7 +372,7 @@ class WebStore(Store):
             raise OptionError(
                 f"expected client_options alone in storage_options of a web server, got {unknown[0]!r}",
                 path=self.address,
-                hint="pass headers as storage_options={'client_options': {'default_headers': {...}}}",
+                hint="pass headers as fl.Remote(storage_options={'client_options': {'default_headers': {...}}})",
             )
         base, _, self._query = root.partition("?")
         scheme, _, place = base.partition("://")

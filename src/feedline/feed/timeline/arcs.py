@@ -3,7 +3,7 @@
 The chunks of a sweep are permuted as in "feedline-1" ("arcs-2": the blocks of "feedline-2"). Their sequences, listed in
 that order, are cut into a fixed number of arcs of equal length, and each arc is shuffled in windows of its own. Place p
 of the sweep is place p // arcs of arc p % arcs. So whoever takes the places of some arcs reads only what lies in them.
-Specified to the bit in docs/explanation/order.md; the number of arcs is the argument ``lanes`` of `MinibatchSource`.
+Specified to the bit in docs/explanation/order.md; `Arcs` says how many there are.
 
 A *round* is a place of every arc: the places r * arcs to r * arcs + arcs - 1 of the sweep. A `WindowPlan` is a run of
 rounds during which every arc stays in one of its windows. Cost: O(chunks + windows log windows) once per sweep, some
@@ -48,7 +48,7 @@ class ArcOrder(Timeline):
     def __init__(self, table: ChunkTable, seed: int, shuffle: bool, window: Window | None, arcs: int) -> None:
         if arcs > table.total_sequences:
             raise ValueError(
-                f"expected at most as many lanes as sequences, got lanes={arcs} for {table.total_sequences} sequences"
+                f"expected at most as many arcs as sequences, got fl.Arcs({arcs}) for {table.total_sequences} sequences"
             )
         super().__init__(table, seed, shuffle, window)
         self.arcs: int = arcs

@@ -1,4 +1,4 @@
-"""Laws of lanes: the order depends on their number alone, and each rank needs only what lies in its own."""
+"""Laws of arcs: the order depends on their number alone, and each rank needs only what lies in its own."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from tests.oracles import arcs as slow
 
 
 @st.composite
-def lane_worlds(draw, unit=None):
-    """A world whose order has lanes: from one to as many as there are sequences, at most nine."""
+def arc_worlds(draw, unit=None):
+    """A world whose order has arcs: from one to as many as there are sequences, at most nine."""
     world = draw(worlds(unit=unit, order="feedline"))
-    lanes = draw(st.integers(1, min(9, world.total)))
-    return dataclasses.replace(world, settings={**world.settings, "lanes": lanes})
+    arcs = draw(st.integers(1, min(9, world.total)))
+    return dataclasses.replace(world, settings={**world.settings, "order": fl.Arcs(arcs)})
 
 
 def units_of(world):
@@ -54,7 +54,7 @@ def units_of(world):
 
 def oracle(world, sweep):
     """The windows of each arc of a sweep, by the slow twin."""
-    shuffle, seed, lanes = (world.settings[name] for name in ("shuffle", "seed", "lanes"))
+    shuffle, seed, arcs = world.settings["shuffle"], world.settings["seed"], world.settings["order"].count
     _, sizes = units_of(world)
     budget, costs = None, [1] * len(sizes)
     if shuffle is False:
@@ -63,24 +63,24 @@ def oracle(world, sweep):
         ((unit, budget),) = shuffle.to_json().items()
         if unit != "chunks":
             costs = [size[("sequences", "samples", "bytes").index(unit)] for size in sizes]
-    return slow.arcs(seed, sweep, [size[0] for size in sizes], costs, budget, lanes, shuffle=shuffle is not False)
+    return slow.arcs(seed, sweep, [size[0] for size in sizes], costs, budget, arcs, shuffle=shuffle is not False)
 
 
 def own(world, rank, count):
-    return range(rank, world.settings["lanes"], count)
+    return range(rank, world.settings["order"].count, count)
 
 
-@given(lane_worlds(), st.integers(1, 40))
+@given(arc_worlds(), st.integers(1, 40))
 def test_the_order_is_that_of_the_slow_twin(world, size):
     """Arcs of the chunk order, windows in each, one sequence of every arc in turn."""
     found = [i for m in world.source(max_sweeps=2).minibatches(size) for i in m.ids.tolist()]
     assert found == [ordinal for sweep in (0, 1) for ordinal, _, _ in slow.interleaved(oracle(world, sweep))]
 
 
-@given(lane_worlds(), st.integers(1, 60), st.integers(1, 9), st.sampled_from([0, 1 << 60]))
-def test_a_rank_takes_the_places_of_its_own_lanes(world, size, count, ahead):
+@given(arc_worlds(), st.integers(1, 60), st.integers(1, 9), st.sampled_from([0, 1 << 60]))
+def test_a_rank_takes_the_places_of_its_own_arcs(world, size, count, ahead):
     """Disjoint, complete, each part in order; all ranks step equally often, at one position and in one state."""
-    count = min(count, world.settings["lanes"])
+    count = min(count, world.settings["order"].count)
     whole = world.source(max_sweeps=2)
     ranks = [world.source(max_sweeps=2, partition=(i, count)) for i in range(count)]
     for rank in ranks:
@@ -93,7 +93,7 @@ def test_a_rank_takes_the_places_of_its_own_lanes(world, size, count, ahead):
         if not expected:
             break
         sequences = sequences_of([expected])
-        owners = [(at + k) % world.total % world.settings["lanes"] % count for k in range(len(sequences))]
+        owners = [(at + k) % world.total % world.settings["order"].count % count for k in range(len(sequences))]
         for rank, part in enumerate(parts):
             assert sequences_of([part]) == [s for s, owner in zip(sequences, owners, strict=True) if owner == rank]
             assert (part.position, part.sweep_end) == (expected.position, expected.sweep_end)
@@ -105,14 +105,14 @@ def test_a_rank_takes_the_places_of_its_own_lanes(world, size, count, ahead):
 
 @settings(max_examples=examples(15))
 @given(
-    lane_worlds(), st.lists(st.tuples(st.integers(1, 30), st.integers(1, 9), st.integers(1, 4)), min_size=1, max_size=5)
+    arc_worlds(), st.lists(st.tuples(st.integers(1, 30), st.integers(1, 9), st.integers(1, 4)), min_size=1, max_size=5)
 )
 def test_world_size_changed_in_mid_run(world, legs):
     """Every leg restores the one state under another world size and minibatch size; together: the plain run."""
     plain = world.source()
     state = plain.state_dict()
     for size, count, steps in legs:
-        count = min(count, world.settings["lanes"])
+        count = min(count, world.settings["order"].count)
         ranks = [world.source(partition=(i, count)) for i in range(count)]
         for rank in ranks:
             rank.load_state_dict(json.loads(json.dumps(state)), verify=True)
@@ -125,29 +125,29 @@ def test_world_size_changed_in_mid_run(world, legs):
         state = states[0]
 
 
-@given(lane_worlds(), st.integers(1, 12), st.integers(0, 10), st.lists(st.integers(1, 9), min_size=1, max_size=4))
+@given(arc_worlds(), st.integers(1, 12), st.integers(0, 10), st.lists(st.integers(1, 9), min_size=1, max_size=4))
 def test_the_partition_may_change_at_every_call(world, size, stop, counts):
     """One source that gives the parts of all ranks in turn, then those of other ranks."""
     source, plain = world.source(), world.source(read_ahead=0, threads=1)
     list(itertools.islice(zip(source.minibatches(size), plain.minibatches(size), strict=False), stop))
     for count in counts:
-        count = min(count, world.settings["lanes"])
+        count = min(count, world.settings["order"].count)
         state, parts = source.state_dict(), []
         for rank in range(count):
             source.load_state_dict(state)
             parts += sequences_of([source.next_minibatch(size, partition=(rank, count))])
         assert sorted(parts, key=repr) == sorted(sequences_of([plain.next_minibatch(size)]), key=repr)
     for step in range(2 * count):  # without a seek in between, which would let go of what is held
-        at, lanes = source.position.ordinal, world.settings["lanes"]
+        at, arcs = source.position.ordinal, world.settings["order"].count
         part, whole = source.next_minibatch(size, partition=(step % count, count)), plain.next_minibatch(size)
-        mine = [(at + k) % world.total % lanes % count == step % count for k in range(whole.num_sequences)]
+        mine = [(at + k) % world.total % arcs % count == step % count for k in range(whole.num_sequences)]
         assert sequences_of([part]) == list(itertools.compress(sequences_of([whole]), mine))
 
 
-@given(lane_worlds(), st.integers(1, 40), st.integers(1, 9), st.sampled_from([0, 1 << 60]))
-def test_a_rank_reads_only_its_own_lanes(world, size, count, ahead):
-    """Over a sweep, its units and no others, in the order of need; over all ranks, at most lanes - 1 of them twice."""
-    count = min(count, world.settings["lanes"])
+@given(arc_worlds(), st.integers(1, 40), st.integers(1, 9), st.sampled_from([0, 1 << 60]))
+def test_a_rank_reads_only_its_own_arcs(world, size, count, ahead):
+    """Over a sweep, its units and no others, in the order of need; over all ranks, at most arcs - 1 of them twice."""
+    count = min(count, world.settings["order"].count)
     names, sizes = units_of(world)
     windows, reads = oracle(world, 0), 0
     for rank in range(count):
@@ -163,13 +163,13 @@ def test_a_rank_reads_only_its_own_lanes(world, size, count, ahead):
             assert list(dict.fromkeys(found)) == list(dict.fromkeys(needed))
         assert len(found) <= len(needed)
         reads += len(found)
-    assert reads <= sum(size[0] > 0 for size in sizes) + world.settings["lanes"] - 1
+    assert reads <= sum(size[0] > 0 for size in sizes) + world.settings["order"].count - 1
 
 
-@given(lane_worlds(unit=True), st.integers(1, 25), st.integers(0, 20), st.integers(1, 9), st.data())
+@given(arc_worlds(unit=True), st.integers(1, 25), st.integers(0, 20), st.integers(1, 9), st.data())
 def test_restoring_reads_one_window_of_each_own_lane(world, size, stop, count, data):
     """Wherever the position is, and whether or not the rank takes part in the first minibatch."""
-    count = min(count, world.settings["lanes"])
+    count = min(count, world.settings["order"].count)
     rank = data.draw(st.integers(0, count - 1))
     source = world.source()
     list(itertools.islice(source.minibatches(size), stop))
@@ -179,8 +179,8 @@ def test_restoring_reads_one_window_of_each_own_lane(world, size, stop, count, d
     minibatch = restored.next_minibatch(1)
     sweep, place = source.position[:2]
     windows = oracle(world, sweep)
-    lanes = world.settings["lanes"]
-    so_far = slow.interleaved(windows)[: (place // lanes + 1) * lanes]  # to the end of the round
+    arcs = world.settings["order"].count
+    so_far = slow.interleaved(windows)[: (place // arcs + 1) * arcs]  # to the end of the round
     entered = {arc: number for _, arc, number in so_far}
     names, _ = units_of(world)
     held = {names[unit] for arc in own(world, rank, count) for unit in windows[arc][entered[arc]].units}
@@ -191,44 +191,44 @@ def test_restoring_reads_one_window_of_each_own_lane(world, size, stop, count, d
         assert found  # a view shows the layout, even where nothing is taken
     else:
         assert set(found) == held
-    assert minibatch.num_sequences == (place % world.settings["lanes"] % count == rank)
+    assert minibatch.num_sequences == (place % world.settings["order"].count % count == rank)
     assert [value.num_samples for value in minibatch.values()] == [minibatch.num_samples] * 3
 
 
-@given(lane_worlds(), st.integers(1, 200), st.integers(1, 9))
+@given(arc_worlds(), st.integers(1, 200), st.integers(1, 9))
 def test_shares_are_about_equal(world, size, count):
-    """In sequences: by one if the ranks divide the lanes, else by one lane's share and one; twice that where a sweep
+    """In sequences: by one if the ranks divide the arcs, else by one arc's share and one; twice that where a sweep
     ends in the minibatch."""
-    lanes = world.settings["lanes"]
-    count = min(count, lanes)
+    arcs = world.settings["order"].count
+    count = min(count, arcs)
     ranks = [world.source(max_sweeps=2, partition=(i, count)).plan(size) for i in range(count)]
     for parts in zip(*ranks, strict=True):
         shares = [part.num_sequences for part in parts]
         sweeps = 1 + (parts[0].position.ordinal + sum(shares) > world.total)
         if sweeps == 2 and sum(shares) > world.total:
             continue  # parts of three sweeps
-        per_lane = -(-sum(shares) // lanes)
-        assert max(shares) - min(shares) <= sweeps * (1 if lanes % count == 0 else per_lane + 1)
+        per_lane = -(-sum(shares) // arcs)
+        assert max(shares) - min(shares) <= sweeps * (1 if arcs % count == 0 else per_lane + 1)
 
 
 @settings(max_examples=examples(15))
-@given(lane_worlds(), st.lists(st.integers(1, 40), min_size=1, max_size=4), st.integers(1, 4), st.integers(1, 9))
-def test_order_depends_on_the_lanes_alone(world, sizes, threads, count):
+@given(arc_worlds(), st.lists(st.integers(1, 40), min_size=1, max_size=4), st.integers(1, 4), st.integers(1, 9))
+def test_order_depends_on_the_arcs_alone(world, sizes, threads, count):
     """Sizes, threads, read-ahead and the world change nothing."""
     law = test_one_order.test_order_depends_on_the_seed_alone.hypothesis.inner_test
     law(world, sizes, [7], threads, 150)
-    count = min(count, world.settings["lanes"])
+    count = min(count, world.settings["order"].count)
     ranks = [world.source(partition=(i, count)) for i in range(count)]
     whole = [i for m in itertools.islice(world.source().minibatches(11), 6) for i in m.ids.tolist()]
     dealt = [itertools.chain.from_iterable(m.ids.tolist() for m in rank.minibatches(sizes[0])) for rank in ranks]
-    found = [next(dealt[k % world.total % world.settings["lanes"] % count]) for k in range(len(whole))]
+    found = [next(dealt[k % world.total % world.settings["order"].count % count]) for k in range(len(whole))]
     assert found == whole
 
 
 @settings(max_examples=examples(15))
-@given(lane_worlds(), st.integers(1, 30))
+@given(arc_worlds(), st.integers(1, 30))
 def test_every_sweep_delivers_each_sequence_once(world, size):
-    """Whatever the lanes, a sweep is a permutation of the corpus."""
+    """Whatever the arcs, a sweep is a permutation of the corpus."""
     ids = [i for m in world.source(max_sweeps=2).minibatches(size) for i in m.ids.tolist()]
     n = world.total
     assert len(ids) == 2 * n
@@ -236,7 +236,7 @@ def test_every_sweep_delivers_each_sequence_once(world, size):
 
 
 @settings(max_examples=examples(15))
-@given(lane_worlds(), st.integers(1, 40))
+@given(arc_worlds(), st.integers(1, 40))
 def test_plan_is_what_is_delivered(world, size):
     """Without reading."""
     test_one_order.test_plan_is_what_is_delivered.hypothesis.inner_test(world, size)
@@ -244,7 +244,7 @@ def test_plan_is_what_is_delivered(world, size):
 
 
 @settings(max_examples=examples(15))
-@given(lane_worlds(), st.integers(1, 25), st.integers(0, 30), st.integers(1, 25))
+@given(arc_worlds(), st.integers(1, 25), st.integers(0, 30), st.integers(1, 25))
 def test_resumes_from_every_point(world, size, stop, other):
     """The laws of resuming and seeking hold as for any order."""
     test_resume.test_resumes_from_every_point.hypothesis.inner_test(world, size, stop, other)
@@ -252,59 +252,57 @@ def test_resumes_from_every_point(world, size, stop, other):
 
 
 @settings(max_examples=examples(4))
-@given(lane_worlds())
+@given(arc_worlds())
 def test_public_assert(world):
     assert_resumes(lambda: world.source(), sizes=(1, 5, 30), minibatches=2)
 
 
 @settings(max_examples=examples(15))
-@given(lane_worlds(), st.lists(st.integers(1, 40), min_size=1, max_size=8))
+@given(arc_worlds(), st.lists(st.integers(1, 40), min_size=1, max_size=8))
 def test_budget(world, sizes):
     """As many whole sequences as fit."""
     test_partition.test_budget.hypothesis.inner_test(world, sizes)
 
 
 @settings(max_examples=examples(15))
-@given(lane_worlds(), st.integers(1, 20), st.integers(1, 150))
+@given(arc_worlds(), st.integers(1, 20), st.integers(1, 150))
 def test_max_samples(world, size, limit):
     test_partition.test_max_samples_is_checked_before_each_sequence.hypothesis.inner_test(world, size, limit)
 
 
 @settings(max_examples=examples(20))
 @given(
-    lane_worlds(),
+    arc_worlds(),
     st.lists(st.tuples(st.integers(0, 99), st.integers(1, 70)), max_size=3),
     st.integers(1, 20),
     st.integers(1, 9),
 )
 def test_places_jumped_over(world, bounds, size, count):
-    """They are as if they were not there, and lanes keep their places: a rank takes what is left of its own."""
+    """They are as if they were not there, and arcs keep their places: a rank takes what is left of its own."""
     case = world, [(a, a + n) for a, n in bounds]
     test_jumps.test_what_is_jumped_over_is_as_if_it_were_not_there.hypothesis.inner_test(case, size)
     test_jumps.test_a_state_holds_its_jumps.hypothesis.inner_test(case, size, 3, False)
-    lanes = world.settings["lanes"]
-    count = min(count, lanes)
+    arcs = world.settings["order"].count
+    count = min(count, arcs)
     order = [one[0] for sweep in (0, 1) for one in slow.interleaved(oracle(world, sweep))]
     left = [k for k in range(len(order)) if not any(a <= k < b for a, b in case[1])]
     for rank in range(count):
         with world.source(max_sweeps=2, jumps=case[1], partition=(rank, count)) as source:
             found = [i for m in source.minibatches(size) for i in m.ids.tolist()]
-        assert found == [order[k] for k in left if k % world.total % lanes % count == rank]
+        assert found == [order[k] for k in left if k % world.total % arcs % count == rank]
 
 
 @settings(max_examples=examples(20))
-@given(lane_worlds(), st.integers(1, 30), st.integers(1, 4), st.data())
+@given(arc_worlds(), st.integers(1, 30), st.integers(1, 4), st.data())
 def test_a_skipped_sequence_shifts_nothing(tmp_path_factory, world, size, count, data):
     """Bad sequences keep their ticks: what every rank gets is what it would get, without them."""
-    count = min(count, world.settings["lanes"])
+    count = min(count, world.settings["order"].count)
     bad = tuple(data.draw(st.sets(st.integers(0, world.total - 1), max_size=5)))
     folder = tmp_path_factory.mktemp("q")
     damaged = dataclasses.replace(world, bad=bad, step=16384)
     for rank in range(count):
         whole = world.source(max_sweeps=2, partition=(rank, count))
-        source = damaged.source(
-            max_sweeps=2, partition=(rank, count), on_error="skip", quarantine=folder / f"{rank}.jsonl"
-        )
+        source = damaged.source(max_sweeps=2, partition=(rank, count), on_error=fl.Quarantine(folder / f"{rank}.jsonl"))
         for expected in whole.minibatches(size):
             part = source.next_minibatch(size)
             assert sequences_of([part]) == [s for s in sequences_of([expected]) if s[0] not in bad]
@@ -321,7 +319,7 @@ def test_minibatches_are_copied_ahead_across_windows(rank):
     corpus = CountedCorpus([1] * sum(sizes), sizes)
     partition = (0, 1) if rank is None else (rank, 3)
     with fl.MinibatchSource(
-        corpus, seed=7, lanes=5, shuffle=fl.Window(chunks=5), partition=partition, max_sweeps=1
+        corpus, seed=7, order=fl.Arcs(5), shuffle=fl.Window(chunks=5), partition=partition, max_sweeps=1
     ) as source:
         source._ahead.threshold, count = 0, 0
         for _ in source.minibatches(16):
@@ -333,9 +331,11 @@ def test_minibatches_are_copied_ahead_across_windows(rank):
 
 
 def test_a_window_of_which_nothing_is_taken_yet_is_read_first():
-    """A minibatch may end in a round of which the rank's lanes have their places later."""
+    """A minibatch may end in a round of which the rank's arcs have their places later."""
     corpus = CountedCorpus([1] * 48, [5, 11, 9, 3, 3, 6, 6, 3, 2])
-    with fl.MinibatchSource(corpus, shuffle=False, lanes=3, partition=(2, 3), max_sweeps=1, threads=1) as source:
+    with fl.MinibatchSource(
+        corpus, shuffle=False, order=fl.Arcs(3), partition=(2, 3), max_sweeps=1, threads=1
+    ) as source:
         source._axis.step = 1  # segments of one sequence
         for _ in source.minibatches(17):
             pass
@@ -343,19 +343,24 @@ def test_a_window_of_which_nothing_is_taken_yet_is_read_first():
 
 
 def open_source(**how):
-    return fl.MinibatchSource(CountedCorpus([1, 2, 3] * 20, [20, 20, 20]), **{"seed": 3, "lanes": 4, **how})
+    return fl.MinibatchSource(CountedCorpus([1, 2, 3] * 20, [20, 20, 20]), **{"seed": 3, "order": fl.Arcs(4), **how})
 
 
 @pytest.mark.parametrize(
     ("other", "saved", "current", "advice"),
     [
-        ({"lanes": 8}, {"arcs": 4}, {"arcs": 8}, "pass lanes=4"),
-        ({"lanes": None}, {"order": "arcs-1", "arcs": 4}, {"order": "feedline-1", "arcs": None}, "lanes=4"),
+        ({"order": fl.Arcs(8)}, {"arcs": 4}, {"arcs": 8}, r"pass order=fl\.Arcs\(count=4, version=1\)"),
+        (
+            {"order": "feedline"},
+            {"order": "arcs-1", "arcs": 4},
+            {"order": "feedline-1", "arcs": None},
+            r"pass order=fl\.Arcs\(count=4, version=1\)",
+        ),
         ({"seed": 4}, {"seed": f"{3:016x}"}, {"seed": f"{4:016x}"}, "seed=3"),
     ],
 )
-def test_a_state_of_other_lanes_is_refused(other, saved, current, advice):
-    """The number of lanes is part of the state; the error names both and says what to pass."""
+def test_a_state_of_other_arcs_is_refused(other, saved, current, advice):
+    """The number of arcs is part of the state; the error names both and says what to pass."""
     source = open_source()
     source.next_minibatch(10)
     state = source.state_dict()
@@ -368,11 +373,11 @@ def test_a_state_of_other_lanes_is_refused(other, saved, current, advice):
     assert another.position == fl.Position()
 
 
-def test_a_state_without_lanes_is_refused():
-    plain = open_source(lanes=None)
+def test_a_state_without_arcs_is_refused():
+    plain = open_source(order="feedline")
     plain.next_minibatch(10)
     assert "arcs" not in plain.state_dict()
-    with pytest.raises(fl.StateError, match=r"feedline-1[\s\S]*arcs-1[\s\S]*order='feedline-1', lanes=None"):
+    with pytest.raises(fl.StateError, match=r"feedline-1[\s\S]*arcs-1[\s\S]*pass order='feedline-1'"):
         open_source().load_state_dict(plain.state_dict())
 
 
@@ -390,14 +395,14 @@ def test_a_state_names_its_order():
     source = open_source()
     source.next_minibatch(10)
     assert source.state_dict()["order"] == "arcs-1"
-    restored = open_source(order="arcs-1")
+    restored = open_source(order=fl.Arcs(4, version=1))
     restored.load_state_dict(source.state_dict(), verify=True)
     assert sequences_of([restored.next_minibatch(9)]) == sequences_of([source.next_minibatch(9)])
 
 
-def test_more_ranks_than_lanes():
+def test_more_ranks_than_arcs():
     """Refused wherever the partition comes from, with both numbers."""
-    message = r"at most 4 ranks, one for each of lanes=4, got 5; use fewer ranks, or give lanes="
+    message = r"at most 4 ranks, one for each of fl\.Arcs\(4\), got 5; use fewer ranks, or as many arcs as"
     with pytest.raises(ValueError, match=message):
         open_source(partition=(0, 5))
     source = open_source()
@@ -414,27 +419,29 @@ def test_more_ranks_than_lanes():
 @pytest.mark.parametrize(
     ("how", "what"),
     [
-        ({"order": "cntk"}, "order=\"feedline\" with lanes=4.*got 'cntk'; leave one out"),
-        ({"order": "feedline-1"}, "got 'feedline-1'"),
-        ({"order": "arcs-2"}, "`read_slice`"),
+        ({"order": fl.Arcs(4, version=2)}, "`read_slice`"),
         ({"filling": "cntk"}, 'got filling="cntk"; leave it out'),
-        ({"truncation_length": 3}, "got truncation_length; divide minibatches by position"),
-        ({"lanes": 0}, "expected lanes of at least 1, got 0"),
-        ({"lanes": 61}, "got lanes=61 for 60 sequences"),
-        ({"lanes": None, "order": "arcs-1"}, "expected lanes= with order='arcs-1'"),
+        ({"truncation_length": 3}, r"got truncation_length; leave fl\.Arcs out"),
+        ({"order": fl.Arcs(61)}, r"got fl\.Arcs\(61\) for 60 sequences"),
+        ({"order": "arcs-1"}, r"expected order=fl\.Arcs\(count, version=1\), got 'arcs-1'"),
+        ({"order": "some"}, r"expected order to be a fl\.Arcs, or one of 'feedline', 'feedline-1'"),
     ],
 )
-def test_what_lanes_do_not_go_with(how, what):
+def test_what_arcs_do_not_go_with(how, what):
     with pytest.raises(ValueError, match=what):
         open_source(**how)
 
 
-def test_corpora_that_cannot_have_lanes():
+def test_corpora_that_cannot_have_arcs():
     """Those with an order of their own, or of unknown chunk sizes: the error says what to do."""
     mixture = fl.Mixture({name: CountedCorpus([1] * 20, [10, 10]) for name in "ab"}, {"a": 1, "b": 1})
-    with pytest.raises(ValueError, match=r"an order of its own for lanes=4.*fl\.convert"):
-        fl.MinibatchSource(mixture, lanes=4)
-    with pytest.raises(ValueError, match=r"sizes of its chunks before reading for lanes=4.*chunk_info"):
-        fl.MinibatchSource(Unsized(), lanes=4)
-    with pytest.raises(TypeError, match="lanes"):
-        open_source(lanes="4")
+    with pytest.raises(ValueError, match=r"an order of its own for Arcs\(count=4.*fl\.convert"):
+        fl.MinibatchSource(mixture, order=fl.Arcs(4))
+    with pytest.raises(ValueError, match=r"sizes of its chunks before reading for Arcs\(count=4.*chunk_info"):
+        fl.MinibatchSource(Unsized(), order=fl.Arcs(4))
+
+
+@pytest.mark.parametrize("count", [0, -1, "4", 4.0, True, None])
+def test_a_number_of_arcs_is_a_whole_number(count):
+    with pytest.raises((TypeError, ValueError), match="count"):
+        open_source(order=fl.Arcs(count))
